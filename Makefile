@@ -1,0 +1,75 @@
+# make demo      see what the library does            make docs      build the site into build/docs
+# make test      everything CI checks                 make bench     re-measure every speed claim
+# make sanitize  kernels under ASan and UBSan         make format    let ruff rewrite the layout
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+STAMP  := $(VENV)/.fewfold-installed
+NATIVE := $(wildcard src/fewfold/_native/*.cpp src/fewfold/_native/*.h src/fewfold/_native/*.hpp)
+ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
+SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+.PHONY: demo test lint types tests docs tables bench bench-quick sanitize format clean
+.DEFAULT_GOAL := demo
+
+# The environment is made once; it is refreshed only when what it is made from has changed.
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing fewfold and its tools into $(VENV) (the first time takes a few minutes)"
+	@$(PY) -m pip install -qq -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.4" cmake ninja
+	@PATH="$(abspath $(BIN)):$$PATH" $(PY) -m pip install -qq -c constraints.txt \
+	  --no-build-isolation -e ".[demo,test,docs,bench,lint]"
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/fewfold demo
+
+test: lint types tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+# The laws of every map run over both paths in the first call; the second shows that the examples
+# and the package itself also hold when the kernels are switched off for the whole process.
+tests: $(STAMP)
+	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
+	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
+	$(PY) -m pytest -n 2 --dist worksteal -q
+	FEWFOLD_NATIVE=0 $(PY) -m pytest -q src README.md docs tests/test_package.py
+
+docs: $(STAMP)
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+tables: $(STAMP)
+	$(PY) -m tests.maps.transforms docs/transforms_table.md
+
+bench: $(STAMP)
+	$(PY) -m benchmarks
+
+bench-quick: $(STAMP)
+	$(PY) -m benchmarks --quick
+
+# -S keeps the editable install out of the way, so that the sanitized copy is the one imported.
+sanitize: $(STAMP)
+	cmake -S . -B build/sanitize/cmake -DFEWFOLD_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DPython_EXECUTABLE=$(abspath $(PY)) -DCMAKE_INSTALL_PREFIX=$(abspath build/sanitize/site) >/dev/null
+	cmake --build build/sanitize/cmake -j 2
+	rm -rf build/sanitize/site && mkdir -p build/sanitize/site && cp -r src/fewfold build/sanitize/site/
+	cmake --install build/sanitize/cmake >/dev/null
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 LD_PRELOAD="$(ASAN)" \
+	  PYTHONPATH=$(abspath build/sanitize/site):$(SITE) \
+	  $(PY) -S -m pytest -q -p no:cacheprovider -m native tests
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,195 @@
+"""One harness for every suite: rows with a peer and a bar in, JSON and a Markdown table out.
+
+A row is ours next to its peer: both are built from the same inputs, each allocates its own output,
+the calls are interleaved in one process, and the ratio of the medians is compared with the bar.
+Everything is said as ``ours / peer <= bar``: "2.5 times faster" is a bar of 0.4.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+import fewfold
+from fewfold import _native
+from fewfold._timing import Call, race
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two calls of a row; ``before_*`` runs untimed ahead of each of them."""
+
+    ours: Call
+    peer: Call
+    before_ours: Call | None = None
+    before_peer: Call | None = None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes each side needed, where memory is the claim: there is nothing left to race."""
+
+    ours: float
+    peer: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row to measure. ``build`` makes the inputs, so that they live only while the row runs."""
+
+    what: str
+    size: str
+    peer: str
+    bar: float
+    build: Callable[[], Pair | Peak]
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured row: seconds (or bytes) of ours and of the peer, and whether the bar holds."""
+
+    what: str
+    size: str
+    peer: str
+    threads: int
+    unit: str
+    ours_value: float
+    peer_value: float
+    ratio: float
+    bar: float
+    passed: bool
+    spread: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run torch, and with it our kernels, on ``count`` threads."""
+    earlier = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(earlier)
+
+
+def run(cases: Iterable[Case], *, seconds: float) -> list[Row]:
+    """Measure the cases one after the other, reporting each on stderr as it is done."""
+    todo = list(cases)
+    rows = []
+    for number, case in enumerate(todo, 1):
+        say(f"[{number:3}/{len(todo)}] {case.what:<34} {case.size:<22} ", end="")
+        row = _measure(case, seconds)
+        say(f"{row.ratio:7.3f} of {row.peer} (bar {row.bar:g}) {'ok' if row.passed else 'FAIL'}")
+        rows.append(row)
+    return rows
+
+
+def _measure(case: Case, seconds: float) -> Row:
+    with threads(case.threads):
+        built = case.build()
+        if isinstance(built, Peak):
+            unit, ours, peer, spread = "bytes", built.ours, built.peer, {}
+        else:
+            unit = "seconds"
+            ours, peer, spread = _time(built, seconds)
+    return Row(
+        what=case.what,
+        size=case.size,
+        peer=case.peer,
+        threads=case.threads,
+        unit=unit,
+        ours_value=ours,
+        peer_value=peer,
+        ratio=ours / peer,
+        bar=case.bar,
+        passed=ours / peer <= case.bar,
+        spread=spread,
+    )
+
+
+def _time(pair: Pair, seconds: float) -> tuple[float, float, dict[str, float]]:
+    before = {"ours": pair.before_ours, "peer": pair.before_peer}
+    waiting = {name: call for name, call in before.items() if call is not None}
+    timing = race({"ours": pair.ours, "peer": pair.peer}, seconds=seconds, before=waiting)
+    spread = {
+        f"{name}_{end}": getattr(timing[name], end)
+        for name in ("ours", "peer")
+        for end in ("low", "high", "rounds")
+    }
+    return timing["ours"].median, timing["peer"].median, spread
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on: processor, instruction sets, versions, date."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch instruction set": torch.backends.cpu.get_cpu_capability(),
+        "fewfold": fewfold.__version__,
+        "fewfold instruction set": _native.instruction_set() or "none, pure torch",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def write(suite: str, rows: list[Row], folder: Path) -> Path:
+    """Write ``suite``.json and ``suite``.md below ``folder``; return the Markdown file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"suite": suite, "machine": machine(), "rows": [asdict(row) for row in rows]}
+    (folder / f"{suite}.json").write_text(json.dumps(record, indent=1) + "\n")
+    page = folder / f"{suite}.md"
+    page.write_text(markdown(rows, record["machine"]))  # type: ignore[arg-type]
+    return page
+
+
+def markdown(rows: list[Row], facts: dict[str, str]) -> str:
+    """Render the rows as a table below one line about the machine."""
+    lines = [", ".join(f"{name}: {value}" for name, value in facts.items()) + ".", ""]
+    head = ("what", "size", "threads", "ours", "peer", "peer takes", "ratio", "bar", "")
+    lines += [f"| {' | '.join(head)} |", "|---|---|--:|--:|---|--:|--:|--:|---|"]
+    for row in rows:
+        mark = "✓" if row.passed else "✗ missed"
+        ours, peer = (quantity(value, row.unit) for value in (row.ours_value, row.peer_value))
+        cells = (row.what, row.size, str(row.threads), ours, row.peer, peer)
+        lines.append(f"| {' | '.join(cells)} | {row.ratio:.2f} | {row.bar:.3g} | {mark} |")
+    met = sum(row.passed for row in rows)
+    return "\n".join([*lines, "", f"{met} of {len(rows)} bars met.", ""])
+
+
+def quantity(value: float, unit: str) -> str:
+    """Say seconds or bytes in the unit a person would choose.
+
+    >>> quantity(0.00123, "seconds"), quantity(3.2e8, "bytes")
+    ('1.23 ms', '305 MiB')
+    """
+    if unit == "bytes":
+        return f"{value / 2**20:.0f} MiB"
+    for name, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.2f} {name}"
+    return f"{value / 1e-6:.1f} us"
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Progress goes to stderr; stdout is for the tables."""
+    print(text, end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,59 @@
+"""Sphinx configuration. Building the site also runs every script of the gallery."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+import fewfold
+
+HERE = Path(__file__).parent
+
+project = "fewfold"
+author = "the fewfold authors"
+copyright = author
+version = release = fewfold.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+default_role = "code"  # `x` in a docstring is code
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_type_aliases = {"Tensor": "torch.Tensor"}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+exclude_patterns = ["transforms_table.md"]  # included by a page, not a page
+
+html_theme = "furo"
+html_title = f"fewfold {release}"
+html_theme_options = {"navigation_with_keys": True}
+
+
+def run_gallery(app: Sphinx) -> None:
+    """Run each gallery script, keeping what it prints and draws for the pages that show it."""
+    out = HERE / "_generated"
+    out.mkdir(exist_ok=True)
+    for script in sorted((HERE / "gallery").glob("*.py")):
+        done = subprocess.run(
+            [sys.executable, script, out / f"{script.stem}.png"],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # many small steps: threads only wait
+        )
+        (out / f"{script.stem}.txt").write_text(done.stdout)
+
+
+def setup(app: Sphinx) -> None:
+    """Have the gallery's output ready before pages are read."""
+    app.connect("builder-inited", run_gallery)

@@ -1,0 +1,95 @@
+"""Learn over very large discrete sets while touching only a few of their members at a time.
+
+This file is the table of contents. A name is imported from its room when it is first used, so that
+``import fewfold`` costs nothing and the command line answers before torch is loaded.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_ROOMS: dict[str, tuple[str, ...]] = {
+    # scores -> sparse probabilities
+    "maps": (
+        *("softmax", "sparsemax", "entmax", "normmax", "ksubset"),
+        *("topk_sparsemax", "topk_sparsemax_certified", "TopK"),
+        *("constrained_sparsemax", "constrained_softmax", "fusedmax", "oscarmax"),
+        *("Omega", "Shannon", "Gini", "Tsallis", "Norm", "Subset", "Bounded", "Fused", "Oscar"),
+        *("Map", "AdaptiveEntmax", "map_support"),
+    ),
+    # scores, target -> loss
+    "losses": (
+        *("fenchel_young_loss", "FenchelYoungLoss"),
+        *("softmax_loss", "sparsemax_loss", "entmax_loss", "normmax_loss", "ksubset_loss"),
+        "linear_entmax_loss",
+        *("epsilon_perplexity", "optimal_epsilon", "sparsemax_score", "jensen_shannon"),
+        *("sample", "sample_support"),
+    ),
+    # what passes between rooms, and what runs underneath
+    "support": ("Support",),
+    "_native": ("show_config",),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"fewfold.{_HOME[name]}"), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"fewfold.{name}")
+    else:
+        raise AttributeError(f"module 'fewfold' has no attribute {name!r}")
+    globals()[name] = value  # the next look-up is an ordinary one
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})
+
+
+# The same table for type checkers and editors, which cannot run the one above. It names files, not
+# rooms, because a function may share its name with the file it lives in.
+if TYPE_CHECKING:
+    from fewfold._native import show_config as show_config
+    from fewfold.losses.fenchel_young import FenchelYoungLoss as FenchelYoungLoss
+    from fewfold.losses.fenchel_young import fenchel_young_loss as fenchel_young_loss
+    from fewfold.losses.linear import linear_entmax_loss as linear_entmax_loss
+    from fewfold.losses.members import entmax_loss as entmax_loss
+    from fewfold.losses.members import ksubset_loss as ksubset_loss
+    from fewfold.losses.members import normmax_loss as normmax_loss
+    from fewfold.losses.members import softmax_loss as softmax_loss
+    from fewfold.losses.members import sparsemax_loss as sparsemax_loss
+    from fewfold.losses.metrics import epsilon_perplexity as epsilon_perplexity
+    from fewfold.losses.metrics import jensen_shannon as jensen_shannon
+    from fewfold.losses.metrics import optimal_epsilon as optimal_epsilon
+    from fewfold.losses.metrics import sparsemax_score as sparsemax_score
+    from fewfold.losses.sampling import sample as sample
+    from fewfold.losses.sampling import sample_support as sample_support
+    from fewfold.maps.constrained import Bounded as Bounded
+    from fewfold.maps.constrained import constrained_softmax as constrained_softmax
+    from fewfold.maps.constrained import constrained_sparsemax as constrained_sparsemax
+    from fewfold.maps.entmax import entmax as entmax
+    from fewfold.maps.entmax import softmax as softmax
+    from fewfold.maps.entmax import sparsemax as sparsemax
+    from fewfold.maps.fused import Fused as Fused
+    from fewfold.maps.fused import Oscar as Oscar
+    from fewfold.maps.fused import fusedmax as fusedmax
+    from fewfold.maps.fused import oscarmax as oscarmax
+    from fewfold.maps.ksubset import ksubset as ksubset
+    from fewfold.maps.modules import AdaptiveEntmax as AdaptiveEntmax
+    from fewfold.maps.modules import Map as Map
+    from fewfold.maps.normmax import normmax as normmax
+    from fewfold.maps.omega import Gini as Gini
+    from fewfold.maps.omega import Norm as Norm
+    from fewfold.maps.omega import Omega as Omega
+    from fewfold.maps.omega import Shannon as Shannon
+    from fewfold.maps.omega import Subset as Subset
+    from fewfold.maps.omega import Tsallis as Tsallis
+    from fewfold.maps.sparse import map_support as map_support
+    from fewfold.maps.topk import TopK as TopK
+    from fewfold.maps.topk import topk_sparsemax as topk_sparsemax
+    from fewfold.maps.topk import topk_sparsemax_certified as topk_sparsemax_certified
+    from fewfold.support import Support as Support

@@ -1,0 +1,91 @@
+"""Validation shared by every room: what was expected, what came, what to write instead."""
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_mask", "check_scores", "normal_dim", "per_row", "positive_number"]
+
+
+def check_scores(scores: Tensor, name: str = "scores") -> None:
+    """Raise unless `scores` is a real floating-point tensor with at least one dimension."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(scores).__name__}; "
+            f"write torch.as_tensor({name}, dtype=torch.float32)"
+        )
+    if not scores.is_floating_point():
+        raise TypeError(
+            f"{name} must have a real floating-point dtype, got {scores.dtype}; "
+            f"write {name}.float()"
+        )
+    if scores.dim() == 0:
+        raise ValueError(
+            f"{name} must have at least one dimension, got a scalar; write {name}.unsqueeze(-1)"
+        )
+
+
+def normal_dim(dim: int, ndim: int) -> int:
+    """`dim` counted from the front."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise TypeError(f"dim must be an int, got {type(dim).__name__}")
+    if not -ndim <= dim < ndim:
+        raise ValueError(
+            f"dim must be between {-ndim} and {ndim - 1} for a tensor with {ndim} dimensions, "
+            f"got {dim}"
+        )
+    return dim % ndim
+
+
+def check_mask(mask: Tensor, scores: Tensor) -> None:
+    """Raise unless `mask` is boolean and broadcasts to the shape of `scores`."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"mask must be a boolean tensor (True = keep), got {came}; write mask.bool(), "
+            "or ~mask.bool() if it marks what to drop"
+        )
+    if not _fits(mask.shape, scores.shape):
+        raise ValueError(
+            f"mask must broadcast to the shape of the scores {tuple(scores.shape)}, "
+            f"got {tuple(mask.shape)}"
+        )
+
+
+def positive_number(value: float, name: str, above: float = 0.0) -> float:
+    """`value` as a float, finite and strictly greater than `above`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    if not (value > above and math.isfinite(value)):
+        raise ValueError(f"{name} must be finite and greater than {above:g}, got {value}")
+    return float(value)
+
+
+def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
+    """One parameter per row of `scores`, shaped to broadcast with `dim` moved to the end.
+
+    `dim` must already be counted from the front. The result has as many dimensions as the
+    scores, the last of size 1.
+    """
+    if value.dim() == 0:
+        return value
+    ndim = scores.dim()
+    aligned = (1,) * (ndim - value.dim()) + tuple(value.shape)
+    if value.dim() > ndim or aligned[dim] != 1 or not _fits(aligned, scores.shape):
+        expected = list(scores.shape)
+        expected[dim] = 1
+        raise ValueError(
+            f"{name} must be a number, a 0-dimensional tensor, or broadcast against scores of "
+            f"shape {tuple(scores.shape)} with size 1 along dim={dim}, as {tuple(expected)} does; "
+            f"got {tuple(value.shape)}"
+        )
+    return value.reshape(aligned).movedim(dim, -1)
+
+
+def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether `shape` broadcasts to `target` without growing it."""
+    if len(shape) > len(target):
+        return False
+    tail = target[len(target) - len(shape) :]
+    return all(a == 1 or a == b for a, b in zip(shape, tail, strict=True))

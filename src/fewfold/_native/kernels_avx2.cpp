@@ -1,0 +1,7 @@
+#define FEWFOLD_ISA avx2
+#define FEWFOLD_AVX2
+#include "rows.h"
+
+namespace fewfold {
+const Tables avx2_tables = {"avx2", avx2::table<float>(), avx2::table<double>()};
+}

@@ -1,0 +1,7 @@
+#define FEWFOLD_ISA avx512
+#define FEWFOLD_AVX512
+#include "rows.h"
+
+namespace fewfold {
+const Tables avx512_tables = {"avx512", avx512::table<float>(), avx512::table<double>()};
+}

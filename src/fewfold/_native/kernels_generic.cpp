@@ -1,0 +1,6 @@
+#define FEWFOLD_ISA generic
+#include "rows.h"
+
+namespace fewfold {
+const Tables generic_tables = {"generic", generic::table<float>(), generic::table<double>()};
+}

@@ -1,0 +1,181 @@
+// Proximal operators that make entries equal in groups: total variation along a row, and OSCAR on the simplex.
+// An entry of -inf is left out of its row: those on either side of it become neighbours, and it stays -inf.
+// Sums are kept in double whatever T is. Rows with NaN or +inf have no answer here: the caller settles them first.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace fewfold {
+
+// One row at a time; the memory stays for the next.
+struct Prox {
+  std::vector<double> value, low, high, fit;  // of the kept entries
+  std::vector<int64_t> place, order;          // where they are in the row; OSCAR: by descending score
+  std::vector<int8_t> rise;                   // sign of the jump after an entry
+  std::vector<double> at, slope, level;       // knots of the message, and what each adds to its line
+
+  template <class T> int64_t read(const T *z, int64_t k) {
+    value.clear(), place.clear();
+    for (int64_t j = 0; j < k; ++j)
+      if (z[j] > -std::numeric_limits<T>::infinity()) value.push_back(z[j]), place.push_back(j);
+    return static_cast<int64_t>(value.size());
+  }
+
+  // Far below the largest entry nothing that sparsemax keeps depends on how far, and sums stay exact.
+  void lift(double depth) {
+    if (value.empty()) return;
+    const double floor = *std::max_element(value.begin(), value.end()) - depth;
+    for (double &v : value) v = std::max(v, floor);
+  }
+
+  // min 1/2 sum (x - value)^2 + force * sum |x_{i+1} - x_i|, by dynamic programming from the left: the derivative
+  // of the cost of a prefix, clamped to [-force, force], is a piecewise linear function of its last entry, and each
+  // step cuts it on both sides. Entry i then follows entry i + 1 within [low_i, high_i]. Linear time.
+  void total_variation(double force) {
+    const int64_t n = static_cast<int64_t>(value.size());
+    low.resize(n), high.resize(n), fit.resize(n), rise.assign(n, 0);
+    if (n == 0) return;
+    at.resize(2 * n + 2), slope.resize(2 * n + 2), level.resize(2 * n + 2);
+    int64_t left = n, right = n;  // knots in [left, right)
+    for (int64_t i = 0; i < n; ++i) {
+      const double wall = i == 0 ? 0.0 : force;     // no neighbour, no penalty
+      const double out = i == n - 1 ? 0.0 : force;  // what the neighbour to come may push with
+      double a = 1, b = -value[i] - wall;
+      while (left < right && a * at[left] + b < -out) a += slope[left], b += level[left], ++left;
+      double c = 1, d = -value[i] + wall;
+      low[i] = (-out - b) / a;
+      while (left < right && c * at[right - 1] + d > out) --right, c -= slope[right], d -= level[right];
+      high[i] = i == n - 1 ? low[i] : std::max(low[i], (out - d) / c);
+      --left;
+      at[left] = low[i], slope[left] = a, level[left] = b + out;
+      at[right] = high[i], slope[right] = -c, level[right] = out - d;
+      ++right;
+    }
+    fit[n - 1] = low[n - 1];
+    for (int64_t i = n - 2; i >= 0; --i) {
+      rise[i] = static_cast<int8_t>((fit[i + 1] > high[i]) - (fit[i + 1] < low[i]));
+      fit[i] = rise[i] > 0 ? high[i] : rise[i] < 0 ? low[i] : fit[i + 1];
+    }
+  }
+
+  // Non-increasing regression of value_(r) + tilt * r over the ranks r, by pooling adjacent violators.
+  void oscar(double tilt) {
+    const int64_t n = static_cast<int64_t>(value.size());
+    order.resize(n), fit.resize(n), rise.assign(n, 0);
+    std::iota(order.begin(), order.end(), int64_t(0));
+    std::sort(order.begin(), order.end(),
+              [&](int64_t i, int64_t j) { return value[i] > value[j] || (value[i] == value[j] && i < j); });
+    low.clear(), high.clear();  // sum and size of the pools
+    for (int64_t r = 0; r < n; ++r) {
+      double sum = value[order[r]] + tilt * static_cast<double>(r), size = 1;
+      while (!low.empty() && low.back() * size < sum * high.back()) {
+        sum += low.back(), size += high.back();
+        low.pop_back(), high.pop_back();
+      }
+      low.push_back(sum), high.push_back(size);
+    }
+    int64_t r = 0;
+    for (size_t pool = 0; pool < low.size(); ++pool) {
+      for (int64_t m = static_cast<int64_t>(high[pool]); m > 0; --m, ++r) fit[r] = low[pool] / high[pool];
+      rise[r - 1] = -1;  // a jump down after every pool
+    }
+  }
+};
+
+// Calls work(prox, row) for every row, the rows shared out over threads.
+template <class F> void each_row(int64_t rows, int threads, F work) {
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (threads > 1 && rows > 1)
+#endif
+  {
+    Prox prox;
+#ifdef _OPENMP
+#pragma omp for schedule(static)
+#endif
+    for (int64_t row = 0; row < rows; ++row) work(prox, row);
+  }
+  (void)threads;
+}
+
+// The proximal operator itself: out = argmin_x 1/2 ||x - z||^2 + strength * sum |x_{i+1} - x_i|.
+template <class T>
+void prox_tv_rows(const T *z, T *out, int64_t rows, int64_t k, const T *strength_per_row, int threads) {
+  each_row(rows, threads, [=](Prox &prox, int64_t row) {
+    const T *x = z + row * k;
+    T *y = out + row * k;
+    const int64_t n = prox.read(x, k);
+    prox.total_variation(std::max(0.0, static_cast<double>(strength_per_row[row])));
+    std::fill(y, y + k, -std::numeric_limits<T>::infinity());
+    for (int64_t i = 0; i < n; ++i) y[prox.place[i]] = static_cast<T>(prox.fit[i]);
+  });
+}
+
+// Up to a constant per row, which the simplex ignores: the regression of the scores tilted by their rank.
+template <class T>
+void prox_oscar_rows(const T *z, T *out, int64_t rows, int64_t k, const T *strength_per_row, int threads) {
+  each_row(rows, threads, [=](Prox &prox, int64_t row) {
+    const T *x = z + row * k;
+    T *y = out + row * k;
+    const int64_t n = prox.read(x, k);
+    prox.oscar(std::max(0.0, static_cast<double>(strength_per_row[row])));
+    std::fill(y, y + k, -std::numeric_limits<T>::infinity());
+    for (int64_t r = 0; r < n; ++r) y[prox.place[prox.order[r]]] = static_cast<T>(prox.fit[r]);
+  });
+}
+
+// What the prox is made of, enough to rebuild it and its derivatives: the group of every entry, numbered within
+// the row (-1 where left out), and its pull, so that prox = mean over the group of (z + strength * pull).
+// A strength of 0 leaves ties apart. Entries that sparsemax of the prox gives 0 may be grouped in any way.
+template <class T>
+void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
+                    int threads) {
+  each_row(rows, threads, [=](Prox &prox, int64_t row) {
+    const T *x = z + row * k;
+    int64_t *g = group + row * k;
+    T *p = pull + row * k;
+    const double given = static_cast<double>(strength_per_row[row]);
+    const double force = given > 0 ? given : 0.0;  // NaN too: the row is rebuilt as NaN
+    const int64_t n = prox.read(x, k);
+    prox.lift(4 * force + 2);
+    prox.total_variation(force);
+    std::fill(g, g + k, int64_t(-1));
+    std::fill(p, p + k, T(0));
+    int64_t number = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const int before = i > 0 ? prox.rise[i - 1] : 0;
+      number += i > 0 && (before != 0 || force == 0);
+      g[prox.place[i]] = number;
+      p[prox.place[i]] = static_cast<T>(prox.rise[i] - before);
+    }
+  });
+}
+
+template <class T>
+void oscar_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
+                       int threads) {
+  each_row(rows, threads, [=](Prox &prox, int64_t row) {
+    const T *x = z + row * k;
+    int64_t *g = group + row * k;
+    T *p = pull + row * k;
+    const double given = static_cast<double>(strength_per_row[row]);
+    const double tilt = given > 0 ? given : 0.0;
+    const int64_t n = prox.read(x, k);
+    prox.lift(tilt * static_cast<double>(n) + 2);
+    prox.oscar(tilt);
+    std::fill(g, g + k, int64_t(-1));
+    std::fill(p, p + k, T(0));
+    int64_t number = 0;
+    for (int64_t r = 0; r < n; ++r) {
+      number += r > 0 && (prox.rise[r - 1] != 0 || tilt == 0);
+      const int64_t j = prox.place[prox.order[r]];
+      g[j] = number;
+      p[j] = static_cast<T>(r);
+    }
+  });
+}
+
+}  // namespace fewfold

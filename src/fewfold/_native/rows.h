@@ -1,0 +1,377 @@
+// The maps, row by row: forward, backward, and the support without the row.
+#pragma once
+#include "budget.h"
+#include "short.h"
+#include "stream.h"
+#include "table.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+// Scratch that lives as long as its thread: a fresh allocation of this size would fault its pages in every time.
+template <class T> struct Scratch {
+  Stream<T> stream;
+  Scratch() { stream.reserve(CAPACITY + PIECE); }
+  ~Scratch() { stream.release(); }
+  static Stream<T> &get() {
+    static thread_local Scratch scratch;
+    return scratch.stream;
+  }
+};
+
+template <class T> inline Curve<T> curve_of(const Family &f, int64_t row) {
+  const double alpha = f.alpha[f.per_row ? row : 0];
+  return f.norm ? Curve<T>::normmax(alpha) : Curve<T>::entmax(alpha);
+}
+
+template <class T> inline void fill(T *p, int64_t k, T value) {
+  if (value == 0) std::memset(p, 0, static_cast<size_t>(k) * sizeof(T));
+  else
+    for (int64_t j = 0; j < k; ++j) p[j] = value;
+}
+
+// A row with a NaN, with nothing kept, or with infinite scores, which share everything. True for the latter.
+template <class T> bool odd_row(const T *x, T *p, int64_t k, const Stream<T> &s) {
+  if (s.nan) fill(p, k, static_cast<T>(__builtin_nan("")));
+  else if (s.top == -INF<T>) fill(p, k, T(0));
+  else {
+    int64_t n = 0;
+    for (int64_t j = 0; j < k; ++j) n += x[j] == INF<T>;
+    for (int64_t j = 0; j < k; ++j) p[j] = x[j] == INF<T> ? T(1) / static_cast<T>(n) : T(0);
+    return true;
+  }
+  return false;
+}
+
+// Read the row as it is: for rows whose support is a large part of them. Returns the factor that makes the sum one.
+template <class T> double dense_solve(const T *x, int64_t k, const Curve<T> &c, const Stream<T> &s, double &t) {
+  const Scores<T> from{x, Vec<T>::of(s.top), Vec<T>::of(c.scale)};
+  t = solve<T>(from, k, c, s.start_at(c), 64);
+  if (!c.normalise) return 1;
+  const Threshold<T> threshold(t);
+  Total<T> sum;
+  sweep<T>(from, 0, k, [&](Vec<T> v, int64_t, int) { sum.add(raise(threshold.above(v), c.out)); });
+  return 1 / sum.sum();
+}
+
+template <class T, int Out> void write_all(const T *x, T *p, int64_t k, const Curve<T> &c, T top, double t, double factor) {
+  const Scores<T> from{x, Vec<T>::of(top), Vec<T>::of(c.scale)};
+  const Threshold<T> threshold(t);
+  const Vec<T> by = Vec<T>::of(static_cast<T>(factor));
+  sweep<T>(from, 0, k, [&](Vec<T> v, int64_t i, int n) {
+    const Vec<T> u = threshold.above(v);
+    const Vec<T> w = Out == 1 ? u : Out == 2 ? u * u : raise(u, c.out) * by;
+    if (n == Vec<T>::N) w.store(p + i);
+    else w.store(p + i, n);
+  });
+}
+
+template <class T> void dense_write(const T *x, T *p, int64_t k, const Curve<T> &c, T top, double t, double factor) {
+  if (c.normalise) write_all<T, 0>(x, p, k, c, top, t, factor);
+  else if (c.out == 1) write_all<T, 1>(x, p, k, c, top, t, 1);
+  else write_all<T, 2>(x, p, k, c, top, t, 1);
+}
+
+// Candidates -> weights, in place of the candidates.
+template <class T> void weigh(Stream<T> &s, const Curve<T> &c) {
+  using V = Vec<T>;
+  const V top = V::of(s.top), scale = V::of(c.scale);
+  for (int64_t i = 0; i < s.n; i += V::N) ((V::load(s.x + i) - top) * scale).store(s.x + i);
+  const double t = solve<T>(Ready<T>{s.x}, s.n, c, s.start_at(c), 64);
+  const Threshold<T> threshold(t);
+  Total<T> sum;
+  sweep<T>(Ready<T>{s.x}, 0, s.n, [&](V v, int64_t i, int) {
+    const V w = raise(threshold.above(v), c.out);
+    sum.add(w);
+    w.store(s.x + i);
+  });
+  if (c.normalise) {
+    const V by = V::of(static_cast<T>(1 / sum.sum()));
+    for (int64_t i = 0; i < s.n; i += V::N) (V::load(s.x + i) * by).store(s.x + i);
+  }
+}
+
+// `kept`: where to leave the support's indices for the backward pass; count -1 if they do not fit.
+// Returns whether the row had infinite scores.
+template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
+  Stream<T> &s = Scratch<T>::get();
+  s.start();
+  if (k <= PIECE)
+    for (int64_t j = 0; j < k; j += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + j, 1);
+  s.push(x, k, 0, c);
+  if (kept.count) kept.count[row] = -1;
+  if (s.odd()) return odd_row(x, p, k, s);
+  if (s.full) {
+    double t;
+    const double factor = dense_solve(x, k, c, s, t);
+    dense_write(x, p, k, c, s.top, t, factor);
+    return false;
+  }
+  weigh(s, c);
+  fill(p, k, T(0));
+  for (int64_t i = 0; i < s.n; ++i) p[s.index[i]] = s.x[i];
+  if (!kept.count || s.n > kept.room) return false;
+  int32_t *index = kept.index + row * kept.room, n = 0;
+  for (int64_t i = 0; i < s.n; ++i) {
+    index[n] = s.index[i];
+    n += s.x[i] > 0;
+  }
+  kept.count[row] = n;
+  return false;
+}
+
+template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept) {
+  int64_t r = 0;
+  bool infinite = false;
+  while (r < rows) {
+    const Curve<T> c = curve_of<T>(f, r);
+    if (k > SHORT) {
+      infinite |= long_row(x + r * k, p + r * k, k, c, kept, r);
+      ++r;
+      continue;
+    }
+    int64_t n = 1;
+    while (n < Vec<T>::N && r + n < rows && (!f.per_row || f.alpha[r + n] == f.alpha[r])) ++n;
+    unsigned odd = ShortRows<T>::run(x + r * k, p + r * k, n, k, c) & ((1u << n) - 1);
+    for (; odd; odd &= odd - 1) {
+      const int64_t i = r + __builtin_ctz(odd);
+      infinite |= long_row(x + i * k, p + i * k, k, c, kept, i);
+    }
+    r += n;
+  }
+  return infinite;
+}
+
+// ---- the support without the row -----------------------------------------------------------------------------------
+
+template <class T> void append(Ragged<T> &out, const int32_t *index, const T *weight, int64_t n) {
+  if (out.n + n > out.room) {
+    out.room = 2 * (out.n + n);
+    out.index = static_cast<int64_t *>(std::realloc(out.index, static_cast<size_t>(out.room) * sizeof(int64_t)));
+    out.weight = static_cast<T *>(std::realloc(out.weight, static_cast<size_t>(out.room) * sizeof(T)));
+  }
+  int64_t m = out.n;
+  for (int64_t i = 0; i < n; ++i) {
+    if (weight[i] == 0) continue;
+    out.index[m] = index[i];
+    out.weight[m++] = weight[i];
+  }
+  out.n = m;
+}
+
+// A row whose answer had to be written out: its non-zeros, PIECE by PIECE.
+template <class T> void append_dense(Ragged<T> &out, const T *p, int64_t k) {
+  int32_t index[PIECE];
+  for (int64_t b = 0; b < k; b += PIECE) {
+    const int64_t n = least(PIECE, k - b);
+    for (int64_t i = 0; i < n; ++i) index[i] = static_cast<int32_t>(b + i);
+    append(out, index, p + b, n);
+  }
+}
+
+template <class T> void support(const T *x, int64_t rows, int64_t k, const Family &f, Ragged<T> &out, int64_t *count) {
+  Stream<T> &s = Scratch<T>::get();
+  T *dense = nullptr;
+  for (int64_t r = 0; r < rows; ++r, x += k) {
+    const Curve<T> c = curve_of<T>(f, r);
+    const int64_t before = out.n;
+    s.start();
+    s.push(x, k, 0, c);
+    if (s.odd() || s.full) {
+      if (!dense) dense = static_cast<T *>(std::malloc(static_cast<size_t>(k) * sizeof(T)));
+      long_row(x, dense, k, c, {nullptr, nullptr, 0}, 0);
+      append_dense(out, dense, k);
+    } else {
+      weigh(s, c);
+      append(out, s.index, s.x, s.n);
+    }
+    count[r] = out.n - before;
+  }
+  std::free(dense);
+}
+
+// ---- backward ------------------------------------------------------------------------------------------------------
+
+// What the Jacobian-vector product needs of a row: s = p^(2 - alpha) on the support.
+//   entmax:  s (g - <s, g> / sum s)
+//   normmax: c (w - p sum w), w = s (g - <p, g>), c = norm^(alpha - 1) / (alpha - 1), norm^alpha = sum p^alpha
+template <class T> struct Pull {
+  T q;
+  bool norm;
+  double alpha;
+  double ss = 0, sg = 0, pg = 0, pa = 0;
+  Vec<T> shift, rest, factor;
+  Pull(const Family &f, int64_t row) : norm(f.norm), alpha(f.alpha[f.per_row ? row : 0]) {
+    q = static_cast<T>(2 - alpha);
+  }
+  Vec<T> slope(Vec<T> p, typename Vec<T>::Mask on) const {
+    if (q == 0) return Vec<T>::keep(on, Vec<T>::of(1));
+    if (q == T(.5)) return Vec<T>::sqrt(p);
+    return power(p, q);
+  }
+  void look(Vec<T> p, Vec<T> g, typename Vec<T>::Mask on, Vec<T> (&part)[4]) const {
+    using V = Vec<T>;
+    const V s = slope(p, on);
+    part[0] = part[0] + s;
+    part[1] = V::fma(s, g, part[1]);
+    if (norm) {
+      part[2] = V::fma(p, g, part[2]);
+      part[3] = part[3] + V::keep(on, p * p / V::pick(on, s, V::of(1)));
+    }
+  }
+  void add(const Vec<T> (&part)[4]) {
+    ss += part[0].sum();
+    sg += part[1].sum();
+    if (norm) {
+      pg += part[2].sum();
+      pa += part[3].sum();
+    }
+  }
+  void ready() {
+    using V = Vec<T>;
+    shift = V::of(static_cast<T>(norm ? pg : ss > 0 ? sg / ss : 0));
+    rest = V::of(static_cast<T>(sg - pg * ss));
+    factor = V::of(static_cast<T>(norm ? std::pow(pa, (alpha - 1) / alpha) / (alpha - 1) : 1));
+  }
+  Vec<T> out(Vec<T> p, Vec<T> g, typename Vec<T>::Mask on) const {
+    const Vec<T> w = slope(p, on) * (g - shift);
+    return norm ? (w - p * rest) * factor : w;
+  }
+};
+
+template <class T> void backward_dense(const T *p, const T *g, T *out, int64_t k, Pull<T> pull) {
+  using V = Vec<T>;
+  const V zero = V::of(0);
+  auto load_g = [&](int64_t i, int n) { return n == V::N ? V::load(g + i) : V::load(g + i, n, T(0)); };
+  for (int64_t b = 0; b < k; b += RUN * V::N) {
+    V part[4] = {zero, zero, zero, zero};
+    sweep<T>(Ready<T>{p}, b, least(b + RUN * V::N, k), [&](V v, int64_t i, int n) {
+      const typename V::Mask on = V::gt(v, zero);
+      pull.look(V::keep(on, v), V::keep(on, load_g(i, n)), on, part);
+    });
+    pull.add(part);
+  }
+  pull.ready();
+  sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t i, int n) {
+    const typename V::Mask on = V::gt(v, zero);
+    const V r = V::keep(on, pull.out(V::keep(on, v), load_g(i, n), on));
+    if (n == V::N) r.store(out + i);
+    else r.store(out + i, n);
+  });
+}
+
+// The same from the indices of the support: the row itself is only zero-filled.
+template <class T>
+void backward_kept(const T *p, const T *g, T *out, int64_t k, Pull<T> pull, const int32_t *index, int64_t n) {
+  using V = Vec<T>;
+  constexpr int N = V::N;
+  const V zero = V::of(0);
+  fill(out, k, T(0));
+  V part[4] = {zero, zero, zero, zero}, v = zero, gv = zero;
+  auto gather = [&](int64_t i) {
+    const int m = static_cast<int>(least<int64_t>(N, n - i));
+    v = V::gather(p, index + i, m);
+    gv = V::gather(g, index + i, m);
+  };
+  for (int64_t i = 0; i < n; i += N) {
+    gather(i);
+    pull.look(v, gv, V::gt(v, zero), part);
+  }
+  pull.add(part);
+  pull.ready();
+  for (int64_t i = 0; i < n; i += N) {
+    if (n > N) gather(i);
+    T r[N];
+    pull.out(v, gv, V::gt(v, zero)).store(r);
+    for (int j = 0; j < N && i + j < n; ++j) out[index[i + j]] = r[j];
+  }
+}
+
+// The indices of the non-zeros; -1 if they are so many that reading the row is better.
+template <class T> int64_t find_support(const T *p, int64_t k, int32_t *index) {
+  using V = Vec<T>;
+  const int64_t most = least<int64_t>(k / 4, CAPACITY);
+  int64_t n = 0;
+  for (int64_t b = 0; b < k; b += PIECE) {
+    int32_t *to = index + n;
+    sweep<T>(Ready<T>{p}, b, least(b + PIECE, k), [&](V v, int64_t i, int) {
+      const typename V::Mask on = V::gt(v, V::of(0));
+      V::pack_index(to, on, static_cast<int32_t>(i));
+      to += V::count(on);
+    });
+    n = to - index;
+    if (n > most) return -1;
+  }
+  return n;
+}
+
+template <class T>
+void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, Kept kept) {
+  int32_t *scratch = Scratch<T>::get().index;
+  Pull<T> pull(f, 0);
+  for (int64_t r = 0; r < rows; ++r, p += k, g += k, out += k) {
+    if (f.per_row) pull = Pull<T>(f, r);
+    const bool known = kept.count && kept.count[r] >= 0;
+    const int32_t *index = known ? kept.index + r * kept.room : scratch;
+    const int64_t n = k <= SHORT ? -1 : known ? kept.count[r] : find_support(p, k, scratch);
+    if (n >= 0) backward_kept(p, g, out, k, pull, index, n);
+    else backward_dense(p, g, out, k, pull);
+  }
+}
+
+// ---- scores that come in chunks of columns --------------------------------------------------------------------------
+
+// One stream per row, kept between calls.
+template <class T> void *streams_new(int64_t rows) {
+  Stream<T> *s = static_cast<Stream<T> *>(std::malloc(static_cast<size_t>(rows) * sizeof(Stream<T>)));
+  for (int64_t r = 0; r < rows; ++r) {
+    s[r] = Stream<T>();
+    s[r].start();
+  }
+  return s;
+}
+template <class T> void streams_free(void *streams, int64_t rows) {
+  Stream<T> *s = static_cast<Stream<T> *>(streams);
+  for (int64_t r = 0; r < rows; ++r) s[r].release();
+  std::free(s);
+}
+// Rows [first, last) take `size` scores each, `stride` apart, of the columns from `base` on.
+template <class T>
+void streams_push(void *streams, const T *x, int64_t first, int64_t last, int64_t size, int64_t stride, int64_t base,
+                  double alpha, int64_t most) {
+  Stream<T> *s = static_cast<Stream<T> *>(streams);
+  const Curve<T> c = Curve<T>::entmax(alpha);
+  for (int64_t r = first; r < last; ++r) {
+    s[r].push(x + r * stride, size, base, c, most);
+    if (s[r].full) s[r].release();
+  }
+}
+// The candidates of row r that the best bound leaves, or -1 if they were too many. Call with nulls to count.
+template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, int64_t *column, T *score) {
+  Stream<T> &s = static_cast<Stream<T> *>(streams)[r];
+  if (s.full) return -1;
+  if (s.nan) {  // one such score is enough to reach the answer
+    if (column) {
+      *column = 0;
+      *score = static_cast<T>(__builtin_nan(""));
+    }
+    return 1;
+  }
+  if (!column) {
+    if (s.n && !s.odd()) s.prune(Curve<T>::entmax(alpha));
+    return s.n;
+  }
+  for (int64_t i = 0; i < s.n; ++i) {
+    column[i] = s.index[i];
+    score[i] = s.x[i];
+  }
+  return s.n;
+}
+
+template <class T> constexpr Table<T> table() {
+  return {forward<T>,      backward<T>,     support<T>,     streams_new<T>,
+          streams_free<T>, streams_push<T>, streams_take<T>, budget<T>, budget_backward<T>};
+}
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

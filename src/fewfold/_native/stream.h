@@ -1,0 +1,149 @@
+// A row, met in pieces, reduced to the few entries that can be in its support.
+//
+// The maxima of the SIMD lanes are a subset of the row, so the threshold they solve is a lower bound on the row's:
+// only entries above it are kept. A piece whose maximum is below the bound costs one read.
+#pragma once
+#include <cstdlib>
+
+#include "curve.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+constexpr int64_t PIECE = 2048;      // entries read before the bound is looked at: they stay in the first cache
+constexpr int64_t CAPACITY = 16384;  // more candidates than this: the row is dense, read it as it is
+
+template <class T> struct Stream {
+  using V = Vec<T>;
+  static constexpr int LANES = 4 * V::N;
+  T *x = nullptr;        // candidates as they came
+  int32_t *index = nullptr;
+  int64_t n = 0, room = 0;
+  T top, bound;
+  T lane[LANES];
+  bool nan, full;
+
+  void start() {
+    n = 0;
+    top = bound = -INF<T>;
+    nan = full = false;
+    for (int i = 0; i < LANES; ++i) lane[i] = -INF<T>;
+  }
+  void reserve(int64_t size) {
+    if (size + V::N <= room) return;
+    room = size + V::N;
+    x = static_cast<T *>(std::realloc(x, static_cast<size_t>(room) * sizeof(T)));
+    index = static_cast<int32_t *>(std::realloc(index, static_cast<size_t>(room) * sizeof(int32_t)));
+  }
+  void release() {
+    std::free(x);
+    std::free(index);
+    x = nullptr;
+    index = nullptr;
+    room = 0;
+  }
+
+  bool odd() const { return nan || top == INF<T> || top == -INF<T>; }
+
+  // A score at or below this cannot be in the support, given a lower bound t on the threshold.
+  void raise_bound(double t, const Curve<T> &c) {
+    if (!(top < INF<T>)) return;  // infinite scores: the caller sorts them out
+    const double edge = static_cast<double>(top) + t / c.scale;
+    const T value = below(edge - std::fabs(edge) * (sizeof(T) == 4 ? 1e-7 : 2e-16), T());
+    if (value > bound) bound = value;
+  }
+  // The same bound as a threshold, to start a solve from.
+  double start_at(const Curve<T> &c) const {
+    const double t = (static_cast<double>(bound) - static_cast<double>(top)) * c.scale;
+    return t > -1 ? t : -1;
+  }
+
+  // `m`: the lane maxima of the piece at hand; they join those of the row so far.
+  void bound_from_lanes(V (&m)[4], const Curve<T> &c, int steps) {
+    const V high = V::of(top), scale = V::of(c.scale);
+    T v[LANES];
+    for (int j = 0; j < 4; ++j) {
+      m[j] = V::max(m[j], V::load(lane + j * V::N));
+      m[j].store(lane + j * V::N);
+      ((m[j] - high) * scale).store(v + j * V::N);
+    }
+    raise_bound(solve<T>(Ready<T>{v}, LANES, c, -.5, steps), c);
+  }
+
+  // Drop the candidates that a solve on all of them rules out.
+  void prune(const Curve<T> &c) {
+    raise_bound(solve<T>(Scores<T>{x, V::of(top), V::of(c.scale)}, n, c, start_at(c), 6), c);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      x[kept] = x[i];
+      index[kept] = index[i];
+      kept += x[i] > bound;
+    }
+    n = kept;
+  }
+
+  // Indices first, values after: packing both at once would fight for the one port that shuffles.
+  void keep(const T *from, int64_t size, int64_t base) {
+    const V edge = V::of(bound);
+    int32_t *to = index + n;  // a local: stores through it must not make the compiler reload the members
+    sweep<T>(Ready<T>{from}, 0, size, [&](V v, int64_t i, int) {
+      const typename V::Mask on = V::gt(v, edge);
+      V::pack_index(to, on, static_cast<int32_t>(base + i));
+      to += V::count(on);
+    });
+    const int64_t more = to - index - n;
+    T *value = x + n;
+    if (more > size / 4) {
+      sweep<T>(Ready<T>{from}, 0, size, [&](V v, int64_t, int) {
+        const typename V::Mask on = V::gt(v, edge);
+        V::pack(value, on, v);
+        value += V::count(on);
+      });
+    } else {
+      for (int64_t i = 0; i < more; i += V::N)
+        V::gather(from - base, index + n + i, static_cast<int>(least<int64_t>(V::N, more - i))).store(value + i);
+    }
+    n += more;
+  }
+
+  // Returns false once the row has turned out dense (`most` candidates are not enough).
+  bool push(const T *from, int64_t size, int64_t base, const Curve<T> &c, int64_t most = CAPACITY) {
+    for (int64_t b = 0; b < size; b += PIECE) {
+      const int64_t len = least(PIECE, size - b);
+      const T *piece = from + b;
+      V m[4] = {V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>)};
+      unsigned bad = 0;
+      int64_t i = 0;
+      for (; i + LANES <= len; i += LANES) {
+        V a[4];
+        // What comes next in memory, this row's next piece or the next row, is fetched while this one is solved.
+        for (int j = 0; j < 4; ++j) __builtin_prefetch(piece + i + len + j * V::N);
+        for (int j = 0; j < 4; ++j) a[j] = V::load(piece + i + j * V::N);
+        bad |= V::bits(V::nan(a[0], a[1])) | V::bits(V::nan(a[2], a[3]));
+        for (int j = 0; j < 4; ++j) m[j] = V::max(a[j], m[j]);
+      }
+      for (; i < len; i += V::N) {
+        const int left = static_cast<int>(least<int64_t>(V::N, len - i));
+        const V a = left == V::N ? V::load(piece + i) : V::load(piece + i, left, -INF<T>);
+        bad |= V::bits(V::nan(a, a));
+        m[0] = V::max(a, m[0]);
+      }
+      if (bad) nan = true;
+      const T high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
+      if (!(high > bound)) continue;
+      if (high > top) top = high;
+      bound_from_lanes(m, c, size <= PIECE ? 1 : 2);
+      if (full) continue;
+      if (n + len + V::N > room) {
+        if (n > most / 2) prune(c);
+        if (n > most / 2) full = true;
+        else reserve(n + len > most ? most + PIECE : 2 * (n + len));
+      }
+      if (!full) keep(piece, len, base + b);
+    }
+    return !full;
+  }
+};
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

@@ -1,0 +1,51 @@
+// What an instruction set offers: one table of functions per set, filled by kernels_*.cpp, chosen at import.
+#pragma once
+#include <cstdint>
+
+namespace fewfold {
+
+// Which member of the family a row belongs to.
+struct Family {
+  const double *alpha;  // one number, or one per row
+  bool per_row, norm;   // norm: normmax, otherwise entmax
+};
+
+// The supports a forward pass leaves for its backward: `room` indices per row; count -1 means "look at the output".
+struct Kept {
+  int32_t *index, *count;
+  int64_t room;
+};
+
+// Supports of many rows, one after the other. Grown with realloc; whoever receives it frees it.
+template <class T> struct Ragged {
+  int64_t *index = nullptr;
+  T *weight = nullptr;
+  int64_t n = 0, room = 0;
+};
+
+template <class T> struct Table {
+  bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
+      const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept);
+  void (*backward)(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, Kept kept);
+  void (*support)(const T *x, int64_t rows, int64_t k, const Family &f, Ragged<T> &out, int64_t *count);
+  void *(*streams_new)(int64_t rows);
+  void (*streams_free)(void *streams, int64_t rows);
+  void (*streams_push)(void *streams, const T *x, int64_t first, int64_t last, int64_t size, int64_t stride,
+                       int64_t base, double alpha, int64_t most);
+  int64_t (*streams_take)(void *streams, int64_t row, double alpha, int64_t *column, T *score);
+  bool (*budget)(const T *x, T *p, int64_t rows, int64_t n, const double *k, bool per_row);
+  void (*budget_backward)(const T *p, const T *g, T *out, int64_t rows, int64_t n);
+};
+
+struct Tables {
+  const char *name;
+  Table<float> f32;
+  Table<double> f64;
+};
+
+extern const Tables generic_tables;
+#if defined(__x86_64__)
+extern const Tables avx2_tables, avx512_tables;
+#endif
+
+}  // namespace fewfold

@@ -1,0 +1,35 @@
+"""Losses: scores and a target to a number, with gradient p - y."""
+
+from fewfold.losses.fenchel_young import FenchelYoungLoss, fenchel_young_loss
+from fewfold.losses.linear import linear_entmax_loss
+from fewfold.losses.members import (
+    entmax_loss,
+    ksubset_loss,
+    normmax_loss,
+    softmax_loss,
+    sparsemax_loss,
+)
+from fewfold.losses.metrics import (
+    epsilon_perplexity,
+    jensen_shannon,
+    optimal_epsilon,
+    sparsemax_score,
+)
+from fewfold.losses.sampling import sample, sample_support
+
+__all__ = [
+    "fenchel_young_loss",
+    "FenchelYoungLoss",
+    "softmax_loss",
+    "sparsemax_loss",
+    "entmax_loss",
+    "normmax_loss",
+    "ksubset_loss",
+    "linear_entmax_loss",
+    "epsilon_perplexity",
+    "optimal_epsilon",
+    "sparsemax_score",
+    "jensen_shannon",
+    "sample",
+    "sample_support",
+]

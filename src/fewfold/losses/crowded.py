@@ -1,0 +1,278 @@
+"""Crowded rows: a loss whose support is a large part of all classes, in bounded memory.
+
+Such rows are solved by Newton's method with the scores computed anew, chunk by chunk, in every
+pass; the backward pass computes them once more. It serves alpha = 1, where all rows are crowded.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold.losses.candidates import BLOCK, Layer, widen
+from fewfold.losses.members import entmax_loss
+from fewfold.maps.omega import Tsallis
+
+__all__ = ["crowded_losses"]
+
+_SAMPLE = 8192  # classes from which the first guess is made
+_MOST = 2**40  # more classes than there are
+
+
+def crowded_losses(
+    rows: Tensor,
+    layer: Layer,
+    index: Tensor,
+    alpha: float | Tensor,
+    sparse_grad: bool,
+    chunk_size: int | None,
+) -> Tensor:
+    """The entmax loss of every row against its class, for alpha of at least 1."""
+    learned = alpha if isinstance(alpha, Tensor) else None
+    number = float(alpha.detach()) if isinstance(alpha, Tensor) else alpha
+    losses: Tensor = _Crowded.apply(
+        rows, layer.weight, layer.bias, learned, index, number, sparse_grad, chunk_size
+    )
+    return losses
+
+
+class _Solution(NamedTuple):
+    """Probabilities are [1 + c (s - shift)]_+^(1/c) / total with c = alpha - 1."""
+
+    shift: Tensor
+    total: Tensor
+
+    def probs(self, scores: Tensor, c: float) -> Tensor:
+        """Of a chunk of scores, which is overwritten."""
+        return _weights(scores.sub_(self.shift), c)[0].div_(self.total)
+
+
+class _Crowded(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        learned: Tensor | None,
+        index: Tensor,
+        alpha: float,
+        sparse_grad: bool,
+        chunk_size: int | None,
+    ) -> Tensor:
+        layer = Layer(weight, bias)
+        losses, solutions = [], []
+        for start in range(0, len(rows), BLOCK):
+            block = rows[start : start + BLOCK]
+            solution, conjugate = _solve(block, layer, alpha, chunk_size)
+            given = layer.at(block, index[start : start + BLOCK])
+            losses.append(conjugate - (given - solution.shift.squeeze(1)))
+            solutions.append(solution)
+        solved = [torch.cat(part) for part in zip(*solutions, strict=True)]
+        ctx.save_for_backward(rows, weight, bias, learned, index, *solved)
+        ctx.alpha, ctx.sparse_grad, ctx.chunk_size = alpha, sparse_grad, chunk_size
+        return torch.cat(losses)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight, bias, learned, index, *solved = ctx.saved_tensors
+        inputs = (rows, weight, bias, learned)
+        wanted = ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled():  # a second derivative: hold the scores after all
+            scores = F.linear(widen(rows), widen(weight), None if bias is None else widen(bias))
+            alpha = ctx.alpha if learned is None else learned
+            losses = entmax_loss(scores, index, alpha, reduction="none", ignore_index=-1)
+            chosen = [value for value, needed in zip(inputs, wanted, strict=True) if needed]
+            found = iter(torch.autograd.grad(losses, chosen, grads[0], create_graph=True))
+            return *(next(found) if needed else None for needed in wanted), *(None,) * 4
+        sums = _Sums(rows, weight, bias, learned, wanted, ctx.sparse_grad)
+        for start in range(0, len(rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            solution = _Solution(*(part[block] for part in solved))
+            sums.add(block, index, grads[0], solution, ctx.alpha, ctx.chunk_size)
+        return *sums.gradients(), None, None, None, None
+
+
+class _Sums:
+    """Gradients with respect to rows, weight, bias and alpha, summed over blocks and chunks."""
+
+    def __init__(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        learned: Tensor | None,
+        wanted: tuple[bool, ...],
+        sparse_grad: bool,
+    ) -> None:
+        self._rows, self._layer, self._learned = rows.detach(), Layer(weight, bias), learned
+        self._wanted, self._sparse = wanted, sparse_grad
+        wide = widen(rows[:0]).dtype
+        self._to_rows = torch.zeros_like(rows, dtype=wide)
+        self._to_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
+        self._to_bias = rows.new_zeros(len(weight), dtype=wide)
+        self._to_alpha = rows.new_zeros((), dtype=torch.float64)
+        self._touched = torch.zeros(len(weight), dtype=torch.bool)
+
+    def add(
+        self,
+        block: slice,
+        index: Tensor,
+        grad: Tensor,
+        solution: _Solution,
+        alpha: float,
+        chunk_size: int | None,
+    ) -> None:
+        rows, target, grad = self._rows[block], index[block], grad[block].unsqueeze(1)
+        wide = widen(rows)
+        for start, scores in self._layer.chunks(rows, chunk_size):
+            probs = solution.probs(scores, alpha - 1)
+            here = slice(start, start + scores.shape[1])
+            if self._learned is not None and self._wanted[3]:
+                self._to_alpha -= _slope(self._learned, probs, grad)
+            if self._sparse:
+                self._touched[here] |= (probs > 0).any(0)
+            delta = probs * grad
+            own = ((target >= start) & (target < here.stop)).nonzero().squeeze(1)
+            delta[own, target[own] - start] -= grad[own, 0]
+            if self._wanted[0]:
+                self._to_rows[block].addmm_(delta, widen(self._layer.weight[here]))
+            if self._to_weight is not None:
+                self._to_weight[here].addmm_(delta.t(), wide)
+            self._to_bias[here] += delta.sum(0)
+        self._touched[target] = True
+
+    def gradients(self) -> tuple[Tensor | None, ...]:
+        weight = self._layer.weight
+        to_weight = self._to_weight
+        if to_weight is not None:
+            to_weight = to_weight.to(weight.dtype)
+            if self._sparse:
+                touched = self._touched.nonzero().t()
+                to_weight = torch.sparse_coo_tensor(
+                    touched,
+                    to_weight[touched[0]],
+                    weight.shape,
+                    is_coalesced=True,
+                    check_invariants=False,
+                )
+        to_alpha = self._to_alpha.to(self._learned) if self._learned is not None else None
+        every = (
+            self._to_rows.to(weight.dtype),
+            to_weight,
+            self._to_bias.to(weight.dtype),
+            to_alpha,
+        )
+        return tuple(
+            value if needed else None for value, needed in zip(every, self._wanted, strict=True)
+        )
+
+
+def _slope(learned: Tensor, probs: Tensor, grad: Tensor) -> Tensor:
+    """Sum over the rows of grad times the derivative of Omega(p) by alpha."""
+    with torch.enable_grad():
+        alpha = learned.detach().to(probs.dtype).requires_grad_()
+        value = (Tsallis(alpha).value(probs) * grad.squeeze(1)).sum()
+        slope: Tensor = torch.autograd.grad(value, alpha)[0].double()
+    return slope
+
+
+def _solve(
+    hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None
+) -> tuple[_Solution, Tensor]:
+    """Probabilities of all classes, and max_p <p, s - shift> - Omega(p)."""
+    c = alpha - 1
+    classes = layer.weight.shape[0]
+    stride = max(classes // _SAMPLE, 1)
+    part = Layer(layer.weight[::stride], None if layer.bias is None else layer.bias[::stride])
+    sample = next(part.chunks(hidden, part.weight.shape[0]))[1]
+    start = sample.amax(1, keepdim=True)
+    # What the sample says about the shift may be off either way; one step puts that right.
+    guess, _ = _find_shift(lambda at: _measure([sample - at], c), start, c, 1 / stride)
+
+    def measure(at: Tensor) -> _Measure:
+        return _measure((scores.sub_(at) for _, scores in layer.chunks(hidden, chunk_size)), c)
+
+    shift, (total, _, product, _) = _find_shift(measure, guess, c, 1.0)
+    # As y - 1 = c (s - shift), the value of the weights is their product with s - shift over
+    # alpha; what follows corrects it for weights that sum to nearly 1.
+    log = total.log()
+    value = product / alpha * (-alpha * log).exp() + _ratio(c, log) / alpha
+    conjugate = (product / total - value).squeeze(1)
+    return _Solution(shift, total.to(shift.dtype)), conjugate.to(shift.dtype)
+
+
+class _Measure(NamedTuple):
+    """Sums over the classes, in float64."""
+
+    total: Tensor  # of the weights
+    slope: Tensor  # of minus their derivatives by the shift
+    product: Tensor  # of the weights times score less shift
+    top: Tensor  # the largest score less shift
+
+
+def _measure(chunks: Iterable[Tensor], c: float) -> _Measure:
+    """What the weights do at a shift, given the scores less that shift."""
+    sums: list[Tensor] = []
+    for gaps in chunks:
+        weights, slopes = _weights(gaps, c)
+        part = [weights.sum(1), slopes.sum(1), (weights * gaps.nan_to_num(neginf=0.0)).sum(1)]
+        part = [value.double() for value in part] + [gaps.amax(1)]
+        if sums:
+            part = [*map(torch.add, sums[:3], part[:3]), torch.maximum(sums[3], part[3])]
+        sums = part
+    return _Measure(*(value.unsqueeze(1) for value in sums))
+
+
+def _find_shift(
+    measure: Callable[[Tensor], _Measure], at: Tensor, c: float, goal: float
+) -> tuple[Tensor, _Measure]:
+    """The shift at which the weights of each row sum to `goal`, and what was measured there.
+
+    Newton's method on the power c of the sum. For c <= 1 that is convex: wherever a tangent
+    touches, it crosses zero below the root. For larger c a bracket keeps the steps in check.
+    """
+    low = high = at
+    eps = torch.finfo(at.dtype).eps
+    for attempt in range(100):
+        found = measure(at)
+        if attempt == 0:
+            low = at + found.top
+            high = low - _ratio(c, math.log(_MOST / goal))
+        enough = found.total >= goal
+        low = torch.where(enough, torch.maximum(low, at), low)
+        high = torch.where(enough, high, torch.minimum(high, at))
+        step = -found.total / found.slope * _ratio(c, (found.total / goal).log())
+        newton = at + step.to(at.dtype)
+        if c > 1:
+            newton = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        # Nothing left of the weights, or overflow: the largest score is a safe place to restart.
+        then = torch.where(newton.isfinite(), torch.maximum(newton, low), low)
+        if not bool(((then - at).abs() > 4 * eps * (1 + at.abs())).any()):  # NaN has converged
+            break
+        at = then
+    return at, found
+
+
+def _weights(gaps: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """Unnormalised probabilities y^(1/c) with y = [1 + c gap]_+, and their slopes y^(1/c - 1)."""
+    if c == 0:
+        weights = gaps.exp()
+        return weights, weights
+    y = torch.add(1.0, gaps, alpha=c).clamp_(min=0)
+    power = 1 / c - 1
+    if power in (0.0, 1.0, 3.0):  # alpha = 2, 1.5 and 1.25 need neither logarithm nor exponential
+        slopes = torch.ones_like(y).masked_fill_(y == 0, 0.0) if power == 0 else y**power
+    else:
+        slopes = y.log().mul_(power).exp_().masked_fill_(y == 0, 0.0)
+    return slopes * y, slopes
+
+
+def _ratio(c: float, a: Any) -> Any:
+    """`(exp(-c a) - 1) / c`, which is `-a` at c = 0."""
+    if c == 0:
+        return -a
+    return math.expm1(-c * a) / c if isinstance(a, float) else torch.expm1(-c * a) / c

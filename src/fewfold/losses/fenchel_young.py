@@ -1,0 +1,172 @@
+"""Fenchel-Young losses, written once for every regulariser.
+
+With p = argmax_q <q, s> - Omega(q), the loss of scores s against a target y is
+
+    L(s; y) = <p, s> - Omega(p) + Omega(y) - <y, s>,
+
+which is convex in s, at least 0, and 0 exactly when p = y. Its gradient is p - y and its Hessian
+is the Jacobian of the map.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from fewfold.losses.gap import against_index, against_probs, one_hot, tensors, with_tensors
+from fewfold.losses.targets import (
+    Reduction,
+    check_indices,
+    check_options,
+    check_weight,
+    class_dim,
+    smooth,
+)
+from fewfold.maps.omega import Gini, Omega, Subset
+
+__all__ = ["FenchelYoungLoss", "fenchel_young_loss"]
+
+
+def fenchel_young_loss(
+    scores: Tensor,
+    target: Tensor,
+    omega: Omega = Gini(),  # noqa: B008  (an immutable value)
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The Fenchel-Young loss of `scores` against `target` for the regulariser `omega`.
+
+    ``L(s; y) = max_p (<p, s> - Omega(p)) + Omega(y) - <y, s>``. The gradient with respect to the
+    scores is ``p - y`` with ``p = omega.argmax(scores)``; a tensor inside `omega`, such as the
+    alpha of `Tsallis`, learns through the loss as well.
+
+    Args:
+        scores: (C,), (N, C) or (N, C, d1, ...), classes along dim 1. A score of -inf drops the
+            class; the loss stays finite unless the target needs that class, and is then +inf.
+            A row with nothing but -inf costs +inf and has no gradient.
+        target: class indices, (), (N,) or (N, d1, ...); or probabilities of the shape of the
+            scores. `Subset` takes rows of k ones.
+        omega: the regulariser; see `fewfold.maps`.
+        weight: (C,) factor of the loss of each class. With probabilities the factor of a row is
+            the weight its target puts on average, sum_c weight_c y_c.
+        ignore_index: class index of rows that do not count; any integer, negative or not.
+        reduction: "none", "mean" or "sum". A mean over class indices divides by the total weight
+            of the rows that count, a mean over probabilities by the number of rows, and a mean
+            over no rows at all is 0.
+        label_smoothing: how far, from 0 to 1, the target moves towards uniform over the classes
+            that are possible.
+
+    Returns:
+        A scalar, or the shape of the class indices for reduction="none"; dtype of the scores
+        (half precision is computed in float32).
+
+    `torch.nn.functional.cross_entropy` leaves Omega(y) out; the value here is 0 at the best
+    scores for soft targets too.
+
+    Example:
+        >>> import torch
+        >>> from fewfold.losses import fenchel_young_loss
+        >>> from fewfold.maps import Tsallis
+        >>> scores = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.4, 0.3]])
+        >>> fenchel_young_loss(scores, torch.tensor([0, 2]), Tsallis(1.5), reduction="none")
+        tensor([0.0000, 0.6693])
+
+    Reference:
+        Blondel, Martins, Niculae (2020). Learning with Fenchel-Young losses. JMLR 21(35).
+    """
+    dim = class_dim(scores, target)
+    check_options(reduction, label_smoothing)
+    check_weight(weight, scores.shape[dim])
+    wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    if target.is_floating_point() or target.dtype == torch.bool:
+        probs = target.to(wide.dtype)
+        share = None if weight is None else _mass(probs, weight.to(wide.dtype), dim)
+        reduce = Reduction(reduction, weight=share, weighs_mean=False)
+        if label_smoothing > 0:
+            probs = smooth(probs, wide.detach(), label_smoothing, dim)
+        losses = against_probs(wide, probs, omega, dim)
+    else:
+        index, kept = check_indices(target, scores.shape[dim], ignore_index)
+        factor = None if weight is None else weight.to(wide.dtype)[index]
+        reduce = Reduction(reduction, kept, factor)
+        _check_vertex(omega)
+        if label_smoothing > 0:
+            wide = torch.where(kept.unsqueeze(dim), wide, 0.0)
+            vertex = one_hot(wide, index, dim)
+            losses = against_probs(
+                wide, smooth(vertex, wide.detach(), label_smoothing, dim), omega, dim
+            )
+        else:
+            losses = against_index(wide, index, kept, omega, dim)
+    return reduce(losses).to(scores.dtype)
+
+
+class FenchelYoungLoss(nn.Module):
+    """`fenchel_young_loss` as a module; a learnable tensor inside `omega` is registered.
+
+    Example:
+        >>> import torch
+        >>> from fewfold.losses import FenchelYoungLoss
+        >>> from fewfold.maps import Gini
+        >>> FenchelYoungLoss(Gini())(torch.tensor([[0.3, 0.1]]), torch.tensor([0]))
+        tensor(0.1600)
+    """
+
+    def __init__(
+        self,
+        omega: Omega = Gini(),  # noqa: B008  (an immutable value)
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_options(reduction, label_smoothing)
+        self._omega = omega
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.weight: Tensor | None
+        self.register_buffer("weight", weight)
+        self._learned = tuple(tensors(omega))
+        for name, value in tensors(omega).items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
+
+    @property
+    def omega(self) -> Omega:
+        """The regulariser, with its tensors where the module now holds them."""
+        return with_tensors(self._omega, {name: getattr(self, name) for name in self._learned})
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        return fenchel_young_loss(
+            scores,
+            target,
+            self.omega,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self._omega}, reduction={self.reduction!r}"
+
+
+def _mass(probs: Tensor, weight: Tensor, dim: int) -> Tensor:
+    return probs.movedim(dim, -1) @ weight
+
+
+def _check_vertex(omega: Omega) -> None:
+    """Raise when one class alone is not a point of the polytope."""
+    if isinstance(omega, Subset) and not isinstance(omega.k, Tensor):
+        reachable = omega.k >= 1 if omega.at_most else omega.k == 1
+        if not reachable:
+            raise ValueError(
+                f"Subset(k={omega.k}) needs a target of the shape of the scores with rows that "
+                "sum to k, got class indices; write ones at the chosen classes"
+            )

@@ -1,0 +1,199 @@
+"""The gap between scores and target, <p - y, s> - Omega(p) + Omega(y), and its gradient p - y.
+
+There are two ways to the same number. Eagerly one autograd function serves every Omega: it keeps p
+and answers p - y. Under a transform plain operations do, so that every transform sees through.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold.losses.few import few_losses
+from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
+from fewfold.maps.rows import eager
+
+__all__ = ["against_index", "against_probs", "one_hot", "tensors", "with_tensors"]
+
+
+def against_index(scores: Tensor, index: Tensor, kept: Tensor, omega: Omega, dim: int) -> Tensor:
+    """Loss of every row against one class, shape of `index`; rows not kept may hold anything."""
+    few = few_losses(scores, index, kept, omega)
+    if few is not None:
+        return few
+    if _fused(scores, omega):
+        losses: Tensor = _Gap.apply(scores, index, None, kept, omega, dim, *tensors(omega).values())
+    else:
+        losses = _gap(torch.where(kept.unsqueeze(dim), scores, 0.0), index, None, omega, dim)
+    if isinstance(omega, (Shannon, Gini, Tsallis, Norm)):  # these are 0 where one class has it all
+        return losses
+    return losses + omega.value(one_hot(scores, index, dim), dim=dim)
+
+
+def against_probs(scores: Tensor, probs: Tensor, omega: Omega, dim: int) -> Tensor:
+    """Loss of every row against a point of the polytope."""
+    if _fused(scores, omega, probs):
+        losses: Tensor = _Gap.apply(scores, None, probs, None, omega, dim, *tensors(omega).values())
+    else:
+        losses = _gap(scores, None, probs, omega, dim)
+    return losses + omega.value(probs, dim=dim)
+
+
+class _Gap(torch.autograd.Function):
+    """<p - y, s> - Omega(p) of every row, y given by `index` or by `probs`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        index: Tensor | None,
+        probs: Tensor | None,
+        kept: Tensor | None,
+        omega: Omega,
+        dim: int,
+        *learned: Tensor,
+    ) -> Tensor:
+        p = omega.argmax(scores, dim)
+        shifted, live = _shift(scores, p, omega, dim)
+        losses = _product(p, index, probs, shifted, dim) - omega.value(p, dim=dim)
+        # A row with nothing kept costs +inf and has no gradient, like one that is not counted.
+        losses.masked_fill_(~live.squeeze(dim), math.inf)
+        live = live if kept is None else live & kept.unsqueeze(dim)
+        ctx.save_for_backward(scores, index, probs, p, *learned)
+        ctx.omega, ctx.dim = omega, dim
+        ctx.dead = None if bool(live.all()) else ~live
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scores, index, probs, p, *learned = ctx.saved_tensors
+        omega = with_tensors(ctx.omega, dict(zip(tensors(ctx.omega), learned, strict=True)))
+        grad = grads[0].unsqueeze(ctx.dim)
+        if torch.is_grad_enabled():  # someone will differentiate this answer: give p its graph
+            p = omega.argmax(scores, ctx.dim)
+        if ctx.dead is not None:
+            p = p.masked_fill(ctx.dead, 1 / p.shape[ctx.dim])  # anything but NaN
+            grad = grad.masked_fill(ctx.dead, 0.0)
+        to_scores: Tensor | None = None
+        to_probs: Tensor | None = None
+        if ctx.needs_input_grad[0] and index is not None:
+            to_scores = (p * grad).scatter_add_(ctx.dim, index.unsqueeze(ctx.dim), -grad)
+        elif ctx.needs_input_grad[0]:
+            to_scores = (p - probs) * grad
+        if ctx.needs_input_grad[2]:
+            shifted = _shift(scores, p.detach(), omega, ctx.dim)[0]
+            to_probs = -torch.where(shifted.isinf(), 0.0, shifted) * grad
+        to_learned = _envelope(omega, p, grad.squeeze(ctx.dim), ctx.dim) if learned else ()
+        return to_scores, None, to_probs, None, None, None, *to_learned
+
+
+def _envelope(omega: Omega, p: Tensor, grad: Tensor, dim: int) -> tuple[Tensor | None, ...]:
+    """Gradient of -Omega(p) with respect to the parameters of Omega, p held where it is."""
+    higher = torch.is_grad_enabled()
+    with torch.enable_grad():
+        inputs = {
+            # A copy of its own, so that the way from the parameter through p is not followed.
+            name: value.clone() if higher and value.requires_grad else value.detach().clone()
+            for name, value in tensors(omega).items()
+        }
+        for value in inputs.values():
+            if not value.requires_grad:
+                value.requires_grad_()
+        held = p if higher else p.detach()
+        value = -with_tensors(omega, inputs).value(held, dim=dim)
+        return torch.autograd.grad(
+            value, list(inputs.values()), grad, create_graph=higher, allow_unused=True
+        )
+
+
+def _gap(
+    scores: Tensor, index: Tensor | None, probs: Tensor | None, omega: Omega, dim: int
+) -> Tensor:
+    """What `_Gap` computes, in plain operations that are right to second order at least."""
+    p = omega.argmax(scores, dim)
+    shifted, live = _shift(scores, p.detach(), omega, dim)
+    if _constant(omega):
+        # By the envelope theorem p is a constant to first order: the gradient is exactly p - y.
+        # The other term is 0 with gradient 0; its second derivative is the Jacobian of the map.
+        held = p.detach()
+        finite = torch.where(shifted.isinf(), 0.0, shifted)
+        bent = ((p - held) * (finite - finite.detach())).sum(dim) / 2
+        losses = _product(held, index, probs, shifted, dim) - omega.value(held, dim=dim) + bent
+    else:
+        # Curvature of Omega at a subnormal p overflows, and such a p weighs nothing.
+        held = torch.where(p < torch.finfo(p.dtype).tiny, 0.0, p)
+        losses = _product(p, index, probs, shifted, dim) - omega.value(held, dim=dim)
+    return torch.where(live.squeeze(dim), losses, math.inf)
+
+
+def _product(
+    p: Tensor, index: Tensor | None, probs: Tensor | None, scores: Tensor, dim: int
+) -> Tensor:
+    """<p - y, s> where 0 times infinity is 0."""
+    if probs is not None:
+        p = p - probs
+    absent = scores.isinf() & (p == 0)
+    product = (p * torch.where(absent, 0.0, scores)).sum(dim)
+    if index is None:
+        return product
+    return product - scores.gather(dim, index.unsqueeze(dim)).squeeze(dim)
+
+
+def _shift(scores: Tensor, p: Tensor, omega: Omega, dim: int) -> tuple[Tensor, Tensor]:
+    """Scores less one of them, so that a large offset costs no precision, and which rows count.
+
+    +inf is the limit of a large score: on the simplex such entries become 0 and all others -inf.
+    A row with nothing kept does not count. Without a fixed mass an offset matters and stays.
+    """
+    top = scores.detach().amax(dim, keepdim=True)
+    live = top != -math.inf
+    if isinstance(omega, Subset):
+        if omega.at_most:  # choosing nothing is possible even where nothing is kept
+            return scores, torch.ones_like(live)
+        # Near the threshold, where p is neither 0 nor 1; the largest score may be far above it.
+        top = torch.where(p > 0, scores.detach(), math.inf).amin(dim, keepdim=True)
+        return scores - torch.where(top.isinf(), 0.0, top), live
+    if not isinstance(omega, (Shannon, Gini, Tsallis, Norm)):
+        return scores, live
+    if eager(scores) and not bool(top.isinf().any()):
+        return scores - top, live
+    limit = top.isinf() & (scores == top)
+    return torch.where(limit, 0.0, scores - top), live
+
+
+def one_hot(scores: Tensor, index: Tensor, dim: int) -> Tensor:
+    return torch.zeros_like(scores).scatter(dim, index.unsqueeze(dim), 1.0)
+
+
+# What the losses know about regularisers.
+
+
+def tensors(omega: Omega) -> dict[str, Tensor]:
+    """The tensors among the fields of a regulariser."""
+    if not dataclasses.is_dataclass(omega):
+        return {}
+    values = {field.name: getattr(omega, field.name) for field in dataclasses.fields(omega)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def with_tensors(omega: Omega, changed: dict[str, Tensor]) -> Omega:
+    """The same regulariser with other tensors."""
+    if not changed:
+        return omega
+    other: Omega = dataclasses.replace(omega, **changed)  # type: ignore[type-var]
+    return other
+
+
+def _constant(omega: Omega) -> bool:
+    """Whether nothing inside the regulariser can learn."""
+    return dataclasses.is_dataclass(omega) and not tensors(omega)
+
+
+def _fused(scores: Tensor, omega: Omega, *others: Tensor) -> bool:
+    """Whether `_Gap` applies: eager, and tensors act through the value of Omega alone."""
+    learns_by_value = isinstance(omega, (Tsallis, Norm))
+    return eager(scores, *others, *tensors(omega).values()) and (
+        _constant(omega) or learns_by_value
+    )

@@ -1,0 +1,159 @@
+"""Metrics for language models whose probabilities may be exactly zero.
+
+A single zero makes the ordinary perplexity infinite; these three stay finite.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_scores
+from fewfold.losses.targets import Reduction, check_indices, check_options
+
+__all__ = ["epsilon_perplexity", "jensen_shannon", "optimal_epsilon", "sparsemax_score"]
+
+
+def epsilon_perplexity(
+    probs: Tensor, target: Tensor, epsilon: float = 1e-6, *, ignore_index: int = -100
+) -> Tensor:
+    """Perplexity after adding `epsilon` to every probability and normalising again.
+
+    ``exp(-mean log((p_x + epsilon) / (1 + epsilon V)))``; epsilon = 0 is the ordinary perplexity
+    and epsilon = inf the number of classes V. `optimal_epsilon` finds the best on held-out text.
+
+    Args:
+        probs: (..., V) probabilities.
+        target: (...) class indices; those equal to `ignore_index` do not count.
+
+    Returns:
+        A scalar, 1 at best.
+
+    Example:
+        >>> import torch
+        >>> from fewfold.losses import epsilon_perplexity
+        >>> probs = torch.tensor([[0.7, 0.3, 0.0, 0.0], [0.7, 0.3, 0.0, 0.0]])
+        >>> epsilon_perplexity(probs, torch.tensor([1, 2]), 0.01)
+        tensor(18.6790)
+
+    Reference:
+        Martins, Marinho, Martins (2020). Sparse text generation. EMNLP.
+    """
+    if math.isnan(epsilon) or epsilon < 0:
+        raise ValueError(f"epsilon must be at least 0, got {epsilon}")
+    chosen, kept = _chosen(probs, target, ignore_index)
+    classes = probs.shape[-1]
+    uniform = 1.0 if epsilon == math.inf else epsilon * classes / (1 + epsilon * classes)
+    smoothed = (1 - uniform) * chosen + uniform / classes
+    return Reduction("mean", kept)(-smoothed.log()).exp().to(probs.dtype)
+
+
+def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
+    """The epsilon that minimises `epsilon_perplexity`, to be found on held-out text.
+
+    Mixing with the uniform distribution by ``lam = epsilon V / (1 + epsilon V)`` makes the mean
+    log-probability concave in lam; bisection finds where its slope is 0.
+
+    Args:
+        target_probs: any shape, the probability each right class got, collected batch by batch:
+            ``probs.gather(-1, target.unsqueeze(-1))``.
+        classes: how many classes V there are.
+
+    Returns:
+        A number, 0 when no smoothing is best and inf when the uniform distribution is.
+
+    Example:
+        >>> import torch
+        >>> from fewfold.losses import optimal_epsilon
+        >>> round(optimal_epsilon(torch.tensor([0.7, 0.0, 0.3]), classes=4), 4)
+        0.6454
+    """
+    if not isinstance(classes, int) or classes < 1:
+        raise ValueError(f"classes must be a positive int, got {classes}")
+    given = target_probs.detach().double().reshape(-1)
+    if given.numel() == 0:
+        raise ValueError("target_probs must hold at least one probability, got none")
+    if not bool(((given >= 0) & (given <= 1 + 1e-6)).all()):
+        raise ValueError("target_probs must be between 0 and 1")
+    gain = 1 / classes - given
+
+    def slope(uniform: float) -> float:
+        return float((gain / (given + uniform * gain)).sum())
+
+    if bool((given > 0).all()) and slope(0.0) <= 0:
+        return 0.0
+    if slope(1.0) >= 0:
+        return math.inf
+    low, high = 0.0, 1.0
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+    return low / (classes * (1 - low))
+
+
+def sparsemax_score(
+    probs: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """``1 - |e_x - p|^2 / 2 = p_x + (1 - |p|^2) / 2``: 1 at best, 0 at worst.
+
+    For the output of sparsemax it is 1 less the sparsemax loss. Arguments as in `jensen_shannon`.
+
+    Example:
+        >>> import torch
+        >>> from fewfold.losses import sparsemax_score
+        >>> sparsemax_score(torch.tensor([[0.7, 0.3, 0.0, 0.0]]), torch.tensor([0]))
+        tensor(0.9100)
+
+    Reference:
+        Martins, Marinho, Martins (2020). Sparse text generation. EMNLP.
+    """
+    check_options(reduction, 0.0)
+    chosen, kept = _chosen(probs, target, ignore_index)
+    squares = probs.to(chosen.dtype).square().sum(-1)
+    return Reduction(reduction, kept)(chosen + (1 - squares) / 2).to(probs.dtype)
+
+
+def jensen_shannon(
+    probs: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Jensen-Shannon divergence to the right class, in nats: 0 at best, log 2 at worst.
+
+    ``log 2 + (p_x log p_x - (1 + p_x) log(1 + p_x)) / 2``, a function of p_x alone.
+
+    Args:
+        probs: (..., V) probabilities.
+        target: (...) class indices; those equal to `ignore_index` do not count.
+        reduction: "none", "mean" or "sum".
+
+    Returns:
+        A scalar, or the shape of the target for reduction="none".
+
+    Example:
+        >>> import torch
+        >>> from fewfold.losses import jensen_shannon
+        >>> jensen_shannon(torch.tensor([[0.7, 0.3, 0.0, 0.0]]), torch.tensor([0]))
+        tensor(0.1173)
+
+    Reference:
+        Martins, Marinho, Martins (2020). Sparse text generation. EMNLP.
+    """
+    check_options(reduction, 0.0)
+    chosen, kept = _chosen(probs, target, ignore_index)
+    divergence = math.log(2) + (torch.xlogy(chosen, chosen) - (1 + chosen) * chosen.log1p()) / 2
+    return Reduction(reduction, kept)(divergence).to(probs.dtype)
+
+
+def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Probability of the right class in float32 or wider, and which rows count."""
+    check_scores(probs, "probs")
+    if not isinstance(target, Tensor) or target.is_floating_point():
+        came = target.dtype if isinstance(target, Tensor) else type(target).__name__
+        raise TypeError(f"target must be a tensor of class indices, got {came}")
+    if target.shape != probs.shape[:-1] or probs.shape[-1] == 0:
+        raise ValueError(
+            f"target must have shape {tuple(probs.shape[:-1])} for probs of shape "
+            f"{tuple(probs.shape)} (classes last), got {tuple(target.shape)}"
+        )
+    index, kept = check_indices(target, probs.shape[-1], ignore_index)
+    chosen = probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    wide = torch.promote_types(probs.dtype, torch.float32)
+    return torch.where(kept, chosen.to(wide), 1.0), kept

@@ -1,0 +1,132 @@
+"""Targets: the surface of `torch.nn.functional.cross_entropy`, checked once for every loss."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_scores
+from fewfold.maps.rows import eager
+
+__all__ = ["Reduction", "check_indices", "check_options", "check_weight", "class_dim", "smooth"]
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def class_dim(scores: Tensor, target: Tensor) -> int:
+    """The dimension that holds the classes; raises unless scores and target belong together."""
+    check_scores(scores)
+    if not isinstance(target, Tensor):
+        raise TypeError(
+            f"target must be a torch.Tensor, got {type(target).__name__}; "
+            "write torch.as_tensor(target)"
+        )
+    dim = 0 if scores.dim() == 1 else 1
+    if scores.shape[dim] == 0:
+        raise ValueError(f"scores must have at least one class, got shape {tuple(scores.shape)}")
+    expected = scores.shape[:dim] + scores.shape[dim + 1 :]
+    if target.dtype in _INTEGERS:
+        if target.shape != expected:
+            raise ValueError(
+                f"target must hold class indices of shape {tuple(expected)} for scores of shape "
+                f"{tuple(scores.shape)} (classes along dim {dim}), got {tuple(target.shape)}"
+                + ("; write target.float() for probabilities" * (target.shape == scores.shape))
+            )
+    elif target.shape != scores.shape:
+        raise ValueError(
+            f"target must hold probabilities of shape {tuple(scores.shape)}, like the scores, "
+            f"got {tuple(target.shape)} of dtype {target.dtype}; "
+            f"write target.long() for class indices of shape {tuple(expected)}"
+        )
+    elif not (target.is_floating_point() or target.dtype == torch.bool):
+        raise TypeError(
+            f"target must hold class indices (int64) or probabilities (float), got {target.dtype}"
+        )
+    return dim
+
+
+def check_indices(target: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Class indices that are safe to gather with, and which of them count."""
+    target = target.long()
+    kept = target != ignore_index
+    index = torch.where(kept, target, 0)
+    if eager(target):  # elsewhere a look at the values would stop the device or the trace
+        wrong = (index < 0) | (index >= classes)
+        if bool(wrong.any()):
+            place = tuple(wrong.nonzero()[0].tolist())
+            raise ValueError(
+                f"target must be between 0 and {classes - 1} or equal to "
+                f"ignore_index={ignore_index}, got {int(target[place])} at position {place}"
+            )
+    return index, kept
+
+
+def check_options(reduction: str, label_smoothing: float) -> None:
+    """Raise unless both mean what they mean in `torch.nn.functional.cross_entropy`."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+
+
+def check_weight(weight: Tensor | None, classes: int) -> None:
+    """Raise unless `weight` is None or one real number per class."""
+    if weight is None:
+        return
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        came = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"weight must be a floating-point tensor, one per class, got {came}")
+    if weight.shape != (classes,):
+        raise ValueError(
+            f"weight must have shape ({classes},), one per class, got {tuple(weight.shape)}"
+        )
+
+
+def smooth(target: Tensor, scores: Tensor, label_smoothing: float, dim: int) -> Tensor:
+    """Target moved towards the uniform distribution over the classes that are possible.
+
+    The mass of each row is kept, so that a row of k ones still sums to k. A class whose score is
+    -inf takes no part: it would make every smoothed loss infinite.
+    """
+    possible = (scores > -math.inf).to(target.dtype)
+    share = target.sum(dim, keepdim=True) / possible.sum(dim, keepdim=True).clamp(min=1)
+    return (1 - label_smoothing) * target + label_smoothing * share * possible
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Losses of all rows to the answer: which rows count, how much, and how they are combined.
+
+    An average divides by the total weight of the rows that count (by their number when the target
+    holds probabilities). It is 0, not NaN, when no row counts.
+    """
+
+    kind: str
+    kept: Tensor | None = None
+    weight: Tensor | None = None
+    weighs_mean: bool = True
+
+    def __call__(self, losses: Tensor) -> Tensor:
+        counts = self.kept
+        if self.weight is not None:
+            heavy = self.weight != 0  # a weight of 0 silences even an infinite loss
+            counts = heavy if counts is None else counts & heavy
+            losses = losses * self.weight
+        if counts is not None:
+            losses = torch.where(counts, losses, 0.0)
+        if self.kind == "none":
+            return losses
+        if self.kind == "sum":
+            return losses.sum()
+        size = self._size()
+        if size is None:
+            return losses.mean() if losses.numel() else losses.sum()
+        return losses.sum() / torch.where(size == 0, 1, size)
+
+    def _size(self) -> Tensor | None:
+        """What an average divides by; None when every row counts once."""
+        if self.weight is None or not self.weighs_mean:
+            return None if self.kept is None else self.kept.sum()
+        kept = self.weight if self.kept is None else torch.where(self.kept, self.weight, 0.0)
+        return kept.sum()

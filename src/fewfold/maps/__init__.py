@@ -1,0 +1,38 @@
+"""Maps from scores to sparse probabilities: one function each, and the regularisers behind them."""
+
+from fewfold.maps.constrained import Bounded, constrained_softmax, constrained_sparsemax
+from fewfold.maps.entmax import entmax, softmax, sparsemax
+from fewfold.maps.fused import Fused, Oscar, fusedmax, oscarmax
+from fewfold.maps.ksubset import ksubset
+from fewfold.maps.modules import AdaptiveEntmax, Map
+from fewfold.maps.normmax import normmax
+from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
+from fewfold.maps.sparse import map_support
+from fewfold.maps.topk import TopK, topk_sparsemax, topk_sparsemax_certified
+
+__all__ = [
+    "AdaptiveEntmax",
+    "Bounded",
+    "Fused",
+    "Gini",
+    "Map",
+    "Norm",
+    "Omega",
+    "Oscar",
+    "Shannon",
+    "Subset",
+    "TopK",
+    "Tsallis",
+    "constrained_softmax",
+    "constrained_sparsemax",
+    "entmax",
+    "fusedmax",
+    "ksubset",
+    "map_support",
+    "normmax",
+    "oscarmax",
+    "softmax",
+    "sparsemax",
+    "topk_sparsemax",
+    "topk_sparsemax_certified",
+]

@@ -1,0 +1,184 @@
+"""Sparsemax and softmax under upper bounds on the probabilities."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold._check import normal_dim
+from fewfold.maps.bounds import bounded_softmax, bounded_sparsemax
+from fewfold.maps.chain import solver_dtype
+from fewfold.maps.omega import Gini, Shannon, conjugate
+from fewfold.maps.rows import eager, from_rows, to_rows
+
+__all__ = ["Bounded", "constrained_softmax", "constrained_sparsemax"]
+
+
+def constrained_sparsemax(
+    scores: Tensor, upper: float | Tensor, dim: int = -1, *, mask: Tensor | None = None
+) -> Tensor:
+    """Sparsemax under upper bounds: `p = clip(scores - tau, 0, upper)`.
+
+    Solves `argmin_p ||p - scores||^2` subject to `0 <= p <= upper` and `sum p = 1`. Bounds of 1 or
+    more (or inf) do nothing; bounds that sum to 1 are the answer. Both the scores and the bounds
+    get gradients. Where every entry sits at 0 or at its bound the derivative is one-sided; there
+    the scores get none and each binding bound passes its own gradient on.
+
+    Args:
+        scores: (..., n) along `dim`. Entries at +inf come first: they share the mass as if equal,
+            and what their bounds do not let them take goes to the others.
+        upper: at least 0, broadcasts to the scores; over the kept entries of a row it must sum to
+            at least 1, up to rounding. This is checked outside transforms only.
+        mask: boolean, True = keep; broadcasts to the scores.
+
+    Returns:
+        Probabilities with the shape and dtype of the scores.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.constrained_sparsemax(torch.tensor([1.0, 0.3, 0.0]), torch.tensor([0.4, 1.0, 1.0]))
+        tensor([0.4000, 0.4500, 0.1500])
+
+    Reference: Malaviya, Ferreira and Martins, "Sparse and constrained attention for neural machine
+    translation", ACL 2018.
+    """
+    return _constrained(scores, upper, dim, mask, bounded_sparsemax)
+
+
+def constrained_softmax(
+    scores: Tensor, upper: float | Tensor, dim: int = -1, *, mask: Tensor | None = None
+) -> Tensor:
+    """Softmax under upper bounds: `p = min(exp(scores - tau), upper)`.
+
+    Solves `argmin_p KL(p || softmax(scores))` subject to `p <= upper` and `sum p = 1`. Bounds of 1
+    or more (or inf) do nothing; bounds that sum to 1 are the answer. Both the scores and the
+    bounds get gradients. Where every entry sits at its bound the scores get none and each bound
+    passes its own gradient on.
+
+    Args:
+        scores: (..., n) along `dim`. Entries at +inf come first: they share the mass as if equal,
+            and what their bounds do not let them take goes to the others.
+        upper: at least 0, broadcasts to the scores; over the kept entries of a row it must sum to
+            at least 1, up to rounding. This is checked outside transforms only.
+        mask: boolean, True = keep; broadcasts to the scores.
+
+    Returns:
+        Probabilities with the shape and dtype of the scores.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.constrained_softmax(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([0.5, 1.0, 1.0]))
+        tensor([0.5000, 0.2500, 0.2500])
+
+    Reference: Martins and Kreutzer, "Learning what's easy: fully differentiable neural easy-first
+    taggers", EMNLP 2017.
+    """
+    return _constrained(scores, upper, dim, mask, bounded_softmax)
+
+
+def _constrained(
+    scores: Tensor,
+    upper: float | Tensor,
+    dim: int,
+    mask: Tensor | None,
+    solve: Callable[[Tensor, Tensor, float], Tensor],
+) -> Tensor:
+    """Bring scores and bounds to rows, check them, keep NaN to its own row."""
+    rows = to_rows(scores, dim, mask)
+    bounds, slack = _row_bounds(upper, scores, dim, rows)
+    if rows.shape[-1] == 0:
+        return from_rows(rows, dim, scores.dtype)
+    fixed = rows.detach()
+    bounds = torch.where(fixed == -math.inf, 0.0, bounds)
+    if eager(rows, bounds):
+        _check_bounds(bounds.detach(), fixed, slack)
+    broken = (fixed.isnan() | bounds.detach().isnan()).any(-1, keepdim=True)
+    rows = torch.where(broken, 0.0, rows)
+    bounds = torch.where(broken, math.inf, bounds)
+    probs = solve(rows, bounds, slack)
+    return from_rows(torch.where(broken, math.nan, probs), dim, scores.dtype)
+
+
+def _row_bounds(
+    upper: float | Tensor, scores: Tensor, dim: int, rows: Tensor
+) -> tuple[Tensor, float]:
+    """The bounds in the shape of the rows, and how far rounding may move a sum of them."""
+    if not isinstance(upper, Tensor):
+        if isinstance(upper, bool) or not isinstance(upper, (int, float)):
+            raise TypeError(f"upper must be a number or a tensor, got {type(upper).__name__}")
+        upper = torch.full((), float(upper), dtype=scores.dtype, device=scores.device)
+    if not upper.is_floating_point():
+        raise TypeError(f"upper must be floating-point, got {upper.dtype}; write upper.float()")
+    slack = max(torch.finfo(upper.dtype).eps, torch.finfo(scores.dtype).eps)
+    if upper.dim() > scores.dim() or any(
+        a not in (1, b) for a, b in zip(upper.shape[::-1], scores.shape[::-1], strict=False)
+    ):
+        raise ValueError(
+            f"upper must broadcast to the shape of the scores {tuple(scores.shape)}, "
+            f"got {tuple(upper.shape)}"
+        )
+    axis = normal_dim(dim, scores.dim())
+    return upper.expand(scores.shape).movedim(axis, -1).to(rows.dtype), slack
+
+
+def _check_bounds(bounds: Tensor, rows: Tensor, slack: float) -> None:
+    """Raise where a bound is negative or the bounds of a row leave no room for a sum of 1."""
+    lowest = bounds.amin(-1)
+    if bool((lowest < 0).any()):
+        row, least = _first_row(lowest < 0, lowest)
+        raise ValueError(
+            f"upper must be at least 0, got {least:g} in row {row}; write upper.clamp(min=0)"
+        )
+    total = bounds.sum(-1, dtype=solver_dtype(bounds))
+    short = (total < 1 - 4 * slack) & (rows > -math.inf).any(-1)
+    if bool(short.any()):
+        row, most = _first_row(short, total)
+        raise ValueError(
+            f"upper must sum to at least 1 over the kept entries of every row, got {most:.6g} in "
+            f"row {row}; raise a bound, or append an entry whose bound is inf"
+        )
+
+
+def _first_row(bad: Tensor, value: Tensor) -> tuple[object, float]:
+    """Where `bad` is first true (a tuple for several batch dimensions), and the value there."""
+    place = tuple(bad.nonzero()[0].tolist())
+    row = place[0] if len(place) == 1 else place or 0
+    return row, float(value[place])
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A regulariser on the vectors below `upper`; its map is a constrained sparsemax or softmax.
+
+    `value` is that of `omega`: outside the bounds the regulariser is infinite, which is not
+    checked. `upper` broadcasts to the scores; see `constrained_sparsemax`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.Bounded(0.5).argmax(torch.tensor([2.0, 0.0, -1.0]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
+
+    upper: float | Tensor
+    omega: Gini | Shannon = Gini()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.omega, (Gini, Shannon)):
+            raise TypeError(f"omega must be Gini() or Shannon(), got {type(self.omega).__name__}")
+
+    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
+        return self.omega.value(probs, dim)
+
+    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        if isinstance(self.omega, Gini):
+            return constrained_sparsemax(scores, self.upper, dim, mask=mask)
+        return constrained_softmax(scores, self.upper, dim, mask=mask)
+
+    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        return conjugate(self, scores, dim, mask)
+
+    @property
+    def margin(self) -> None:
+        return None  # below a bound of 1 no entry can have everything

@@ -1,0 +1,159 @@
+"""Softmax, sparsemax and alpha-entmax: one family, indexed by alpha."""
+
+import torch
+from torch import Tensor
+
+from fewfold._check import normal_dim, per_row, positive_number
+from fewfold.maps import fast
+from fewfold.maps.rows import (
+    Narrow,
+    centre,
+    eager,
+    flat_rows,
+    from_rows,
+    is_steep,
+    narrow,
+    settle,
+    shifted,
+    to_rows,
+)
+from fewfold.maps.steep import steep, steep_floor
+from fewfold.maps.threshold import (
+    linear,
+    linear_floor,
+    power,
+    power_floor,
+    quadratic,
+    quadratic_floor,
+)
+
+__all__ = ["entmax", "softmax", "sparsemax"]
+
+
+def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    """Softmax that honours a mask; the member alpha = 1 of entmax.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.softmax(torch.tensor([0.0, 0.0, -1.0]), mask=torch.tensor([True, True, False]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
+    return entmax(scores, 1.0, dim, mask=mask)
+
+
+def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    """Euclidean projection onto the simplex; the member alpha = 2 of entmax.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.sparsemax(torch.tensor([-2.0, 0.0, 0.5]))
+        tensor([0.0000, 0.2500, 0.7500])
+    """
+    return entmax(scores, 2.0, dim, mask=mask)
+
+
+def entmax(
+    scores: Tensor,
+    alpha: float | Tensor = 1.5,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Sparse probabilities from scores, sparser the larger alpha.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.entmax(torch.tensor([-2.0, 0.0, 0.5]))
+        tensor([0.0000, 0.3260, 0.6740])
+    """
+    if mask is None and dim == -1 and type(alpha) is float and fast.covers(scores, alpha):
+        return fast.threshold_map(scores, alpha, norm=False)  # nothing to prepare: saves a third
+    rows = to_rows(scores, dim, mask)
+    order = row_alpha(alpha, scores, dim, above=0.0)
+    if rows.shape[-1] == 0:
+        return from_rows(rows, dim, scores.dtype)
+    if fast.covers(rows, order):
+        return from_rows(fast.threshold_map(rows, order, norm=False), dim, scores.dtype)
+    return from_rows(_entmax_torch(rows, order), dim, scores.dtype)
+
+
+def row_alpha(alpha: float | Tensor, scores: Tensor, dim: int, above: float) -> float | Tensor:
+    """Alpha as a float, or as a tensor that broadcasts against rows."""
+    if not isinstance(alpha, Tensor):
+        return positive_number(alpha, "alpha", above)
+    if not alpha.is_floating_point():
+        raise TypeError(f"alpha must be floating-point, got {alpha.dtype}; write alpha.float()")
+    rows = per_row(alpha, scores, normal_dim(dim, scores.dim()), "alpha")
+    if eager(alpha) and not bool(((alpha > above) & alpha.isfinite()).all()):
+        raise ValueError(f"alpha must be finite and greater than {above:g}, got {alpha}")
+    return rows
+
+
+def _entmax_torch(rows: Tensor, alpha: float | Tensor) -> Tensor:
+    """Entmax along the last dimension in plain differentiable ops."""
+    few = entmax_candidates(rows, alpha)
+    if few is None:
+        return _entmax_rows(rows, alpha)
+    return few.widen(_entmax_rows(few.rows, flat_rows(alpha, rows)))
+
+
+def entmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
+    """The entries of long rows that can be in the support of entmax."""
+    if isinstance(alpha, float) and alpha <= 1:
+        return None
+    order = flat_rows(alpha, rows)
+    return narrow(rows, shifted(lambda part: _floor(part, order)))
+
+
+def _entmax_rows(rows: Tensor, alpha: float | Tensor) -> Tensor:
+    """Entmax of every entry given."""
+    exact = rows.double() if is_steep(rows, alpha) else rows
+    values, top = centre(exact)
+    return settle(_centred(values, alpha), top).to(rows.dtype)
+
+
+def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
+    """Entmax of rows whose maximum is 0."""
+    if isinstance(alpha, Tensor):
+        return _renormalised(_by_tensor(values, alpha - 1))
+    if alpha == 1.0:
+        return _renormalised(torch.softmax(values, -1))
+    if alpha == 2.0:
+        return _renormalised(linear(values))
+    if alpha == 1.5:
+        return _renormalised(quadratic(values / 2).square())
+    if alpha > 2.0:
+        return _renormalised(steep(values, alpha - 1))
+    return _renormalised(power(values, alpha - 1, 1.0)[0])
+
+
+def _by_tensor(values: Tensor, c: Tensor) -> Tensor:
+    """Entmax where each row has its own `c = alpha - 1`, on either side of 1."""
+    above = c.detach() > 1
+    if eager(values, c) and not bool(above.any()):
+        return power(values, c, 1.0)[0]
+    # Each side sees a harmless exponent in the rows that belong to the other one.
+    return torch.where(
+        above,
+        steep(values, torch.where(above, c, 2.0)),
+        power(values, torch.where(above, 0.5, c), 1.0)[0],
+    )
+
+
+def _renormalised(probs: Tensor) -> Tensor:
+    """Divided by what rounding left of the sum, a constant."""
+    return probs / probs.detach().sum(-1, keepdim=True)
+
+
+def _floor(part: Tensor, alpha: float | Tensor) -> Tensor:
+    """A value below which no entry of a row that contains `part` is in the support."""
+    if isinstance(alpha, Tensor):
+        # A larger alpha has a smaller support: what bounds alpha = 2 bounds those beyond.
+        return power_floor(part, (alpha.detach() - 1).clamp(max=1), 1.0)
+    if alpha == 2.0:
+        return linear_floor(part)
+    if alpha == 1.5:
+        return 2 * quadratic_floor(part / 2)
+    if alpha > 2.0:
+        return steep_floor(part, alpha - 1)
+    return power_floor(part, alpha - 1, 1.0)

@@ -1,0 +1,298 @@
+"""The maps by the compiled kernels, on rows along the last dimension.
+
+Entmax and normmax for 1 < alpha <= 2, and the k-subset map; the rest is left to plain torch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.maps.rows import flat_rows
+
+__all__ = ["Streams", "budget_map", "covers", "scatter", "support", "threshold_map"]
+
+_LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
+_LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
+_KEEP_FROM = 2048  # rows longer than this leave their support behind for the backward pass
+
+_KERNELS = {
+    (name, dtype): getattr(_native.kernels, f"{name}_{suffix}", None)
+    for name in (
+        "forward",
+        "backward",
+        "support",
+        "scatter",
+        "budget",
+        "budget_backward",
+        "Streams",
+    )
+    for dtype, suffix in ((torch.float32, "f32"), (torch.float64, "f64"))
+}
+
+
+def covers(rows: Tensor, alpha: float | Tensor) -> bool:
+    """Whether the kernels can take these rows."""
+    if isinstance(alpha, float):
+        return _LOWEST <= alpha <= 2.0 and _native.ready(rows) and _sized(rows)
+    if not (_native.ready(rows, alpha) and _sized(rows)):
+        return False
+    lowest = _LOWEST_LEARNT if alpha.requires_grad else _LOWEST
+    return bool(((alpha >= lowest) & (alpha <= 2)).all())
+
+
+def _sized(rows: Tensor) -> bool:
+    shape = rows.shape
+    return len(shape) > 0 and 0 < shape[-1] < 2**31 and rows.numel() > 0
+
+
+def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
+    """Entmax, or normmax if `norm`, of rows that `covers` accepted."""
+    rows = rows.contiguous()
+    if torch.is_grad_enabled() and (
+        rows.requires_grad or (isinstance(alpha, Tensor) and alpha.requires_grad)
+    ):
+        probs: Tensor = _ThresholdMap.apply(rows, alpha, norm)
+        return probs
+    return _forward(rows, alpha, norm)[0]
+
+
+def _kernel(name: str, like: Tensor) -> Any:
+    return _KERNELS[name, like.dtype]
+
+
+def _order(alpha: float | Tensor, rows: Tensor) -> tuple[float, int, Tensor | None]:
+    """Alpha for the kernels: one number, or the address of one double per row."""
+    if isinstance(alpha, float):
+        return alpha, 0, None
+    if alpha.numel() == 1:
+        return float(alpha.detach()), 0, None
+    each = flat_rows(alpha.detach(), rows).double().contiguous()  # type: ignore[union-attr]
+    return 0.0, each.data_ptr(), each
+
+
+def _forward(
+    rows: Tensor, alpha: float | Tensor, norm: bool, keep: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
+    """Probabilities; if asked for, where each long row has its support; if a score was +inf."""
+    probs = torch.empty_like(rows)
+    size = rows.shape[-1]
+    count = rows.numel() // size
+    one, address, _each = _order(alpha, rows)
+    index = number = None
+    places = (0, 0, 0)
+    if keep and size > _KEEP_FROM:
+        room = min(size // 16, 4096)
+        index = torch.empty(count, room, dtype=torch.int32)
+        number = torch.empty(count, dtype=torch.int32)
+        places = (index.data_ptr(), number.data_ptr(), room)
+    run = _kernel("forward", rows)
+    infinite = run(
+        rows.data_ptr(), probs.data_ptr(), count, size, one, address, norm, *places,
+        _native.threads(),
+    )  # fmt: skip
+    return probs, index, number, infinite
+
+
+class _ThresholdMap(torch.autograd.Function):
+    """The map with its Jacobian-vector product, which is a function of the answer alone."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
+        probs, index, number, infinite = _forward(rows, alpha, norm, keep=True)
+        # No finite change moves a row with infinite scores.
+        ctx.still = rows.isposinf().any(-1, keepdim=True) if infinite else None
+        learnt = alpha if isinstance(alpha, Tensor) else None
+        ctx.save_for_backward(probs, learnt, index, number)
+        ctx.alpha, ctx.norm = None if learnt is not None else alpha, norm
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        probs, learnt, index, number = ctx.saved_tensors
+        alpha = ctx.alpha if learnt is None else learnt
+        (grad,) = grads
+        if ctx.still is not None:
+            grad = grad.masked_fill(ctx.still, 0.0)
+        to_rows = to_alpha = None
+        if torch.is_grad_enabled() or not _native.ready(grad, probs):
+            if ctx.needs_input_grad[0]:
+                to_rows = pull(probs, grad, alpha, ctx.norm)
+        elif ctx.needs_input_grad[0]:
+            to_rows = _backward(probs, grad, alpha, ctx.norm, index, number)
+        if ctx.needs_input_grad[1]:
+            slope = grad.double() * alpha_slope(probs.double(), alpha.double(), ctx.norm)
+            to_alpha = slope.sum(-1, keepdim=True).to(probs.dtype).sum_to_size(alpha.shape)
+        return to_rows, to_alpha, None
+
+
+def _backward(
+    probs: Tensor,
+    grad: Tensor,
+    alpha: float | Tensor,
+    norm: bool,
+    index: Tensor | None,
+    number: Tensor | None,
+) -> Tensor:
+    grad = grad.contiguous()
+    out = torch.empty_like(probs)
+    size = probs.shape[-1]
+    one, address, _each = _order(alpha, probs)
+    places = (0, 0, 0)
+    if index is not None and number is not None:
+        places = (index.data_ptr(), number.data_ptr(), index.shape[1])
+    run = _kernel("backward", probs)
+    run(
+        probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size, one,
+        address, norm, *places, _native.threads(),
+    )  # fmt: skip
+    return out
+
+
+def pull(probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
+    """The Jacobian, which is symmetric, times `grad`, in differentiable operations."""
+    on = probs > 0
+    safe = torch.where(on, probs, 1.0)
+    slope = torch.where(on, safe ** (2 - alpha), 0.0)
+    if not norm:
+        mean = (slope * grad).sum(-1, keepdim=True) / _filled(slope.sum(-1, keepdim=True))
+        return slope * (grad - mean)
+    power = torch.where(on, safe**alpha, 0.0).sum(-1, keepdim=True)
+    size = _filled(power) ** ((alpha - 1) / alpha) / (alpha - 1)
+    moved = slope * (grad - (probs * grad).sum(-1, keepdim=True))
+    return size * (moved - probs * moved.sum(-1, keepdim=True))
+
+
+def alpha_slope(probs: Tensor, alpha: Tensor, norm: bool) -> Tensor:
+    """The derivative of the probabilities with respect to alpha."""
+    on = probs > 0
+    safe = torch.where(on, probs, 1.0)
+    log = safe.log()
+    if norm:
+        # With u = p / norm: tau' = -sum u^alpha log u / (alpha sum u), and the rest is the chain rule.
+        power = torch.where(on, safe**alpha, 0.0).sum(-1, keepdim=True)
+        u = safe * _filled(power) ** (-1 / alpha)
+        log = u.log()
+        total = torch.where(on, u, 0.0).sum(-1, keepdim=True)
+        shift = -torch.where(on, u**alpha * log, 0.0).sum(-1, keepdim=True) / (
+            alpha * _filled(total)
+        )
+        change = torch.where(on, u * (-log - shift / u ** (alpha - 1)) / (alpha - 1), 0.0)
+        return (change - probs * change.sum(-1, keepdim=True)) / _filled(total)
+    slope = torch.where(on, safe ** (2 - alpha), 0.0)
+    share = slope / _filled(slope.sum(-1, keepdim=True))
+    surprise = -probs * log
+    spread = surprise - share * surprise.sum(-1, keepdim=True)
+    return (probs - share) / (alpha - 1) ** 2 + spread / (alpha - 1)
+
+
+def _filled(total: Tensor) -> Tensor:
+    """A sum to divide by; rows without support divide by one."""
+    return torch.where(total == 0, 1.0, total)
+
+
+def support(rows: Tensor, alpha: float | Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices, weights and number of atoms of every row; the dense rows are never written."""
+    rows = rows.detach().contiguous()
+    size = rows.shape[-1]
+    one, address, _each = _order(alpha, rows)
+    run = _kernel("support", rows)
+    found = run(rows.data_ptr(), rows.numel() // size, size, one, address, norm, _native.threads())
+    index, weight, count = (torch.from_numpy(part) for part in found)
+    return index, weight, count
+
+
+class Streams:
+    """Rows of scores that come in chunks of columns; only what can be in their support is kept."""
+
+    def __init__(self, like: Tensor, alpha: float, most: int) -> None:
+        make = _kernel("Streams", like)
+        self._streams = make(like.shape[0], alpha, most)
+
+    def push(self, scores: Tensor, start: int) -> None:
+        """Take the next columns, (rows, any), of which the first is number `start`."""
+        size = scores.shape[1]
+        self._streams.push(scores.data_ptr(), size, scores.stride(0), start, _native.threads())
+
+    def take(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Column and score of the candidates, and how many each row has: -1 if too many to keep."""
+        column, score, count = (torch.from_numpy(part) for part in self._streams.take())
+        return column, score, count
+
+
+def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
+    """Dense rows of zeros with `values` at `index`, `count` of them in each row."""
+    out = values.new_empty(len(count), size)
+    first = torch.zeros(len(count) + 1, dtype=torch.int64)
+    torch.cumsum(count, 0, out=first[1:])
+    run = _kernel("scatter", values)
+    run(
+        index.data_ptr(), values.data_ptr(), first.data_ptr(), out.data_ptr(), len(count), size,
+        _native.threads(),
+    )  # fmt: skip
+    return out
+
+
+def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
+    """The k-subset map, or None where a row needs the care of plain torch (NaN, +inf)."""
+    learnt = isinstance(k, Tensor)
+    if rows.numel() == 0 or not _native.ready(rows) or (learnt and not _native.ready(k.float())):
+        return None
+    rows = rows.contiguous()
+    probs = _budget(rows.detach(), k)
+    if probs is None or not torch.is_grad_enabled():
+        return probs
+    if rows.requires_grad or (learnt and k.requires_grad):
+        answer: Tensor = _BudgetMap.apply(rows, k, probs)
+        return answer
+    return probs
+
+
+def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
+    probs = torch.empty_like(rows)
+    size = rows.shape[-1]
+    one, address, _each = _order(k, rows)
+    run = _kernel("budget", rows)
+    fine = run(
+        rows.data_ptr(), probs.data_ptr(), rows.numel() // size, size, one, address,
+        _native.threads(),
+    )  # fmt: skip
+    return probs if fine else None
+
+
+class _BudgetMap(torch.autograd.Function):
+    """Gives an answer found already its gradient: entries strictly inside share every change."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, k: float | Tensor, probs: Tensor) -> Tensor:
+        ctx.save_for_backward(probs, k if isinstance(k, Tensor) else None)
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        probs, k = ctx.saved_tensors
+        (grad,) = grads
+        to_rows = to_k = None
+        plain = torch.is_grad_enabled() or not _native.ready(grad)
+        if plain or ctx.needs_input_grad[1]:
+            free = (probs.detach() > 0) & (probs.detach() < 1)
+            number = free.sum(-1, keepdim=True).clamp(min=1)
+            mean = torch.where(free, grad, 0.0).sum(-1, keepdim=True) / number
+            to_rows = torch.where(free, grad - mean, 0.0)
+        else:
+            to_rows = _budget_backward(probs, grad.contiguous())
+        if ctx.needs_input_grad[1]:
+            to_k = mean.sum_to_size(k.shape).to(k.dtype)
+        return to_rows, to_k, None
+
+
+def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
+    out = torch.empty_like(probs)
+    size = probs.shape[-1]
+    run = _kernel("budget_backward", probs)
+    run(
+        probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size,
+        _native.threads(),
+    )  # fmt: skip
+    return out

@@ -1,0 +1,81 @@
+"""alpha-normmax: the regulariser is the alpha-norm."""
+
+from torch import Tensor
+
+from fewfold.maps import fast
+from fewfold.maps.entmax import row_alpha
+from fewfold.maps.rows import (
+    Narrow,
+    centre,
+    flat_rows,
+    from_rows,
+    is_steep,
+    narrow,
+    settle,
+    shifted,
+    to_rows,
+)
+from fewfold.maps.threshold import power, power_floor, quadratic, quadratic_floor
+
+__all__ = ["normmax"]
+
+
+def normmax(
+    scores: Tensor,
+    alpha: float | Tensor = 2.0,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Sparse probabilities that tend to be uniform on their support, more so the larger alpha.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.normmax(torch.tensor([-2.0, 0.0, 0.5]))
+        tensor([0.0000, 0.3110, 0.6890])
+    """
+    rows = to_rows(scores, dim, mask)
+    order = row_alpha(alpha, scores, dim, above=1.0)
+    if rows.shape[-1] == 0:
+        return from_rows(rows, dim, scores.dtype)
+    if fast.covers(rows, order):
+        return from_rows(fast.threshold_map(rows, order, norm=True), dim, scores.dtype)
+    return from_rows(_normmax_torch(rows, order), dim, scores.dtype)
+
+
+def _normmax_torch(rows: Tensor, alpha: float | Tensor) -> Tensor:
+    """Normmax along the last dimension in plain differentiable ops."""
+    few = normmax_candidates(rows, alpha)
+    if few is None:
+        return _normmax_rows(rows, alpha)
+    return few.widen(_normmax_rows(few.rows, flat_rows(alpha, rows)))
+
+
+def normmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
+    """The entries of long rows that can be in the support of normmax."""
+    order = flat_rows(alpha, rows)
+    return narrow(rows, shifted(lambda part: _floor(part, order)))
+
+
+def _normmax_rows(rows: Tensor, alpha: float | Tensor) -> Tensor:
+    """Normmax of every entry given."""
+    exact = rows.double() if is_steep(rows, alpha) else rows
+    values, top = centre(exact)
+    return settle(_centred(values, alpha), top).to(rows.dtype)
+
+
+def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
+    """Normmax of rows whose maximum is 0."""
+    if isinstance(alpha, float) and alpha == 2.0:
+        shares = quadratic(values)
+    else:
+        weight, y = power(values, 1.0, alpha / (alpha - 1))
+        shares = weight / y
+    return shares / shares.sum(-1, keepdim=True)
+
+
+def _floor(part: Tensor, alpha: float | Tensor) -> Tensor:
+    """A value below which no entry of a row that contains `part` is in the support."""
+    if isinstance(alpha, float) and alpha == 2.0:
+        return quadratic_floor(part)
+    return power_floor(part, 1.0, alpha / (alpha - 1))

@@ -1,0 +1,90 @@
+"""Support: a few weighted atoms per row, the value passed between rooms."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_scores, normal_dim
+
+__all__ = ["Support"]
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """A few weighted atoms per row.
+
+    Row `r` owns the atoms `i` with `row[i] == r`; atoms of one row are consecutive when a map of
+    this library made them, but nothing relies on it. The rows flatten a batch shape.
+
+    Attributes:
+        weights: (m,) weight of each atom; carries the gradient.
+        atoms: `(m, *event)` what is weighted, such as an index or a structure.
+        row: (m,) int64, the row that owns each atom.
+        rows: how many rows there are, those without atoms included.
+
+    Example:
+        >>> import torch
+        >>> from fewfold.support import Support
+        >>> support = Support.from_dense(torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]]))
+        >>> support.atoms.tolist(), support.row.tolist()
+        ([1, 2, 0], [0, 0, 1])
+        >>> support.reduce(torch.tensor([4.0, 8.0, 5.0])).tolist()
+        [7.0, 5.0]
+    """
+
+    weights: Tensor
+    atoms: Tensor
+    row: Tensor
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.weights.dim() != 1 or self.row.shape != self.weights.shape:
+            raise ValueError(
+                "weights and row must both have shape (m,), got "
+                f"{tuple(self.weights.shape)} and {tuple(self.row.shape)}"
+            )
+        if self.atoms.dim() == 0 or self.atoms.shape[0] != self.weights.shape[0]:
+            raise ValueError(
+                f"atoms must have shape (m={self.weights.shape[0]}, *event), "
+                f"got {tuple(self.atoms.shape)}"
+            )
+
+    @classmethod
+    def from_dense(cls, probs: Tensor, dim: int = -1) -> "Support":
+        """The non-zero entries of `probs` along `dim`; the other dimensions become the rows."""
+        check_scores(probs, "probs")
+        dense = probs.movedim(normal_dim(dim, probs.dim()), -1)
+        size = dense.shape[-1]
+        flat = dense.reshape(-1)
+        where = flat.detach().nonzero().squeeze(-1)
+        step = max(size, 1)
+        return cls(flat[where], where % step, where // step, dense.shape[:-1].numel())
+
+    def to_dense(self, size: int) -> Tensor:
+        """(rows, size) with every weight at its atom; atoms must be indices below `size`."""
+        if self.atoms.dim() != 1 or self.atoms.is_floating_point():
+            raise TypeError(
+                "to_dense needs one integer index per atom, got atoms of shape "
+                f"{tuple(self.atoms.shape)} and dtype {self.atoms.dtype}; "
+                "reduce(values) sums any other kind of atom"
+            )
+        dense = self.weights.new_zeros(self.rows * size)
+        return dense.index_add(0, self.row * size + self.atoms, self.weights).view(self.rows, size)
+
+    @property
+    def counts(self) -> Tensor:
+        """(rows,) how many atoms each row has."""
+        return torch.bincount(self.row, minlength=self.rows)
+
+    def reduce(self, values: Tensor) -> Tensor:
+        """Sum of weight times value over the atoms of each row: (m, ...) -> (rows, ...)."""
+        if values.dim() == 0 or values.shape[0] != self.weights.shape[0]:
+            raise ValueError(
+                f"values must have shape (m={self.weights.shape[0]}, ...), "
+                f"got {tuple(values.shape)}; give one value per atom"
+            )
+        weights = self.weights.reshape((-1,) + (1,) * (values.dim() - 1))
+        products = weights * values
+        total = products.new_zeros((self.rows, *values.shape[1:]))
+        return total.index_add(0, self.row, products)

@@ -1,0 +1,183 @@
+"""What the kernels promise beyond the laws of the maps: every path inside them gives one answer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import fewfold as ff
+from fewfold import _native
+from fewfold.maps import fast
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(
+        _native.instruction_set() is None and not os.environ.get("CI"),
+        reason="the kernels are not built or switched off",
+    ),
+]
+
+MEMBERS = [(2.0, False), (1.5, False), (1.25, False), (1.7, False), (2.0, True), (1.5, True)]
+# Lengths around every switch: lanes, vectors, pieces, the room for candidates.
+LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 130, 2047, 2048, 2049, 4100, 40_000)
+SPREADS = (1.0, 1e-4, 30.0)  # ordinary rows, rows all in the support, rows with one winner
+
+
+def scores(rows: int, size: int, spread: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return torch.randn(rows, size, generator=generator, dtype=dtype) * spread
+
+
+def plain(rows: Tensor, alpha: float, norm: bool) -> Tensor:
+    """The map in plain torch, double precision."""
+    with _native.disabled():
+        return (ff.normmax if norm else ff.entmax)(rows.double(), alpha)
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize(("alpha", "norm"), MEMBERS)
+def test_every_length_agrees_with_plain_torch(size: int, alpha: float, norm: bool) -> None:
+    for spread in SPREADS:
+        rows = scores(19 if size < 3000 else 3, size, spread)
+        expected = plain(rows, alpha, norm)
+        probs = fast.threshold_map(rows, alpha, norm)
+        torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
+        assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize(("alpha", "norm"), MEMBERS)
+def test_the_support_is_the_dense_answer_without_its_zeros(
+    size: int, alpha: float, norm: bool
+) -> None:
+    for spread in SPREADS:
+        rows = scores(5 if size < 3000 else 2, size, spread)
+        index, weight, count = fast.support(rows, alpha, norm)
+        dense = fast.scatter(index, weight, count, size)
+        assert (weight > 0).all()
+        torch.testing.assert_close(dense.double(), plain(rows, alpha, norm), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("size", [5, 64, 700, 4100, 40_000])
+@pytest.mark.parametrize(("alpha", "norm"), MEMBERS)
+def test_the_backward_pass_is_the_jacobian(size: int, alpha: float, norm: bool) -> None:
+    for spread in SPREADS:
+        rows = scores(3, size, spread, torch.float64).requires_grad_()
+        upstream = scores(3, size, 1.0, torch.float64).flip(-1)
+        probs = fast.threshold_map(rows, alpha, norm)
+        (grad,) = torch.autograd.grad(probs, rows, upstream)
+        expected = fast.pull(probs.detach(), upstream, alpha, norm)
+        torch.testing.assert_close(grad, expected, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [3, 32, 64, 65, 500, 5000])
+def test_ksubset_agrees_with_plain_torch(size: int) -> None:
+    for spread in (*SPREADS, 1e4):
+        for k in (0.5, 1.0, size / 3, size - 0.25):
+            rows = scores(19, size, spread)
+            probs = fast.budget_map(rows, k)
+            assert probs is not None
+            with _native.disabled():
+                expected = ff.ksubset(rows.double(), k)
+            torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_two_threads_give_the_answer_of_one() -> None:
+    rows = scores(64, 5000, 1.0)
+    before = torch.get_num_threads()
+    try:
+        answers = []
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            index, weight, count = fast.support(rows, 1.5, False)
+            answers.append((ff.sparsemax(rows), ff.ksubset(rows, 7), index, weight, count))
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*answers, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_chunks_keep_every_member_of_the_support() -> None:
+    rows = scores(6, 50_000, 1.0)
+    rows[3] = rows[3].sort().values
+    rows[4, 49_999] = torch.inf
+    rows[5, 17] = torch.nan
+    streams = fast.Streams(rows, 1.5, 4096)
+    for start in range(0, 50_000, 1_700):
+        streams.push(rows[:, start : start + 1_700], start)
+    column, score, count = streams.take()
+    owner = torch.repeat_interleave(count)
+    assert torch.equal(score[owner < 5], rows[owner, column][owner < 5])
+    kept = torch.zeros(6, 50_000, dtype=torch.bool)
+    kept[owner, column] = True
+    support = ff.entmax(rows[:5]) > 0
+    assert (kept[:5] | ~support).all()
+    assert count[:5].max() < 3000
+    assert score[owner == 5].isnan().all()
+
+
+def test_a_row_with_too_many_candidates_says_so() -> None:
+    streams = fast.Streams(torch.zeros(2, 1), 1.5, 4096)
+    rows = torch.stack([torch.zeros(20_000), scores(1, 20_000, 1.0)[0]])
+    streams.push(rows, 0)
+    _column, _score, count = streams.take()
+    assert count[0] == -1
+    assert count[1] > 0
+
+
+def test_transforms_never_reach_a_kernel() -> None:
+    rows = torch.randn(3, 4)
+    assert _native.ready(rows)
+    seen: list[bool] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(_native.ready(x))
+        return x * 2
+
+    torch.func.vmap(look)(rows)
+    torch.func.grad(lambda x: look(x).sum())(rows)
+    with forward_ad.dual_level():
+        look(forward_ad.make_dual(rows, rows))
+    with torch._subclasses.FakeTensorMode():
+        look(torch.empty(3, 4))
+    with _native.disabled():
+        look(rows)
+    look(rows.half())
+    assert seen == [False] * 6
+    assert _native.ready(rows)
+
+
+OTHERS = """
+import sys, torch
+sys.path.insert(0, "")
+from fewfold import _native
+from tests._native import test_kernels as own
+if _native.instruction_set() != "{name}":
+    sys.exit(77)
+for alpha, norm in own.MEMBERS:
+    for size in (17, 64, 700, 40_000):
+        own.test_every_length_agrees_with_plain_torch(size, alpha, norm)
+        own.test_the_support_is_the_dense_answer_without_its_zeros(size, alpha, norm)
+    own.test_the_backward_pass_is_the_jacobian(700, alpha, norm)
+own.test_ksubset_agrees_with_plain_torch(65)
+own.test_ksubset_agrees_with_plain_torch(32)
+"""
+
+
+@pytest.mark.parametrize("name", ["generic", "avx2"])
+def test_the_other_instruction_sets(name: str) -> None:
+    environment = {**os.environ, "FEWFOLD_ISA": name}
+    done = subprocess.run(
+        [sys.executable, "-c", OTHERS.format(name=name)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip(f"this processor has no {name}")
+    assert done.returncode == 0, done.stderr

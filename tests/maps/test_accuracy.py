@@ -1,0 +1,153 @@
+"""Digits: every dtype against the float64 twin, at every scale, offset and length."""
+
+import numpy as np
+import pytest
+import torch
+
+import fewfold as ff
+
+from . import reference
+from .cases import Case, every_map, random_scores
+
+pytestmark = pytest.mark.usefixtures("path")
+
+SCALES = [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3, 1e6]
+OFFSETS = [0.0, 1e3, -1e6, 1e6]
+# How far rounding to the dtype moves a number, relatively, and what sums may be off by.
+HALF = {torch.float16: (2**-11, 2e-3), torch.bfloat16: (2**-8, 1e-2)}
+
+
+def lengths(case: Case, *wanted: int) -> list[int]:
+    return sorted({min(max(n, case.smallest), case.longest) for n in wanted})
+
+
+def check_sums(case: Case, probs: torch.Tensor, tolerance: float) -> None:
+    sums = probs.double().sum(-1)
+    if case.at_most:
+        assert (sums <= case.total + tolerance).all()
+    else:
+        goal = torch.full_like(sums, case.total)
+        torch.testing.assert_close(sums, goal, atol=tolerance * max(1.0, case.total), rtol=0)
+
+
+@every_map
+@pytest.mark.parametrize("scale", SCALES)
+def test_float32_is_within_a_millionth(case, scale):
+    for n in lengths(case, 1, 2, 5, 32, 33, 512):
+        for offset in OFFSETS:
+            scores = (scale * random_scores(6, n, seed=n) + offset).float()
+            probs = case(scores)
+            torch.testing.assert_close(
+                probs.double(), case.expected(scores), atol=1e-6, rtol=0, msg=message(n, offset)
+            )
+            check_sums(case, probs, 1e-6)
+
+
+@every_map
+@pytest.mark.parametrize("scale", SCALES)
+def test_float64_is_exact_to_rounding(case, scale):
+    for n in lengths(case, 1, 2, 5, 33, 300):
+        scores = scale * random_scores(6, n, seed=n + 7)
+        # An entry a hair above the threshold: the fourth root of a rounding error remains.
+        tolerance = 1e-7 if case.blunt or case.ordered else 1e-10
+        torch.testing.assert_close(
+            case(scores), case.expected(scores), atol=tolerance, rtol=0, msg=message(n)
+        )
+        check_sums(case, case(scores), 1e-12)
+
+
+@every_map
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_half_precision_is_float32_rounded_once(case, dtype):
+    rounding, sums = HALF[dtype]
+    for n in lengths(case, 1, 2, 5, 32, 500):
+        for scale in (1e-3, 1.0, 30.0):
+            scores = (scale * random_scores(6, n, seed=n)).to(dtype)
+            probs = case(scores)
+            assert probs.dtype == dtype
+            torch.testing.assert_close(
+                probs.double(), case.expected(scores), atol=2e-6, rtol=rounding * 1.01
+            )
+            check_sums(case, probs, sums)
+
+
+@every_map
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_half_precision_gradients_come_back_in_half(case, dtype):
+    scores = random_scores(6, 9, dtype=dtype).requires_grad_()
+    weights = random_scores(6, 9, seed=1, dtype=dtype)
+    (got,) = torch.autograd.grad((case(scores) * weights).sum(), scores)
+    assert got.dtype == dtype
+    exact = scores.detach().float().requires_grad_()
+    upper = [case.upper(9).to(dtype).float()] if case.bounded else []
+    (want,) = torch.autograd.grad((case(exact, *upper) * weights.float()).sum(), exact)
+    torch.testing.assert_close(got.float(), want, atol=4 * HALF[dtype][0], rtol=4 * HALF[dtype][0])
+
+
+def message(n: int, offset: float = 0.0):
+    return lambda text: f"n={n}, offset={offset:g}: {text}"
+
+
+LONG_ROWS = {
+    "normal": lambda z: z,
+    "constant": lambda z: np.zeros_like(z),
+    "narrow": lambda z: 1e-7 * z,
+    "sorted up": lambda z: np.sort(z),
+    "sorted down": lambda z: -np.sort(-z),
+    "heavy tail": lambda z: np.sign(z) * np.exp(3 * np.abs(z)),
+    "plateau": lambda z: np.where(np.arange(z.shape[-1]) % 2, -50.0, 0.0) + 0 * z,
+    "last one wins": lambda z: np.where(np.arange(z.shape[-1]) == z.shape[-1] - 1, 9.0, z / 10),
+}
+
+
+@every_map
+@pytest.mark.parametrize("kind", LONG_ROWS)
+def test_rows_of_a_hundred_thousand(case, kind):
+    if case.name == "fusedmax(0.1)":
+        pytest.skip("its optimality conditions are checked at this length below")
+    if case.name == "oscarmax(0.1)":
+        pytest.skip("its twin is quadratic; see the lengths above")
+    rng = np.random.default_rng(3)
+    scores = torch.from_numpy(LONG_ROWS[kind](rng.standard_normal((1, 100_000)))).float()
+    probs = case(scores)
+    torch.testing.assert_close(probs.double(), case.expected(scores), atol=1e-6, rtol=0)
+    check_sums(case, probs, 1e-6)
+
+
+@pytest.mark.parametrize("n", [50, 1000, 100_000])
+def test_long_fusedmax_meets_its_optimality_conditions(n):
+    rng = np.random.default_rng(n)
+    for scale, strength in ((1.0, 0.1), (1.0, 1.0), (0.01, 0.05), (10.0, 2.0)):
+        scores = scale * rng.standard_normal(n)
+        probs = ff.fusedmax(torch.from_numpy(scores), strength).numpy()
+        assert abs(probs.sum() - 1) < 1e-12
+        # Values of one run may differ by rounding; the conditions need them equal.
+        assert reference.fusedmax_gap(scores, np.round(probs, 13), strength) < 1e-9 * max(n, 100)
+
+
+def test_long_oscarmax_keeps_its_laws():
+    scores = random_scores(2, 20_000)
+    for strength in (1e-6, 1e-3, 0.1):
+        probs = ff.oscarmax(scores, strength)
+        torch.testing.assert_close(probs.sum(-1), torch.ones(2).double(), atol=1e-12, rtol=0)
+        inside = probs.gather(-1, scores.argsort(dim=-1, descending=True))
+        assert (inside.diff(dim=-1) <= 1e-12).all()
+    single = ff.oscarmax(scores[:1], 1e-3)
+    torch.testing.assert_close(ff.oscarmax(scores, 1e-3)[:1], single, atol=1e-12, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sparsemax", "entmax 1.5", "entmax 1.25"])
+def test_rows_of_three_million(name):
+    function, twin = {
+        "sparsemax": (ff.sparsemax, reference.sparsemax),
+        "entmax 1.5": (lambda z: ff.entmax(z, 1.5), lambda z: reference.entmax(z, 1.5)),
+        "entmax 1.25": (lambda z: ff.entmax(z, 1.25), lambda z: reference.entmax(z, 1.25)),
+    }[name]
+    scores = random_scores(1, 3_000_000, dtype=torch.float32)
+    probs = function(scores)
+    expected = torch.from_numpy(twin(scores.double().numpy()))
+    torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
+    assert abs(probs.double().sum() - 1) < 1e-6
+    flat = function(torch.zeros(1, 3_000_000))
+    assert abs(flat.double().sum() - 1) < 1e-6

@@ -1,0 +1,63 @@
+"""Every map under every torch transform, and the table in the documentation that says so."""
+
+from pathlib import Path
+
+import pytest
+
+from .cases import CASES, every_map
+from .transforms import CHECKS, EAGER, FUNCTIONAL, LIMITS, TRACED, promised
+
+TABLE = Path(__file__).parents[2] / "docs" / "transforms_table.md"
+
+WARNINGS = pytest.mark.filterwarnings("ignore:.*:Warning")  # of the compilers, about themselves
+
+
+def known(case, name, request) -> None:
+    if (case.name, name) in LIMITS:
+        request.applymarker(pytest.mark.xfail(reason=LIMITS[case.name, name], strict=True))
+
+
+@every_map
+@pytest.mark.parametrize("name", EAGER)
+def test_eager(case, name, path, request):
+    known(case, name, request)
+    EAGER[name](case)
+
+
+@every_map
+@pytest.mark.parametrize("name", FUNCTIONAL)
+def test_functional(case, name, request):
+    known(case, name, request)
+    FUNCTIONAL[name](case)
+
+
+@WARNINGS
+@every_map
+@pytest.mark.parametrize("name", TRACED)
+def test_traced(case, name, request):
+    if not case.wide and name != "export":
+        pytest.skip("one representative per kind of code is compiled")
+    known(case, name, request)
+    if case.heavy and name == "compile":
+        # The same graph without the minutes of C++; writing the table compiles it in full.
+        TRACED[name](case, backend="aot_eager")
+    else:
+        TRACED[name](case)
+
+
+def test_the_documented_table_is_what_these_tests_prove():
+    """Rewrite it with: python -m tests.maps.transforms docs/transforms_table.md"""
+    assert TABLE.read_text() == promised()
+
+
+def test_every_public_map_is_in_the_table():
+    import fewfold.maps
+
+    functions = {case.function.__name__ for case in CASES if case.wide}
+    maps = {
+        name
+        for name in fewfold.maps.__all__
+        if name.endswith(("max", "ksubset")) and name.islower()
+    }
+    assert maps <= functions
+    assert {name for _, name in LIMITS} <= set(CHECKS)

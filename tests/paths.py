@@ -1,0 +1,22 @@
+"""Both ways to compute: the native kernels and pure torch."""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+
+from fewfold import _native
+
+
+def on_path(name: str) -> AbstractContextManager[None]:
+    """A context in which the maps run natively, or in pure torch."""
+    if name == "torch":
+        return _native.disabled()
+    if _native.ready(torch.zeros(1)):
+        return nullcontext()
+    if os.environ.get("FEWFOLD_NATIVE") == "0":
+        pytest.skip("FEWFOLD_NATIVE=0 asks for pure torch")
+    if os.environ.get("CI"):
+        pytest.fail("the extension is not built; to test without it set FEWFOLD_NATIVE=0")
+    pytest.skip("the extension is not built: pip install -e .")

@@ -1,0 +1,102 @@
+"""The package itself: its table of contents, its laziness, its command."""
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fewfold
+from fewfold import cli
+
+ROOT = Path(__file__).parents[1]
+GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
+
+
+def python(code: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", fewfold.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(fewfold, name) is not None
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(fewfold.__file__).read_text())
+    (block,) = (
+        node for node in tree.body if isinstance(node, ast.If) and "TYPE" in ast.dump(node.test)
+    )
+    seen = {
+        (".".join((statement.module or "").split(".")[:2]), alias.name)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert seen == {(f"fewfold.{room}", name) for name, room in fewfold._HOME.items()}
+
+
+def test_every_room_is_exported_completely() -> None:
+    for room in ("maps", "losses"):
+        assert set(getattr(fewfold, room).__all__) == set(fewfold._ROOMS[room])
+
+
+def test_every_public_name_is_documented() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    listed = {line.split(":: ")[1] for line in page.splitlines() if line.startswith(".. auto")}
+    assert listed == set(fewfold.__all__) - {"__version__"}
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'sparsemux'"):
+        _ = fewfold.sparsemux
+
+
+def test_help_is_quick_and_leaves_torch_alone() -> None:
+    code = (
+        "import sys, fewfold.cli as cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert python(code).endswith("False")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+
+
+def test_config_says_which_path_is_active(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config"]) == 0
+    kernels = "plain torch" if os.environ.get("FEWFOLD_NATIVE") == "0" else "native"
+    assert f"kernels  {kernels}" in capsys.readouterr().out
+
+
+def test_environment_switches_the_kernels_off() -> None:
+    code = "import torch; from fewfold import _native; print(_native.ready(torch.zeros(1)))"
+    assert python(code, FEWFOLD_NATIVE="0") == "False"
+
+
+def test_wrong_command_exits_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        cli.main(["recommnd"])
+    assert error.value.code == 2
+    assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", GALLERY, ids=lambda script: script.stem)
+def test_gallery_runs(script: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, script, tmp_path / "picture.png"], check=True, env=environment)
