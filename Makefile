@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fewfold-installed
 NATIVE := $(wildcard src/fewfold/_native/*.cpp src/fewfold/_native/*.h src/fewfold/_native/*.hpp)
+KERNEL_TESTS := tests/maps/test_laws.py tests/maps/test_corners.py tests/maps/test_gold.py
 ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
@@ -35,13 +36,16 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# The laws of every map run over both paths in the first call; the second shows that the examples
-# and the package itself also hold when the kernels are switched off for the whole process.
+# The laws of every map run over both paths in the first call. The second shows that the examples and
+# the package itself also hold when the kernels are switched off for the whole process, the others
+# that a lesser processor gets the same answers.
 tests: $(STAMP)
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
 	$(PY) -m pytest -n 2 --dist worksteal -q
 	FEWFOLD_NATIVE=0 $(PY) -m pytest -q src README.md docs tests/test_package.py
+	FEWFOLD_ISA=avx2 $(PY) -m pytest -q -n 2 -m native $(KERNEL_TESTS)
+	FEWFOLD_ISA=generic $(PY) -m pytest -q -n 2 -m native $(KERNEL_TESTS)
 
 docs: $(STAMP)
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs

@@ -93,10 +93,11 @@ def run(cases: Iterable[Case], *, seconds: float) -> list[Row]:
 
 
 def _measure(case: Case, seconds: float) -> Row:
+    spread: dict[str, float] = {}
     with threads(case.threads):
         built = case.build()
         if isinstance(built, Peak):
-            unit, ours, peer, spread = "bytes", built.ours, built.peer, {}
+            unit, ours, peer = "bytes", built.ours, built.peer
         else:
             unit = "seconds"
             ours, peer, spread = _time(built, seconds)
@@ -155,10 +156,11 @@ def _processor() -> str:
 def write(suite: str, rows: list[Row], folder: Path) -> Path:
     """Write ``suite``.json and ``suite``.md below ``folder``; return the Markdown file."""
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"suite": suite, "machine": machine(), "rows": [asdict(row) for row in rows]}
+    facts = machine()
+    record = {"suite": suite, "machine": facts, "rows": [asdict(row) for row in rows]}
     (folder / f"{suite}.json").write_text(json.dumps(record, indent=1) + "\n")
     page = folder / f"{suite}.md"
-    page.write_text(markdown(rows, record["machine"]))  # type: ignore[arg-type]
+    page.write_text(markdown(rows, facts))
     return page
 
 

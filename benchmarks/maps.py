@@ -1,6 +1,7 @@
 """The maps next to torch.softmax: forward, through autograd, hard rows, threads, tiny calls."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def _gradient() -> Iterator[Case]:
                 size=_size(shape),
                 peer="torch.softmax",
                 bar=bar,
-                build=lambda fun=fun, shape=shape: _both_ways(fun, shape),  # type: ignore[misc]
+                build=partial(_both_ways, fun, shape),
             )
 
 
@@ -72,7 +73,7 @@ def _threads() -> Iterator[Case]:
                 size=_size(shape),
                 peer=f"{name}, one thread",
                 bar=1 / 1.6,
-                build=lambda fun=fun, shape=shape: _two_threads(fun, shape),  # type: ignore[misc]
+                build=partial(_two_threads, fun, shape),
                 threads=2,
             )
     for name, fun in (("sparsemax", ff.sparsemax), ("1.5-entmax", ff.entmax)):
@@ -81,7 +82,7 @@ def _threads() -> Iterator[Case]:
             size=_size(SHAPES[2]),
             peer="after torch.softmax",
             bar=1.1,
-            build=lambda fun=fun: _following(fun, SHAPES[2]),  # type: ignore[misc]
+            build=partial(_following, fun, SHAPES[2]),
             threads=2,
         )
 

@@ -1,6 +1,7 @@
 """The pure-torch path, kernels switched off, next to the exact maps of entmax from PyPI."""
 
 from collections.abc import Callable
+from functools import partial
 
 import entmax
 from torch import Tensor
@@ -24,7 +25,7 @@ def cases() -> list[Case]:
             size=f"{shape[0]} x {shape[1]}",
             peer="entmax 1.3",
             bar=0.2 if shape[1] >= 4096 else 1.0,
-            build=lambda name=name, shape=shape: _build(name, shape),  # type: ignore[misc]
+            build=partial(_build, name, shape),
         )
         for name in PEERS
         for shape in SHAPES

@@ -57,7 +57,7 @@ def positive_number(value: float, name: str, above: float = 0.0) -> float:
     """`value` as a float, finite and strictly greater than `above`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    if not (value > above and math.isfinite(value)):
+    if not above < value < math.inf:  # a comparison, so that a compiler can trace it
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value}")
     return float(value)
 

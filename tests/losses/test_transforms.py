@@ -124,23 +124,23 @@ def test_second_order_in_alpha(kind, path):
 @compiled_losses
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_compile(case, dynamic):
+    if case.learnt and dynamic:
+        pytest.skip("takes minutes; the map itself is compiled for any shape in tests/maps")
     torch._dynamo.reset()
     alpha = torch.tensor(1.4)
     fast = torch.compile(
         (lambda s, y: entmax_loss(s, y, alpha)) if case.learnt else case.by_name,
         fullgraph=True,
         dynamic=dynamic,
-        backend="aot_eager" if dynamic else "inductor",
+        # One loss goes all the way to machine code; for the others what is traced is enough.
+        backend="inductor" if case.name == "entmax 1.5" and not dynamic else "aot_eager",
     )
     for rows, n in ((4, 6), (7, 9)) if dynamic else ((4, 6),):
         scores = random_scores(rows, n, dtype=torch.float32)
-        scores[0, 1] = -torch.inf
         scores[1] = 0.25
-        for target in targets(case, scores)[::2]:
-            if target.is_floating_point():
-                target = target * (scores > -torch.inf)
-                if case.mass > 1:
-                    continue
+        corners = case.target(scores)
+        scores[0, corners[0].argmin()] = -torch.inf
+        for target in (corners, *([corners.argmax(-1)] if case.indexed else [])):
             close(fast(scores, target), case.by_name(scores, target), 1e-5)
             want = slope(lambda s, y=target: case.by_name(s, y), scores)
             close(slope(lambda s, y=target: fast(s, y), scores), want, 1e-5)
@@ -202,7 +202,7 @@ def test_linear_loss_under_transforms():
     for got, leaf in zip(gradients, leaves, strict=True):
         close(got, leaf.grad)
     torch._dynamo.reset()
-    compiled = torch.compile(linear_entmax_loss, fullgraph=True)
+    compiled = torch.compile(linear_entmax_loss, fullgraph=True, backend="aot_eager")
     close(compiled(hidden, table, target), want)
     shared = torch.vmap(linear_entmax_loss, in_dims=(0, None, 0))(hidden, table, target)
     close(shared, linear_entmax_loss(hidden, table, target, reduction="none"))

@@ -234,11 +234,13 @@ def oscarmax_row(row: Array, strength: float) -> Array:
     n = len(row)
     order = np.argsort(-row, kind="stable")
     sloped = row[order] - row.max() - strength * np.arange(n - 1, -1, -1)
+    # The min-max formula of isotonic regression: min over starts of max over ends of the mean.
     sums = np.concatenate([[0.0], np.cumsum(sloped)])
-    fitted = np.empty(n)
-    for i in range(n):  # the min-max formula of isotonic regression
-        ends = np.arange(i + 1, n + 1)
-        fitted[i] = min(((sums[ends] - sums[a]) / (ends - a)).max() for a in range(i + 1))
+    start, end = np.arange(n)[:, None], np.arange(n)[None, :]
+    means = (sums[end + 1] - sums[start]) / np.maximum(end + 1 - start, 1)
+    means = np.where(end >= start, means, -np.inf)
+    highest = np.maximum.accumulate(means[:, ::-1], 1)[:, ::-1]
+    fitted = np.where(end >= start, highest, np.inf).min(0)
     out = np.empty(n)
     out[order] = sparsemax_row(fitted)
     return out

@@ -170,7 +170,9 @@ def test_ksubset_from_none_to_all():
     assert (ff.ksubset(scores, 6, at_most=True) <= 1).all()
     for k in (0.0, 1e-6, 0.3, 1.0, 2.5, 5.999, 6.0):
         sums = ff.ksubset(scores, k).sum(-1)
-        torch.testing.assert_close(sums, torch.full((4,), k).double(), atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            sums, torch.full((4,), k, dtype=torch.float64), atol=1e-12, rtol=0
+        )
 
 
 def test_ksubset_with_fewer_kept_than_k_keeps_them_all():

@@ -129,7 +129,7 @@ constexpr double FAR = 4;
 template <class T, class S> double solve_linear(S from, int64_t n, const Curve<T> &c, double t, int steps) {
   double best = -1;
   while (steps-- > 0) {
-    const T at = below(t, T());
+    const T at = static_cast<T>(t);
     const Sums s = sums_at<T, 1>(from, n, at, c);
     const double d = (s.s1 - 1) / s.n;
     if (s.s1 < FAR && d >= 0 && d < s.least) return at + d;
@@ -144,7 +144,7 @@ template <class T, class S> double solve_linear(S from, int64_t n, const Curve<T
 template <class T, class S> double solve_square(S from, int64_t n, const Curve<T> &c, double t, int steps) {
   double best = -1;
   while (steps-- > 0) {
-    const T at = below(t, T());
+    const T at = static_cast<T>(t);
     const Sums s = sums_at<T, 2>(from, n, at, c);
     const double disc = s.s1 * s.s1 - s.n * (s.s2 - 1), norm = std::sqrt(s.s2);
     double d = norm * (norm - 1) / s.s1;
@@ -164,7 +164,7 @@ template <class T, class S> double solve_convex(S from, int64_t n, const Curve<T
   const double near = sizeof(T) == 4 ? 3e-5 : 1e-9;  // one more step squares this
   double best = -1;
   while (steps-- > 0) {
-    const T at = below(t, T());
+    const T at = static_cast<T>(t);
     const Sums s = sums_at<T, 0>(from, n, at, c);
     const double norm = std::pow(s.s2, 1 / static_cast<double>(c.e));
     const double d = (norm - 1) * s.s2 / (norm * s.s1);

@@ -6,30 +6,25 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace fewfold {
 
 // One row at a time; the memory stays for the next.
 struct Prox {
-  std::vector<double> value, low, high, fit;  // of the kept entries
-  std::vector<int64_t> place, order;          // where they are in the row; OSCAR: by descending score
-  std::vector<int8_t> rise;                   // sign of the jump after an entry
-  std::vector<double> at, slope, level;       // knots of the message, and what each adds to its line
+  std::vector<double> value, low, high, fit;      // of the entries read
+  std::vector<int64_t> place;                     // where they are in the row
+  std::vector<std::pair<double, int64_t>> order;  // OSCAR: the entries and their numbers, largest first
+  std::vector<int8_t> rise;                       // sign of the jump after an entry
+  std::vector<double> at, slope, level;           // knots of the message, and what each adds to its line
 
-  template <class T> int64_t read(const T *z, int64_t k) {
+  // The entries above `floor`.
+  template <class T> int64_t read(const T *z, int64_t k, double floor = -std::numeric_limits<double>::infinity()) {
     value.clear(), place.clear();
     for (int64_t j = 0; j < k; ++j)
-      if (z[j] > -std::numeric_limits<T>::infinity()) value.push_back(z[j]), place.push_back(j);
+      if (z[j] > floor) value.push_back(z[j]), place.push_back(j);
     return static_cast<int64_t>(value.size());
-  }
-
-  // Far below the largest entry nothing that sparsemax keeps depends on how far, and sums stay exact.
-  void lift(double depth) {
-    if (value.empty()) return;
-    const double floor = *std::max_element(value.begin(), value.end()) - depth;
-    for (double &v : value) v = std::max(v, floor);
   }
 
   // min 1/2 sum (x - value)^2 + force * sum |x_{i+1} - x_i|, by dynamic programming from the left: the derivative
@@ -66,12 +61,13 @@ struct Prox {
   void oscar(double tilt) {
     const int64_t n = static_cast<int64_t>(value.size());
     order.resize(n), fit.resize(n), rise.assign(n, 0);
-    std::iota(order.begin(), order.end(), int64_t(0));
-    std::sort(order.begin(), order.end(),
-              [&](int64_t i, int64_t j) { return value[i] > value[j] || (value[i] == value[j] && i < j); });
+    for (int64_t i = 0; i < n; ++i) order[i] = {value[i], i};
+    std::sort(order.begin(), order.end(), [](const auto &a, const auto &b) {
+      return a.first > b.first || (a.first == b.first && a.second < b.second);
+    });
     low.clear(), high.clear();  // sum and size of the pools
     for (int64_t r = 0; r < n; ++r) {
-      double sum = value[order[r]] + tilt * static_cast<double>(r), size = 1;
+      double sum = order[r].first + tilt * static_cast<double>(r), size = 1;
       while (!low.empty() && low.back() * size < sum * high.back()) {
         sum += low.back(), size += high.back();
         low.pop_back(), high.pop_back();
@@ -123,13 +119,16 @@ void prox_oscar_rows(const T *z, T *out, int64_t rows, int64_t k, const T *stren
     const int64_t n = prox.read(x, k);
     prox.oscar(std::max(0.0, static_cast<double>(strength_per_row[row])));
     std::fill(y, y + k, -std::numeric_limits<T>::infinity());
-    for (int64_t r = 0; r < n; ++r) y[prox.place[prox.order[r]]] = static_cast<T>(prox.fit[r]);
+    for (int64_t r = 0; r < n; ++r) y[prox.place[prox.order[r].second]] = static_cast<T>(prox.fit[r]);
   });
 }
 
-// What the prox is made of, enough to rebuild it and its derivatives: the group of every entry, numbered within
-// the row (-1 where left out), and its pull, so that prox = mean over the group of (z + strength * pull).
-// A strength of 0 leaves ties apart. Entries that sparsemax of the prox gives 0 may be grouped in any way.
+// What the prox is made of, enough to rebuild it and its derivatives: the group of every entry, numbered within the
+// row, and its pull, so that prox = mean over the group of (z + strength * pull). The group is -1 where the entry was
+// left out, and may be where sparsemax of the prox is 0. A strength of 0 leaves ties apart.
+//
+// The largest entry of the prox is at most 2 * strength below that of z, and the threshold of sparsemax within 1 of
+// it. What lies 2 * strength below that is a wall: its neighbours feel it no matter how low it is.
 template <class T>
 void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
                     int threads) {
@@ -137,23 +136,40 @@ void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k
     const T *x = z + row * k;
     int64_t *g = group + row * k;
     T *p = pull + row * k;
-    const double given = static_cast<double>(strength_per_row[row]);
-    const double force = given > 0 ? given : 0.0;  // NaN too: the row is rebuilt as NaN
-    const int64_t n = prox.read(x, k);
-    prox.lift(4 * force + 2);
-    prox.total_variation(force);
     std::fill(g, g + k, int64_t(-1));
     std::fill(p, p + k, T(0));
+    const double given = static_cast<double>(strength_per_row[row]);
+    const double force = given > 0 ? given : 0.0;  // NaN too: the row is rebuilt as NaN
+    const double floor = static_cast<double>(*std::max_element(x, x + k)) - 1.25 - 4 * force;
     int64_t number = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      const int before = i > 0 ? prox.rise[i - 1] : 0;
-      number += i > 0 && (before != 0 || force == 0);
-      g[prox.place[i]] = number;
-      p[prox.place[i]] = static_cast<T>(prox.rise[i] - before);
+    const auto settle = [&](bool wall_left, bool wall_right) {
+      const int64_t n = static_cast<int64_t>(prox.value.size());
+      if (n == 0) return;
+      prox.value.front() -= wall_left ? force : 0.0;
+      prox.value.back() -= wall_right ? force : 0.0;
+      prox.total_variation(force);
+      for (int64_t i = 0; i < n; ++i) {
+        const int before = i > 0 ? prox.rise[i - 1] : wall_left, after = i < n - 1 ? prox.rise[i] : -wall_right;
+        number += i > 0 && (before != 0 || force == 0);
+        g[prox.place[i]] = number;
+        p[prox.place[i]] = static_cast<T>(after - before);
+      }
+      ++number;
+      prox.value.clear(), prox.place.clear();
+    };
+    bool wall = false;
+    prox.value.clear(), prox.place.clear();
+    for (int64_t j = 0; j < k; ++j) {
+      if (x[j] == -std::numeric_limits<T>::infinity()) continue;
+      if (x[j] >= floor) prox.value.push_back(x[j]), prox.place.push_back(j);
+      else settle(wall, true), wall = true;
     }
+    settle(wall, false);
   });
 }
 
+// As for total variation, with the rank of an entry for its pull. In a group that reaches within 1 of the largest
+// entry no score lies more than strength * (k - 1) below that.
 template <class T>
 void oscar_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
                        int threads) {
@@ -161,17 +177,17 @@ void oscar_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_
     const T *x = z + row * k;
     int64_t *g = group + row * k;
     T *p = pull + row * k;
-    const double given = static_cast<double>(strength_per_row[row]);
-    const double tilt = given > 0 ? given : 0.0;
-    const int64_t n = prox.read(x, k);
-    prox.lift(tilt * static_cast<double>(n) + 2);
-    prox.oscar(tilt);
     std::fill(g, g + k, int64_t(-1));
     std::fill(p, p + k, T(0));
+    const double given = static_cast<double>(strength_per_row[row]);
+    const double tilt = given > 0 ? given : 0.0;
+    const int64_t n =
+        prox.read(x, k, static_cast<double>(*std::max_element(x, x + k)) - 1.25 - tilt * static_cast<double>(k));
+    prox.oscar(tilt);
     int64_t number = 0;
     for (int64_t r = 0; r < n; ++r) {
       number += r > 0 && (prox.rise[r - 1] != 0 || tilt == 0);
-      const int64_t j = prox.place[prox.order[r]];
+      const int64_t j = prox.place[prox.order[r].second];
       g[j] = number;
       p[j] = static_cast<T>(r);
     }

@@ -25,9 +25,14 @@ template <class T> inline Curve<T> curve_of(const Family &f, int64_t row) {
 }
 
 template <class T> inline void fill(T *p, int64_t k, T value) {
-  if (value == 0) std::memset(p, 0, static_cast<size_t>(k) * sizeof(T));
-  else
-    for (int64_t j = 0; j < k; ++j) p[j] = value;
+  if (value == 0 && k > PIECE) {
+    std::memset(p, 0, static_cast<size_t>(k) * sizeof(T));
+    return;
+  }
+  const Vec<T> v = Vec<T>::of(value);
+  int64_t j = 0;
+  for (; j + Vec<T>::N <= k; j += Vec<T>::N) v.store(p + j);
+  if (j < k) v.store(p + j, static_cast<int>(k - j));
 }
 
 // A row with a NaN, with nothing kept, or with infinite scores, which share everything. True for the latter.

@@ -20,7 +20,8 @@ template <class T> struct Stream {
   int32_t *index = nullptr;
   int64_t n = 0, room = 0;
   T top, bound;
-  T lane[LANES];
+  T lane[LANES];                       // maxima of interleaved parts of the row so far
+  T high_of[PIECE / LANES + 1][V::N];  // maxima of the groups of the piece at hand
   bool nan, full;
 
   void start() {
@@ -82,18 +83,43 @@ template <class T> struct Stream {
     n = kept;
   }
 
-  // Indices first, values after: packing both at once would fight for the one port that shuffles.
-  void keep(const T *from, int64_t size, int64_t base) {
+  // The groups of the piece at hand that beat the bound; written without branches, which would all be guesses.
+  int hit_groups(int64_t groups, int32_t *hit) const {
     const V edge = V::of(bound);
-    int32_t *to = index + n;  // a local: stores through it must not make the compiler reload the members
-    sweep<T>(Ready<T>{from}, 0, size, [&](V v, int64_t i, int) {
-      const typename V::Mask on = V::gt(v, edge);
-      V::pack_index(to, on, static_cast<int32_t>(base + i));
-      to += V::count(on);
-    });
+    int n = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      hit[n] = static_cast<int32_t>(g);
+      n += V::bits(V::gt(V::load(high_of[g]), edge)) != 0;
+    }
+    return n;
+  }
+
+  // Note what beats the bound in one vector. Indices only: packing values too would fight for the one port
+  // that shuffles.
+  static int32_t *pack_from(V v, V edge, int64_t at, int32_t *to) {
+    const typename V::Mask on = V::gt(v, edge);
+    V::pack_index(to, on, static_cast<int32_t>(at));
+    return to + V::count(on);
+  }
+
+  void keep(const T *from, int64_t size, int64_t base) {
+    int32_t hit[PIECE / LANES + 1];
+    // Locals: after a store through `to` the compiler would read the members again.
+    const V edge = V::of(bound);
+    int32_t *to = index + n;
+    const int64_t groups = size / LANES;
+    const int hits = hit_groups(groups, hit);
+    for (int h = 0; h < hits; ++h) {
+      const int64_t i = hit[h] * int64_t{LANES};
+      for (int j = 0; j < 4; ++j) to = pack_from(V::load(from + i + j * V::N), edge, base + i + j * V::N, to);
+    }
+    for (int64_t i = groups * LANES; i < size; i += V::N) {
+      const int left = static_cast<int>(least<int64_t>(V::N, size - i));
+      to = pack_from(V::load(from + i, left, -INF<T>), edge, base + i, to);
+    }
     const int64_t more = to - index - n;
-    T *value = x + n;
     if (more > size / 4) {
+      T *value = x + n;
       sweep<T>(Ready<T>{from}, 0, size, [&](V v, int64_t, int) {
         const typename V::Mask on = V::gt(v, edge);
         V::pack(value, on, v);
@@ -101,7 +127,7 @@ template <class T> struct Stream {
       });
     } else {
       for (int64_t i = 0; i < more; i += V::N)
-        V::gather(from - base, index + n + i, static_cast<int>(least<int64_t>(V::N, more - i))).store(value + i);
+        V::gather(from - base, index + n + i, static_cast<int>(least<int64_t>(V::N, more - i))).store(x + n + i);
     }
     n += more;
   }
@@ -113,16 +139,23 @@ template <class T> struct Stream {
       const T *piece = from + b;
       V m[4] = {V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>)};
       unsigned bad = 0;
-      int64_t i = 0;
-      for (; i + LANES <= len; i += LANES) {
-        V a[4];
+      const int64_t groups = len / LANES;
+      auto look = [&](int64_t g, V &best) {
+        const T *group = piece + g * LANES;
         // What comes next in memory, this row's next piece or the next row, is fetched while this one is solved.
-        for (int j = 0; j < 4; ++j) __builtin_prefetch(piece + i + len + j * V::N);
-        for (int j = 0; j < 4; ++j) a[j] = V::load(piece + i + j * V::N);
+        for (int j = 0; j < 4; ++j) __builtin_prefetch(group + len + j * V::N);
+        V a[4];
+        for (int j = 0; j < 4; ++j) a[j] = V::load(group + j * V::N);
         bad |= V::bits(V::nan(a[0], a[1])) | V::bits(V::nan(a[2], a[3]));
-        for (int j = 0; j < 4; ++j) m[j] = V::max(a[j], m[j]);
-      }
-      for (; i < len; i += V::N) {
+        const V high = V::max(V::max(a[0], a[1]), V::max(a[2], a[3]));
+        high.store(high_of[g]);
+        best = V::max(high, best);
+      };
+      int64_t g = 0;
+      for (; g + 4 <= groups; g += 4)
+        for (int j = 0; j < 4; ++j) look(g + j, m[j]);
+      for (; g < groups; ++g) look(g, m[0]);
+      for (int64_t i = groups * LANES; i < len; i += V::N) {
         const int left = static_cast<int>(least<int64_t>(V::N, len - i));
         const V a = left == V::N ? V::load(piece + i) : V::load(piece + i, left, -INF<T>);
         bad |= V::bits(V::nan(a, a));

@@ -34,20 +34,30 @@ class Layer:
     def detach(self) -> "Layer":
         return Layer(self.weight.detach(), None if self.bias is None else self.bias.detach())
 
+    def step(self, rows: int, size: int | None) -> int:
+        """Classes per chunk for so many rows: `size`, or what fits a cache."""
+        return min(size or max(256, _BUFFER // max(rows, 1)), len(self.weight))
+
+    def part(self, start: int, stop: int) -> "Layer":
+        """The classes from `start` to `stop`."""
+        return Layer(self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+    def scores(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """(rows, classes) in float32 or wider."""
+        weight = widen(self.weight).t()
+        if self.bias is None:
+            return torch.mm(widen(hidden), weight, out=out)
+        return torch.addmm(widen(self.bias), widen(hidden), weight, out=out)
+
     def chunks(self, hidden: Tensor, size: int | None) -> Iterator[tuple[int, Tensor]]:
-        """First class and scores (rows, at most `size`) of each chunk, in a buffer used again."""
-        classes, hidden = self.weight.shape[0], widen(hidden)
-        step = min(size or max(256, _BUFFER // max(hidden.shape[0], 1)), classes)
-        buffer = hidden.new_empty(hidden.shape[0] * step)
-        for start in range(0, classes, step):
-            rows = widen(self.weight[start : start + step])
-            scores = buffer[: hidden.shape[0] * rows.shape[0]].view(hidden.shape[0], -1)
-            if self.bias is None:
-                torch.mm(hidden, rows.t(), out=scores)
-            else:
-                offset = widen(self.bias[start : start + step])
-                torch.addmm(offset, hidden, rows.t(), out=scores)
-            yield start, scores
+        """First class and scores of each chunk, in a buffer used again."""
+        rows, hidden = len(hidden), widen(hidden)
+        step = self.step(rows, size)
+        buffer = hidden.new_empty(rows * step)
+        for start in range(0, len(self.weight), step):
+            part = self.part(start, start + step)
+            out = buffer[: rows * len(part.weight)].view(rows, -1)
+            yield start, part.scores(hidden, out)
 
     def at(self, hidden: Tensor, index: Tensor) -> Tensor:
         """The score of one class per row."""

@@ -45,6 +45,9 @@ class _Solution(NamedTuple):
     shift: Tensor
     total: Tensor
 
+    def part(self, block: slice) -> "_Solution":
+        return _Solution(self.shift[block], self.total[block])
+
     def probs(self, scores: Tensor, c: float) -> Tensor:
         """Of a chunk of scores, which is overwritten."""
         return _weights(scores.sub_(self.shift), c)[0].div_(self.total)
@@ -88,16 +91,15 @@ class _Crowded(torch.autograd.Function):
             chosen = [value for value, needed in zip(inputs, wanted, strict=True) if needed]
             found = iter(torch.autograd.grad(losses, chosen, grads[0], create_graph=True))
             return *(next(found) if needed else None for needed in wanted), *(None,) * 4
-        sums = _Sums(rows, weight, bias, learned, wanted, ctx.sparse_grad)
-        for start in range(0, len(rows), BLOCK):
-            block = slice(start, start + BLOCK)
-            solution = _Solution(*(part[block] for part in solved))
-            sums.add(block, index, grads[0], solution, ctx.alpha, ctx.chunk_size)
-        return *sums.gradients(), None, None, None, None
+        sums = _Gradients(*inputs, wanted, ctx.sparse_grad)
+        step = sums.layer.step(min(len(rows), BLOCK), ctx.chunk_size)
+        for start in range(0, len(weight), step):
+            sums.add(start, step, index, grads[0], _Solution(*solved), ctx.alpha)
+        return *sums.answer(), None, None, None, None
 
 
-class _Sums:
-    """Gradients with respect to rows, weight, bias and alpha, summed over blocks and chunks."""
+class _Gradients:
+    """Gradients with respect to rows, weight, bias and alpha, one chunk of classes at a time."""
 
     def __init__(
         self,
@@ -108,58 +110,69 @@ class _Sums:
         wanted: tuple[bool, ...],
         sparse_grad: bool,
     ) -> None:
-        self._rows, self._layer, self._learned = rows.detach(), Layer(weight, bias), learned
+        self.layer = Layer(weight, bias)
+        self._rows, self._learned = rows, learned if wanted[3] else None
         self._wanted, self._sparse = wanted, sparse_grad
         wide = widen(rows[:0]).dtype
         self._to_rows = torch.zeros_like(rows, dtype=wide)
-        self._to_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
         self._to_bias = rows.new_zeros(len(weight), dtype=wide)
         self._to_alpha = rows.new_zeros((), dtype=torch.float64)
-        self._touched = torch.zeros(len(weight), dtype=torch.bool)
+        dense = wanted[1] and not sparse_grad
+        self._to_weight = torch.zeros_like(weight, dtype=wide) if dense else None
+        self._few: list[Tensor] = []  # rows of the sparse gradient, and which they are
+        self._touched: list[Tensor] = []
 
     def add(
         self,
-        block: slice,
+        start: int,
+        step: int,
         index: Tensor,
-        grad: Tensor,
+        grads: Tensor,
         solution: _Solution,
         alpha: float,
-        chunk_size: int | None,
     ) -> None:
-        rows, target, grad = self._rows[block], index[block], grad[block].unsqueeze(1)
-        wide = widen(rows)
-        for start, scores in self._layer.chunks(rows, chunk_size):
-            probs = solution.probs(scores, alpha - 1)
-            here = slice(start, start + scores.shape[1])
-            if self._learned is not None and self._wanted[3]:
+        """Take in the classes of one chunk, a block of rows at a time."""
+        layer = self.layer.part(start, start + step)
+        size = len(layer.weight)
+        if self._to_weight is not None:
+            to_weight = self._to_weight[start : start + size]
+        else:
+            to_weight = self._to_rows.new_zeros(layer.weight.shape)
+        touched = torch.zeros(size, dtype=torch.bool)
+        for first in range(0, len(self._rows), BLOCK):
+            block = slice(first, first + BLOCK)
+            rows, grad = widen(self._rows[block]), grads[block].unsqueeze(1)
+            probs = solution.part(block).probs(layer.scores(rows), alpha - 1)
+            if self._learned is not None:
                 self._to_alpha -= _slope(self._learned, probs, grad)
+            column = index[block] - start
+            own = ((column >= 0) & (column < size)).nonzero().squeeze(1)
             if self._sparse:
-                self._touched[here] |= (probs > 0).any(0)
-            delta = probs * grad
-            own = ((target >= start) & (target < here.stop)).nonzero().squeeze(1)
-            delta[own, target[own] - start] -= grad[own, 0]
-            if self._wanted[0]:
-                self._to_rows[block].addmm_(delta, widen(self._layer.weight[here]))
-            if self._to_weight is not None:
-                self._to_weight[here].addmm_(delta.t(), wide)
-            self._to_bias[here] += delta.sum(0)
-        self._touched[target] = True
+                touched |= (probs > 0).any(0)
+                touched[column[own]] = True
+            delta = probs.mul_(grad)
+            delta[own, column[own]] -= grad[own, 0]
+            self._to_rows[block].addmm_(delta, widen(layer.weight))
+            self._to_bias[start : start + size] += delta.sum(0)
+            if self._wanted[1]:
+                to_weight.addmm_(delta.t(), rows)
+        if self._sparse:
+            kept = touched.nonzero().squeeze(1)
+            self._touched.append(kept + start)
+            self._few.append(to_weight[kept].to(layer.weight.dtype))
 
-    def gradients(self) -> tuple[Tensor | None, ...]:
-        weight = self._layer.weight
-        to_weight = self._to_weight
-        if to_weight is not None:
-            to_weight = to_weight.to(weight.dtype)
-            if self._sparse:
-                touched = self._touched.nonzero().t()
-                to_weight = torch.sparse_coo_tensor(
-                    touched,
-                    to_weight[touched[0]],
-                    weight.shape,
-                    is_coalesced=True,
-                    check_invariants=False,
-                )
-        to_alpha = self._to_alpha.to(self._learned) if self._learned is not None else None
+    def answer(self) -> tuple[Tensor | None, ...]:
+        weight = self.layer.weight
+        to_weight = None if self._to_weight is None else self._to_weight.to(weight.dtype)
+        if self._sparse:
+            to_weight = torch.sparse_coo_tensor(
+                torch.cat(self._touched).unsqueeze(0),
+                torch.cat(self._few),
+                weight.shape,
+                is_coalesced=True,
+                check_invariants=False,
+            )
+        to_alpha = None if self._learned is None else self._to_alpha.to(self._learned)
         every = (
             self._to_rows.to(weight.dtype),
             to_weight,
@@ -188,10 +201,11 @@ def _solve(
     classes = layer.weight.shape[0]
     stride = max(classes // _SAMPLE, 1)
     part = Layer(layer.weight[::stride], None if layer.bias is None else layer.bias[::stride])
-    sample = next(part.chunks(hidden, part.weight.shape[0]))[1]
+    sample = part.scores(hidden)
     start = sample.amax(1, keepdim=True)
-    # What the sample says about the shift may be off either way; one step puts that right.
-    guess, _ = _find_shift(lambda at: _measure([sample - at], c), start, c, 1 / stride)
+    # Aim low: from below Newton's method comes close in every step, from above it may fall far.
+    goal = 1.5 / stride if stride > 1 else 1.0
+    guess, _ = _find_shift(lambda at: _measure([sample - at], c), start, c, goal)
 
     def measure(at: Tensor) -> _Measure:
         return _measure((scores.sub_(at) for _, scores in layer.chunks(hidden, chunk_size)), c)

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold.maps import fast
 from fewfold.maps.omega import Gini, Norm, Omega, Tsallis
 
@@ -34,7 +33,7 @@ def _member(omega: Omega) -> tuple[float, bool] | None:
 
 
 class _Few(torch.autograd.Function):
-    """<p - y, s> - Omega(p) per row; its gradient p - y is zero but for the support and the class."""
+    """<p - y, s> - Omega(p) per row; the gradient p - y is 0 outside support and class."""
 
     @staticmethod
     def forward(

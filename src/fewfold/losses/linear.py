@@ -207,7 +207,7 @@ class _Scores(torch.autograd.Function):
                     check_invariants=False,
                 )
             else:
-                to_weight = weight.new_zeros(weight.shape).index_copy(0, touched, values)
+                to_weight = weight.new_zeros(weight.shape).index_copy_(0, touched, values)
         if ctx.needs_input_grad[2]:
             to_bias = grad.new_zeros(len(weight)).index_add(0, classes, grad).to(weight.dtype)
         return to_rows, to_weight, to_bias, None, None, None, None

@@ -16,6 +16,8 @@ from fewfold.maps.rows import eager
 __all__ = ["bounded_softmax", "bounded_sparsemax"]
 
 _LEAD = 256  # how many of the largest scores of a long row are tried before all of them
+_SPREAD = 1e6  # of a row, from which on its gaps are shortened
+_GAP = 2e3  # what they are shortened to
 _ROUNDS = 8  # of holding what exceeds its bound, before the bounds are sorted
 
 # (values, bounds, total) -> free, full
@@ -52,10 +54,9 @@ def _leading(rows: Tensor, bounds: Tensor, slack: float) -> Tensor | None:
     if not bool((few.detach().sum(-1) > 1 + slack).all()):
         return None
     probs = _bounded(rows.gather(-1, index), few, slack, _sparsemax_sets, _sparsemax_rebuilt)
-    value = probs.detach()
-    tau = torch.where(value > 0, top[..., :_LEAD] - value, math.inf).amin(-1)
-    missed = top[..., _LEAD]
-    if not bool(((missed <= tau) & (missed < math.inf)).all()):
+    # Of every entry with mass, score - p >= tau; the gap to the next score is exact, tau is not.
+    gap = (top[..., :_LEAD] - top[..., _LEAD:]).to(probs.dtype)
+    if not bool(((probs.detach() == 0) | (probs.detach() <= gap)).all()):
         return None
     return torch.zeros_like(rows, dtype=probs.dtype).scatter(-1, index, probs)
 
@@ -78,7 +79,7 @@ def _bounded(
     left = torch.where(flooded, 1.0, 1 - taken)
     only = torch.where(first, 0.0, -math.inf).to(fixed.dtype)
     rest = torch.where(first, -math.inf, fixed)
-    free, full = sets(torch.where(flooded, only, rest), limit, left)
+    free, full = sets(_compact(torch.where(flooded, only, rest)), limit, left)
     kept = fixed > -math.inf
     tight = torch.where(kept, limit, 0.0).sum(-1, keepdim=True) <= 1 + slack
     free = free & ~tight
@@ -90,6 +91,25 @@ def _bounded(
     # Rounding may leave the box; the way back is a constant and takes nothing from the gradient.
     value = probs.detach()
     return probs + (torch.minimum(value.clamp(min=0), limit) - value)
+
+
+def _compact(values: Tensor) -> Tensor:
+    """Rows of enormous spread with their gaps shortened, so that bounds are not lost beside them.
+
+    Across a gap of more than the logarithm of the smallest number the upper entry takes all it may
+    before the lower one gets anything, however much wider the gap.
+    """
+    kept = values > -math.inf
+    top = values.amax(-1, keepdim=True)
+    spread = top - torch.where(kept, values, math.inf).amin(-1, keepdim=True)
+    wide = spread > _SPREAD
+    if eager(values) and not bool(wide.any()):
+        return values
+    ordered, order = values.sort(-1, descending=True)
+    gap = torch.nn.functional.pad(ordered, (1, 0))[..., :-1] - ordered
+    gap = torch.where((gap >= 0) & (torch.arange(gap.shape[-1], device=gap.device) > 0), gap, 0.0)
+    short = -gap.clamp(max=_GAP).cumsum(-1)
+    return torch.where(wide & kept, short.gather(-1, order.sort(-1)[1]), values)
 
 
 def _sparsemax_sets(values: Tensor, bounds: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:

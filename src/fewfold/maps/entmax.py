@@ -33,21 +33,45 @@ __all__ = ["entmax", "softmax", "sparsemax"]
 def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     """Softmax that honours a mask; the member alpha = 1 of entmax.
 
+    Solves `argmax_p <p, scores> - sum p log p` over probabilities: `p = exp(scores) / Z`.
+
+    Args:
+        scores: (..., n, ...) with n entries along `dim`.
+        dim: the dimension that sums to 1.
+        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+
+    Returns:
+        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros.
+
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.softmax(torch.tensor([0.0, 0.0, -1.0]), mask=torch.tensor([True, True, False]))
+        >>> ff.softmax(torch.tensor([0.0, 0.0, 5.0]), mask=torch.tensor([True, True, False]))
         tensor([0.5000, 0.5000, 0.0000])
     """
     return entmax(scores, 1.0, dim, mask=mask)
 
 
 def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-    """Euclidean projection onto the simplex; the member alpha = 2 of entmax.
+    """The probabilities nearest to the scores, most of them exactly 0.
+
+    Solves `argmin_p ||p - scores||^2` over probabilities, whose answer is
+    `p = [scores - tau]_+`; the member alpha = 2 of entmax. One entry takes everything when it
+    leads by 1.
+
+    Args:
+        scores: (..., n, ...) with n entries along `dim`.
+        dim: the dimension that sums to 1.
+        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+
+    Returns:
+        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros.
 
     Example:
         >>> import torch, fewfold as ff
         >>> ff.sparsemax(torch.tensor([-2.0, 0.0, 0.5]))
         tensor([0.0000, 0.2500, 0.7500])
+
+    Reference: Martins and Astudillo, "From softmax to sparsemax", 2016.
     """
     return entmax(scores, 2.0, dim, mask=mask)
 
@@ -59,12 +83,31 @@ def entmax(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Sparse probabilities from scores, sparser the larger alpha.
+    """Probabilities with exact zeros, more of them the larger alpha.
+
+    Solves `argmax_p <p, scores> - (sum p^alpha - 1) / (alpha (alpha - 1))` over probabilities,
+    whose answer is `p = [(alpha - 1) scores - tau]_+^(1 / (alpha - 1))`. Alpha 1 is softmax, 2 is
+    sparsemax; below 1 nothing is ever 0. One entry takes everything when it leads by
+    `1 / (alpha - 1)`.
+
+    Args:
+        scores: (..., n, ...) with n entries along `dim`.
+        alpha: greater than 0. A number, or a tensor that broadcasts against the scores with size
+            1 along `dim`, such as (heads, 1, 1); a tensor receives its gradient, at 1 too.
+        dim: the dimension that sums to 1.
+        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+
+    Returns:
+        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros,
+        one with scores at +inf is uniform over those, one with a NaN is NaN.
 
     Example:
         >>> import torch, fewfold as ff
         >>> ff.entmax(torch.tensor([-2.0, 0.0, 0.5]))
         tensor([0.0000, 0.3260, 0.6740])
+
+    Reference: Peters, Niculae and Martins, "Sparse sequence-to-sequence models", 2019; for
+    learning alpha, Correia, Niculae and Martins, "Adaptively sparse transformers", 2019.
     """
     if mask is None and dim == -1 and type(alpha) is float and fast.covers(scores, alpha):
         return fast.threshold_map(scores, alpha, norm=False)  # nothing to prepare: saves a third
@@ -119,9 +162,9 @@ def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
     if alpha == 1.0:
         return _renormalised(torch.softmax(values, -1))
     if alpha == 2.0:
-        return _renormalised(linear(values))
+        return linear(values)
     if alpha == 1.5:
-        return _renormalised(quadratic(values / 2).square())
+        return quadratic(values / 2).square()
     if alpha > 2.0:
         return _renormalised(steep(values, alpha - 1))
     return _renormalised(power(values, alpha - 1, 1.0)[0])

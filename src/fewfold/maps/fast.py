@@ -1,35 +1,19 @@
-"""The maps by the compiled kernels, on rows along the last dimension.
+"""Entmax and normmax by the compiled kernels: 1 < alpha <= 2, rows along the last dimension."""
 
-Entmax and normmax for 1 < alpha <= 2, and the k-subset map; the rest is left to plain torch.
-"""
-
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.maps.rows import flat_rows
+from fewfold.maps.rows import flat_rows, tracks_grad
 
-__all__ = ["Streams", "budget_map", "covers", "scatter", "support", "threshold_map"]
+__all__ = ["Streams", "covers", "kernel", "row_numbers", "scatter", "support", "threshold_map"]
 
 _LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
 _LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
 _KEEP_FROM = 2048  # rows longer than this leave their support behind for the backward pass
-
-_KERNELS = {
-    (name, dtype): getattr(_native.kernels, f"{name}_{suffix}", None)
-    for name in (
-        "forward",
-        "backward",
-        "support",
-        "scatter",
-        "budget",
-        "budget_backward",
-        "Streams",
-    )
-    for dtype, suffix in ((torch.float32, "f32"), (torch.float64, "f64"))
-}
 
 
 def covers(rows: Tensor, alpha: float | Tensor) -> bool:
@@ -50,25 +34,25 @@ def _sized(rows: Tensor) -> bool:
 def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
     """Entmax, or normmax if `norm`, of rows that `covers` accepted."""
     rows = rows.contiguous()
-    if torch.is_grad_enabled() and (
-        rows.requires_grad or (isinstance(alpha, Tensor) and alpha.requires_grad)
-    ):
+    if tracks_grad(rows, alpha):
         probs: Tensor = _ThresholdMap.apply(rows, alpha, norm)
         return probs
     return _forward(rows, alpha, norm)[0]
 
 
-def _kernel(name: str, like: Tensor) -> Any:
-    return _KERNELS[name, like.dtype]
+@functools.cache
+def kernel(name: str, dtype: torch.dtype) -> Any:
+    """The kernel of that name for float32 or float64."""
+    return getattr(_native.kernels, f"{name}_{'f32' if dtype == torch.float32 else 'f64'}")
 
 
-def _order(alpha: float | Tensor, rows: Tensor) -> tuple[float, int, Tensor | None]:
-    """Alpha for the kernels: one number, or the address of one double per row."""
-    if isinstance(alpha, float):
-        return alpha, 0, None
-    if alpha.numel() == 1:
-        return float(alpha.detach()), 0, None
-    each = flat_rows(alpha.detach(), rows).double().contiguous()  # type: ignore[union-attr]
+def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, int, Tensor | None]:
+    """A parameter for the kernels: one number, or the address of one double per row, kept alive."""
+    if isinstance(value, float):
+        return value, 0, None
+    if value.numel() == 1:
+        return float(value.detach()), 0, None
+    each = flat_rows(value.detach(), rows).double().contiguous()  # type: ignore[union-attr]
     return 0.0, each.data_ptr(), each
 
 
@@ -79,7 +63,7 @@ def _forward(
     probs = torch.empty_like(rows)
     size = rows.shape[-1]
     count = rows.numel() // size
-    one, address, _each = _order(alpha, rows)
+    one, address, _each = row_numbers(alpha, rows)
     index = number = None
     places = (0, 0, 0)
     if keep and size > _KEEP_FROM:
@@ -87,7 +71,7 @@ def _forward(
         index = torch.empty(count, room, dtype=torch.int32)
         number = torch.empty(count, dtype=torch.int32)
         places = (index.data_ptr(), number.data_ptr(), room)
-    run = _kernel("forward", rows)
+    run = kernel("forward", rows.dtype)
     infinite = run(
         rows.data_ptr(), probs.data_ptr(), count, size, one, address, norm, *places,
         _native.threads(),
@@ -138,11 +122,11 @@ def _backward(
     grad = grad.contiguous()
     out = torch.empty_like(probs)
     size = probs.shape[-1]
-    one, address, _each = _order(alpha, probs)
+    one, address, _each = row_numbers(alpha, probs)
     places = (0, 0, 0)
     if index is not None and number is not None:
         places = (index.data_ptr(), number.data_ptr(), index.shape[1])
-    run = _kernel("backward", probs)
+    run = kernel("backward", probs.dtype)
     run(
         probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size, one,
         address, norm, *places, _native.threads(),
@@ -170,7 +154,7 @@ def alpha_slope(probs: Tensor, alpha: Tensor, norm: bool) -> Tensor:
     safe = torch.where(on, probs, 1.0)
     log = safe.log()
     if norm:
-        # With u = p / norm: tau' = -sum u^alpha log u / (alpha sum u), and the rest is the chain rule.
+        # With u = p / norm, tau' = -sum u^alpha log u / (alpha sum u); the rest is the chain rule.
         power = torch.where(on, safe**alpha, 0.0).sum(-1, keepdim=True)
         u = safe * _filled(power) ** (-1 / alpha)
         log = u.log()
@@ -196,8 +180,8 @@ def support(rows: Tensor, alpha: float | Tensor, norm: bool) -> tuple[Tensor, Te
     """Indices, weights and number of atoms of every row; the dense rows are never written."""
     rows = rows.detach().contiguous()
     size = rows.shape[-1]
-    one, address, _each = _order(alpha, rows)
-    run = _kernel("support", rows)
+    one, address, _each = row_numbers(alpha, rows)
+    run = kernel("support", rows.dtype)
     found = run(rows.data_ptr(), rows.numel() // size, size, one, address, norm, _native.threads())
     index, weight, count = (torch.from_numpy(part) for part in found)
     return index, weight, count
@@ -207,7 +191,7 @@ class Streams:
     """Rows of scores that come in chunks of columns; only what can be in their support is kept."""
 
     def __init__(self, like: Tensor, alpha: float, most: int) -> None:
-        make = _kernel("Streams", like)
+        make = kernel("Streams", like.dtype)
         self._streams = make(like.shape[0], alpha, most)
 
     def push(self, scores: Tensor, start: int) -> None:
@@ -226,73 +210,9 @@ def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
     out = values.new_empty(len(count), size)
     first = torch.zeros(len(count) + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=first[1:])
-    run = _kernel("scatter", values)
+    run = kernel("scatter", values.dtype)
     run(
         index.data_ptr(), values.data_ptr(), first.data_ptr(), out.data_ptr(), len(count), size,
-        _native.threads(),
-    )  # fmt: skip
-    return out
-
-
-def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
-    """The k-subset map, or None where a row needs the care of plain torch (NaN, +inf)."""
-    learnt = isinstance(k, Tensor)
-    if rows.numel() == 0 or not _native.ready(rows) or (learnt and not _native.ready(k.float())):
-        return None
-    rows = rows.contiguous()
-    probs = _budget(rows.detach(), k)
-    if probs is None or not torch.is_grad_enabled():
-        return probs
-    if rows.requires_grad or (learnt and k.requires_grad):
-        answer: Tensor = _BudgetMap.apply(rows, k, probs)
-        return answer
-    return probs
-
-
-def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
-    probs = torch.empty_like(rows)
-    size = rows.shape[-1]
-    one, address, _each = _order(k, rows)
-    run = _kernel("budget", rows)
-    fine = run(
-        rows.data_ptr(), probs.data_ptr(), rows.numel() // size, size, one, address,
-        _native.threads(),
-    )  # fmt: skip
-    return probs if fine else None
-
-
-class _BudgetMap(torch.autograd.Function):
-    """Gives an answer found already its gradient: entries strictly inside share every change."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, k: float | Tensor, probs: Tensor) -> Tensor:
-        ctx.save_for_backward(probs, k if isinstance(k, Tensor) else None)
-        return probs
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        probs, k = ctx.saved_tensors
-        (grad,) = grads
-        to_rows = to_k = None
-        plain = torch.is_grad_enabled() or not _native.ready(grad)
-        if plain or ctx.needs_input_grad[1]:
-            free = (probs.detach() > 0) & (probs.detach() < 1)
-            number = free.sum(-1, keepdim=True).clamp(min=1)
-            mean = torch.where(free, grad, 0.0).sum(-1, keepdim=True) / number
-            to_rows = torch.where(free, grad - mean, 0.0)
-        else:
-            to_rows = _budget_backward(probs, grad.contiguous())
-        if ctx.needs_input_grad[1]:
-            to_k = mean.sum_to_size(k.shape).to(k.dtype)
-        return to_rows, to_k, None
-
-
-def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
-    out = torch.empty_like(probs)
-    size = probs.shape[-1]
-    run = _kernel("budget_backward", probs)
-    run(
-        probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size,
         _native.threads(),
     )  # fmt: skip
     return out

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import normal_dim, per_row
-from fewfold.maps import fast
+from fewfold.maps.fast_budget import budget_map
 from fewfold.maps.rows import Narrow, eager, flat_rows, from_rows, narrow, to_rows
 
 __all__ = ["ksubset"]
@@ -48,7 +48,7 @@ def ksubset(
     budget = row_budget(k, scores, dim)
     if rows.shape[-1] == 0:
         return from_rows(rows, dim, scores.dtype)
-    probs = None if at_most else fast.budget_map(rows, budget)
+    probs = None if at_most else budget_map(rows, budget)
     if probs is not None:
         return from_rows(probs, dim, scores.dtype)
     return from_rows(_ksubset_torch(rows, budget, at_most), dim, scores.dtype)
@@ -85,58 +85,74 @@ def ksubset_candidates(rows: Tensor, k: float | Tensor) -> Narrow | None:
     """The entries of long rows that can be in the support."""
     if not eager(rows, k):
         return None
-    budget = torch.as_tensor(flat_rows(k, rows), dtype=torch.float64).detach()
+    budget = torch.as_tensor(flat_rows(k, rows), dtype=rows.dtype).detach()
 
     def bound(tops: Tensor) -> Tensor:
-        kept = (tops > -math.inf).sum(-1, keepdim=True)
-        tau = _threshold_by_newton(tops.double().nan_to_num(nan=0.0), torch.minimum(budget, kept))
+        usual = tops < math.inf  # not NaN either
+        kept = (usual & (tops > -math.inf)).sum(-1, keepdim=True)
+        if float(budget.max()) > tops.shape[-1]:
+            return torch.full_like(tops[..., :1], -math.inf)
+        wanted = torch.minimum(budget, kept)
+        anchor, offset = _anchored(torch.where(usual, tops, 0.0), wanted)
+        low = anchor + _newton(offset, wanted)
         # Too few lanes to fill k say nothing about the row; NaN rows need no candidates.
         low = torch.where(
-            (kept < budget) | (tops == math.inf).any(-1, keepdim=True), -math.inf, tau
+            (kept < budget) | (tops == math.inf).any(-1, keepdim=True), -math.inf, low
         )
-        return torch.where(tops.isnan().any(-1, keepdim=True), math.nan, low).to(tops.dtype)
+        return torch.where(tops.isnan().any(-1, keepdim=True), math.nan, low)
 
     return narrow(rows, bound)
 
 
 def _ksubset_rows(rows: Tensor, k: float | Tensor, at_most: bool) -> Tensor:
     """The k-subset map of every entry given."""
-    quick = eager(rows, k)
-    scores = rows.double() if quick else rows
-    fixed = scores.detach()
-    budget = torch.as_tensor(k, dtype=scores.dtype, device=rows.device).clamp(min=0)
+    fixed = rows.detach()
+    budget = torch.as_tensor(k, dtype=rows.dtype, device=rows.device).clamp(min=0)
     infinite = (fixed == math.inf).sum(-1, keepdim=True)
     broken = fixed.isnan().any(-1, keepdim=True)
     flooded = infinite > budget  # more entries at +inf than k: they share it
     usual = ~(broken | flooded)
     fixed = torch.where(usual, fixed, 0.0)
-    scores = torch.where(usual, scores, 0.0)
-    kept = (fixed > -math.inf).sum(-1, keepdim=True).to(scores.dtype)
-    wanted = torch.minimum(budget, kept)
-    if quick:
-        anchor = _threshold_by_newton(fixed, wanted.detach())
-        drop = torch.zeros_like(anchor)
-    else:
-        anchor, drop = _threshold_by_sorting(fixed, wanted.detach())
-    probs = _clip(scores, anchor, drop, wanted, at_most)
+    wanted = torch.minimum(budget, (fixed > -math.inf).sum(-1, keepdim=True))
+    anchor, offset = _anchored(fixed, wanted.detach())
+    solve = _newton if eager(rows, k) else _by_sorting
+    tau = solve(offset, wanted.detach())
+    probs = _clip(torch.where(usual, rows, 0.0), anchor, offset, tau, wanted, at_most)
     shared = torch.where(rows.detach() == math.inf, budget / infinite.clamp(min=1), 0.0)
     probs = torch.where(flooded, shared, probs)
-    return torch.where(broken, math.nan, probs).to(rows.dtype)
+    return torch.where(broken, math.nan, probs)
 
 
-def _clip(scores: Tensor, anchor: Tensor, drop: Tensor, wanted: Tensor, at_most: bool) -> Tensor:
-    """`clip(scores - tau, 0, 1)` with tau rebuilt from the entries strictly inside.
+def _anchored(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The score of rank ceil(wanted), and all scores relative to it, cut to [-1, 1].
 
-    The threshold comes as `anchor - drop`, because next to large scores a small drop is lost.
+    With this anchor the threshold lies in [-1, 0]: there the best ceil(wanted) scores would all be
+    1 at its lower end, and less than that at its upper one. Whatever their scale or offset, only
+    scores within 1 of the anchor are undecided.
     """
+    rank = (wanted.ceil().long() - 1).clamp(min=0)
+    if eager(values, wanted):
+        ordered = values.topk(int(rank.max()) + 1, -1).values
+    else:
+        ordered = values.sort(-1, descending=True).values
+    anchor = ordered.gather(-1, rank.expand(*values.shape[:-1], 1))
+    anchor = torch.where(anchor == -math.inf, 0.0, anchor)  # nothing kept
+    offset = torch.where(values == math.inf, 1.0, values - anchor).clamp(-1, 1)
+    return anchor, offset
+
+
+def _clip(
+    scores: Tensor, anchor: Tensor, offset: Tensor, tau: Tensor, wanted: Tensor, at_most: bool
+) -> Tensor:
+    """`clip(scores - anchor - tau, 0, 1)` with tau rebuilt from the entries strictly inside."""
     if at_most:
-        slack = anchor - drop <= 0
+        slack = anchor + tau <= 0
         anchor = torch.where(slack, 0.0, anchor)
-        drop = torch.where(slack, 0.0, drop)
-    offset = scores.detach() - anchor + drop
-    free = (offset > 0) & (offset < 1)
-    full = (offset >= 1).to(scores.dtype)
-    inside = torch.where(free, torch.where(free, scores, 0.0) - anchor + drop, 0.0)
+        tau = torch.where(slack, 0.0, tau)
+        offset = torch.where(slack, scores.detach().clamp(-1, 1), offset)
+    free = (offset > tau) & (offset < tau + 1)
+    full = (offset >= tau + 1).to(scores.dtype)
+    inside = torch.where(free, torch.where(free, scores, 0.0) - anchor - tau, 0.0)
     excess = inside.sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - wanted
     step = excess / free.sum(-1, keepdim=True).clamp(min=1)
     if at_most:
@@ -144,50 +160,39 @@ def _clip(scores: Tensor, anchor: Tensor, drop: Tensor, wanted: Tensor, at_most:
     return torch.where(free, (inside - step).clamp(0, 1), full)
 
 
-def _threshold_by_newton(values: Tensor, wanted: Tensor) -> Tensor:
-    """tau of `sum clip(values - tau, 0, 1) = wanted`: Newton inside a bracket, on constants."""
-    finite = values.isfinite()
-    any_finite = finite.any(-1, keepdim=True)
-    low = torch.where(finite, values, math.inf).amin(-1, keepdim=True) - 1
-    high = torch.where(finite, values, -math.inf).amax(-1, keepdim=True)
-    low = torch.where(any_finite, low, 0.0)
-    high = torch.where(any_finite, high, 0.0)
-    enough = 8 * torch.finfo(values.dtype).eps
-    tau = (low + high) / 2
+def _newton(offset: Tensor, wanted: Tensor) -> Tensor:
+    """tau in [-1, 0] of `sum clip(offset - tau, 0, 1) = wanted`: Newton inside a bracket."""
+    low = torch.full_like(offset[..., :1], -1.0)
+    high = torch.zeros_like(low)
+    enough = 8 * torch.finfo(offset.dtype).eps
+    tau = low
     for step in range(200):
-        part = (values - tau).clamp_(0, 1)
+        part = (offset - tau).clamp_(0, 1)
         miss = part.sum(-1, keepdim=True) - wanted
-        free = ((part > 0) & (part < 1)).sum(-1, keepdim=True)
         low = torch.where(miss >= 0, tau, low)
         high = torch.where(miss <= 0, tau, high)
-        solved = (miss.abs() <= enough * (1 + wanted)) | (high - low <= enough * (1 + high.abs()))
+        solved = (miss.abs() <= enough * (1 + wanted)) | (high - low <= enough)
         if bool(solved.all()):
             break
-        middle = (low + high) / 2
+        free = ((part > 0) & (part < 1)).sum(-1, keepdim=True)
         newton = tau + miss / free
         inner = (newton > low) & (newton < high)
-        tau = torch.where(inner & (step % 3 != 2), newton, middle)
+        follow = torch.where(inner & (step % 3 != 2), newton, (low + high) / 2)
+        tau = torch.where(solved, tau, follow)
     return tau
 
 
-def _threshold_by_sorting(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The same threshold as a breakpoint and a drop below it, for any transform.
+def _by_sorting(offset: Tensor, wanted: Tensor) -> Tensor:
+    """The same tau for any transform.
 
     Walking down the sorted breakpoints, the sum grows by non-negative terms only.
     """
-    finite = values.isfinite()
-    always = (values == math.inf).sum(-1, keepdim=True)
-    low = torch.where(finite, values, math.inf).amin(-1, keepdim=True)
-    low = torch.where(low == math.inf, 0.0, low)
-    # Infinite entries never change along the walk: they wait, without weight, below its end.
-    placed = torch.where(finite, values, low - 2)
-    weight = finite.to(values.dtype)
-    points, order = torch.cat([placed, placed - 1], -1).sort(-1, descending=True)
-    active = torch.cat([weight, -weight], -1).gather(-1, order).cumsum(-1)
+    points, order = torch.cat([offset, offset - 1], -1).sort(-1, descending=True)
+    begins = torch.ones_like(offset)
+    active = torch.cat([begins, -begins], -1).gather(-1, order).cumsum(-1)
     gap = (points.roll(1, -1) - points).clamp(min=0)  # to the point before; 0 for the first
     mass = (active.roll(1, -1) * gap).cumsum(-1)
-    rest = wanted - always
-    last = ((mass <= rest).sum(-1, keepdim=True) - 1).clamp(min=0)
-    missing = rest - mass.gather(-1, last)
-    slope = active.gather(-1, last).clamp(min=1)
-    return points.gather(-1, last), missing / slope
+    last = ((mass <= wanted).sum(-1, keepdim=True) - 1).clamp(min=0)
+    missing = wanted - mass.gather(-1, last)
+    tau = points.gather(-1, last) - missing / active.gather(-1, last).clamp(min=1)
+    return tau.clamp(-1, 0)

@@ -1,4 +1,4 @@
-"""Modules, where a map has state or stands inside nn.Sequential."""
+"""Modules, where a map stands inside nn.Sequential or has something to learn."""
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,30 @@ __all__ = ["AdaptiveEntmax", "Map"]
 
 
 class Map(nn.Module):
-    """The map of a regulariser, for nn.Sequential."""
+    """The map of a regulariser as a module, for nn.Sequential.
+
+    Args:
+        omega: the regulariser, such as `Gini()` for sparsemax.
+        dim: the dimension that sums to 1.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.Map(ff.Gini())(torch.tensor([-2.0, 0.0, 0.5]))
+        tensor([0.0000, 0.2500, 0.7500])
+    """
 
     def __init__(self, omega: Omega, dim: int = -1) -> None:
         super().__init__()
+        if isinstance(omega, type) or not isinstance(omega, Omega):
+            raise TypeError(
+                "omega must be a regulariser such as Gini() or Tsallis(1.5), "
+                f"got {omega!r}; write Map(Gini()), with the brackets"
+            )
         self.omega = omega
         self.dim = dim
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Probabilities of the shape of the scores."""
         return self.omega.argmax(scores, self.dim, mask=mask)
 
     def extra_repr(self) -> str:
@@ -25,16 +41,50 @@ class Map(nn.Module):
 
 
 class AdaptiveEntmax(nn.Module):
-    """Entmax whose alpha is learnt, in (1, 2), one per head."""
+    """Entmax that learns its alpha, between softmax (1) and sparsemax (2).
 
-    def __init__(self, shape: tuple[int, ...] = (), dim: int = -1) -> None:
+    `alpha = low + (high - low) sigmoid(raw)` with the parameter `raw`, which starts at 0.
+
+    Args:
+        heads: None for a single alpha; an int h for one per head of scores (..., h, m, n); or
+            the shape that alpha should have, which must broadcast against the scores with size 1
+            along `dim`.
+        dim: the dimension that sums to 1.
+        low: what alpha stays above.
+        high: what alpha stays below.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> attention = ff.AdaptiveEntmax(heads=4)
+        >>> attention(torch.zeros(2, 4, 3, 5)).shape, attention.alpha.shape
+        (torch.Size([2, 4, 3, 5]), torch.Size([4, 1, 1]))
+
+    Reference: Correia, Niculae and Martins, "Adaptively sparse transformers", 2019.
+    """
+
+    def __init__(
+        self,
+        heads: int | tuple[int, ...] | None = None,
+        dim: int = -1,
+        *,
+        low: float = 1.0,
+        high: float = 2.0,
+    ) -> None:
         super().__init__()
-        self.dim = dim
+        if not 0 < low < high:
+            raise ValueError(f"low and high must satisfy 0 < low < high, got {low} and {high}")
+        shape = () if heads is None else (heads, 1, 1) if isinstance(heads, int) else heads
+        self.dim, self.low, self.high = dim, low, high
         self.raw = nn.Parameter(torch.zeros(shape))
 
     @property
     def alpha(self) -> Tensor:
-        return 1 + torch.sigmoid(self.raw)
+        """The alpha in use, one per head."""
+        return self.low + (self.high - self.low) * torch.sigmoid(self.raw)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Probabilities of the shape of the scores."""
         return entmax(scores, self.alpha, self.dim, mask=mask)
+
+    def extra_repr(self) -> str:
+        return f"shape={tuple(self.raw.shape)}, dim={self.dim}, low={self.low}, high={self.high}"

@@ -27,12 +27,30 @@ def normmax(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Sparse probabilities that tend to be uniform on their support, more so the larger alpha.
+    """Probabilities with exact zeros, the others more alike the larger alpha.
+
+    Solves `argmax_p <p, scores> - ||p||_alpha` over probabilities, whose answer is proportional to
+    `[scores - tau]_+^(1 / (alpha - 1))`. One entry takes everything when it leads by 1, whatever
+    alpha; as alpha grows, the weights on the support become uniform.
+
+    Args:
+        scores: (..., n, ...) with n entries along `dim`.
+        alpha: greater than 1. A number, or a tensor that broadcasts against the scores with size
+            1 along `dim`, such as (heads, 1, 1); a tensor receives its gradient.
+        dim: the dimension that sums to 1.
+        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+
+    Returns:
+        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros,
+        one with scores at +inf is uniform over those, one with a NaN is NaN.
 
     Example:
         >>> import torch, fewfold as ff
         >>> ff.normmax(torch.tensor([-2.0, 0.0, 0.5]))
         tensor([0.0000, 0.3110, 0.6890])
+
+    Reference: Blondel, Martins and Niculae, "Learning with Fenchel-Young losses", 2020; in
+    Hopfield networks, Santos et al., "Sparse and structured Hopfield networks", 2024.
     """
     rows = to_rows(scores, dim, mask)
     order = row_alpha(alpha, scores, dim, above=1.0)

@@ -17,7 +17,9 @@ from fewfold.maps.chain import numbered, over_batch, running, split
 __all__ = ["oscar_groups", "oscar_groups_closed"]
 
 
-@torch.library.custom_op("fewfold::oscar_groups", mutates_args=())
+@torch.library.custom_op(
+    "fewfold::oscar_groups", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,)
+)
 def oscar_groups(rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     """The group of every entry (negative: no group), and its rank, which pulls it up.
 

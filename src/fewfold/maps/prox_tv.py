@@ -10,7 +10,7 @@ from fewfold.maps.chain import numbered, over_batch, running, split
 __all__ = ["tv_groups", "tv_groups_closed"]
 
 
-@torch.library.custom_op("fewfold::tv_groups", mutates_args=())
+@torch.library.custom_op("fewfold::tv_groups", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def tv_groups(rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     """The group of every entry (negative: no group), and how many jumps pull it up.
 

@@ -8,7 +8,7 @@ way in and settled on the way out, so that they can neither raise nor leak into 
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ __all__ = [
     "shifted",
     "to_rows",
     "tracks_grad",
+    "widened",
 ]
 
 _LANE = 32  # entries per lane of the bound in `narrow`
@@ -35,7 +36,7 @@ _LONG = 1024  # rows shorter than this are not worth narrowing
 
 def eager(*values: object) -> bool:
     """Whether data-dependent shortcuts are allowed: plain CPU tensors outside any transform."""
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
@@ -57,13 +58,16 @@ def tracks_grad(*values: object) -> bool:
     )
 
 
+def widened(values: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
 def to_rows(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """Scores with `dim` last, float32 or wider, -inf where the mask drops."""
     check_scores(scores)
     axis = normal_dim(dim, scores.dim())
-    rows = scores
-    if rows.dtype in (torch.float16, torch.bfloat16):
-        rows = rows.float()
+    rows = widened(scores)
     if mask is not None:
         check_mask(mask, scores)
         rows = rows.masked_fill(~mask, -math.inf)
@@ -103,7 +107,8 @@ def settle(probs: Tensor, top: Tensor) -> Tensor:
 def is_steep(rows: Tensor, alpha: float | Tensor) -> bool:
     """Whether scores a rounding error apart may have clearly different probabilities.
 
-    They do for alpha > 2, in entmax and in normmax. Devices other than the CPU may lack float64 or be slow at it.
+    They do for alpha > 2, in entmax and in normmax. Devices other than the CPU may lack float64
+    or be slow at it.
     """
     if rows.device.type != "cpu":
         return False
@@ -119,7 +124,8 @@ def flat_rows(value: float | Tensor, rows: Tensor) -> float | Tensor:
     return value.expand(*rows.shape[:-1], 1).reshape(-1, 1)
 
 
-class Narrow(NamedTuple):
+@dataclass(frozen=True)
+class Narrow:
     """The few entries of long rows that can be in the support."""
 
     rows: Tensor  # (r, m) candidates, -inf where a row has fewer
@@ -143,7 +149,7 @@ def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
     if not eager(rows) or rows.shape[-1] < _LONG or rows.numel() == 0:
         return None
     size = rows.shape[-1]
-    flat = rows.reshape(-1, size)
+    flat = rows.reshape(-1, size).contiguous()
     fixed = flat.detach()
     lanes = size // _LANE
     tops = fixed[:, : lanes * _LANE].view(-1, _LANE, lanes).amax(1)

@@ -9,8 +9,6 @@ probability of the smallest entry in the support, and the others follow from the
 This is the c-norm of a pair, hence convex in `base`: Newton from above is monotone.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -18,17 +16,15 @@ from fewfold.maps.rows import eager, tracks_grad
 
 __all__ = ["steep", "steep_floor"]
 
-_HALVINGS = 23  # of the sorted row when its length may be symbolic: enough for 4 million entries
-_STEPS = 12  # of Newton when control flow may not depend on data
+_PARTS, _ROUNDS = 8, 8  # divisions of the sorted row when tracing: enough for 16 million entries
+_STEPS = 8  # of Newton when control flow may not depend on data
+_TINY = 1e-38
 
 
 def steep(values: Tensor, c: Tensor | float) -> Tensor:
     """Entmax of rows whose maximum is 0, for `c = alpha - 1 > 1`."""
     fixed_c = c.detach() if isinstance(c, Tensor) else c
-    fixed = values.detach()
-    smallest = _smallest(fixed, fixed_c)
-    inside = fixed >= smallest
-    distance = torch.where(inside, values, smallest) - smallest
+    inside, distance = _above_smallest(values, fixed_c)
     base = _base(distance.detach(), inside, fixed_c)
     if not eager(values) or tracks_grad(values, c):
         base = _attach(base, distance, inside, c)
@@ -38,31 +34,47 @@ def steep(values: Tensor, c: Tensor | float) -> Tensor:
 def steep_floor(values: Tensor, c: Tensor | float) -> Tensor:
     """The score at which a probability becomes 0, also for any row that contains these values."""
     fixed_c = c.detach() if isinstance(c, Tensor) else c
-    smallest = _smallest(values, fixed_c)
-    inside = values >= smallest
-    distance = torch.where(inside, values, smallest) - smallest
+    values = values.detach()
+    inside, distance = _above_smallest(values, fixed_c)
+    smallest = torch.where(inside, values, 0.0).amin(-1, keepdim=True)
     return smallest - _base(distance, inside, fixed_c) ** fixed_c / fixed_c
 
 
-def _smallest(values: Tensor, c: Tensor | float) -> Tensor:
-    """The smallest entry of the support: those above it weigh less than 1 with it as threshold.
+def _above_smallest(values: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
+    """The support, and how far its entries lie above the smallest one.
 
-    Found by halving the sorted row, because the weight jumps too steeply for any slope to help.
+    The smallest one itself is at 0 for good: its slope is the largest, and would otherwise be
+    added to the gradient and taken away again, with all the digits of the others.
     """
-    ordered = (c * values).clamp(min=-1).sort(-1, descending=True)
-    levels, n = ordered.values, values.shape[-1]
-    first = torch.zeros_like(ordered.indices[..., :1])  # in the support: the maximum always is
-    last = torch.full_like(first, 1) * n  # beyond it
-    for _ in range(n.bit_length() if eager(values) else _HALVINGS):
-        middle = torch.div(first + last, 2, rounding_mode="floor")
-        level = levels.gather(-1, middle)
-        above = (levels - level).clamp(min=0)
-        positive = above > 0
-        weight = torch.where(positive, torch.where(positive, above, 1.0).log() / c, -math.inf)
-        belongs = (weight.exp().sum(-1, keepdim=True) < 1) & (level > -1)
-        first = torch.where(belongs, middle, first)
-        last = torch.where(belongs, last, middle)
-    return values.gather(-1, ordered.indices.gather(-1, first))
+    fixed = values.detach()
+    index = _smallest(fixed, c)
+    smallest = values.gather(-1, index)
+    inside = fixed >= smallest.detach()
+    other = inside & (torch.arange(values.shape[-1], device=values.device) != index)
+    return inside, torch.where(other, torch.where(other, values, 0.0) - smallest, 0.0)
+
+
+def _smallest(values: Tensor, c: Tensor | float) -> Tensor:
+    """Where the smallest entry of the support is: as threshold, it leaves a weight below 1.
+
+    Found by dividing the sorted row, because the weight jumps too steeply for any slope to help.
+    """
+    levels, order = (c * values).clamp(min=-1).sort(-1, descending=True)
+    first = torch.zeros_like(order[..., :1])  # in the support: the maximum always is
+    last = torch.full_like(first, 1) * values.shape[-1]  # beyond it
+    quick = eager(values)
+    parts = 2 if quick else _PARTS
+    inner = torch.arange(1, parts, device=values.device)
+    column = c.unsqueeze(-1) if isinstance(c, Tensor) and c.dim() else c
+    for _ in range(values.shape[-1].bit_length() if quick else _ROUNDS):
+        pivot = first + torch.div((last - first) * inner, parts, rounding_mode="floor")
+        level = levels.gather(-1, pivot)
+        above = (levels.unsqueeze(-2) - level.unsqueeze(-1)).clamp(min=0)
+        weight = torch.where(above > 0, (above.clamp(min=_TINY).log() / column).exp(), 0.0)
+        belongs = (weight.sum(-1) < 1) & (level > -1)
+        first = torch.maximum(first, torch.where(belongs, pivot, 0).amax(-1, keepdim=True))
+        last = torch.minimum(last, torch.where(belongs, last, pivot).amin(-1, keepdim=True))
+    return order.gather(-1, first)
 
 
 def _base(distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:

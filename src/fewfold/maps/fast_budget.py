@@ -1,0 +1,75 @@
+"""The k-subset map by the compiled kernels, on rows along the last dimension."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.maps.fast import kernel, row_numbers
+from fewfold.maps.rows import tracks_grad
+
+__all__ = ["budget_map"]
+
+
+def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
+    """The k-subset map, or None where a row needs the care of plain torch (NaN, +inf)."""
+    if rows.numel() == 0 or not _native.ready(rows):
+        return None
+    if isinstance(k, Tensor) and not _native.ready(k.float()):
+        return None
+    rows = rows.contiguous()
+    probs = _budget(rows.detach(), k)
+    if probs is None or not tracks_grad(rows, k):
+        return probs
+    answer: Tensor = _BudgetMap.apply(rows, k, probs)
+    return answer
+
+
+def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
+    probs = torch.empty_like(rows)
+    size = rows.shape[-1]
+    one, address, _each = row_numbers(k, rows)
+    run = kernel("budget", rows.dtype)
+    fine = run(
+        rows.data_ptr(), probs.data_ptr(), rows.numel() // size, size, one, address,
+        _native.threads(),
+    )  # fmt: skip
+    return probs if fine else None
+
+
+class _BudgetMap(torch.autograd.Function):
+    """Gives an answer found already its gradient: entries strictly inside share every change."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, k: float | Tensor, probs: Tensor) -> Tensor:
+        ctx.save_for_backward(probs, k if isinstance(k, Tensor) else None)
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        probs, k = ctx.saved_tensors
+        (grad,) = grads
+        to_rows = to_k = None
+        plain = torch.is_grad_enabled() or not _native.ready(grad)
+        if plain or ctx.needs_input_grad[1]:
+            free = (probs.detach() > 0) & (probs.detach() < 1)
+            number = free.sum(-1, keepdim=True).clamp(min=1)
+            mean = torch.where(free, grad, 0.0).sum(-1, keepdim=True) / number
+            to_rows = torch.where(free, grad - mean, 0.0)
+        else:
+            to_rows = _budget_backward(probs, grad.contiguous())
+        if ctx.needs_input_grad[1]:
+            to_k = mean.sum_to_size(k.shape).to(k.dtype)
+        return to_rows, to_k, None
+
+
+def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
+    out = torch.empty_like(probs)
+    size = probs.shape[-1]
+    run = kernel("budget_backward", probs.dtype)
+    run(
+        probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size,
+        _native.threads(),
+    )  # fmt: skip
+    return out
