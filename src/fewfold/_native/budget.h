@@ -10,7 +10,9 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-template <class T> constexpr double TINY = sizeof(T) == 4 ? 1e-7 : 1e-15;
+// A step this small is rounding; it is still taken.
+template <class T> constexpr double TINY = sizeof(T) == 4 ? 5e-7 : 1e-15;
+constexpr float FARTHEST = 4e6f;
 constexpr int MOST_STEPS = 100;  // each Newton step that fails halves the bracket
 // Beyond this a threshold of type T is too coarse; everything is then measured from it, and solved once more.
 template <class T> constexpr double COARSE = sizeof(T) == 4 ? 8 : 1e6;
@@ -29,7 +31,7 @@ template <class T> struct Budget {
     using V = Vec<T>;
     const V zero = V::of(0), one = V::of(1);
     const Scores<T> from{x, V::of(shift), one};
-    if (!(t > low && t < high)) t = low + (high - low) / 2;
+    if (!(t > low && t < high)) t = high - 1 > low ? high - 1 : low + (high - low) / 2;
     for (int i = 0; i < MOST_STEPS; ++i, t += d) {
       t = static_cast<double>(static_cast<T>(t));
       const V at = V::of(static_cast<T>(t));
@@ -49,10 +51,9 @@ template <class T> struct Budget {
       const double excess = total.sum() + (static_cast<double>(full - free) - k);
       if (excess >= 0) low = t;
       if (excess <= 0) high = t;
-      const double newton = t + excess / static_cast<double>(free);
-      const double next = excess == 0 ? t : newton > low && newton < high ? newton : low + (high - low) / 2;
-      d = next - t;
+      d = excess == 0 ? 0 : excess / static_cast<double>(free);
       if (std::fabs(d) <= std::fabs(t) * TINY<T> || std::fabs(d) <= TINY<T>) return;
+      if (!(t + d > low && t + d < high)) d = low + (high - low) / 2 - t;
     }
   }
 };
@@ -98,12 +99,13 @@ template <class T> struct ShortBudget {
       const V slope = ShortRows<T>::all(free), excess = ShortRows<T>::all(sum) + ((ShortRows<T>::all(full) - slope) - k);
       low = V::pick(V::gt(zero, excess), low, t);
       high = V::pick(V::gt(excess, zero), high, t);
-      const V newton = t + excess / V::max(slope, V::of(T(1e-30))), middle = low + (high - low) * V::of(T(.5));
-      V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, middle);
-      const V exact = V::max(excess, zero - excess);
-      d = V::keep(V::gt(exact, zero), next - t);
+      const V jump = excess / V::max(slope, V::of(T(1e-30))), newton = t + jump, middle = low + (high - low) * V::of(T(.5));
+      const V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, middle);
       const V far = V::max(V::max(t, zero - t), one) * small;
-      const unsigned moving = V::bits(V::gt(d, far)) | V::bits(V::gt(zero - far, d));
+      // A jump lost in the rounding of t is the end, on whichever side of the bracket it falls.
+      const typename V::Mask there = V::both(V::gt(far, jump), V::gt(jump, zero - far));
+      d = V::pick(there, jump, next - t);
+      const unsigned moving = ~V::bits(there);
       if (!(moving & ~odd & ((1u << V::N) - 1))) return;
     }
   }
@@ -131,10 +133,16 @@ template <class T> struct ShortBudget {
     low = bottom - V::of(1);
     high = s.top;
     t = V::load(start);
-    t = V::pick(V::both(V::gt(t, low), V::gt(high, t)), t, low + (high - low) * V::of(T(.5)));
+    t = V::pick(V::both(V::gt(t, low), V::gt(high, t)), t, high - V::of(1));
     const V far = V::of(T(COARSE<T>)), count = V::of(static_cast<T>(n));
     const unsigned inside = V::bits(V::gt(bottom, V::of(-INF<T>))) & V::bits(V::gt(k, V::of(0))) &
                             V::bits(V::gt(count, k));
+    if (!V::bits(V::gt(k, V::of(T(Slab<T>::PARTS / 2)))) && n >= 2 * Slab<T>::PARTS) {
+      // Few to choose: the maxima of the parts are a subset, whose threshold is a near and safe start.
+      solve(s.part, Slab<T>::PARTS, s.odd | ~inside);
+      low = t = V::max(low, t + d - V::of(T(1e-5)));
+      high = s.top;
+    }
     solve(s.at, (n + WAYS - 1) / WAYS * WAYS, s.odd | ~inside);
     const unsigned close = V::bits(V::gt(far, V::max(t, V::of(0) - t)));
     T first[V::N], second[V::N];
@@ -154,7 +162,8 @@ template <class T> struct ShortBudget {
   }
 };
 
-// Returns false at the first row with a NaN or an infinite maximum: those are the caller's.
+// Returns false at the first row with a NaN or a maximum so far from zero that adding one to it means nothing: those
+// are the caller's.
 template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
   using V = Vec<T>;
   auto one_row = [&](int64_t r) {
@@ -176,7 +185,7 @@ template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const 
       squares.add(w * w);
     });
     const T high = top.top();
-    if (nan || high == INF<T>) return false;
+    if (nan || high > FARTHEST || (high < -FARTHEST && finite)) return false;
     if (k <= 0) {
       std::memset(out, 0, static_cast<size_t>(n) * sizeof(T));
     } else if (k >= static_cast<double>(finite)) {

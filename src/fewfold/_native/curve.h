@@ -184,6 +184,28 @@ template <class T, class S> double solve(S from, int64_t n, const Curve<T> &c, d
   return solve_convex<T>(from, n, c, start, steps);
 }
 
+// One Newton step from t < 0 on four vectors whose maximum is 0: a lower bound on the threshold, wherever t was.
+template <class T> inline T tangent(const Vec<T> (&v)[4], T t, const Curve<T> &c) {
+  using V = Vec<T>;
+  const V at = V::of(t), zero = V::of(0), one = V::of(1);
+  V s0 = zero, s1 = zero, s2 = zero;
+  for (int j = 0; j < 4; ++j) {
+    const V w = V::max(v[j] - at, zero);
+    if (c.e == 1) {
+      s0 = V::add_where(V::gt(w, zero), s0, one);
+      s1 = s1 + w;
+    } else {
+      const V r = c.e == 2 ? w : raise(w, c.e - 1);
+      s1 = s1 + r;
+      s2 = V::fma(r, w, s2);
+    }
+  }
+  if (c.e == 1) return t + (s1.sum() - 1) / s0.sum();
+  const T sum = s2.sum();
+  const T norm = c.e == 2 ? std::sqrt(sum) : std::pow(sum, 1 / c.e);
+  return t + (sum - sum / norm) / s1.sum();
+}
+
 // The threshold as two numbers, so that a million entries near it do not share one rounding error.
 template <class T> struct Threshold {
   Vec<T> high, low;

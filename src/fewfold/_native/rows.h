@@ -9,11 +9,16 @@ namespace fewfold {
 namespace FEWFOLD_ISA {
 
 // Scratch that lives as long as its thread: a fresh allocation of this size would fault its pages in every time.
+constexpr int TEAM = 4;  // rows that are worked on together
 template <class T> struct Scratch {
-  Stream<T> stream;
-  Scratch() { stream.reserve(CAPACITY + PIECE); }
-  ~Scratch() { stream.release(); }
-  static Stream<T> &get() {
+  Stream<T> stream[TEAM];
+  Scratch() {
+    for (int i = 0; i < TEAM; ++i) stream[i].reserve(i == 0 ? CAPACITY + PIECE : PIECE);
+  }
+  ~Scratch() {
+    for (int i = 0; i < TEAM; ++i) stream[i].release();
+  }
+  static Stream<T> *get() {
     static thread_local Scratch scratch;
     return scratch.stream;
   }
@@ -96,14 +101,10 @@ template <class T> void weigh(Stream<T> &s, const Curve<T> &c) {
   }
 }
 
-// `kept`: where to leave the support's indices for the backward pass; count -1 if they do not fit.
-// Returns whether the row had infinite scores.
-template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
-  Stream<T> &s = Scratch<T>::get();
-  s.start();
-  if (k <= PIECE)
-    for (int64_t j = 0; j < k; j += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + j, 1);
-  s.push(x, k, 0, c);
+// From the candidates of a row to its answer. `kept`: where to leave the support's indices for the backward pass;
+// count -1 if they do not fit. Returns whether the row had infinite scores.
+template <class T>
+bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
   if (kept.count) kept.count[row] = -1;
   if (s.odd()) return odd_row(x, p, k, s);
   if (s.full) {
@@ -125,22 +126,54 @@ template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c,
   return false;
 }
 
+template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
+  Stream<T> &s = Scratch<T>::get()[0];
+  s.start();
+  s.push(x, k, 0, c);
+  return finish_row(s, x, p, k, c, kept, row);
+}
+
+// Rows of one piece, a few at a time: each waits for its own maximum, its bound and its candidates in turn, and the
+// others fill these waits.
+template <class T> bool middle_rows(const T *x, T *p, int64_t rows, int64_t k, const Family &f, int64_t first, Kept kept) {
+  Stream<T> *s = Scratch<T>::get();
+  Curve<T> c[TEAM];
+  for (int64_t i = 0; i < rows; ++i) {
+    c[i] = curve_of<T>(f, first + i);
+    for (int64_t j = 0; j < k; j += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + i * k + j, 1);
+    s[i].start();
+    s[i].look(x + i * k, k);
+  }
+  for (int64_t i = 0; i < rows; ++i) s[i].join(c[i], 1);
+  for (int64_t i = 0; i < rows; ++i) s[i].keep(x + i * k, k, 0);
+  bool infinite = false;
+  for (int64_t i = 0; i < rows; ++i) infinite |= finish_row(s[i], x + i * k, p + i * k, k, c[i], kept, first + i);
+  return infinite;
+}
+
 template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept) {
   int64_t r = 0;
   bool infinite = false;
   while (r < rows) {
-    const Curve<T> c = curve_of<T>(f, r);
-    if (k > SHORT) {
-      infinite |= long_row(x + r * k, p + r * k, k, c, kept, r);
+    const T *from = x + r * k;
+    T *to = p + r * k;
+    if (k > PIECE) {
+      infinite |= long_row(from, to, k, curve_of<T>(f, r), kept, r);
       ++r;
       continue;
     }
+    if (k > SHORT) {
+      const int64_t n = least<int64_t>(TEAM, rows - r);
+      infinite |= middle_rows(from, to, n, k, f, r, kept);
+      r += n;
+      continue;
+    }
     int64_t n = 1;
-    while (n < Vec<T>::N && r + n < rows && (!f.per_row || f.alpha[r + n] == f.alpha[r])) ++n;
-    unsigned odd = ShortRows<T>::run(x + r * k, p + r * k, n, k, c) & ((1u << n) - 1);
+    while (n < 2 * Vec<T>::N && r + n < rows && (!f.per_row || f.alpha[r + n] == f.alpha[r])) ++n;
+    uint64_t odd = ShortRows<T>::run(from, to, n, k, curve_of<T>(f, r)) & ((uint64_t{1} << n) - 1);
     for (; odd; odd &= odd - 1) {
-      const int64_t i = r + __builtin_ctz(odd);
-      infinite |= long_row(x + i * k, p + i * k, k, c, kept, i);
+      const int64_t i = __builtin_ctzll(odd);
+      infinite |= middle_rows(from + i * k, to + i * k, 1, k, f, r + i, kept);
     }
     r += n;
   }
@@ -175,7 +208,7 @@ template <class T> void append_dense(Ragged<T> &out, const T *p, int64_t k) {
 }
 
 template <class T> void support(const T *x, int64_t rows, int64_t k, const Family &f, Ragged<T> &out, int64_t *count) {
-  Stream<T> &s = Scratch<T>::get();
+  Stream<T> &s = Scratch<T>::get()[0];
   T *dense = nullptr;
   for (int64_t r = 0; r < rows; ++r, x += k) {
     const Curve<T> c = curve_of<T>(f, r);
@@ -312,7 +345,7 @@ template <class T> int64_t find_support(const T *p, int64_t k, int32_t *index) {
 
 template <class T>
 void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, Kept kept) {
-  int32_t *scratch = Scratch<T>::get().index;
+  int32_t *scratch = Scratch<T>::get()->index;
   Pull<T> pull(f, 0);
   for (int64_t r = 0; r < rows; ++r, p += k, g += k, out += k) {
     if (f.per_row) pull = Pull<T>(f, r);

@@ -101,7 +101,10 @@ template <class T> struct Slab {
     if (!centred) return;
     const V by = V::of(scale);
     for (int i = 0; i < PARTS; ++i) part[i] = (part[i] - top) * by;
-    for (int64_t j = 0; j < k; ++j) at[j] = (at[j] - top) * by;
+    if (scale == 1)
+      for (int64_t j = 0; j < k; ++j) at[j] = at[j] - top;
+    else
+      for (int64_t j = 0; j < k; ++j) at[j] = (at[j] - top) * by;
   }
   static constexpr int WAYS = 4;  // independent sums: one alone would wait for its own latency
 };
@@ -110,7 +113,8 @@ template <class T> struct Slab {
 template <class T> struct ShortRows {
   using V = Vec<T>;
   static constexpr int WAYS = Slab<T>::WAYS;
-  V t, d;
+  V t, d, before;
+  int looks = 0;
 
   static V all(const V (&s)[WAYS]) { return (s[0] + s[1]) + (s[2] + s[3]); }
 
@@ -161,24 +165,25 @@ template <class T> struct ShortRows {
     d = V::pick(V::gt(one, sum), back, (norm - one) * big / norm) / all(s1);
   }
 
-  void solve(const Slab<T> &s, int64_t k, const Curve<T> &c) {
-    const unsigned live = ~s.odd;
+  void begin(const Slab<T> &s, const Curve<T> &c) {
     t = V::of(T(-.5));
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 2; ++i) {
       step(s.part, Slab<T>::PARTS, c);
       t = t + d;
     }
-    V before = V::of(-1);
+    before = V::of(-1);
+  }
+  // One step; true when the threshold is t + d.
+  bool advance(const Slab<T> &s, int64_t k, const Curve<T> &c) {
     const V near = V::of(sizeof(T) == 4 ? T(1e-4) : T(1e-9)), minus = V::of(0) - near;
-    for (int i = 0; i < 80; ++i) {
-      const V count = step(s.at, k, c);
-      const unsigned moving = c.e == 1 ? V::bits(V::gt(before, count)) | V::bits(V::gt(count, before))
-                                       : V::bits(V::gt(d, near)) | V::bits(V::gt(minus, d));
-      // Nested sets of equal size are equal: then d is exact. Elsewhere the next step would be about d squared.
-      if (!(moving & live & ((1u << V::N) - 1))) return;
-      t = t + d;
-      before = count;
-    }
+    const V count = step(s.at, k, c);
+    // Nested sets of equal size are equal: then d is exact. Elsewhere the next step would be about d squared.
+    const unsigned moving = c.e == 1 ? V::bits(V::gt(before, count)) | V::bits(V::gt(count, before))
+                                     : V::bits(V::gt(d, near)) | V::bits(V::gt(minus, d));
+    if (!(moving & ~s.odd & ((1u << V::N) - 1)) || ++looks > 80) return true;
+    t = t + d;
+    before = count;
+    return false;
   }
   V step(const V *v, int64_t k, const Curve<T> &c) {
     if (c.e == 1) return linear_step(v, k);
@@ -209,25 +214,40 @@ template <class T> struct ShortRows {
     }
   }
 
-  static unsigned run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
-    Slab<T> s;
-    for (int64_t j = 0; j < V::N * k; j += 64 / static_cast<int64_t>(sizeof(T))) {
-      __builtin_prefetch(x + V::N * k + j);
+  // Up to two slabs of rows, in step: while one waits for its sums the other computes. Returns the odd rows.
+  static uint64_t run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
+    Slab<T> s[2];
+    ShortRows a[2];
+    const int slabs = rows > V::N ? 2 : 1;
+    const int64_t padded = (k + WAYS - 1) / WAYS * WAYS;
+    for (int64_t j = 0; j < slabs * V::N * k; j += 64 / static_cast<int64_t>(sizeof(T))) {
+      __builtin_prefetch(x + slabs * V::N * k + j);
       __builtin_prefetch(p + j, 1);
     }
-    s.load(x, rows, k, c.scale);
-    ShortRows a;
-    a.solve(s, (k + WAYS - 1) / WAYS * WAYS, c);
-    T top[V::N], t[V::N], d[V::N];
-    s.top.store(top);
-    a.t.store(t);
-    a.d.store(d);
-    for (int64_t i = 0; i < rows; ++i, x += k, p += k) {
-      if (c.normalise) write<0>(x, p, k, c, top[i], t[i], d[i]);
-      else if (c.e == 1) write<1>(x, p, k, c, top[i], t[i], d[i]);
-      else write<2>(x, p, k, c, top[i], t[i], d[i]);
+    for (int i = 0; i < slabs; ++i) s[i].load(x + i * V::N * k, least<int64_t>(V::N, rows - i * V::N), k, c.scale);
+    for (int i = 0; i < slabs; ++i) a[i].begin(s[i], c);
+    bool done[2] = {false, slabs == 1};
+    while (!(done[0] && done[1]))
+      for (int i = 0; i < 2; ++i)
+        if (!done[i]) done[i] = a[i].advance(s[i], padded, c);
+    uint64_t odd = 0;
+    for (int i = 0; i < slabs; ++i) {
+      a[i].write_all(s[i], x + i * V::N * k, p + i * V::N * k, least<int64_t>(V::N, rows - i * V::N), k, c);
+      odd |= static_cast<uint64_t>(s[i].odd) << (i * V::N);
     }
-    return s.odd;
+    return odd;
+  }
+
+  void write_all(const Slab<T> &s, const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) const {
+    T top[V::N], first[V::N], second[V::N];
+    s.top.store(top);
+    t.store(first);
+    d.store(second);
+    for (int64_t i = 0; i < rows; ++i, x += k, p += k) {
+      if (c.normalise) write<0>(x, p, k, c, top[i], first[i], second[i]);
+      else if (c.e == 1) write<1>(x, p, k, c, top[i], first[i], second[i]);
+      else write<2>(x, p, k, c, top[i], first[i], second[i]);
+    }
   }
 };
 

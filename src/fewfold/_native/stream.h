@@ -19,8 +19,9 @@ template <class T> struct Stream {
   T *x = nullptr;        // candidates as they came
   int32_t *index = nullptr;
   int64_t n = 0, room = 0;
-  T top, bound;
-  T lane[LANES];                       // maxima of interleaved parts of the row so far
+  T top, bound;  // of the row so far
+  T high;        // of the piece at hand
+  T lane[LANES], lane_now[LANES];      // maxima of interleaved parts, of the row so far and of the piece at hand
   T high_of[PIECE / LANES + 1][V::N];  // maxima of the groups of the piece at hand
   bool nan, full;
 
@@ -59,16 +60,50 @@ template <class T> struct Stream {
     return t > -1 ? t : -1;
   }
 
-  // `m`: the lane maxima of the piece at hand; they join those of the row so far.
-  void bound_from_lanes(V (&m)[4], const Curve<T> &c, int steps) {
-    const V high = V::of(top), scale = V::of(c.scale);
-    T v[LANES];
-    for (int j = 0; j < 4; ++j) {
-      m[j] = V::max(m[j], V::load(lane + j * V::N));
-      m[j].store(lane + j * V::N);
-      ((m[j] - high) * scale).store(v + j * V::N);
+  // Look at a piece: the maxima of its groups and lanes. What comes next in memory is fetched meanwhile.
+  void look(const T *piece, int64_t len) {
+    V m[4] = {V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>)};
+    unsigned bad = 0;
+    const int64_t groups = len / LANES;
+    auto look_at = [&](int64_t g, V &best) {
+      const T *group = piece + g * LANES;
+      for (int j = 0; j < 4; ++j) __builtin_prefetch(group + len + j * V::N);
+      V a[4];
+      for (int j = 0; j < 4; ++j) a[j] = V::load(group + j * V::N);
+      bad |= V::bits(V::nan(a[0], a[1])) | V::bits(V::nan(a[2], a[3]));
+      const V high = V::max(V::max(a[0], a[1]), V::max(a[2], a[3]));
+      high.store(high_of[g]);
+      best = V::max(high, best);
+    };
+    int64_t g = 0;
+    for (; g + 4 <= groups; g += 4)
+      for (int j = 0; j < 4; ++j) look_at(g + j, m[j]);
+    for (; g < groups; ++g) look_at(g, m[0]);
+    for (int64_t i = groups * LANES; i < len; i += V::N) {
+      const int left = static_cast<int>(least<int64_t>(V::N, len - i));
+      const V a = left == V::N ? V::load(piece + i) : V::load(piece + i, left, -INF<T>);
+      bad |= V::bits(V::nan(a, a));
+      m[0] = V::max(a, m[0]);
     }
-    raise_bound(solve<T>(Ready<T>{v}, LANES, c, -.5, steps), c);
+    if (bad) nan = true;
+    for (int j = 0; j < 4; ++j) m[j].store(lane_now + j * V::N);
+    high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
+  }
+
+  // The lanes of that piece join those of the row so far, and the bound rises. No branch waits for the answer, so
+  // that the steps of several rows can run at once.
+  void join(const Curve<T> &c, int steps) {
+    if (high > top) top = high;
+    const V best = V::of(top), scale = V::of(c.scale);
+    V v[4];
+    for (int j = 0; j < 4; ++j) {
+      const V m = V::max(V::load(lane_now + j * V::N), V::load(lane + j * V::N));
+      m.store(lane + j * V::N);
+      v[j] = (m - best) * scale;
+    }
+    T t = T(-.5);
+    for (int i = 0; i < steps; ++i) t = tangent(v, t, c);
+    raise_bound(t, c);
   }
 
   // Drop the candidates that a solve on all of them rules out.
@@ -136,43 +171,16 @@ template <class T> struct Stream {
   bool push(const T *from, int64_t size, int64_t base, const Curve<T> &c, int64_t most = CAPACITY) {
     for (int64_t b = 0; b < size; b += PIECE) {
       const int64_t len = least(PIECE, size - b);
-      const T *piece = from + b;
-      V m[4] = {V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>)};
-      unsigned bad = 0;
-      const int64_t groups = len / LANES;
-      auto look = [&](int64_t g, V &best) {
-        const T *group = piece + g * LANES;
-        // What comes next in memory, this row's next piece or the next row, is fetched while this one is solved.
-        for (int j = 0; j < 4; ++j) __builtin_prefetch(group + len + j * V::N);
-        V a[4];
-        for (int j = 0; j < 4; ++j) a[j] = V::load(group + j * V::N);
-        bad |= V::bits(V::nan(a[0], a[1])) | V::bits(V::nan(a[2], a[3]));
-        const V high = V::max(V::max(a[0], a[1]), V::max(a[2], a[3]));
-        high.store(high_of[g]);
-        best = V::max(high, best);
-      };
-      int64_t g = 0;
-      for (; g + 4 <= groups; g += 4)
-        for (int j = 0; j < 4; ++j) look(g + j, m[j]);
-      for (; g < groups; ++g) look(g, m[0]);
-      for (int64_t i = groups * LANES; i < len; i += V::N) {
-        const int left = static_cast<int>(least<int64_t>(V::N, len - i));
-        const V a = left == V::N ? V::load(piece + i) : V::load(piece + i, left, -INF<T>);
-        bad |= V::bits(V::nan(a, a));
-        m[0] = V::max(a, m[0]);
-      }
-      if (bad) nan = true;
-      const T high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
+      look(from + b, len);
       if (!(high > bound)) continue;
-      if (high > top) top = high;
-      bound_from_lanes(m, c, size <= PIECE ? 1 : 2);
+      join(c, 2);
       if (full) continue;
       if (n + len + V::N > room) {
         if (n > most / 2) prune(c);
         if (n > most / 2) full = true;
         else reserve(n + len > most ? most + PIECE : 2 * (n + len));
       }
-      if (!full) keep(piece, len, base + b);
+      if (!full) keep(from + b, len, base + b);
     }
     return !full;
   }

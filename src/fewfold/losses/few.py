@@ -5,22 +5,48 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold import _native
 from fewfold.maps import fast
 from fewfold.maps.omega import Gini, Norm, Omega, Tsallis
+from fewfold.maps.rows import eager
+from fewfold.maps.sparse import map_support
 
 __all__ = ["few_losses"]
 
 
 def few_losses(scores: Tensor, index: Tensor, kept: Tensor, omega: Omega) -> Tensor | None:
-    """Loss of every row of (N, C) scores against one class, or None where kernels cannot help.
+    """Loss of every row of (N, C) scores against one class, or None where this would not help.
 
     Rows that are not kept may hold anything; their loss means nothing and has no gradient.
     """
     member = _member(omega)
-    if member is None or scores.dim() != 2 or not fast.covers(scores, member[0]):
+    if member is None or scores.dim() != 2:
+        return None
+    if not fast.covers(scores, member[0]) and not _long(scores, member[0]):
         return None
     losses: Tensor = _Few.apply(scores.contiguous(), index, kept, omega, *member)
     return losses
+
+
+def _long(scores: Tensor, alpha: float) -> bool:
+    """Whether looking for the support first pays without the kernels."""
+    return alpha >= 1.1 and scores.shape[1] >= 1024 and scores.numel() > 0 and eager(scores)
+
+
+def _support(scores: Tensor, omega: Omega, alpha: float, norm: bool) -> tuple[Tensor, ...]:
+    """Class and probability of all that is in a support, and how many each row has."""
+    if fast.covers(scores, alpha):
+        return fast.support(scores, alpha, norm)
+    found = map_support(scores.detach(), omega)
+    return found.atoms, found.weights, found.counts
+
+
+def _scatter(column: Tensor, values: Tensor, count: Tensor, scores: Tensor) -> Tensor:
+    """Zeros of the shape of the scores, with the values at their classes."""
+    if _native.ready(values):
+        return fast.scatter(column, values, count, scores.shape[1])
+    place = torch.repeat_interleave(count) * scores.shape[1] + column
+    return torch.zeros_like(scores).view(-1).index_copy_(0, place, values).view(scores.shape)
 
 
 def _member(omega: Omega) -> tuple[float, bool] | None:
@@ -45,15 +71,17 @@ class _Few(torch.autograd.Function):
         alpha: float,
         norm: bool,
     ) -> Tensor:
-        column, weight, count = fast.support(scores, alpha, norm)
+        column, weight, count = _support(scores, omega, alpha, norm)
         row = torch.repeat_interleave(count)
         given = scores.gather(1, index.unsqueeze(1)).squeeze(1)
         # Relative to the class itself a common offset costs no precision; equal infinities cancel.
         reached = scores.view(-1)[row * scores.shape[1] + column]
         above = torch.where(reached == given[row], 0.0, reached - given[row])
         gain = torch.zeros_like(given).index_add_(0, row, weight * above)
-        power = torch.zeros_like(given).index_add_(0, row, weight**alpha)
-        size = power ** (1 / alpha) - 1 if norm else (power - 1) / (alpha * (alpha - 1))
+        # The sum of p is 1, but taken off entry by entry it takes its rounding with it.
+        powers = weight**alpha if norm else weight * (weight ** (alpha - 1) - 1)
+        power = torch.zeros_like(given).index_add_(0, row, powers)
+        size = power ** (1 / alpha) - 1 if norm else power / (alpha * (alpha - 1))
         losses = torch.where(count == 0, torch.inf, gain - size)
         ctx.save_for_backward(scores, index, kept, column, weight, count)
         ctx.omega = omega
@@ -70,6 +98,6 @@ class _Few(torch.autograd.Function):
             values = weight * torch.repeat_interleave(grad, count)
             # A row that does not count may hold NaN, which zero would not silence.
             values = torch.where(torch.repeat_interleave(grad == 0, count), 0.0, values)
-            out = fast.scatter(column, values, count, scores.shape[1])
-        out = out.scatter_add(1, index.unsqueeze(1), -grad.unsqueeze(1))
+            out = _scatter(column, values, count, scores)
+        out = out.scatter_add_(1, index.unsqueeze(1), -grad.unsqueeze(1))
         return out, None, None, None, None, None

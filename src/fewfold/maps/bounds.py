@@ -94,15 +94,18 @@ def _bounded(
 
 
 def _compact(values: Tensor) -> Tensor:
-    """Rows of enormous spread with their gaps shortened, so that bounds are not lost beside them.
+    """Rows far from 0 moved there and enormous gaps shortened, lest bounds be lost beside them.
 
     Across a gap of more than the logarithm of the smallest number the upper entry takes all it may
     before the lower one gets anything, however much wider the gap.
     """
     kept = values > -math.inf
     top = values.amax(-1, keepdim=True)
-    spread = top - torch.where(kept, values, math.inf).amin(-1, keepdim=True)
-    wide = spread > _SPREAD
+    far = (top.abs() > _SPREAD) & (top > -math.inf)
+    shift = torch.where(far, top, 0.0)
+    values = values - shift
+    lowest = torch.where(kept, values, math.inf).amin(-1, keepdim=True)
+    wide = top - shift - lowest > _SPREAD
     if eager(values) and not bool(wide.any()):
         return values
     ordered, order = values.sort(-1, descending=True)

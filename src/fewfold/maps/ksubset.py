@@ -131,7 +131,7 @@ def _anchored(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     scores within 1 of the anchor are undecided.
     """
     rank = (wanted.ceil().long() - 1).clamp(min=0)
-    if eager(values, wanted):
+    if values.numel() and eager(values, wanted):
         ordered = values.topk(int(rank.max()) + 1, -1).values
     else:
         ordered = values.sort(-1, descending=True).values
