@@ -19,7 +19,8 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing fewfold and its tools into $(VENV) (the first time takes a few minutes)"
 	@$(PY) -m pip install -qq -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.4" cmake ninja
-	@PATH="$(abspath $(BIN)):$$PATH" $(PY) -m pip install -qq -c constraints.txt \
+	@! command -v $(CXX) >/dev/null || export FEWFOLD_NATIVE=$${FEWFOLD_NATIVE:-1}; \
+	  PATH="$(abspath $(BIN)):$$PATH" $(PY) -m pip install -qq -c constraints.txt \
 	  --no-build-isolation -e ".[demo,test,docs,bench,lint]"
 	@touch $@
 

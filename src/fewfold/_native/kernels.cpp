@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "prox.h"
 #include "table.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -120,6 +121,14 @@ void budget_backward(uintptr_t p, uintptr_t g, uintptr_t out, int64_t rows, int6
   });
 }
 
+// Groups and pulls of fusedmax (chain) or oscarmax (ranks).
+template <class T, bool Chain>
+void groups(uintptr_t z, uintptr_t group, uintptr_t pull, int64_t rows, int64_t k, uintptr_t strength, int threads) {
+  (Chain ? tv_groups_rows<T> : oscar_groups_rows<T>)(reinterpret_cast<const T *>(z), reinterpret_cast<int64_t *>(group),
+                                                     reinterpret_cast<T *>(pull), rows, k,
+                                                     reinterpret_cast<const T *>(strength), threads);
+}
+
 template <class T> using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
 // An array Python owns from here on.
@@ -223,6 +232,8 @@ template <class T> void bind(nb::module_ &m, const std::string &suffix) {
   m.def(("support_" + suffix).c_str(), &support<T>);
   m.def(("budget_" + suffix).c_str(), &budget<T>, release());
   m.def(("budget_backward_" + suffix).c_str(), &budget_backward<T>, release());
+  m.def(("tv_groups_" + suffix).c_str(), &groups<T, true>, release());
+  m.def(("oscar_groups_" + suffix).c_str(), &groups<T, false>, release());
   m.def(("scatter_" + suffix).c_str(), &scatter<T>, release());
   nb::class_<Streams<T>>(m, ("Streams_" + suffix).c_str())
       .def(nb::init<int64_t, double, int64_t>())

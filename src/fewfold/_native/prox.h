@@ -97,32 +97,6 @@ template <class F> void each_row(int64_t rows, int threads, F work) {
   (void)threads;
 }
 
-// The proximal operator itself: out = argmin_x 1/2 ||x - z||^2 + strength * sum |x_{i+1} - x_i|.
-template <class T>
-void prox_tv_rows(const T *z, T *out, int64_t rows, int64_t k, const T *strength_per_row, int threads) {
-  each_row(rows, threads, [=](Prox &prox, int64_t row) {
-    const T *x = z + row * k;
-    T *y = out + row * k;
-    const int64_t n = prox.read(x, k);
-    prox.total_variation(std::max(0.0, static_cast<double>(strength_per_row[row])));
-    std::fill(y, y + k, -std::numeric_limits<T>::infinity());
-    for (int64_t i = 0; i < n; ++i) y[prox.place[i]] = static_cast<T>(prox.fit[i]);
-  });
-}
-
-// Up to a constant per row, which the simplex ignores: the regression of the scores tilted by their rank.
-template <class T>
-void prox_oscar_rows(const T *z, T *out, int64_t rows, int64_t k, const T *strength_per_row, int threads) {
-  each_row(rows, threads, [=](Prox &prox, int64_t row) {
-    const T *x = z + row * k;
-    T *y = out + row * k;
-    const int64_t n = prox.read(x, k);
-    prox.oscar(std::max(0.0, static_cast<double>(strength_per_row[row])));
-    std::fill(y, y + k, -std::numeric_limits<T>::infinity());
-    for (int64_t r = 0; r < n; ++r) y[prox.place[prox.order[r].second]] = static_cast<T>(prox.fit[r]);
-  });
-}
-
 // What the prox is made of, enough to rebuild it and its derivatives: the group of every entry, numbered within the
 // row, and its pull, so that prox = mean over the group of (z + strength * pull). The group is -1 where the entry was
 // left out, and may be where sparsemax of the prox is 0. A strength of 0 leaves ties apart.

@@ -1,5 +1,7 @@
 """Softmax, sparsemax and alpha-entmax: one family, indexed by alpha."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from fewfold.maps.rows import (
     settle,
     shifted,
     to_rows,
+    widened,
 )
 from fewfold.maps.steep import steep, steep_floor
 from fewfold.maps.threshold import (
@@ -111,13 +114,20 @@ def entmax(
     """
     if mask is None and dim == -1 and type(alpha) is float and fast.covers(scores, alpha):
         return fast.threshold_map(scores, alpha, norm=False)  # nothing to prepare: saves a third
+    return entmax_within(scores, alpha, math.inf, dim, mask=mask)
+
+
+def entmax_within(
+    scores: Tensor, alpha: float | Tensor, most: float, dim: int, *, mask: Tensor | None
+) -> Tensor:
+    """Entmax for an alpha that cannot exceed `most`: a trace then leaves out what it cannot need."""
     rows = to_rows(scores, dim, mask)
     order = row_alpha(alpha, scores, dim, above=0.0)
     if rows.shape[-1] == 0:
         return from_rows(rows, dim, scores.dtype)
     if fast.covers(rows, order):
         return from_rows(fast.threshold_map(rows, order, norm=False), dim, scores.dtype)
-    return from_rows(_entmax_torch(rows, order), dim, scores.dtype)
+    return from_rows(_entmax_torch(rows, order, most), dim, scores.dtype)
 
 
 def row_alpha(alpha: float | Tensor, scores: Tensor, dim: int, above: float) -> float | Tensor:
@@ -126,18 +136,18 @@ def row_alpha(alpha: float | Tensor, scores: Tensor, dim: int, above: float) -> 
         return positive_number(alpha, "alpha", above)
     if not alpha.is_floating_point():
         raise TypeError(f"alpha must be floating-point, got {alpha.dtype}; write alpha.float()")
-    rows = per_row(alpha, scores, normal_dim(dim, scores.dim()), "alpha")
+    rows = per_row(widened(alpha), scores, normal_dim(dim, scores.dim()), "alpha")
     if eager(alpha) and not bool(((alpha > above) & alpha.isfinite()).all()):
         raise ValueError(f"alpha must be finite and greater than {above:g}, got {alpha}")
     return rows
 
 
-def _entmax_torch(rows: Tensor, alpha: float | Tensor) -> Tensor:
+def _entmax_torch(rows: Tensor, alpha: float | Tensor, most: float = math.inf) -> Tensor:
     """Entmax along the last dimension in plain differentiable ops."""
     few = entmax_candidates(rows, alpha)
     if few is None:
-        return _entmax_rows(rows, alpha)
-    return few.widen(_entmax_rows(few.rows, flat_rows(alpha, rows)))
+        return _entmax_rows(rows, alpha, most)
+    return few.widen(_entmax_rows(few.rows, flat_rows(alpha, rows), most))
 
 
 def entmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
@@ -148,17 +158,17 @@ def entmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
     return narrow(rows, shifted(lambda part: _floor(part, order)))
 
 
-def _entmax_rows(rows: Tensor, alpha: float | Tensor) -> Tensor:
+def _entmax_rows(rows: Tensor, alpha: float | Tensor, most: float) -> Tensor:
     """Entmax of every entry given."""
-    exact = rows.double() if is_steep(rows, alpha) else rows
+    exact = rows.double() if most > 2 and is_steep(rows, alpha) else rows
     values, top = centre(exact)
-    return settle(_centred(values, alpha), top).to(rows.dtype)
+    return settle(_centred(values, alpha, most), top).to(rows.dtype)
 
 
-def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
+def _centred(values: Tensor, alpha: float | Tensor, most: float) -> Tensor:
     """Entmax of rows whose maximum is 0."""
     if isinstance(alpha, Tensor):
-        return _renormalised(_by_tensor(values, alpha - 1))
+        return _renormalised(_by_tensor(values, alpha - 1, most - 1))
     if alpha == 1.0:
         return _renormalised(torch.softmax(values, -1))
     if alpha == 2.0:
@@ -170,10 +180,10 @@ def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
     return _renormalised(power(values, alpha - 1, 1.0)[0])
 
 
-def _by_tensor(values: Tensor, c: Tensor) -> Tensor:
+def _by_tensor(values: Tensor, c: Tensor, most: float) -> Tensor:
     """Entmax where each row has its own `c = alpha - 1`, on either side of 1."""
     above = c.detach() > 1
-    if eager(values, c) and not bool(above.any()):
+    if most <= 1 or (eager(values, c) and not bool(above.any())):
         return power(values, c, 1.0)[0]
     # Each side sees a harmless exponent in the rows that belong to the other one.
     return torch.where(

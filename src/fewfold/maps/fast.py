@@ -9,7 +9,16 @@ from torch import Tensor
 from fewfold import _native
 from fewfold.maps.rows import flat_rows, tracks_grad
 
-__all__ = ["Streams", "covers", "kernel", "row_numbers", "scatter", "support", "threshold_map"]
+__all__ = [
+    "Streams",
+    "covers",
+    "groups",
+    "kernel",
+    "row_numbers",
+    "scatter",
+    "support",
+    "threshold_map",
+]
 
 _LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
 _LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
@@ -216,3 +225,20 @@ def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
         _native.threads(),
     )  # fmt: skip
     return out
+
+
+def groups(name: str, rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Groups and pulls of fusedmax ("tv_groups") or oscarmax ("oscar_groups"), if kernels can."""
+    if not _native.ready(rows, strength) or rows.numel() == 0:
+        return None
+    rows = rows.contiguous()
+    size = rows.shape[-1]
+    each = strength.to(rows.dtype).expand(*rows.shape[:-1], 1).contiguous()
+    group = torch.empty(rows.shape, dtype=torch.int64)
+    pull = torch.empty_like(rows)
+    run = kernel(name, rows.dtype)
+    run(
+        rows.data_ptr(), group.data_ptr(), pull.data_ptr(), rows.numel() // size, size,
+        each.data_ptr(), _native.threads(),
+    )  # fmt: skip
+    return group, pull

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fewfold.maps.entmax import entmax
+from fewfold.maps.entmax import entmax_within
 from fewfold.maps.omega import Omega
 
 __all__ = ["AdaptiveEntmax", "Map"]
@@ -84,7 +84,7 @@ class AdaptiveEntmax(nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Probabilities of the shape of the scores."""
-        return entmax(scores, self.alpha, self.dim, mask=mask)
+        return entmax_within(scores, self.alpha, self.high, self.dim, mask=mask)
 
     def extra_repr(self) -> str:
         return f"shape={tuple(self.raw.shape)}, dim={self.dim}, low={self.low}, high={self.high}"

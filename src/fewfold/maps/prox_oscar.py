@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fewfold.maps.chain import numbered, over_batch, running, split
+from fewfold.maps.fast import groups
 
 __all__ = ["oscar_groups", "oscar_groups_closed"]
 
@@ -29,6 +30,9 @@ def oscar_groups(rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
 
     Being an operator of its own, on constants, it may look at the data under any transform.
     """
+    found = groups("oscar_groups", rows, strength)
+    if found is not None:
+        return found
     ordered, order = rows.sort(-1, descending=True)
     rank = torch.arange(rows.shape[-1], device=rows.device)
     tilt = strength.nan_to_num(0.0).clamp(min=0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold.maps.chain import numbered, over_batch, running, split
+from fewfold.maps.fast import groups
 
 __all__ = ["tv_groups", "tv_groups_closed"]
 
@@ -20,6 +21,9 @@ def tv_groups(rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
 
     Being an operator of its own, on constants, it may look at the data under any transform.
     """
+    found = groups("tv_groups", rows, strength)
+    if found is not None:
+        return found
     kept = rows > -math.inf
     force = strength.nan_to_num(0.0).clamp(min=0)
     # The largest entry of the answer is at least -2 * force and the threshold of sparsemax within

@@ -156,7 +156,7 @@ def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
     if lanes * _LANE < size:
         tops = torch.cat([tops, fixed[:, lanes * _LANE :].amax(-1, keepdim=True)], -1)
     low = bound(tops)
-    low = low - 4 * torch.finfo(low.dtype).eps * (1 + low.abs())  # rounding must not drop any
+    low = low - 4 * torch.finfo(rows.dtype).eps * (1 + low.abs())  # rounding must not drop any
     place = (fixed >= low).view(-1).nonzero().squeeze(-1)
     row = place // size
     count = torch.bincount(row, minlength=flat.shape[0])
