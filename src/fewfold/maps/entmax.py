@@ -120,7 +120,7 @@ def entmax(
 def entmax_within(
     scores: Tensor, alpha: float | Tensor, most: float, dim: int, *, mask: Tensor | None
 ) -> Tensor:
-    """Entmax for an alpha that cannot exceed `most`: a trace then leaves out what it cannot need."""
+    """Entmax for alpha up to `most`: a trace then leaves out what no such alpha needs."""
     rows = to_rows(scores, dim, mask)
     order = row_alpha(alpha, scores, dim, above=0.0)
     if rows.shape[-1] == 0:
