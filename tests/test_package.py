@@ -2,9 +2,9 @@
 
 import ast
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,12 @@ def python(code: str, **environment: str) -> str:
         env={**os.environ, **environment},
     )
     return done.stdout.strip()
+
+
+def children_seconds() -> float:
+    """Processor time of finished child processes: a busy machine does not add to it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.parametrize("name", fewfold.__all__)
@@ -71,9 +77,9 @@ def test_help_is_quick_and_leaves_torch_alone() -> None:
     )
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = children_seconds()
         assert python(code).endswith("False")
-        times.append(time.perf_counter() - start)
+        times.append(children_seconds() - start)
     assert min(times) < 0.3
 
 

@@ -42,15 +42,12 @@ def ready(*tensors: Tensor) -> bool:
         return False
     if forward_ad._current_level >= 0:
         return False
-    return all(
-        type(t) in _PLAIN
-        and t.dtype in _WIDE
-        and t.device.type == "cpu"
-        and t.layout is torch.strided
-        and not t.is_neg()
-        and not _batched(t)
-        for t in tensors
-    )
+    for t in tensors:  # a loop, not all(...): this runs on every call, and a call may be tiny
+        if type(t) not in _PLAIN or t.dtype not in _WIDE or not t.is_cpu:
+            return False
+        if t.is_neg() or _batched(t):
+            return False
+    return True
 
 
 @contextlib.contextmanager

@@ -35,23 +35,24 @@ template <class T> struct Budget {
     for (int i = 0; i < MOST_STEPS; ++i, t += d) {
       t = static_cast<double>(static_cast<T>(t));
       const V at = V::of(static_cast<T>(t));
-      Total<T> total;
-      int64_t free = 0, full = 0;
+      Total<T> total, inside, over;
       for (int64_t b = 0; b < n; b += RUN * V::N) {
-        V part = zero;
+        V part = zero, some = zero, most = zero;
         sweep<T>(from, b, least(b + RUN * V::N, n), [&](V v, int64_t, int) {
           const V u = v - at;
           const typename V::Mask above = V::gt(u, zero), on = V::both(above, V::gt(one, u));
           part = V::add_where(on, part, u);
-          free += V::count(on);
-          full += V::count(above);
+          some = V::add_where(on, some, one);
+          most = V::add_where(above, most, one);
         });
         total.add(part);
+        inside.add(some);
+        over.add(most);
       }
-      const double excess = total.sum() + (static_cast<double>(full - free) - k);
+      const double free = inside.sum(), excess = total.sum() + (over.sum() - free - k);
       if (excess >= 0) low = t;
       if (excess <= 0) high = t;
-      d = excess == 0 ? 0 : excess / static_cast<double>(free);
+      d = excess == 0 ? 0 : excess / free;
       if (std::fabs(d) <= std::fabs(t) * TINY<T> || std::fabs(d) <= TINY<T>) return;
       if (!(t + d > low && t + d < high)) d = low + (high - low) / 2 - t;
     }

@@ -107,7 +107,7 @@ template <class T>
 bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
   if (kept.count) kept.count[row] = -1;
   if (s.odd()) return odd_row(x, p, k, s);
-  if (s.full) {
+  if (s.full || s.n > k / 4) {  // many candidates: reading the row again is cheaper than picking them out
     double t;
     const double factor = dense_solve(x, k, c, s, t);
     dense_write(x, p, k, c, s.top, t, factor);

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.maps.rows import flat_rows, tracks_grad
+from fewfold.maps.rows import flat_rows
 
 __all__ = [
     "Streams",
@@ -27,8 +27,10 @@ _KEEP_FROM = 2048  # rows longer than this leave their support behind for the ba
 
 def covers(rows: Tensor, alpha: float | Tensor) -> bool:
     """Whether the kernels can take these rows."""
-    if isinstance(alpha, float):
+    if type(alpha) is float:  # the common case, before anything that costs a microsecond
         return _LOWEST <= alpha <= 2.0 and _native.ready(rows) and _sized(rows)
+    if isinstance(alpha, (int, float)):
+        return covers(rows, float(alpha))
     if not (_native.ready(rows, alpha) and _sized(rows)):
         return False
     lowest = _LOWEST_LEARNT if alpha.requires_grad else _LOWEST
@@ -43,7 +45,9 @@ def _sized(rows: Tensor) -> bool:
 def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
     """Entmax, or normmax if `norm`, of rows that `covers` accepted."""
     rows = rows.contiguous()
-    if tracks_grad(rows, alpha):
+    # Spelt out, because tiny calls feel a helper: this is `tracks_grad(rows, alpha)`.
+    learns = type(alpha) is not float and isinstance(alpha, Tensor) and alpha.requires_grad
+    if (rows.requires_grad or learns) and torch.is_grad_enabled():
         probs: Tensor = _ThresholdMap.apply(rows, alpha, norm)
         return probs
     return _forward(rows, alpha, norm)[0]
