@@ -44,8 +44,6 @@ class Case:
     """Its parameters are given as tensors instead of numbers."""
     wide: bool = False
     """One representative per public function and per kind of code, for the slow transforms."""
-    heavy: bool = False
-    """Solved by iteration: its graph is long, and an optimising compiler needs minutes for it."""
 
     def __call__(
         self, scores: Tensor, *upper: Tensor, dim: int = -1, mask: Tensor | None = None
@@ -112,7 +110,7 @@ CASES = [
     Case("sparsemax", ff.sparsemax, reference.sparsemax, wide=True),
     entmax(0.7),
     entmax(1.0),
-    entmax(1.25, wide=True, heavy=True),
+    entmax(1.25, wide=True),
     entmax(1.5, wide=True),
     entmax(1.75),
     entmax(2.0),
@@ -125,7 +123,6 @@ CASES = [
         (("alpha", 1.625),),
         learnt=True,
         wide=True,
-        heavy=True,
     ),
     normmax(1.5),
     normmax(2.0, wide=True),

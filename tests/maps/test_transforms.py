@@ -38,8 +38,6 @@ def test_traced(case, name, request):
     if not case.wide and name != "export":
         pytest.skip("one representative per kind of code is compiled")
     known(case, name, request)
-    if case.heavy and name == "compile":
-        pytest.skip("minutes of C++ for a graph that is checked with dynamic shapes; see the table")
     TRACED[name](case)
 
 

@@ -12,6 +12,7 @@ This is the c-norm of a pair, hence convex in `base`: Newton from above is monot
 import torch
 from torch import Tensor
 
+from fewfold.maps.opaque import compiled, number, opaque
 from fewfold.maps.rows import eager, tracks_grad
 
 __all__ = ["steep", "steep_floor"]
@@ -59,6 +60,8 @@ def _smallest(values: Tensor, c: Tensor | float) -> Tensor:
 
     Found by dividing the sorted row, because the weight jumps too steeply for any slope to help.
     """
+    if compiled():
+        return _smallest_operator(values, number(c, values))
     levels, order = (c * values).clamp(min=-1).sort(-1, descending=True)
     first = torch.zeros_like(order[..., :1])  # in the support: the maximum always is
     last = torch.full_like(first, 1) * values.shape[-1]  # beyond it
@@ -77,8 +80,17 @@ def _smallest(values: Tensor, c: Tensor | float) -> Tensor:
     return order.gather(-1, first)
 
 
+def _smallest_of_rows(values: Tensor, c: Tensor) -> Tensor:
+    return _smallest(values, c)
+
+
+_smallest_operator = opaque(_smallest_of_rows, torch.int64)
+
+
 def _base(distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:
     """The probability of the smallest entry, on constants."""
+    if compiled():
+        return _base_operator(distance, inside, number(c, distance))
     quick = eager(distance)
     eps = torch.finfo(distance.dtype).eps
     ties = (inside & (distance == 0)).sum(-1, keepdim=True)
@@ -92,6 +104,13 @@ def _base(distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:
         if quick and bool((step <= eps * base).all()):
             break
     return base
+
+
+def _base_of_rows(distance: Tensor, inside: Tensor, c: Tensor) -> Tensor:
+    return _base(distance, inside, c)
+
+
+_base_operator = opaque(_base_of_rows)
 
 
 def _attach(base: Tensor, distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:

@@ -20,6 +20,7 @@ import math
 import torch
 from torch import Tensor
 
+from fewfold.maps.opaque import compiled, number, opaque
 from fewfold.maps.rows import eager, tracks_grad
 
 __all__ = [
@@ -147,6 +148,8 @@ def _shift(values: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
     monotone from t = 0; one exact step when c = 0.
     """
     values = values.detach()
+    if compiled():
+        return _shift_operator(values, number(c, values), number(r, values))
     c = c.detach() if isinstance(c, Tensor) else c
     r = r.detach() if isinstance(r, Tensor) else r
     quick = eager(values)
@@ -161,6 +164,13 @@ def _shift(values: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
         if quick and bool((miss.abs() <= enough).all()):
             break
     return shift
+
+
+def _shift_of_rows(values: Tensor, c: Tensor, r: Tensor) -> Tensor:
+    return _shift(values, c, r)
+
+
+_shift_operator = opaque(_shift_of_rows)
 
 
 def _attach(values: Tensor, shift: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
