@@ -3,9 +3,8 @@
 // The sum is piecewise linear and falls with t, so Newton inside a bracket ends exactly. The start is where the
 // k-th of n normal scores would be, which most rows resemble enough to need three or four looks.
 #pragma once
-#include "short.h"
 #include "stream.h"
-#include "table.h"
+#include "team.h"
 
 namespace fewfold {
 namespace FEWFOLD_ISA {
@@ -17,10 +16,11 @@ constexpr int MOST_STEPS = 100;  // each Newton step that fails halves the brack
 // Beyond this a threshold of type T is too coarse; everything is then measured from it, and solved once more.
 template <class T> constexpr double COARSE = sizeof(T) == 4 ? 8 : 1e6;
 
-// Where the threshold would be for normal scores: above it lies a share k/n. The logistic curve is close enough.
-inline double guess(double n, double k, double sum, double squares) {
-  const double mean = sum / n, spread = std::sqrt(squares / n - mean * mean);
-  return mean + spread * std::log((n - k) / k) / 1.702 - .5;
+// The point of a standard normal above which lies a share p of it (Abramowitz and Stegun 26.2.23).
+inline double quantile(double p) {
+  const double r = std::sqrt(-2 * std::log(p < .5 ? p : 1 - p));
+  const double z = r - (2.515517 + r * (.802853 + r * .010328)) / (1 + r * (1.432788 + r * (.189269 + r * .001308)));
+  return p < .5 ? z : -z;
 }
 
 // The threshold is t + d: d is the last step, kept apart because t may be a coarse number.
@@ -78,90 +78,171 @@ template <class T> void budget_row(const T *x, T *p, int64_t n, Budget<T> b) {
   });
 }
 
-// Rows that fit a slab, one per lane: the same iteration on all of them at once.
-template <class T> struct ShortBudget {
+// The sum of the clipped scores in three: of those inside, how many these are, and how many are above t.
+template <class T> struct Clipped {
   using V = Vec<T>;
-  static constexpr int WAYS = Slab<T>::WAYS;
-  V low, high, t, d, k;
-
-  void solve(const V *v, int64_t n, unsigned odd) {
-    const V zero = V::of(0), one = V::of(1), small = V::of(T(TINY<T>));
-    for (int i = 0; i < MOST_STEPS; ++i, t = t + d) {
-      V sum[WAYS] = {zero, zero, zero, zero}, free[WAYS] = {zero, zero, zero, zero}, full[WAYS] = {zero, zero, zero, zero};
-      for (int64_t j = 0; j < n; j += WAYS) {
-        for (int w = 0; w < WAYS; ++w) {
-          const V u = v[j + w] - t;
-          const typename V::Mask above = V::gt(u, zero), on = V::both(above, V::gt(one, u));
-          sum[w] = V::add_where(on, sum[w], u);
-          free[w] = V::add_where(on, free[w], one);
-          full[w] = V::add_where(above, full[w], one);
-        }
-      }
-      const V slope = ShortRows<T>::all(free), excess = ShortRows<T>::all(sum) + ((ShortRows<T>::all(full) - slope) - k);
-      low = V::pick(V::gt(zero, excess), low, t);
-      high = V::pick(V::gt(excess, zero), high, t);
-      const V jump = excess / V::max(slope, V::of(T(1e-30))), newton = t + jump, middle = low + (high - low) * V::of(T(.5));
-      const V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, middle);
-      const V far = V::max(V::max(t, zero - t), one) * small;
-      // A jump lost in the rounding of t is the end, on whichever side of the bracket it falls.
-      const typename V::Mask there = V::both(V::gt(far, jump), V::gt(jump, zero - far));
-      d = V::pick(there, jump, next - t);
-      const unsigned moving = ~V::bits(there);
-      if (!(moving & ~odd & ((1u << V::N) - 1))) return;
-    }
+  V sum = V::of(0), inside = V::of(0), above = V::of(0);
+  void add(V score, V t) {
+    const V zero = V::of(0), one = V::of(1), u = score - t;
+    const typename V::Mask up = V::gt(u, zero), on = V::both(up, V::gt(one, u));
+    sum = V::add_where(on, sum, u);
+    inside = V::add_where(on, inside, one);
+    above = V::add_where(up, above, one);
   }
+  void add(const Clipped &o) {
+    sum = sum + o.sum;
+    inside = inside + o.inside;
+    above = above + o.above;
+  }
+};
 
-  // Rows with a NaN, an infinite score, k out of range or a far threshold are returned as bits, to be done singly.
-  unsigned run(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
-    Slab<T> s;
-    s.load(x, rows, n, T(1), false);
-    T start[V::N], each[V::N];
-    V sum = V::of(0), squares = sum, bottom = s.at[0];
-    for (int64_t j = 0; j < n; ++j) {
-      sum = sum + s.at[j];
-      squares = V::fma(s.at[j], s.at[j], squares);
-      bottom = V::min(s.at[j], bottom);
-    }
-    T a[V::N], b[V::N];
-    sum.store(a);
-    squares.store(b);
+// What the start needs of a row.
+template <class T> struct Moments {
+  using V = Vec<T>;
+  V sum = V::of(0), squares = V::of(0), low = V::of(INF<T>), high = V::of(-INF<T>);
+  void add(V v) {
+    sum = sum + v;
+    squares = V::fma(v, v, squares);
+    low = V::min(v, low);
+    high = V::max(v, high);
+  }
+  void add(const Moments &o) {
+    sum = sum + o.sum;
+    squares = squares + o.squares;
+    low = V::min(o.low, low);
+    high = V::max(o.high, high);
+  }
+};
+
+// One row per lane: its k, a bracket, and the threshold t + d.
+template <class T> struct Budgets {
+  using V = Vec<T>;
+  V k, low, high, t, d = V::of(0);
+  unsigned odd;  // rows with a NaN, an infinite score, or k out of range: the caller treats them one by one
+
+  Budgets(const Moments<T> &m, int64_t n, const double *ks, bool per_row, int64_t rows) {
+    T each[V::N], point[V::N];
     for (int i = 0; i < V::N; ++i) {
       const double wanted = ks[per_row && i < rows ? i : 0];
       each[i] = static_cast<T>(wanted);
-      start[i] = static_cast<T>(guess(static_cast<double>(n), wanted, a[i], b[i]));
+      const bool fits = wanted > 0 && wanted < static_cast<double>(n);
+      point[i] = !fits ? T(0) : i == 0 || per_row ? static_cast<T>(quantile(wanted / static_cast<double>(n))) : point[0];
     }
     k = V::load(each);
-    low = bottom - V::of(1);
-    high = s.top;
-    t = V::load(start);
-    t = V::pick(V::both(V::gt(t, low), V::gt(high, t)), t, high - V::of(1));
-    const V far = V::of(T(COARSE<T>)), count = V::of(static_cast<T>(n));
-    const unsigned inside = V::bits(V::gt(bottom, V::of(-INF<T>))) & V::bits(V::gt(k, V::of(0))) &
-                            V::bits(V::gt(count, k));
-    if (!V::bits(V::gt(k, V::of(T(Slab<T>::PARTS / 2)))) && n >= 2 * Slab<T>::PARTS) {
-      // Few to choose: the maxima of the parts are a subset, whose threshold is a near and safe start.
-      solve(s.part, Slab<T>::PARTS, s.odd | ~inside);
-      low = t = V::max(low, t + d - V::of(T(1e-5)));
-      high = s.top;
-    }
-    solve(s.at, (n + WAYS - 1) / WAYS * WAYS, s.odd | ~inside);
-    const unsigned close = V::bits(V::gt(far, V::max(t, V::of(0) - t)));
-    T first[V::N], second[V::N];
-    t.store(first);
-    d.store(second);
-    for (int64_t i = 0; i < rows; ++i, x += n, p += n) {
-      const V t0 = V::of(first[i]), t1 = V::of(second[i]), zero = V::of(0), one = V::of(1);
-      for (int64_t j = 0; j < n; j += V::N) {
-        const int m = static_cast<int>(least<int64_t>(V::N, n - j));
-        const V v = m == V::N ? V::load(x + j) : V::load(x + j, m, -INF<T>);
-        const V u = V::min(V::max((v - t0) - t1, zero), one);
-        if (m == V::N) u.store(p + j);
-        else u.store(p + j, m);
-      }
-    }
-    return s.odd | (~(inside & close) & ((1u << V::N) - 1));
+    const V zero = V::of(0), by = V::of(T(1) / static_cast<T>(n)), mean = m.sum * by;
+    odd = ~(V::bits(V::gt(V::of(INF<T>), m.squares)) & V::bits(V::gt(k, zero)) &
+            V::bits(V::gt(V::of(static_cast<T>(n)), k)));
+    low = m.low - V::of(1);
+    high = m.high;
+    start(mean + V::sqrt(V::max(m.squares * by - mean * mean, zero)) * V::load(point) - V::of(T(.5)));
   }
+  void start(V at) { t = V::pick(V::both(V::gt(at, low), V::gt(high, at)), at, high - V::of(1)); }
+
+  // One Newton step from the sums at t, or a bisection if it leaves the bracket. Returns the lanes still on their way.
+  unsigned step(const Clipped<T> &s) {
+    const V zero = V::of(0), excess = s.sum + ((s.above - s.inside) - k);
+    low = V::pick(V::gt(zero, excess), low, t);
+    high = V::pick(V::gt(excess, zero), high, t);
+    const V jump = excess / V::max(s.inside, V::of(T(1e-30))), newton = t + jump;
+    const V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, low + (high - low) * V::of(T(.5)));
+    const V near = V::max(V::max(t, zero - t), V::of(1)) * V::of(T(TINY<T>));
+    // A jump lost in the rounding of t is the end, on whichever side of the bracket it falls.
+    const typename V::Mask there = V::both(V::gt(near, jump), V::gt(jump, zero - near));
+    d = V::pick(there, jump, next - t);
+    return ~V::bits(there);
+  }
+  void move() { t = t + d; }
+  // Thresholds that T holds too coarsely.
+  unsigned coarse() const { return ~V::bits(V::gt(V::of(T(COARSE<T>)), V::max(t, V::of(0) - t))); }
 };
+
+template <class T> void clip_row(const T *x, T *p, int64_t n, T t, T d) {
+  using V = Vec<T>;
+  const V first = V::of(t), second = V::of(d), zero = V::of(0), one = V::of(1);
+  sweep<T>(Ready<T>{x}, 0, n, [&](V v, int64_t i, int m) {
+    const V u = V::min(V::max((v - first) - second, zero), one);
+    if (m == V::N) u.store(p + i);
+    else u.store(p + i, m);
+  });
+}
+
+// Up to N short rows, laid side by side. Returns the odd ones, which are still to be done.
+template <class T> unsigned budget_short(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
+  using V = Vec<T>;
+  constexpr int WAYS = Slab<T>::WAYS;
+  Slab<T> s;
+  s.load(Block<T>(x, rows, n));
+  Moments<T> m, other;
+  int64_t j = 0;
+  for (; j + 2 <= n; j += 2) {
+    m.add(s.at[j]);
+    other.add(s.at[j + 1]);
+  }
+  if (j < n) m.add(s.at[j]);
+  m.add(other);
+  Budgets<T> a(m, n, ks, per_row, rows);
+  const unsigned todo = ~a.odd & ((1u << V::N) - 1);
+  auto look = [&](const V *v, int64_t k) {
+    Clipped<T> way[WAYS];
+    for (int64_t c = 0; c < k; c += WAYS)
+      for (int i = 0; i < WAYS; ++i) way[i].add(v[c + i], a.t);
+    way[0].add(way[1]);
+    way[2].add(way[3]);
+    way[0].add(way[2]);
+    return a.step(way[0]) & todo;
+  };
+  for (int i = 0; look(s.at, s.k) && i < MOST_STEPS; ++i) a.move();
+  T t[V::N], d[V::N];
+  a.t.store(t);
+  a.d.store(d);
+  for (int64_t r = 0; r < rows; ++r) clip_row(x + r * n, p + r * n, n, t[r], d[r]);
+  return a.odd | a.coarse();
+}
+
+// The same for rows of middling length, each read along itself.
+template <class T> unsigned budget_team(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
+  using V = Vec<T>;
+  constexpr int WAYS = 4;
+  Board<T, 4> board;
+  for (int64_t r = 0; r < rows; ++r) {
+    Moments<T> way[WAYS];
+    in_runs(x + r * n, n, T(0), [&](V v, int i, int64_t, int) { way[i].add(v); }, [] {});
+    way[0].add(way[1]);
+    way[2].add(way[3]);
+    way[0].add(way[2]);
+    board.note(r, {way[0].sum, way[0].squares, way[0].low, way[0].high});
+  }
+  Moments<T> m;
+  m.sum = board.sum(0);
+  m.squares = board.sum(1);
+  m.low = fold<T>(board.part[2], V::min);
+  m.high = fold<T>(board.part[3], V::max);
+  Budgets<T> a(m, n, ks, per_row, rows);
+  unsigned active = ~a.odd & ((1u << rows) - 1), odd = a.odd;
+  T t[V::N], d[V::N];
+  for (int looks = 0; active && looks < MOST_STEPS; ++looks) {
+    a.t.store(t);
+    each(active, [&](int r) {
+      const V at = V::of(t[r]);
+      Clipped<T> way[WAYS], all;
+      in_runs(x + r * n, n, -INF<T>, [&](V v, int i, int64_t, int) { way[i].add(v, at); }, [&] { gather(way, all); });
+      board.note(r, {all.sum, all.inside, all.above, V::of(0)});
+    });
+    Clipped<T> s;
+    s.sum = board.sum(0);
+    s.inside = board.sum(1);
+    s.above = board.sum(2);
+    unsigned moving = a.step(s);
+    if (looks == MOST_STEPS - 1) moving = 0;
+    a.d.store(d);
+    const unsigned there = active & ~moving;
+    odd |= there & a.coarse();
+    each(there, [&](int r) { clip_row(x + r * n, p + r * n, n, t[r], d[r]); });
+    active &= moving;
+    a.move();
+  }
+  return odd;
+}
 
 // Returns false at the first row with a NaN or a maximum so far from zero that adding one to it means nothing: those
 // are the caller's.
@@ -187,27 +268,27 @@ template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const 
     });
     const T high = top.top();
     if (nan || high > FARTHEST || (high < -FARTHEST && finite)) return false;
+    const double m = static_cast<double>(finite);
     if (k <= 0) {
       std::memset(out, 0, static_cast<size_t>(n) * sizeof(T));
-    } else if (k >= static_cast<double>(finite)) {
+    } else if (k >= m) {
       for (int64_t j = 0; j < n; ++j) out[j] = row[j] > -INF<T> ? T(1) : T(0);
     } else {
-      const double start = guess(static_cast<double>(finite), k, sum.sum(), squares.sum());
+      const double mean = sum.sum() / m, spread = std::sqrt(std::fmax(squares.sum() / m - mean * mean, 0));
+      const double start = mean + spread * quantile(k / m) - .5;
       budget_row(row, out, n, Budget<T>{k, static_cast<double>(bottom.bottom()) - 1, static_cast<double>(high), start});
     }
     return true;
   };
-  for (int64_t r = 0; r < rows;) {
-    if (n > SHORT) {
-      if (!one_row(r++)) return false;
-      continue;
+  for (int64_t r = 0, m; r < rows; r += m) {
+    m = n > MIDDLE ? 1 : least<int64_t>(V::N, rows - r);
+    unsigned odd = 1;
+    if (n <= MIDDLE) {
+      const auto work = n <= SHORT ? budget_short<T> : budget_team<T>;
+      odd = work(x + r * n, p + r * n, m, n, ks + (per_row ? r : 0), per_row) & ((1u << m) - 1);
     }
-    const int64_t m = least<int64_t>(V::N, rows - r);
-    ShortBudget<T> slab;
-    unsigned odd = slab.run(x + r * n, p + r * n, m, n, ks + (per_row ? r : 0), per_row) & ((1u << m) - 1);
     for (; odd; odd &= odd - 1)
       if (!one_row(r + __builtin_ctz(odd))) return false;
-    r += m;
   }
   return true;
 }

@@ -123,7 +123,7 @@ template <class T, int E, class S> inline Sums sums_at(S from, int64_t size, T t
 }
 
 // A root found from far away has lost digits to cancellation; it is the start of one more look instead.
-constexpr double FAR = 4;
+constexpr int FAR = 4;
 
 // sum u = 1: the mean of what is above t, until nothing more falls below (Michelot).
 template <class T, class S> double solve_linear(S from, int64_t n, const Curve<T> &c, double t, int steps) {

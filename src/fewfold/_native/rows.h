@@ -1,28 +1,10 @@
 // The maps, row by row: forward, backward, and the support without the row.
 #pragma once
 #include "budget.h"
-#include "short.h"
-#include "stream.h"
-#include "table.h"
+#include "pull.h"
 
 namespace fewfold {
 namespace FEWFOLD_ISA {
-
-// Scratch that lives as long as its thread: a fresh allocation of this size would fault its pages in every time.
-constexpr int TEAM = 4;  // rows that are worked on together
-template <class T> struct Scratch {
-  Stream<T> stream[TEAM];
-  Scratch() {
-    for (int i = 0; i < TEAM; ++i) stream[i].reserve(i == 0 ? CAPACITY + PIECE : PIECE);
-  }
-  ~Scratch() {
-    for (int i = 0; i < TEAM; ++i) stream[i].release();
-  }
-  static Stream<T> *get() {
-    static thread_local Scratch scratch;
-    return scratch.stream;
-  }
-};
 
 template <class T> inline Curve<T> curve_of(const Family &f, int64_t row) {
   const double alpha = f.alpha[f.per_row ? row : 0];
@@ -127,55 +109,35 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
 }
 
 template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
-  Stream<T> &s = Scratch<T>::get()[0];
+  Stream<T> &s = Scratch<T>::get();
   s.start();
   s.push(x, k, 0, c);
   return finish_row(s, x, p, k, c, kept, row);
 }
 
-// Rows of one piece, a few at a time: each waits for its own maximum, its bound and its candidates in turn, and the
-// others fill these waits.
-template <class T> bool middle_rows(const T *x, T *p, int64_t rows, int64_t k, const Family &f, int64_t first, Kept kept) {
-  Stream<T> *s = Scratch<T>::get();
-  Curve<T> c[TEAM];
-  for (int64_t i = 0; i < rows; ++i) {
-    c[i] = curve_of<T>(f, first + i);
-    for (int64_t j = 0; j < k; j += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + i * k + j, 1);
-    s[i].start();
-    s[i].look(x + i * k, k);
-  }
-  for (int64_t i = 0; i < rows; ++i) s[i].join(c[i], 1);
-  for (int64_t i = 0; i < rows; ++i) s[i].keep(x + i * k, k, 0);
+template <class T, int E>
+bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, Kept kept, int64_t first) {
+  uint64_t odd = k <= SHORT ? ShortRows<T, E>::run(x, p, rows, k, c) : Team<T, E>::run(x, p, rows, k, c);
   bool infinite = false;
-  for (int64_t i = 0; i < rows; ++i) infinite |= finish_row(s[i], x + i * k, p + i * k, k, c[i], kept, first + i);
+  for (odd &= (uint64_t{1} << rows) - 1; odd; odd &= odd - 1) {
+    const int64_t i = __builtin_ctzll(odd);
+    infinite |= long_row(x + i * k, p + i * k, k, c, kept, first + i);
+  }
   return infinite;
 }
 
 template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept) {
-  int64_t r = 0;
+  const int64_t most = k <= SHORT ? 2 * Vec<T>::N : k <= MIDDLE ? Vec<T>::N : 1;
   bool infinite = false;
-  while (r < rows) {
+  for (int64_t r = 0, n; r < rows; r += n) {
+    n = alike(f, r, rows, most);
     const T *from = x + r * k;
     T *to = p + r * k;
-    if (k > PIECE) {
-      infinite |= long_row(from, to, k, curve_of<T>(f, r), kept, r);
-      ++r;
-      continue;
-    }
-    if (k > SHORT) {
-      const int64_t n = least<int64_t>(TEAM, rows - r);
-      infinite |= middle_rows(from, to, n, k, f, r, kept);
-      r += n;
-      continue;
-    }
-    int64_t n = 1;
-    while (n < 2 * Vec<T>::N && r + n < rows && (!f.per_row || f.alpha[r + n] == f.alpha[r])) ++n;
-    uint64_t odd = ShortRows<T>::run(from, to, n, k, curve_of<T>(f, r)) & ((uint64_t{1} << n) - 1);
-    for (; odd; odd &= odd - 1) {
-      const int64_t i = __builtin_ctzll(odd);
-      infinite |= middle_rows(from + i * k, to + i * k, 1, k, f, r + i, kept);
-    }
-    r += n;
+    const Curve<T> c = curve_of<T>(f, r);
+    if (k > MIDDLE) infinite |= long_row(from, to, k, c, kept, r);
+    else if (c.e == 1) infinite |= rows_of<T, 1>(from, to, n, k, c, kept, r);
+    else if (c.e == 2) infinite |= rows_of<T, 2>(from, to, n, k, c, kept, r);
+    else infinite |= rows_of<T, 0>(from, to, n, k, c, kept, r);
   }
   return infinite;
 }
@@ -208,7 +170,7 @@ template <class T> void append_dense(Ragged<T> &out, const T *p, int64_t k) {
 }
 
 template <class T> void support(const T *x, int64_t rows, int64_t k, const Family &f, Ragged<T> &out, int64_t *count) {
-  Stream<T> &s = Scratch<T>::get()[0];
+  Stream<T> &s = Scratch<T>::get();
   T *dense = nullptr;
   for (int64_t r = 0; r < rows; ++r, x += k) {
     const Curve<T> c = curve_of<T>(f, r);
@@ -226,135 +188,6 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
     count[r] = out.n - before;
   }
   std::free(dense);
-}
-
-// ---- backward ------------------------------------------------------------------------------------------------------
-
-// What the Jacobian-vector product needs of a row: s = p^(2 - alpha) on the support.
-//   entmax:  s (g - <s, g> / sum s)
-//   normmax: c (w - p sum w), w = s (g - <p, g>), c = norm^(alpha - 1) / (alpha - 1), norm^alpha = sum p^alpha
-template <class T> struct Pull {
-  T q;
-  bool norm;
-  double alpha;
-  double ss = 0, sg = 0, pg = 0, pa = 0;
-  Vec<T> shift, rest, factor;
-  Pull(const Family &f, int64_t row) : norm(f.norm), alpha(f.alpha[f.per_row ? row : 0]) {
-    q = static_cast<T>(2 - alpha);
-  }
-  Vec<T> slope(Vec<T> p, typename Vec<T>::Mask on) const {
-    if (q == 0) return Vec<T>::keep(on, Vec<T>::of(1));
-    if (q == T(.5)) return Vec<T>::sqrt(p);
-    return power(p, q);
-  }
-  void look(Vec<T> p, Vec<T> g, typename Vec<T>::Mask on, Vec<T> (&part)[4]) const {
-    using V = Vec<T>;
-    const V s = slope(p, on);
-    part[0] = part[0] + s;
-    part[1] = V::fma(s, g, part[1]);
-    if (norm) {
-      part[2] = V::fma(p, g, part[2]);
-      part[3] = part[3] + V::keep(on, p * p / V::pick(on, s, V::of(1)));
-    }
-  }
-  void add(const Vec<T> (&part)[4]) {
-    ss += part[0].sum();
-    sg += part[1].sum();
-    if (norm) {
-      pg += part[2].sum();
-      pa += part[3].sum();
-    }
-  }
-  void ready() {
-    using V = Vec<T>;
-    shift = V::of(static_cast<T>(norm ? pg : ss > 0 ? sg / ss : 0));
-    rest = V::of(static_cast<T>(sg - pg * ss));
-    factor = V::of(static_cast<T>(norm ? std::pow(pa, (alpha - 1) / alpha) / (alpha - 1) : 1));
-  }
-  Vec<T> out(Vec<T> p, Vec<T> g, typename Vec<T>::Mask on) const {
-    const Vec<T> w = slope(p, on) * (g - shift);
-    return norm ? (w - p * rest) * factor : w;
-  }
-};
-
-template <class T> void backward_dense(const T *p, const T *g, T *out, int64_t k, Pull<T> pull) {
-  using V = Vec<T>;
-  const V zero = V::of(0);
-  auto load_g = [&](int64_t i, int n) { return n == V::N ? V::load(g + i) : V::load(g + i, n, T(0)); };
-  for (int64_t b = 0; b < k; b += RUN * V::N) {
-    V part[4] = {zero, zero, zero, zero};
-    sweep<T>(Ready<T>{p}, b, least(b + RUN * V::N, k), [&](V v, int64_t i, int n) {
-      const typename V::Mask on = V::gt(v, zero);
-      pull.look(V::keep(on, v), V::keep(on, load_g(i, n)), on, part);
-    });
-    pull.add(part);
-  }
-  pull.ready();
-  sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t i, int n) {
-    const typename V::Mask on = V::gt(v, zero);
-    const V r = V::keep(on, pull.out(V::keep(on, v), load_g(i, n), on));
-    if (n == V::N) r.store(out + i);
-    else r.store(out + i, n);
-  });
-}
-
-// The same from the indices of the support: the row itself is only zero-filled.
-template <class T>
-void backward_kept(const T *p, const T *g, T *out, int64_t k, Pull<T> pull, const int32_t *index, int64_t n) {
-  using V = Vec<T>;
-  constexpr int N = V::N;
-  const V zero = V::of(0);
-  fill(out, k, T(0));
-  V part[4] = {zero, zero, zero, zero}, v = zero, gv = zero;
-  auto gather = [&](int64_t i) {
-    const int m = static_cast<int>(least<int64_t>(N, n - i));
-    v = V::gather(p, index + i, m);
-    gv = V::gather(g, index + i, m);
-  };
-  for (int64_t i = 0; i < n; i += N) {
-    gather(i);
-    pull.look(v, gv, V::gt(v, zero), part);
-  }
-  pull.add(part);
-  pull.ready();
-  for (int64_t i = 0; i < n; i += N) {
-    if (n > N) gather(i);
-    T r[N];
-    pull.out(v, gv, V::gt(v, zero)).store(r);
-    for (int j = 0; j < N && i + j < n; ++j) out[index[i + j]] = r[j];
-  }
-}
-
-// The indices of the non-zeros; -1 if they are so many that reading the row is better.
-template <class T> int64_t find_support(const T *p, int64_t k, int32_t *index) {
-  using V = Vec<T>;
-  const int64_t most = least<int64_t>(k / 4, CAPACITY);
-  int64_t n = 0;
-  for (int64_t b = 0; b < k; b += PIECE) {
-    int32_t *to = index + n;
-    sweep<T>(Ready<T>{p}, b, least(b + PIECE, k), [&](V v, int64_t i, int) {
-      const typename V::Mask on = V::gt(v, V::of(0));
-      V::pack_index(to, on, static_cast<int32_t>(i));
-      to += V::count(on);
-    });
-    n = to - index;
-    if (n > most) return -1;
-  }
-  return n;
-}
-
-template <class T>
-void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, Kept kept) {
-  int32_t *scratch = Scratch<T>::get()->index;
-  Pull<T> pull(f, 0);
-  for (int64_t r = 0; r < rows; ++r, p += k, g += k, out += k) {
-    if (f.per_row) pull = Pull<T>(f, r);
-    const bool known = kept.count && kept.count[r] >= 0;
-    const int32_t *index = known ? kept.index + r * kept.room : scratch;
-    const int64_t n = k <= SHORT ? -1 : known ? kept.count[r] : find_support(p, k, scratch);
-    if (n >= 0) backward_kept(p, g, out, k, pull, index, n);
-    else backward_dense(p, g, out, k, pull);
-  }
 }
 
 // ---- scores that come in chunks of columns --------------------------------------------------------------------------

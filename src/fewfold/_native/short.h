@@ -1,253 +1,359 @@
-// Short rows: N rows at a time, one per SIMD lane, so that nothing is ever summed across lanes.
+// Rows side by side, one per SIMD lane, so that nothing is ever summed across lanes.
 #pragma once
 #include "curve.h"
 
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-constexpr int64_t SHORT = 64;  // rows up to this length
+constexpr int64_t SHORT = 64;  // rows up to this length are laid side by side as a whole
 
-// Entry i of N rows, as one vector, for i < N. `row(i)` is where row i starts.
-template <class T, class F> inline void transpose(F row, Vec<T> (&out)[Vec<T>::N]) {
+// Columns 0 to 3 of N rows that lie `stride` apart, each column as one vector.
+template <class T> inline void columns(const T *x, int64_t stride, Vec<T> (&out)[4]) {
   constexpr int N = Vec<T>::N;
-  T a[N][N];
+  T a[4][N];
   for (int i = 0; i < N; ++i)
-    for (int j = 0; j < N; ++j) a[j][i] = row(i)[j];
-  for (int i = 0; i < N; ++i) out[i] = Vec<T>::load(a[i]);
+    for (int j = 0; j < 4; ++j) a[j][i] = x[i * stride + j];
+  for (int j = 0; j < 4; ++j) out[j] = Vec<T>::load(a[j]);
 }
 
 #if defined(FEWFOLD_AVX512)
-template <class F> inline void transpose(F row, Vec<float> (&out)[16]) {
-  __m512 a[16], b[16];
-  // a[4i + j]: quarter i of rows j, j+4, j+8, j+12. Inserting from memory spares the one port that shuffles.
-  for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      __m512 q = _mm512_castps128_ps512(_mm_loadu_ps(row(j) + 4 * i));
-      q = _mm512_insertf32x4(q, _mm_loadu_ps(row(j + 4) + 4 * i), 1);
-      q = _mm512_insertf32x4(q, _mm_loadu_ps(row(j + 8) + 4 * i), 2);
-      a[4 * i + j] = _mm512_insertf32x4(q, _mm_loadu_ps(row(j + 12) + 4 * i), 3);
-    }
+template <> inline void columns(const float *x, int64_t stride, Vec<float> (&out)[4]) {
+  __m512 a[4], b[4];
+  // a[j]: rows j, j+4, j+8, j+12. Inserting from memory spares the one port that shuffles.
+  for (int j = 0; j < 4; ++j) {
+    a[j] = _mm512_castps128_ps512(_mm_loadu_ps(x + j * stride));
+    a[j] = _mm512_insertf32x4(a[j], _mm_loadu_ps(x + (j + 4) * stride), 1);
+    a[j] = _mm512_insertf32x4(a[j], _mm_loadu_ps(x + (j + 8) * stride), 2);
+    a[j] = _mm512_insertf32x4(a[j], _mm_loadu_ps(x + (j + 12) * stride), 3);
   }
-  for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  for (int j = 0; j < 4; j += 2) {
+    b[j] = _mm512_unpacklo_ps(a[j], a[j + 1]);
+    b[j + 1] = _mm512_unpackhi_ps(a[j], a[j + 1]);
   }
-  for (int i = 0; i < 16; i += 4) {
-    for (int j = 0; j < 2; ++j) {
-      const __m512d x = _mm512_castps_pd(b[i + j]), y = _mm512_castps_pd(b[i + j + 2]);
-      out[i + 2 * j].v = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
-      out[i + 2 * j + 1].v = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-    }
+  for (int j = 0; j < 2; ++j) {
+    const __m512d low = _mm512_castps_pd(b[j]), high = _mm512_castps_pd(b[j + 2]);
+    out[2 * j].v = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+    out[2 * j + 1].v = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
   }
 }
 #elif defined(FEWFOLD_AVX2)
-template <class F> inline void transpose(F row, Vec<float> (&out)[8]) {
-  __m256 a[8], b[8];
-  for (int i = 0; i < 2; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      const __m256 q = _mm256_castps128_ps256(_mm_loadu_ps(row(j) + 4 * i));
-      a[4 * i + j] = _mm256_insertf128_ps(q, _mm_loadu_ps(row(j + 4) + 4 * i), 1);
-    }
+template <> inline void columns(const float *x, int64_t stride, Vec<float> (&out)[4]) {
+  __m256 a[4], b[4];
+  for (int j = 0; j < 4; ++j)
+    a[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + j * stride)),
+                                _mm_loadu_ps(x + (j + 4) * stride), 1);
+  for (int j = 0; j < 4; j += 2) {
+    b[j] = _mm256_unpacklo_ps(a[j], a[j + 1]);
+    b[j + 1] = _mm256_unpackhi_ps(a[j], a[j + 1]);
   }
-  for (int i = 0; i < 8; i += 2) {
-    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int j = 0; j < 2; ++j) {
-      out[i + 2 * j].v = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
-      out[i + 2 * j + 1].v = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
-    }
+  for (int j = 0; j < 2; ++j) {
+    out[2 * j].v = _mm256_shuffle_ps(b[j], b[j + 2], 0x44);
+    out[2 * j + 1].v = _mm256_shuffle_ps(b[j], b[j + 2], 0xee);
   }
 }
 #endif
 
-// N rows of length k, side by side: at[j] holds entry j of every row, if `centred` less that row's maximum, times scale.
-template <class T> struct Slab {
-  using V = Vec<T>;
-  static constexpr int N = V::N, PARTS = 8;
-  V at[SHORT + N];
-  V part[PARTS];  // maxima of eighths of the row: a subset, so a first guess at the threshold costs little
-  V top;
-  unsigned odd;  // rows with a NaN or an infinite maximum: the caller treats them one by one
+template <class T> inline Vec<T> plus(Vec<T> a, Vec<T> b) { return a + b; }
 
-  void load(const T *x, int64_t rows, int64_t k, T scale, bool centred = true) {
-    const V none = V::of(-INF<T>);
-    V block[N];
-    T rest[N][N];
-    unsigned nan = 0;
-    for (int i = 0; i < PARTS; ++i) part[i] = none;
-    for (int64_t c = 0; c < k; c += N) {
-      if (k - c >= N) {
-        transpose([&](int i) { return x + (i < rows ? i : rows - 1) * k + c; }, block);
-      } else {
-        for (int i = 0; i < N; ++i)
-          V::load(x + (i < rows ? i : rows - 1) * k + c, static_cast<int>(k - c), -INF<T>).store(rest[i]);
-        transpose([&](int i) { return rest[i]; }, block);
-      }
-      for (int j = 0; j < N; j += 2) {
-        nan |= V::bits(V::nan(block[j], block[j + 1]));
-        part[j % PARTS] = V::max(block[j], part[j % PARTS]);
-        part[(j + 1) % PARTS] = V::max(block[j + 1], part[(j + 1) % PARTS]);
-        at[c + j] = block[j];
-        at[c + j + 1] = block[j + 1];
-      }
-    }
-    top = V::max(V::max(V::max(part[0], part[1]), V::max(part[2], part[3])),
-                 V::max(V::max(part[4], part[5]), V::max(part[6], part[7])));
-    const unsigned high = V::bits(V::gt(V::of(INF<T>), top)), low = V::bits(V::gt(top, none));
-    odd = nan | (~(high & low) & ((1u << N) - 1));
-    for (int64_t j = k; j % WAYS; ++j) at[j] = none;
-    if (!centred) return;
-    const V by = V::of(scale);
-    for (int i = 0; i < PARTS; ++i) part[i] = (part[i] - top) * by;
-    if (scale == 1)
-      for (int64_t j = 0; j < k; ++j) at[j] = at[j] - top;
-    else
-      for (int64_t j = 0; j < k; ++j) at[j] = (at[j] - top) * by;
+// N vectors, each folded into one number: lane i is that of vector i.
+template <class T, class F> inline Vec<T> fold(const T (*part)[Vec<T>::N], F both) {
+  Vec<T> out{}, v[4];
+  for (int c = 0; c < Vec<T>::N; c += 4) {
+    columns(part[0] + c, Vec<T>::N, v);
+    const Vec<T> four = both(both(v[0], v[1]), both(v[2], v[3]));
+    out = c == 0 ? four : both(out, four);
   }
-  static constexpr int WAYS = 4;  // independent sums: one alone would wait for its own latency
+  return out;
+}
+
+constexpr int EIGHT = 8;  // columns are taken by eights
+
+// N rows of length k <= SHORT, copied if they are fewer or their length is not a multiple of eight: then rows are
+// repeated and filled up with -inf.
+template <class T> struct Block {
+  static constexpr int N = Vec<T>::N;
+  const T *x;
+  int64_t k;
+  T copy[N * SHORT];
+  Block(const T *from, int64_t rows, int64_t size) : x(from), k((size + EIGHT - 1) / EIGHT * EIGHT) {
+    if (rows >= N && size == k) return;
+    x = copy;
+    for (int64_t i = 0; i < N; ++i) {
+      const T *row = from + (i < rows ? i : 0) * size;
+      for (int64_t j = 0; j < k; ++j) copy[i * k + j] = j < size ? row[j] : -INF<T>;
+    }
+  }
+  Block(const Block &) = delete;
+  Block &operator=(const Block &) = delete;
+  void columns_from(int64_t c, Vec<T> (&w)[EIGHT]) const {
+    Vec<T> half[4];
+    for (int h = 0; h < EIGHT; h += 4) {
+      columns(x + c + h, k, half);
+      for (int j = 0; j < 4; ++j) w[h + j] = half[j];
+    }
+  }
 };
 
-// One threshold per lane. `t + d` is the answer, d the last, tiny step: kept apart it spares the rounding of t.
-template <class T> struct ShortRows {
+// The rows of a block side by side: at[j] holds entry j of every row. NaNs are left to whoever sums.
+template <class T> struct Slab {
+  using V = Vec<T>;
+  static constexpr int WAYS = 4;  // independent sums: one alone would wait for its own latency
+  V at[SHORT];
+  V part[EIGHT];  // maxima of eighths of the row: a subset, so a first guess at the threshold costs little
+  V top;
+  int64_t k;
+
+  void load(const Block<T> &b) {
+    V high[EIGHT], w[EIGHT];  // locals: the compiler keeps them in registers
+    for (int i = 0; i < EIGHT; ++i) high[i] = V::of(-INF<T>);
+    k = b.k;
+    for (int64_t c = 0; c < k; c += EIGHT) {
+      b.columns_from(c, w);
+      for (int j = 0; j < EIGHT; ++j) {
+        high[j] = V::max(w[j], high[j]);
+        at[c + j] = w[j];
+      }
+    }
+    for (int i = 0; i < EIGHT; ++i) part[i] = high[i];
+    top = V::max(V::max(V::max(high[0], high[1]), V::max(high[2], high[3])),
+                 V::max(V::max(high[4], high[5]), V::max(high[6], high[7])));
+  }
+};
+
+// What a step sums, of the excess u of each score over t.  E = 1: how many, and u, and the least.  E = 2: u and u^2.
+// E = 0: u^(e-1) and u^e, where u is scaled. A NaN among the scores ends in the second sum.
+template <class T, int E> struct Step {
+  using V = Vec<T>;
+  V first = V::of(0), second = V::of(0), lowest = V::of(INF<T>);
+  void add(V score, V t, const Curve<T> &c) {
+    const V zero = V::of(0), u = score - t;
+    if (E == 1) {
+      const typename V::Mask on = V::over(u, zero);
+      first = V::add_where(on, first, V::of(1));
+      second = V::add_where(on, second, u);
+      lowest = V::min_where(on, lowest, u);
+      return;
+    }
+    const V w = E == 2 ? V::max(zero, u) : V::max(zero, u) * V::of(c.scale);
+    const V r = E == 2 ? w : raise(w, c.e - 1);
+    first = first + r;
+    second = V::fma(r, w, second);
+  }
+  void add(const Step &o) {
+    first = first + o.first;
+    second = second + o.second;
+    if (E == 1) lowest = V::min(lowest, o.lowest);
+  }
+};
+
+// One threshold per lane, in the units of the scores. It is t + d: d is the last, tiny step, and kept apart it spares
+// the rounding of t. Every t after the first is at or left of the root.
+template <class T> struct Thresholds {
   using V = Vec<T>;
   static constexpr int WAYS = Slab<T>::WAYS;
-  V t, d, before;
-  int looks = 0;
+  static constexpr T HAIR = sizeof(T) == 4 ? T(1.3e-7) : T(2.3e-16);
+  V t, d, lowest;
+  unsigned odd;  // lanes with a NaN, an infinite or a far maximum: the caller treats them one by one
 
-  static V all(const V (&s)[WAYS]) { return (s[0] + s[1]) + (s[2] + s[3]); }
-
-  V linear_step(const V *v, int64_t k) {
-    const V zero = V::of(0), one = V::of(1);
-    V s[WAYS] = {zero, zero, zero, zero}, n[WAYS] = {zero, zero, zero, zero};
-    for (int64_t j = 0; j < k; j += WAYS) {
-      for (int i = 0; i < WAYS; ++i) {
-        const V u = v[j + i] - t;
-        const typename V::Mask on = V::gt(u, zero);
-        n[i] = V::add_where(on, n[i], one);
-        s[i] = V::add_where(on, s[i], u);
-      }
-    }
-    const V count = all(n);
-    d = (all(s) - one) / count;
-    return count;
+  template <int E> void start(V top, V at) {
+    // Where t is coarse a step along a curve ends beside the root; along a line it does not.
+    const V far = V::of(sizeof(T) == 4 ? T(E == 1 ? 4e6 : 256) : T(E == 1 ? 1e15 : 1e5));
+    odd = ~(V::bits(V::gt(far, top)) & V::bits(V::gt(top, V::of(0) - far)));
+    t = left_of(top + at);
+    d = at - (t - top);
+    lowest = V::of(0);
   }
-
-  void square_step(const V *v, int64_t k) {
-    const V zero = V::of(0);
-    V s1[WAYS] = {zero, zero, zero, zero}, s2[WAYS] = {zero, zero, zero, zero};
-    for (int64_t j = 0; j < k; j += WAYS) {
-      for (int i = 0; i < WAYS; ++i) {
-        const V w = V::max(v[j + i] - t, zero);
-        s1[i] = s1[i] + w;
-        s2[i] = V::fma(w, w, s2[i]);
-      }
+  // One Newton step on the norm, from its sums at t. Returns the lanes that are not there yet.
+  template <int E> unsigned step(const Step<T, E> &s, const Curve<T> &c) {
+    const V one = V::of(1);
+    if (E == 1) {  // exact, unless something lies between here and there
+      d = (s.second - one) / s.first;
+      lowest = V::keep(V::gt(V::of(FAR), s.second), s.lowest);  // from afar d has lost digits: look once more
+      return V::bits(V::gt(d, lowest));
     }
-    const V sum = all(s2), norm = V::sqrt(sum);
-    d = (sum - norm) / all(s1);
-  }
-
-  void convex_step(const V *v, int64_t k, const Curve<T> &c) {
-    const V zero = V::of(0), one = V::of(1);
-    const T lower = c.e - 1, inverse = 1 / c.e;
-    V s1[WAYS] = {zero, zero, zero, zero}, s2[WAYS] = {zero, zero, zero, zero};
-    for (int64_t j = 0; j < k; j += WAYS) {
-      for (int i = 0; i < WAYS; ++i) {
-        const V w = V::max(v[j + i] - t, zero), r = raise(w, lower);
-        s1[i] = s1[i] + r;
-        s2[i] = V::fma(r, w, s2[i]);
-      }
+    if (E == 2) {
+      d = (s.second - V::sqrt(s.second) * V::of(1 / c.scale)) / s.first;
+    } else {
+      // power() wants a base in [0, 1]; a sum below one (a first guess too far right) takes a step back.
+      const V big = V::max(one, s.second), norm = one / power(one / big, 1 / c.e);
+      const V back = (s.second - one) / V::of(c.e);
+      d = V::pick(V::gt(one, s.second), back, (norm - one) * big / norm) / (s.first * V::of(c.scale));
     }
-    // power() wants a base in [0, 1]; a sum below one (a first guess too far right) is left to the next step.
-    const V sum = all(s2), big = V::max(sum, one), norm = one / power(one / big, inverse);
-    const V back = (sum - one) / V::of(c.e);  // Newton on the sum: also a step to the left of the root
-    d = V::pick(V::gt(one, sum), back, (norm - one) * big / norm) / all(s1);
+    // The next step would be about d squared.
+    const V near = V::of((sizeof(T) == 4 ? T(1e-4) : T(1e-9)) / c.scale);
+    return V::bits(V::gt(d, near)) | V::bits(V::gt(V::of(0) - near, d));
   }
-
-  void begin(const Slab<T> &s, const Curve<T> &c) {
-    t = V::of(T(-.5));
+  static V left_of(V x) { return x - V::max(x, V::of(0) - x) * V::of(HAIR); }
+  template <int E> void move() {
+    const V next = left_of(t + d);
+    // Along a line: at least past the next entry, however coarse t is; lanes that are there stay there.
+    t = E == 1 ? V::pick(V::gt(d, lowest), V::max(next, t + lowest), t) : next;
+  }
+  template <int E> unsigned look(const V *v, int64_t k, const Curve<T> &c) {
+    Step<T, E> s[WAYS];
+    for (int64_t j = 0; j < k; j += WAYS)
+      for (int i = 0; i < WAYS; ++i) s[i].add(v[j + i], t, c);
+    s[0].add(s[1]);
+    s[2].add(s[3]);
+    s[0].add(s[2]);
+    return step(s[0], c) & ~odd & ((1u << V::N) - 1);
+  }
+  template <int E> void guess(const Slab<T> &s, const Curve<T> &c) {
+    start<E>(s.top, V::of(T(-.5) / c.scale));
     for (int i = 0; i < 2; ++i) {
-      step(s.part, Slab<T>::PARTS, c);
-      t = t + d;
+      look<E>(s.part, EIGHT, c);
+      move<E>();
     }
-    before = V::of(-1);
   }
-  // One step; true when the threshold is t + d.
-  bool advance(const Slab<T> &s, int64_t k, const Curve<T> &c) {
-    const V near = V::of(sizeof(T) == 4 ? T(1e-4) : T(1e-9)), minus = V::of(0) - near;
-    const V count = step(s.at, k, c);
-    // Nested sets of equal size are equal: then d is exact. Elsewhere the next step would be about d squared.
-    const unsigned moving = c.e == 1 ? V::bits(V::gt(before, count)) | V::bits(V::gt(count, before))
-                                     : V::bits(V::gt(d, near)) | V::bits(V::gt(minus, d));
-    if (!(moving & ~s.odd & ((1u << V::N) - 1)) || ++looks > 80) return true;
-    t = t + d;
-    before = count;
-    return false;
-  }
-  V step(const V *v, int64_t k, const Curve<T> &c) {
-    if (c.e == 1) return linear_step(v, k);
-    if (c.e == 2) square_step(v, k);
-    else convex_step(v, k, c);
-    return d;
-  }
+  unsigned odd_rows() const { return (odd | V::bits(V::nan(d, d))) & ((1u << V::N) - 1); }
+};
 
-  // Back in rows, so that nothing needs to be transposed twice.
-  template <int Out> static void write(const T *x, T *p, int64_t k, const Curve<T> &c, T top, T t, T d) {
-    const V high = V::of(top), scale = V::of(c.scale), first = V::of(t), second = V::of(d), zero = V::of(0);
-    V w[SHORT / V::N + 1], sum = zero;
-    for (int64_t j = 0; j < k; j += V::N) {
-      const V v = k - j >= V::N ? V::load(x + j) : V::load(x + j, static_cast<int>(k - j), -INF<T>);
-      const V u = V::max(((Out == 1 ? v - high : (v - high) * scale) - first) - second, zero);
-      const V r = Out == 1 ? u : Out == 2 ? u * u : raise(u, c.out);
-      if (Out == 0) {
-        w[j / V::N] = r;
-        sum = sum + r;
-      } else if (k - j >= V::N) r.store(p + j);
-      else r.store(p + j, static_cast<int>(k - j));
-    }
-    if (Out != 0) return;
-    const V over = V::of(1 / sum.sum());
-    for (int64_t j = 0; j < k; j += V::N) {
-      if (k - j >= V::N) (w[j / V::N] * over).store(p + j);
-      else (w[j / V::N] * over).store(p + j, static_cast<int>(k - j));
+// The eight largest entries of N rows, one row per lane, sorted downwards.
+template <class T> struct Best {
+  using V = Vec<T>;
+  V v[EIGHT];
+  typename V::Mask numbers = V::all();  // the lanes that have met no NaN, of which a sort makes anything
+
+  static void order(V &a, V &b) {
+    const V high = V::max(a, b);
+    b = V::min(a, b);
+    a = high;
+  }
+  // A network of 19 exchanges, the fewest that sort eight; spelt out, or the compiler would keep w in memory.
+  static void sort(V (&w)[EIGHT]) {
+    order(w[0], w[2]), order(w[1], w[3]), order(w[4], w[6]), order(w[5], w[7]);
+    order(w[0], w[4]), order(w[1], w[5]), order(w[2], w[6]), order(w[3], w[7]);
+    order(w[0], w[1]), order(w[2], w[3]), order(w[4], w[5]), order(w[6], w[7]);
+    order(w[2], w[4]), order(w[3], w[5]);
+    order(w[1], w[4]), order(w[3], w[6]);
+    order(w[1], w[2]), order(w[3], w[4]), order(w[5], w[6]);
+  }
+  void check(const V (&w)[EIGHT]) {
+    for (int i = 0; i < EIGHT; i += 2) numbers = V::numbers(numbers, w[i], w[i + 1]);
+  }
+  void start(V (&w)[EIGHT]) {
+    check(w);
+    sort(w);
+    for (int i = 0; i < EIGHT; ++i) v[i] = w[i];
+  }
+  // Eight more columns: the better of opposite ends are the best eight, and fall then rise.
+  void take(V (&w)[EIGHT]) {
+    check(w);
+    sort(w);
+    for (int i = 0; i < EIGHT; ++i) v[i] = V::max(v[i], w[EIGHT - 1 - i]);
+    order(v[0], v[4]), order(v[1], v[5]), order(v[2], v[6]), order(v[3], v[7]);
+    order(v[0], v[2]), order(v[1], v[3]), order(v[4], v[6]), order(v[5], v[7]);
+    order(v[0], v[1]), order(v[2], v[3]), order(v[4], v[5]), order(v[6], v[7]);
+  }
+  explicit Best(const Block<T> &b) {
+    V w[EIGHT];
+    b.columns_from(0, w);
+    start(w);
+    for (int64_t c = EIGHT; c < b.k; c += EIGHT) {
+      b.columns_from(c, w);
+      take(w);
     }
   }
-
-  // Up to two slabs of rows, in step: while one waits for its sums the other computes. Returns the odd rows.
-  static uint64_t run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
-    Slab<T> s[2];
-    ShortRows a[2];
-    const int slabs = rows > V::N ? 2 : 1;
-    const int64_t padded = (k + WAYS - 1) / WAYS * WAYS;
-    for (int64_t j = 0; j < slabs * V::N * k; j += 64 / static_cast<int64_t>(sizeof(T))) {
-      __builtin_prefetch(x + slabs * V::N * k + j);
-      __builtin_prefetch(p + j, 1);
+  // The threshold of sum u = 1, less the maximum: no mean of the j largest, less 1/j, exceeds it, and one attains it.
+  V threshold() const {
+    V sum = V::of(-1), best = V::of(-1);
+    for (int j = 1; j < EIGHT; ++j) {
+      sum = sum + (v[j] - v[0]);
+      best = V::max(sum * V::of(T(1) / (j + 1)), best);
     }
-    for (int i = 0; i < slabs; ++i) s[i].load(x + i * V::N * k, least<int64_t>(V::N, rows - i * V::N), k, c.scale);
-    for (int i = 0; i < slabs; ++i) a[i].begin(s[i], c);
-    bool done[2] = {false, slabs == 1};
-    while (!(done[0] && done[1]))
+    return best;
+  }
+};
+
+constexpr int MOST_LOOKS = 80;
+
+// From the threshold t + d to a row of probabilities, `factor` being what is left to multiply with.
+template <class T, int E> void write_row(const T *x, T *p, int64_t k, const Curve<T> &c, T t, T d, T factor) {
+  using V = Vec<T>;
+  const V first = V::of(t), second = V::of(d), zero = V::of(0), by = V::of(factor);
+  auto answer = [&](V v) {
+    const V u = V::max((v - first) - second, zero);
+    if (E == 1) return u;
+    if (E == 2 && !c.normalise) return u * (u * by);
+    return raise(u * V::of(c.scale), c.out) * by;
+  };
+  int64_t j = 0;
+  for (; j + V::N <= k; j += V::N) answer(V::load(x + j)).store(p + j);
+  if (j < k) answer(V::load(x + j, static_cast<int>(k - j), -INF<T>)).store(p + j, static_cast<int>(k - j));
+}
+
+// Rows of at most SHORT entries, N at a time.
+template <class T, int E> struct ShortRows {
+  using V = Vec<T>;
+
+  static V factors(const Slab<T> &s, const Thresholds<T> &a, const Curve<T> &c) {
+    if (!c.normalise) return V::of(c.scale * c.scale);
+    V sum[2] = {V::of(0), V::of(0)};
+    for (int64_t j = 0; j < s.k; j += 2)
       for (int i = 0; i < 2; ++i)
-        if (!done[i]) done[i] = a[i].advance(s[i], padded, c);
+        sum[i] = sum[i] + raise(V::max((s.at[j + i] - a.t) - a.d, V::of(0)) * V::of(c.scale), c.out);
+    return V::of(1) / (sum[0] + sum[1]);
+  }
+  static void write_all(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {
+    T t[V::N], d[V::N], by[V::N];
+    a.t.store(t);
+    a.d.store(d);
+    factor.store(by);
+    for (int64_t r = 0; r < rows; ++r) write_row<T, E>(x + r * k, p + r * k, k, c, t[r], d[r], by[r]);
+  }
+
+  // Sum u = 1: where eight entries hold the support, sorting them gives the threshold at once.
+  static unsigned by_sorting(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
+    const Block<T> block(x, rows, k);
+    const Best<T> best(block);
+    const V at = best.threshold();
+    Thresholds<T> a;
+    a.template start<E>(best.v[0], at);
+    a.odd |= ~V::bits(best.numbers);
+    if (V::bits(V::gt(best.v[EIGHT - 1] - best.v[0], at)) & ~a.odd) {
+      Slab<T> s;
+      s.load(block);
+      for (int looks = 0; a.template look<E>(s.at, s.k, c) && looks < MOST_LOOKS; ++looks) a.template move<E>();
+    }
+    write_all(x, p, rows, k, c, a, V::of(1));
+    return a.odd_rows();
+  }
+
+  // Newton steps, one or two slabs in step: while one waits for its sums the other computes.
+  static uint64_t by_looking(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
+    Slab<T> s[2];
+    Thresholds<T> a[2];
+    const int slabs = rows > V::N ? 2 : 1;
+    for (int i = 0; i < slabs; ++i) s[i].load(Block<T>(x + i * V::N * k, rows - i * V::N, k));
+    for (int i = 0; i < slabs; ++i) a[i].template guess<E>(s[i], c);
+    bool moving[2] = {true, slabs == 2};
+    for (int looks = 0; (moving[0] || moving[1]) && looks < MOST_LOOKS; ++looks) {
+      for (int i = 0; i < 2; ++i) {
+        if (!moving[i]) continue;
+        if (looks) a[i].template move<E>();
+        moving[i] = a[i].template look<E>(s[i].at, s[i].k, c) != 0;
+      }
+    }
     uint64_t odd = 0;
     for (int i = 0; i < slabs; ++i) {
-      a[i].write_all(s[i], x + i * V::N * k, p + i * V::N * k, least<int64_t>(V::N, rows - i * V::N), k, c);
-      odd |= static_cast<uint64_t>(s[i].odd) << (i * V::N);
+      const int64_t first = i * V::N;
+      write_all(x + first * k, p + first * k, least<int64_t>(V::N, rows - first), k, c, a[i], factors(s[i], a[i], c));
+      odd |= static_cast<uint64_t>(a[i].odd_rows()) << first;
     }
     return odd;
   }
 
-  void write_all(const Slab<T> &s, const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) const {
-    T top[V::N], first[V::N], second[V::N];
-    s.top.store(top);
-    t.store(first);
-    d.store(second);
-    for (int64_t i = 0; i < rows; ++i, x += k, p += k) {
-      if (c.normalise) write<0>(x, p, k, c, top[i], first[i], second[i]);
-      else if (c.e == 1) write<1>(x, p, k, c, top[i], first[i], second[i]);
-      else write<2>(x, p, k, c, top[i], first[i], second[i]);
+  // Up to 2 N rows. Returns the odd ones, which are still to be done.
+  static uint64_t run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
+    for (int64_t j = 0; j < rows * k; j += 64 / static_cast<int64_t>(sizeof(T))) {
+      __builtin_prefetch(x + rows * k + j);
+      __builtin_prefetch(p + j, 1);
     }
+    if (E != 1) return by_looking(x, p, rows, k, c);
+    uint64_t odd = 0;
+    for (int64_t r = 0; r < rows; r += V::N)
+      odd |= static_cast<uint64_t>(by_sorting(x + r * k, p + r * k, least<int64_t>(V::N, rows - r), k, c)) << r;
+    return odd;
   }
 };
 

@@ -15,7 +15,9 @@ namespace FEWFOLD_ISA {
 
 template <class T> constexpr T INF = static_cast<T>(__builtin_huge_val());
 
-// Vec<T>: N numbers. `Bits` is a plain bit mask, lane i at bit i.
+// Vec<T>: N numbers; `bits` makes a plain bit mask, lane i at bit i. `over` is "greater, or a NaN is involved", and
+// max and min return their second argument if a NaN is involved: with these a NaN is lost or kept as one wishes.
+// `numbers` are the lanes of m where neither is a NaN.
 template <class T> struct Vec;
 
 #if defined(FEWFOLD_AVX512)
@@ -44,6 +46,9 @@ template <> struct Vec<float> {
   static Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+  static Mask over(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_NLE_UQ); }
+  static Mask all() { return static_cast<Mask>(~0); }
+  static Mask numbers(Mask m, Vec a, Vec b) { return _mm512_mask_cmp_ps_mask(m, a.v, b.v, _CMP_ORD_Q); }
   static Mask nan(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
   static Vec keep(Mask m, Vec a) { return {_mm512_maskz_mov_ps(m, a.v)}; }
   static Vec add_where(Mask m, Vec a, Vec b) { return {_mm512_mask_add_ps(a.v, m, a.v, b.v)}; }
@@ -93,6 +98,9 @@ template <> struct Vec<double> {
   static Vec min(Vec a, Vec b) { return {_mm512_min_pd(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm512_sqrt_pd(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_GT_OQ); }
+  static Mask over(Vec a, Vec b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_NLE_UQ); }
+  static Mask all() { return static_cast<Mask>(~0); }
+  static Mask numbers(Mask m, Vec a, Vec b) { return _mm512_mask_cmp_pd_mask(m, a.v, b.v, _CMP_ORD_Q); }
   static Mask nan(Vec a, Vec b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_UNORD_Q); }
   static Vec keep(Mask m, Vec a) { return {_mm512_maskz_mov_pd(m, a.v)}; }
   static Vec add_where(Mask m, Vec a, Vec b) { return {_mm512_mask_add_pd(a.v, m, a.v, b.v)}; }
@@ -158,6 +166,9 @@ template <> struct Vec<float> {
   static Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ); }
+  static Mask over(Vec a, Vec b) { return _mm256_cmp_ps(a.v, b.v, _CMP_NLE_UQ); }
+  static Mask all() { return _mm256_castsi256_ps(_mm256_set1_epi32(-1)); }
+  static Mask numbers(Mask m, Vec a, Vec b) { return _mm256_and_ps(m, _mm256_cmp_ps(a.v, b.v, _CMP_ORD_Q)); }
   static Mask nan(Vec a, Vec b) { return _mm256_cmp_ps(a.v, b.v, _CMP_UNORD_Q); }
   static Vec keep(Mask m, Vec a) { return {_mm256_and_ps(m, a.v)}; }
   static Vec add_where(Mask m, Vec a, Vec b) { return a + keep(m, b); }
@@ -226,6 +237,9 @@ template <> struct Vec<double> {
   static Vec min(Vec a, Vec b) { return {_mm256_min_pd(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm256_sqrt_pd(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm256_cmp_pd(a.v, b.v, _CMP_GT_OQ); }
+  static Mask over(Vec a, Vec b) { return _mm256_cmp_pd(a.v, b.v, _CMP_NLE_UQ); }
+  static Mask all() { return _mm256_castsi256_pd(_mm256_set1_epi32(-1)); }
+  static Mask numbers(Mask m, Vec a, Vec b) { return _mm256_and_pd(m, _mm256_cmp_pd(a.v, b.v, _CMP_ORD_Q)); }
   static Mask nan(Vec a, Vec b) { return _mm256_cmp_pd(a.v, b.v, _CMP_UNORD_Q); }
   static Vec keep(Mask m, Vec a) { return {_mm256_and_pd(m, a.v)}; }
   static Vec add_where(Mask m, Vec a, Vec b) { return a + keep(m, b); }
@@ -291,6 +305,13 @@ template <class T> struct Vec {
     for (int i = 0; i < N; ++i) m |= static_cast<Mask>(a.v[i] > b.v[i]) << i;
     return m;
   }
+  static Mask over(Vec a, Vec b) {
+    Mask m = 0;
+    for (int i = 0; i < N; ++i) m |= static_cast<Mask>(!(a.v[i] <= b.v[i])) << i;
+    return m;
+  }
+  static Mask all() { return (1u << N) - 1; }
+  static Mask numbers(Mask m, Vec a, Vec b) { return m & ~nan(a, b); }
   static Mask nan(Vec a, Vec b) {
     Mask m = 0;
     for (int i = 0; i < N; ++i) m |= static_cast<Mask>(a.v[i] != a.v[i] || b.v[i] != b.v[i]) << i;

@@ -186,5 +186,16 @@ template <class T> struct Stream {
   }
 };
 
+// Scratch that lives as long as its thread: a fresh allocation of this size would fault its pages in every time.
+template <class T> struct Scratch {
+  Stream<T> stream;
+  Scratch() { stream.reserve(CAPACITY + PIECE); }
+  ~Scratch() { stream.release(); }
+  static Stream<T> &get() {
+    static thread_local Scratch scratch;
+    return scratch.stream;
+  }
+};
+
 }  // namespace FEWFOLD_ISA
 }  // namespace fewfold

@@ -73,7 +73,7 @@ def _forward(
     rows: Tensor, alpha: float | Tensor, norm: bool, keep: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
     """Probabilities; if asked for, where each long row has its support; if a score was +inf."""
-    probs = torch.empty_like(rows)
+    probs = rows.new_empty(rows.shape)
     size = rows.shape[-1]
     count = rows.numel() // size
     one, address, _each = row_numbers(alpha, rows)
@@ -133,7 +133,7 @@ def _backward(
     number: Tensor | None,
 ) -> Tensor:
     grad = grad.contiguous()
-    out = torch.empty_like(probs)
+    out = probs.new_empty(probs.shape)
     size = probs.shape[-1]
     one, address, _each = row_numbers(alpha, probs)
     places = (0, 0, 0)
@@ -239,7 +239,7 @@ def groups(name: str, rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor] |
     size = rows.shape[-1]
     each = strength.to(rows.dtype).expand(*rows.shape[:-1], 1).contiguous()
     group = torch.empty(rows.shape, dtype=torch.int64)
-    pull = torch.empty_like(rows)
+    pull = rows.new_empty(rows.shape)
     run = kernel(name, rows.dtype)
     run(
         rows.data_ptr(), group.data_ptr(), pull.data_ptr(), rows.numel() // size, size,

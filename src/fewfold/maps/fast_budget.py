@@ -27,7 +27,7 @@ def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
 
 
 def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
-    probs = torch.empty_like(rows)
+    probs = rows.new_empty(rows.shape)
     size = rows.shape[-1]
     one, address, _each = row_numbers(k, rows)
     run = kernel("budget", rows.dtype)
@@ -65,7 +65,7 @@ class _BudgetMap(torch.autograd.Function):
 
 
 def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
-    out = torch.empty_like(probs)
+    out = probs.new_empty(probs.shape)
     size = probs.shape[-1]
     run = kernel("budget_backward", probs.dtype)
     run(

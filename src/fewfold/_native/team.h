@@ -1,0 +1,188 @@
+// Rows of middling length, a team of N at a time: each row is read along itself, but what is known of it (maximum,
+// sums, threshold) lies in its lane, so that the steps of all of them cost as much as those of one.
+#pragma once
+#include "short.h"
+#include "table.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+constexpr int64_t MIDDLE = 2048;  // rows up to this length; longer ones leave the first cache before the second look
+
+// How many rows from `first` on, at most `most`, share its alpha.
+inline int64_t alike(const Family &f, int64_t first, int64_t rows, int64_t most) {
+  int64_t n = 1;
+  while (n < most && first + n < rows && (!f.per_row || f.alpha[first + n] == f.alpha[first])) ++n;
+  return n;
+}
+
+// Visits a row in runs short enough to be summed in T: visit(vector, way, index, size), run() after each.
+template <class T, class Visit, class Run> inline void in_runs(const T *x, int64_t k, T rest, Visit visit, Run run) {
+  using V = Vec<T>;
+  constexpr int WAYS = 4;
+  int64_t j = 0;
+  while (k - j >= WAYS * V::N) {
+    const int64_t end = least<int64_t>(k, j + RUN * WAYS * V::N);
+    for (; j + WAYS * V::N <= end; j += WAYS * V::N)
+      for (int i = 0; i < WAYS; ++i) visit(V::load(x + j + i * V::N), i, j + i * V::N, V::N);
+    run();
+  }
+  for (; j < k; j += V::N) {
+    const int n = static_cast<int>(least<int64_t>(V::N, k - j));
+    visit(n == V::N ? V::load(x + j) : V::load(x + j, n, rest), 0, j, n);
+  }
+  run();
+}
+
+// Four partial results into one, for as many as there were runs.
+template <class S> inline void gather(S (&way)[4], S &all) {
+  way[0].add(way[1]);
+  way[2].add(way[3]);
+  way[0].add(way[2]);
+  all.add(way[0]);
+  for (auto &w : way) w = S();
+}
+
+template <class F> inline void each(unsigned rows, F work) {
+  for (; rows; rows &= rows - 1) work(__builtin_ctz(rows));
+}
+
+// A few vectors from each row of a team, to be folded into one number per row.
+template <class T, int SUMS> struct Board {
+  using V = Vec<T>;
+  T part[SUMS][V::N][V::N];
+  Board() {
+    for (auto &p : part)
+      for (auto &row : p) V::of(0).store(row);
+  }
+  void note(int64_t row, const V (&v)[SUMS]) {
+    for (int i = 0; i < SUMS; ++i) v[i].store(part[i][row]);
+  }
+  V sum(int i) const { return fold<T>(part[i], plus<T>); }
+};
+
+template <class T, int E> struct Team {
+  using V = Vec<T>;
+  static constexpr int N = V::N, WAYS = 4;
+  static constexpr int64_t LANES = SHORT;  // parts of a row whose maxima bound its threshold from below
+
+  // Maxima of LANES interleaved parts of the row.
+  static void lanes(const T *x, int64_t k, T *out) {
+    constexpr int GROUP = LANES / N;
+    V m[GROUP];
+    for (int i = 0; i < GROUP; ++i) m[i] = V::of(-INF<T>);
+    int64_t j = 0;
+    for (; j + LANES <= k; j += LANES)
+      for (int i = 0; i < GROUP; ++i) m[i] = V::max(V::load(x + j + i * N), m[i]);
+    for (; j < k; j += N) {
+      const int n = static_cast<int>(least<int64_t>(N, k - j));
+      m[0] = V::max(n == N ? V::load(x + j) : V::load(x + j, n, -INF<T>), m[0]);
+    }
+    for (int i = 0; i < GROUP; ++i) m[i].store(out + i * N);
+  }
+
+  // A lower bound on every threshold, from the lanes.
+  static Thresholds<T> bound(const T *lane, int64_t rows, const Curve<T> &c) {
+    const Block<T> block(lane, rows, LANES);
+    Thresholds<T> a;
+    if (E == 1) {
+      const Best<T> best(block);
+      a.template start<E>(best.v[0], best.threshold());
+    } else {
+      Slab<T> s;
+      s.load(block);
+      a.template guess<E>(s, c);
+      a.template look<E>(s.at, s.k, c);
+    }
+    return a;
+  }
+
+  static Step<T, E> step_of(const T *x, int64_t k, T t, const Curve<T> &c) {
+    const V at = V::of(t);
+    Step<T, E> way[WAYS], all;
+    in_runs(x, k, -INF<T>, [&](V v, int i, int64_t, int) { way[i].add(v, at, c); }, [&] { gather(way, all); });
+    return all;
+  }
+
+  static void write(const T *x, T *p, int64_t k, const Curve<T> &c, T t, T d) {
+    if (!c.normalise) {
+      write_row<T, E>(x, p, k, c, t, d, c.scale * c.scale);
+      return;
+    }
+    write_row<T, E>(x, p, k, c, t, d, T(1));
+    Total<T> total;
+    V part = V::of(0);
+    in_runs(p, k, T(0), [&](V v, int, int64_t, int) { part = part + v; }, [&] {
+      total.add(part);
+      part = V::of(0);
+    });
+    const V by = V::of(static_cast<T>(1 / total.sum()));
+    sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t i, int n) {
+      if (n == N) (v * by).store(p + i);
+      else (v * by).store(p + i, n);
+    });
+  }
+
+  // Sum u = 1: the lanes often hold the whole support, so the row is written at once and its sum checked. Returns the
+  // sums of the excess over t + d.
+  static Step<T, E> try_write(const T *x, T *p, int64_t k, T t, T d) {
+    const V at = V::of(t), more = V::of(d), zero = V::of(0);
+    Step<T, E> way[WAYS], all;
+    in_runs(x, k, -INF<T>, [&](V v, int i, int64_t j, int n) {
+      const V u = (v - at) - more;
+      const typename V::Mask on = V::over(u, zero);
+      way[i].first = V::add_where(on, way[i].first, V::of(1));
+      way[i].second = V::add_where(on, way[i].second, u);
+      if (n == N) V::keep(on, u).store(p + j);
+      else V::keep(on, u).store(p + j, n);
+    }, [&] { gather(way, all); });
+    return all;
+  }
+  static constexpr int SUMS = E == 1 ? 3 : 2;
+  static void note(Board<T, SUMS> &board, int r, const Step<T, E> &s) {
+    s.first.store(board.part[0][r]);
+    s.second.store(board.part[1][r]);
+    if (E == 1) s.lowest.store(board.part[SUMS - 1][r]);
+  }
+  static Step<T, E> sum(const Board<T, SUMS> &board) {
+    Step<T, E> s;
+    s.first = board.sum(0);
+    s.second = board.sum(1);
+    if (E == 1) s.lowest = fold<T>(board.part[SUMS - 1], V::min);
+    return s;
+  }
+
+  // Up to N rows. Returns the odd ones, which are still to be done.
+  static unsigned run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
+    T lane[N * LANES], t[N], d[N];
+    Board<T, SUMS> board;
+    for (int64_t r = 0; r < rows; ++r) lanes(x + r * k, k, lane + r * LANES);
+    Thresholds<T> a = bound(lane, rows, c);
+    unsigned active = ~a.odd & ((1u << rows) - 1), odd = a.odd;
+    if (E == 1) {
+      a.t.store(t);
+      a.d.store(d);
+      each(active, [&](int r) { note(board, r, try_write(x + r * k, p + r * k, k, t[r], d[r])); });
+      const Step<T, E> s = sum(board);
+      const V off = s.second - V::of(1), near = V::of(sizeof(T) == 4 ? T(4e-7) : T(1e-15));
+      active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
+      a.d = a.d + off / s.first;
+    }
+    if (active) a.template move<E>();
+    for (int looks = 0; active && looks < MOST_LOOKS; ++looks) {
+      a.t.store(t);
+      each(active, [&](int r) { note(board, r, step_of(x + r * k, k, t[r], c)); });
+      unsigned moving = a.step(sum(board), c);
+      if (looks == MOST_LOOKS - 1) moving = 0;
+      odd |= V::bits(V::nan(a.d, a.d)) & active;
+      a.d.store(d);
+      each(active & ~moving, [&](int r) { write(x + r * k, p + r * k, k, c, t[r], d[r]); });
+      active &= moving;
+      a.template move<E>();
+    }
+    return odd;
+  }
+};
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold
