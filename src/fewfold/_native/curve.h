@@ -72,6 +72,17 @@ template <class T, class S, class F> inline void sweep(S from, int64_t begin, in
   if (i < end) visit(from.at(i, static_cast<int>(end - i)), i, static_cast<int>(end - i));
 }
 
+template <class T> inline void fill(T *p, int64_t k, T value) {
+  if (value == 0 && k > 2048) {
+    std::memset(p, 0, static_cast<size_t>(k) * sizeof(T));
+    return;
+  }
+  const Vec<T> v = Vec<T>::of(value);
+  int64_t j = 0;
+  for (; j + Vec<T>::N <= k; j += Vec<T>::N) v.store(p + j);
+  if (j < k) v.store(p + j, static_cast<int>(k - j));
+}
+
 struct Sums {
   double n = 0, s1 = 0, s2 = 0;  // how many are above t, sum of u, sum of u^2; for E = 0: -, sum of u^(e-1), sum of u^e
   double least = __builtin_huge_val();

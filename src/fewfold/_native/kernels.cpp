@@ -62,9 +62,8 @@ template <class F> void share(int64_t rows, int64_t k, int threads, F work) {
   if (rows > 0) work(int64_t(0), rows);
 }
 
-Kept kept_from(uintptr_t index, uintptr_t count, int64_t room, int64_t first) {
-  if (!count) return {nullptr, nullptr, 0};
-  return {reinterpret_cast<int32_t *>(index) + first * room, reinterpret_cast<int32_t *>(count) + first, room};
+Kept kept_from(uintptr_t places, int64_t room, int64_t row) {
+  return {places ? reinterpret_cast<int32_t *>(places) + row * room : nullptr, room};
 }
 
 struct FamilyArgument {
@@ -79,12 +78,12 @@ struct FamilyArgument {
 // Whether some row had infinite scores.
 template <class T>
 bool forward(uintptr_t x, uintptr_t p, int64_t rows, int64_t k, double alpha, uintptr_t alphas, bool norm,
-             uintptr_t index, uintptr_t count, int64_t room, int threads) {
+             uintptr_t places, int64_t room, int threads) {
   const FamilyArgument f{alpha, reinterpret_cast<const double *>(alphas), norm};
   std::atomic<bool> infinite{false};
   share(rows, k, threads, [&](int64_t a, int64_t b) {
     if (table<T>().forward(reinterpret_cast<const T *>(x) + a * k, reinterpret_cast<T *>(p) + a * k, b - a, k,
-                           f.at(a), kept_from(index, count, room, a)))
+                           f.at(a), kept_from(places, room, a)))
       infinite = true;
   });
   return infinite;
@@ -92,11 +91,11 @@ bool forward(uintptr_t x, uintptr_t p, int64_t rows, int64_t k, double alpha, ui
 
 template <class T>
 void backward(uintptr_t p, uintptr_t g, uintptr_t out, int64_t rows, int64_t k, double alpha, uintptr_t alphas,
-              bool norm, uintptr_t index, uintptr_t count, int64_t room, int threads) {
+              bool norm, uintptr_t places, int64_t room, int threads) {
   const FamilyArgument f{alpha, reinterpret_cast<const double *>(alphas), norm};
   share(rows, k, threads, [&](int64_t a, int64_t b) {
     table<T>().backward(reinterpret_cast<const T *>(p) + a * k, reinterpret_cast<const T *>(g) + a * k,
-                        reinterpret_cast<T *>(out) + a * k, b - a, k, f.at(a), kept_from(index, count, room, a));
+                        reinterpret_cast<T *>(out) + a * k, b - a, k, f.at(a), kept_from(places, room, a));
   });
 }
 

@@ -25,7 +25,7 @@ template <class T, Slope S> struct Pull {
 
   V slope(V p, Mask on) const {
     if (S == Slope::ONE) return V::keep(on, V::of(1));
-    if (S == Slope::ROOT) return V::sqrt(p);
+    if (S == Slope::ROOT) return V::keep(on, root(p));
     if (S == Slope::NORM && alpha == 2) return V::keep(on, V::of(1));
     return power(p, 2 - alpha);
   }
@@ -76,26 +76,17 @@ template <class T, Slope S> void pull_row(const T *p, const T *g, T *out, int64_
   });
 }
 
-// Up to N rows of which the sums lie side by side.
+// Up to N short rows, of which the sums lie side by side.
 template <class T, Slope S>
-void pull_team(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T, S> pull) {
+void pull_short(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T, S> pull) {
   using V = Vec<T>;
-  constexpr int N = V::N, SUMS = Pull<T, S>::SUMS, WAYS = 4;
+  constexpr int N = V::N, SUMS = Pull<T, S>::SUMS;
   Board<T, SUMS> board;
-  struct Sums {
-    V v[SUMS];
-    Sums() {
-      for (V &s : v) s = V::of(0);
-    }
-    void add(const Sums &o) {
-      for (int i = 0; i < SUMS; ++i) v[i] = v[i] + o.v[i];
-    }
-  };
   for (int64_t r = 0; r < rows; ++r) {
-    Sums way[WAYS], all;
-    in_runs(p + r * k, k, T(0), [&](V v, int i, int64_t j, int n) { pull.look(v, load(g + r * k + j, n), way[i].v); },
-            [&] { gather(way, all); });
-    board.note(r, all.v);
+    V sum[SUMS];
+    for (V &s : sum) s = V::of(0);
+    sweep<T>(Ready<T>{p + r * k}, 0, k, [&](V v, int64_t j, int n) { pull.look(v, load(g + r * k + j, n), sum); });
+    board.note(r, sum);
   }
   V sum[SUMS];
   for (int i = 0; i < SUMS; ++i) sum[i] = board.sum(i);
@@ -139,7 +130,7 @@ template <class T, Slope S>
 void pull_kept(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull, const int32_t *index, int64_t n) {
   using V = Vec<T>;
   constexpr int N = V::N, SUMS = Pull<T, S>::SUMS;
-  std::memset(out, 0, static_cast<size_t>(k) * sizeof(T));
+  fill(out, k, T(0));
   V sum[SUMS], v = V::of(0), gv = v;
   for (int i = 0; i < SUMS; ++i) sum[i] = V::of(0);
   auto gather = [&](int64_t i) {
@@ -183,15 +174,15 @@ template <class T, Slope S>
 void backward_rows(const T *p, const T *g, T *out, int64_t rows, int64_t k, double alpha, Kept kept, int64_t first,
                    int32_t *scratch) {
   const Pull<T, S> pull(alpha);
-  if (k <= MIDDLE) {
-    pull_team(p, g, out, rows, k, pull);
+  if (k <= SHORT) {
+    pull_short(p, g, out, rows, k, pull);
     return;
   }
   for (int64_t r = 0; r < rows; ++r, p += k, g += k, out += k) {
-    const bool known = kept.count && kept.count[first + r] >= 0;
-    const int32_t *index = known ? kept.index + (first + r) * kept.room : scratch;
-    const int64_t n = known ? kept.count[first + r] : find_support(p, k, scratch);
-    if (n >= 0) pull_kept(p, g, out, k, pull, index, n);
+    const int32_t *places = kept.first ? kept.first + (first + r) * kept.room : nullptr;
+    const bool known = places && *places >= 0;
+    const int64_t n = known ? *places : find_support(p, k, scratch);
+    if (n >= 0) pull_kept(p, g, out, k, pull, known ? places + 1 : scratch, n);
     else pull_dense(p, g, out, k, pull);
   }
 }

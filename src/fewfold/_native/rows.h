@@ -11,17 +11,6 @@ template <class T> inline Curve<T> curve_of(const Family &f, int64_t row) {
   return f.norm ? Curve<T>::normmax(alpha) : Curve<T>::entmax(alpha);
 }
 
-template <class T> inline void fill(T *p, int64_t k, T value) {
-  if (value == 0 && k > PIECE) {
-    std::memset(p, 0, static_cast<size_t>(k) * sizeof(T));
-    return;
-  }
-  const Vec<T> v = Vec<T>::of(value);
-  int64_t j = 0;
-  for (; j + Vec<T>::N <= k; j += Vec<T>::N) v.store(p + j);
-  if (j < k) v.store(p + j, static_cast<int>(k - j));
-}
-
 // A row with a NaN, with nothing kept, or with infinite scores, which share everything. True for the latter.
 template <class T> bool odd_row(const T *x, T *p, int64_t k, const Stream<T> &s) {
   if (s.nan) fill(p, k, static_cast<T>(__builtin_nan("")));
@@ -87,7 +76,7 @@ template <class T> void weigh(Stream<T> &s, const Curve<T> &c) {
 // count -1 if they do not fit. Returns whether the row had infinite scores.
 template <class T>
 bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
-  if (kept.count) kept.count[row] = -1;
+  if (kept.first) kept.first[row * kept.room] = -1;
   if (s.odd()) return odd_row(x, p, k, s);
   if (s.full || s.n > k / 4) {  // many candidates: reading the row again is cheaper than picking them out
     double t;
@@ -98,13 +87,13 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
   weigh(s, c);
   fill(p, k, T(0));
   for (int64_t i = 0; i < s.n; ++i) p[s.index[i]] = s.x[i];
-  if (!kept.count || s.n > kept.room) return false;
-  int32_t *index = kept.index + row * kept.room, n = 0;
+  if (!kept.first || s.n >= kept.room) return false;
+  int32_t *places = kept.first + row * kept.room, n = 0;
   for (int64_t i = 0; i < s.n; ++i) {
-    index[n] = s.index[i];
+    places[1 + n] = s.index[i];
     n += s.x[i] > 0;
   }
-  kept.count[row] = n;
+  places[0] = n;
   return false;
 }
 
@@ -118,8 +107,9 @@ template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c,
 template <class T, int E>
 bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, Kept kept, int64_t first) {
   uint64_t odd = k <= SHORT ? ShortRows<T, E>::run(x, p, rows, k, c) : Team<T, E>::run(x, p, rows, k, c);
+  odd &= (uint64_t{1} << rows) - 1;
   bool infinite = false;
-  for (odd &= (uint64_t{1} << rows) - 1; odd; odd &= odd - 1) {
+  for (; odd; odd &= odd - 1) {
     const int64_t i = __builtin_ctzll(odd);
     infinite |= long_row(x + i * k, p + i * k, k, c, kept, first + i);
   }
@@ -127,14 +117,16 @@ bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, Kept 
 }
 
 template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept) {
-  const int64_t most = k <= SHORT ? 2 * Vec<T>::N : k <= MIDDLE ? Vec<T>::N : 1;
+  // Along a line two readings are enough, and a team pays on longer rows; but streams know the support already.
+  const bool team = k <= MIDDLE || (k <= 2 * MIDDLE && !kept.first && !f.norm && !f.per_row && *f.alpha == 2);
+  const int64_t most = k <= SHORT ? 2 * Vec<T>::N : team ? Vec<T>::N : 1;
   bool infinite = false;
   for (int64_t r = 0, n; r < rows; r += n) {
     n = alike(f, r, rows, most);
     const T *from = x + r * k;
     T *to = p + r * k;
     const Curve<T> c = curve_of<T>(f, r);
-    if (k > MIDDLE) infinite |= long_row(from, to, k, c, kept, r);
+    if (!team) infinite |= long_row(from, to, k, c, kept, r);
     else if (c.e == 1) infinite |= rows_of<T, 1>(from, to, n, k, c, kept, r);
     else if (c.e == 2) infinite |= rows_of<T, 2>(from, to, n, k, c, kept, r);
     else infinite |= rows_of<T, 0>(from, to, n, k, c, kept, r);
@@ -179,7 +171,7 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
     s.push(x, k, 0, c);
     if (s.odd() || s.full) {
       if (!dense) dense = static_cast<T *>(std::malloc(static_cast<size_t>(k) * sizeof(T)));
-      long_row(x, dense, k, c, {nullptr, nullptr, 0}, 0);
+      long_row(x, dense, k, c, {}, 0);
       append_dense(out, dense, k);
     } else {
       weigh(s, c);

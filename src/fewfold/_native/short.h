@@ -155,6 +155,7 @@ template <class T> struct Thresholds {
   V t, d, lowest;
   unsigned odd;  // lanes with a NaN, an infinite or a far maximum: the caller treats them one by one
 
+  static V left_of(V x) { return x - V::max(x, V::of(0) - x) * V::of(HAIR); }
   template <int E> void start(V top, V at) {
     // Where t is coarse a step along a curve ends beside the root; along a line it does not.
     const V far = V::of(sizeof(T) == 4 ? T(E == 1 ? 4e6 : 256) : T(E == 1 ? 1e15 : 1e5));
@@ -168,8 +169,10 @@ template <class T> struct Thresholds {
     const V one = V::of(1);
     if (E == 1) {  // exact, unless something lies between here and there
       d = (s.second - one) / s.first;
-      lowest = V::keep(V::gt(V::of(FAR), s.second), s.lowest);  // from afar d has lost digits: look once more
-      return V::bits(V::gt(d, lowest));
+      lowest = s.lowest;
+      // From afar d has lost digits: look once more, if t can come nearer at all.
+      const typename V::Mask far = V::both(V::gt(s.second, V::of(FAR)), V::gt(left_of(t + d), t));
+      return V::bits(V::gt(d, lowest)) | V::bits(far);
     }
     if (E == 2) {
       d = (s.second - V::sqrt(s.second) * V::of(1 / c.scale)) / s.first;
@@ -183,11 +186,10 @@ template <class T> struct Thresholds {
     const V near = V::of((sizeof(T) == 4 ? T(1e-4) : T(1e-9)) / c.scale);
     return V::bits(V::gt(d, near)) | V::bits(V::gt(V::of(0) - near, d));
   }
-  static V left_of(V x) { return x - V::max(x, V::of(0) - x) * V::of(HAIR); }
   template <int E> void move() {
     const V next = left_of(t + d);
-    // Along a line: at least past the next entry, however coarse t is; lanes that are there stay there.
-    t = E == 1 ? V::pick(V::gt(d, lowest), V::max(next, t + lowest), t) : next;
+    // Along a line: never back, and past the next entry if there is one before the root, however coarse t is.
+    t = E == 1 ? V::max(next, V::pick(V::gt(d, lowest), t + lowest, t)) : next;
   }
   template <int E> unsigned look(const V *v, int64_t k, const Curve<T> &c) {
     Step<T, E> s[WAYS];

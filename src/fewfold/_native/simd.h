@@ -374,6 +374,16 @@ inline void widen(Vec<float> v, Vec<double> &a, Vec<double> &b) {
 }
 #endif
 
+// The square root of a positive number: to the last digit or two, where that is several times faster.
+template <class T> inline Vec<T> root(Vec<T> x) { return Vec<T>::sqrt(x); }
+#if defined(FEWFOLD_AVX512)
+template <> inline Vec<float> root(Vec<float> x) {
+  using V = Vec<float>;
+  const V r{_mm512_rsqrt14_ps(x.v)}, y = x * r;
+  return V::fma(y * V::of(.5f), V::of(1.f) - y * r, y);
+}
+#endif
+
 // base^exponent for base in [0, 1], any exponent. Zero stays zero.
 template <class T> inline Vec<T> power(Vec<T> base, T exponent) {
   T x[Vec<T>::N];

@@ -10,10 +10,10 @@ struct Family {
   bool per_row, norm;   // norm: normmax, otherwise entmax
 };
 
-// The supports a forward pass leaves for its backward: `room` indices per row; count -1 means "look at the output".
+// The supports a forward pass leaves for its backward: per row how many (-1: look at the output), then their indices.
 struct Kept {
-  int32_t *index, *count;
-  int64_t room;
+  int32_t *first = nullptr;
+  int64_t room = 0;  // numbers per row
 };
 
 // Supports of many rows, one after the other. Grown with realloc; whoever receives it frees it.

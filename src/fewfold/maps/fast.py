@@ -48,7 +48,7 @@ def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
     # Spelt out, because tiny calls feel a helper: this is `tracks_grad(rows, alpha)`.
     learns = type(alpha) is not float and isinstance(alpha, Tensor) and alpha.requires_grad
     if (rows.requires_grad or learns) and torch.is_grad_enabled():
-        probs: Tensor = _ThresholdMap.apply(rows, alpha, norm)
+        probs: Tensor = _apply(rows, alpha, norm)
         return probs
     return _forward(rows, alpha, norm)[0]
 
@@ -71,25 +71,23 @@ def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, int, Tensor
 
 def _forward(
     rows: Tensor, alpha: float | Tensor, norm: bool, keep: bool = False
-) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
+) -> tuple[Tensor, Tensor | None, bool]:
     """Probabilities; if asked for, where each long row has its support; if a score was +inf."""
-    probs = rows.new_empty(rows.shape)
-    size = rows.shape[-1]
+    shape = rows.shape
+    probs = rows.new_empty(shape)  # empty_like is several times slower
+    size = shape[-1]
     count = rows.numel() // size
     one, address, _each = row_numbers(alpha, rows)
-    index = number = None
-    places = (0, 0, 0)
+    places, start, room = None, 0, 0
     if keep and size > _KEEP_FROM:
-        room = min(size // 16, 4096)
-        index = torch.empty(count, room, dtype=torch.int32)
-        number = torch.empty(count, dtype=torch.int32)
-        places = (index.data_ptr(), number.data_ptr(), room)
-    run = kernel("forward", rows.dtype)
-    infinite = run(
-        rows.data_ptr(), probs.data_ptr(), count, size, one, address, norm, *places,
+        room = min(max(size // 16, 64), 4096)
+        places = torch.empty((count, room), dtype=torch.int32)
+        start = places.data_ptr()
+    infinite = kernel("forward", rows.dtype)(
+        rows.data_ptr(), probs.data_ptr(), count, size, one, address, norm, start, room,
         _native.threads(),
     )  # fmt: skip
-    return probs, index, number, infinite
+    return probs, places, infinite
 
 
 class _ThresholdMap(torch.autograd.Function):
@@ -97,17 +95,17 @@ class _ThresholdMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
-        probs, index, number, infinite = _forward(rows, alpha, norm, keep=True)
+        probs, places, infinite = _forward(rows, alpha, norm, keep=True)
         # No finite change moves a row with infinite scores.
         ctx.still = rows.isposinf().any(-1, keepdim=True) if infinite else None
         learnt = alpha if isinstance(alpha, Tensor) else None
-        ctx.save_for_backward(probs, learnt, index, number)
+        ctx.save_for_backward(probs, learnt, places)
         ctx.alpha, ctx.norm = None if learnt is not None else alpha, norm
         return probs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        probs, learnt, index, number = ctx.saved_tensors
+        probs, learnt, places = ctx.saved_tensors
         alpha = ctx.alpha if learnt is None else learnt
         (grad,) = grads
         if ctx.still is not None:
@@ -117,32 +115,29 @@ class _ThresholdMap(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 to_rows = pull(probs, grad, alpha, ctx.norm)
         elif ctx.needs_input_grad[0]:
-            to_rows = _backward(probs, grad, alpha, ctx.norm, index, number)
+            to_rows = _backward(probs, grad, alpha, ctx.norm, places)
         if ctx.needs_input_grad[1]:
             slope = grad.double() * alpha_slope(probs.double(), alpha.double(), ctx.norm)
             to_alpha = slope.sum(-1, keepdim=True).to(probs.dtype).sum_to_size(alpha.shape)
         return to_rows, to_alpha, None
 
 
+# Function.apply itself first looks for transforms, which `covers` has done, and costs as much again.
+_apply = super(torch.autograd.Function, _ThresholdMap).apply
+
+
 def _backward(
-    probs: Tensor,
-    grad: Tensor,
-    alpha: float | Tensor,
-    norm: bool,
-    index: Tensor | None,
-    number: Tensor | None,
+    probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool, places: Tensor | None
 ) -> Tensor:
     grad = grad.contiguous()
-    out = probs.new_empty(probs.shape)
-    size = probs.shape[-1]
+    shape = probs.shape
+    out = probs.new_empty(shape)
+    size = shape[-1]
     one, address, _each = row_numbers(alpha, probs)
-    places = (0, 0, 0)
-    if index is not None and number is not None:
-        places = (index.data_ptr(), number.data_ptr(), index.shape[1])
-    run = kernel("backward", probs.dtype)
-    run(
+    start, room = (places.data_ptr(), places.shape[1]) if places is not None else (0, 0)
+    kernel("backward", probs.dtype)(
         probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size, one,
-        address, norm, *places, _native.threads(),
+        address, norm, start, room, _native.threads(),
     )  # fmt: skip
     return out
 
