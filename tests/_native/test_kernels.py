@@ -23,8 +23,8 @@ pytestmark = [
 ]
 
 MEMBERS = [(2.0, False), (1.5, False), (1.25, False), (1.7, False), (2.0, True), (1.5, True)]
-# Lengths around every switch: lanes, vectors, pieces, the room for candidates.
-LENGTHS = (1, 2, 15, 17, 64, 65, 130, 2048, 2049, 4100, 40_000)
+# Lengths around every switch: eights, lanes, vectors, teams, pieces, the room for candidates.
+LENGTHS = (1, 2, 8, 15, 17, 64, 65, 130, 2048, 2049, 4096, 4100, 40_000)
 SPREADS = (1.0, 1e-4, 30.0)  # ordinary rows, rows all in the support, rows with one winner
 
 
@@ -75,7 +75,64 @@ def test_the_backward_pass_is_the_jacobian(size: int, alpha: float, norm: bool) 
         torch.testing.assert_close(grad, expected, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("size", [3, 32, 64, 65, 500, 5000])
+@pytest.mark.parametrize("size", [7, 32, 64, 65, 700, 4096])
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 1.3])
+def test_an_odd_row_leaves_its_neighbours_alone(size: int, alpha: float) -> None:
+    """Rows are worked on side by side; a NaN, an infinity or a huge score must stay in its own."""
+    for dtype in (torch.float32, torch.float64):
+        rows = scores(21, size, 1.0, dtype)
+        odd = rows.clone()
+        odd[1, size // 2] = torch.nan
+        odd[4] = -torch.inf
+        odd[9, 0] = torch.inf
+        odd[10, 1:] = -torch.inf
+        odd[13] *= 1e7
+        odd[16] += 1e6
+        odd[20, -1] = torch.nan
+        probs = fast.threshold_map(odd, alpha, False)
+        usual = [i for i in range(21) if i not in (1, 4, 9, 10, 13, 16, 20)]
+        expected = fast.threshold_map(rows, alpha, False)
+        torch.testing.assert_close(probs[usual], expected[usual], atol=2e-7, rtol=0)
+        assert probs[[1, 20]].isnan().all()
+        assert (probs[4] == 0).all()
+        assert (probs[[9, 10], 0] == 1).all()
+        for row in (13, 16):
+            torch.testing.assert_close(
+                probs[row].double(), plain(odd[row : row + 1], alpha, False)[0], atol=1e-6, rtol=0
+            )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 33])
+@pytest.mark.parametrize("size", [9, 32, 300])
+def test_alphas_that_change_from_row_to_row(rows: int, size: int) -> None:
+    values = scores(rows, size, 1.0).requires_grad_()
+    alpha = torch.tensor([2.0, 1.5, 1.5, 1.25, 2.0, 2.0, 2.0])[torch.arange(rows) // 3 % 7, None]
+    upstream = scores(rows, size, 1.0).flip(-1)
+    probs = fast.threshold_map(values, alpha, False)
+    (grad,) = torch.autograd.grad(probs, values, upstream)
+    for r in range(rows):
+        one = values[r : r + 1].detach().requires_grad_()
+        single = fast.threshold_map(one, float(alpha[r]), False)
+        torch.testing.assert_close(probs[r : r + 1], single, atol=2e-7, rtol=0)
+        (of_one,) = torch.autograd.grad(single, one, upstream[r : r + 1])
+        torch.testing.assert_close(grad[r : r + 1], of_one, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("size", [9, 33, 64, 100, 512, 4096])
+@pytest.mark.parametrize("alpha", [2.0, 1.5])
+def test_scores_on_a_coarse_grid(size: int, alpha: float) -> None:
+    """Far from zero neighbouring floats are a sixteenth apart: many ties, and no room for steps."""
+    for offset in (-1e6, 300.0, 5e4):
+        for spread in (1e-3, 0.05, 0.3, 3.0):
+            rows = scores(18, size, spread) + offset
+            probs = fast.threshold_map(rows, alpha, False)
+            torch.testing.assert_close(
+                probs.double(), plain(rows, alpha, False), atol=1e-6, rtol=0
+            )
+            assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("size", [3, 32, 64, 65, 500, 2048, 5000])
 def test_ksubset_agrees_with_plain_torch(size: int) -> None:
     for spread in (*SPREADS, 1e4):
         for k in (0.5, 1.0, size / 3, size - 0.25):
