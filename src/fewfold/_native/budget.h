@@ -84,7 +84,7 @@ template <class T> struct Clipped {
   V sum = V::of(0), inside = V::of(0), above = V::of(0);
   void add(V score, V t) {
     const V zero = V::of(0), one = V::of(1), u = score - t;
-    const typename V::Mask up = V::gt(u, zero), on = V::both(up, V::gt(one, u));
+    const typename V::Mask up = V::gt(u, zero), on = V::gt_too(up, one, u);
     sum = V::add_where(on, sum, u);
     inside = V::add_where(on, inside, one);
     above = V::add_where(up, above, one);
@@ -166,12 +166,7 @@ template <class T> void clip_row(const T *x, T *p, int64_t n, T t, T d) {
   });
 }
 
-// Up to N short rows, laid side by side. Returns the odd ones, which are still to be done.
-template <class T> unsigned budget_short(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
-  using V = Vec<T>;
-  constexpr int WAYS = Slab<T>::WAYS;
-  Slab<T> s;
-  s.load(Block<T>(x, rows, n));
+template <class T> Moments<T> moments(const Slab<T> &s, int64_t n) {
   Moments<T> m, other;
   int64_t j = 0;
   for (; j + 2 <= n; j += 2) {
@@ -180,27 +175,52 @@ template <class T> unsigned budget_short(const T *x, T *p, int64_t rows, int64_t
   }
   if (j < n) m.add(s.at[j]);
   m.add(other);
-  Budgets<T> a(m, n, ks, per_row, rows);
-  const unsigned todo = ~a.odd & ((1u << V::N) - 1);
-  auto look = [&](const V *v, int64_t k) {
-    Clipped<T> way[WAYS];
-    for (int64_t c = 0; c < k; c += WAYS)
-      for (int i = 0; i < WAYS; ++i) way[i].add(v[c + i], a.t);
-    way[0].add(way[1]);
-    way[2].add(way[3]);
-    way[0].add(way[2]);
-    return a.step(way[0]) & todo;
-  };
-  for (int i = 0; look(s.at, s.k) && i < MOST_STEPS; ++i) a.move();
-  T t[V::N], d[V::N];
-  a.t.store(t);
-  a.d.store(d);
-  for (int64_t r = 0; r < rows; ++r) clip_row(x + r * n, p + r * n, n, t[r], d[r]);
-  return a.odd | a.coarse();
+  return m;
+}
+
+template <class T> Clipped<T> clipped(const Slab<T> &s, Vec<T> t) {
+  constexpr int WAYS = Slab<T>::WAYS;
+  Clipped<T> way[WAYS], all;
+  for (int64_t j = 0; j < s.k; j += WAYS)
+    for (int i = 0; i < WAYS; ++i) way[i].add(s.at[j + i], t);
+  gather(way, all);
+  return all;
+}
+
+// Up to 2 N short rows, laid side by side: while one half waits for its sums the other computes. Returns the odd ones,
+// which are still to be done.
+template <class T> uint64_t budget_short(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
+  using V = Vec<T>;
+  constexpr int N = V::N;
+  Slab<T> s[2];
+  const int64_t second = rows > N ? N : 0;
+  s[0].load(Block<T>(x, rows, n));
+  s[1].load(Block<T>(x + second * n, rows - second, n));
+  const double *later = per_row ? ks + second : ks;
+  Budgets<T> a[2] = {{moments(s[0], n), n, ks, per_row, rows}, {moments(s[1], n), n, later, per_row, rows - second}};
+  for (int looks = 0; looks < MOST_STEPS; ++looks) {
+    unsigned moving = 0;
+    for (int i = 0; i < 2; ++i) {
+      if (looks) a[i].move();
+      moving |= a[i].step(clipped(s[i], a[i].t)) & ~a[i].odd & ((1u << N) - 1);
+    }
+    if (!moving) break;
+  }
+  uint64_t odd = 0;
+  for (int64_t first = 0; first < rows; first += N) {
+    const Budgets<T> &b = a[first / N];
+    T t[N], d[N];
+    b.t.store(t);
+    b.d.store(d);
+    for (int64_t r = first; r < least<int64_t>(rows, first + N); ++r)
+      clip_row(x + r * n, p + r * n, n, t[r - first], d[r - first]);
+    odd |= static_cast<uint64_t>((b.odd | b.coarse()) & ((1u << N) - 1)) << first;
+  }
+  return odd;
 }
 
 // The same for rows of middling length, each read along itself.
-template <class T> unsigned budget_team(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
+template <class T> uint64_t budget_team(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
   using V = Vec<T>;
   constexpr int WAYS = 4;
   Board<T, 4> board;
@@ -280,15 +300,15 @@ template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const 
     }
     return true;
   };
+  const auto work = n <= SHORT ? budget_short<T> : budget_team<T>;
+  const int64_t most = n <= SHORT ? 2 * V::N : n <= MIDDLE ? V::N : 1;
   for (int64_t r = 0, m; r < rows; r += m) {
-    m = n > MIDDLE ? 1 : least<int64_t>(V::N, rows - r);
-    unsigned odd = 1;
-    if (n <= MIDDLE) {
-      const auto work = n <= SHORT ? budget_short<T> : budget_team<T>;
-      odd = work(x + r * n, p + r * n, m, n, ks + (per_row ? r : 0), per_row) & ((1u << m) - 1);
-    }
+    m = least(most, rows - r);
+    uint64_t odd = 1;
+    if (n <= MIDDLE)
+      odd = work(x + r * n, p + r * n, m, n, ks + (per_row ? r : 0), per_row) & ((uint64_t{1} << m) - 1);
     for (; odd; odd &= odd - 1)
-      if (!one_row(r + __builtin_ctz(odd))) return false;
+      if (!one_row(r + __builtin_ctzll(odd))) return false;
   }
   return true;
 }

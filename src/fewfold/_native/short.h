@@ -272,12 +272,15 @@ constexpr int MOST_LOOKS = 80;
 // From the threshold t + d to a row of probabilities, `factor` being what is left to multiply with.
 template <class T, int E> void write_row(const T *x, T *p, int64_t k, const Curve<T> &c, T t, T d, T factor) {
   using V = Vec<T>;
-  const V first = V::of(t), second = V::of(d), zero = V::of(0), by = V::of(factor);
+  const V first = V::of(t), second = V::of(d), zero = V::of(0), by = V::of(factor), scale = V::of(c.scale);
+  const V half = first * scale, rest = second * scale;  // the 1.5-entmax has scale 1/2, which rounds nothing
   auto answer = [&](V v) {
+    if (E == 2 && !c.normalise) {
+      const V u = V::max(V::fma(v, scale, zero - half) - rest, zero);
+      return u * u;
+    }
     const V u = V::max((v - first) - second, zero);
-    if (E == 1) return u;
-    if (E == 2 && !c.normalise) return u * (u * by);
-    return raise(u * V::of(c.scale), c.out) * by;
+    return E == 1 ? u : raise(u * scale, c.out) * by;
   };
   int64_t j = 0;
   for (; j + V::N <= k; j += V::N) answer(V::load(x + j)).store(p + j);
@@ -328,13 +331,14 @@ template <class T, int E> struct ShortRows {
     const int slabs = rows > V::N ? 2 : 1;
     for (int i = 0; i < slabs; ++i) s[i].load(Block<T>(x + i * V::N * k, rows - i * V::N, k));
     for (int i = 0; i < slabs; ++i) a[i].template guess<E>(s[i], c);
-    bool moving[2] = {true, slabs == 2};
-    for (int looks = 0; (moving[0] || moving[1]) && looks < MOST_LOOKS; ++looks) {
-      for (int i = 0; i < 2; ++i) {
-        if (!moving[i]) continue;
+    // Hardly ever is one of so many rows there after two looks: do not even ask, a wrong guess of the answer costs one.
+    for (int looks = 0; looks < MOST_LOOKS; ++looks) {
+      unsigned moving = 0;
+      for (int i = 0; i < slabs; ++i) {
         if (looks) a[i].template move<E>();
-        moving[i] = a[i].template look<E>(s[i].at, s[i].k, c) != 0;
+        moving |= a[i].template look<E>(s[i].at, s[i].k, c);
       }
+      if (looks >= 2 && !moving) break;
     }
     uint64_t odd = 0;
     for (int i = 0; i < slabs; ++i) {
@@ -347,10 +351,6 @@ template <class T, int E> struct ShortRows {
 
   // Up to 2 N rows. Returns the odd ones, which are still to be done.
   static uint64_t run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
-    for (int64_t j = 0; j < rows * k; j += 64 / static_cast<int64_t>(sizeof(T))) {
-      __builtin_prefetch(x + rows * k + j);
-      __builtin_prefetch(p + j, 1);
-    }
     if (E != 1) return by_looking(x, p, rows, k, c);
     uint64_t odd = 0;
     for (int64_t r = 0; r < rows; r += V::N)

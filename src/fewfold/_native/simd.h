@@ -17,7 +17,7 @@ template <class T> constexpr T INF = static_cast<T>(__builtin_huge_val());
 
 // Vec<T>: N numbers; `bits` makes a plain bit mask, lane i at bit i. `over` is "greater, or a NaN is involved", and
 // max and min return their second argument if a NaN is involved: with these a NaN is lost or kept as one wishes.
-// `numbers` are the lanes of m where neither is a NaN.
+// `numbers` are the lanes of m where neither is a NaN, `gt_too` those where also a > b.
 template <class T> struct Vec;
 
 #if defined(FEWFOLD_AVX512)
@@ -46,6 +46,7 @@ template <> struct Vec<float> {
   static Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+  static Mask gt_too(Mask m, Vec a, Vec b) { return _mm512_mask_cmp_ps_mask(m, a.v, b.v, _CMP_GT_OQ); }
   static Mask over(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_NLE_UQ); }
   static Mask all() { return static_cast<Mask>(~0); }
   static Mask numbers(Mask m, Vec a, Vec b) { return _mm512_mask_cmp_ps_mask(m, a.v, b.v, _CMP_ORD_Q); }
@@ -98,6 +99,7 @@ template <> struct Vec<double> {
   static Vec min(Vec a, Vec b) { return {_mm512_min_pd(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm512_sqrt_pd(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_GT_OQ); }
+  static Mask gt_too(Mask m, Vec a, Vec b) { return _mm512_mask_cmp_pd_mask(m, a.v, b.v, _CMP_GT_OQ); }
   static Mask over(Vec a, Vec b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_NLE_UQ); }
   static Mask all() { return static_cast<Mask>(~0); }
   static Mask numbers(Mask m, Vec a, Vec b) { return _mm512_mask_cmp_pd_mask(m, a.v, b.v, _CMP_ORD_Q); }
@@ -166,6 +168,7 @@ template <> struct Vec<float> {
   static Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ); }
+  static Mask gt_too(Mask m, Vec a, Vec b) { return both(m, gt(a, b)); }
   static Mask over(Vec a, Vec b) { return _mm256_cmp_ps(a.v, b.v, _CMP_NLE_UQ); }
   static Mask all() { return _mm256_castsi256_ps(_mm256_set1_epi32(-1)); }
   static Mask numbers(Mask m, Vec a, Vec b) { return _mm256_and_ps(m, _mm256_cmp_ps(a.v, b.v, _CMP_ORD_Q)); }
@@ -237,6 +240,7 @@ template <> struct Vec<double> {
   static Vec min(Vec a, Vec b) { return {_mm256_min_pd(a.v, b.v)}; }
   static Vec sqrt(Vec a) { return {_mm256_sqrt_pd(a.v)}; }
   static Mask gt(Vec a, Vec b) { return _mm256_cmp_pd(a.v, b.v, _CMP_GT_OQ); }
+  static Mask gt_too(Mask m, Vec a, Vec b) { return both(m, gt(a, b)); }
   static Mask over(Vec a, Vec b) { return _mm256_cmp_pd(a.v, b.v, _CMP_NLE_UQ); }
   static Mask all() { return _mm256_castsi256_pd(_mm256_set1_epi32(-1)); }
   static Mask numbers(Mask m, Vec a, Vec b) { return _mm256_and_pd(m, _mm256_cmp_pd(a.v, b.v, _CMP_ORD_Q)); }
@@ -305,6 +309,7 @@ template <class T> struct Vec {
     for (int i = 0; i < N; ++i) m |= static_cast<Mask>(a.v[i] > b.v[i]) << i;
     return m;
   }
+  static Mask gt_too(Mask m, Vec a, Vec b) { return both(m, gt(a, b)); }
   static Mask over(Vec a, Vec b) {
     Mask m = 0;
     for (int i = 0; i < N; ++i) m |= static_cast<Mask>(!(a.v[i] <= b.v[i])) << i;

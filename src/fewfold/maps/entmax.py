@@ -76,7 +76,11 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> T
 
     Reference: Martins and Astudillo, "From softmax to sparsemax", 2016.
     """
-    return entmax(scores, 2.0, dim, mask=mask)
+    if mask is None and dim == -1:
+        probs = fast.quick(scores, 2.0)
+        if probs is not None:
+            return probs
+    return entmax_within(scores, 2.0, math.inf, dim, mask=mask)
 
 
 def entmax(
@@ -112,8 +116,10 @@ def entmax(
     Reference: Peters, Niculae and Martins, "Sparse sequence-to-sequence models", 2019; for
     learning alpha, Correia, Niculae and Martins, "Adaptively sparse transformers", 2019.
     """
-    if mask is None and dim == -1 and type(alpha) is float and fast.covers(scores, alpha):
-        return fast.threshold_map(scores, alpha, norm=False)  # nothing to prepare: saves a third
+    if mask is None and dim == -1 and type(alpha) is float:
+        probs = fast.quick(scores, alpha)
+        if probs is not None:
+            return probs
     return entmax_within(scores, alpha, math.inf, dim, mask=mask)
 
 

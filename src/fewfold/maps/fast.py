@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.maps.rows import flat_rows
+from fewfold.maps.rows import flat_rows, tracks_grad
 
 __all__ = [
     "Streams",
     "covers",
     "groups",
     "kernel",
+    "quick",
     "row_numbers",
     "scatter",
     "support",
@@ -22,6 +23,7 @@ __all__ = [
 
 _LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
 _LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
+_LONGEST = 2**31
 _KEEP_FROM = 2048  # rows longer than this leave their support behind for the backward pass
 
 
@@ -39,15 +41,37 @@ def covers(rows: Tensor, alpha: float | Tensor) -> bool:
 
 def _sized(rows: Tensor) -> bool:
     shape = rows.shape
-    return len(shape) > 0 and 0 < shape[-1] < 2**31 and rows.numel() > 0
+    return len(shape) > 0 and 0 < shape[-1] < _LONGEST and rows.numel() > 0
+
+
+def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
+    """`threshold_map` for a call that has nothing to prepare, or None if it has.
+
+    Between two large operations Python itself runs out of a cold cache, so that every function
+    called here is felt on rows of ordinary length.
+    """
+    if not (_LOWEST <= alpha <= 2.0 and _native.ready(rows) and rows.is_contiguous()):
+        return None
+    shape = rows.shape
+    many = rows.numel()
+    if many == 0 or len(shape) == 0 or shape[-1] >= _LONGEST:
+        return None
+    if rows.requires_grad and torch.is_grad_enabled():
+        learned: Tensor = _apply(rows, alpha, norm)
+        return learned
+    probs = rows.new_empty(shape)  # empty_like takes several times as long
+    size = shape[-1]
+    _FORWARD[rows.dtype](
+        rows.data_ptr(), probs.data_ptr(), many // size, size, alpha, 0, norm, 0, 0,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return probs
 
 
 def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
     """Entmax, or normmax if `norm`, of rows that `covers` accepted."""
     rows = rows.contiguous()
-    # Spelt out, because tiny calls feel a helper: this is `tracks_grad(rows, alpha)`.
-    learns = type(alpha) is not float and isinstance(alpha, Tensor) and alpha.requires_grad
-    if (rows.requires_grad or learns) and torch.is_grad_enabled():
+    if tracks_grad(rows, alpha):
         probs: Tensor = _apply(rows, alpha, norm)
         return probs
     return _forward(rows, alpha, norm)[0]
@@ -57,6 +81,13 @@ def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
 def kernel(name: str, dtype: torch.dtype) -> Any:
     """The kernel of that name for float32 or float64."""
     return getattr(_native.kernels, f"{name}_{'f32' if dtype == torch.float32 else 'f64'}")
+
+
+_FORWARD = {
+    dtype: kernel("forward", dtype)
+    for dtype in (torch.float32, torch.float64)
+    if _native.kernels is not None
+}
 
 
 def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, int, Tensor | None]:
@@ -74,7 +105,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None, bool]:
     """Probabilities; if asked for, where each long row has its support; if a score was +inf."""
     shape = rows.shape
-    probs = rows.new_empty(shape)  # empty_like is several times slower
+    probs = rows.new_empty(shape)
     size = shape[-1]
     count = rows.numel() // size
     one, address, _each = row_numbers(alpha, rows)

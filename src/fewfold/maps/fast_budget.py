@@ -9,7 +9,7 @@ from fewfold import _native
 from fewfold.maps.fast import kernel, row_numbers
 from fewfold.maps.rows import tracks_grad
 
-__all__ = ["budget_map"]
+__all__ = ["budget_map", "quick"]
 
 
 def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
@@ -24,6 +24,15 @@ def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
         return probs
     answer: Tensor = _BudgetMap.apply(rows, k, probs)
     return answer
+
+
+def quick(rows: Tensor, k: float) -> Tensor | None:
+    """`budget_map` for a call that has nothing to prepare and no gradient, or None if it has."""
+    if not (_native.ready(rows) and rows.is_contiguous() and rows.numel() > 0 and rows.dim() > 0):
+        return None
+    if not 0 <= k <= rows.shape[-1] or (rows.requires_grad and torch.is_grad_enabled()):
+        return None
+    return _budget(rows, float(k))
 
 
 def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:

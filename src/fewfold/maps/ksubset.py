@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import normal_dim, per_row
-from fewfold.maps.fast_budget import budget_map
+from fewfold.maps.fast_budget import budget_map, quick
 from fewfold.maps.rows import Narrow, eager, flat_rows, from_rows, narrow, to_rows
 
 __all__ = ["ksubset"]
@@ -44,6 +44,10 @@ def ksubset(
 
     Reference: Amos, Koltun and Kolter, "The limited multi-label projection layer", 2019.
     """
+    if mask is None and dim == -1 and not at_most and type(k) in (int, float):
+        probs = quick(scores, k)
+        if probs is not None:
+            return probs
     rows = to_rows(scores, dim, mask)
     budget = row_budget(k, scores, dim)
     if rows.shape[-1] == 0:

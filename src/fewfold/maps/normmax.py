@@ -52,6 +52,10 @@ def normmax(
     Reference: Blondel, Martins and Niculae, "Learning with Fenchel-Young losses", 2020; in
     Hopfield networks, Santos et al., "Sparse and structured Hopfield networks", 2024.
     """
+    if mask is None and dim == -1 and type(alpha) is float:
+        probs = fast.quick(scores, alpha, norm=True)
+        if probs is not None:
+            return probs
     rows = to_rows(scores, dim, mask)
     order = row_alpha(alpha, scores, dim, above=1.0)
     if rows.shape[-1] == 0:
