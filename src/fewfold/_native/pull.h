@@ -23,27 +23,30 @@ template <class T, Slope S> struct Pull {
   V shift, rest, factor;
   explicit Pull(double a) : alpha(static_cast<T>(a)) {}
 
-  V slope(V p, Mask on) const {
-    if (S == Slope::ONE) return V::keep(on, V::of(1));
+  // s, which is 0 off the support.
+  V slope(V p) const {
+    const Mask on = V::gt(p, V::of(0));
+    if (S == Slope::ONE || (S == Slope::NORM && alpha == 2)) return V::keep(on, V::of(1));
     if (S == Slope::ROOT) return V::keep(on, root(p));
-    if (S == Slope::NORM && alpha == 2) return V::keep(on, V::of(1));
-    return power(p, 2 - alpha);
+    return power(V::keep(on, p), 2 - alpha);
   }
-  // Adds s, s g, and for normmax p g and p^alpha.
-  void look(V p, V g, V *sum) const {
+  // Adds s, s g, and for normmax p g and p^alpha. Returns s.
+  V look(V p, V g, V *sum) const {
     const Mask on = V::gt(p, V::of(0));
     if (S == Slope::ONE) {
       sum[0] = V::add_where(on, sum[0], V::of(1));
       sum[1] = V::add_where(on, sum[1], g);
-      return;
+      return V::keep(on, V::of(1));
     }
-    const V q = V::keep(on, p), h = V::keep(on, g), s = slope(q, on);
+    const V h = V::keep(on, g), s = slope(p);
     sum[0] = sum[0] + s;
     sum[1] = V::fma(s, h, sum[1]);
     if (S == Slope::NORM) {
+      const V q = V::keep(on, p);
       sum[2] = V::fma(q, h, sum[2]);
       sum[3] = sum[3] + V::keep(on, q * q / V::pick(on, s, V::of(1)));
     }
+    return s;
   }
   // From the sums of a row, or of one row per lane.
   void ready(const V *sum) {
@@ -56,11 +59,11 @@ template <class T, Slope S> struct Pull {
       shift = V::keep(some, sum[1]) / V::pick(some, sum[0], V::of(1));
     }
   }
-  V out(V p, V g) const {
-    const Mask on = V::gt(p, V::of(0));
-    if (S == Slope::ONE) return V::keep(on, g - shift);
-    const V q = V::keep(on, p), w = slope(q, on) * (g - shift);
-    return V::keep(on, S == Slope::NORM ? (w - q * rest) * factor : w);
+  V out(V p, V g) const { return out(p, g, slope(p)); }
+  V out(V p, V g, V s) const {  // where s = 1 the support is all that counts of it, so p will do
+    const Mask on = V::gt(S == Slope::NORM ? p : s, V::of(0));
+    const V w = S == Slope::ONE ? g - shift : s * (g - shift);
+    return V::keep(on, S == Slope::NORM ? (w - p * rest) * factor : w);
   }
 };
 
@@ -82,10 +85,15 @@ void pull_short(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T,
   using V = Vec<T>;
   constexpr int N = V::N, SUMS = Pull<T, S>::SUMS;
   Board<T, SUMS> board;
+  V slope[SHORT];  // N rows of at most SHORT / N vectors
+  const int64_t vectors = (k + N - 1) / N;
   for (int64_t r = 0; r < rows; ++r) {
     V sum[SUMS];
     for (V &s : sum) s = V::of(0);
-    sweep<T>(Ready<T>{p + r * k}, 0, k, [&](V v, int64_t j, int n) { pull.look(v, load(g + r * k + j, n), sum); });
+    sweep<T>(Ready<T>{p + r * k}, 0, k, [&](V v, int64_t j, int n) {
+      const V s = pull.look(v, load(g + r * k + j, n), sum);
+      if (S != Slope::ONE) slope[r * vectors + j / N] = s;
+    });
     board.note(r, sum);
   }
   V sum[SUMS];
@@ -103,7 +111,11 @@ void pull_short(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T,
       pull.rest = V::of(rest[r]);
       pull.factor = V::of(factor[r]);
     }
-    pull_row(p + r * k, g + r * k, out + r * k, k, pull);
+    sweep<T>(Ready<T>{p + r * k}, 0, k, [&](V v, int64_t j, int n) {
+      const V w = pull.out(v, load(g + r * k + j, n), S == Slope::ONE ? v : slope[r * vectors + j / N]);
+      if (n == N) w.store(out + r * k + j);
+      else w.store(out + r * k + j, n);
+    });
   }
 }
 

@@ -137,8 +137,13 @@ class _ThresholdMap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         probs, learnt, places = ctx.saved_tensors
-        alpha = ctx.alpha if learnt is None else learnt
         (grad,) = grads
+        alpha = ctx.alpha
+        if alpha is not None and ctx.still is None:  # the common case, with nothing to prepare
+            if not torch.is_grad_enabled() and _native.ready(grad):
+                return _backward(probs, grad, alpha, ctx.norm, places), None, None
+        elif alpha is None:
+            alpha = learnt
         if ctx.still is not None:
             grad = grad.masked_fill(ctx.still, 0.0)
         to_rows = to_alpha = None
