@@ -126,9 +126,7 @@ def test_scores_on_a_coarse_grid(size: int, alpha: float) -> None:
         for spread in (1e-3, 0.05, 0.3, 3.0):
             rows = scores(18, size, spread) + offset
             probs = fast.threshold_map(rows, alpha, False)
-            torch.testing.assert_close(
-                probs.double(), plain(rows, alpha, False), atol=1e-6, rtol=0
-            )
+            torch.testing.assert_close(probs.double(), plain(rows, alpha, False), atol=1e-6, rtol=0)
             assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
 
 

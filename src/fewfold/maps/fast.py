@@ -158,7 +158,7 @@ class _ThresholdMap(torch.autograd.Function):
         return to_rows, to_alpha, None
 
 
-# Function.apply itself first looks for transforms, which `covers` has done, and costs as much again.
+# Function.apply first looks for transforms, which has been done, and costs as much again.
 _apply = super(torch.autograd.Function, _ThresholdMap).apply
 
 

@@ -44,8 +44,8 @@ def ksubset(
 
     Reference: Amos, Koltun and Kolter, "The limited multi-label projection layer", 2019.
     """
-    if mask is None and dim == -1 and not at_most and type(k) in (int, float):
-        probs = quick(scores, k)
+    if mask is None and dim == -1 and not at_most and type(k) is not bool:
+        probs = quick(scores, k) if isinstance(k, (int, float)) else None
         if probs is not None:
             return probs
     rows = to_rows(scores, dim, mask)
