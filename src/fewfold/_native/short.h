@@ -147,7 +147,7 @@ template <class T, int E> struct Step {
 };
 
 // One threshold per lane, in the units of the scores. It is t + d: d is the last, tiny step, and kept apart it spares
-// the rounding of t. Every t after the first is at or left of the root.
+// the rounding of t. With E = 1 every t that is looked at is left of the root, or at it.
 template <class T> struct Thresholds {
   using V = Vec<T>;
   static constexpr int WAYS = Slab<T>::WAYS;
@@ -160,8 +160,9 @@ template <class T> struct Thresholds {
     // Where t is coarse a step along a curve ends beside the root; along a line it does not.
     const V far = V::of(sizeof(T) == 4 ? T(E == 1 ? 4e6 : 256) : T(E == 1 ? 1e15 : 1e5));
     odd = ~(V::bits(V::gt(far, top)) & V::bits(V::gt(top, V::of(0) - far)));
-    t = left_of(top + at);
-    d = at - (t - top);
+    t = top + at;
+    const V part = t - top;  // what of `at` is in t; d is the rest, to the last digit
+    d = (top - (t - part)) + (at - part);
     lowest = V::of(0);
   }
   // One Newton step on the norm, from its sums at t. Returns the lanes that are not there yet.
@@ -187,9 +188,12 @@ template <class T> struct Thresholds {
     return V::bits(V::gt(d, near)) | V::bits(V::gt(V::of(0) - near, d));
   }
   template <int E> void move() {
-    const V next = left_of(t + d);
+    if (E != 1) {
+      t = t + d;
+      return;
+    }
     // Along a line: never back, and past the next entry if there is one before the root, however coarse t is.
-    t = E == 1 ? V::max(next, V::pick(V::gt(d, lowest), t + lowest, t)) : next;
+    t = V::max(left_of(t + d), V::pick(V::gt(d, lowest), t + lowest, t));
   }
   template <int E> unsigned look(const V *v, int64_t k, const Curve<T> &c) {
     Step<T, E> s[WAYS];
@@ -318,6 +322,7 @@ template <class T, int E> struct ShortRows {
     if (V::bits(V::gt(best.v[EIGHT - 1] - best.v[0], at)) & ~a.odd) {
       Slab<T> s;
       s.load(block);
+      a.t = a.left_of(a.t);
       for (int looks = 0; a.template look<E>(s.at, s.k, c) && looks < MOST_LOOKS; ++looks) a.template move<E>();
     }
     write_all(x, p, rows, k, c, a, V::of(1));

@@ -167,6 +167,7 @@ template <class T, int E> struct Team {
       const V off = s.second - V::of(1), near = V::of(sizeof(T) == 4 ? T(4e-7) : T(1e-15));
       active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
       a.d = a.d + off / s.first;
+      a.t = a.left_of(a.t);
     }
     if (active) a.template move<E>();
     for (int looks = 0; active && looks < MOST_LOOKS; ++looks) {
