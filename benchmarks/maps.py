@@ -33,6 +33,8 @@ def cases() -> list[Case]:
 
 
 def _forward() -> Iterator[Case]:
+    for shape in SHAPES:  # every map reads and writes at least this much
+        yield _race("plain copy", torch.clone, shape, None)
     for shape in SHAPES:
         yield _race("sparsemax forward", ff.sparsemax, shape, 0.5)
     for shape, bar in zip(SHAPES, FORWARD_15, strict=True):
@@ -96,7 +98,7 @@ def _race(
     what: str,
     fun: Map,
     shape: tuple[int, int],
-    bar: float,
+    bar: float | None,
     *,
     peer: tuple[str, Map] = ("torch.softmax", softmax),
     kind: str = "normal",
