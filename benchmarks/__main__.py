@@ -21,8 +21,7 @@ def main() -> int:
             cases = [case for case in cases if arguments.only in f"{case.what} {case.size}"]
         if arguments.list:
             for case in cases:
-                claim = "       " if case.bar is None else f"<= {case.bar:.3g}"
-                print(f"{suite:7} {case.what:36} {case.size:22} {claim} of {case.peer}")
+                print(f"{suite:7} {case.what:36} {case.size:22} <= {case.bar:.3g} of {case.peer}")
             continue
         rows = harness.run(cases, seconds=0.2 if arguments.quick else 1.5)
         if not rows:

@@ -24,10 +24,15 @@ from fewfold._timing import Call, race
 
 @dataclass(frozen=True)
 class Pair:
-    """The two calls of a row; ``before_*`` runs untimed ahead of each of them."""
+    """The two calls of a row; ``before_*`` runs untimed ahead of each of them.
+
+    ``floor`` joins the race where one is known, such as a plain copy of what must be read and
+    written: memory has faster and slower minutes, and only the same minute tells what is possible.
+    """
 
     ours: Call
     peer: Call
+    floor: Call | None = None
     before_ours: Call | None = None
     before_peer: Call | None = None
 
@@ -47,7 +52,7 @@ class Case:
     what: str
     size: str
     peer: str
-    bar: float | None  # None: nothing is claimed, the row is there to compare with
+    bar: float
     build: Callable[[], Pair | Peak]
     threads: int = 1
 
@@ -64,8 +69,9 @@ class Row:
     ours_value: float
     peer_value: float
     ratio: float
-    bar: float | None
+    bar: float
     passed: bool
+    floors: float | None = None  # ours in units of the floor
     spread: dict[str, float] = field(default_factory=dict)
 
 
@@ -87,8 +93,7 @@ def run(cases: Iterable[Case], *, seconds: float) -> list[Row]:
     for number, case in enumerate(todo, 1):
         say(f"[{number:3}/{len(todo)}] {case.what:<34} {case.size:<22} ", end="")
         row = _measure(case, seconds)
-        verdict = "" if row.bar is None else f" (bar {row.bar:g}) {'ok' if row.passed else 'FAIL'}"
-        say(f"{row.ratio:7.3f} of {row.peer}{verdict}")
+        say(f"{row.ratio:7.3f} of {row.peer} (bar {row.bar:g}) {'ok' if row.passed else 'FAIL'}")
         rows.append(row)
     return rows
 
@@ -112,19 +117,23 @@ def _measure(case: Case, seconds: float) -> Row:
         peer_value=peer,
         ratio=ours / peer,
         bar=case.bar,
-        passed=case.bar is None or ours / peer <= case.bar,
+        passed=ours / peer <= case.bar,
+        floors=spread["ours_median"] / spread["floor_median"] if "floor_median" in spread else None,
         spread=spread,
     )
 
 
 def _time(pair: Pair, seconds: float) -> tuple[float, float, dict[str, float]]:
+    calls = {"ours": pair.ours, "peer": pair.peer}
+    if pair.floor is not None:
+        calls["floor"] = pair.floor
     before = {"ours": pair.before_ours, "peer": pair.before_peer}
     waiting = {name: call for name, call in before.items() if call is not None}
-    timing = race({"ours": pair.ours, "peer": pair.peer}, seconds=seconds, before=waiting)
+    timing = race(calls, seconds=seconds, before=waiting)
     spread = {
         f"{name}_{end}": getattr(timing[name], end)
-        for name in ("ours", "peer")
-        for end in ("low", "high", "rounds")
+        for name in calls
+        for end in ("median", "low", "high", "rounds")
     }
     return timing["ours"].median, timing["peer"].median, spread
 
@@ -168,16 +177,18 @@ def write(suite: str, rows: list[Row], folder: Path) -> Path:
 def markdown(rows: list[Row], facts: dict[str, str]) -> str:
     """Render the rows as a table below one line about the machine."""
     lines = [", ".join(f"{name}: {value}" for name, value in facts.items()) + ".", ""]
-    head = ("what", "size", "threads", "ours", "peer", "peer takes", "ratio", "bar", "")
-    lines += [f"| {' | '.join(head)} |", "|---|---|--:|--:|---|--:|--:|--:|---|"]
+    head = ("what", "size", "threads", "ours", "peer", "peer takes", "ratio", "bar", "", "floors")
+    lines += [f"| {' | '.join(head)} |", "|---|---|--:|--:|---|--:|--:|--:|---|--:|"]
     for row in rows:
-        bar = "" if row.bar is None else f"{row.bar:.3g}"
-        mark = "" if row.bar is None else "✓" if row.passed else "✗ missed"
+        mark = "✓" if row.passed else "✗ missed"
+        floors = "" if row.floors is None else f"{row.floors:.2f}"
         ours, peer = (quantity(value, row.unit) for value in (row.ours_value, row.peer_value))
         cells = (row.what, row.size, str(row.threads), ours, row.peer, peer)
-        lines.append(f"| {' | '.join(cells)} | {row.ratio:.2f} | {bar} | {mark} |")
-    met = [row.passed for row in rows if row.bar is not None]
-    return "\n".join([*lines, "", f"{sum(met)} of {len(met)} bars met.", ""])
+        lines.append(
+            f"| {' | '.join(cells)} | {row.ratio:.2f} | {row.bar:.3g} | {mark} | {floors} |"
+        )
+    met = sum(row.passed for row in rows)
+    return "\n".join([*lines, "", f"{met} of {len(rows)} bars met.", ""])
 
 
 def quantity(value: float, unit: str) -> str:
