@@ -26,13 +26,13 @@ from fewfold._timing import Call, race
 class Pair:
     """The two calls of a row; ``before_*`` runs untimed ahead of each of them.
 
-    ``floor`` joins the race where one is known, such as a plain copy of what must be read and
-    written: memory has faster and slower minutes, and only the same minute tells what is possible.
+    ``copy`` joins the race where ours must read and write as much as a plain copy does: memory has
+    faster and slower minutes, and only the same minute tells what is possible.
     """
 
     ours: Call
     peer: Call
-    floor: Call | None = None
+    copy: Call | None = None
     before_ours: Call | None = None
     before_peer: Call | None = None
 
@@ -71,7 +71,7 @@ class Row:
     ratio: float
     bar: float
     passed: bool
-    floors: float | None = None  # ours in units of the floor
+    copies: float | None = None  # ours in plain copies of the input
     spread: dict[str, float] = field(default_factory=dict)
 
 
@@ -118,15 +118,15 @@ def _measure(case: Case, seconds: float) -> Row:
         ratio=ours / peer,
         bar=case.bar,
         passed=ours / peer <= case.bar,
-        floors=spread["ours_median"] / spread["floor_median"] if "floor_median" in spread else None,
+        copies=spread["ours_median"] / spread["copy_median"] if "copy_median" in spread else None,
         spread=spread,
     )
 
 
 def _time(pair: Pair, seconds: float) -> tuple[float, float, dict[str, float]]:
     calls = {"ours": pair.ours, "peer": pair.peer}
-    if pair.floor is not None:
-        calls["floor"] = pair.floor
+    if pair.copy is not None:
+        calls["copy"] = pair.copy
     before = {"ours": pair.before_ours, "peer": pair.before_peer}
     waiting = {name: call for name, call in before.items() if call is not None}
     timing = race(calls, seconds=seconds, before=waiting)
@@ -177,16 +177,15 @@ def write(suite: str, rows: list[Row], folder: Path) -> Path:
 def markdown(rows: list[Row], facts: dict[str, str]) -> str:
     """Render the rows as a table below one line about the machine."""
     lines = [", ".join(f"{name}: {value}" for name, value in facts.items()) + ".", ""]
-    head = ("what", "size", "threads", "ours", "peer", "peer takes", "ratio", "bar", "", "floors")
+    head = ("what", "size", "threads", "ours", "peer", "peer takes", "ratio", "bar", "", "copies")
     lines += [f"| {' | '.join(head)} |", "|---|---|--:|--:|---|--:|--:|--:|---|--:|"]
     for row in rows:
         mark = "✓" if row.passed else "✗ missed"
-        floors = "" if row.floors is None else f"{row.floors:.2f}"
+        copies = "" if row.copies is None else f"{row.copies:.2f}"
         ours, peer = (quantity(value, row.unit) for value in (row.ours_value, row.peer_value))
         cells = (row.what, row.size, str(row.threads), ours, row.peer, peer)
-        lines.append(
-            f"| {' | '.join(cells)} | {row.ratio:.2f} | {row.bar:.3g} | {mark} | {floors} |"
-        )
+        numbers = (f"{row.ratio:.2f}", f"{row.bar:.3g}", mark, copies)
+        lines.append(f"| {' | '.join((*cells, *numbers))} |")
     met = sum(row.passed for row in rows)
     return "\n".join([*lines, "", f"{met} of {len(rows)} bars met.", ""])
 
