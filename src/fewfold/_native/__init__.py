@@ -45,7 +45,7 @@ def ready(*tensors: Tensor) -> bool:
     for t in tensors:  # a loop, not all(...): this runs on every call, and a call may be tiny
         if type(t) not in _PLAIN or t.dtype not in _WIDE or not t.is_cpu:
             return False
-        if t.is_neg() or _batched(t):
+        if t.is_neg() or t._is_zerotensor() or _batched(t):
             return False
     return True
 

@@ -9,10 +9,10 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// A step this small is rounding; it is still taken.
-template <class T> constexpr double TINY = sizeof(T) == 4 ? 5e-7 : 1e-15;
+// A sum this near, for each entry in it, is right; the last step is still taken.
+template <class T> constexpr double TINY = sizeof(T) == 4 ? 2e-7 : 1e-15;
 constexpr float FARTHEST = 4e6f;
-constexpr int MOST_STEPS = 100;  // each Newton step that fails halves the bracket
+constexpr int MOST_STEPS = 60;  // each Newton step that fails halves the bracket
 // Beyond this a threshold of type T is too coarse; everything is then measured from it, and solved once more.
 template <class T> constexpr double COARSE = sizeof(T) == 4 ? 8 : 1e6;
 
@@ -27,12 +27,13 @@ inline double quantile(double p) {
 template <class T> struct Budget {
   double k, low, high, t, d = 0;
 
-  void solve(const T *x, int64_t n, T shift) {
+  // False if the steps ran out.
+  bool solve(const T *x, int64_t n, T shift) {
     using V = Vec<T>;
     const V zero = V::of(0), one = V::of(1);
     const Scores<T> from{x, V::of(shift), one};
     if (!(t > low && t < high)) t = high - 1 > low ? high - 1 : low + (high - low) / 2;
-    for (int i = 0; i < MOST_STEPS; ++i, t += d) {
+    for (int i = 0; i < MOST_STEPS; ++i) {
       t = static_cast<double>(static_cast<T>(t));
       const V at = V::of(static_cast<T>(t));
       Total<T> total, inside, over;
@@ -40,7 +41,7 @@ template <class T> struct Budget {
         V part = zero, some = zero, most = zero;
         sweep<T>(from, b, least(b + RUN * V::N, n), [&](V v, int64_t, int) {
           const V u = v - at;
-          const typename V::Mask above = V::gt(u, zero), on = V::both(above, V::gt(one, u));
+          const typename V::Mask above = V::gt(u, zero), on = V::gt_too(above, one, u);
           part = V::add_where(on, part, u);
           some = V::add_where(on, some, one);
           most = V::add_where(above, most, one);
@@ -53,29 +54,40 @@ template <class T> struct Budget {
       if (excess >= 0) low = t;
       if (excess <= 0) high = t;
       d = excess == 0 ? 0 : excess / free;
-      if (std::fabs(d) <= std::fabs(t) * TINY<T> || std::fabs(d) <= TINY<T>) return;
-      if (!(t + d > low && t + d < high)) d = low + (high - low) / 2 - t;
+      const bool still = static_cast<T>(t + d) == static_cast<T>(t);  // a step lost in the rounding of t
+      if (std::fabs(excess) <= TINY<T> * (1 + .1 * free) || (still && free > 0)) return true;
+      if (!(t + d > low && t + d < high)) {
+        d = low + (high - low) / 2 - t;
+        if (static_cast<T>(t + d) == static_cast<T>(t)) {  // nothing between the ends: the answer jumps there
+          d = excess > 0 ? high - t : low - t;
+          return false;
+        }
+      }
+      t += d;
     }
+    return false;
   }
 };
 
-// One row with a finite maximum and 0 < k < number of finite scores.
-template <class T> void budget_row(const T *x, T *p, int64_t n, Budget<T> b) {
+// One row with a finite maximum and 0 < k < number of finite scores. False if it is beyond this.
+template <class T> bool budget_row(const T *x, T *p, int64_t n, Budget<T> b) {
   using V = Vec<T>;
   T shift = 0;
-  b.solve(x, n, shift);
+  bool found = b.solve(x, n, shift);
   if (std::fabs(b.t) > COARSE<T>) {
     shift = static_cast<T>(b.t);
-    const double slack = 1 + std::fabs(b.t) * 4 * TINY<T>;  // the bracket was rounded out there
-    b = Budget<T>{b.k, -slack, slack, 0};
-    b.solve(x, n, shift);
+    const double slack = 1 + std::fabs(b.t) * 4e-7;  // the bracket was rounded out there
+    b = Budget<T>{b.k, b.low - shift - slack, b.high - shift + slack, 0};
+    found = b.solve(x, n, shift);
   }
+  if (!found) return false;
   const V first = V::of(static_cast<T>(b.t)), second = V::of(static_cast<T>(b.d)), zero = V::of(0), one = V::of(1);
   sweep<T>(Scores<T>{x, V::of(shift), one}, 0, n, [&](V v, int64_t i, int m) {
     const V u = V::min(V::max((v - first) - second, zero), one);
     if (m == V::N) u.store(p + i);
     else u.store(p + i, m);
   });
+  return true;
 }
 
 // The sum of the clipped scores in three: of those inside, how many these are, and how many are above t.
@@ -117,21 +129,22 @@ template <class T> struct Moments {
 // One row per lane: its k, a bracket, and the threshold t + d.
 template <class T> struct Budgets {
   using V = Vec<T>;
-  V k, low, high, t, d = V::of(0);
+  V whole, k, low, high, t, d = V::of(0);  // to choose: whole + k, as float does not hold every double
   unsigned odd;  // rows with a NaN, an infinite score, or k out of range: the caller treats them one by one
 
   Budgets(const Moments<T> &m, int64_t n, const double *ks, bool per_row, int64_t rows) {
-    T each[V::N], point[V::N];
+    T each[V::N], most[V::N], point[V::N];
     for (int i = 0; i < V::N; ++i) {
       const double wanted = ks[per_row && i < rows ? i : 0];
-      each[i] = static_cast<T>(wanted);
       const bool fits = wanted > 0 && wanted < static_cast<double>(n);
+      most[i] = fits ? static_cast<T>(std::floor(wanted)) : T(-1);
+      each[i] = fits ? static_cast<T>(wanted - std::floor(wanted)) : T(0);
       point[i] = !fits ? T(0) : i == 0 || per_row ? static_cast<T>(quantile(wanted / static_cast<double>(n))) : point[0];
     }
     k = V::load(each);
+    whole = V::load(most);
     const V zero = V::of(0), by = V::of(T(1) / static_cast<T>(n)), mean = m.sum * by;
-    odd = ~(V::bits(V::gt(V::of(INF<T>), m.squares)) & V::bits(V::gt(k, zero)) &
-            V::bits(V::gt(V::of(static_cast<T>(n)), k)));
+    odd = ~(V::bits(V::gt(V::of(INF<T>), m.squares)) & V::bits(V::gt(whole, V::of(T(-.5)))));
     low = m.low - V::of(1);
     high = m.high;
     start(mean + V::sqrt(V::max(m.squares * by - mean * mean, zero)) * V::load(point) - V::of(T(.5)));
@@ -140,16 +153,17 @@ template <class T> struct Budgets {
 
   // One Newton step from the sums at t, or a bisection if it leaves the bracket. Returns the lanes still on their way.
   unsigned step(const Clipped<T> &s) {
-    const V zero = V::of(0), excess = s.sum + ((s.above - s.inside) - k);
+    const V zero = V::of(0), excess = s.sum + ((s.above - s.inside - whole) - k);
     low = V::pick(V::gt(zero, excess), low, t);
     high = V::pick(V::gt(excess, zero), high, t);
     const V jump = excess / V::max(s.inside, V::of(T(1e-30))), newton = t + jump;
     const V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, low + (high - low) * V::of(T(.5)));
-    const V near = V::max(V::max(t, zero - t), V::of(1)) * V::of(T(TINY<T>));
-    // A jump lost in the rounding of t is the end, on whichever side of the bracket it falls.
-    const typename V::Mask there = V::both(V::gt(near, jump), V::gt(jump, zero - near));
-    d = V::pick(there, jump, next - t);
-    return ~V::bits(there);
+    // There when the sum is right, or a step is lost in the rounding of t.
+    const V near = V::fma(s.inside, V::of(T(.1 * TINY<T>)), V::of(T(TINY<T>))), off = V::max(excess, zero - excess);
+    const typename V::Mask some = V::gt(s.inside, zero), apart = V::gt(off, near);
+    const unsigned still = ~(V::bits(V::gt(newton, t)) | V::bits(V::gt(t, newton))) & V::bits(some);
+    d = V::pick(V::both(apart, V::gt(V::max(newton - t, t - newton), zero)), next - t, V::keep(some, jump));
+    return V::bits(apart) & ~still;
   }
   void move() { t = t + d; }
   // Thresholds that T holds too coarsely.
@@ -202,7 +216,9 @@ template <class T> uint64_t budget_short(const T *x, T *p, int64_t rows, int64_t
     unsigned moving = 0;
     for (int i = 0; i < 2; ++i) {
       if (looks) a[i].move();
-      moving |= a[i].step(clipped(s[i], a[i].t)) & ~a[i].odd & ((1u << N) - 1);
+      const unsigned still = a[i].step(clipped(s[i], a[i].t)) & ~a[i].odd & ((1u << N) - 1);
+      if (looks == MOST_STEPS - 1) a[i].odd |= still;
+      moving |= still;
     }
     if (!moving) break;
   }
@@ -252,8 +268,8 @@ template <class T> uint64_t budget_team(const T *x, T *p, int64_t rows, int64_t 
     s.sum = board.sum(0);
     s.inside = board.sum(1);
     s.above = board.sum(2);
-    unsigned moving = a.step(s);
-    if (looks == MOST_STEPS - 1) moving = 0;
+    const unsigned moving = a.step(s);
+    if (looks == MOST_STEPS - 1) odd |= active & moving;
     a.d.store(d);
     const unsigned there = active & ~moving;
     odd |= there & a.coarse();
@@ -264,8 +280,8 @@ template <class T> uint64_t budget_team(const T *x, T *p, int64_t rows, int64_t 
   return odd;
 }
 
-// Returns false at the first row with a NaN or a maximum so far from zero that adding one to it means nothing: those
-// are the caller's.
+// Returns false at the first row with a NaN, with a maximum so far from zero that adding one to it means nothing, or
+// with no answer after MOST_STEPS: those are the caller's.
 template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
   using V = Vec<T>;
   auto one_row = [&](int64_t r) {
@@ -296,7 +312,8 @@ template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const 
     } else {
       const double mean = sum.sum() / m, spread = std::sqrt(std::fmax(squares.sum() / m - mean * mean, 0));
       const double start = mean + spread * quantile(k / m) - .5;
-      budget_row(row, out, n, Budget<T>{k, static_cast<double>(bottom.bottom()) - 1, static_cast<double>(high), start});
+      const double low = static_cast<double>(bottom.bottom()) - 1;
+      return budget_row(row, out, n, Budget<T>{k, low, static_cast<double>(high), start});
     }
     return true;
   };

@@ -30,13 +30,13 @@ constexpr int RUN = 8;
 
 template <class T> struct Curve {
   T scale, e, out;
-  bool normalise;
+  bool normalise, norm;
   static Curve entmax(double alpha) {
     const double e = 1 / (alpha - 1);
-    return {static_cast<T>(alpha - 1), static_cast<T>(e), static_cast<T>(e), alpha != 2 && alpha != 1.5};
+    return {static_cast<T>(alpha - 1), static_cast<T>(e), static_cast<T>(e), alpha != 2 && alpha != 1.5, false};
   }
   static Curve normmax(double alpha) {
-    return {T(1), static_cast<T>(alpha / (alpha - 1)), static_cast<T>(1 / (alpha - 1)), true};
+    return {T(1), static_cast<T>(alpha / (alpha - 1)), static_cast<T>(1 / (alpha - 1)), true, true};
   }
 };
 
@@ -172,7 +172,7 @@ template <class T, class S> double solve_square(S from, int64_t n, const Curve<T
 }
 
 template <class T, class S> double solve_convex(S from, int64_t n, const Curve<T> &c, double t, int steps) {
-  const double near = sizeof(T) == 4 ? 3e-5 : 1e-9;  // one more step squares this
+  const double off = sizeof(T) == 4 ? 1e-7 : 1e-15;  // how far from one the sum may be
   double best = -1;
   while (steps-- > 0) {
     const T at = static_cast<T>(t);
@@ -182,7 +182,7 @@ template <class T, class S> double solve_convex(S from, int64_t n, const Curve<T
     t = at + d;
     if (!(t > best)) return t;
     best = t;
-    if (d < near && d > -near) break;
+    if (s.s2 - 1 < off && s.s2 - 1 > -off) break;
   }
   return best;
 }

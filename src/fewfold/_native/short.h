@@ -100,8 +100,19 @@ template <class T> struct Slab {
   static constexpr int WAYS = 4;  // independent sums: one alone would wait for its own latency
   V at[SHORT];
   V part[EIGHT];  // maxima of eighths of the row: a subset, so a first guess at the threshold costs little
-  V top;
+  V top, base;    // base: what has been taken off the scores
   int64_t k;
+
+  // Scores far from zero are measured from their maximum, or steps would drown in the rounding of t.
+  void centre(bool always) {
+    const V near = V::of(2), zero = V::of(0);
+    const typename V::Mask far = V::gt(V::max(top, zero - top), near);
+    base = always ? top : V::keep(far, top);
+    if (!always && !V::bits(far)) return;
+    for (int64_t j = 0; j < k; ++j) at[j] = at[j] - base;
+    for (V &p : part) p = p - base;
+    top = top - base;
+  }
 
   void load(const Block<T> &b) {
     V high[EIGHT], w[EIGHT];  // locals: the compiler keeps them in registers
@@ -146,54 +157,55 @@ template <class T, int E> struct Step {
   }
 };
 
-// One threshold per lane, in the units of the scores. It is t + d: d is the last, tiny step, and kept apart it spares
-// the rounding of t. With E = 1 every t that is looked at is left of the root, or at it.
+constexpr int MOST_LOOKS = 80;
+
+// One threshold per lane, base + t + d: `base` is the maximum of the row or zero, d the last, tiny step, which spares the
+// rounding of t.
 template <class T> struct Thresholds {
   using V = Vec<T>;
   static constexpr int WAYS = Slab<T>::WAYS;
-  static constexpr T HAIR = sizeof(T) == 4 ? T(1.3e-7) : T(2.3e-16);
-  V t, d, lowest;
-  unsigned odd;  // lanes with a NaN, an infinite or a far maximum: the caller treats them one by one
+  V base, t, d, lowest;
+  unsigned odd;  // lanes with a NaN or an infinite maximum, or that never settled: the caller treats them one by one
 
-  static V left_of(V x) { return x - V::max(x, V::of(0) - x) * V::of(HAIR); }
-  template <int E> void start(V top, V at) {
-    // Where t is coarse a step along a curve ends beside the root; along a line it does not.
-    const V far = V::of(sizeof(T) == 4 ? T(E == 1 ? 4e6 : 256) : T(E == 1 ? 1e15 : 1e5));
-    odd = ~(V::bits(V::gt(far, top)) & V::bits(V::gt(top, V::of(0) - far)));
-    t = top + at;
-    const V part = t - top;  // what of `at` is in t; d is the rest, to the last digit
-    d = (top - (t - part)) + (at - part);
-    lowest = V::of(0);
+  void start(V from, V top, V at) {
+    const V inf = V::of(INF<T>);
+    odd = ~(V::bits(V::gt(inf, top)) & V::bits(V::gt(top, V::of(0) - inf)));
+    base = from;
+    t = at;
+    d = lowest = V::of(0);
   }
-  // One Newton step on the norm, from its sums at t. Returns the lanes that are not there yet.
-  template <int E> unsigned step(const Step<T, E> &s, const Curve<T> &c) {
-    const V one = V::of(1);
+  static V size(V x) { return V::max(x, V::of(0) - x); }
+  // A little to the left: with E = 1 entries between the root and a t that rounding has carried past it would be lost.
+  static V left_of(V x) { return x - size(x) * V::of(sizeof(T) == 4 ? T(1.3e-7) : T(2.3e-16)); }
+
+  // One Newton step on the norm, from its sums at t over rows of length k. Returns the lanes that are not there yet.
+  template <int E> unsigned step(const Step<T, E> &s, int64_t k, const Curve<T> &c) {
+    const V zero = V::of(0), one = V::of(1);
     if (E == 1) {  // exact, unless something lies between here and there
       d = (s.second - one) / s.first;
       lowest = s.lowest;
-      // From afar d has lost digits: look once more, if t can come nearer at all.
-      const typename V::Mask far = V::both(V::gt(s.second, V::of(FAR)), V::gt(left_of(t + d), t));
-      return V::bits(V::gt(d, lowest)) | V::bits(far);
+      // From afar d has lost digits: look once more.
+      return V::bits(V::gt(d, lowest)) | V::bits(V::gt(zero, d)) | V::bits(V::gt(s.second, V::of(FAR)));
     }
     if (E == 2) {
       d = (s.second - V::sqrt(s.second) * V::of(1 / c.scale)) / s.first;
-    } else {
-      // power() wants a base in [0, 1]; a sum below one (a first guess too far right) takes a step back.
-      const V big = V::max(one, s.second), norm = one / power(one / big, 1 / c.e);
-      const V back = (s.second - one) / V::of(c.e);
-      d = V::pick(V::gt(one, s.second), back, (norm - one) * big / norm) / (s.first * V::of(c.scale));
+      // What the step leaves of the sum is at most k d^2, whatever enters or leaves the support.
+      const V near = V::of(std::sqrt((sizeof(T) == 4 ? T(4e-7) : T(1e-16)) / static_cast<T>(k)) / c.scale);
+      return V::bits(V::gt(size(d), near));
     }
-    // The next step would be about d squared.
-    const V near = V::of((sizeof(T) == 4 ? T(1e-4) : T(1e-9)) / c.scale);
-    return V::bits(V::gt(d, near)) | V::bits(V::gt(V::of(0) - near, d));
+    // power() wants a base in [0, 1]; a sum below one (a first guess too far right) takes a step back.
+    const V big = V::max(one, s.second), norm = one / power(one / big, 1 / c.e);
+    const V back = (s.second - one) / V::of(c.e);
+    d = V::pick(V::gt(one, s.second), back, (norm - one) * big / norm) / (s.first * V::of(c.scale));
+    // With an exponent below 2 small entries may spoil any bet on the next step: the sum itself must be right, or d
+    // below what t can hold.
+    const V off = V::of(sizeof(T) == 4 ? T(4e-7) : T(1e-15)), least_step = V::max(size(t), one) * off;
+    return V::bits(V::gt(size(s.second - one), off)) & V::bits(V::gt(size(d), least_step));
   }
   template <int E> void move() {
-    if (E != 1) {
-      t = t + d;
-      return;
-    }
-    // Along a line: never back, and past the next entry if there is one before the root, however coarse t is.
-    t = V::max(left_of(t + d), V::pick(V::gt(d, lowest), t + lowest, t));
+    // Along a line: past the next entry if there is one before the root, however coarse t is.
+    if (E == 1) t = V::pick(V::gt(d, lowest), V::max(left_of(t + d), t + lowest), left_of(t + d));
+    else t = t + d;
   }
   template <int E> unsigned look(const V *v, int64_t k, const Curve<T> &c) {
     Step<T, E> s[WAYS];
@@ -202,14 +214,21 @@ template <class T> struct Thresholds {
     s[0].add(s[1]);
     s[2].add(s[3]);
     s[0].add(s[2]);
-    return step(s[0], c) & ~odd & ((1u << V::N) - 1);
+    return step(s[0], k, c) & ~odd & ((1u << V::N) - 1);
   }
-  template <int E> void guess(const Slab<T> &s, const Curve<T> &c) {
-    start<E>(s.top, V::of(T(-.5) / c.scale));
+  template <int E> void guess(Slab<T> &s, const Curve<T> &c) {
+    const V top = s.top;
+    s.centre(E == 0);
+    start(s.base, top, s.top - V::of(T(.5) / c.scale));
     for (int i = 0; i < 2; ++i) {
       look<E>(s.part, EIGHT, c);
       move<E>();
     }
+  }
+  // From sums of excesses over base + t + d: how many, sum of u^(e-1). normmax divides by the latter, which a t that is
+  // wrong in its last digit spoils where many entries are barely in the support.
+  unsigned touchy(V count, V sum, const Curve<T> &c) const {
+    return V::bits(V::gt(count, sum * sum * V::of(4 * c.e)));
   }
   unsigned odd_rows() const { return (odd | V::bits(V::nan(d, d))) & ((1u << V::N) - 1); }
 };
@@ -271,59 +290,75 @@ template <class T> struct Best {
   }
 };
 
-constexpr int MOST_LOOKS = 80;
-
-// From the threshold t + d to a row of probabilities, `factor` being what is left to multiply with.
-template <class T, int E> void write_row(const T *x, T *p, int64_t k, const Curve<T> &c, T t, T d, T factor) {
+// From the threshold base + t + d to a row of probabilities; `factor` makes the sum of those that are normalised one.
+template <class T, int E, bool Shifted, bool Fine>
+void write_as(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t, T d, T factor) {
   using V = Vec<T>;
-  const V first = V::of(t), second = V::of(d), zero = V::of(0), by = V::of(factor), scale = V::of(c.scale);
-  const V half = first * scale, rest = second * scale;  // the 1.5-entmax has scale 1/2, which rounds nothing
+  const V from = V::of(base), first = V::of(t), second = V::of(d), zero = V::of(0), by = V::of(factor);
+  const V scale = V::of(c.scale), minus = V::of(-t * c.scale), rest = V::of(d * c.scale);
   auto answer = [&](V v) {
-    if (E == 2 && !c.normalise) {
-      const V u = V::max(V::fma(v, scale, zero - half) - rest, zero);
+    const V w = Shifted ? v - from : v;
+    if (E == 2 && !c.normalise) {  // the scale is 1/2, which rounds nothing
+      const V u = V::max(V::fma(w, scale, minus) - rest, zero);
       return u * u;
     }
-    const V u = V::max((v - first) - second, zero);
+    const V u = V::max(Fine ? (w - first) - second : w - first, zero);
     return E == 1 ? u : raise(u * scale, c.out) * by;
   };
   int64_t j = 0;
   for (; j + V::N <= k; j += V::N) answer(V::load(x + j)).store(p + j);
   if (j < k) answer(V::load(x + j, static_cast<int>(k - j), -INF<T>)).store(p + j, static_cast<int>(k - j));
 }
+template <class T, int E> inline void write_row(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t, T d, T by) {
+  if (base == 0) write_as<T, E, false, true>(x, p, k, c, base, t, d, by);
+  else if (E == 1 && d == 0) write_as<T, E, true, false>(x, p, k, c, base, t, d, by);
+  else write_as<T, E, true, true>(x, p, k, c, base, t, d, by);
+}
 
 // Rows of at most SHORT entries, N at a time.
 template <class T, int E> struct ShortRows {
   using V = Vec<T>;
 
-  static V factors(const Slab<T> &s, const Thresholds<T> &a, const Curve<T> &c) {
-    if (!c.normalise) return V::of(c.scale * c.scale);
-    V sum[2] = {V::of(0), V::of(0)};
-    for (int64_t j = 0; j < s.k; j += 2)
-      for (int i = 0; i < 2; ++i)
-        sum[i] = sum[i] + raise(V::max((s.at[j + i] - a.t) - a.d, V::of(0)) * V::of(c.scale), c.out);
-    return V::of(1) / (sum[0] + sum[1]);
+  static V factors(const Slab<T> &s, Thresholds<T> &a, const Curve<T> &c) {
+    const V zero = V::of(0), one = V::of(1);
+    if (!c.normalise) return one;
+    V sum[4] = {zero, zero, zero, zero}, count = zero;
+    for (int64_t j = 0; j < s.k; j += 4) {
+      for (int i = 0; i < 4; ++i) {
+        const V u = V::max((s.at[j + i] - a.t) - a.d, zero);
+        sum[i] = sum[i] + raise(u * V::of(c.scale), c.out);
+        if (c.norm) count = V::add_where(V::gt(u, zero), count, one);
+      }
+    }
+    const V all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    if (c.norm) a.odd |= a.touchy(count, all, c);
+    return one / all;
   }
   static void write_all(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {
-    T t[V::N], d[V::N], by[V::N];
+    T base[V::N], t[V::N], d[V::N], by[V::N];
+    a.base.store(base);
     a.t.store(t);
     a.d.store(d);
     factor.store(by);
-    for (int64_t r = 0; r < rows; ++r) write_row<T, E>(x + r * k, p + r * k, k, c, t[r], d[r], by[r]);
+    for (int64_t r = 0; r < rows; ++r) write_row<T, E>(x + r * k, p + r * k, k, c, base[r], t[r], d[r], by[r]);
   }
 
   // Sum u = 1: where eight entries hold the support, sorting them gives the threshold at once.
   static unsigned by_sorting(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
     const Block<T> block(x, rows, k);
     const Best<T> best(block);
-    const V at = best.threshold();
     Thresholds<T> a;
-    a.template start<E>(best.v[0], at);
+    a.start(best.v[0], best.v[0], best.threshold());
     a.odd |= ~V::bits(best.numbers);
-    if (V::bits(V::gt(best.v[EIGHT - 1] - best.v[0], at)) & ~a.odd) {
+    if (V::bits(V::gt(best.v[EIGHT - 1] - best.v[0], a.t)) & ~a.odd) {
       Slab<T> s;
       s.load(block);
+      s.centre(true);
+      unsigned moving;
+      int looks = 0;
       a.t = a.left_of(a.t);
-      for (int looks = 0; a.template look<E>(s.at, s.k, c) && looks < MOST_LOOKS; ++looks) a.template move<E>();
+      while ((moving = a.template look<E>(s.at, s.k, c)) && ++looks < MOST_LOOKS) a.template move<E>();
+      a.odd |= moving;
     }
     write_all(x, p, rows, k, c, a, V::of(1));
     return a.odd_rows();
@@ -341,14 +376,17 @@ template <class T, int E> struct ShortRows {
       unsigned moving = 0;
       for (int i = 0; i < slabs; ++i) {
         if (looks) a[i].template move<E>();
-        moving |= a[i].template look<E>(s[i].at, s[i].k, c);
+        const unsigned still = a[i].template look<E>(s[i].at, s[i].k, c);
+        if (looks == MOST_LOOKS - 1) a[i].odd |= still;
+        moving |= still;
       }
       if (looks >= 2 && !moving) break;
     }
     uint64_t odd = 0;
     for (int i = 0; i < slabs; ++i) {
       const int64_t first = i * V::N;
-      write_all(x + first * k, p + first * k, least<int64_t>(V::N, rows - first), k, c, a[i], factors(s[i], a[i], c));
+      const V factor = factors(s[i], a[i], c);
+      write_all(x + first * k, p + first * k, least<int64_t>(V::N, rows - first), k, c, a[i], factor);
       odd |= static_cast<uint64_t>(a[i].odd_rows()) << first;
     }
     return odd;

@@ -126,8 +126,8 @@ template <> struct Vec<double> {
 
 // Left-packing permutations: entry m lists the set bits of m, first to last.
 struct PackTable {
-  alignas(32) int32_t row[256][8];
-  PackTable() {
+  alignas(32) int32_t row[256][8] = {};
+  constexpr PackTable() {
     for (int m = 0; m < 256; ++m) {
       int n = 0;
       for (int i = 0; i < 8; ++i)
@@ -136,7 +136,7 @@ struct PackTable {
     }
   }
 };
-static const PackTable PACK;
+static constexpr PackTable PACK;  // made by the compiler: nothing may run at load time
 
 inline __m256i first(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -87,49 +87,57 @@ template <class T, int E> struct Team {
     Thresholds<T> a;
     if (E == 1) {
       const Best<T> best(block);
-      a.template start<E>(best.v[0], best.threshold());
+      a.start(best.v[0], best.v[0], best.threshold());
     } else {
       Slab<T> s;
       s.load(block);
       a.template guess<E>(s, c);
       a.template look<E>(s.at, s.k, c);
+      a.template move<E>();
     }
     return a;
   }
 
-  static Step<T, E> step_of(const T *x, int64_t k, T t, const Curve<T> &c) {
-    const V at = V::of(t);
+  template <bool Shifted> static Step<T, E> step_from(const T *x, int64_t k, T base, T t, const Curve<T> &c) {
+    const V from = V::of(base), at = V::of(t);
     Step<T, E> way[WAYS], all;
-    in_runs(x, k, -INF<T>, [&](V v, int i, int64_t, int) { way[i].add(v, at, c); }, [&] { gather(way, all); });
+    in_runs(x, k, -INF<T>, [&](V v, int i, int64_t, int) { way[i].add(Shifted ? v - from : v, at, c); },
+            [&] { gather(way, all); });
     return all;
   }
+  static Step<T, E> step_of(const T *x, int64_t k, T base, T t, const Curve<T> &c) {
+    return base == 0 ? step_from<false>(x, k, base, t, c) : step_from<true>(x, k, base, t, c);
+  }
 
-  static void write(const T *x, T *p, int64_t k, const Curve<T> &c, T t, T d) {
-    if (!c.normalise) {
-      write_row<T, E>(x, p, k, c, t, d, c.scale * c.scale);
-      return;
-    }
-    write_row<T, E>(x, p, k, c, t, d, T(1));
+  // Returns false if the row needs more care than this.
+  static bool write(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t, T d) {
+    write_row<T, E>(x, p, k, c, base, t, d, T(1));
+    if (!c.normalise) return true;
+    const V zero = V::of(0);
     Total<T> total;
-    V part = V::of(0);
-    in_runs(p, k, T(0), [&](V v, int, int64_t, int) { part = part + v; }, [&] {
+    V part = zero, count = zero;
+    in_runs(p, k, T(0), [&](V v, int, int64_t, int) {
+      part = part + v;
+      if (c.norm) count = V::add_where(V::gt(v, zero), count, V::of(1));
+    }, [&] {
       total.add(part);
-      part = V::of(0);
+      part = zero;
     });
-    const V by = V::of(static_cast<T>(1 / total.sum()));
+    const T sum = static_cast<T>(total.sum());
+    const V by = V::of(1 / sum);
     sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t i, int n) {
       if (n == N) (v * by).store(p + i);
       else (v * by).store(p + i, n);
     });
+    return !(c.norm && count.sum() > 4 * c.e * sum * sum);
   }
 
-  // Sum u = 1: the lanes often hold the whole support, so the row is written at once and its sum checked. Returns the
-  // sums of the excess over t + d.
-  static Step<T, E> try_write(const T *x, T *p, int64_t k, T t, T d) {
-    const V at = V::of(t), more = V::of(d), zero = V::of(0);
+  // Sum u = 1: the lanes often hold the whole support, so the row is written at once and its sum checked.
+  static Step<T, E> try_write(const T *x, T *p, int64_t k, T base, T t) {
+    const V from = V::of(base), at = V::of(t), zero = V::of(0);
     Step<T, E> way[WAYS], all;
     in_runs(x, k, -INF<T>, [&](V v, int i, int64_t j, int n) {
-      const V u = (v - at) - more;
+      const V u = (v - from) - at;
       const typename V::Mask on = V::over(u, zero);
       way[i].first = V::add_where(on, way[i].first, V::of(1));
       way[i].second = V::add_where(on, way[i].second, u);
@@ -154,31 +162,34 @@ template <class T, int E> struct Team {
 
   // Up to N rows. Returns the odd ones, which are still to be done.
   static unsigned run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
-    T lane[N * LANES], t[N], d[N];
+    T lane[N * LANES], base[N], t[N], d[N];
     Board<T, SUMS> board;
     for (int64_t r = 0; r < rows; ++r) lanes(x + r * k, k, lane + r * LANES);
     Thresholds<T> a = bound(lane, rows, c);
+    a.base.store(base);
     unsigned active = ~a.odd & ((1u << rows) - 1), odd = a.odd;
     if (E == 1) {
       a.t.store(t);
-      a.d.store(d);
-      each(active, [&](int r) { note(board, r, try_write(x + r * k, p + r * k, k, t[r], d[r])); });
+      each(active, [&](int r) { note(board, r, try_write(x + r * k, p + r * k, k, base[r], t[r])); });
       const Step<T, E> s = sum(board);
       const V off = s.second - V::of(1), near = V::of(sizeof(T) == 4 ? T(4e-7) : T(1e-15));
       active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
-      a.d = a.d + off / s.first;
-      a.t = a.left_of(a.t);
+      a.t = a.left_of(a.t + off / s.first);
     }
-    if (active) a.template move<E>();
-    for (int looks = 0; active && looks < MOST_LOOKS; ++looks) {
+    for (int looks = 0; active; ++looks) {
       a.t.store(t);
-      each(active, [&](int r) { note(board, r, step_of(x + r * k, k, t[r], c)); });
-      unsigned moving = a.step(sum(board), c);
-      if (looks == MOST_LOOKS - 1) moving = 0;
+      each(active, [&](int r) { note(board, r, step_of(x + r * k, k, base[r], t[r], c)); });
+      const unsigned moving = a.step(sum(board), k, c);
       odd |= V::bits(V::nan(a.d, a.d)) & active;
       a.d.store(d);
-      each(active & ~moving, [&](int r) { write(x + r * k, p + r * k, k, c, t[r], d[r]); });
+      each(active & ~moving, [&](int r) {
+        if (!write(x + r * k, p + r * k, k, c, base[r], t[r], d[r])) odd |= 1u << r;
+      });
       active &= moving;
+      if (looks >= MOST_LOOKS) {
+        odd |= active;
+        break;
+      }
       a.template move<E>();
     }
     return odd;

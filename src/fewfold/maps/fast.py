@@ -24,7 +24,7 @@ __all__ = [
 _LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
 _LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
 _LONGEST = 2**31
-_KEEP_FROM = 2048  # rows longer than this leave their support behind for the backward pass
+_KEEP_FROM = 2048  # rows longer than this leave their support behind; at least MIDDLE of team.h
 
 
 def covers(rows: Tensor, alpha: float | Tensor) -> bool:
@@ -112,7 +112,7 @@ def _forward(
     places, start, room = None, 0, 0
     if keep and size > _KEEP_FROM:
         room = min(max(size // 16, 64), 4096)
-        places = torch.empty((count, room), dtype=torch.int32)
+        places = rows.new_empty((count, room), dtype=torch.int32)
         start = places.data_ptr()
     infinite = kernel("forward", rows.dtype)(
         rows.data_ptr(), probs.data_ptr(), count, size, one, address, norm, start, room,
@@ -140,7 +140,7 @@ class _ThresholdMap(torch.autograd.Function):
         (grad,) = grads
         alpha = ctx.alpha
         if alpha is not None and ctx.still is None:  # the common case, with nothing to prepare
-            if not torch.is_grad_enabled() and _native.ready(grad):
+            if not torch.is_grad_enabled() and _native.ready(grad, probs):
                 return _backward(probs, grad, alpha, ctx.norm, places), None, None
         elif alpha is None:
             alpha = learnt
@@ -165,7 +165,8 @@ _apply = super(torch.autograd.Function, _ThresholdMap).apply
 def _backward(
     probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool, places: Tensor | None
 ) -> Tensor:
-    grad = grad.contiguous()
+    probs = probs.contiguous()  # hooks on saved tensors may have changed more than their place
+    grad = grad.to(probs.dtype).contiguous()
     shape = probs.shape
     out = probs.new_empty(shape)
     size = shape[-1]

@@ -156,17 +156,18 @@ def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
     if lanes * _LANE < size:
         tops = torch.cat([tops, fixed[:, lanes * _LANE :].amax(-1, keepdim=True)], -1)
     low = bound(tops)
-    low = low - 4 * torch.finfo(rows.dtype).eps * (1 + low.abs())  # rounding must not drop any
+    margin = 4 * torch.finfo(rows.dtype).eps * (1 + low.abs())  # rounding must not drop any
+    low = torch.where(low.isinf(), low, low - margin)
     place = (fixed >= low).view(-1).nonzero().squeeze(-1)
     row = place // size
     count = torch.bincount(row, minlength=flat.shape[0])
     width = max(int(count.max()), 1)
     if width > size // 4:
         return None
-    slot = row * width + torch.arange(len(place)) - (count.cumsum(0) - count)[row]
+    slot = row * width + torch.arange(len(place), device=rows.device) - (count.cumsum(0) - count)[row]
     index = place.new_zeros(flat.shape[0] * width)
     index[slot] = place - row * size
-    empty = torch.ones(index.shape, dtype=torch.bool)
+    empty = torch.ones_like(index, dtype=torch.bool)
     empty[slot] = False
     index = index.view(-1, width)
     few = flat.gather(1, index).masked_fill(empty.view(-1, width), -math.inf)
