@@ -130,6 +130,39 @@ def test_scores_on_a_coarse_grid(size: int, alpha: float) -> None:
             assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("size", [40, 700, 2000, 5000])
+@pytest.mark.parametrize(("alpha", "norm"), [*MEMBERS, (1.75, False), (1.999, False), (1.9, True)])
+def test_many_entries_at_the_edge_of_the_support(size: int, alpha: float, norm: bool) -> None:
+    """There a step that looks small still moves the sum, by so many entries at once."""
+    margin = 1.0 if norm else 1 / (alpha - 1)
+    for top in (1.0, 63.0, 255.0):
+        for inside in (1e-4, 1e-6, 0.0):
+            rows = torch.full((3, size), top - margin * (1 - inside))
+            rows[:, 0] = top
+            rows[1] += scores(1, size, 1e-5)[0]
+            rows[2, 1 : size // 2] -= 5
+            probs = fast.threshold_map(rows, alpha, norm)
+            torch.testing.assert_close(probs.double(), plain(rows, alpha, norm), atol=1e-6, rtol=0)
+            assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("size", [13, 64, 500, 2048, 5000])
+def test_ksubset_of_ties_and_masks_by_the_lowest_float(size: int) -> None:
+    for offset in (0.0, 3e4, 1e6):
+        for leaders in (1, 2, 5):
+            rows = torch.full((2, size), offset)
+            rows[:, :leaders] += 1
+            for short in (1e-3, 1e-5):
+                k = leaders - short
+                probs = ff.ksubset(rows, k)
+                with _native.disabled():
+                    expected = ff.ksubset(rows.double(), k)
+                torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
+    rows = scores(4, size, 3.0)
+    rows[:, size // 2 :] = torch.finfo(torch.float32).min
+    torch.testing.assert_close(ff.ksubset(rows, 2.5).sum(-1), torch.full((4,), 2.5))
+
+
 @pytest.mark.parametrize("size", [3, 32, 64, 65, 500, 2048, 5000])
 def test_ksubset_agrees_with_plain_torch(size: int) -> None:
     for spread in (*SPREADS, 1e4):
@@ -140,6 +173,15 @@ def test_ksubset_agrees_with_plain_torch(size: int) -> None:
             with _native.disabled():
                 expected = ff.ksubset(rows.double(), k)
             torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_saved_tensors_may_come_back_in_another_layout() -> None:
+    rows = scores(4, 8, 1.0).requires_grad_()
+    upstream = scores(4, 8, 1.0).flip(-1)
+    (expected,) = torch.autograd.grad(ff.sparsemax(rows), rows, upstream)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.t().contiguous().t()):
+        (grad,) = torch.autograd.grad(ff.sparsemax(rows), rows, upstream)
+    torch.testing.assert_close(grad, expected)
 
 
 def test_two_threads_give_the_answer_of_one() -> None:

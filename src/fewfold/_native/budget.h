@@ -9,7 +9,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// A sum this near, for each entry in it, is right; the last step is still taken.
+// A sum this near, relative to its fractional part, is right; the last step is still taken.
 template <class T> constexpr double TINY = sizeof(T) == 4 ? 2e-7 : 1e-15;
 constexpr float FARTHEST = 4e6f;
 constexpr int MOST_STEPS = 60;  // each Newton step that fails halves the bracket
@@ -50,12 +50,12 @@ template <class T> struct Budget {
         inside.add(some);
         over.add(most);
       }
-      const double free = inside.sum(), excess = total.sum() + (over.sum() - free - k);
+      const double sum = total.sum(), free = inside.sum(), excess = sum + (over.sum() - free - k);
       if (excess >= 0) low = t;
       if (excess <= 0) high = t;
       d = excess == 0 ? 0 : excess / free;
       const bool still = static_cast<T>(t + d) == static_cast<T>(t);  // a step lost in the rounding of t
-      if (std::fabs(excess) <= TINY<T> * (1 + .1 * free) || (still && free > 0)) return true;
+      if (std::fabs(excess) <= TINY<T> * (2 + sum) || (still && free > 0)) return true;
       if (!(t + d > low && t + d < high)) {
         d = low + (high - low) / 2 - t;
         if (static_cast<T>(t + d) == static_cast<T>(t)) {  // nothing between the ends: the answer jumps there
@@ -159,7 +159,7 @@ template <class T> struct Budgets {
     const V jump = excess / V::max(s.inside, V::of(T(1e-30))), newton = t + jump;
     const V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, low + (high - low) * V::of(T(.5)));
     // There when the sum is right, or a step is lost in the rounding of t.
-    const V near = V::fma(s.inside, V::of(T(.1 * TINY<T>)), V::of(T(TINY<T>))), off = V::max(excess, zero - excess);
+    const V near = V::fma(s.sum, V::of(T(TINY<T>)), V::of(T(2 * TINY<T>))), off = V::max(excess, zero - excess);
     const typename V::Mask some = V::gt(s.inside, zero), apart = V::gt(off, near);
     const unsigned still = ~(V::bits(V::gt(newton, t)) | V::bits(V::gt(t, newton))) & V::bits(some);
     d = V::pick(V::both(apart, V::gt(V::max(newton - t, t - newton), zero)), next - t, V::keep(some, jump));

@@ -31,12 +31,13 @@ constexpr int RUN = 8;
 template <class T> struct Curve {
   T scale, e, out;
   bool normalise, norm;
+  double alpha;
   static Curve entmax(double alpha) {
     const double e = 1 / (alpha - 1);
-    return {static_cast<T>(alpha - 1), static_cast<T>(e), static_cast<T>(e), alpha != 2 && alpha != 1.5, false};
+    return {static_cast<T>(alpha - 1), static_cast<T>(e), static_cast<T>(e), alpha != 2 && alpha != 1.5, false, alpha};
   }
   static Curve normmax(double alpha) {
-    return {T(1), static_cast<T>(alpha / (alpha - 1)), static_cast<T>(1 / (alpha - 1)), true, true};
+    return {T(1), static_cast<T>(alpha / (alpha - 1)), static_cast<T>(1 / (alpha - 1)), true, true, alpha};
   }
 };
 

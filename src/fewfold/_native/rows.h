@@ -104,34 +104,22 @@ template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c,
   return finish_row(s, x, p, k, c, kept, row);
 }
 
-// normmax divides by the sum of what is above the threshold. Where many entries are barely above it that sum hangs on
-// digits of the threshold that sums in float do not have: such a row is done again in double.
+// A row whose answer hangs on digits that float does not have is done again in double.
 inline bool again(const float *x, float *p, int64_t k, const Curve<float> &c) {
   double *wide = static_cast<double *>(std::malloc(2 * static_cast<size_t>(k) * sizeof(double)));
   if (!wide) return false;
   for (int64_t j = 0; j < k; ++j) wide[j] = x[j];
-  const Curve<double> d = Curve<double>::normmax(1 + 1 / static_cast<double>(c.out));
+  const Curve<double> d = c.norm ? Curve<double>::normmax(c.alpha) : Curve<double>::entmax(c.alpha);
   const bool infinite = long_row<double>(wide, wide + k, k, d, {}, 0);
   for (int64_t j = 0; j < k; ++j) p[j] = static_cast<float>(wide[k + j]);
   std::free(wide);
   return infinite;
 }
-inline bool touchy(const float *p, int64_t k) {
-  using V = Vec<float>;
-  V top = V::of(0);
-  int64_t count = 0;
-  sweep<float>(Ready<float>{p}, 0, k, [&](V v, int64_t, int) {
-    top = V::max(v, top);
-    count += V::count(V::gt(v, V::of(0)));
-  });
-  const float high = top.top();
-  return static_cast<float>(count) * high * high > 8;
-}
 
 // A row by itself, with all the care it needs.
 inline bool single_row(const float *x, float *p, int64_t k, const Curve<float> &c, Kept kept, int64_t row) {
   bool infinite = long_row(x, p, k, c, kept, row);
-  if (!infinite && c.norm && touchy(p, k)) {
+  if (!infinite && c.normalise && touchy(p, k, c)) {
     if (kept.first) kept.first[row * kept.room] = -1;
     infinite = again(x, p, k, c);
   }

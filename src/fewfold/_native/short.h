@@ -105,7 +105,7 @@ template <class T> struct Slab {
 
   // Scores far from zero are measured from their maximum, or steps would drown in the rounding of t.
   void centre(bool always) {
-    const V near = V::of(2), zero = V::of(0);
+    const V near = V::of(64), zero = V::of(0);
     const typename V::Mask far = V::gt(V::max(top, zero - top), near);
     base = always ? top : V::keep(far, top);
     if (!always && !V::bits(far)) return;

@@ -89,8 +89,8 @@ def find_candidates(
     """
     rows = hidden.shape[0]
     if alpha == 1.0:
-        none = torch.zeros(0, dtype=torch.int64)
-        crowded = torch.ones(rows, dtype=torch.bool)
+        none = hidden.new_zeros(0, dtype=torch.int64)
+        crowded = hidden.new_ones(rows, dtype=torch.bool)
         return Candidates(none, none, hidden.new_zeros(0), crowded)
     parts = [
         _find(hidden[start : start + BLOCK], layer, alpha, chunk_size)
@@ -112,7 +112,7 @@ def _find(hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None) ->
             streams.push(scores, start)
         column, score, count = streams.take()
         return Candidates(torch.repeat_interleave(count.clamp(min=0)), column, score, count < 0)
-    pool = _Pool(hidden.shape[0], most, alpha)
+    pool = _Pool(hidden, most, alpha)
     for step, (start, scores) in enumerate(layer.chunks(hidden, chunk_size)):
         if step == 0:
             pool.raise_bound(scores)
@@ -145,14 +145,15 @@ def filter_chunk(scores: Tensor, bound: Tensor, start: int) -> tuple[Tensor, Ten
 class _Pool:
     """Candidates so far: a matrix with one row per row, filled from the left."""
 
-    def __init__(self, rows: int, most: int, alpha: float) -> None:
+    def __init__(self, like: Tensor, most: int, alpha: float) -> None:
         self._alpha = alpha
         self._limit = most
-        self._score = torch.full((rows, 0), -math.inf)
-        self._column = torch.zeros((rows, 0), dtype=torch.int64)
-        self._count = torch.zeros(rows, dtype=torch.int64)
-        self.bound = torch.full((rows,), -math.inf)
-        self.crowded = torch.zeros(rows, dtype=torch.bool)
+        rows, device = like.shape[0], like.device
+        self._score = torch.full((rows, 0), -math.inf, device=device)
+        self._column = torch.zeros((rows, 0), dtype=torch.int64, device=device)
+        self._count = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.bound = torch.full((rows,), -math.inf, device=device)
+        self.crowded = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def add(self, row: Tensor, column: Tensor, score: Tensor) -> None:
         """Take in new candidates, given row after row."""
@@ -167,7 +168,7 @@ class _Pool:
             new = torch.bincount(row, minlength=len(self._count))
             width = int((self._count + new).max())
         self._widen(width, score.dtype)
-        rank = torch.arange(len(row)) - (new.cumsum(0) - new)[row]
+        rank = torch.arange(len(row), device=row.device) - (new.cumsum(0) - new)[row]
         slot = row * self._score.shape[1] + self._count[row] + rank
         self._score.view(-1)[slot] = score
         self._column.view(-1)[slot] = column
@@ -190,7 +191,8 @@ class _Pool:
 
     def candidates(self) -> Candidates:
         """What lies not below the bound."""
-        used = torch.arange(self._score.shape[1]) < self._count.unsqueeze(1)
+        used = torch.arange(self._score.shape[1], device=self._count.device)
+        used = used < self._count.unsqueeze(1)
         keep = used & ~(self._score <= self.bound.to(self._score.dtype).unsqueeze(1))
         row, place = keep.nonzero(as_tuple=True)
         return Candidates(row, self._column[row, place], self._score[row, place], self.crowded)

@@ -24,7 +24,7 @@ __all__ = [
 _LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
 _LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
 _LONGEST = 2**31
-_KEEP_FROM = 2048  # rows longer than this leave their support behind; at least MIDDLE of team.h
+_KEEP_FROM = 2048  # longer rows leave their support behind; at least MIDDLE of team.h
 
 
 def covers(rows: Tensor, alpha: float | Tensor) -> bool:

@@ -164,7 +164,9 @@ def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
     width = max(int(count.max()), 1)
     if width > size // 4:
         return None
-    slot = row * width + torch.arange(len(place), device=rows.device) - (count.cumsum(0) - count)[row]
+    slot = (
+        row * width + torch.arange(len(place), device=rows.device) - (count.cumsum(0) - count)[row]
+    )
     index = place.new_zeros(flat.shape[0] * width)
     index[slot] = place - row * size
     empty = torch.ones_like(index, dtype=torch.bool)
