@@ -72,6 +72,20 @@ template <class T> void weigh(Stream<T> &s, const Curve<T> &c) {
   }
 }
 
+// A row whose answer hangs on digits that float does not have is done again in double. False if there is no room to.
+template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row);
+inline bool again(const double *, double *, int64_t, const Curve<double> &) { return false; }
+inline bool again(const float *x, float *p, int64_t k, const Curve<float> &c) {
+  double *wide = static_cast<double *>(std::malloc(2 * static_cast<size_t>(k) * sizeof(double)));
+  if (!wide) return false;
+  for (int64_t j = 0; j < k; ++j) wide[j] = x[j];
+  const Curve<double> d = c.norm ? Curve<double>::normmax(c.alpha) : Curve<double>::entmax(c.alpha);
+  long_row<double>(wide, wide + k, k, d, {}, 0);
+  for (int64_t j = 0; j < k; ++j) p[j] = static_cast<float>(wide[k + j]);
+  std::free(wide);
+  return true;
+}
+
 // From the candidates of a row to its answer. `kept`: where to leave the support's indices for the backward pass;
 // count -1 if they do not fit. Returns whether the row had infinite scores.
 template <class T>
@@ -82,9 +96,11 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
     double t;
     const double factor = dense_solve(x, k, c, s, t);
     dense_write(x, p, k, c, s.top, t, factor);
+    if (sizeof(T) == 4 && c.normalise && touchy(p, k, c)) again(x, p, k, c);
     return false;
   }
   weigh(s, c);
+  if (sizeof(T) == 4 && c.normalise && touchy(s.x, s.n, c) && again(x, p, k, c)) return false;
   fill(p, k, T(0));
   for (int64_t i = 0; i < s.n; ++i) p[s.index[i]] = s.x[i];
   if (!kept.first || s.n >= kept.room) return false;
@@ -104,31 +120,6 @@ template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c,
   return finish_row(s, x, p, k, c, kept, row);
 }
 
-// A row whose answer hangs on digits that float does not have is done again in double.
-inline bool again(const float *x, float *p, int64_t k, const Curve<float> &c) {
-  double *wide = static_cast<double *>(std::malloc(2 * static_cast<size_t>(k) * sizeof(double)));
-  if (!wide) return false;
-  for (int64_t j = 0; j < k; ++j) wide[j] = x[j];
-  const Curve<double> d = c.norm ? Curve<double>::normmax(c.alpha) : Curve<double>::entmax(c.alpha);
-  const bool infinite = long_row<double>(wide, wide + k, k, d, {}, 0);
-  for (int64_t j = 0; j < k; ++j) p[j] = static_cast<float>(wide[k + j]);
-  std::free(wide);
-  return infinite;
-}
-
-// A row by itself, with all the care it needs.
-inline bool single_row(const float *x, float *p, int64_t k, const Curve<float> &c, Kept kept, int64_t row) {
-  bool infinite = long_row(x, p, k, c, kept, row);
-  if (!infinite && c.normalise && touchy(p, k, c)) {
-    if (kept.first) kept.first[row * kept.room] = -1;
-    infinite = again(x, p, k, c);
-  }
-  return infinite;
-}
-inline bool single_row(const double *x, double *p, int64_t k, const Curve<double> &c, Kept kept, int64_t row) {
-  return long_row(x, p, k, c, kept, row);
-}
-
 template <class T, int E>
 bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, Kept kept, int64_t first) {
   uint64_t odd = k <= SHORT ? ShortRows<T, E>::run(x, p, rows, k, c) : Team<T, E>::run(x, p, rows, k, c);
@@ -136,7 +127,7 @@ bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, Kept 
   bool infinite = false;
   for (; odd; odd &= odd - 1) {
     const int64_t i = __builtin_ctzll(odd);
-    infinite |= single_row(x + i * k, p + i * k, k, c, kept, first + i);
+    infinite |= long_row(x + i * k, p + i * k, k, c, kept, first + i);
   }
   return infinite;
 }
@@ -151,7 +142,7 @@ template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const
     const T *from = x + r * k;
     T *to = p + r * k;
     const Curve<T> c = curve_of<T>(f, r);
-    if (!team) infinite |= single_row(from, to, k, c, kept, r);
+    if (!team) infinite |= long_row(from, to, k, c, kept, r);
     else if (c.e == 1) infinite |= rows_of<T, 1>(from, to, n, k, c, kept, r);
     else if (c.e == 2) infinite |= rows_of<T, 2>(from, to, n, k, c, kept, r);
     else infinite |= rows_of<T, 0>(from, to, n, k, c, kept, r);
