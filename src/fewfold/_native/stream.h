@@ -106,19 +106,9 @@ template <class T> struct Stream {
     raise_bound(t, c);
   }
 
-  // How many candidates a solve on all of them leaves.
-  int64_t survivors(const Curve<T> &c) {
-    raise_bound(solve<T>(Scores<T>{x, V::of(top), V::of(c.scale)}, n, c, start_at(c), 3), c);
-    const V edge = V::of(bound);
-    int64_t count = 0;
-    sweep<T>(Ready<T>{x}, 0, n, [&](V v, int64_t, int) { count += V::count(V::gt(v, edge)); });
-    return count;
-  }
-  // Drop the others.
+  // Drop the candidates that a solve on all of them rules out.
   void prune(const Curve<T> &c) {
-    if (survivors(c) < n) compact();
-  }
-  void compact() {
+    raise_bound(solve<T>(Scores<T>{x, V::of(top), V::of(c.scale)}, n, c, start_at(c), 6), c);
     int64_t kept = 0;
     for (int64_t i = 0; i < n; ++i) {
       x[kept] = x[i];
@@ -186,13 +176,11 @@ template <class T> struct Stream {
       join(c, 2);
       if (full) continue;
       if (n + len + V::N > room) {
-        if (n > most / 2) {
-          const int64_t left = survivors(c);
-          // Where the row is at hand, reading it again is cheaper than sifting again and again.
-          if (left > most / 2 || (most == CAPACITY && left > n / 3)) full = true;
-          else compact();
-        }
-        if (!full) reserve(n + len > most ? most + PIECE : 2 * (n + len));
+        const int64_t before = n;
+        if (n > most / 2) prune(c);
+        // Where the row is at hand, reading it again is cheaper than sifting for next to nothing.
+        if (n > most / 2 || (most == CAPACITY && before > most / 2 && n > before - before / 4)) full = true;
+        else reserve(n + len > most ? most + PIECE : 2 * (n + len));
       }
       if (!full) keep(from + b, len, base + b);
     }
