@@ -20,6 +20,10 @@ def check_scores(scores: Tensor, name: str = "scores") -> None:
             f"{name} must have a real floating-point dtype, got {scores.dtype}; "
             f"write {name}.float()"
         )
+    if scores.layout is not torch.strided:
+        raise TypeError(
+            f"{name} must be a dense tensor, got {scores.layout}; write {name}.to_dense()"
+        )
     if scores.dim() == 0:
         raise ValueError(
             f"{name} must have at least one dimension, got a scalar; write {name}.unsqueeze(-1)"

@@ -130,6 +130,24 @@ def test_scores_on_a_coarse_grid(size: int, alpha: float) -> None:
             assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("size", [16_384, 20_001, 300_000])
+@pytest.mark.parametrize(("alpha", "norm"), MEMBERS)
+def test_long_rows_wherever_their_largest_entries_lie(size: int, alpha: float, norm: bool) -> None:
+    for spread in (1.0, 1e-3, 1e-6):
+        row = scores(1, size, spread)[0].sort().values
+        rows = torch.stack([row, row.flip(0), row.roll(size // 3), row.clone()])
+        rows[3, : size - 1] = -torch.inf
+        probs = fast.threshold_map(rows, alpha, norm)
+        expected = plain(rows, alpha, norm)
+        torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
+        assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
+        rows[0, 1], rows[1, 70], rows[2] = torch.nan, torch.inf, -torch.inf
+        odd = fast.threshold_map(rows, alpha, norm)
+        assert odd[0].isnan().all()
+        assert odd[1, 70] == 1
+        assert odd[2].eq(0).all()
+
+
 @pytest.mark.parametrize("size", [40, 700, 2000, 5000])
 @pytest.mark.parametrize(("alpha", "norm"), [*MEMBERS, (1.75, False), (1.999, False), (1.9, True)])
 def test_many_entries_at_the_edge_of_the_support(size: int, alpha: float, norm: bool) -> None:
@@ -141,9 +159,13 @@ def test_many_entries_at_the_edge_of_the_support(size: int, alpha: float, norm: 
             rows[:, 0] = top
             rows[1] += scores(1, size, 1e-5)[0]
             rows[2, 1 : size // 2] -= 5
+            expected = plain(rows, alpha, norm)
             probs = fast.threshold_map(rows, alpha, norm)
-            torch.testing.assert_close(probs.double(), plain(rows, alpha, norm), atol=1e-6, rtol=0)
+            torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
             assert (probs.double().sum(-1) - 1).abs().max() < 1e-6
+            index, weight, count = fast.support(rows, alpha, norm)
+            which = torch.repeat_interleave(torch.arange(3), count)
+            torch.testing.assert_close(weight.double(), expected[which, index], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("size", [13, 64, 500, 2048, 5000])

@@ -119,6 +119,15 @@ def test_plus_infinity_takes_all_it_may(case):
         torch.testing.assert_close(probs.double(), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("function", [ff.sparsemax, ff.entmax, ff.normmax])
+def test_plus_infinity_in_a_wide_row(function):
+    scores = random_scores(2, 3000, dtype=torch.float32)
+    scores[0, 2999] = scores[1, [5, 1500]] = INF
+    expected = torch.zeros_like(scores)
+    expected[0, 2999], expected[1, [5, 1500]] = 1, 0.5
+    torch.testing.assert_close(function(scores), expected, atol=1e-6, rtol=0)
+
+
 @every_map
 def test_plus_infinity_has_no_gradient_and_no_nan(case):
     scores = random_scores(4, 7)

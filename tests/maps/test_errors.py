@@ -33,6 +33,13 @@ def test_scores_that_are_complex(case):
 
 
 @every_map
+def test_scores_that_are_sparse_tensors(case):
+    upper = (torch.ones(5),) if case.bounded else ()
+    with pytest.raises(TypeError, match=says("dense", "sparse_coo", r"scores\.to_dense\(\)")):
+        case.function(torch.ones(2, 5).to_sparse(), *upper, **dict(case.parameters))
+
+
+@every_map
 def test_scores_that_are_no_tensor(case):
     upper = (torch.ones(3),) if case.bounded else ()
     for scores, came in (

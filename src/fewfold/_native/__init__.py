@@ -24,6 +24,7 @@ except ImportError:
 _enabled = kernels is not None and os.environ.get("FEWFOLD_NATIVE", "1") != "0"
 _PLAIN = (Tensor, torch.nn.Parameter)
 _WIDE = (torch.float32, torch.float64)
+_STRIDED = torch.strided
 
 _compiling = torch.compiler.is_compiling
 _transforming = torch._C._are_functorch_transforms_active
@@ -45,7 +46,7 @@ def ready(*tensors: Tensor) -> bool:
     for t in tensors:  # a loop, not all(...): this runs on every call, and a call may be tiny
         if type(t) not in _PLAIN or t.dtype not in _WIDE or not t.is_cpu:
             return False
-        if t.is_neg() or t._is_zerotensor() or _batched(t):
+        if t.layout is not _STRIDED or t.is_neg() or t._is_zerotensor() or _batched(t):
             return False
     return True
 

@@ -96,11 +96,11 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
     double t;
     const double factor = dense_solve(x, k, c, s, t);
     dense_write(x, p, k, c, s.top, t, factor);
-    if (sizeof(T) == 4 && c.normalise && touchy(p, k, c)) again(x, p, k, c);
+    if (c.normalise && touchy(p, k)) again(x, p, k, c);
     return false;
   }
   weigh(s, c);
-  if (sizeof(T) == 4 && c.normalise && touchy(s.x, s.n, c) && again(x, p, k, c)) return false;
+  if (c.normalise && touchy(s.x, s.n) && again(x, p, k, c)) return false;
   fill(p, k, T(0));
   for (int64_t i = 0; i < s.n; ++i) p[s.index[i]] = s.x[i];
   if (!kept.first || s.n >= kept.room) return false;
@@ -115,8 +115,7 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
 
 template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
   Stream<T> &s = Scratch<T>::get();
-  s.start();
-  s.push(x, k, 0, c);
+  s.read(x, k, c);
   return finish_row(s, x, p, k, c, kept, row);
 }
 
@@ -183,16 +182,17 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
   for (int64_t r = 0; r < rows; ++r, x += k) {
     const Curve<T> c = curve_of<T>(f, r);
     const int64_t before = out.n;
-    s.start();
-    s.push(x, k, 0, c);
-    if (s.odd() || s.full) {
+    s.read(x, k, c);
+    bool written = s.odd() || s.full;  // rather than weighed
+    if (!written) {
+      weigh(s, c);
+      written = c.normalise && touchy(s.x, s.n);
+    }
+    if (written) {
       if (!dense) dense = static_cast<T *>(std::malloc(static_cast<size_t>(k) * sizeof(T)));
       long_row(x, dense, k, c, {}, 0);
       append_dense(out, dense, k);
-    } else {
-      weigh(s, c);
-      append(out, s.index, s.x, s.n);
-    }
+    } else append(out, s.index, s.x, s.n);
     count[r] = out.n - before;
   }
   std::free(dense);

@@ -159,6 +159,11 @@ template <class T, int E> struct Step {
 
 constexpr int MOST_LOOKS = 80;
 
+// Where one entry leads many that are barely in the support, its share hangs on the last digits of the threshold, times
+// their number: normmax divides by their sum, and of another alpha float does not even hold alpha - 1. Such a row (more
+// than TOUCHY entries times the square of the highest) is done again in double.
+constexpr int TOUCHY = 8;
+
 // One threshold per lane, base + t + d: `base` is the maximum of the row or zero, d the last, tiny step, which spares the
 // rounding of t.
 template <class T> struct Thresholds {
@@ -224,11 +229,6 @@ template <class T> struct Thresholds {
       look<E>(s.part, EIGHT, c);
       move<E>();
     }
-  }
-  // From sums of excesses over base + t + d: how many, sum of u^(e-1). normmax divides by the latter, which a t that is
-  // wrong in its last digit spoils where many entries are barely in the support.
-  unsigned touchy(V count, V sum, const Curve<T> &c) const {
-    return V::bits(V::gt(count, sum * sum * V::of(4 * c.e)));
   }
   unsigned odd_rows() const { return (odd | V::bits(V::nan(d, d))) & ((1u << V::N) - 1); }
 };
@@ -327,11 +327,12 @@ template <class T, int E> struct ShortRows {
       for (int i = 0; i < 4; ++i) {
         const V u = V::max((s.at[j + i] - a.t) - a.d, zero);
         sum[i] = sum[i] + raise(u * V::of(c.scale), c.out);
-        if (c.norm) count = V::add_where(V::gt(u, zero), count, one);
+        count = V::add_where(V::gt(u, zero), count, one);
       }
     }
     const V all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    if (c.norm) a.odd |= a.touchy(count, all, c);
+    const V high = raise((s.top - a.t - a.d) * V::of(c.scale), c.out) / all;
+    if (sizeof(T) == 4) a.odd |= V::bits(V::gt(count * high * high, V::of(TOUCHY)));
     return one / all;
   }
   static void write_all(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {

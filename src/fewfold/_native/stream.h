@@ -167,6 +167,35 @@ template <class T> struct Stream {
     n += more;
   }
 
+  // A first bound from groups all along the row, wherever its largest entries lie. Where most of them beat what their
+  // maxima say, they are solved; where most still do, the row is dense.
+  void sample(const T *from, int64_t size, const Curve<T> &c) {
+    const int64_t last = size - LANES, stride = size / (CAPACITY / LANES) + PIECE;
+    V m[4] = {V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>)};
+    for (int64_t b = 0; b <= last; b += stride)
+      for (int j = 0; j < 4; ++j) m[j] = V::max(V::load(from + b + j * V::N), m[j]);
+    for (int j = 0; j < 4; ++j) m[j].store(lane_now + j * V::N);
+    high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
+    join(c, 2);
+    if (odd()) return;
+    auto keep_those = [&] {
+      n = 0;
+      for (int64_t b = 0; b <= last; b += stride)
+        for (int j = 0; j < 4; ++j) {
+          const V v = V::load(from + b + j * V::N);
+          const typename V::Mask on = V::gt(v, V::of(bound));
+          V::pack(x + n, on, v);
+          n += V::count(on);
+        }
+      return n * stride > size * LANES / 2;
+    };
+    if (keep_those()) {
+      raise_bound(solve<T>(Scores<T>{x, V::of(top), V::of(c.scale)}, n, c, start_at(c), 6), c);
+      full = keep_those();
+    }
+    n = 0;
+  }
+
   // Returns false once the row has turned out dense (`most` candidates are not enough).
   bool push(const T *from, int64_t size, int64_t base, const Curve<T> &c, int64_t most = CAPACITY) {
     for (int64_t b = 0; b < size; b += PIECE) {
@@ -185,6 +214,13 @@ template <class T> struct Stream {
       if (!full) keep(from + b, len, base + b);
     }
     return !full;
+  }
+
+  // A row that is at hand as a whole; there is room for CAPACITY candidates.
+  void read(const T *row, int64_t size, const Curve<T> &c) {
+    start();
+    if (size >= 8 * PIECE) sample(row, size, c);
+    push(row, size, 0, c);
   }
 };
 

@@ -61,9 +61,7 @@ template <class T, int SUMS> struct Board {
   V sum(int i) const { return fold<T>(part[i], plus<T>); }
 };
 
-// Where one entry leads many that are barely in the support, its share hangs on the last digits of the threshold, times
-// their number: normmax divides by their sum, and of another alpha float does not even hold alpha - 1.
-template <class T> bool touchy(const T *p, int64_t k, const Curve<T> &c) {
+template <class T> bool touchy(const T *p, int64_t k) {
   using V = Vec<T>;
   V top = V::of(0), count = V::of(0);
   sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t, int) {
@@ -71,7 +69,7 @@ template <class T> bool touchy(const T *p, int64_t k, const Curve<T> &c) {
     count = V::add_where(V::gt(v, V::of(0)), count, V::of(1));
   });
   const T high = top.top();
-  return count.sum() * high * high > (c.norm ? T(8) : T(64));
+  return sizeof(T) == 4 && count.sum() * high * high > TOUCHY;
 }
 
 template <class T, int E> struct Team {
@@ -137,7 +135,7 @@ template <class T, int E> struct Team {
       if (n == N) (v * by).store(p + i);
       else (v * by).store(p + i, n);
     });
-    return sizeof(T) == 8 || !touchy(p, k, c);
+    return !touchy(p, k);
   }
 
   // Sum u = 1: the lanes often hold the whole support, so the row is written at once and its sum checked.
