@@ -32,6 +32,10 @@ template <class T> struct Curve {
   T scale, e, out;
   bool normalise, norm;
   double alpha;
+  // Where one entry leads many that are barely in the support, its share hangs on the last digits of the threshold, times
+  // their number: normmax divides by their sum, and of another alpha float does not even hold alpha - 1. A row in which
+  // their number times the square of the highest is more than this is done again in double.
+  T touchy() const { return sizeof(T) == 8 ? INF<T> : norm || out < 2 ? T(8) : T(64); }
   static Curve entmax(double alpha) {
     const double e = 1 / (alpha - 1);
     return {static_cast<T>(alpha - 1), static_cast<T>(e), static_cast<T>(e), alpha != 2 && alpha != 1.5, false, alpha};

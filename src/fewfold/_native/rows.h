@@ -96,11 +96,11 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
     double t;
     const double factor = dense_solve(x, k, c, s, t);
     dense_write(x, p, k, c, s.top, t, factor);
-    if (c.normalise && touchy(p, k)) again(x, p, k, c);
+    if (c.normalise && touchy(p, k, c)) again(x, p, k, c);
     return false;
   }
   weigh(s, c);
-  if (c.normalise && touchy(s.x, s.n) && again(x, p, k, c)) return false;
+  if (c.normalise && touchy(s.x, s.n, c) && again(x, p, k, c)) return false;
   fill(p, k, T(0));
   for (int64_t i = 0; i < s.n; ++i) p[s.index[i]] = s.x[i];
   if (!kept.first || s.n >= kept.room) return false;
@@ -186,7 +186,7 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
     bool written = s.odd() || s.full;  // rather than weighed
     if (!written) {
       weigh(s, c);
-      written = c.normalise && touchy(s.x, s.n);
+      written = c.normalise && touchy(s.x, s.n, c);
     }
     if (written) {
       if (!dense) dense = static_cast<T *>(std::malloc(static_cast<size_t>(k) * sizeof(T)));

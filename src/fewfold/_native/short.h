@@ -159,11 +159,6 @@ template <class T, int E> struct Step {
 
 constexpr int MOST_LOOKS = 80;
 
-// Where one entry leads many that are barely in the support, its share hangs on the last digits of the threshold, times
-// their number: normmax divides by their sum, and of another alpha float does not even hold alpha - 1. Such a row (more
-// than TOUCHY entries times the square of the highest) is done again in double.
-constexpr int TOUCHY = 8;
-
 // One threshold per lane, base + t + d: `base` is the maximum of the row or zero, d the last, tiny step, which spares the
 // rounding of t.
 template <class T> struct Thresholds {
@@ -332,7 +327,7 @@ template <class T, int E> struct ShortRows {
     }
     const V all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     const V high = raise((s.top - a.t - a.d) * V::of(c.scale), c.out) / all;
-    if (sizeof(T) == 4) a.odd |= V::bits(V::gt(count * high * high, V::of(TOUCHY)));
+    a.odd |= V::bits(V::gt(count * high * high, V::of(c.touchy())));
     return one / all;
   }
   static void write_all(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {

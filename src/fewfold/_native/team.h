@@ -61,7 +61,7 @@ template <class T, int SUMS> struct Board {
   V sum(int i) const { return fold<T>(part[i], plus<T>); }
 };
 
-template <class T> bool touchy(const T *p, int64_t k) {
+template <class T> bool touchy(const T *p, int64_t k, const Curve<T> &c) {
   using V = Vec<T>;
   V top = V::of(0), count = V::of(0);
   sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t, int) {
@@ -69,7 +69,7 @@ template <class T> bool touchy(const T *p, int64_t k) {
     count = V::add_where(V::gt(v, V::of(0)), count, V::of(1));
   });
   const T high = top.top();
-  return sizeof(T) == 4 && count.sum() * high * high > TOUCHY;
+  return count.sum() * high * high > c.touchy();
 }
 
 template <class T, int E> struct Team {
@@ -135,7 +135,7 @@ template <class T, int E> struct Team {
       if (n == N) (v * by).store(p + i);
       else (v * by).store(p + i, n);
     });
-    return !touchy(p, k);
+    return !touchy(p, k, c);
   }
 
   // Sum u = 1: the lanes often hold the whole support, so the row is written at once and its sum checked.
