@@ -12,7 +12,7 @@ from fewfold.losses import (
     normmax_loss,
     sparsemax_loss,
 )
-from fewfold.maps import Subset
+from fewfold.maps import Gini, Subset, sparsemax
 
 SCORES = torch.zeros(4, 5)
 INDEX = torch.tensor([0, 1, 2, 3])
@@ -42,6 +42,10 @@ def test_targets():
         sparsemax_loss(SCORES, INDEX.float())
     with pytest.raises(TypeError, match=r"write torch.as_tensor\(target\)"):
         sparsemax_loss(SCORES, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match=r"ignore_index=2 needs class indices"):
+        sparsemax_loss(SCORES, SCORES, ignore_index=2)
+    with pytest.raises(TypeError, match=r"ignore_index must be an int, got None"):
+        sparsemax_loss(SCORES, INDEX, ignore_index=None)
     with pytest.raises(TypeError, match=r"probabilities \(float\), got torch.complex64"):
         sparsemax_loss(SCORES, SCORES.to(torch.complex64))
 
@@ -70,6 +74,12 @@ def test_parameters():
         entmax_loss(SCORES, INDEX, alpha=torch.full((4, 5), 1.5))
 
 
+@pytest.mark.parametrize("omega", [Gini, "Gini", sparsemax], ids=["class", "string", "function"])
+def test_omega(omega):
+    with pytest.raises(TypeError, match=r"such as Gini\(\) or Tsallis\(1.5\), got '?(Gini|sparse)"):
+        fenchel_young_loss(SCORES, INDEX, omega)
+
+
 def test_subsets():
     with pytest.raises(ValueError, match=r"Subset\(k=2\) needs a target of the shape"):
         fenchel_young_loss(SCORES, INDEX, Subset(2))
@@ -82,6 +92,8 @@ def test_subsets():
         ksubset_loss(SCORES, target, k=2)
     with pytest.raises(ValueError, match=r"sum to at most k=2, got 3 at position \(2,\)"):
         ksubset_loss(SCORES, target, k=2, at_most=True)
+    with pytest.raises(TypeError, match=r"scores must be a torch.Tensor, got list"):
+        ksubset_loss([[0.0, 1.0]], target, k=2)
     with pytest.raises(ValueError, match="k must be"):
         ksubset_loss(SCORES, torch.full((4, 5), 1.2), k=6)
 
@@ -104,3 +116,17 @@ def test_linear():
         linear_entmax_loss(hidden, table, INDEX, alpha=0.0)
     with pytest.raises(ValueError, match="chunk_size must be"):
         linear_entmax_loss(hidden, table, INDEX, chunk_size=0)
+    with pytest.raises(ValueError, match="chunk_size must be an int"):
+        linear_entmax_loss(hidden, table, INDEX, chunk_size=2.5)
+    with pytest.raises(TypeError, match=r"write linear_bias.to\(linear_weight.dtype\)"):
+        linear_entmax_loss(hidden, table, INDEX, linear_bias=torch.zeros(5).double())
+    with pytest.raises(TypeError, match=r"linear_bias must .* got torch.int64"):
+        linear_entmax_loss(hidden, table, INDEX, linear_bias=torch.zeros(5).long())
+    with pytest.raises(ValueError, match=r"target must have shape \(4, 5\) .* of dtype torch.bool"):
+        linear_entmax_loss(hidden, table, INDEX > 1)
+    with pytest.raises(TypeError, match=r"write torch.as_tensor\(target\)"):
+        linear_entmax_loss(hidden, table, [0, 1, 2, 3])
+    made = (2 * table).requires_grad_()
+    linear_entmax_loss(hidden, made, INDEX, sparse_grad=True).backward()
+    with pytest.raises(ValueError, match=r"leaf, .* through MulBackward0; write sparse_grad=False"):
+        linear_entmax_loss(hidden, 2 * made, INDEX, sparse_grad=True)

@@ -13,7 +13,7 @@ from fewfold.losses import (
     ksubset_loss,
     softmax_loss,
 )
-from fewfold.maps import Gini, Norm, Tsallis
+from fewfold.maps import Bounded, Fused, Gini, Norm, Oscar, Shannon, Tsallis
 
 from .cases import CASES, close, every_class_loss, every_loss, random_scores, slope
 
@@ -272,9 +272,10 @@ def test_weight(case, path):
     close(case(scores, index, weight=weight, reduction="none"), factor * rows)
     close(case(scores, index, weight=weight), (factor * rows).sum() / factor.sum())
     probs = torch.softmax(random_scores(6, 4, seed=5), -1)
-    rows = case(scores, probs, reduction="none")
-    close(case(scores, probs, weight=weight, reduction="none"), (probs @ weight) * rows)
-    close(case(scores, probs, weight=weight), ((probs @ weight) * rows).mean())
+    mass = probs @ weight
+    rows = mass * case(scores, probs * weight / mass.unsqueeze(1), reduction="none")
+    close(case(scores, probs, weight=weight, reduction="none"), rows)
+    close(case(scores, probs, weight=weight), rows.mean())
     scores[2] = -math.inf  # an infinite loss, of a class that weighs nothing
     assert case(scores, index, weight=weight).isfinite()
 
@@ -336,6 +337,48 @@ def test_softmax_loss_is_cross_entropy(path):
     probs = torch.softmax(random_scores(7, 5, 2, seed=2), 1)
     entropy = -(probs * probs.log()).sum(1).mean()
     close(softmax_loss(scores, probs) + entropy, F.cross_entropy(scores, probs))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("weighed", [False, True], ids=["plain", "weighed"])
+def test_gradient_of_softmax_loss_is_that_of_cross_entropy(weighed, smoothing, reduction, path):
+    """Also where the values differ by Omega(y): for soft targets and label smoothing."""
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 0.3], dtype=torch.float64) if weighed else None
+    options = {"weight": weight, "label_smoothing": smoothing, "reduction": reduction}
+    for shape in ((5,), (4, 5), (3, 5, 2)):
+        scores = 2 * random_scores(*shape)
+        dim = min(len(shape) - 1, 1)
+        index = random_scores(*shape, seed=1).argmax(dim)
+        if len(shape) > 1:
+            index.view(-1)[0] = -100
+        probs = torch.softmax(random_scores(*shape, seed=2), dim)
+        others = (1.5 * probs, 0 * probs) if smoothing == 0 else ()  # smoothing keeps the mass
+        for target in (index, probs, *others):
+            close(
+                slope(lambda s, y=target: softmax_loss(s, y, **options), scores),
+                slope(lambda s, y=target: F.cross_entropy(s, y, **options), scores),
+            )
+
+
+@every_class_loss
+def test_rows_of_zeros_cost_nothing(case, path):
+    scores = random_scores(3, 5)
+    target = case.soft(scores)
+    target[1] = 0.0
+    assert case(scores, target, reduction="none")[1] == 0
+    assert not slope(lambda s: case(s, target), scores)[1].any()
+
+
+@pytest.mark.parametrize(
+    "omega", [Fused(0.1), Oscar(0.1), Bounded(0.6), Bounded(0.6, Shannon())], ids=repr
+)
+def test_offset_of_other_regularisers(omega, path):
+    base = torch.randint(-64, 64, (30, 8)).double() / 16
+    for target in (torch.full((30, 8), 1 / 8), torch.arange(30) % 8):
+        want = fenchel_young_loss(base, target, omega, reduction="none")
+        moved = (base + 1e6).float()
+        close(fenchel_young_loss(moved, target, omega, reduction="none"), want, 2e-6)
 
 
 @pytest.mark.parametrize("kind", [Tsallis, Norm], ids=["entmax", "normmax"])

@@ -11,6 +11,7 @@ from fewfold.maps import entmax
 from .cases import close, random_scores
 
 CLASSES, FEATURES = 3000, 8
+INDEX = torch.tensor([0, 3])
 
 FEW, BOTH, MANY, FLAT = (3.0, 5.0), (3.0, 0.01), (0.01, 0.02), (0.0, 0.0)
 """Scales of the two halves of a batch: few candidates in all rows, in some, in none."""
@@ -111,7 +112,13 @@ def test_candidates_contain_the_support(alpha, order):
 def test_options(scales, reduction, path):
     hidden, table, bias, target = problem(scales)
     weight = torch.rand(CLASSES, generator=torch.Generator().manual_seed(4)).double()
-    for options in ({}, {"weight": weight}, {"label_smoothing": 0.1}, {"ignore_index": 7}):
+    for options in (
+        {},
+        {"weight": weight},
+        {"label_smoothing": 0.1},
+        {"weight": weight, "label_smoothing": 0.1},
+        {"ignore_index": 7},
+    ):
         index = torch.where(target == -100, options.get("ignore_index", -100), target)
         given = (hidden, table, bias, index, 1.5)
         want, wanted = run(False, *given, reduction=reduction, **options)
@@ -129,6 +136,76 @@ def test_label_smoothing_with_learnt_alpha(path):
     loss, gradients = run(True, *given, alpha, label_smoothing=0.2)
     close(loss, want, 1e-10)
     close(gradients[3], wanted[3], 1e-8)
+
+
+@pytest.mark.parametrize("scales", [FEW, MANY], ids=["few", "many"])
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_dropped_classes(scales, alpha, smoothing, path):
+    hidden, table, bias, target = problem(scales)
+    target = torch.where(target < 0, target, target // 2 * 2 + 1)
+    bias[::2] = -torch.inf
+    everything = torch.full_like(bias, -torch.inf)
+    for given in (bias, everything):
+        options = {"label_smoothing": smoothing, "reduction": "none"}
+        want, wanted = run(False, hidden, table, given, target, alpha, **options)
+        loss, gradients = run(True, hidden, table, given, target, alpha, **options)
+        close(loss, want, 1e-10)
+        for got, expected in zip(gradients, wanted, strict=True):
+            close(got, expected, 1e-10)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_classes_from_which_the_guess_is_made_may_be_dropped(alpha, monkeypatch, path):
+    monkeypatch.setattr("fewfold.losses.crowded._SAMPLE", CLASSES // 4)
+    hidden, table, bias, target = problem(MANY)
+    target[:] = 1
+    bias[::4] = -torch.inf
+    want, _ = run(False, hidden, table, bias, target, alpha)
+    close(run(True, hidden, table, bias, target, alpha)[0], want, 1e-10)
+
+
+def test_one_alpha_per_row(path):
+    hidden, table, _, target = problem(FEW)
+    alpha = torch.linspace(1.2, 2.0, 20, dtype=torch.float64).view(4, 5, 1)
+    got = linear_entmax_loss(
+        hidden.view(4, 5, -1), table, target.view(4, 5), alpha, reduction="none"
+    )
+    want = entmax_loss(hidden @ table.T, target, alpha.view(20, 1), reduction="none")
+    close(got, want.view(4, 5))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_a_batch_without_rows_gives_gradients_of_zero(sparse, path):
+    """Rather than none at all, which a distributed optimiser waits for."""
+    hidden, table, bias, _ = problem(FEW)
+    alpha = torch.tensor(1.5, dtype=torch.float64)
+    for rows in (hidden[:0], hidden):
+        ignored = torch.full((len(rows),), -100)
+        loss, gradients = run(True, rows, table, bias, ignored, alpha, sparse_grad=sparse)
+        assert float(loss.detach()) == 0.0
+        assert gradients[1].is_sparse == sparse
+        assert all(not gradient.to_dense().any() for gradient in gradients)
+
+
+def test_no_features(path):
+    hidden, table = torch.zeros(2, 0), torch.zeros(7, 0)
+    close(linear_entmax_loss(hidden, table, INDEX), entmax_loss(torch.zeros(2, 7), INDEX))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_autocast(alpha):
+    """Nothing is narrowed, and hidden vectors that have been are taken."""
+    hidden, table, bias, target = problem(MANY, torch.float32)
+    want = linear_entmax_loss(hidden, table, target, alpha, label_smoothing=0.1)
+    narrow = hidden.bfloat16()
+    rounded = linear_entmax_loss(narrow.float(), table, target, alpha, linear_bias=bias)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(
+            linear_entmax_loss(hidden, table, target, alpha, label_smoothing=0.1), want
+        )
+        got = linear_entmax_loss(narrow, table, target, alpha, linear_bias=bias)
+    assert torch.equal(got, rounded)
 
 
 def test_any_batch_shape(path):

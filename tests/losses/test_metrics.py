@@ -39,9 +39,9 @@ def test_definitions():
 
 
 def test_sparsemax_score_is_one_less_the_loss():
-    """Against the class that wins all; elsewhere the loss is unbounded and the score is not."""
+    """Against a class in the support; elsewhere the loss is unbounded and the score is not."""
     scores = torch.tensor([[1.0, 0.4, 0.1], [3.0, 0.0, 0.0]], dtype=torch.float64)
-    target = torch.tensor([0, 0])
+    target = torch.tensor([1, 0])
     score = sparsemax_score(sparsemax(scores), target, reduction="none")
     loss = sparsemax_loss(scores, target, reduction="none")
     close(score, 1 - loss, 1e-12)
@@ -92,6 +92,10 @@ def test_errors():
         jensen_shannon(probs, probs)
     with pytest.raises(ValueError, match=r"got 3 at position \(1,\)"):
         jensen_shannon(probs, torch.tensor([0, 3]))
+    with pytest.raises(TypeError, match=r"got torch.bool; write target.long\(\)"):
+        jensen_shannon(probs, torch.tensor([True, False]))
+    with pytest.raises(TypeError, match=r"write torch.as_tensor\(target_probs\)"):
+        optimal_epsilon([0.5], 4)
     with pytest.raises(ValueError, match="between 0 and 1"):
         optimal_epsilon(torch.tensor([1.5]), 4)
     with pytest.raises(ValueError, match="at least one"):

@@ -82,6 +82,20 @@ def test_third_derivative(case, path):
 
 
 @every_loss
+def test_third_derivative_of_functions(case):
+    (row,) = smooth_scores(case, rows=1)
+    target = case.target(row)
+
+    def mapped(s):
+        return case.regulariser(s).argmax(s)
+
+    jacrev, jacfwd = torch.func.jacrev, torch.func.jacfwd
+    want = jacfwd(jacfwd(mapped))(row)
+    close(jacrev(jacrev(jacrev(case)))(row, target), want, 1e-8)
+    close(jacfwd(jacfwd(jacfwd(case)))(row, target), want, 1e-8)
+
+
+@every_loss
 def test_functional(case):
     scores = smooth_scores(case)
     for target in targets(case, scores):

@@ -44,10 +44,12 @@ class Layer:
 
     def scores(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """(rows, classes) in float32 or wider."""
-        weight = widen(self.weight).t()
+        hidden, weight = widen(hidden), widen(self.weight).t()
+        if out is None:  # given `out`, autocast leaves the product alone
+            out = hidden.new_empty(len(hidden), weight.shape[1])
         if self.bias is None:
-            return torch.mm(widen(hidden), weight, out=out)
-        return torch.addmm(widen(self.bias), widen(hidden), weight, out=out)
+            return torch.mm(hidden, weight, out=out)
+        return torch.addmm(widen(self.bias), hidden, weight, out=out)
 
     def chunks(self, hidden: Tensor, size: int | None) -> Iterator[tuple[int, Tensor]]:
         """First class and scores of each chunk, in a buffer used again."""
@@ -56,7 +58,7 @@ class Layer:
         buffer = hidden.new_empty(rows * step)
         for start in range(0, len(self.weight), step):
             part = self.part(start, start + step)
-            out = buffer[: rows * len(part.weight)].view(rows, -1)
+            out = buffer[: rows * len(part.weight)].view(rows, len(part.weight))
             yield start, part.scores(hidden, out)
 
     def at(self, hidden: Tensor, index: Tensor) -> Tensor:
@@ -149,10 +151,10 @@ class _Pool:
         self._alpha = alpha
         self._limit = most
         rows, device = like.shape[0], like.device
-        self._score = torch.full((rows, 0), -math.inf, device=device)
+        self._score = widen(like).new_full((rows, 0), -math.inf)
         self._column = torch.zeros((rows, 0), dtype=torch.int64, device=device)
         self._count = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.bound = torch.full((rows,), -math.inf, device=device)
+        self.bound = self._score.new_full((rows,), -math.inf)
         self.crowded = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def add(self, row: Tensor, column: Tensor, score: Tensor) -> None:
@@ -167,7 +169,7 @@ class _Pool:
             row, column, score = row[stays], column[stays], score[stays]
             new = torch.bincount(row, minlength=len(self._count))
             width = int((self._count + new).max())
-        self._widen(width, score.dtype)
+        self._widen(width)
         rank = torch.arange(len(row), device=row.device) - (new.cumsum(0) - new)[row]
         slot = row * self._score.shape[1] + self._count[row] + rank
         self._score.view(-1)[slot] = score
@@ -193,7 +195,7 @@ class _Pool:
         """What lies not below the bound."""
         used = torch.arange(self._score.shape[1], device=self._count.device)
         used = used < self._count.unsqueeze(1)
-        keep = used & ~(self._score <= self.bound.to(self._score.dtype).unsqueeze(1))
+        keep = used & ~(self._score <= self.bound.unsqueeze(1))
         row, place = keep.nonzero(as_tuple=True)
         return Candidates(row, self._column[row, place], self._score[row, place], self.crowded)
 
@@ -206,14 +208,14 @@ class _Pool:
         # Rounding must not drop a member of the support.
         floor = floor - 16 * torch.finfo(floor.dtype).eps * (top.abs() + 1 + 1 / power)
         better = floor.isfinite() & (floor > self.bound)
-        self.bound = torch.where(better, floor, self.bound.to(floor.dtype))
+        self.bound = torch.where(better, floor, self.bound)
 
-    def _widen(self, width: int, dtype: torch.dtype) -> None:
+    def _widen(self, width: int) -> None:
         have = self._score.shape[1]
         if width <= have:
             return
         more = max(width, 2 * have, 64) - have
         rows = self._score.shape[0]
-        pad = torch.full((rows, more), -math.inf, dtype=dtype)
-        self._score = torch.cat([self._score.to(dtype), pad], 1)
+        pad = self._score.new_full((rows, more), -math.inf)
+        self._score = torch.cat([self._score, pad], 1)
         self._column = torch.cat([self._column, self._column.new_zeros(rows, more)], 1)

@@ -43,7 +43,11 @@ class _Solution(NamedTuple):
     """Probabilities are [1 + c (s - shift)]_+^(1/c) / total with c = alpha - 1."""
 
     shift: Tensor
-    total: Tensor
+    total: Tensor  # infinite where a row has nothing but -inf
+
+    @property
+    def dead(self) -> Tensor:
+        return self.total.isinf().squeeze(1)
 
     def part(self, block: slice) -> "_Solution":
         return _Solution(self.shift[block], self.total[block])
@@ -68,7 +72,7 @@ class _Crowded(torch.autograd.Function):
     ) -> Tensor:
         layer = Layer(weight, bias)
         losses, solutions = [], []
-        for start in range(0, len(rows), BLOCK):
+        for start in range(0, max(len(rows), 1), BLOCK):
             block = rows[start : start + BLOCK]
             solution, conjugate = _solve(block, layer, alpha, chunk_size)
             given = layer.at(block, index[start : start + BLOCK])
@@ -91,10 +95,12 @@ class _Crowded(torch.autograd.Function):
             chosen = [value for value, needed in zip(inputs, wanted, strict=True) if needed]
             found = iter(torch.autograd.grad(losses, chosen, grads[0], create_graph=True))
             return *(next(found) if needed else None for needed in wanted), *(None,) * 4
+        solution = _Solution(*solved)
+        grad = torch.where(solution.dead, 0.0, grads[0])
         sums = _Gradients(*inputs, wanted, ctx.sparse_grad)
         step = sums.layer.step(min(len(rows), BLOCK), ctx.chunk_size)
         for start in range(0, len(weight), step):
-            sums.add(start, step, index, grads[0], _Solution(*solved), ctx.alpha)
+            sums.add(start, step, index, grad, solution, ctx.alpha)
         return *sums.answer(), None, None, None, None
 
 
@@ -206,6 +212,7 @@ def _solve(
     # Aim low: from below Newton's method comes close in every step, from above it may fall far.
     goal = 1.5 / stride if stride > 1 else 1.0
     guess, _ = _find_shift(lambda at: _measure([sample - at], c), start, c, goal)
+    guess = torch.where(guess.isfinite(), guess, 0.0)  # all in the sample may be -inf
 
     def measure(at: Tensor) -> _Measure:
         return _measure((scores.sub_(at) for _, scores in layer.chunks(hidden, chunk_size)), c)
@@ -216,7 +223,11 @@ def _solve(
     log = total.log()
     value = product / alpha * (-alpha * log).exp() + _ratio(c, log) / alpha
     conjugate = (product / total - value).squeeze(1)
-    return _Solution(shift, total.to(shift.dtype)), conjugate.to(shift.dtype)
+    dead = shift == -math.inf  # costs +inf and has no gradient
+    solution = _Solution(
+        shift.masked_fill(dead, 0.0), total.to(shift.dtype).masked_fill(dead, math.inf)
+    )
+    return solution, conjugate.to(shift.dtype).masked_fill(dead.squeeze(1), math.inf)
 
 
 class _Measure(NamedTuple):

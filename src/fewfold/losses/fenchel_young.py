@@ -11,7 +11,14 @@ is the Jacobian of the map.
 import torch
 from torch import Tensor, nn
 
-from fewfold.losses.gap import against_index, against_probs, one_hot, tensors, with_tensors
+from fewfold.losses.gap import (
+    SIMPLEX,
+    against_index,
+    against_probs,
+    one_hot,
+    tensors,
+    with_tensors,
+)
 from fewfold.losses.targets import (
     Reduction,
     check_indices,
@@ -48,9 +55,12 @@ def fenchel_young_loss(
         target: class indices, (), (N,) or (N, d1, ...); or probabilities of the shape of the
             scores. `Subset` takes rows of k ones.
         omega: the regulariser; see `fewfold.maps`.
-        weight: (C,) factor of the loss of each class. With probabilities the factor of a row is
-            the weight its target puts on average, sum_c weight_c y_c.
-        ignore_index: class index of rows that do not count; any integer, negative or not.
+        weight: (C,) factor of each class, as in `torch.nn.functional.cross_entropy`: a row with
+            target y costs m L(s; weight * y / m) with m = sum_c weight_c y_c. With one class that
+            is its factor; a row of zeros costs nothing. `Subset` takes sum_c weight_c y_c as the
+            factor of the row.
+        ignore_index: class index of rows that do not count; any integer, negative or not. Needs
+            class indices; for probabilities write rows of zeros.
         reduction: "none", "mean" or "sum". A mean over class indices divides by the total weight
             of the rows that count, a mean over probabilities by the number of rows, and a mean
             over no rows at all is 0.
@@ -78,28 +88,31 @@ def fenchel_young_loss(
     dim = class_dim(scores, target)
     check_options(reduction, label_smoothing)
     check_weight(weight, scores.shape[dim])
+    _check_omega(omega)
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    heavy = None if weight is None else weight.to(wide.dtype)
+    kept = size = None
     if target.is_floating_point() or target.dtype == torch.bool:
+        if ignore_index >= 0:
+            raise ValueError(
+                f"ignore_index={ignore_index} needs class indices, got probabilities; "
+                "rows of zeros do not count"
+            )
         probs = target.to(wide.dtype)
-        share = None if weight is None else _mass(probs, weight.to(wide.dtype), dim)
-        reduce = Reduction(reduction, weight=share, weighs_mean=False)
-        if label_smoothing > 0:
-            probs = smooth(probs, wide.detach(), label_smoothing, dim)
-        losses = against_probs(wide, probs, omega, dim)
     else:
         index, kept = check_indices(target, scores.shape[dim], ignore_index)
-        factor = None if weight is None else weight.to(wide.dtype)[index]
-        reduce = Reduction(reduction, kept, factor)
+        size = None if heavy is None else heavy[index]
         _check_vertex(omega)
-        if label_smoothing > 0:
-            wide = torch.where(kept.unsqueeze(dim), wide, 0.0)
-            vertex = one_hot(wide, index, dim)
-            losses = against_probs(
-                wide, smooth(vertex, wide.detach(), label_smoothing, dim), omega, dim
-            )
-        else:
+        if label_smoothing == 0:
             losses = against_index(wide, index, kept, omega, dim)
-    return reduce(losses).to(scores.dtype)
+            return Reduction(reduction, kept, size, size)(losses).to(scores.dtype)
+        wide = torch.where(kept.unsqueeze(dim), wide, 0.0)
+        probs = one_hot(wide, index, dim)
+    if label_smoothing > 0:
+        probs = smooth(probs, wide.detach(), label_smoothing, dim)
+    probs, factor = _weighed(probs, heavy, omega, dim)
+    losses = against_probs(wide, probs, omega, dim)
+    return Reduction(reduction, kept, factor, size)(losses).to(scores.dtype)
 
 
 class FenchelYoungLoss(nn.Module):
@@ -157,8 +170,21 @@ class FenchelYoungLoss(nn.Module):
         return f"{self._omega}, reduction={self.reduction!r}"
 
 
-def _mass(probs: Tensor, weight: Tensor, dim: int) -> Tensor:
-    return probs.movedim(dim, -1) @ weight
+def _weighed(
+    probs: Tensor, weight: Tensor | None, omega: Omega, dim: int
+) -> tuple[Tensor, Tensor | None]:
+    """The target with its classes weighed, brought back to the simplex, and what that took."""
+    heavy = probs if weight is None else (probs.movedim(dim, -1) * weight).movedim(-1, dim)
+    mass = heavy.sum(dim, keepdim=True)
+    if not isinstance(omega, SIMPLEX):  # weighed classes need not be a point of the polytope
+        return probs, None if weight is None else mass.squeeze(dim)
+    return heavy / torch.where(mass == 0, 1.0, mass), mass.squeeze(dim)
+
+
+def _check_omega(omega: Omega) -> None:
+    if isinstance(omega, type) or not hasattr(omega, "argmax"):
+        came = getattr(omega, "__name__", repr(omega))
+        raise TypeError(f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {came}")
 
 
 def _check_vertex(omega: Omega) -> None:

@@ -12,10 +12,14 @@ import torch
 from torch import Tensor
 
 from fewfold.losses.few import few_losses
+from fewfold.maps.constrained import Bounded
+from fewfold.maps.fused import Fused, Oscar
 from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
 from fewfold.maps.rows import eager
 
-__all__ = ["against_index", "against_probs", "one_hot", "tensors", "with_tensors"]
+__all__ = ["SIMPLEX", "against_index", "against_probs", "one_hot", "tensors", "with_tensors"]
+
+SIMPLEX = (Shannon, Gini, Tsallis, Norm, Bounded, Fused, Oscar)  # their maps sum to 1
 
 
 def against_index(scores: Tensor, index: Tensor, kept: Tensor, omega: Omega, dim: int) -> Tensor:
@@ -111,17 +115,24 @@ def _envelope(omega: Omega, p: Tensor, grad: Tensor, dim: int) -> tuple[Tensor |
 def _gap(
     scores: Tensor, index: Tensor | None, probs: Tensor | None, omega: Omega, dim: int
 ) -> Tensor:
-    """What `_Gap` computes, in plain operations that are right to second order at least."""
-    p = omega.argmax(scores, dim)
-    shifted, live = _shift(scores, p.detach(), omega, dim)
+    """What `_Gap` computes, in plain operations that are right to third order."""
     if _constant(omega):
         # By the envelope theorem p is a constant to first order: the gradient is exactly p - y.
-        # The other term is 0 with gradient 0; its second derivative is the Jacobian of the map.
+        # What is left is the integral of <p(s + t moved) - p(s), moved> over t from 0 to 1. As
+        # `moved` is 0 and only its derivatives count, Radau's rule with the one free point t = 2/3
+        # gives the second and the third derivative exactly.
+        finite = torch.where(scores.isinf(), 0.0, scores)
+        moved = finite - finite.detach()
+        p = omega.argmax(scores.detach() + 2 / 3 * moved, dim)
         held = p.detach()
-        finite = torch.where(shifted.isinf(), 0.0, shifted)
-        bent = ((p - held) * (finite - finite.detach())).sum(dim) / 2
+        shifted, live = _shift(scores, held, omega, dim)
+        bent = ((p - held) * moved).sum(dim) * 3 / 4
         losses = _product(held, index, probs, shifted, dim) - omega.value(held, dim=dim) + bent
     else:
+        p = omega.argmax(scores, dim)
+        shifted, live = _shift(scores, p.detach(), omega, dim)
+        if isinstance(omega, SIMPLEX):  # a map sums to 1 up to its second derivative, this always
+            p = p / torch.where(live, p.sum(dim, keepdim=True), 1.0)
         # Curvature of Omega at a subnormal p overflows, and such a p weighs nothing.
         held = torch.where(p < torch.finfo(p.dtype).tiny, 0.0, p)
         losses = _product(p, index, probs, shifted, dim) - omega.value(held, dim=dim)
@@ -155,7 +166,7 @@ def _shift(scores: Tensor, p: Tensor, omega: Omega, dim: int) -> tuple[Tensor, T
         # Near the threshold, where p is neither 0 nor 1; the largest score may be far above it.
         top = torch.where(p > 0, scores.detach(), math.inf).amin(dim, keepdim=True)
         return scores - torch.where(top.isinf(), 0.0, top), live
-    if not isinstance(omega, (Shannon, Gini, Tsallis, Norm)):
+    if not isinstance(omega, SIMPLEX):
         return scores, live
     if eager(scores) and not bool(top.isinf().any()):
         return scores - top, live

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewfold._check import check_scores, positive_number
+from fewfold._check import check_scores, per_row, positive_number
 from fewfold.losses.candidates import Candidates, Layer, find_candidates, widen
 from fewfold.losses.crowded import crowded_losses
 from fewfold.losses.fenchel_young import fenchel_young_loss
 from fewfold.losses.members import entmax_loss
-from fewfold.losses.targets import Reduction, check_indices, check_options, check_weight
+from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options, check_weight
 from fewfold.maps.omega import Tsallis
-from fewfold.maps.rows import eager
+from fewfold.maps.rows import eager, flat_rows
 
 __all__ = ["linear_entmax_loss"]
 
@@ -45,19 +45,21 @@ def linear_entmax_loss(
         hidden: (..., d).
         linear_weight: (V, d).
         target: (...) class indices; or (..., V) probabilities, which give up the saving.
-        alpha: a number above 0 or a tensor that learns; what is said above holds for one alpha of
+        alpha: a number above 0 or a tensor that learns, 0-dimensional or one per row with the
+            shape of `hidden` but for a last size of 1; what is said above holds for one alpha of
             at least 1 for all rows.
         linear_bias: (V,).
-        weight: (V,) factor of the loss of each class.
+        weight: (V,) factor of each class; together with label smoothing it gives up the saving.
         ignore_index, reduction, label_smoothing: as in `fenchel_young_loss`. Rows that are
             ignored cost nothing.
         sparse_grad: give `linear_weight` a sparse gradient, coalesced, with the rows in a support
-            or a target. Needs class indices without label smoothing. Under a transform (compile,
-            export, torch.func) scores are held and gradients are dense.
+            or a target. Needs class indices without label smoothing, and a weight that is a leaf.
+            Under a transform (compile, export, torch.func) scores are held and gradients are
+            dense.
         chunk_size: classes per chunk; by default what fits a cache.
 
     Returns:
-        A scalar, or the shape of the class indices for reduction="none"; dtype of `hidden`.
+        A scalar, or the shape of the class indices for reduction="none"; dtype of `linear_weight`.
 
     Example:
         >>> import torch
@@ -73,19 +75,32 @@ def linear_entmax_loss(
                 [ 0.0000,  0.0000]])
     """
     _check_layer(hidden, linear_weight, linear_bias, target)
+    hidden = hidden.to(linear_weight.dtype)  # under autocast it may be narrower
     check_options(reduction, label_smoothing)
     check_weight(weight, linear_weight.shape[0])
     order = alpha if isinstance(alpha, Tensor) else positive_number(alpha, "alpha")
-    probabilities = target.is_floating_point()
+    probabilities = target.dtype not in INTEGERS
     if sparse_grad and (probabilities or label_smoothing > 0):
         raise ValueError(
             "sparse_grad=True needs class indices and label_smoothing=0: otherwise every row of "
             "linear_weight has a gradient; write sparse_grad=False"
         )
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}; None chooses one")
+    if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+        raise ValueError(
+            f"chunk_size must be an int of at least 1, got {chunk_size}; None chooses one"
+        )
     layer = Layer(linear_weight, linear_bias)
-    fusable = eager(hidden, linear_weight, linear_bias, target, order) and not probabilities
+    fusable = (
+        eager(hidden, linear_weight, linear_bias, target, order)
+        and not probabilities
+        and (weight is None or label_smoothing == 0)
+    )
+    if fusable and sparse_grad and linear_weight.grad_fn is not None:
+        raise ValueError(
+            "sparse_grad=True needs a linear_weight that is a leaf, such as a parameter: torch "
+            f"cannot take a sparse gradient through {linear_weight.grad_fn.name()}; "
+            "write sparse_grad=False"
+        )
     if not fusable or not _one_alpha(order):
         return _composed(
             hidden,
@@ -98,7 +113,7 @@ def linear_entmax_loss(
             label_smoothing=label_smoothing,
         )
     index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
-    rows = hidden.reshape(-1, hidden.shape[-1])
+    rows = hidden.reshape(len(kept), hidden.shape[-1])
     counted = kept.nonzero().squeeze(1)
     if len(counted) < len(kept):
         rows, index = rows[counted], index[counted]
@@ -109,7 +124,7 @@ def linear_entmax_loss(
     factor = None
     if weight is not None:
         factor = losses.new_zeros(len(kept)).index_copy(0, counted, weight.to(losses)[index])
-    answer = Reduction(reduction, kept, factor)(everywhere)
+    answer = Reduction(reduction, kept, factor, factor)(everywhere)
     return (answer.view(target.shape) if reduction == "none" else answer).to(hidden.dtype)
 
 
@@ -122,8 +137,8 @@ def _row_losses(
     chunk_size: int | None,
 ) -> Tensor:
     """Loss of every row: on its candidates, or in several passes where these are too many."""
-    if len(rows) == 0:
-        return widen(rows).sum(-1)
+    if len(rows) == 0:  # nothing to find, but all that learns gets a gradient of 0
+        return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
     number = float(alpha.detach()) if isinstance(alpha, Tensor) else alpha
     found = find_candidates(rows.detach(), layer.detach(), number, chunk_size)
     many = found.crowded.nonzero().squeeze(1)
@@ -237,13 +252,17 @@ class _Coalesced(torch.autograd.Function):
 def _smoothing(
     rows: Tensor, layer: Layer, index: Tensor, alpha: float | Tensor, amount: float
 ) -> Tensor:
-    """What label smoothing adds: amount * (s_y - mean s) + Omega(y)."""
-    classes = layer.weight.shape[0]
-    wide = widen(rows[:0]).dtype
-    mean = widen(rows) @ layer.weight.mean(0, dtype=wide)
+    """What label smoothing adds: amount * (s_y - mean s) + Omega(y), over the possible classes."""
+    given = layer.at(rows, index)
+    if layer.bias is not None and bool((layer.bias == -math.inf).any()):
+        possible = layer.bias > -math.inf
+        layer = Layer(layer.weight[possible], layer.bias[possible])
+    classes = max(len(layer.weight), 1)
+    wide = given.dtype
+    mean = (widen(rows) * (layer.weight.sum(0, dtype=wide) / classes)).sum(-1)
     if layer.bias is not None:
-        mean = mean + layer.bias.mean(dtype=wide)
-    moved = layer.at(rows, index) - mean
+        mean = mean + layer.bias.sum(dtype=wide) / classes
+    moved = torch.where(given == -math.inf, 0.0, given - mean)  # such a loss is infinite already
     rest = amount / classes
     omega = Tsallis(alpha)
     # Omega is a sum over classes, and all classes but one have the same share.
@@ -261,7 +280,10 @@ def _composed(
 ) -> Tensor:
     """The loss of scores that are held: what every transform sees through."""
     bias = None if layer.bias is None else widen(layer.bias)
-    scores = F.linear(widen(hidden), widen(layer.weight), bias).reshape(-1, layer.weight.shape[0])
+    scores = F.linear(widen(hidden), widen(layer.weight), bias)
+    if isinstance(alpha, Tensor):
+        alpha = flat_rows(per_row(alpha, scores, scores.dim() - 1, "alpha"), scores)
+    scores = scores.reshape(-1, layer.weight.shape[0])
     flat = target.reshape(-1, *target.shape[hidden.dim() - 1 :])
     losses = entmax_loss(scores, flat, alpha, **options).to(hidden.dtype)
     return losses.view(hidden.shape[:-1]) if options["reduction"] == "none" else losses
@@ -282,18 +304,28 @@ def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Te
             f"linear_weight must have shape (classes, {hidden.shape[-1]}) for hidden of shape "
             f"{tuple(hidden.shape)}, got {tuple(weight.shape)}"
         )
-    if weight.dtype != hidden.dtype:
+    if weight.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
         raise TypeError(
             f"hidden and linear_weight must have one dtype, got {hidden.dtype} and {weight.dtype}"
         )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"linear_bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}"
-        )
+    if bias is not None:
+        check_scores(bias, "linear_bias")
+        if widen(bias).dtype != widen(weight).dtype:
+            raise TypeError(
+                f"linear_bias and linear_weight must have one dtype, got {bias.dtype} and "
+                f"{weight.dtype}; write linear_bias.to(linear_weight.dtype)"
+            )
+        if bias.shape != weight.shape[:1]:
+            raise ValueError(
+                f"linear_bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}"
+            )
     if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}")
+        raise TypeError(
+            f"target must be a torch.Tensor, got {type(target).__name__}; "
+            "write torch.as_tensor(target)"
+        )
     expected = hidden.shape[:-1]
-    if target.is_floating_point():
+    if target.dtype not in INTEGERS:
         expected = expected + weight.shape[:1]
     if target.shape != expected:
         raise ValueError(

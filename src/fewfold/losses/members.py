@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fewfold._check import check_scores
 from fewfold.losses.fenchel_young import fenchel_young_loss
 from fewfold.maps.omega import Gini, Norm, Shannon, Subset, Tsallis
 from fewfold.maps.rows import eager
@@ -21,9 +22,9 @@ def softmax_loss(
 ) -> Tensor:
     """The logistic loss, ``log sum exp(s) - s_y``: the member with `Shannon`.
 
-    Equals `torch.nn.functional.cross_entropy` for class indices; for probabilities it is smaller
-    by the entropy of the target, and so a Kullback-Leibler divergence. Arguments as in
-    `fenchel_young_loss`.
+    Equals `torch.nn.functional.cross_entropy` for class indices; for probabilities, and with
+    label smoothing, it is smaller by the entropy of the target, and so a Kullback-Leibler
+    divergence with the same gradient. Arguments as in `fenchel_young_loss`.
 
     Example:
         >>> import torch
@@ -184,6 +185,7 @@ def ksubset_loss(
         >>> ksubset_loss(scores, torch.tensor([[True, False, True, False]]), k=2)
         tensor(0.3906)
     """
+    check_scores(scores)
     omega = Subset(k, at_most)
     if not isinstance(target, Tensor) or target.shape != scores.shape:
         came = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__

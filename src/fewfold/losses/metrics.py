@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores
-from fewfold.losses.targets import Reduction, check_indices, check_options
+from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options
 
 __all__ = ["epsilon_perplexity", "jensen_shannon", "optimal_epsilon", "sparsemax_score"]
 
@@ -70,6 +70,11 @@ def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
     """
     if not isinstance(classes, int) or classes < 1:
         raise ValueError(f"classes must be a positive int, got {classes}")
+    if not isinstance(target_probs, Tensor):
+        came = type(target_probs).__name__
+        raise TypeError(
+            f"target_probs must be a torch.Tensor, got {came}; write torch.as_tensor(target_probs)"
+        )
     given = target_probs.detach().double().reshape(-1)
     if given.numel() == 0:
         raise ValueError("target_probs must hold at least one probability, got none")
@@ -95,7 +100,8 @@ def sparsemax_score(
 ) -> Tensor:
     """``1 - |e_x - p|^2 / 2 = p_x + (1 - |p|^2) / 2``: 1 at best, 0 at worst.
 
-    For the output of sparsemax it is 1 less the sparsemax loss. Arguments as in `jensen_shannon`.
+    For the output of sparsemax and a class in its support it is 1 less the sparsemax loss.
+    Arguments as in `jensen_shannon`.
 
     Example:
         >>> import torch
@@ -145,9 +151,11 @@ def jensen_shannon(
 def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Probability of the right class in float32 or wider, and which rows count."""
     check_scores(probs, "probs")
-    if not isinstance(target, Tensor) or target.is_floating_point():
+    if not isinstance(target, Tensor) or target.dtype not in INTEGERS:
         came = target.dtype if isinstance(target, Tensor) else type(target).__name__
-        raise TypeError(f"target must be a tensor of class indices, got {came}")
+        raise TypeError(
+            f"target must be a tensor of class indices, got {came}; write target.long()"
+        )
     if target.shape != probs.shape[:-1] or probs.shape[-1] == 0:
         raise ValueError(
             f"target must have shape {tuple(probs.shape[:-1])} for probs of shape "

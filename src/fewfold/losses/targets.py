@@ -9,9 +9,17 @@ from torch import Tensor
 from fewfold._check import check_scores
 from fewfold.maps.rows import eager
 
-__all__ = ["Reduction", "check_indices", "check_options", "check_weight", "class_dim", "smooth"]
+__all__ = [
+    "INTEGERS",
+    "Reduction",
+    "check_indices",
+    "check_options",
+    "check_weight",
+    "class_dim",
+    "smooth",
+]
 
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def class_dim(scores: Tensor, target: Tensor) -> int:
@@ -26,7 +34,7 @@ def class_dim(scores: Tensor, target: Tensor) -> int:
     if scores.shape[dim] == 0:
         raise ValueError(f"scores must have at least one class, got shape {tuple(scores.shape)}")
     expected = scores.shape[:dim] + scores.shape[dim + 1 :]
-    if target.dtype in _INTEGERS:
+    if target.dtype in INTEGERS:
         if target.shape != expected:
             raise ValueError(
                 f"target must hold class indices of shape {tuple(expected)} for scores of shape "
@@ -48,6 +56,10 @@ def class_dim(scores: Tensor, target: Tensor) -> int:
 
 def check_indices(target: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Class indices that are safe to gather with, and which of them count."""
+    if not isinstance(ignore_index, int):
+        raise TypeError(
+            f"ignore_index must be an int, got {ignore_index!r}; leave it out when every row counts"
+        )
     target = target.long()
     kept = target != ignore_index
     index = torch.where(kept, target, 0)
@@ -98,14 +110,14 @@ def smooth(target: Tensor, scores: Tensor, label_smoothing: float, dim: int) -> 
 class Reduction:
     """Losses of all rows to the answer: which rows count, how much, and how they are combined.
 
-    An average divides by the total weight of the rows that count (by their number when the target
-    holds probabilities). It is 0, not NaN, when no row counts.
+    An average divides by the total size of the rows that count, by their number when no size is
+    given. It is 0, not NaN, when no row counts.
     """
 
     kind: str
     kept: Tensor | None = None
     weight: Tensor | None = None
-    weighs_mean: bool = True
+    size: Tensor | None = None
 
     def __call__(self, losses: Tensor) -> Tensor:
         counts = self.kept
@@ -119,14 +131,7 @@ class Reduction:
             return losses
         if self.kind == "sum":
             return losses.sum()
-        size = self._size()
-        if size is None:
+        if self.kept is None:
             return losses.mean() if losses.numel() else losses.sum()
+        size = torch.where(self.kept, 1 if self.size is None else self.size, 0).sum()
         return losses.sum() / torch.where(size == 0, 1, size)
-
-    def _size(self) -> Tensor | None:
-        """What an average divides by; None when every row counts once."""
-        if self.weight is None or not self.weighs_mean:
-            return None if self.kept is None else self.kept.sum()
-        kept = self.weight if self.kept is None else torch.where(self.kept, self.weight, 0.0)
-        return kept.sum()
