@@ -18,11 +18,15 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("Omega", "Shannon", "Gini", "Tsallis", "Norm", "Subset", "Bounded", "Fused", "Oscar"),
         *("Map", "AdaptiveEntmax", "map_support"),
     ),
+    # queries -> ids, log-proposal
+    "sampling": (
+        *("Proposal", "Uniform", "Popularity", "MultiIndex", "QuadraticKernel", "Dynamic"),
+    ),
     # scores, target -> loss
     "losses": (
         *("fenchel_young_loss", "FenchelYoungLoss"),
         *("softmax_loss", "sparsemax_loss", "entmax_loss", "normmax_loss", "ksubset_loss"),
-        "linear_entmax_loss",
+        *("linear_entmax_loss", "sampled_softmax_loss", "noise_contrastive_loss"),
         *("epsilon_perplexity", "optimal_epsilon", "sparsemax_score", "jensen_shannon"),
         *("sample", "sample_support"),
     ),
@@ -66,6 +70,8 @@ if TYPE_CHECKING:
     from fewfold.losses.metrics import jensen_shannon as jensen_shannon
     from fewfold.losses.metrics import optimal_epsilon as optimal_epsilon
     from fewfold.losses.metrics import sparsemax_score as sparsemax_score
+    from fewfold.losses.sampled import noise_contrastive_loss as noise_contrastive_loss
+    from fewfold.losses.sampled import sampled_softmax_loss as sampled_softmax_loss
     from fewfold.losses.sampling import sample as sample
     from fewfold.losses.sampling import sample_support as sample_support
     from fewfold.maps.constrained import Bounded as Bounded
@@ -92,4 +98,10 @@ if TYPE_CHECKING:
     from fewfold.maps.topk import TopK as TopK
     from fewfold.maps.topk import topk_sparsemax as topk_sparsemax
     from fewfold.maps.topk import topk_sparsemax_certified as topk_sparsemax_certified
+    from fewfold.sampling.dynamic import Dynamic as Dynamic
+    from fewfold.sampling.multi_index import MultiIndex as MultiIndex
+    from fewfold.sampling.proposal import Proposal as Proposal
+    from fewfold.sampling.quadratic import QuadraticKernel as QuadraticKernel
+    from fewfold.sampling.simple import Popularity as Popularity
+    from fewfold.sampling.simple import Uniform as Uniform
     from fewfold.support import Support as Support

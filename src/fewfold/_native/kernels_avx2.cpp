@@ -3,5 +3,5 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables avx2_tables = {"avx2", avx2::table<float>(), avx2::table<double>()};
+const Tables avx2_tables = {"avx2", avx2::table<float>(), avx2::table<double>(), avx2::draw, avx2::nearest};
 }

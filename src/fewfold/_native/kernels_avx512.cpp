@@ -3,5 +3,5 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables avx512_tables = {"avx512", avx512::table<float>(), avx512::table<double>()};
+const Tables avx512_tables = {"avx512", avx512::table<float>(), avx512::table<double>(), avx512::draw, avx512::nearest};
 }

@@ -2,5 +2,5 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables generic_tables = {"generic", generic::table<float>(), generic::table<double>()};
+const Tables generic_tables = {"generic", generic::table<float>(), generic::table<double>(), generic::draw, generic::nearest};
 }

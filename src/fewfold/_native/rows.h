@@ -1,6 +1,9 @@
 // The maps, row by row: forward, backward, and the support without the row.
 #pragma once
 #include "budget.h"
+#include "draw.h"
+#include "nearest.h"
+#include "pick.h"
 #include "pull.h"
 
 namespace fewfold {
@@ -248,8 +251,8 @@ template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, 
 }
 
 template <class T> constexpr Table<T> table() {
-  return {forward<T>,      backward<T>,     support<T>,     streams_new<T>,
-          streams_free<T>, streams_push<T>, streams_take<T>, budget<T>, budget_backward<T>};
+  return {forward<T>,      backward<T>,  support<T>,         streams_new<T>, streams_free<T>, streams_push<T>,
+          streams_take<T>, budget<T>,    budget_backward<T>, picked_dots<T>, picked_pulls<T>};
 }
 
 }  // namespace FEWFOLD_ISA

@@ -397,7 +397,34 @@ template <class T> inline Vec<T> power(Vec<T> base, T exponent) {
   return Vec<T>::load(x);
 }
 
+// e^x for x <= 0, to about one part in 1e7; never quite zero.
+template <class T> inline Vec<T> exp_down(Vec<T> x) {
+  T v[Vec<T>::N];
+  x.store(v);
+  for (int i = 0; i < Vec<T>::N; ++i) v[i] = std::exp(v[i] < T(-87) ? T(-87) : v[i]);
+  return Vec<T>::load(v);
+}
+
 #if defined(FEWFOLD_AVX512) || defined(FEWFOLD_AVX2)
+// 2^z for |z| <= 126.
+inline Vec<float> two_to(Vec<float> z) {
+  using V = Vec<float>;
+  const V whole = V::round(z), f = z - whole;
+  V r = V::of(1.525273380e-5f);
+  r = V::fma(r, f, V::of(1.540353039e-4f));
+  r = V::fma(r, f, V::of(1.333355815e-3f));
+  r = V::fma(r, f, V::of(9.618129108e-3f));
+  r = V::fma(r, f, V::of(5.550410866e-2f));
+  r = V::fma(r, f, V::of(2.402265070e-1f));
+  r = V::fma(r, f, V::of(6.931471806e-1f));
+  r = V::fma(r, f, V::of(1.f));
+  return V::scale(r, whole);
+}
+template <> inline Vec<float> exp_down(Vec<float> x) {
+  using V = Vec<float>;
+  return two_to(V::max(x, V::of(-87.f)) * V::of(1.44269504f));
+}
+
 // 2^(exponent * log2 base); about one part in 1e7 where the result is not small, which is what the sums need.
 template <> inline Vec<float> power<float>(Vec<float> base, float exponent) {
   using V = Vec<float>;
@@ -413,16 +440,7 @@ template <> inline Vec<float> power<float>(Vec<float> base, float exponent) {
   series = V::fma(y2, series, V::of(2.885390082f / 3));
   series = V::fma(y2, series, V::of(2.885390082f));
   const V z = V::min(V::max(V::fma(y, series, e) * V::of(exponent), V::of(-126.f)), V::of(126.f));
-  const V whole = V::round(z), f = z - whole;
-  V r = V::of(1.525273380e-5f);
-  r = V::fma(r, f, V::of(1.540353039e-4f));
-  r = V::fma(r, f, V::of(1.333355815e-3f));
-  r = V::fma(r, f, V::of(9.618129108e-3f));
-  r = V::fma(r, f, V::of(5.550410866e-2f));
-  r = V::fma(r, f, V::of(2.402265070e-1f));
-  r = V::fma(r, f, V::of(6.931471806e-1f));
-  r = V::fma(r, f, one);
-  return V::keep(V::gt(base, V::of(0.f)), V::scale(r, whole));
+  return V::keep(V::gt(base, V::of(0.f)), two_to(z));
 }
 #endif
 

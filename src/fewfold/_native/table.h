@@ -23,6 +23,18 @@ template <class T> struct Ragged {
   int64_t n = 0, room = 0;
 };
 
+// An inverted index: items by cell, cells by the codewords they share.
+struct Cells {
+  int64_t cells, codebooks;
+  const int32_t *code;      // (codebooks, cells): where the scores of a query hold those of its codewords
+  const float *log_mass;    // (cells): of the items in it
+  const int64_t *start;     // (cells + 1)
+  const int32_t *item;      // by cell
+  const float *accept;      // alias tables inside the cells; null where all items are alike
+  const int32_t *other;
+  const float *log_share;   // log mass of every item, by cell, or null
+};
+
 template <class T> struct Table {
   bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
       const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept);
@@ -35,13 +47,26 @@ template <class T> struct Table {
   int64_t (*streams_take)(void *streams, int64_t row, double alpha, int64_t *column, T *score);
   bool (*budget)(const T *x, T *p, int64_t rows, int64_t n, const double *k, bool per_row);
   void (*budget_backward)(const T *p, const T *g, T *out, int64_t rows, int64_t n);
+  bool (*picked_dots)(const T *query, const T *table, int64_t size, int64_t d, const int64_t *ids, int64_t n, T *scores);
+  void (*picked_pulls)(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, const T *by, T *pull,
+                       T *values);
 };
 
 struct Tables {
   const char *name;
   Table<float> f32;
   Table<double> f64;
+  int64_t (*draw)(  // the first row whose scores were no numbers, or -1
+      const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n, uint64_t seed,
+      int64_t *ids, float *log_q, double *log_z);
+  void (*nearest)(const float *points, int64_t stride, int64_t n, int64_t d, const float *centres, const float *half,
+                  int64_t k, int64_t *code);
 };
+
+extern const Tables *tables;  // those of this processor
+template <class T> const Table<T> &table();
+template <> inline const Table<float> &table() { return tables->f32; }
+template <> inline const Table<double> &table() { return tables->f64; }
 
 extern const Tables generic_tables;
 #if defined(__x86_64__)

@@ -15,6 +15,7 @@ from fewfold.losses.metrics import (
     optimal_epsilon,
     sparsemax_score,
 )
+from fewfold.losses.sampled import noise_contrastive_loss, sampled_softmax_loss
 from fewfold.losses.sampling import sample, sample_support
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "normmax_loss",
     "ksubset_loss",
     "linear_entmax_loss",
+    "sampled_softmax_loss",
+    "noise_contrastive_loss",
     "epsilon_perplexity",
     "optimal_epsilon",
     "sparsemax_score",

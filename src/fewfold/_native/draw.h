@@ -1,0 +1,110 @@
+// Draws from an inverted index: a cell by its score, then an item of the cell.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "simd.h"
+#include "table.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+// A stream of its own for every row, so that the draws do not depend on how rows are shared out over threads
+// (SplitMix64: Steele, Lea and Flood, 2014).
+struct Random {
+  uint64_t state;
+  static uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  Random(uint64_t seed, int64_t row) : state(mix(mix(seed) + static_cast<uint64_t>(row))) {}
+  uint64_t next() { return mix(state += 0x9e3779b97f4a7c15u); }
+  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+};
+
+// The cells of one query, a vector of them at a time: where a number in [0, 1) falls.
+struct Wheel {
+  using V = Vec<float>;
+  const Cells &at;
+  const int64_t n, blocks;
+  std::vector<float> score, sum;  // sum: of the weights of a block, up to and including this one
+  std::vector<double> before;     // the weight of all blocks up to and including this one
+  std::vector<int32_t> guess;     // the block in which this part of the whole begins
+  double log_total = 0;
+
+  explicit Wheel(const Cells &cells)
+      : at(cells), n(cells.cells), blocks((n + V::N - 1) / V::N), score(blocks * V::N), sum(blocks * V::N),
+        before(blocks), guess(blocks) {}
+
+  // False if the scores hold a NaN or an infinity.
+  bool turn(const float *scores) {
+    V top = V::of(-INF<float>);
+    for (int64_t c = 0; c < n; c += V::N) {
+      const int size = static_cast<int>(n - c < V::N ? n - c : V::N);
+      V v = V::gather(scores, at.code + c, size);
+      for (int64_t b = 1; b < at.codebooks; ++b) v = v + V::gather(scores, at.code + b * n + c, size);
+      v.store(&score[c]);
+      v = v + V::load(at.log_mass + c, size, -INF<float>);
+      v.store(&sum[c]);
+      top = V::max(v, top);
+    }
+    const float high = top.top();
+    double total = 0;
+    for (int64_t b = 0; b < blocks; ++b) {
+      float *s = &sum[b * V::N], run = 0;
+      exp_down(V::load(s) - V::of(high)).store(s);
+      for (int i = 0; i < V::N; ++i) s[i] = run += s[i];
+      before[b] = total += static_cast<double>(run);
+    }
+    if (!(total > 0 && total < 1e300 && high - high == 0)) return false;
+    log_total = std::log(total) + static_cast<double>(high);
+    const double step = total / static_cast<double>(blocks);
+    for (int64_t g = 0, b = 0; g < blocks; ++g) {
+      while (b < blocks - 1 && before[b] <= step * static_cast<double>(g)) ++b;
+      guess[g] = static_cast<int32_t>(b);
+    }
+    return true;
+  }
+  int64_t find(double unit) const {
+    const double x = unit * before[blocks - 1];
+    int64_t b = guess[static_cast<int64_t>(unit * static_cast<double>(blocks))];
+    while (b < blocks - 1 && before[b] <= x) ++b;
+    const V inside = V::of(static_cast<float>(x - (b ? before[b - 1] : 0)));
+    const unsigned past = V::bits(V::gt(V::load(&sum[b * V::N]), inside));
+    const int64_t c = b * V::N + (past ? __builtin_ctz(past) : V::N - 1);  // rounding may leave none
+    return c < n ? c : n - 1;
+  }
+};
+
+// Rows [first, last) of n draws each. Returns the first row whose scores were no numbers, or -1.
+inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n,
+                    uint64_t seed, int64_t *ids, float *log_q, double *log_z) {
+  Wheel wheel(at);
+  std::vector<int64_t> place(n);
+  for (int64_t r = first; r < last; ++r) {
+    if (!wheel.turn(scores + r * width)) return r;
+    log_z[r] = wheel.log_total;
+    Random random(seed, r);
+    float *q = log_q + r * n;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t c = wheel.find(random.unit());
+      const uint64_t size = static_cast<uint64_t>(at.start[c + 1] - at.start[c]);
+      // The high half of the product is a place in the cell, the low half a fresh fraction for the alias table.
+      const unsigned __int128 product = static_cast<unsigned __int128>(random.next()) * size;
+      int64_t p = at.start[c] + static_cast<int64_t>(product >> 64);
+      if (at.accept && static_cast<float>(static_cast<uint64_t>(product) >> 40) * 0x1p-24f >= at.accept[p]) p = at.other[p];
+      place[i] = p;
+      q[i] = static_cast<float>(static_cast<double>(wheel.score[c]) - wheel.log_total);
+    }
+    // Apart from the loop above, so that many of these misses are under way at once.
+    int64_t *out = ids + r * n;
+    for (int64_t i = 0; i < n; ++i) out[i] = at.item[place[i]];
+    if (at.log_share)
+      for (int64_t i = 0; i < n; ++i) q[i] += at.log_share[place[i]];
+  }
+  return -1;
+}
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

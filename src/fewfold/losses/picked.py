@@ -1,0 +1,110 @@
+"""Scores of a few items per query, and a gradient that touches no other item."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fewfold import _native
+
+__all__ = ["Items", "Jagged", "item_vectors", "picked_scores"]
+
+Items = Tensor | nn.Embedding | Callable[[Tensor], Tensor]
+Jagged = tuple[Tensor, Tensor]  # values (n,), offsets (rows + 1,)
+
+
+def item_vectors(items: Items, ids: Tensor) -> Tensor:
+    """The vectors of these items; a table that is a leaf gets a sparse gradient."""
+    if isinstance(items, nn.Embedding):
+        items = items.weight
+    if isinstance(items, Tensor):
+        return F.embedding(ids, items, sparse=items.is_leaf)
+    return items(ids)
+
+
+def picked_scores(
+    queries: Tensor, items: Items, ids: Tensor, more: Jagged
+) -> tuple[Tensor, Tensor]:
+    """Inner products of each query with items of its own.
+
+    Args:
+        queries: (B, d).
+        items: a table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
+        ids: (B, n) items of each query.
+        more: (m,) further items and (B + 1,) where those of each query begin.
+
+    Returns:
+        Scores (B, n) and (m,).
+    """
+    weight = items.weight if isinstance(items, nn.Embedding) else items
+    if isinstance(weight, Tensor) and _native_can(queries, weight):
+        scores: tuple[Tensor, Tensor] = _Picked.apply(queries, weight, ids.contiguous(), *more)
+        return scores
+    values, offsets = more
+    row = torch.repeat_interleave(
+        torch.arange(len(queries), device=ids.device), offsets.diff(), output_size=len(values)
+    )
+    block = (item_vectors(weight, ids) @ queries.unsqueeze(-1)).squeeze(-1)
+    return block, (item_vectors(weight, values) * queries[row]).sum(-1)
+
+
+def _native_can(queries: Tensor, weight: Tensor) -> bool:
+    return (
+        _native.ready(queries, weight)
+        and queries.dtype == weight.dtype
+        and weight.is_contiguous()
+        and (weight.is_leaf or not weight.requires_grad)
+    )
+
+
+class _Picked(torch.autograd.Function):
+    """The scores by the kernels; the gradient of the table is sparse, one entry per id."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, weight: Tensor, ids: Tensor, more: Tensor, offsets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        queries = queries.contiguous()
+        rows, d = queries.shape
+        scores, more_scores = queries.new_empty(ids.shape), queries.new_empty(more.shape)
+        fine = _kernel("picked_dots", queries.dtype)(
+            queries.data_ptr(), weight.data_ptr(), len(weight), d, rows, ids.data_ptr(),
+            ids.shape[1], more.data_ptr(), offsets.data_ptr(), scores.data_ptr(),
+            more_scores.data_ptr(), _native.threads(),
+        )  # fmt: skip
+        if not fine:
+            both = torch.cat([ids.flatten(), more])
+            raise IndexError(
+                f"item ids must be between 0 and {len(weight) - 1}, "
+                f"got {both.min().item()} to {both.max().item()}"
+            )
+        ctx.save_for_backward(queries, weight, ids, more, offsets)
+        return scores, more_scores
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by: Tensor, more_by: Tensor) -> tuple[Tensor | None, ...]:
+        queries, weight, ids, more, offsets = ctx.saved_tensors
+        rows, d = queries.shape
+        wants_query, wants_weight = ctx.needs_input_grad[:2]
+        pull = torch.zeros_like(queries) if wants_query else None
+        values = queries.new_empty(ids.numel() + len(more), d) if wants_weight else None
+        by, more_by = by.contiguous(), more_by.contiguous()
+        _kernel("picked_pulls", queries.dtype)(
+            queries.data_ptr(), weight.data_ptr(), d, rows, ids.data_ptr(), ids.shape[1],
+            more.data_ptr(), offsets.data_ptr(), by.data_ptr(), more_by.data_ptr(),
+            0 if pull is None else pull.data_ptr(), 0 if values is None else values.data_ptr(),
+            _native.threads(),
+        )  # fmt: skip
+        grad = None
+        if values is not None:
+            where = torch.cat([ids.flatten(), more]).unsqueeze(0)
+            grad = torch.sparse_coo_tensor(where, values, weight.shape, check_invariants=False)
+        return pull, grad, None, None, None
+
+
+def _kernel(name: str, dtype: torch.dtype) -> Any:
+    return getattr(_native.kernels, f"{name}_{'f32' if dtype == torch.float32 else 'f64'}")

@@ -1,0 +1,220 @@
+"""Losses over very many items from a few that are drawn."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fewfold.losses.picked import Items, Jagged, item_vectors, picked_scores
+from fewfold.sampling.proposal import Proposal
+
+__all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
+
+Reduce = Literal["none", "mean", "sum"]
+
+
+def sampled_softmax_loss(
+    queries: Tensor,
+    items: Items,
+    positives: Tensor | Jagged,
+    proposal: Proposal,
+    *,
+    samples: int = 200,
+    shared: bool = False,
+    remove_hits: bool = False,
+    reduction: Reduce = "mean",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Softmax cross-entropy over all items, estimated from `samples` of them.
+
+    With scores o = query . item and n draws Phi from the proposal q(. | query), the loss of a
+    positive i is
+
+        -o_i + log( 1/n ( exp(o_i) / q_i + sum_{j in Phi} exp(o_j) / q_j ) ),
+
+    the cross-entropy with its normaliser estimated, the positive counting as one more draw. It
+    tends to that of the full softmax as n grows, whatever the proposal; a good one needs few.
+    Only rows of the table that are positives or were drawn are read, and only they get a gradient,
+    a sparse one if the table is a leaf: see `fewfold.optim`.
+
+    Args:
+        queries: (B, d).
+        items: the table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
+        positives: (B,), (B, m), or any number per row as a pair: values (n,), offsets (B + 1,).
+        proposal: fitted to the items.
+        samples: drawn per query, or for all of them if `shared`.
+        shared: draw once for the whole batch, from the mixture of its queries' proposals.
+        remove_hits: leave out draws that are positives of the same row.
+        reduction: "none" (shape of the positives; (n,) if jagged), "mean" or "sum" over positives.
+        generator: where the draws come from.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> items = torch.randn(1000, 8, generator=generator)
+        >>> queries = torch.randn(2, 8, generator=generator)
+        >>> positives = torch.tensor([3, 14])
+        >>> proposal = ff.MultiIndex(codewords=8).fit(items)
+        >>> loss = ff.sampled_softmax_loss(
+        ...     queries, items, positives, proposal, samples=500, generator=generator)
+        >>> full = torch.nn.functional.cross_entropy(queries @ items.T, positives)
+        >>> bool((loss - full).abs() < 0.3)
+        True
+
+    Reference: Bengio and Senecal, "Adaptive importance sampling to accelerate training of a neural
+    probabilistic language model", 2008.
+    """
+    drawn = _draw(queries, items, positives, proposal, samples, shared, remove_hits, generator)
+    rest = drawn.negatives.logsumexp(1)  # all positives of a row share its draws
+    losses = F.softplus(rest[drawn.row] - drawn.positives) - math.log(samples) - drawn.log_q
+    return drawn.reduced(losses, reduction)
+
+
+def noise_contrastive_loss(
+    queries: Tensor,
+    items: Items,
+    positives: Tensor | Jagged,
+    proposal: Proposal,
+    *,
+    samples: int = 200,
+    shared: bool = False,
+    remove_hits: bool = False,
+    reduction: Reduce = "mean",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Tell positives from draws of the proposal: noise-contrastive estimation.
+
+    With c = o - log(samples q), the loss of a positive i is
+
+        -log sigmoid(c_i) - sum_{j in Phi} log sigmoid(-c_j),
+
+    whose optimum has exp(o) as normalised probabilities. Arguments as in `sampled_softmax_loss`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> items = torch.eye(3)
+        >>> noise = ff.Uniform().fit(items)
+        >>> ff.noise_contrastive_loss(10 * items, items, torch.arange(3), noise, samples=1) > 0
+        tensor(True)
+
+    Reference: Gutmann and Hyvarinen, "Noise-contrastive estimation of unnormalized statistical
+    models", 2012.
+    """
+    drawn = _draw(queries, items, positives, proposal, samples, shared, remove_hits, generator)
+    shift = math.log(samples)
+    noise = F.softplus(drawn.negatives - shift).sum(1)
+    return drawn.reduced(F.softplus(shift - drawn.positives) + noise[drawn.row], reduction)
+
+
+class _Drawn:
+    """Scores less log q, of the positives (n,) and of the draws (B, T).
+
+    With whose each positive is, and its log q.
+    """
+
+    def __init__(
+        self, positives: Tensor, negatives: Tensor, row: Tensor, log_q: Tensor, shape: torch.Size
+    ) -> None:
+        self.positives, self.negatives, self.row, self.log_q = positives, negatives, row, log_q
+        self._shape = shape
+
+    def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
+        if reduction == "none":
+            return losses.view(self._shape)
+        if reduction == "sum" or len(losses) == 0:
+            return losses.sum()
+        return losses.mean()
+
+
+def _draw(
+    queries: Tensor,
+    items: Items,
+    positives: Tensor | Jagged,
+    proposal: Proposal,
+    samples: int,
+    shared: bool,
+    remove_hits: bool,
+    generator: torch.Generator | None,
+) -> _Drawn:
+    if not isinstance(queries, Tensor) or queries.dim() != 2 or not queries.is_floating_point():
+        came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
+        raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
+    if not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples must be a positive int, got {samples!r}")
+    values, offsets, shape = _jagged(positives, len(queries), _size(items))
+    row = torch.repeat_interleave(
+        torch.arange(len(queries)), offsets.diff(), output_size=len(values)
+    )
+    given = proposal.given(queries.detach(), shared=shared)
+    ids, log_q = given.sample(samples, generator=generator)
+    positive_q = given.log_prob(values, row)
+    never = positive_q == -torch.inf
+    if never.any():
+        raise ValueError(
+            f"item {values[never][0].item()} is a positive but the proposal never draws it; "
+            "give it a count, for example counts + 1"
+        )
+    if shared:
+        few = torch.empty((len(queries), 0), dtype=torch.int64)
+        _, scores = picked_scores(queries, items, few, (values, offsets))
+        negatives = queries @ item_vectors(items, ids).T - log_q
+    else:
+        negatives, scores = picked_scores(queries, items, ids, (values, offsets))
+        negatives = negatives - log_q
+    if remove_hits:
+        hit = _hits(ids, values, row, len(queries))
+        # Not -inf: a row that loses all its draws would have no gradient to speak of, but a NaN.
+        negatives = negatives.masked_fill(hit, torch.finfo(negatives.dtype).min / 2)
+    return _Drawn(scores - positive_q, negatives, row, positive_q, shape)
+
+
+def _size(items: Items) -> int | None:
+    if isinstance(items, nn.Embedding):
+        return items.num_embeddings
+    return len(items) if isinstance(items, Tensor) else None
+
+
+def _jagged(
+    positives: Tensor | Jagged, rows: int, size: int | None
+) -> tuple[Tensor, Tensor, torch.Size]:
+    """Positives as values and offsets, with the shape they came in."""
+    if isinstance(positives, Tensor):
+        if positives.dim() not in (1, 2) or len(positives) != rows:
+            raise ValueError(
+                f"positives must be ({rows},), ({rows}, m) or a pair (values, offsets), "
+                f"got shape {tuple(positives.shape)}"
+            )
+        shape, values = positives.shape, positives.reshape(-1)
+        each = positives.shape[1] if positives.dim() == 2 else 1
+        offsets = torch.arange(rows + 1) * each
+    else:
+        values, offsets = positives
+        if offsets.shape != (rows + 1,) or offsets[0] != 0 or offsets[-1] != len(values):
+            raise ValueError(
+                f"offsets must be ({rows + 1},), from 0 to the number of values {len(values)}, "
+                f"got {tuple(offsets.shape)}"
+            )
+        if (offsets.diff() < 0).any():
+            raise ValueError("offsets must not fall")
+        shape = values.shape
+    if values.dtype != torch.int64 or offsets.dtype != torch.int64:
+        raise TypeError(f"positives must be int64 ids, got {values.dtype}, offsets {offsets.dtype}")
+    if size is not None and len(values) and not 0 <= int(values.min()) <= int(values.max()) < size:
+        bad = int(((values < 0) | (values >= size)).nonzero()[0])
+        raise ValueError(
+            f"positives must be ids between 0 and {size - 1}, got {values[bad].item()} at {bad}"
+        )
+    return values.contiguous(), offsets.contiguous(), shape
+
+
+def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:
+    """Which draws (rows, n) are positives of their row."""
+    span = int(max(ids.max(), values.max() if len(values) else 0)) + 1
+    mine = (row * span + values).sort().values
+    drawn = torch.arange(rows)[:, None] * span + ids
+    if len(mine) == 0:
+        return torch.zeros_like(drawn, dtype=torch.bool)
+    place = torch.searchsorted(mine, drawn).clamp_(max=len(mine) - 1)
+    return mine[place] == drawn

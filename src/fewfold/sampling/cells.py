@@ -1,0 +1,197 @@
+"""An inverted index: items by cell, drawn by choosing a cell and then an item of it."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.sampling.proposal import Given, fresh_seed
+
+__all__ = ["Cells", "GivenCells"]
+
+_FEW = 2**31  # kernels number items in 32 bits
+_MANY = 2**22  # possible cells that may be counted one by one
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The occupied cells of an index and the items in each.
+
+    A cell's score is the sum of the scores of its codewords; it is drawn in proportion to
+    exp(score) times its mass, then one of its items in proportion to the item's mass. So
+
+        q(item | query) = mass(item) exp(score(cell of item)) / Z(query).
+
+    Cells without mass and items without mass are left out, so they are never drawn.
+    """
+
+    code: Tensor  # (codebooks, cells) int32: where a query's scores hold those of the codewords
+    log_mass: Tensor  # (cells,) float32
+    start: Tensor  # (cells + 1,) int64
+    item: Tensor  # (listed items,) int32, by cell
+    cell_of: Tensor  # (items,) int32, -1 for those left out
+    log_share: Tensor | None  # (items,) float32 log mass of an item; None: all alike
+    by_place: Tensor | None  # the same by cell
+    edge: Tensor | None  # (listed items + 1,) float64: masses summed up, by cell
+    accept: Tensor | None  # alias tables by cell, where the kernels are present
+    other: Tensor | None
+
+    @classmethod
+    def build(cls, code: Tensor, mass: Tensor | None) -> Self:
+        """Sort items with these codewords (items, codebooks) and masses (items,) into cells."""
+        items = code.shape[0]
+        if items >= _FEW:
+            raise ValueError(f"an index holds fewer than 2^31 items, got {items}")
+        listed = torch.arange(items) if mass is None else mass.nonzero().squeeze(1)
+        cell, cells = _cells_of(code[listed])
+        item = listed[_sorted_places(cell, cells)]
+        count = torch.bincount(cell, minlength=cells)
+        start = torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)])
+        cell_of = torch.full((items,), -1, dtype=torch.int32)
+        cell_of[listed] = cell.int()
+        shares = {} if mass is None else _shares(mass, item, start)
+        total = count.double() if mass is None else shares.pop("total")
+        return cls(
+            code=code[item[start[:-1]]].T.int().contiguous(),
+            log_mass=total.log().float(),
+            start=start,
+            item=item.int(),
+            cell_of=cell_of,
+            **{name: shares.get(name) for name in _SHARES},
+        )
+
+    def one_code(self) -> Self:
+        """The same cells for scores that are given cell by cell."""
+        code = torch.arange(len(self.log_mass), dtype=torch.int32)[None]
+        return type(self)(**{**vars(self), "code": code})
+
+    def scores(self, scores: Tensor) -> Tensor:
+        """Scores of the cells (queries, cells) from those of the codewords (queries, codewords)."""
+        return sum(scores[:, column.long()] for column in self.code)  # type: ignore[return-value]
+
+
+_SHARES = ("log_share", "by_place", "edge", "accept", "other")
+
+
+def _cells_of(code: Tensor) -> tuple[Tensor, int]:
+    """The cell of every tuple of codewords, numbered without gaps, and how many there are."""
+    where = torch.zeros(code.shape[0], dtype=torch.int64)
+    size = 1
+    for column in code.T:
+        books = int(column.max()) + 1
+        where, size = where * books + column, size * books
+    if size > _MANY:
+        keys, cell = torch.unique(where, return_inverse=True)
+        return cell, len(keys)
+    seen = torch.bincount(where, minlength=size) > 0  # ten times faster than sorting
+    return (seen.cumsum(0) - 1)[where], int(seen.sum())
+
+
+def _sorted_places(cell: Tensor, cells: int) -> Tensor:
+    """The places that sort by cell, items in order within each."""
+    small = cell.numpy().astype(np.uint16 if cells <= 2**16 else np.int64)  # 16 bits sort by radix
+    return torch.from_numpy(np.argsort(small, kind="stable"))
+
+
+def _shares(mass: Tensor, item: Tensor, start: Tensor) -> dict[str, Tensor]:
+    """Everything that follows from the masses of items."""
+    sorted_mass = mass[item].contiguous()
+    edge = torch.cat([torch.zeros(1, dtype=torch.float64), sorted_mass.cumsum(0)])
+    parts = {"edge": edge, "log_share": mass.log().float()}
+    parts["by_place"] = parts["log_share"][item]
+    parts["total"] = torch.zeros(len(start) - 1, dtype=torch.float64).index_add_(
+        0, torch.repeat_interleave(torch.arange(len(start) - 1), start.diff()), sorted_mass
+    )
+    if _native.kernels is not None:
+        parts["accept"] = torch.empty(len(item))
+        parts["other"] = torch.empty(len(item), dtype=torch.int32)
+        _native.kernels.alias_tables(
+            sorted_mass.data_ptr(), start.data_ptr(), len(start) - 1,
+            parts["accept"].data_ptr(), parts["other"].data_ptr(),
+        )  # fmt: skip
+    return parts
+
+
+class GivenCells(Given):
+    """Draws from cells, given the scores of the codewords (queries, codewords)."""
+
+    def __init__(self, cells: Cells, scores: Tensor, *, shared: bool) -> None:
+        self.shared = shared
+        self._log_z: Tensor | None = None
+        if shared:  # inside a cell all queries agree, so their mixture is one over cells
+            logits = cells.scores(scores).double() + cells.log_mass
+            log_cell = (logits - logits.logsumexp(1, keepdim=True)).logsumexp(0)
+            scores = (log_cell - np.log(max(len(scores), 1)) - cells.log_mass).float()[None]
+            cells = cells.one_code()
+        self._cells, self._scores = cells, scores.contiguous()
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        draw = _draw_native if _native.ready(self._scores) else _draw_torch
+        ids, log_q, self._log_z = draw(self._cells, self._scores, n, generator)
+        return (ids[0], log_q[0]) if self.shared else (ids, log_q)
+
+    def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        at, scores = self._cells, self._scores
+        if self._log_z is None:
+            self._log_z = (at.scores(scores).double() + at.log_mass).logsumexp(1)
+        if self.shared:
+            row = torch.zeros((), dtype=torch.int64)
+        elif row is None:
+            row = torch.arange(len(scores)).unsqueeze(1)
+        cell = at.cell_of[ids].long()
+        log_q = -self._log_z[row]
+        for column in at.code:
+            log_q = log_q + scores[row, column[cell].long()]
+        if at.log_share is not None:
+            log_q = log_q + at.log_share[ids]
+        return torch.where(cell < 0, -torch.inf, log_q).float()
+
+
+def _draw_native(
+    at: Cells, scores: Tensor, n: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, width = scores.shape
+    ids = torch.empty((rows, n), dtype=torch.int64)
+    log_q, log_z = torch.empty((rows, n)), torch.empty(rows, dtype=torch.float64)
+    optional = (0 if t is None else t.data_ptr() for t in (at.accept, at.other, at.by_place))
+    bad = _native.kernels.draw(  # type: ignore[union-attr]
+        len(at.log_mass), len(at.code), at.code.data_ptr(), at.log_mass.data_ptr(),
+        at.start.data_ptr(), at.item.data_ptr(), *optional, scores.data_ptr(), width, rows, n,
+        fresh_seed(generator), ids.data_ptr(), log_q.data_ptr(), log_z.data_ptr(),
+        _native.threads(),
+    )  # fmt: skip
+    if bad >= 0:
+        raise _not_finite(bad)
+    return ids, log_q, log_z
+
+
+def _draw_torch(
+    at: Cells, scores: Tensor, n: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    score = at.scores(scores)
+    logits = score.double() + at.log_mass
+    log_z = logits.logsumexp(1)
+    if not log_z.isfinite().all():
+        raise _not_finite(int(log_z.isfinite().logical_not().nonzero()[0]))
+    cumulative = (logits - log_z[:, None]).exp().cumsum(1)
+    chance = torch.rand((2, len(scores), n), dtype=torch.float64, generator=generator)
+    cell = torch.searchsorted(cumulative, chance[0] * cumulative[:, -1:], right=True)
+    cell.clamp_(max=len(at.log_mass) - 1)
+    first, last = at.start[cell], at.start[cell + 1]
+    if at.edge is None or at.by_place is None:
+        place = first + (chance[1] * (last - first)).long()
+        share: Tensor | float = 0.0
+    else:
+        target = at.edge[first] + chance[1] * (at.edge[last] - at.edge[first])
+        place = torch.searchsorted(at.edge, target, right=True) - 1
+        place = torch.minimum(torch.maximum(place, first), last - 1)
+        share = at.by_place[place]
+    log_q = score.gather(1, cell) - log_z[:, None] + share
+    return at.item[place].long(), log_q.float(), log_z
+
+
+def _not_finite(row: int) -> ValueError:
+    return ValueError(f"queries must be finite; row {row} is not, or its scores overflow")

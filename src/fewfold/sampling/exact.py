@@ -1,0 +1,43 @@
+"""Draws from distributions that are written out, one number per item."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from fewfold.sampling.proposal import Given
+
+__all__ = ["GivenExact", "draw_places"]
+
+
+def draw_places(probs: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+    """`n` places per row with these probabilities (rows, k), with replacement: (rows, n)."""
+    cumulative = probs.double().cumsum(1)
+    chance = torch.rand((len(probs), n), dtype=torch.float64, generator=generator)
+    place = torch.searchsorted(cumulative, chance * cumulative[:, -1:], right=True)
+    return place.clamp_(max=probs.shape[1] - 1)
+
+
+class GivenExact(Given):
+    """The softmax of these logits (queries, items): for small catalogues, and to compare with."""
+
+    def __init__(self, logits: Tensor, *, shared: bool) -> None:
+        log_q = logits.double().log_softmax(1)
+        if not log_q.isfinite().all():
+            raise ValueError("queries must be finite, and so must their scores")
+        if shared:
+            log_q = log_q.logsumexp(0, keepdim=True) - math.log(len(log_q))
+        self.shared = shared
+        self._log_q = log_q
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids = draw_places(self._log_q.exp(), n, generator)
+        log_q = self._log_q.gather(1, ids).float()
+        return (ids[0], log_q[0]) if self.shared else (ids, log_q)
+
+    def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        if self.shared:
+            return self._log_q[0, ids].float()
+        if row is None:
+            return self._log_q.gather(1, ids).float()
+        return self._log_q[row, ids].float()

@@ -1,0 +1,128 @@
+"""The inverted multi-index: a proposal close to the softmax at the cost of a few codewords."""
+
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from fewfold.sampling.cells import Cells, GivenCells
+from fewfold.sampling.exact import GivenExact
+from fewfold.sampling.proposal import Given, Proposal, check_items, check_queries
+from fewfold.sampling.quantise import product_codes, residual_codes
+from fewfold.sampling.simple import powered, unfitted
+
+__all__ = ["MultiIndex"]
+
+Within = Literal["exact", "uniform", "popularity"]
+
+
+class MultiIndex(Proposal):
+    """Softmax over quantised item vectors, exactly, in time that does not depend on their number.
+
+    Item vectors are quantised to the sum of one codeword from each codebook. Items with the same
+    codewords share a cell, and
+
+        q(i | z)  =  mass_i exp(z . quantised_i) / sum_j mass_j exp(z . quantised_j),
+
+    which is drawn cell first. `within` is what happens inside a cell: "uniform" (mass 1),
+    "popularity" (mass = counts), or "exact", where q is the softmax of z . item itself and costs a
+    pass over all items.
+
+    Args:
+        codewords: per codebook; at most as many as items.
+        codebooks: cells number up to codewords ** codebooks, of which only occupied ones exist.
+        within: how an item is chosen inside its cell.
+        residual: quantise what earlier codebooks left over, instead of parts of the vector.
+        seed: of k-means.
+
+    Shapes:
+        fit: item_vectors (items, d), counts (items,). sample: queries (B, d) -> (B, n).
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> items = torch.tensor([[1., 0.], [1.1, 0.], [0., 2.], [0., 2.1]])
+        >>> proposal = ff.MultiIndex(codewords=2).fit(items)
+        >>> every = torch.arange(4).expand(1, 4)
+        >>> proposal.log_prob(torch.tensor([[1., 0.]]), every).exp()
+        tensor([[0.3704, 0.3704, 0.1296, 0.1296]])
+
+    Reference: Chen, Lian, Wang, Chen, Xie and Zheng, "Fast variational autoencoder with inverted
+    multi-index for collaborative filtering", 2022.
+    """
+
+    def __init__(
+        self,
+        codewords: int = 16,
+        *,
+        codebooks: int = 2,
+        within: Within = "uniform",
+        residual: bool = False,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("codewords", codewords), ("codebooks", codebooks)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a positive int, got {value!r}")
+        if within not in ("exact", "uniform", "popularity"):
+            raise ValueError(f"within must be 'exact', 'uniform' or 'popularity', got {within!r}")
+        self.codewords, self.codebooks, self.within = codewords, codebooks, within
+        self.residual = residual
+        self._generator = torch.Generator().manual_seed(seed)
+        self._books: Tensor | None = None  # (books, words, d)
+        self._cells: Cells | None = None
+        self._mass: Tensor | None = None
+        self._items: Tensor | None = None
+
+    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
+        vectors = check_items(item_vectors)
+        items, d = vectors.shape
+        if self.codewords > items:
+            raise ValueError(
+                f"codewords must be at most the number of items={items}, got {self.codewords}"
+            )
+        if not self.residual and self.codebooks > d:
+            raise ValueError(
+                f"codebooks must be at most the length of a vector d={d}, got {self.codebooks}; "
+                "or write residual=True"
+            )
+        self._mass = powered(counts, items) if self.within == "popularity" else None
+        self._books = None
+        return self.refresh(vectors)
+
+    def refresh(self, item_vectors: Tensor) -> Self:
+        """Quantise again, starting from the codebooks there are. Counts stay as fitted."""
+        vectors = check_items(item_vectors)
+        if self._mass is not None and len(vectors) != len(self._mass):
+            raise ValueError(
+                f"refresh expects the {len(self._mass)} items of the last fit, got {len(vectors)}; "
+                "for other items call fit"
+            )
+        quantise = residual_codes if self.residual else product_codes
+        before = self._books
+        if before is not None and before.shape[2] != vectors.shape[1]:
+            raise ValueError(
+                f"refresh expects vectors of length {before.shape[2]}, got {vectors.shape[1]}; "
+                "for other vectors call fit"
+            )
+        self._books, codes = quantise(
+            vectors, self.codewords, self.codebooks, self._generator, before
+        )
+        shift = torch.arange(self.codebooks) * self.codewords
+        self._cells = Cells.build(codes + shift, self._mass)
+        self._items = vectors.clone() if self.within == "exact" else None
+        return self
+
+    def given(self, queries: Tensor, *, shared: bool = False) -> Given:
+        if self._books is None or self._cells is None:
+            raise unfitted(self)
+        queries = check_queries(queries, self._books.shape[2])
+        if self._items is not None:
+            return GivenExact(queries @ self._items.T, shared=shared)
+        return GivenCells(self._cells, queries @ self._books.flatten(0, 1).T, shared=shared)
+
+    def quantised(self) -> Tensor:
+        """What every item's vector has become, (items, d); zeros for items never drawn."""
+        if self._books is None or self._cells is None:
+            raise unfitted(self)
+        words = self._books.flatten(0, 1)[self._cells.code.long()].sum(0)
+        kept = self._cells.cell_of >= 0
+        return torch.where(kept[:, None], words[self._cells.cell_of.long()], 0.0)

@@ -1,0 +1,145 @@
+"""Laws of every proposal: log q is the distribution it says, and draws obey it."""
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+import fewfold as ff
+
+from .cases import Case, distribution, every_proposal, problem
+
+pytestmark = pytest.mark.usefixtures("path")
+both_ways = pytest.mark.parametrize("shared", [False, True], ids=["per query", "shared"])
+
+
+def fitted(case: Case) -> ff.Proposal:
+    _, items, counts = problem()
+    return case.make().fit(items, counts)
+
+
+def all_ids(shared: bool, rows: int = 3, items: int = 60) -> Tensor:
+    every = torch.arange(items)
+    return every if shared else every.expand(rows, items)
+
+
+@every_proposal
+@both_ways
+def test_log_prob_is_the_stated_distribution(case, shared):
+    queries, _, _ = problem()
+    proposal = fitted(case)
+    probs = proposal.log_prob(queries, all_ids(shared), shared=shared).double().exp()
+    torch.testing.assert_close(probs, distribution(case, proposal, shared), atol=1e-6, rtol=1e-5)
+    assert (probs.sum(-1) - 1).abs().max() < 1e-5
+
+
+@every_proposal
+@both_ways
+def test_draws_follow_it(case, shared):
+    """A chi-square test at 1e-4 with a fixed seed: one in ten thousand seeds would fail."""
+    queries, _, _ = problem()
+    proposal = fitted(case)
+    n = 40_000
+    generator = torch.Generator().manual_seed(3)
+    ids, log_q = proposal.sample(queries, n, shared=shared, generator=generator)
+    torch.testing.assert_close(log_q, proposal.log_prob(queries, ids, shared=shared))
+    probs = distribution(case, proposal, shared).reshape(-1, 60)
+    for row, p in zip(ids.reshape(-1, n), probs, strict=True):
+        seen = torch.bincount(row, minlength=60).double()
+        assert seen[p == 0].sum() == 0
+        rare = p * n < 5  # pooled, as the approximation asks for
+        kept = [*seen[~rare & (p > 0)].tolist(), seen[rare].sum().item()]
+        expected = [*(p[~rare & (p > 0)] * n).tolist(), (p[rare].sum() * n).item()]
+        if expected[-1] < 5:
+            kept[-2:], expected[-2:] = [sum(kept[-2:])], [sum(expected[-2:])]
+        assert chisquare(kept, expected, sum_check=False).pvalue > 1e-4
+
+
+@every_proposal
+@both_ways
+def test_one_seed_one_sample_on_any_number_of_threads(case, shared):
+    queries, items, counts = problem(items=500, queries=64)
+    proposal = case.make().fit(items, counts)
+    before = torch.get_num_threads()
+    drawn = []
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            generator = torch.Generator().manual_seed(7)
+            drawn.append(proposal.sample(queries, 300, shared=shared, generator=generator))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[1][0], drawn[2][0])
+    generator = torch.Generator().manual_seed(8)
+    other = proposal.sample(queries, 300, shared=shared, generator=generator)[0]
+    assert not torch.equal(drawn[0][0], other)
+
+
+@every_proposal
+def test_flat_ids_with_their_rows(case):
+    queries, _, _ = problem()
+    given = fitted(case).given(queries)
+    ids, row = torch.tensor([0, 7, 59, 3]), torch.tensor([2, 0, 0, 1])
+    dense = given.log_prob(all_ids(False))
+    torch.testing.assert_close(given.log_prob(ids, row), dense[row, ids])
+
+
+@every_proposal
+def test_refresh_on_the_same_items_stays_a_distribution(case):
+    queries, items, counts = problem()
+    proposal = case.make().fit(items, counts).refresh(items * 1.01)
+    probs = proposal.log_prob(queries, all_ids(False)).double().exp()
+    assert (probs.sum(-1) - 1).abs().max() < 1e-5
+    ids, _ = proposal.sample(queries, 50)
+    assert ids.shape == (3, 50)
+
+
+@every_proposal
+def test_a_single_item(case):
+    proposal = case.make()
+    if isinstance(proposal, ff.MultiIndex):
+        proposal = ff.MultiIndex(1, within=proposal.within)
+    proposal.fit(torch.ones(1, 2), torch.ones(1))
+    ids, log_q = proposal.sample(torch.ones(2, 2), 4)
+    assert ids.eq(0).all()
+    torch.testing.assert_close(log_q, torch.zeros(2, 4), atol=1e-6, rtol=0)
+
+
+@every_proposal
+def test_no_queries(case):
+    ids, log_q = fitted(case).sample(torch.empty(0, 5), 4)
+    assert ids.shape == log_q.shape == (0, 4)
+
+
+@every_proposal
+def test_errors_say_what_to_do(case):
+    queries, items, counts = problem()
+    proposal = case.make()
+    with pytest.raises(RuntimeError, match="has not been fitted"):
+        proposal.sample(queries, 3)
+    bad = items.clone()
+    bad[7, 2] = torch.nan
+    with pytest.raises(ValueError, match="row 7"):
+        proposal.fit(bad, counts)
+    with pytest.raises(ValueError, match="item_vectors must be"):
+        proposal.fit(items[0], counts)
+    with pytest.raises(ValueError, match="item_vectors must hold"):
+        proposal.fit(items[:0], counts)
+    proposal.fit(items, counts)
+    with pytest.raises(ValueError, match="positive int, got 0"):
+        proposal.sample(queries, 0)
+
+
+@every_proposal
+def test_queries_that_do_not_fit(case):
+    proposal = fitted(case)
+    if isinstance(proposal, (ff.Uniform, ff.Popularity)):
+        pytest.skip("does not look at the queries")
+    queries, _, _ = problem()
+    with pytest.raises(ValueError, match=r"queries must be a tensor \(queries, 5\)"):
+        proposal.sample(queries[:, :4], 3)
+    for bad in (torch.nan, torch.inf):
+        queries[1, 1] = bad
+        with pytest.raises(ValueError, match="finite"):
+            proposal.sample(queries, 3)
