@@ -5,14 +5,12 @@
 
 import argparse
 import json
-import platform
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from benchmarks.harness import machine
 from experiments import datasets
 from fewfold.recommender import (
     BM25,
@@ -56,15 +54,6 @@ def measure(model: Baseline, split: Split) -> dict[str, Any]:
     return row
 
 
-def processor() -> str:
-    """The processor by name, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
-
-
 def main() -> None:
     """Measure every baseline on one split and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -72,19 +61,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "baselines.json")
     options = parser.parse_args()
+    git = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     start = time.perf_counter()
     core = datasets.interactions(options.data).k_core(10).interactions
     split = random_split(core, test=0.2, seed=options.seed)
     rows = [measure(model, split) for model in MODELS]
-    commit = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
     result = {
         "data": f"{options.data}, 10-core: {core.users} x {core.items}, {core.pairs} pairs",
         "split": "random, 80/20 per user",
         "formulas": {str(metric): metric.formula for metric in METRICS},
         "seed": options.seed,
-        "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip(),
-        "hardware": f"{processor()}, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
+        "commit": commit,
+        "machine": machine(),
         "wall seconds": round(time.perf_counter() - start, 1),
         "rows": rows,
     }
