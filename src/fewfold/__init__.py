@@ -20,7 +20,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     ),
     # queries -> ids, log-proposal
     "sampling": (
-        *("Proposal", "Uniform", "Popularity", "MultiIndex", "QuadraticKernel", "Dynamic"),
+        *("Proposal", "Given", "Uniform", "Popularity", "MultiIndex", "QuadraticKernel", "Dynamic"),
     ),
     # scores, target -> loss
     "losses": (
@@ -29,6 +29,15 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("linear_entmax_loss", "sampled_softmax_loss", "noise_contrastive_loss"),
         *("epsilon_perplexity", "optimal_epsilon", "sparsemax_score", "jensen_shannon"),
         *("sample", "sample_support"),
+    ),
+    # logs -> recommendations, and how good they are
+    "recommender": (
+        *("Interactions", "Jagged", "Core"),
+        *("Split", "random_split", "temporal_split", "last_out_split", "held_out_users"),
+        *("NDCG", "Recall", "Precision", "MAP", "MRR", "HitRate"),
+        *("Metric", "Score", "Report", "evaluate"),
+        *("top_k", "DotProduct", "Scorer", "Ranking"),
+        *("MostPopular", "ItemKNN", "Cosine", "BM25", "EASE", "Baseline"),
     ),
     # what passes between rooms, and what runs underneath
     "support": ("Support",),
@@ -98,8 +107,37 @@ if TYPE_CHECKING:
     from fewfold.maps.topk import TopK as TopK
     from fewfold.maps.topk import topk_sparsemax as topk_sparsemax
     from fewfold.maps.topk import topk_sparsemax_certified as topk_sparsemax_certified
+    from fewfold.recommender.baselines import BM25 as BM25
+    from fewfold.recommender.baselines import EASE as EASE
+    from fewfold.recommender.baselines import Baseline as Baseline
+    from fewfold.recommender.baselines import Cosine as Cosine
+    from fewfold.recommender.baselines import ItemKNN as ItemKNN
+    from fewfold.recommender.baselines import MostPopular as MostPopular
+    from fewfold.recommender.interactions import Core as Core
+    from fewfold.recommender.interactions import Interactions as Interactions
+    from fewfold.recommender.interactions import Jagged as Jagged
+    from fewfold.recommender.metrics import MAP as MAP
+    from fewfold.recommender.metrics import MRR as MRR
+    from fewfold.recommender.metrics import NDCG as NDCG
+    from fewfold.recommender.metrics import HitRate as HitRate
+    from fewfold.recommender.metrics import Metric as Metric
+    from fewfold.recommender.metrics import Precision as Precision
+    from fewfold.recommender.metrics import Recall as Recall
+    from fewfold.recommender.metrics import Report as Report
+    from fewfold.recommender.metrics import Score as Score
+    from fewfold.recommender.metrics import evaluate as evaluate
+    from fewfold.recommender.splits import Split as Split
+    from fewfold.recommender.splits import held_out_users as held_out_users
+    from fewfold.recommender.splits import last_out_split as last_out_split
+    from fewfold.recommender.splits import random_split as random_split
+    from fewfold.recommender.splits import temporal_split as temporal_split
+    from fewfold.recommender.topk import DotProduct as DotProduct
+    from fewfold.recommender.topk import Ranking as Ranking
+    from fewfold.recommender.topk import Scorer as Scorer
+    from fewfold.recommender.topk import top_k as top_k
     from fewfold.sampling.dynamic import Dynamic as Dynamic
     from fewfold.sampling.multi_index import MultiIndex as MultiIndex
+    from fewfold.sampling.proposal import Given as Given
     from fewfold.sampling.proposal import Proposal as Proposal
     from fewfold.sampling.quadratic import QuadraticKernel as QuadraticKernel
     from fewfold.sampling.simple import Popularity as Popularity

@@ -1,11 +1,22 @@
 """Validation shared by every room: what was expected, what came, what to write instead."""
 
 import math
+import operator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["check_mask", "check_scores", "normal_dim", "per_row", "positive_number"]
+__all__ = [
+    "check_mask",
+    "check_scores",
+    "int64_vector",
+    "normal_dim",
+    "per_row",
+    "positive_number",
+    "whole_number",
+]
 
 
 def check_scores(scores: Tensor, name: str = "scores") -> None:
@@ -64,6 +75,46 @@ def positive_number(value: float, name: str, above: float = 0.0) -> float:
     if not above < value < math.inf:  # a comparison, so that a compiler can trace it
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value}")
     return float(value)
+
+
+def whole_number(value: int, name: str, least: int = 1) -> int:
+    """`value` as an int, at least `least`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def int64_vector(values: Any, name: str) -> Tensor:
+    """Whole numbers from a list, an array or a tensor, as an int64 tensor of shape (n,)."""
+    try:
+        # A copy only where the dtype changes: a log of interactions may be most of the memory.
+        given = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be whole numbers, got {np.asarray(values).dtype}; number the names: "
+            f"names, {name} = numpy.unique({name}, return_inverse=True)"
+        ) from None
+    if given.dim() != 1:
+        raise ValueError(f"{name} must have shape (n,), got {tuple(given.shape)}")
+    if given.is_floating_point() and given.numel():
+        odd = (~given.isfinite()).nonzero()
+        if len(odd):
+            at = int(odd[0])
+            raise ValueError(
+                f"{name} must be whole numbers, got {float(given[at])} in row {at}; "
+                "drop the rows that lack one"
+            )
+    if given.numel() and (given.is_floating_point() or given.is_complex()):
+        raise TypeError(f"{name} must be integers, got {given.dtype}; convert them to int64")
+    if given.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers, got torch.bool; write {name}.nonzero()")
+    return given.detach().to("cpu", torch.int64)
 
 
 def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:

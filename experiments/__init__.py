@@ -1,0 +1,1 @@
+"""One folder per published table; `datasets` finds the logs they need."""

@@ -1,0 +1,1 @@
+"""The table of FastVAE: published numbers next to ours."""

@@ -1,0 +1,211 @@
+"""Splits: what a model may learn from, what it is told about a user, and what it must find."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfold._check import int64_vector, whole_number
+from fewfold.recommender.interactions import Interactions
+
+__all__ = ["Split", "held_out_users", "last_out_split", "random_split", "temporal_split"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three sets of interactions; every way to split is evaluated by the same two lines.
+
+    ``top = model.fit(split.train).recommend(split.fold_in, k)`` and ``evaluate(top, split.test)``.
+    For a validation set, split `train` again.
+
+    Attributes:
+        train: what a model learns from.
+        test: what it must find; row r belongs to user `users[r]`. A user may have nothing here.
+        fold_in: what is known of the same users, and not recommended again. It is `train` itself
+            unless whole users were held out.
+        users: (test.users,) the numbers of these users before the split.
+    """
+
+    train: Interactions
+    test: Interactions
+    fold_in: Interactions
+    users: Tensor
+
+
+def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0) -> Split:
+    """Each user's items at random: ``round((1 - test) n)`` of n to train, the rest to test.
+
+    A user with very few items has all of them in train. The same seed gives the same split.
+
+    Args:
+        interactions: users x items.
+        test: the share to hold out, between 0 and 1.
+
+    Returns:
+        A `Split` in which every pair is in `train` or in `test`.
+
+    Example:
+        >>> from fewfold.recommender import Interactions, random_split
+        >>> log = Interactions.from_pairs([0] * 10 + [1, 1], [*range(10), 0, 5])
+        >>> split = random_split(log, test=0.2, seed=1)
+        >>> split.train.jagged.lengths, split.test.jagged.lengths
+        (tensor([8, 2]), tensor([2, 0]))
+
+    Reference:
+        Chen, Lian, Jin, Xie, Wu, Chen (2022). Fast variational autoencoder with inverted
+        multi-index for collaborative filtering. WWW.
+    """
+    _share(test, "test")
+    chosen = _at_random(interactions, 1 - test, torch.Generator().manual_seed(seed))
+    return _both(interactions, chosen)
+
+
+def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
+    """One moment for everybody: what happened up to it trains, what happened later is tested.
+
+    The moment is the ``1 - test`` quantile of the times, and belongs to train. Users and items
+    that appear only later keep their numbers; no model can have learned them.
+
+    Args:
+        interactions: users x items, with times.
+        test: the share of pairs to hold out, between 0 and 1. Pairs of the same time stay
+            together, so it may come out smaller.
+
+    Returns:
+        A `Split` in which every pair is in `train` or in `test`.
+
+    Example:
+        >>> from fewfold.recommender import Interactions, temporal_split
+        >>> log = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 1], times=[1, 7, 3, 4])
+        >>> temporal_split(log, test=0.25).test.rows([0, 1])
+        Jagged(values=tensor([1]), offsets=tensor([0, 1, 1]))
+    """
+    _share(test, "test")
+    times = _times_of(interactions, "temporal_split")
+    rank = max(1, round((1 - test) * interactions.pairs))
+    moment = times.sort().values[rank - 1]
+    early = times <= moment
+    if bool(early.all()):
+        raise ValueError(
+            f"nothing happened after {moment.item()}, which leaves test={test:g} empty; "
+            "hold out a larger share, or use random_split"
+        )
+    return _both(interactions, early)
+
+
+def last_out_split(interactions: Interactions) -> Split:
+    """The last item of every user is tested, the others train.
+
+    A user with a single item keeps it in train. Of items at the same time the one with the
+    highest number counts as last.
+
+    Args:
+        interactions: users x items, with times.
+
+    Returns:
+        A `Split` in which every pair is in `train` or in `test`.
+
+    Example:
+        >>> from fewfold.recommender import Interactions, last_out_split
+        >>> log = Interactions.from_pairs([0, 0, 0, 1], [0, 1, 2, 0], times=[1, 7, 3, 4])
+        >>> last_out_split(log).test.rows([0, 1])
+        Jagged(values=tensor([1]), offsets=tensor([0, 1, 1]))
+    """
+    times = _times_of(interactions, "last_out_split")
+    row, pair = interactions.row, torch.arange(interactions.pairs)
+    latest = _largest_in_row(times, row, interactions.users)
+    # Pairs are sorted by item, so of several at the latest time the last has the highest number.
+    last = _largest_in_row(pair.where(times == latest[row], -1), row, interactions.users)
+    alone = interactions.jagged.lengths == 1
+    return _both(interactions, (pair != last[row]) | alone[row])
+
+
+def held_out_users(
+    interactions: Interactions, *, users: Any, fold_in: float = 0.8, seed: int = 0
+) -> Split:
+    """Whole users are held out: the model never sees them, and is told a part of their items.
+
+    Of a user with n items ``round(fold_in n)``, at random, are told; the rest is tested.
+
+    Args:
+        interactions: users x items.
+        users: how many to draw at random, or their numbers.
+        fold_in: the share of their items the model is told, between 0 and 1.
+
+    Returns:
+        A `Split` whose `train` has the other users, numbered anew, and whose `fold_in` and `test`
+        have those held out, in the order of `users`.
+
+    Example:
+        >>> from fewfold.recommender import Interactions, held_out_users
+        >>> log = Interactions.from_pairs([0] * 5 + [1] * 5 + [2] * 5, [*range(5)] * 3)
+        >>> split = held_out_users(log, users=[1], fold_in=0.6)
+        >>> split.train, split.fold_in.pairs, split.test.pairs
+        (Interactions(users=2, items=5, pairs=10), 3, 2)
+
+    Reference:
+        Liang, Krishnan, Hoffman, Jebara (2018). Variational autoencoders for collaborative
+        filtering. WWW.
+    """
+    _share(fold_in, "fold_in")
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(users, int):
+        count = whole_number(users, "users")
+        held = torch.randperm(interactions.users, generator=generator)[:count].sort().values
+    else:
+        held = int64_vector(users, "users")
+        count = len(held)
+        if count == 0 or len(held.unique()) < count:
+            raise ValueError(
+                "users must be different users, at least one; got none or a repetition"
+            )
+    if count >= interactions.users:
+        raise ValueError(
+            f"users must leave somebody to train on: got {count} of {interactions.users}"
+        )
+    rest = torch.ones(interactions.users, dtype=torch.bool)
+    theirs = interactions.select(held)
+    rest[held] = False
+    told = _at_random(theirs, fold_in, generator)
+    train = interactions.select(rest.nonzero().squeeze(-1))
+    return Split(train, theirs.keep(~told), theirs.keep(told), held)
+
+
+def _both(interactions: Interactions, train: Tensor) -> Split:
+    """The pairs where `train` is true, and the others, for all users."""
+    learned = interactions.keep(train)
+    everybody = torch.arange(interactions.users)
+    return Split(learned, interactions.keep(~train), learned, everybody)
+
+
+def _at_random(interactions: Interactions, share: float, generator: torch.Generator) -> Tensor:
+    """(pairs,) true for ``round(share n)`` of each user's n pairs."""
+    noise = torch.rand(interactions.pairs, generator=generator, dtype=torch.float64)
+    row = interactions.row
+    # Pairs are grouped by user already, and noise below 1 keeps them so.
+    order = torch.from_numpy(np.argsort((row + noise).numpy(), kind="stable"))
+    quota = (interactions.jagged.lengths.double() * share).round()
+    chosen = torch.empty(interactions.pairs, dtype=torch.bool)
+    chosen[order] = torch.arange(interactions.pairs) - interactions.offsets[row] < quota[row]
+    return chosen
+
+
+def _largest_in_row(values: Tensor, row: Tensor, rows: int) -> Tensor:
+    """(pairs,) -> (rows,); what a row without pairs gets is of no use."""
+    return values.new_zeros(rows).scatter_reduce(0, row, values, "amax", include_self=False)
+
+
+def _share(value: float, name: str) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be a share between 0 and 1, got {value}")
+
+
+def _times_of(interactions: Interactions, name: str) -> Tensor:
+    if interactions.times is None or interactions.pairs == 0:
+        raise ValueError(
+            f"{name} needs to know when each pair happened; "
+            "write Interactions.from_pairs(users, items, times), or use random_split"
+        )
+    return interactions.times
