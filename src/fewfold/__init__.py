@@ -26,6 +26,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("epsilon_perplexity", "optimal_epsilon", "sparsemax_score", "jensen_shannon"),
         *("sample", "sample_support"),
     ),
+    # gradients of few rows -> those rows moved; `ff.optim.Adam`, for torch has an Adam too
+    "optim": (),
     # what passes between rooms, and what runs underneath
     "support": ("Support",),
     "_native": ("show_config",),

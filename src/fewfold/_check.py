@@ -5,7 +5,15 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["check_mask", "check_scores", "normal_dim", "per_row", "positive_number"]
+__all__ = [
+    "check_mask",
+    "check_scores",
+    "fraction",
+    "non_negative_number",
+    "normal_dim",
+    "per_row",
+    "positive_number",
+]
 
 
 def check_scores(scores: Tensor, name: str = "scores") -> None:
@@ -64,6 +72,24 @@ def positive_number(value: float, name: str, above: float = 0.0) -> float:
     if not above < value < math.inf:  # a comparison, so that a compiler can trace it
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value}")
     return float(value)
+
+
+def non_negative_number(value: float | Tensor, name: str) -> float:
+    """`value`, a number or a tensor with one, as a float: finite and not below zero."""
+    one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+    if isinstance(value, bool) or not (one or isinstance(value, (int, float))):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{name} must be finite and at least 0, got {float(value)}")
+    return float(value)
+
+
+def fraction(value: float | Tensor, name: str) -> float:
+    """`value`, a number or a tensor with one, as a float: at least zero and below one."""
+    number = non_negative_number(value, name)
+    if number >= 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {number}")
+    return number
 
 
 def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:

@@ -11,11 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "bind_touch.h"
 #include "prox.h"
-#include "table.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "share.h"
 
 namespace nb = nanobind;
 using namespace fewfold;
@@ -37,30 +35,6 @@ const Tables *choose() {
 }
 
 const Tables *tables = choose();
-
-template <class T> const Table<T> &table();
-template <> const Table<float> &table() { return tables->f32; }
-template <> const Table<double> &table() { return tables->f64; }
-
-// Calls work(first, last) on contiguous ranges of rows. Small jobs are not worth waking a thread for.
-template <class F> void share(int64_t rows, int64_t k, int threads, F work) {
-#ifdef _OPENMP
-  const int64_t worth = std::max<int64_t>(1, rows * k / 32768);
-  const int n = static_cast<int>(std::min({static_cast<int64_t>(threads), rows, worth}));
-  if (n > 1) {
-#pragma omp parallel num_threads(n)
-    {
-      const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-      const int64_t first = rows * me / team, last = rows * (me + 1) / team;
-      if (first < last) work(first, last);
-    }
-    return;
-  }
-#endif
-  (void)k;
-  (void)threads;
-  if (rows > 0) work(int64_t(0), rows);
-}
 
 Kept kept_from(uintptr_t places, int64_t room, int64_t row) {
   return {places ? reinterpret_cast<int32_t *>(places) + row * room : nullptr, room};
@@ -242,6 +216,8 @@ template <class T> void bind(nb::module_ &m, const std::string &suffix) {
 
 }  // namespace
 
+const Tables &fewfold::chosen() { return *tables; }
+
 NB_MODULE(kernels, m) {
   m.def("instruction_set", [] { return std::string(tables->name); });
   m.def("threaded", [] {
@@ -253,4 +229,5 @@ NB_MODULE(kernels, m) {
   });
   bind<float>(m, "f32");
   bind<double>(m, "f64");
+  bind_touch(m);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "budget.h"
 #include "pull.h"
+#include "touch.h"
 
 namespace fewfold {
 namespace FEWFOLD_ISA {
@@ -249,7 +250,7 @@ template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, 
 
 template <class T> constexpr Table<T> table() {
   return {forward<T>,      backward<T>,     support<T>,     streams_new<T>,
-          streams_free<T>, streams_push<T>, streams_take<T>, budget<T>, budget_backward<T>};
+          streams_free<T>, streams_push<T>, streams_take<T>, budget<T>, budget_backward<T>, touch<T>};
 }
 
 }  // namespace FEWFOLD_ISA

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "touched.h"
+
 namespace fewfold {
 
 // Which member of the family a row belongs to.
@@ -35,6 +37,7 @@ template <class T> struct Table {
   int64_t (*streams_take)(void *streams, int64_t row, double alpha, int64_t *column, T *score);
   bool (*budget)(const T *x, T *p, int64_t rows, int64_t n, const double *k, bool per_row);
   void (*budget_backward)(const T *p, const T *g, T *out, int64_t rows, int64_t n);
+  void (*touch)(const Touched<T> &t, const Update &s, int64_t first, int64_t last);
 };
 
 struct Tables {
