@@ -80,11 +80,11 @@ template <class T, bool Yogi> struct TwoMoments {
   static constexpr bool AGED = true;
   Corrections corrections;
   double lr_one;
-  V fresh1, fresh2, keep2, eps, lr, root;
+  V keep1, fresh1, keep2, fresh2, eps, lr, root;
   explicit TwoMoments(const Update &s)
-      : corrections(s.beta1, s.beta2), lr_one(-s.lr), fresh1(V::of(static_cast<T>(1 - s.beta1))),
-        fresh2(V::of(static_cast<T>(1 - s.beta2))), keep2(V::of(static_cast<T>(s.beta2))),
-        eps(V::of(static_cast<T>(s.eps))), lr(), root() {}
+      : corrections(s.beta1, s.beta2), lr_one(-s.lr), keep1(V::of(static_cast<T>(s.beta1))),
+        fresh1(V::of(static_cast<T>(1 - s.beta1))), keep2(V::of(static_cast<T>(s.beta2))),
+        fresh2(V::of(static_cast<T>(1 - s.beta2))), eps(V::of(static_cast<T>(s.eps))), lr(), root() {}
   void visit(int32_t age) {
     const Corrections::Entry &e = corrections.at(age);
     lr = V::of(static_cast<T>(lr_one * e.mean));
@@ -92,7 +92,7 @@ template <class T, bool Yogi> struct TwoMoments {
   }
   void operator()(V g, V &w, V *s) const {
     const V square = g * g, change = fresh2 * square;
-    s[0] = V::fma(fresh1, g - s[0], s[0]);
+    s[0] = V::fma(keep1, s[0], fresh1 * g);
     if (Yogi) {  // v moves towards the square by a part of the square, not of the difference; a tie moves nothing
       const V up = V::keep(V::gt(square, s[1]), change), down = V::keep(V::gt(s[1], square), change);
       s[1] = s[1] + (up - down);

@@ -12,34 +12,31 @@ __all__ = ["Adagrad"]
 
 
 class Adagrad(RowOptimizer):
-    r"""Adagrad that moves only the rows that have a gradient.
+    """Adagrad that moves only the rows that have a gradient.
 
-    A row $w$ whose gradients of this step sum to $g$ becomes
-
-    $$
-    g \leftarrow g + \lambda w, \qquad s \leftarrow s + g^2, \qquad
-    w \leftarrow w - \eta\, \frac{g}{\sqrt s + \epsilon}
-    $$
-
-    so that a row seldom used keeps a large step. Without weight decay a gradient of zero changes
-    nothing, so this is `torch.optim.Adagrad` itself; with it, only touched rows decay.
+    A row `w` whose gradients of this step sum to `g`, plus `weight_decay * w`, becomes
+    `w - lr * g / (sqrt(s) + eps)` with `s = s + g^2`, so that a row seldom used keeps a large step.
+    Without weight decay a gradient of zero changes nothing, so this is `torch.optim.Adagrad`
+    itself; with it, only touched rows decay.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
-        lr: $\eta$.
-        weight_decay: $\lambda$, on the rows that are touched.
-        initial_accumulator_value: $s$ of a row never touched.
-        eps: $\epsilon$.
+        lr: the learning rate.
+        weight_decay: L2 penalty, on the rows that are touched.
+        initial_accumulator_value: `s` of a row never touched.
+        eps: added to the denominator.
         maximize: climb instead.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> weight = torch.zeros(1000, requires_grad=True)
-        >>> optimizer = ff.optim.Adagrad([weight], lr=0.1)
+        >>> table = torch.nn.Embedding(1000, 1, sparse=True)
+        >>> _ = torch.nn.init.zeros_(table.weight)
+        >>> optimizer = ff.optim.Adagrad(table.parameters(), lr=0.1)
         >>> for rows in ([5, 6], [5, 9]):
-        ...     weight.grad = torch.sparse_coo_tensor([rows], torch.ones(2), (1000,))
+        ...     optimizer.zero_grad()
+        ...     table(torch.tensor(rows)).sum().backward()
         ...     optimizer.step()
-        >>> weight[[5, 6, 9]].detach()
+        >>> table.weight[[5, 6, 9], 0].detach()
         tensor([-0.1707, -0.1000, -0.1000])
 
     Reference: Duchi, Hazan, Singer (2011), "Adaptive subgradient methods for online learning and

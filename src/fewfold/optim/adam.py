@@ -51,15 +51,11 @@ class _Moments(RowOptimizer):
 
 
 class Adam(_Moments):
-    r"""Adam that moves only the rows that have a gradient.
+    """Adam that moves only the rows that have a gradient.
 
-    A row $w$ whose gradients of this step sum to $g$, and which is touched for the $t$-th time,
-    becomes
-
-    $$
-    m \leftarrow \beta_1 m + (1-\beta_1) g, \qquad v \leftarrow \beta_2 v + (1-\beta_2) g^2, \qquad
-    w \leftarrow w - \eta\, \frac{m / (1-\beta_1^t)}{\sqrt{v / (1-\beta_2^t)} + \epsilon} .
-    $$
+    A row `w` whose gradients of this step sum to `g`, and which is touched for the `t`-th time,
+    becomes `w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)`, where `m` and `v` are what
+    the row remembers: `m = b1 m + (1 - b1) g` and `v = b2 v + (1 - b2) g^2`.
 
     A row without a gradient keeps its moments and its count: it is as if every row had a
     `torch.optim.Adam` of its own, called when the row is used. `torch.optim.SparseAdam` corrects by
@@ -68,11 +64,11 @@ class Adam(_Moments):
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
-        lr: $\eta$.
-        betas: $(\beta_1, \beta_2)$, each in [0, 1).
-        eps: $\epsilon$.
-        weight_decay: $\lambda$, on the rows that are touched: $g \leftarrow g + \lambda w$.
-        decoupled_weight_decay: $w \leftarrow (1 - \eta\lambda) w$ instead, as AdamW does.
+        lr: the learning rate.
+        betas: `(b1, b2)`, each in [0, 1).
+        eps: added to the denominator.
+        weight_decay: on the rows that are touched, added to `g` times `w`.
+        decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead, as AdamW does.
         maximize: climb instead.
 
     Example:
@@ -119,34 +115,31 @@ class Adam(_Moments):
 
 
 class Yogi(_Moments):
-    r"""Yogi, an Adam whose step sizes grow slowly, on the rows that have a gradient.
+    """Yogi, an Adam whose step sizes grow slowly, on the rows that have a gradient.
 
-    As :class:`Adam`, but the second moment moves by a part of the squared gradient,
-
-    $$
-    v \leftarrow v - (1-\beta_2) \operatorname{sign}(v - g^2)\, g^2 ,
-    $$
-
-    not of its difference to it: after a few large gradients a row does not soon forget them, which
-    matters where gradients are rare. The moments are corrected as Adam's are.
+    As Adam, but the second moment moves by a part of the squared gradient, not of its difference
+    to it, `v = v - (1 - b2) sign(v - g^2) g^2`: after a few large gradients a
+    row does not soon forget them, which matters where gradients are rare. The moments are
+    corrected as Adam's are.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
-        lr: $\eta$.
-        betas: $(\beta_1, \beta_2)$, each in [0, 1).
-        eps: $\epsilon$.
-        initial_accumulator_value: $v$ of a row never touched.
-        weight_decay: $\lambda$, on the rows that are touched: $g \leftarrow g + \lambda w$.
-        decoupled_weight_decay: $w \leftarrow (1 - \eta\lambda) w$ instead.
+        lr: the learning rate.
+        betas: `(b1, b2)`, each in [0, 1).
+        eps: added to the denominator.
+        initial_accumulator_value: `v` of a row never touched.
+        weight_decay: on the rows that are touched, added to `g` times `w`.
+        decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead.
         maximize: climb instead.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> weight = torch.ones(1000, 2, requires_grad=True)
-        >>> optimizer = ff.optim.Yogi([weight], lr=0.1)
-        >>> weight.grad = torch.sparse_coo_tensor([[4]], torch.tensor([[1.0, -3.0]]), (1000, 2))
+        >>> table = torch.nn.Embedding(1000, 2, sparse=True)
+        >>> _ = torch.nn.init.ones_(table.weight)
+        >>> optimizer = ff.optim.Yogi(table.parameters(), lr=0.1)
+        >>> (table(torch.tensor(4)) * torch.tensor([1.0, -3.0])).sum().backward()
         >>> optimizer.step()
-        >>> weight[[4, 5]].detach()
+        >>> table.weight[[4, 5]].detach()
         tensor([[0.9001, 1.1000],
                 [1.0000, 1.0000]])
 

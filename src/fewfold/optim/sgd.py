@@ -12,24 +12,19 @@ __all__ = ["SGD"]
 
 
 class SGD(RowOptimizer):
-    r"""Gradient descent that moves only the rows that have a gradient.
+    """Gradient descent that moves only the rows that have a gradient.
 
-    A row $w$ whose gradients of this step sum to $g$ becomes
-
-    $$
-    g \leftarrow g + \lambda w, \qquad b \leftarrow \mu b + g, \qquad w \leftarrow w - \eta b
-    $$
-
-    with the learning rate $\eta$, the momentum $\mu$ and the weight decay $\lambda$; with
-    `nesterov` the last step takes $g + \mu b$ for $b$. A row without a gradient keeps its momentum
-    and does not decay: it is as if every row had a `torch.optim.SGD` of its own, called when the
-    row is used.
+    A row `w` whose gradients of this step sum to `g` becomes `w - lr * b`, where
+    `b = momentum * b + g + weight_decay * w` is what the row remembers; `nesterov` takes
+    `g + weight_decay * w + momentum * b` for `b` there. A row without a gradient keeps its
+    momentum and does not decay: it is as if every row had a `torch.optim.SGD` of its own, called
+    when the row is used.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
-        lr: $\eta$.
-        momentum: $\mu$; 0 keeps no state.
-        weight_decay: $\lambda$, on the rows that are touched.
+        lr: the learning rate.
+        momentum: how much of the last move is kept, in [0, 1); 0 keeps no state.
+        weight_decay: L2 penalty, on the rows that are touched.
         nesterov: look one step ahead; asks for a momentum.
         maximize: climb instead.
 
