@@ -70,6 +70,30 @@ def test_gradients_of_another_kind(path: str) -> None:
         SGD([weight]).step()
 
 
+def test_the_state_of_another_parameter_is_refused(path: str) -> None:
+    large, small = leaf(9, 4), leaf(5, 4)
+    for make in (Adam, Yogi, Adagrad):
+        optimizer, other = make([small]), make([large])
+        train(optimizer, small, 1)
+        train(other, large, 1)
+        other.load_state_dict(optimizer.state_dict())
+        before = large.detach().clone()
+        with pytest.raises(ValueError, match="does not belong to a parameter of shape"):
+            train(other, large, 1)
+        assert torch.equal(large, before)
+
+
+def test_values_of_another_width_are_refused(path: str) -> None:
+    weight = leaf(5, 4)
+    grad = sparse([1, 2], normal(2, 4), (5, 4))
+    weight.grad = torch._sparse_coo_tensor_unsafe(
+        grad._indices(), normal(2, 4), (5, 4), check_invariants=False
+    )
+    weight.grad._values().resize_(2, 3)
+    with pytest.raises(ValueError, match="must have values of shape"):
+        SGD([weight]).step()
+
+
 @every_optimizer
 def test_groups_have_options_of_their_own(case: Case, path: str) -> None:
     first, second, third = leaf(6, 3), leaf(6, 3), leaf(6, 3)

@@ -17,6 +17,15 @@ class RowGradient:
     values: Tensor
     """(n, *row shape)"""
 
+    def check(self, rows: int, shape: tuple[int, ...]) -> None:
+        """Raise unless these are gradients of rows of that shape; torch lets odd ones through."""
+        count = rows if self.index is None else len(self.index)
+        if tuple(self.values.shape) != (count, *shape):
+            raise ValueError(
+                f"a gradient of {count} rows must have values of shape {(count, *shape)}, "
+                f"got {tuple(self.values.shape)}"
+            )
+
 
 def read(grad: Tensor) -> RowGradient:
     """The rows of a dense gradient, or of a sparse one as it is, without coalescing it."""

@@ -78,7 +78,10 @@ class RowOptimizer(torch.optim.Optimizer):
     def _visit(self, param: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         if gradient.values.numel() == 0:
             return
+        rows = param.shape[0] if param.dim() else 1
+        gradient.check(rows, tuple(param.shape[1:]))
         state = self._state(param, group)
+        _check_state(param, rows, state)
         if not self._visit_natively(param, gradient, state, group):
             self._visit_plainly(param, gradient, state, group)
 
@@ -174,6 +177,25 @@ def _check_param(param: Any) -> None:
             f"parameters must have a real floating-point dtype, got {param.dtype}; for a complex "
             "one write torch.view_as_real(param)"
         )
+
+
+def _check_state(param: Tensor, rows: int, state: dict[str, Tensor]) -> None:
+    """Raise unless the state is that of a parameter of this shape: a kernel would write beyond."""
+    memory, step = state.get("memory"), state.get("step")
+    slots = 1 if step is None else 2
+    if step is not None and (step.shape != (rows,) or step.dtype != torch.int32):
+        raise _foreign("step", step, param)
+    if memory is not None and (
+        memory.numel() != slots * param.numel() or (memory.dim() and len(memory) != rows)
+    ):
+        raise _foreign("memory", memory, param)
+
+
+def _foreign(name: str, came: Tensor, param: Tensor) -> ValueError:
+    return ValueError(
+        f"the state {name!r} of shape {tuple(came.shape)} and dtype {came.dtype} does not belong "
+        f"to a parameter of shape {tuple(param.shape)}; load the state_dict that was saved with it"
+    )
 
 
 def _summed(gradient: RowGradient, rows: int) -> tuple[Tensor | None, Tensor]:
