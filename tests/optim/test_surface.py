@@ -83,17 +83,6 @@ def test_the_state_of_another_parameter_is_refused(path: str) -> None:
         assert torch.equal(large, before)
 
 
-def test_values_of_another_width_are_refused(path: str) -> None:
-    weight = leaf(5, 4)
-    grad = sparse([1, 2], normal(2, 4), (5, 4))
-    weight.grad = torch._sparse_coo_tensor_unsafe(
-        grad._indices(), normal(2, 4), (5, 4), check_invariants=False
-    )
-    weight.grad._values().resize_(2, 3)
-    with pytest.raises(ValueError, match="must have values of shape"):
-        SGD([weight]).step()
-
-
 @every_optimizer
 def test_groups_have_options_of_their_own(case: Case, path: str) -> None:
     first, second, third = leaf(6, 3), leaf(6, 3), leaf(6, 3)
