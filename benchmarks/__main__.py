@@ -1,4 +1,4 @@
-"""``python -m benchmarks [maps] [losses] [pure]``: measure, print the tables, keep the results."""
+"""``python -m benchmarks [SUITE ...]``: measure, print the tables, keep the results."""
 
 import argparse
 import importlib
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import harness
 
-SUITES = ("maps", "losses", "pure")
+SUITES = ("maps", "losses", "optim", "pure")
 RESULTS = Path(__file__).parent / "results"
 QUICK = Path("build/benchmarks")
 

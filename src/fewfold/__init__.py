@@ -39,6 +39,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("top_k", "DotProduct", "Scorer", "Ranking"),
         *("MostPopular", "ItemKNN", "Cosine", "BM25", "EASE", "Baseline"),
     ),
+    # gradients of few rows -> those rows moved; `ff.optim.Adam`, for torch has an Adam too
+    "optim": (),
     # what passes between rooms, and what runs underneath
     "support": ("Support",),
     "_native": ("show_config",),

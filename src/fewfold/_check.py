@@ -11,7 +11,9 @@ from torch import Tensor
 __all__ = [
     "check_mask",
     "check_scores",
+    "fraction",
     "int64_vector",
+    "non_negative_number",
     "normal_dim",
     "per_row",
     "positive_number",
@@ -115,6 +117,24 @@ def int64_vector(values: Any, name: str) -> Tensor:
     if given.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got torch.bool; write {name}.nonzero()")
     return given.detach().to("cpu", torch.int64)
+
+
+def non_negative_number(value: float | Tensor, name: str) -> float:
+    """`value`, a number or a tensor with one, as a float: finite and not below zero."""
+    one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+    if isinstance(value, bool) or not (one or isinstance(value, (int, float))):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{name} must be finite and at least 0, got {float(value)}")
+    return float(value)
+
+
+def fraction(value: float | Tensor, name: str) -> float:
+    """`value`, a number or a tensor with one, as a float: at least zero and below one."""
+    number = non_negative_number(value, name)
+    if number >= 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {number}")
+    return number
 
 
 def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:

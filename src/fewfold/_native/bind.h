@@ -3,3 +3,4 @@
 #include <nanobind/nanobind.h>
 
 void bind_sampling(nanobind::module_ &m);
+void bind_touch(nanobind::module_ &m);  // `Update`, touch_RULE_f32 and touch_RULE_f64

@@ -229,4 +229,5 @@ NB_MODULE(kernels, m) {
   bind<float>(m, "f32");
   bind<double>(m, "f64");
   bind_sampling(m);
+  bind_touch(m);
 }

@@ -5,6 +5,7 @@
 #include "nearest.h"
 #include "pick.h"
 #include "pull.h"
+#include "touch.h"
 
 namespace fewfold {
 namespace FEWFOLD_ISA {
@@ -252,7 +253,8 @@ template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, 
 
 template <class T> constexpr Table<T> table() {
   return {forward<T>,      backward<T>,  support<T>,         streams_new<T>, streams_free<T>, streams_push<T>,
-          streams_take<T>, budget<T>,    budget_backward<T>, picked_dots<T>, picked_pulls<T>};
+          streams_take<T>, budget<T>,    budget_backward<T>, picked_dots<T>, picked_pulls<T>,
+          touch<T>};
 }
 
 }  // namespace FEWFOLD_ISA

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "touched.h"
+
 namespace fewfold {
 
 // Which member of the family a row belongs to.
@@ -50,6 +52,7 @@ template <class T> struct Table {
   bool (*picked_dots)(const T *query, const T *table, int64_t size, int64_t d, const int64_t *ids, int64_t n, T *scores);
   void (*picked_pulls)(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, const T *by, T *pull,
                        T *values);
+  void (*touch)(const Touched<T> &t, const Update &s, int64_t first, int64_t last);
 };
 
 struct Tables {

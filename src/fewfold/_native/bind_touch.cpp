@@ -1,0 +1,67 @@
+// The Python side of the optimisers' kernel.
+#include "bind.h"
+
+#include <string>
+
+#include "group.h"
+#include "share.h"
+#include "table.h"
+
+namespace nb = nanobind;
+using namespace fewfold;
+
+namespace {
+
+// The position of an index that names no row, with nothing changed, or -1. A null index: every row is touched.
+template <class T>
+int64_t touch(Rule rule, uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
+              uintptr_t state, uintptr_t age, const Update &numbers, int threads) {
+  Update update = numbers;
+  update.rule = rule;
+  Touched<T> t{reinterpret_cast<T *>(weight), reinterpret_cast<T *>(state), reinterpret_cast<int32_t *>(age),
+               reinterpret_cast<const T *>(grad), nullptr, 0, width};
+  if (!index) {
+    share(n, width, threads, [&](int64_t a, int64_t b) { table<T>().touch(t, update, a, b); });
+    return -1;
+  }
+  const Groups groups(reinterpret_cast<const int64_t *>(index), n, rows);
+  if (groups.bad() >= 0) return groups.bad();
+  t.order = groups.order();
+  t.bits = groups.bits();
+  // A row belongs to the thread in whose part it starts, whole.
+  share(n, width, threads, [&](int64_t a, int64_t b) {
+    const int64_t first = groups.start(a), last = groups.start(b);
+    if (first < last) table<T>().touch(t, update, first, last);
+  });
+  return -1;
+}
+
+template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
+  const std::pair<const char *, Rule> rules[] = {{"sgd", Rule::sgd},
+                                                 {"momentum", Rule::momentum},
+                                                 {"adagrad", Rule::adagrad},
+                                                 {"adam", Rule::adam},
+                                                 {"yogi", Rule::yogi}};
+  for (const auto &[name, rule] : rules) {
+    const Rule own = rule;
+    m.def(("touch_" + std::string(name) + "_" + suffix).c_str(),
+          [own](uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
+                uintptr_t state, uintptr_t age, const Update &update, int threads) {
+            return touch<T>(own, index, grad, n, rows, width, weight, state, age, update, threads);
+          },
+          nb::call_guard<nb::gil_scoped_release>());
+  }
+}
+
+}  // namespace
+
+void bind_touch(nb::module_ &m) {
+  nb::class_<Update>(m, "Update").def(
+      "__init__",
+      [](Update *s, double lr, double beta1, double beta2, double eps, double decay, double shrink, bool maximize,
+         bool nesterov) { new (s) Update{Rule::sgd, lr, beta1, beta2, eps, decay, shrink, maximize, nesterov}; },
+      nb::kw_only(), nb::arg("lr"), nb::arg("beta1") = 0., nb::arg("beta2") = 0., nb::arg("eps") = 0.,
+      nb::arg("decay") = 0., nb::arg("shrink") = 1., nb::arg("maximize") = false, nb::arg("nesterov") = false);
+  bind_rules<float>(m, "f32");
+  bind_rules<double>(m, "f64");
+}

@@ -1,0 +1,219 @@
+// One pass over the touched rows of a table: sum a row's gradients, update its state, move it.
+//
+// A step touches some ten thousand rows of a table that fits no cache, so nearly all of its time is waiting for
+// memory: everything about a row happens in one visit, and the rows to come are asked for ahead of time.
+#pragma once
+#include "simd.h"
+#include "touched.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+// What a rule does to N numbers: g the gradient, w the weights, s what the rule remembers, SLOTS of them. `visit`
+// comes first with the age of the row, counted from 1.
+template <class T> struct Sgd {
+  using V = Vec<T>;
+  static constexpr int SLOTS = 0;
+  static constexpr bool AGED = false;
+  V lr;
+  explicit Sgd(const Update &s) : lr(V::of(static_cast<T>(-s.lr))) {}
+  void visit(int32_t) {}
+  void operator()(V g, V &w, V *) const { w = V::fma(lr, g, w); }
+};
+
+template <class T> struct Momentum {
+  using V = Vec<T>;
+  static constexpr int SLOTS = 1;
+  static constexpr bool AGED = false;
+  V lr, keep;
+  bool nesterov;
+  explicit Momentum(const Update &s)
+      : lr(V::of(static_cast<T>(-s.lr))), keep(V::of(static_cast<T>(s.beta1))), nesterov(s.nesterov) {}
+  void visit(int32_t) {}
+  void operator()(V g, V &w, V *s) const {
+    s[0] = V::fma(keep, s[0], g);
+    w = V::fma(lr, nesterov ? V::fma(keep, s[0], g) : s[0], w);
+  }
+};
+
+template <class T> struct Adagrad {
+  using V = Vec<T>;
+  static constexpr int SLOTS = 1;
+  static constexpr bool AGED = false;
+  V lr, eps;
+  explicit Adagrad(const Update &s) : lr(V::of(static_cast<T>(-s.lr))), eps(V::of(static_cast<T>(s.eps))) {}
+  void visit(int32_t) {}
+  void operator()(V g, V &w, V *s) const {
+    s[0] = V::fma(g, g, s[0]);
+    w = V::fma(lr, g / (V::sqrt(s[0]) + eps), w);
+  }
+};
+
+// The corrections of the moments of a row that was touched `age` times. Ages in a batch repeat, a power is slow: the
+// last answers are kept.
+class Corrections {
+ public:
+  Corrections(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
+  struct Entry {
+    int32_t age = 0;
+    double mean = 0, root = 0;  // 1 / (1 - beta1^age), 1 / sqrt(1 - beta2^age)
+  };
+  const Entry &at(int32_t age) {
+    Entry &e = kept_[age % ROOM];
+    if (e.age != age) {
+      e.age = age;
+      e.mean = 1 / (1 - __builtin_pow(beta1_, age));
+      e.root = 1 / __builtin_sqrt(1 - __builtin_pow(beta2_, age));
+    }
+    return e;
+  }
+
+ private:
+  static constexpr uint32_t ROOM = 256;
+  double beta1_, beta2_;
+  Entry kept_[ROOM];
+};
+
+template <class T, bool Yogi> struct TwoMoments {
+  using V = Vec<T>;
+  static constexpr int SLOTS = 2;
+  static constexpr bool AGED = true;
+  Corrections corrections;
+  double lr_one;
+  V keep1, fresh1, keep2, fresh2, eps, lr, root;
+  explicit TwoMoments(const Update &s)
+      : corrections(s.beta1, s.beta2), lr_one(-s.lr), keep1(V::of(static_cast<T>(s.beta1))),
+        fresh1(V::of(static_cast<T>(1 - s.beta1))), keep2(V::of(static_cast<T>(s.beta2))),
+        fresh2(V::of(static_cast<T>(1 - s.beta2))), eps(V::of(static_cast<T>(s.eps))), lr(), root() {}
+  void visit(int32_t age) {
+    const Corrections::Entry &e = corrections.at(age);
+    lr = V::of(static_cast<T>(lr_one * e.mean));
+    root = V::of(static_cast<T>(e.root));
+  }
+  void operator()(V g, V &w, V *s) const {
+    const V square = g * g, change = fresh2 * square;
+    s[0] = V::fma(keep1, s[0], fresh1 * g);
+    if (Yogi) {  // v moves towards the square by a part of the square, not of the difference; a tie moves nothing
+      const V up = V::keep(V::gt(square, s[1]), change), down = V::keep(V::gt(s[1], square), change);
+      s[1] = s[1] + (up - down);
+      s[1] = V::pick(V::nan(square, s[1]), square, s[1]);  // a gradient that is no number must show
+    } else {
+      s[1] = V::fma(keep2, s[1], change);
+    }
+    w = V::fma(lr, s[0] / V::fma(V::sqrt(s[1]), root, eps), w);
+  }
+};
+
+template <class T> inline void ask_for(const T *p, int64_t n) {
+  const char *at = reinterpret_cast<const char *>(p), *end = reinterpret_cast<const char *>(p + n);
+  for (; at < end; at += 64) __builtin_prefetch(at, 1);
+}
+
+template <class T, class R> class Toucher {
+  using V = Vec<T>;
+
+ public:
+  Toucher(const Touched<T> &t, const Update &s)
+      : t_(t), rule_(s), sign_(V::of(static_cast<T>(s.maximize ? -1 : 1))), decay_(V::of(static_cast<T>(s.decay))),
+        shrink_(V::of(static_cast<T>(s.shrink))), ahead_(AHEAD_BYTES / (t.width * int64_t(sizeof(T)) + 1)) {
+    ahead_ = ahead_ < 2 ? 2 : ahead_ > 24 ? 24 : ahead_;
+  }
+
+  // Entries [first, last) of the order; both are the starts of a group.
+  void run(int64_t first, int64_t last) {
+    for (int64_t i = first; i < last;) {
+      int64_t end = i + 1;
+      while (end < last && row(end) == row(i)) ++end;
+      for (int64_t j = i; j < end; ++j)
+        if (j + ahead_ < last) prefetch(j + ahead_);
+      visit(i, end);
+      i = end;
+    }
+  }
+
+ private:
+  static constexpr int64_t AHEAD_BYTES = 2048, CHUNK = 512;
+
+  int64_t row(int64_t i) const { return t_.order ? static_cast<int64_t>(t_.order[i] >> t_.bits) : i; }
+  const T *grad(int64_t i) const {
+    const int64_t at = t_.order ? static_cast<int64_t>(t_.order[i] & ((uint64_t(1) << t_.bits) - 1)) : i;
+    return t_.grad + at * t_.width;
+  }
+  void prefetch(int64_t i) const {
+    const int64_t r = row(i);
+    ask_for(grad(i), t_.width);
+    ask_for(t_.weight + r * t_.width, t_.width);
+    if (R::SLOTS) ask_for(t_.state + r * R::SLOTS * t_.width, R::SLOTS * t_.width);
+    if (R::AGED) __builtin_prefetch(t_.age + r, 1);
+  }
+
+  // The gradients of one row, [i, end), and all that follows from them.
+  void visit(int64_t i, int64_t end) {
+    const int64_t r = row(i);
+    if (R::AGED) rule_.visit(++t_.age[r]);
+    T *w = t_.weight + r * t_.width, *s = R::SLOTS ? t_.state + r * R::SLOTS * t_.width : nullptr;
+    T total[CHUNK];
+    for (int64_t from = 0; from < t_.width; from += CHUNK) {
+      const int64_t n = t_.width - from < CHUNK ? t_.width - from : CHUNK;
+      const T *g = grad(i) + from;
+      if (end > i + 1) {
+        sum(total, i, end, from, n);
+        g = total;
+      }
+      move(g, w + from, s ? s + from : s, n);
+    }
+  }
+
+  // In the order of the positions, so that the answer does not depend on who computes it.
+  void sum(T *total, int64_t i, int64_t end, int64_t from, int64_t n) const {
+    std::memcpy(total, grad(i) + from, static_cast<size_t>(n) * sizeof(T));
+    for (int64_t j = i + 1; j < end; ++j) {
+      const T *g = grad(j) + from;
+      int64_t k = 0;
+      for (; k + V::N <= n; k += V::N) (V::load(total + k) + V::load(g + k)).store(total + k);
+      for (; k < n; ++k) total[k] += g[k];
+    }
+  }
+
+  void move(const T *g, T *w, T *s, int64_t n) const {
+    int64_t k = 0;
+    for (; k + V::N <= n; k += V::N) {
+      V x = V::load(w + k), memory[R::SLOTS + 1];
+      for (int m = 0; m < R::SLOTS; ++m) memory[m] = V::load(s + m * t_.width + k);
+      change(V::load(g + k), x, memory);
+      x.store(w + k);
+      for (int m = 0; m < R::SLOTS; ++m) memory[m].store(s + m * t_.width + k);
+    }
+    const int rest = static_cast<int>(n - k);
+    if (!rest) return;
+    V x = V::load(w + k, rest, T(0)), memory[R::SLOTS + 1];
+    for (int m = 0; m < R::SLOTS; ++m) memory[m] = V::load(s + m * t_.width + k, rest, T(0));
+    change(V::load(g + k, rest, T(0)), x, memory);
+    x.store(w + k, rest);
+    for (int m = 0; m < R::SLOTS; ++m) memory[m].store(s + m * t_.width + k, rest);
+  }
+
+  void change(V g, V &w, V *memory) const {
+    g = V::fma(decay_, w, sign_ * g);
+    w = w * shrink_;
+    rule_(g, w, memory);
+  }
+
+  const Touched<T> &t_;
+  R rule_;
+  V sign_, decay_, shrink_;
+  int64_t ahead_;
+};
+
+template <class T> void touch(const Touched<T> &t, const Update &s, int64_t first, int64_t last) {
+  switch (s.rule) {
+    case Rule::sgd: return Toucher<T, Sgd<T>>(t, s).run(first, last);
+    case Rule::momentum: return Toucher<T, Momentum<T>>(t, s).run(first, last);
+    case Rule::adagrad: return Toucher<T, Adagrad<T>>(t, s).run(first, last);
+    case Rule::adam: return Toucher<T, TwoMoments<T, false>>(t, s).run(first, last);
+    case Rule::yogi: return Toucher<T, TwoMoments<T, true>>(t, s).run(first, last);
+  }
+}
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

@@ -1,0 +1,29 @@
+// The rows a gradient touches, and what to do to them: what the binding hands to an instruction set.
+#pragma once
+#include <cstdint>
+
+namespace fewfold {
+
+enum class Rule { sgd, momentum, adagrad, adam, yogi };
+
+// The numbers of every rule; each reads its own.
+struct Update {
+  Rule rule;
+  double lr, beta1, beta2, eps;
+  double decay;   // times the row, added to its gradient
+  double shrink;  // times the row, before it moves
+  bool maximize, nesterov;
+};
+
+// A table with its state, and the rows of a gradient grouped by the row of the table they belong to.
+template <class T> struct Touched {
+  T *weight;
+  T *state;      // as many numbers per row as the rule remembers, times the width
+  int32_t *age;  // how often a row has been touched; adam and yogi
+  const T *grad;
+  const uint64_t *order;  // row << bits | position in grad, ascending; null: row i has gradient i
+  int bits;
+  int64_t width;
+};
+
+}  // namespace fewfold

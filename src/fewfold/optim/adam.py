@@ -1,0 +1,188 @@
+"""Adam and Yogi on rows: two moments, corrected by how often the row itself was touched."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold._check import fraction, non_negative_number
+from fewfold.optim.rows import Params, RowOptimizer
+
+__all__ = ["Adam", "Yogi"]
+
+
+class _Moments(RowOptimizer):
+    """The two moments of a row lie side by side in `memory`, (rows, 2, ...): one way to memory."""
+
+    _age = True
+
+    def _check(self, group: dict[str, Any]) -> None:
+        for name in ("lr", "weight_decay", "eps"):
+            non_negative_number(group[name], name)
+        betas = group["betas"]
+        if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
+            raise TypeError(f"betas must be two numbers, got {betas!r}; write betas=(0.9, 0.999)")
+        for place, beta in enumerate(betas):
+            fraction(beta, f"betas[{place}]")
+
+    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+        beta1, beta2 = map(float, group["betas"])
+        return {"beta1": beta1, "beta2": beta2, "eps": float(group["eps"])}
+
+    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+        rows = param.shape[0] if param.dim() else 1
+        return param.new_zeros(rows, 2, *param.shape[1:])
+
+    def _advance(
+        self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+    ) -> None:
+        beta1, beta2 = map(float, group["betas"])
+        mean, square = state["memory"].unbind(1)
+        mean.lerp_(grad, 1 - beta1)
+        self._follow(square, grad, 1 - beta2)
+        age = state["step"].add_(1).double().view(-1, *[1] * (weight.dim() - 1))
+        step = (float(group["lr"]) / (1 - beta1**age)).to(weight.dtype)
+        root = (1 - beta2**age).sqrt().to(weight.dtype)
+        weight.sub_(step * mean / (square.sqrt() / root + group["eps"]))
+
+    def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
+        """Bring the second moment closer to the square of the gradient."""
+        raise NotImplementedError
+
+
+class Adam(_Moments):
+    """Adam that moves only the rows that have a gradient.
+
+    A row `w` whose gradients of this step sum to `g`, and which is touched for the `t`-th time,
+    becomes `w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)`, where `m` and `v` are what
+    the row remembers: `m = b1 m + (1 - b1) g` and `v = b2 v + (1 - b2) g^2`.
+
+    A row without a gradient keeps its moments and its count: it is as if every row had a
+    `torch.optim.Adam` of its own, called when the row is used. `torch.optim.SparseAdam` corrects by
+    the steps of the whole table instead, so that a row first used late, whose moments are young,
+    moves several times as far as `lr` says.
+
+    Args:
+        params: parameters, or groups of them; the first dimension counts rows.
+        lr: the learning rate.
+        betas: `(b1, b2)`, each in [0, 1).
+        eps: added to the denominator.
+        weight_decay: on the rows that are touched, added to `g` times `w`.
+        decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead, as AdamW does.
+        maximize: climb instead.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> table = torch.nn.Embedding(1000, 2, sparse=True)
+        >>> _ = torch.nn.init.ones_(table.weight)
+        >>> optimizer = ff.optim.Adam(table.parameters(), lr=0.1)
+        >>> table(torch.tensor([7, 7, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> table.weight[[3, 7, 8]].detach()
+        tensor([[0.9000, 0.9000],
+                [0.9000, 0.9000],
+                [1.0000, 1.0000]])
+
+    Reference: Kingma, Ba (2015), "Adam: a method for stochastic optimization".
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+        }
+        super().__init__(params, options)
+
+    def _kernel(self, group: dict[str, Any]) -> str:
+        return "adam"
+
+    def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
+        square.mul_(1 - part).addcmul_(grad, grad, value=part)
+
+
+class Yogi(_Moments):
+    """Yogi, an Adam whose step sizes grow slowly, on the rows that have a gradient.
+
+    As Adam, but the second moment moves by a part of the squared gradient, not of its difference
+    to it, `v = v - (1 - b2) sign(v - g^2) g^2`: after a few large gradients a
+    row does not soon forget them, which matters where gradients are rare. The moments are
+    corrected as Adam's are.
+
+    Args:
+        params: parameters, or groups of them; the first dimension counts rows.
+        lr: the learning rate.
+        betas: `(b1, b2)`, each in [0, 1).
+        eps: added to the denominator.
+        initial_accumulator_value: `v` of a row never touched.
+        weight_decay: on the rows that are touched, added to `g` times `w`.
+        decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead.
+        maximize: climb instead.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> table = torch.nn.Embedding(1000, 2, sparse=True)
+        >>> _ = torch.nn.init.ones_(table.weight)
+        >>> optimizer = ff.optim.Yogi(table.parameters(), lr=0.1)
+        >>> (table(torch.tensor(4)) * torch.tensor([1.0, -3.0])).sum().backward()
+        >>> optimizer.step()
+        >>> table.weight[[4, 5]].detach()
+        tensor([[0.9001, 1.1000],
+                [1.0000, 1.0000]])
+
+    Reference: Zaheer, Reddi, Sachan, Kale, Kumar (2018), "Adaptive methods for nonconvex
+    optimization".
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-3,
+        initial_accumulator_value: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "initial_accumulator_value": initial_accumulator_value,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+        }
+        super().__init__(params, options)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        non_negative_number(group["initial_accumulator_value"], "initial_accumulator_value")
+
+    def _kernel(self, group: dict[str, Any]) -> str:
+        return "yogi"
+
+    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+        memory = super()._remember(param, group)
+        if memory is not None and group["initial_accumulator_value"]:
+            memory[:, 1] = float(group["initial_accumulator_value"])
+        return memory
+
+    def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
+        power = grad * grad
+        square.addcmul_(torch.sign(square - power), power, value=-part)

@@ -1,0 +1,88 @@
+"""Stochastic gradient descent on rows, with momentum."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold._check import fraction, non_negative_number
+from fewfold.optim.rows import Params, RowOptimizer
+
+__all__ = ["SGD"]
+
+
+class SGD(RowOptimizer):
+    """Gradient descent that moves only the rows that have a gradient.
+
+    A row `w` whose gradients of this step sum to `g` becomes `w - lr * b`, where
+    `b = momentum * b + g + weight_decay * w` is what the row remembers; `nesterov` takes
+    `g + weight_decay * w + momentum * b` for `b` there. A row without a gradient keeps its
+    momentum and does not decay: it is as if every row had a `torch.optim.SGD` of its own, called
+    when the row is used.
+
+    Args:
+        params: parameters, or groups of them; the first dimension counts rows.
+        lr: the learning rate.
+        momentum: how much of the last move is kept, in [0, 1); 0 keeps no state.
+        weight_decay: L2 penalty, on the rows that are touched.
+        nesterov: look one step ahead; asks for a momentum.
+        maximize: climb instead.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> table = torch.nn.Embedding(1000, 2, sparse=True)
+        >>> _ = torch.nn.init.ones_(table.weight)
+        >>> optimizer = ff.optim.SGD(table.parameters(), lr=0.1)
+        >>> table(torch.tensor([7, 7, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> table.weight[[3, 7, 8]].detach()
+        tensor([[0.9000, 0.9000],
+                [0.8000, 0.8000],
+                [1.0000, 1.0000]])
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        nesterov: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, options)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        non_negative_number(group["lr"], "lr")
+        non_negative_number(group["weight_decay"], "weight_decay")
+        fraction(group["momentum"], "momentum")
+        if group["nesterov"] and not group["momentum"]:
+            raise ValueError("nesterov asks for a momentum, got momentum=0; write momentum=0.9")
+
+    def _kernel(self, group: dict[str, Any]) -> str:
+        return "momentum" if group["momentum"] else "sgd"
+
+    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"beta1": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
+
+    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+        if not group["momentum"]:
+            return None
+        return torch.zeros_like(param, memory_format=torch.contiguous_format)
+
+    def _advance(
+        self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+    ) -> None:
+        if group["momentum"]:
+            memory = state["memory"].view_as(grad)
+            memory.mul_(group["momentum"]).add_(grad)
+            grad = grad.add(memory, alpha=group["momentum"]) if group["nesterov"] else memory
+        weight.add_(grad, alpha=-float(group["lr"]))
