@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import harness
 
-SUITES = ("maps", "losses", "optim", "pure")
+SUITES = ("maps", "losses", "optim", "fastvae", "pure")
 RESULTS = Path(__file__).parent / "results"
 QUICK = Path("build/benchmarks")
 

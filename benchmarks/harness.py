@@ -39,10 +39,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes each side needed, where memory is the claim: there is nothing left to race."""
+    """What each side came to, where there is nothing to race: memory, or a fixed limit."""
 
     ours: float
     peer: float
+    unit: str = "bytes"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _measure(case: Case, seconds: float) -> Row:
     with threads(case.threads):
         built = case.build()
         if isinstance(built, Peak):
-            unit, ours, peer = "bytes", built.ours, built.peer
+            unit, ours, peer = built.unit, built.ours, built.peer
         else:
             unit = "seconds"
             ours, peer, spread = _time(built, seconds)

@@ -3,18 +3,44 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import scipy.sparse
+import torch
 
-from fewfold.recommender import Interactions
+from fewfold.recommender import Interactions, Split, random_split
 
-DATA = Path(os.environ.get("FEWFOLD_DATA", "/work/shared/datasets"))
+_BESIDE = Path(__file__).parents[2] / "shared" / "datasets"
+DATA = Path(os.environ.get("FEWFOLD_DATA", _BESIDE))
 
 
 def has(name: str) -> bool:
     """Whether the dataset is on this machine."""
-    return (DATA / name / "interactions.npz").exists()
+    return (DATA / name).is_dir()
 
 
 def interactions(name: str) -> Interactions:
     """A log stored as a scipy CSR matrix of ones, such as ``ml-10m-fastvae``."""
     return Interactions.from_csr(scipy.sparse.load_npz(DATA / name / "interactions.npz"))
+
+
+def ml10m(seed: int) -> Split:
+    """The FastVAE authors' MovieLens-10M: 10-core, each user's items 80/20 at random."""
+    return random_split(interactions("ml-10m-fastvae").k_core(10).interactions, seed=seed)
+
+
+def gowalla(seed: int) -> Split:
+    """Gowalla as split by the authors of LightGCN; there is one split, whatever the seed."""
+    train, test = (
+        Interactions.from_csr(scipy.sparse.load_npz(DATA / "gowalla" / f"{part}.npz"))
+        for part in ("train", "test")
+    )
+    return Split(train=train, test=test, fold_in=train, users=torch.arange(train.users))
+
+
+def epinions(seed: int) -> Split:
+    """Who rated what at Epinions, whatever the rating: 80/20 at random, no filter."""
+    import pandas
+
+    table = pandas.read_parquet(DATA / "epinions" / "ratings.parquet")
+    users, items = (np.unique(table[c], return_inverse=True)[1] for c in ("user", "item"))
+    return random_split(Interactions.from_pairs(users, items), seed=seed)

@@ -32,6 +32,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     ),
     # logs -> recommendations, and how good they are
     "recommender": (
+        *("FastVAE", "Shortcut", "train", "Epoch"),
+        *("Objective", "SampledSoftmax", "FullSoftmax", "Entmax"),
         *("Interactions", "Jagged", "Core"),
         *("Split", "random_split", "temporal_split", "last_out_split", "held_out_users"),
         *("NDCG", "Recall", "Precision", "MAP", "MRR", "HitRate"),
@@ -115,6 +117,11 @@ if TYPE_CHECKING:
     from fewfold.recommender.baselines import Cosine as Cosine
     from fewfold.recommender.baselines import ItemKNN as ItemKNN
     from fewfold.recommender.baselines import MostPopular as MostPopular
+    from fewfold.recommender.fastvae import Entmax as Entmax
+    from fewfold.recommender.fastvae import FastVAE as FastVAE
+    from fewfold.recommender.fastvae import FullSoftmax as FullSoftmax
+    from fewfold.recommender.fastvae import Objective as Objective
+    from fewfold.recommender.fastvae import SampledSoftmax as SampledSoftmax
     from fewfold.recommender.interactions import Core as Core
     from fewfold.recommender.interactions import Interactions as Interactions
     from fewfold.recommender.interactions import Jagged as Jagged
@@ -128,6 +135,7 @@ if TYPE_CHECKING:
     from fewfold.recommender.metrics import Report as Report
     from fewfold.recommender.metrics import Score as Score
     from fewfold.recommender.metrics import evaluate as evaluate
+    from fewfold.recommender.spectral import Shortcut as Shortcut
     from fewfold.recommender.splits import Split as Split
     from fewfold.recommender.splits import held_out_users as held_out_users
     from fewfold.recommender.splits import last_out_split as last_out_split
@@ -137,6 +145,8 @@ if TYPE_CHECKING:
     from fewfold.recommender.topk import Ranking as Ranking
     from fewfold.recommender.topk import Scorer as Scorer
     from fewfold.recommender.topk import top_k as top_k
+    from fewfold.recommender.train import Epoch as Epoch
+    from fewfold.recommender.train import train as train
     from fewfold.sampling.dynamic import Dynamic as Dynamic
     from fewfold.sampling.multi_index import MultiIndex as MultiIndex
     from fewfold.sampling.proposal import Given as Given

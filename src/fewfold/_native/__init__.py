@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["disabled", "instruction_set", "kernels", "ready", "show_config", "threads"]
+__all__ = ["disabled", "instruction_set", "kernels", "ready", "show_config", "table", "threads"]
 
 kernels: ModuleType | None
 try:
@@ -61,6 +61,14 @@ def disabled() -> Iterator[None]:
         yield
     finally:
         _enabled = before
+
+
+def table(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Room for a large table whose rows are met in no order; what is in it has no meaning yet."""
+    room = torch.empty(shape, dtype=dtype)
+    if kernels is not None:
+        kernels.large_pages(room.data_ptr(), room.nbytes)
+    return room
 
 
 def threads() -> int:

@@ -3,6 +3,10 @@
 
 #include <string>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "group.h"
 #include "share.h"
 #include "table.h"
@@ -53,6 +57,18 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
   }
 }
 
+// Ask for large pages, before the first touch: rows far apart then share the few translations a processor keeps.
+void large_pages(uintptr_t address, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t PAGE = 1 << 21;
+  const uintptr_t first = (address + PAGE - 1) / PAGE * PAGE, last = (address + static_cast<uintptr_t>(bytes)) / PAGE * PAGE;
+  if (first < last) madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);  // a wish, not a need
+#else
+  (void)address;
+  (void)bytes;
+#endif
+}
+
 }  // namespace
 
 void bind_touch(nb::module_ &m) {
@@ -62,6 +78,7 @@ void bind_touch(nb::module_ &m) {
          bool nesterov) { new (s) Update{Rule::sgd, lr, beta1, beta2, eps, decay, shrink, maximize, nesterov}; },
       nb::kw_only(), nb::arg("lr"), nb::arg("beta1") = 0., nb::arg("beta2") = 0., nb::arg("eps") = 0.,
       nb::arg("decay") = 0., nb::arg("shrink") = 1., nb::arg("maximize") = false, nb::arg("nesterov") = false);
+  m.def("large_pages", &large_pages);
   bind_rules<float>(m, "f32");
   bind_rules<double>(m, "f64");
 }

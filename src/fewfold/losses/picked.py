@@ -85,7 +85,7 @@ class _Picked(torch.autograd.Function):
         return scores, more_scores
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, by: Tensor, more_by: Tensor) -> tuple[Tensor | None, ...]:
         queries, weight, ids, more, offsets = ctx.saved_tensors
         rows, d = queries.shape

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold import _native
 from fewfold._check import fraction, non_negative_number
 from fewfold.optim.rows import Params, RowOptimizer
 
@@ -31,6 +32,8 @@ class _Moments(RowOptimizer):
 
     def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         rows = param.shape[0] if param.dim() else 1
+        if param.is_cpu:
+            return _native.table(rows, 2, *param.shape[1:], dtype=param.dtype).zero_()
         return param.new_zeros(rows, 2, *param.shape[1:])
 
     def _advance(

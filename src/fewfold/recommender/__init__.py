@@ -1,6 +1,13 @@
 """The recommender: from logs of who touched what to recommendations, and how good they are."""
 
 from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
+from fewfold.recommender.fastvae import (
+    Entmax,
+    FastVAE,
+    FullSoftmax,
+    Objective,
+    SampledSoftmax,
+)
 from fewfold.recommender.interactions import Core, Interactions, Jagged
 from fewfold.recommender.metrics import (
     MAP,
@@ -14,6 +21,7 @@ from fewfold.recommender.metrics import (
     Score,
     evaluate,
 )
+from fewfold.recommender.spectral import Shortcut
 from fewfold.recommender.splits import (
     Split,
     held_out_users,
@@ -22,8 +30,17 @@ from fewfold.recommender.splits import (
     temporal_split,
 )
 from fewfold.recommender.topk import DotProduct, Ranking, Scorer, top_k
+from fewfold.recommender.train import Epoch, train
 
 __all__ = [
+    "FastVAE",
+    "Shortcut",
+    "train",
+    "Epoch",
+    "Objective",
+    "SampledSoftmax",
+    "FullSoftmax",
+    "Entmax",
     "Interactions",
     "Jagged",
     "Core",

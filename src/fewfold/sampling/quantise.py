@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -104,7 +105,7 @@ def _faiss_centres(vectors: Tensor, k: int, seed: int, before: Tensor | None) ->
         kmeans.train(vectors.contiguous().numpy(), init_centroids=start)
     finally:
         faiss.omp_set_num_threads(threads)
-    return torch.from_numpy(kmeans.centroids.copy())
+    return torch.from_numpy(np.array(kmeans.centroids))
 
 
 def _torch_centres(

@@ -1,0 +1,150 @@
+"""A step of FastVAE next to the full softmax, however many items there are; and its sampler.
+
+``python -m benchmarks.fastvae ITEMS``: peak memory of a few steps, in bytes.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+import fewfold as ff
+from benchmarks.harness import Case, Pair, Peak
+from benchmarks.memory import peak
+from fewfold._timing import race
+
+USERS, LENGTH, HIDDEN, WIDTH = 256, 40, 200, 32
+DRAWS, SHARED = 200, 1000
+MODES = {f"{DRAWS} draws per user": False, f"{SHARED} draws shared": True}
+Step = Callable[[], object]
+
+
+def cases() -> list[Case]:
+    """Every row, in the order of the claims."""
+    return [*_sampler(), *_against_full(), *_flat(), _memory()]
+
+
+def _sampler() -> Iterator[Case]:
+    for within, bar in (("uniform", 1.0), ("popularity", 3.0)):
+        yield Case(
+            what=f"MultiIndex(16, {within}), {USERS} x {DRAWS}",
+            size="1000000 items",
+            peer="0.05 us a draw",
+            bar=bar,
+            build=partial(_draws, within),
+        )
+
+
+def _against_full() -> Iterator[Case]:
+    for mode, items, times in (
+        (f"{DRAWS} draws per user", 200_000, 35),
+        (f"{DRAWS} draws per user", 1_000_000, 250),
+        (f"{SHARED} draws shared", 1_000_000, 500),
+    ):
+        yield Case(
+            what=f"step, {mode}",
+            size=f"{items} items",
+            peer="full softmax, fused Adam",
+            bar=1 / times,
+            build=partial(_sampled_and_full, items, MODES[mode]),
+            threads=2,
+        )
+
+
+def _flat() -> Iterator[Case]:
+    for mode, bar in zip(MODES, (2.0, 1.3), strict=True):
+        yield Case(
+            what=f"step, {mode}",
+            size="3000000 items",
+            peer="10000 items",
+            bar=bar,
+            build=partial(_two_sizes, MODES[mode]),
+            threads=2,
+        )
+
+
+def _memory() -> Case:
+    return Case(
+        what="steps, peak memory",
+        size="1000000 items",
+        peer="3 GB",
+        bar=1.0,
+        build=lambda: Peak(_peak(1_000_000), 3e9),
+        threads=2,
+    )
+
+
+def _draws(within: str) -> Peak:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(1_000_000, WIDTH, generator=generator) / WIDTH**0.5
+    counts = torch.rand(1_000_000, generator=generator).reciprocal()
+    proposal = ff.MultiIndex(16, within=within).fit(vectors, counts)  # type: ignore[arg-type]
+    queries = torch.randn(USERS, WIDTH, generator=generator)
+    taken = race({"draw": lambda: proposal.sample(queries, DRAWS, generator=generator)})["draw"]
+    return Peak(taken.median, USERS * DRAWS * 0.05e-6, unit="seconds")
+
+
+def _sampled_and_full(items: int, shared: bool) -> Pair:
+    return Pair(sampled_step(items, shared), full_step(items))
+
+
+def _two_sizes(shared: bool) -> Pair:
+    return Pair(sampled_step(3_000_000, shared), sampled_step(10_000, shared))
+
+
+def sampled_step(items: int, shared: bool) -> Step:
+    """One step of ours, on the next batch each time."""
+    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1)
+    proposal = ff.MultiIndex(16).fit(model.items)
+    objective = ff.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
+    tables = ff.optim.Adam(model.tables)
+    dense = torch.optim.Adam(_others(model), fused=True)
+    return _step(model, objective, [tables, dense])
+
+
+def full_step(items: int) -> Step:
+    """The same model with all scores, dense gradients and torch's fused Adam."""
+    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1)
+    model.sparse = False
+    return _step(model, ff.FullSoftmax(), [torch.optim.Adam(model.parameters(), fused=True)])
+
+
+def _step(
+    model: ff.FastVAE, objective: ff.Objective, optimizers: list[torch.optim.Optimizer]
+) -> Step:
+    generator = torch.Generator().manual_seed(1)
+    batches = [_batch(len(model.items), generator) for _ in range(8)]
+
+    def step() -> None:
+        batches.append(batches.pop(0))
+        model.loss(batches[0], objective, generator=generator).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _others(model: ff.FastVAE) -> list[torch.nn.Parameter]:
+    return [p for p in model.parameters() if all(p is not table for table in model.tables)]
+
+
+def _batch(items: int, generator: torch.Generator) -> ff.Jagged:
+    lengths = torch.randint(LENGTH // 2, 3 * LENGTH // 2 + 1, (USERS,), generator=generator)
+    users = torch.repeat_interleave(torch.arange(USERS), lengths)
+    ids = torch.randint(items, users.shape, generator=generator)
+    return ff.Interactions.from_pairs(users, ids, shape=(USERS, items)).jagged
+
+
+def _peak(items: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.fastvae", str(items)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+if __name__ == "__main__":
+    step = sampled_step(int(sys.argv[1]), shared=False)
+    for _ in range(20):
+        step()
+    print(peak())

@@ -1,0 +1,172 @@
+"""The table of the FastVAE paper on real logs, ours next to the published numbers.
+
+``python -m experiments.fastvae.run ml10m`` adds what is missing to results.json: it may be stopped
+and started again.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fewfold as ff
+from benchmarks.harness import machine
+from experiments import datasets
+
+RESULTS = Path(__file__).parent / "results.json"
+METRICS = (ff.NDCG(50), ff.Recall(50))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset and what was chosen for it on a validation part of its training set."""
+
+    split: Callable[[int], ff.Split]
+    epochs: int
+    samples: int
+    rank: int
+    strength: float
+    l2: float | None
+    ease: bool
+
+
+DATA = {
+    "ml10m": Data(datasets.ml10m, 8, 200, 448, 130.0, None, ease=True),
+    "gowalla": Data(datasets.gowalla, 8, 1000, 448, 250.0, 0.0, ease=False),
+    "epinions": Data(datasets.epinions, 8, 1000, 192, 250.0, 0.0, ease=False),
+}
+
+
+def objectives(data: Data) -> dict[str, Callable[[], ff.Objective]]:
+    """What the decoder may be trained on, by name."""
+
+    def sampled(proposal: ff.Proposal, shared: bool = False) -> Callable[[], ff.Objective]:
+        samples = max(1000, data.samples) if shared else data.samples
+        return lambda: ff.SampledSoftmax(proposal, samples, shared=shared)
+
+    return {
+        "full softmax": ff.FullSoftmax,
+        "multi-index, popularity": sampled(ff.MultiIndex(16, within="popularity")),
+        "multi-index, uniform": sampled(ff.MultiIndex(16)),
+        "popularity": sampled(ff.Popularity()),
+        "uniform": sampled(ff.Uniform()),
+        "multi-index, popularity, shared": sampled(
+            ff.MultiIndex(16, within="popularity"), shared=True
+        ),
+    }
+
+
+def baselines(data: Data) -> dict[str, Callable[[], ff.Baseline]]:
+    """Models without training to speak of, by name."""
+    models: dict[str, Callable[[], ff.Baseline]] = {
+        "most popular": ff.MostPopular,
+        "item-KNN, cosine": lambda: ff.ItemKNN(20),
+    }
+    if data.ease:
+        models["EASE"] = ff.EASE
+    return models
+
+
+def quality(top: torch.Tensor, split: ff.Split) -> dict[str, float]:
+    """The metrics of the table."""
+    report = ff.evaluate(top, split.test, METRICS, resamples=1)
+    return {str(metric): round(report[metric].mean, 4) for metric in METRICS}
+
+
+def fastvae(name: str, data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
+    """Two rows: the autoencoder alone, and with its shortcut."""
+    model = ff.FastVAE(split.train.items, seed=seed)
+    start = time.perf_counter()
+    epochs = ff.train(
+        model, split.train, objective=objectives(data)[name](), epochs=data.epochs, seed=seed
+    )
+    trained = time.perf_counter() - start
+    loss = round(epochs[-1].loss, 3)
+    alone = {
+        "model": f"FastVAE, {name}",
+        **quality(model.recommend(split.fold_in, 50), split),
+        "train seconds": round(trained, 1),
+        "loss": loss,
+    }
+    start = time.perf_counter()
+    model.shortcut = ff.Shortcut.fit(
+        split.train, data.rank, strength=data.strength, l2=data.l2, seed=seed
+    )
+    both = {
+        "model": f"FastVAE, {name}, with shortcut",
+        **quality(model.recommend(split.fold_in, 50), split),
+        "train seconds": round(trained + time.perf_counter() - start, 1),
+        "loss": loss,
+    }
+    return [alone, both]
+
+
+def baseline(name: str, data: Data, split: ff.Split) -> list[dict[str, Any]]:
+    """One row."""
+    start = time.perf_counter()
+    model = baselines(data)[name]().fit(split.train)
+    seconds = round(time.perf_counter() - start, 1)
+    top = model.recommend(split.fold_in, 50)
+    return [{"model": name, **quality(top, split), "train seconds": seconds}]
+
+
+def run(dataset: str, names: list[str], seeds: int) -> None:
+    """Add the rows that are not there yet."""
+    data = DATA[dataset]
+    for seed in range(seeds):
+        split = data.split(seed)
+        for name in names:
+            vae = name in objectives(data)
+            if _done(dataset, f"FastVAE, {name}" if vae else name, seed):
+                continue
+            rows = fastvae(name, data, split, seed) if vae else baseline(name, data, split)
+            for row in rows:
+                print(dataset, seed, row, flush=True)
+            _add([{"data": dataset, "seed": seed, **row, **_origin()} for row in rows])
+
+
+def _load() -> list[dict[str, Any]]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+
+
+def _done(dataset: str, model: str, seed: int) -> bool:
+    key = (dataset, model, seed)
+    return any((row["data"], row["model"], row["seed"]) == key for row in _load())
+
+
+def _add(rows: list[dict[str, Any]]) -> None:
+    lines = ",\n".join(json.dumps(row) for row in [*_load(), *rows])
+    partial = RESULTS.with_suffix(".tmp")
+    partial.write_text(f"[\n{lines}\n]\n")
+    os.replace(partial, RESULTS)
+
+
+def _origin() -> dict[str, Any]:
+    git = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    return {"commit": commit, "threads": torch.get_num_threads(), "machine": machine()["processor"]}
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", choices=DATA)
+    parser.add_argument("--models", help="separated by semicolons; by default all of them")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    every = [*baselines(DATA[options.dataset]), *objectives(DATA[options.dataset])]
+    names = options.models.split(";") if options.models else every
+    run(options.dataset, names, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""FastVAE: a variational autoencoder of users' items, its cost that of the items it touches."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fewfold._check import whole_number
+from fewfold.losses.members import entmax_loss
+from fewfold.losses.sampled import sampled_softmax_loss
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.spectral import Shortcut
+from fewfold.recommender.topk import DotProduct, top_k
+from fewfold.sampling.proposal import Proposal
+
+__all__ = ["Entmax", "FastVAE", "FullSoftmax", "Objective", "SampledSoftmax"]
+
+
+class Objective(Protocol):
+    """How the decoder is told about a user's items: a loss per row, summed over its items."""
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        """Queries (B, d), items (M, d) and each row's items to a loss, summed over all of them."""
+
+
+@dataclass(frozen=True)
+class FullSoftmax:
+    """Multinomial likelihood over all items: Mult-VAE. Costs batch x items."""
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        log_probs = (queries @ items.T).log_softmax(1)
+        return -log_probs[history.row, history.values].sum()
+
+
+@dataclass(frozen=True)
+class SampledSoftmax:
+    """The same from a few items, drawn from a proposal that is fitted and refreshed in training."""
+
+    proposal: Proposal
+    samples: int = 200
+    shared: bool = False
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        return sampled_softmax_loss(
+            queries, items, (history.values, history.offsets), self.proposal, samples=self.samples,
+            shared=self.shared, reduction="sum", generator=generator,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entmax:
+    """The Fenchel-Young loss of entmax, a row's items in equal parts. Costs batch x items."""
+
+    alpha: float = 1.5
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        lengths = history.lengths
+        target = queries.new_zeros(len(queries), len(items))
+        target[history.row, history.values] = 1 / lengths[history.row].to(queries)
+        some = lengths > 0  # an empty row has no target
+        losses = entmax_loss((queries @ items.T)[some], target[some], self.alpha, reduction="none")
+        return (losses * lengths[some]).sum()
+
+
+class FastVAE(nn.Module):
+    """A user's items through a Gaussian latent and back to scores of all items.
+
+        h = tanh( sum_{j in user} E_j / sqrt(n) + b ),    mu, log var = W h + c,
+        z ~ N(mu, var),    score_i = z . q_i + bias_i  (+ shortcut).
+
+    Trained on  -sum_{i in user} log softmax(score)_i + beta KL( N(mu, var) || N(0, 1) )  with half
+    of the input items dropped. Both tables get sparse gradients and the input is a bag of ids,
+    never a dense row, so that with a `SampledSoftmax` nothing depends on the number of items.
+
+    Args:
+        items: how many.
+        hidden: width of the encoder's table.
+        latent: width of the latent; the decoder's table has one column more, the bias, so that one
+            less than a multiple of sixteen is best.
+        dropout: share of the input items left out in training.
+        seed: of the first weights.
+
+    Example:
+        >>> import fewfold as ff
+        >>> log = ff.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
+        >>> model = ff.FastVAE(items=4, hidden=8, latent=2)
+        >>> _ = ff.train(model, log, objective=ff.FullSoftmax(), epochs=200, progress=False)
+        >>> model.recommend(ff.Jagged(log.ids[:1], log.offsets[:1].new_tensor([0, 1])), 1)
+        tensor([[1]])
+
+    Reference: Chen, Lian, Jin, Xie, Wu and Chen, "Fast variational autoencoder with inverted
+    multi-index for collaborative filtering", 2022; Liang, Krishnan, Hoffman and Jebara,
+    "Variational autoencoders for collaborative filtering", 2018.
+    """
+
+    sparse = True  # gradients of the input table; a dense optimiser wants False
+
+    def __init__(
+        self,
+        items: int,
+        *,
+        hidden: int = 200,
+        latent: int = 64,
+        dropout: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("items", items), ("hidden", hidden), ("latent", latent)):
+            whole_number(value, name)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        self.dropout, self.latent = dropout, latent
+        generator = torch.Generator().manual_seed(seed)
+        table = torch.randn(items, hidden, generator=generator).mul_(hidden**-0.5)
+        self.inputs = nn.Parameter(table)
+        self.shift = nn.Parameter(torch.zeros(hidden))
+        self.posterior = nn.Linear(hidden, 2 * latent)
+        # The last column is the bias, met by a one at the end of every query.
+        self.items = nn.Parameter(torch.zeros(items, latent + 1))
+        with torch.no_grad():
+            self.items[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
+            self.posterior.weight.normal_(
+                0, (2 / (hidden + 2 * latent)) ** 0.5, generator=generator
+            )
+            self.posterior.weight[latent:] *= 0.1
+            self.posterior.bias.zero_()
+        self.shortcut: Shortcut | None = None
+
+    @property
+    def tables(self) -> list[nn.Parameter]:
+        """The parameters with a row per item, whose gradients are sparse."""
+        return [self.inputs, self.items]
+
+    def encode(self, history: Jagged) -> tuple[Tensor, Tensor]:
+        """Mean and log variance of the latent, (rows, latent) each."""
+        bag = F.embedding_bag(
+            history.values, self.inputs, history.offsets, mode="sum", include_last_offset=True,
+            sparse=self.sparse,
+        )  # fmt: skip
+        hidden = torch.tanh(bag / history.lengths.clamp(min=1).sqrt().unsqueeze(1) + self.shift)
+        mean, log_var = self.posterior(hidden).split(self.latent, 1)
+        return mean, log_var.clamp(-8, 4)
+
+    def loss(
+        self,
+        history: Jagged,
+        objective: Objective,
+        *,
+        beta: float = 0.2,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The negative evidence bound, per user on average, with input items dropped."""
+        mean, log_var = self.encode(_without(history, self.dropout, generator))
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        queries = _with_one(mean + noise * (log_var / 2).exp())
+        divergence = (mean.square() + log_var.exp() - 1 - log_var).sum() / 2
+        rows = max(len(mean), 1)
+        return (objective(queries, self.items, history, generator) + beta * divergence) / rows
+
+    @torch.no_grad()
+    def queries(self, history: Jagged) -> Tensor:
+        """User vectors, for which `vectors` gives the scores as inner products."""
+        queries = _with_one(self.encode(history)[0])
+        return (
+            queries
+            if self.shortcut is None
+            else torch.cat([queries, self.shortcut.queries(history)], 1)
+        )
+
+    @property
+    def vectors(self) -> Tensor:
+        """Item vectors, (items, width of the queries)."""
+        vectors = self.items.detach()
+        return vectors if self.shortcut is None else torch.cat([vectors, self.shortcut.vectors], 1)
+
+    def recommend(self, history: Interactions | Jagged, k: int) -> Tensor:
+        """The best k items for each row, without those in it; -1 where none is left."""
+        known = history.jagged if isinstance(history, Interactions) else history
+        return top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
+
+
+def _without(history: Jagged, share: float, generator: torch.Generator | None) -> Jagged:
+    """The history with a share of it dropped at random."""
+    if share == 0:
+        return history
+    kept = torch.rand(len(history.values), generator=generator) >= share
+    before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
+    return Jagged(history.values[kept], before[history.offsets])
+
+
+def _with_one(latent: Tensor) -> Tensor:
+    return F.pad(latent, (0, 1), value=1.0)

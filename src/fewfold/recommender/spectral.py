@@ -1,0 +1,109 @@
+"""A linear, low-rank item-item model: what gives EASE its strength, at any number of items."""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold._check import positive_number, whole_number
+from fewfold.recommender.interactions import Interactions, Jagged
+
+__all__ = ["Shortcut"]
+
+_EXTRA = 32  # directions beyond the rank, which let the subspace settle
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Shortcut:
+    """Scores of items from the items a user has, through the leading directions of the log.
+
+    With X the users x items matrix, n_u and c_i its row and column sums over their means,
+    Y = diag(n)^-p X diag(c)^-q and V, w the leading eigenvectors and -values of Y'Y,
+
+        score_ui = strength / sqrt(|u|)  sum_{j in u} G_ij,
+        G = diag(c)^q  V diag(w / (w + l2)) V'  diag(c)^-q,
+
+    the ridge regression of every item on all items (as EASE has it) in the space of V. The diagonal
+    of G concerns items a user already has, which are never recommended.
+
+    Attributes:
+        table: (items, rank), V times the root of its filter.
+        scale: (items,), c^q.
+        strength: how much these scores weigh beside those of another model.
+    """
+
+    table: Tensor
+    scale: Tensor
+    strength: float
+
+    @classmethod
+    def fit(
+        cls,
+        train: Interactions,
+        rank: int = 192,
+        *,
+        l2: float | None = None,
+        powers: tuple[float, float] = (0.3, 0.35),
+        strength: float = 130.0,
+        seed: int = 0,
+    ) -> "Shortcut":
+        """Find the leading directions of the log by subspace iteration.
+
+        Args:
+            train: users x items.
+            rank: how many; at most the number of items less one.
+            l2: of the regression; by default in proportion to the users.
+            powers: p for users and q for items; 0 leaves the busy and the popular their weight.
+            strength: see the class.
+            seed: of the first guess.
+        """
+        whole_number(rank, "rank")
+        positive_number(strength, "strength")
+        rank = min(rank, train.items, max(train.users, 1))
+        lengths, counts = train.jagged.lengths.float(), train.counts().float()
+        by_user = (lengths / lengths.mean()).clamp(min=1e-3).pow(-powers[0])
+        scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
+        forth, back = _matrices(train, by_user, 1 / scale)
+        width = min(rank + _EXTRA, train.items)
+        guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
+        for _ in range(_ROUNDS):
+            guess = torch.linalg.qr(back @ (forth @ guess))[0]
+        part = forth @ guess
+        values, turn = torch.linalg.eigh((part.T @ part).double())
+        values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
+        ridge = train.users * _L2_PER_USER if l2 is None else l2
+        table = (guess @ turn) * (values / (values + ridge)).sqrt().float()
+        return cls(table, scale, strength)
+
+    def queries(self, history: Jagged) -> Tensor:
+        """(rows, rank): what `vectors` is multiplied with."""
+        found = F.embedding_bag(
+            history.values, self.table, history.offsets, mode="sum", include_last_offset=True,
+            per_sample_weights=1 / self.scale[history.values],
+        )  # fmt: skip
+        return found * (self.strength / history.lengths.clamp(min=1).sqrt()).unsqueeze(1)
+
+    @property
+    def vectors(self) -> Tensor:
+        """(items, rank)."""
+        return self.table * self.scale.unsqueeze(1)
+
+
+_L2_PER_USER = 0.025
+
+
+def _matrices(train: Interactions, by_user: Tensor, by_item: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted log and its transpose, sparse."""
+    users, row, ids = train.users, train.row, train.ids
+    value = by_user[row] * by_item[ids]
+    order = ids.argsort(stable=True)
+    starts = torch.cat([ids.new_zeros(1), torch.bincount(ids, minlength=train.items).cumsum(0)])
+    shape = (users, train.items)
+    with warnings.catch_warnings():  # that sparse tensors are young and are not checked
+        warnings.simplefilter("ignore", UserWarning)
+        forth = torch.sparse_csr_tensor(train.offsets, ids, value, shape)
+        back = torch.sparse_csr_tensor(starts, row[order], value[order], shape[::-1])
+    return forth, back
