@@ -69,9 +69,9 @@ def _memory() -> Case:
     return Case(
         what="steps, peak memory",
         size="1000000 items",
-        peer="3 GB",
+        peer="3 GiB",
         bar=1.0,
-        build=lambda: Peak(_peak(1_000_000), 3e9),
+        build=lambda: Peak(_peak(1_000_000), 3 * 2**30),
         threads=2,
     )
 
@@ -87,11 +87,14 @@ def _draws(within: str) -> Peak:
 
 
 def _sampled_and_full(items: int, shared: bool) -> Pair:
-    return Pair(sampled_step(items, shared), full_step(items))
+    ours = sampled_step(items, shared)
+    # Training is one step after the other: not each after seconds of something else.
+    return Pair(ours, full_step(items), before_ours=ours)
 
 
 def _two_sizes(shared: bool) -> Pair:
-    return Pair(sampled_step(3_000_000, shared), sampled_step(10_000, shared))
+    large, small = sampled_step(3_000_000, shared), sampled_step(10_000, shared)
+    return Pair(large, small, before_ours=large, before_peer=small)
 
 
 def sampled_step(items: int, shared: bool) -> Step:

@@ -39,6 +39,26 @@ int64_t draw(int64_t cells, int64_t codebooks, uintptr_t code, uintptr_t log_mas
   return bad;
 }
 
+// log q of ids, each with the row it is asked for; false if one is out of range.
+bool log_prob(int64_t cells, int64_t codebooks, uintptr_t code_, uintptr_t cell_of_, int64_t items, uintptr_t share_,
+              uintptr_t scores_, int64_t width, int64_t rows, uintptr_t log_z, uintptr_t ids, uintptr_t row_, int64_t n,
+              uintptr_t out) {
+  const int32_t *code = reading<int32_t>(code_), *cell_of = reading<int32_t>(cell_of_);
+  const float *share = reading<float>(share_), *scores = reading<float>(scores_);
+  const int64_t *id = reading<int64_t>(ids), *row = reading<int64_t>(row_);
+  for (int64_t i = 0; i < n; ++i)
+    if (id[i] < 0 || id[i] >= items || row[i] < 0 || row[i] >= rows) return false;
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t cell = cell_of[id[i]];
+    double total = -reading<double>(log_z)[row[i]];
+    for (int64_t b = 0; b < codebooks && cell >= 0; ++b)
+      total += static_cast<double>(scores[row[i] * width + code[b * cells + cell]]);
+    if (share) total += static_cast<double>(share[id[i]]);
+    writing<float>(out)[i] = cell < 0 ? -__builtin_inff() : static_cast<float>(total);
+  }
+  return true;
+}
+
 void nearest(uintptr_t points, int64_t stride, int64_t n, int64_t d, uintptr_t centres, uintptr_t half, int64_t k,
              uintptr_t code, int threads) {
   share(n, d * k / 8, threads, [&](int64_t a, int64_t b) {
@@ -108,6 +128,7 @@ template <class T> void bind(nb::module_ &m, const std::string &suffix) {
 void bind_sampling(nb::module_ &m) {
   using release = nb::call_guard<nb::gil_scoped_release>;
   m.def("draw", &draw, release());
+  m.def("log_prob", &log_prob, release());
   m.def("nearest", &nearest, release());
   m.def("alias_tables", &alias_tables, release());
   bind<float>(m, "f32");

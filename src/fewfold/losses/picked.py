@@ -28,12 +28,12 @@ def item_vectors(items: Items, ids: Tensor) -> Tensor:
 def picked_scores(
     queries: Tensor, items: Items, ids: Tensor, more: Jagged
 ) -> tuple[Tensor, Tensor]:
-    """Inner products of each query with items of its own.
+    """Inner products of queries with a few items.
 
     Args:
         queries: (B, d).
         items: a table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
-        ids: (B, n) items of each query.
+        ids: (B, n) items of each query, or (n,) items for all of them.
         more: (m,) further items and (B + 1,) where those of each query begin.
 
     Returns:
@@ -47,8 +47,14 @@ def picked_scores(
     row = torch.repeat_interleave(
         torch.arange(len(queries), device=ids.device), offsets.diff(), output_size=len(values)
     )
-    block = (item_vectors(weight, ids) @ queries.unsqueeze(-1)).squeeze(-1)
-    return block, (item_vectors(weight, values) * queries[row]).sum(-1)
+    few, rest = item_vectors(weight, torch.cat([ids.flatten(), values])).split(
+        [ids.numel(), len(values)]
+    )
+    if ids.dim() == 1:
+        block = queries @ few.T
+    else:
+        block = (few.view(*ids.shape, -1) @ queries.unsqueeze(-1)).squeeze(-1)
+    return block, (rest * queries[row]).sum(-1)
 
 
 def _native_can(queries: Tensor, weight: Tensor) -> bool:
@@ -61,7 +67,10 @@ def _native_can(queries: Tensor, weight: Tensor) -> bool:
 
 
 class _Picked(torch.autograd.Function):
-    """The scores by the kernels; the gradient of the table is sparse, one entry per id."""
+    """The scores by the kernels; the gradient of the table is sparse, one entry per id.
+
+    Items for all queries are a small product of matrices, which torch does best.
+    """
 
     @staticmethod
     def forward(
@@ -69,10 +78,12 @@ class _Picked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         queries = queries.contiguous()
         rows, d = queries.shape
-        scores, more_scores = queries.new_empty(ids.shape), queries.new_empty(more.shape)
+        few = weight.index_select(0, ids) if ids.dim() == 1 else None
+        scores = queries.new_empty(ids.shape) if few is None else queries @ few.T
+        more_scores = queries.new_empty(more.shape)
         fine = _kernel("picked_dots", queries.dtype)(
             queries.data_ptr(), weight.data_ptr(), len(weight), d, rows, ids.data_ptr(),
-            ids.shape[1], more.data_ptr(), offsets.data_ptr(), scores.data_ptr(),
+            _each(ids), more.data_ptr(), offsets.data_ptr(), scores.data_ptr(),
             more_scores.data_ptr(), _native.threads(),
         )  # fmt: skip
         if not fine:
@@ -81,22 +92,29 @@ class _Picked(torch.autograd.Function):
                 f"item ids must be between 0 and {len(weight) - 1}, "
                 f"got {both.min().item()} to {both.max().item()}"
             )
-        ctx.save_for_backward(queries, weight, ids, more, offsets)
+        ctx.save_for_backward(queries, weight, ids, more, offsets, few)
         return scores, more_scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by: Tensor, more_by: Tensor) -> tuple[Tensor | None, ...]:
-        queries, weight, ids, more, offsets = ctx.saved_tensors
+        queries, weight, ids, more, offsets, few = ctx.saved_tensors
         rows, d = queries.shape
         wants_query, wants_weight = ctx.needs_input_grad[:2]
         pull = torch.zeros_like(queries) if wants_query else None
         values = queries.new_empty(ids.numel() + len(more), d) if wants_weight else None
         by, more_by = by.contiguous(), more_by.contiguous()
+        first = values
+        if few is not None:
+            if pull is not None:
+                pull.addmm_(by, few)
+            if values is not None:
+                torch.mm(by.T, queries, out=values[: len(ids)])
+                first = values[len(ids) :]
         _kernel("picked_pulls", queries.dtype)(
-            queries.data_ptr(), weight.data_ptr(), d, rows, ids.data_ptr(), ids.shape[1],
+            queries.data_ptr(), weight.data_ptr(), d, rows, ids.data_ptr(), _each(ids),
             more.data_ptr(), offsets.data_ptr(), by.data_ptr(), more_by.data_ptr(),
-            0 if pull is None else pull.data_ptr(), 0 if values is None else values.data_ptr(),
+            0 if pull is None else pull.data_ptr(), 0 if first is None else first.data_ptr(),
             _native.threads(),
         )  # fmt: skip
         grad = None
@@ -104,6 +122,11 @@ class _Picked(torch.autograd.Function):
             where = torch.cat([ids.flatten(), more]).unsqueeze(0)
             grad = torch.sparse_coo_tensor(where, values, weight.shape, check_invariants=False)
         return pull, grad, None, None, None
+
+
+def _each(ids: Tensor) -> int:
+    """How many ids each query has of its own."""
+    return ids.shape[1] if ids.dim() == 2 else 0
 
 
 def _kernel(name: str, dtype: torch.dtype) -> Any:

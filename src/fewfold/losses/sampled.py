@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold.losses.picked import Items, Jagged, item_vectors, picked_scores
+from fewfold.losses.picked import Items, Jagged, picked_scores
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
@@ -156,13 +156,8 @@ def _draw(
             f"item {values[never][0].item()} is a positive but the proposal never draws it; "
             "give it a count, for example counts + 1"
         )
-    if shared:
-        few = torch.empty((len(queries), 0), dtype=torch.int64)
-        _, scores = picked_scores(queries, items, few, (values, offsets))
-        negatives = queries @ item_vectors(items, ids).T - log_q
-    else:
-        negatives, scores = picked_scores(queries, items, ids, (values, offsets))
-        negatives = negatives - log_q
+    negatives, scores = picked_scores(queries, items, ids, (values, offsets))
+    negatives = negatives - log_q
     if remove_hits:
         hit = _hits(ids, values, row, len(queries))
         # Not -inf: a row that loses all its draws would have no gradient to speak of, but a NaN.

@@ -23,7 +23,7 @@ class Shortcut:
     With X the users x items matrix, n_u and c_i its row and column sums over their means,
     Y = diag(n)^-p X diag(c)^-q and V, w the leading eigenvectors and -values of Y'Y,
 
-        score_ui = strength / sqrt(|u|)  sum_{j in u} G_ij,
+        score_ui = strength / sqrt(size of u)  sum_{j in u} G_ij,
         G = diag(c)^q  V diag(w / (w + l2)) V'  diag(c)^-q,
 
     the ridge regression of every item on all items (as EASE has it) in the space of V. The diagonal

@@ -1,5 +1,6 @@
 """An inverted index: items by cell, drawn by choosing a cell and then an item of it."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -70,7 +71,10 @@ class Cells:
 
     def scores(self, scores: Tensor) -> Tensor:
         """Scores of the cells (queries, cells) from those of the codewords (queries, codewords)."""
-        return sum(scores[:, column.long()] for column in self.code)  # type: ignore[return-value]
+        total = scores.index_select(1, self.code[0])
+        for column in self.code[1:]:
+            total = total + scores.index_select(1, column)
+        return total
 
 
 _SHARES = ("log_share", "by_place", "edge", "accept", "other")
@@ -122,9 +126,8 @@ class GivenCells(Given):
         self.shared = shared
         self._log_z: Tensor | None = None
         if shared:  # inside a cell all queries agree, so their mixture is one over cells
-            logits = cells.scores(scores).double() + cells.log_mass
-            log_cell = (logits - logits.logsumexp(1, keepdim=True)).logsumexp(0)
-            scores = (log_cell - np.log(max(len(scores), 1)) - cells.log_mass).float()[None]
+            logits = (cells.scores(scores) + cells.log_mass).log_softmax(1)
+            scores = (logits.logsumexp(0) - math.log(max(len(scores), 1)) - cells.log_mass)[None]
             cells = cells.one_code()
         self._cells, self._scores = cells, scores.contiguous()
 
@@ -141,6 +144,8 @@ class GivenCells(Given):
             row = torch.zeros((), dtype=torch.int64)
         elif row is None:
             row = torch.arange(len(scores)).unsqueeze(1)
+        if _native.ready(scores):
+            return _log_prob_native(at, scores, self._log_z, ids, row)
         cell = at.cell_of[ids].long()
         log_q = -self._log_z[row]
         for column in at.code:
@@ -166,6 +171,23 @@ def _draw_native(
     if bad >= 0:
         raise _not_finite(bad)
     return ids, log_q, log_z
+
+
+def _log_prob_native(at: Cells, scores: Tensor, log_z: Tensor, ids: Tensor, row: Tensor) -> Tensor:
+    ids, row = ids.contiguous(), row.expand(ids.shape).contiguous()
+    log_q = torch.empty(ids.shape)
+    fine = _native.kernels.log_prob(  # type: ignore[union-attr]
+        len(at.log_mass), len(at.code), at.code.data_ptr(), at.cell_of.data_ptr(),
+        len(at.cell_of), 0 if at.log_share is None else at.log_share.data_ptr(),
+        scores.data_ptr(), *scores.shape[::-1], log_z.data_ptr(), ids.data_ptr(), row.data_ptr(),
+        ids.numel(), log_q.data_ptr(),
+    )  # fmt: skip
+    if not fine:
+        raise IndexError(
+            f"ids must be between 0 and {len(at.cell_of) - 1}, and rows between 0 and "
+            f"{len(scores) - 1}, got ids from {ids.min().item()} to {ids.max().item()}"
+        )
+    return log_q
 
 
 def _draw_torch(

@@ -1,0 +1,119 @@
+"""The experiment on FastVAE runs from end to end, on data small enough to need no dataset."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fewfold as ff
+from experiments.fastvae import run, table
+from experiments.record import Record
+
+matplotlib = pytest.importorskip("matplotlib")
+from experiments.fastvae import figures
+
+GROUPS, SIZE = 4, 25  # as many items as two lists of fifty
+
+
+def split(seed: int = 0) -> ff.Split:
+    """Users who like items of one group each."""
+    generator = torch.Generator().manual_seed(seed)
+    who = torch.arange(80).repeat_interleave(10)
+    what = (who % GROUPS) * SIZE + torch.randint(SIZE, who.shape, generator=generator)
+    log = ff.Interactions.from_pairs(who, what, shape=(80, GROUPS * SIZE))
+    return ff.random_split(log, seed=seed)
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Keep what is measured out of the folder of the experiment."""
+    kept = Record(tmp_path / "figures.json")
+    monkeypatch.setattr(figures, "RECORD", kept)
+    monkeypatch.setattr(figures, "WEIGHTS", tmp_path / "build" / "weights.npz")
+    monkeypatch.setattr(figures.datasets, "ml10m", split)
+    return kept
+
+
+def test_results_grow_and_are_not_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setitem(run.DATA, "tiny", run.Data(split, 1, 10, 4, 1.0, None, ease=True))
+    names = ["most popular", "full softmax", "multi-index, popularity", "uniform"]
+    run.run("tiny", names, seeds=1)
+    first = run.RESULTS.read_text()
+    run.run("tiny", names, seeds=1)
+    assert run.RESULTS.read_text() == first
+    rows = Record(run.RESULTS).rows(data="tiny", seed=0)
+    assert len(rows) == 1 + 2 * 3  # an autoencoder gives two: alone, and with its shortcut
+    assert all(0 <= row[name] <= 1 for row in rows for name in ("NDCG@50", "Recall@50"))
+
+
+def test_a_record_makes_a_row_once(tmp_path: Path) -> None:
+    made = []
+    kept = Record(tmp_path / "rows.json")
+    for _ in range(2):
+        row = kept.once(lambda: made.append(1) or {"value": [1, 2]}, name="a", seed=0)
+    assert (row["value"], len(made)) == ([1, 2], 1)
+    assert kept.rows(name="a") == kept.rows() == [row]
+    assert kept.rows(name="b") == []
+
+
+@pytest.mark.parametrize("sampler", (figures.FULL, *figures.INDEXED, *figures.STATIC))
+def test_divergence(sampler: str) -> None:
+    data = split()
+    model = ff.FastVAE(data.train.items, hidden=8, latent=3)
+    row = figures.divergence(model, data, sampler, codewords=8)
+    assert row["kl"] == 0 if sampler == figures.FULL else row["kl"] > 0
+    assert row["rank"][-1] == data.train.items
+    assert row["cumulative"][-1] == pytest.approx(1, abs=1e-4)
+    assert row["cumulative"] == sorted(row["cumulative"])
+
+
+def test_figures(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SAMPLES", (4, 8)), ("CODEWORDS", (1, 4)), ("ITEMS", (100, 1000))):
+        monkeypatch.setattr(figures, name, value)
+    for name, value in (("FEW", 4), ("MANY", 8), ("USERS", 40)):
+        monkeypatch.setattr(figures, name, value)
+    monkeypatch.setattr(figures.steps, "USERS", 8)
+    for function, changed in (("trained", {"epochs": 1}), ("curve", {"epochs": 2})):
+        monkeypatch.setattr(figures, function, _with(getattr(figures, function), **changed))
+    monkeypatch.setattr(figures, "step_time", _with(figures.step_time, seconds=0.0))
+    monkeypatch.setattr(figures, "divergence", _with(figures.divergence, codewords=8))
+    monkeypatch.setattr(figures, "HERE", record.path.parent)
+    monkeypatch.setitem(matplotlib.rcParams, "savefig.dpi", 50)
+    figures.draw_all([*figures.FIGURES], seeds=1)
+    pictures = [record.path.parent / f"figure{number}.png" for number in figures.FIGURES]
+    assert all(picture.stat().st_size > 10_000 for picture in pictures)
+    assert len(record.rows(figure="time")) == 6
+
+
+def _with(function, **changed):
+    return lambda *args: function(*args, **changed)
+
+
+def test_table_leaves_out_what_is_missing() -> None:
+    rows = [
+        {"data": "ml10m", "seed": seed, "model": "ours", "NDCG@50": ndcg, "Recall@50": 0.5,
+         "train seconds": 12.3}
+        for seed, ndcg in enumerate((0.30, 0.32))
+    ]  # fmt: skip
+    lines = table.table(rows).splitlines()
+    assert lines[0] == "| NDCG@50 / Recall@50 | ML10M | Gowalla | ML10M, seconds |"
+    assert lines[-1] == "| ours | 0.3100 / 0.5000 (2 seeds) |  | 12 |"
+    assert len(lines) == 2 + len(table.PUBLISHED) + 1
+
+
+def test_table_goes_between_its_markers() -> None:
+    text = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
+    once = table.insert(text, "new")
+    assert once == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter\n"
+    assert table.insert(once, "new") == once
+    with pytest.raises(ValueError, match="must hold"):
+        table.insert("no markers", "new")
+
+
+def test_readme_has_the_markers_and_the_figures() -> None:
+    text = table.README.read_text()
+    assert table.insert(text, table.table([])) != ""
+    assert all(f"figure{number}.png" in text for number in figures.FIGURES)
