@@ -89,12 +89,16 @@ def _draws(within: str) -> Peak:
 def _sampled_and_full(items: int, shared: bool) -> Pair:
     ours = sampled_step(items, shared)
     # Training is one step after the other: not each after seconds of something else.
-    return Pair(ours, full_step(items), before_ours=ours)
+    return Pair(ours, full_step(items), before_ours=_often(ours))
 
 
 def _two_sizes(shared: bool) -> Pair:
     large, small = sampled_step(3_000_000, shared), sampled_step(10_000, shared)
-    return Pair(large, small, before_ours=large, before_peer=small)
+    return Pair(large, small, before_ours=_often(large), before_peer=_often(small))
+
+
+def _often(step: Step) -> Step:
+    return lambda: [step() for _ in range(8)]
 
 
 def sampled_step(items: int, shared: bool) -> Step:

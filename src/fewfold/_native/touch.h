@@ -106,7 +106,7 @@ template <class T, bool Yogi> struct TwoMoments {
 
 template <class T> inline void ask_for(const T *p, int64_t n) {
   const char *at = reinterpret_cast<const char *>(p), *end = reinterpret_cast<const char *>(p + n);
-  for (; at < end; at += 64) __builtin_prefetch(at, 1);
+  for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);  // into the second cache: the first has too few places to wait in
 }
 
 template <class T, class R> class Toucher {
@@ -116,7 +116,7 @@ template <class T, class R> class Toucher {
   Toucher(const Touched<T> &t, const Update &s)
       : t_(t), rule_(s), sign_(V::of(static_cast<T>(s.maximize ? -1 : 1))), decay_(V::of(static_cast<T>(s.decay))),
         shrink_(V::of(static_cast<T>(s.shrink))), ahead_(AHEAD_BYTES / (t.width * int64_t(sizeof(T)) + 1)) {
-    ahead_ = ahead_ < 2 ? 2 : ahead_ > 24 ? 24 : ahead_;
+    ahead_ = ahead_ < 2 ? 2 : ahead_ > 48 ? 48 : ahead_;
   }
 
   // Entries [first, last) of the order; both are the starts of a group.
@@ -132,7 +132,7 @@ template <class T, class R> class Toucher {
   }
 
  private:
-  static constexpr int64_t AHEAD_BYTES = 2048, CHUNK = 512;
+  static constexpr int64_t AHEAD_BYTES = 4096, CHUNK = 512;
 
   int64_t row(int64_t i) const { return t_.order ? static_cast<int64_t>(t_.order[i] >> t_.bits) : i; }
   const T *grad(int64_t i) const {
