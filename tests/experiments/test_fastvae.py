@@ -10,7 +10,7 @@ from experiments.fastvae import run, table
 from experiments.record import Record
 
 matplotlib = pytest.importorskip("matplotlib")
-from experiments.fastvae import figures
+from experiments.fastvae import figures  # noqa: E402
 
 GROUPS, SIZE = 4, 25  # as many items as two lists of fifty
 
@@ -59,7 +59,7 @@ def test_a_record_makes_a_row_once(tmp_path: Path) -> None:
     assert kept.rows(name="b") == []
 
 
-@pytest.mark.parametrize("sampler", (figures.FULL, *figures.INDEXED, *figures.STATIC))
+@pytest.mark.parametrize("sampler", [figures.FULL, *figures.INDEXED, *figures.STATIC])
 def test_divergence(sampler: str) -> None:
     data = split()
     model = ff.FastVAE(data.train.items, hidden=8, latent=3)

@@ -1,0 +1,1 @@
+"""A word-level language model whose softmax is sampled."""
