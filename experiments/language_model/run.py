@@ -1,7 +1,7 @@
 """A language model with one table for input and output, by the full softmax and by sampled ones.
 
 ``python -m experiments.language_model.run`` adds what is missing to results.json: it may be stopped
-and started again. ``--race 15`` writes timings.json instead: steps of all methods in turn.
+and started again. ``--race 12`` writes timings.json instead: steps of all methods in turn.
 """
 
 import argparse

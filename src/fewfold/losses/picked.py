@@ -102,7 +102,8 @@ class _Picked(torch.autograd.Function):
         rows, d = queries.shape
         wants_query, wants_weight = ctx.needs_input_grad[:2]
         pull = torch.zeros_like(queries) if wants_query else None
-        values = queries.new_empty(ids.numel() + len(more), d) if wants_weight else None
+        entries = ids.numel() + len(more)
+        values = _native.table(entries, d, dtype=queries.dtype) if wants_weight else None
         by, more_by = by.contiguous(), more_by.contiguous()
         first = values
         if few is not None:
