@@ -117,6 +117,12 @@ def test_every_way_to_give_positives_and_items():
     assert loss(items, ids, reduction="none").shape == (4,)
     assert loss(items, ids.view(4, 1), reduction="none").shape == (4, 1)
     torch.testing.assert_close(loss(items, ids, reduction="sum"), 4 * expected)
+    folded = ff.sampled_softmax_loss(
+        queries.view(2, 2, DIM), items, ids.view(2, 2), proposal, samples=9, reduction="none",
+        generator=torch.Generator().manual_seed(5),
+    )  # fmt: skip
+    torch.testing.assert_close(folded.mean(), expected)
+    assert folded.shape == (2, 2)
     empty = (torch.empty(0, dtype=torch.int64), torch.zeros(5, dtype=torch.int64))
     assert loss(items, empty) == 0
 

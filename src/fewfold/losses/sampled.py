@@ -40,7 +40,7 @@ def sampled_softmax_loss(
     a sparse one if the table is a leaf: see `fewfold.optim`.
 
     Args:
-        queries: (B, d).
+        queries: (B, d), or any leading shape in the place of B.
         items: the table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
         positives: (B,), (B, m), or any number per row as a pair: values (n,), offsets (B + 1,).
         proposal: fitted to the items.
@@ -138,12 +138,13 @@ def _draw(
     remove_hits: bool,
     generator: torch.Generator | None,
 ) -> _Drawn:
-    if not isinstance(queries, Tensor) or queries.dim() != 2 or not queries.is_floating_point():
+    if not isinstance(queries, Tensor) or queries.dim() < 2 or not queries.is_floating_point():
         came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
         raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
     if not isinstance(samples, int) or samples < 1:
         raise ValueError(f"samples must be a positive int, got {samples!r}")
-    values, offsets, shape = _jagged(positives, len(queries), _size(items))
+    values, offsets, shape = _jagged(positives, queries.shape[:-1], _size(items))
+    queries = queries.flatten(0, -2)
     row = torch.repeat_interleave(
         torch.arange(len(queries)), offsets.diff(), output_size=len(values)
     )
@@ -172,17 +173,19 @@ def _size(items: Items) -> int | None:
 
 
 def _jagged(
-    positives: Tensor | Jagged, rows: int, size: int | None
+    positives: Tensor | Jagged, lead: torch.Size, size: int | None
 ) -> tuple[Tensor, Tensor, torch.Size]:
     """Positives as values and offsets, with the shape they came in."""
+    rows = lead.numel()
     if isinstance(positives, Tensor):
-        if positives.dim() not in (1, 2) or len(positives) != rows:
-            raise ValueError(
-                f"positives must be ({rows},), ({rows}, m) or a pair (values, offsets), "
-                f"got shape {tuple(positives.shape)}"
-            )
         shape, values = positives.shape, positives.reshape(-1)
-        each = positives.shape[1] if positives.dim() == 2 else 1
+        if shape[: len(lead)] != lead or len(shape) > len(lead) + 1:
+            stem = ", ".join(map(str, lead))
+            raise ValueError(
+                f"positives must be ({stem},), ({stem}, m) or a pair (values, offsets), "
+                f"got shape {tuple(shape)}"
+            )
+        each = shape[-1] if len(shape) > len(lead) else 1
         offsets = torch.arange(rows + 1) * each
     else:
         values, offsets = positives
