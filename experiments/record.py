@@ -36,11 +36,12 @@ class Record:
         seconds = round(time.perf_counter() - start, 1)
         row = {**key, **made, "seconds": seconds, **origin()}
         print(", ".join(f"{name} {value}" for name, value in key.items()), f"{seconds} s")
-        self._write([*self.rows(), row])
+        self.add([row])
         return row
 
-    def _write(self, rows: list[Row]) -> None:
-        lines = ",\n".join(json.dumps(row) for row in rows)
+    def add(self, rows: list[Row]) -> None:
+        """Keep these rows beside those there are."""
+        lines = ",\n".join(json.dumps(row) for row in [*self.rows(), *rows])
         partial = self.path.with_suffix(".tmp")  # a file that is half written is never read
         partial.write_text(f"[\n{lines}\n]\n")
         os.replace(partial, self.path)

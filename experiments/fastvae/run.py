@@ -5,9 +5,6 @@ and started again.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +14,10 @@ from typing import Any
 import torch
 
 import fewfold as ff
-from benchmarks.harness import machine
 from experiments import datasets
+from experiments.record import Record, origin
 
-RESULTS = Path(__file__).parent / "results.json"
+RECORD = Record(Path(__file__).parent / "results.json")
 METRICS = (ff.NDCG(50), ff.Recall(50))
 
 
@@ -124,34 +121,13 @@ def run(dataset: str, names: list[str], seeds: int) -> None:
         split = data.split(seed)
         for name in names:
             vae = name in objectives(data)
-            if _done(dataset, f"FastVAE, {name}" if vae else name, seed):
+            model = f"FastVAE, {name}" if vae else name
+            if RECORD.rows(data=dataset, model=model, seed=seed):
                 continue
             rows = fastvae(name, data, split, seed) if vae else baseline(name, data, split)
             for row in rows:
                 print(dataset, seed, row, flush=True)
-            _add([{"data": dataset, "seed": seed, **row, **_origin()} for row in rows])
-
-
-def _load() -> list[dict[str, Any]]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
-def _done(dataset: str, model: str, seed: int) -> bool:
-    key = (dataset, model, seed)
-    return any((row["data"], row["model"], row["seed"]) == key for row in _load())
-
-
-def _add(rows: list[dict[str, Any]]) -> None:
-    lines = ",\n".join(json.dumps(row) for row in [*_load(), *rows])
-    partial = RESULTS.with_suffix(".tmp")
-    partial.write_text(f"[\n{lines}\n]\n")
-    os.replace(partial, RESULTS)
-
-
-def _origin() -> dict[str, Any]:
-    git = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    return {"commit": commit, "threads": torch.get_num_threads(), "machine": machine()["processor"]}
+            RECORD.add([{"data": dataset, "seed": seed, **row, **origin()} for row in rows])
 
 
 def main() -> None:

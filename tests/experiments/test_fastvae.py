@@ -37,14 +37,14 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 def test_results_grow_and_are_not_measured_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(run, "RECORD", Record(tmp_path / "results.json"))
     monkeypatch.setitem(run.DATA, "tiny", run.Data(split, 1, 10, 4, 1.0, None, ease=True))
     names = ["most popular", "full softmax", "multi-index, popularity", "uniform"]
     run.run("tiny", names, seeds=1)
-    first = run.RESULTS.read_text()
+    first = run.RECORD.path.read_text()
     run.run("tiny", names, seeds=1)
-    assert run.RESULTS.read_text() == first
-    rows = Record(run.RESULTS).rows(data="tiny", seed=0)
+    assert run.RECORD.path.read_text() == first
+    rows = run.RECORD.rows(data="tiny", seed=0)
     assert len(rows) == 1 + 2 * 3  # an autoencoder gives two: alone, and with its shortcut
     assert all(0 <= row[name] <= 1 for row in rows for name in ("NDCG@50", "Recall@50"))
 

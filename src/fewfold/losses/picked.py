@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fewfold import _native
+from fewfold.maps.fast import kernel
 
 __all__ = ["Items", "Jagged", "item_vectors", "picked_scores"]
 
@@ -81,7 +82,7 @@ class _Picked(torch.autograd.Function):
         few = weight.index_select(0, ids) if ids.dim() == 1 else None
         scores = queries.new_empty(ids.shape) if few is None else queries @ few.T
         more_scores = queries.new_empty(more.shape)
-        fine = _kernel("picked_dots", queries.dtype)(
+        fine = kernel("picked_dots", queries.dtype)(
             queries.data_ptr(), weight.data_ptr(), len(weight), d, rows, ids.data_ptr(),
             _each(ids), more.data_ptr(), offsets.data_ptr(), scores.data_ptr(),
             more_scores.data_ptr(), _native.threads(),
@@ -112,7 +113,7 @@ class _Picked(torch.autograd.Function):
             if values is not None:
                 torch.mm(by.T, queries, out=values[: len(ids)])
                 first = values[len(ids) :]
-        _kernel("picked_pulls", queries.dtype)(
+        kernel("picked_pulls", queries.dtype)(
             queries.data_ptr(), weight.data_ptr(), d, rows, ids.data_ptr(), _each(ids),
             more.data_ptr(), offsets.data_ptr(), by.data_ptr(), more_by.data_ptr(),
             0 if pull is None else pull.data_ptr(), 0 if first is None else first.data_ptr(),
@@ -128,7 +129,3 @@ class _Picked(torch.autograd.Function):
 def _each(ids: Tensor) -> int:
     """How many ids each query has of its own."""
     return ids.shape[1] if ids.dim() == 2 else 0
-
-
-def _kernel(name: str, dtype: torch.dtype) -> Any:
-    return getattr(_native.kernels, f"{name}_{'f32' if dtype == torch.float32 else 'f64'}")
