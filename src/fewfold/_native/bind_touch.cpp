@@ -19,11 +19,11 @@ namespace {
 // The position of an index that names no row, with nothing changed, or -1. A null index: every row is touched.
 template <class T>
 int64_t touch(Rule rule, uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
-              uintptr_t state, uintptr_t age, const Update &numbers, int threads) {
+              uintptr_t state, uintptr_t age, uintptr_t square, const Update &numbers, int threads) {
   Update update = numbers;
   update.rule = rule;
   Touched<T> t{reinterpret_cast<T *>(weight), reinterpret_cast<T *>(state), reinterpret_cast<int32_t *>(age),
-               reinterpret_cast<const T *>(grad), nullptr, 0, width};
+               reinterpret_cast<T *>(square), reinterpret_cast<const T *>(grad), nullptr, 0, width};
   if (!index) {
     share(n, width, threads, [&](int64_t a, int64_t b) { table<T>().touch(t, update, a, b); });
     return -1;
@@ -45,13 +45,14 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
                                                  {"momentum", Rule::momentum},
                                                  {"adagrad", Rule::adagrad},
                                                  {"adam", Rule::adam},
+                                                 {"adam_by_row", Rule::adam_by_row},
                                                  {"yogi", Rule::yogi}};
   for (const auto &[name, rule] : rules) {
     const Rule own = rule;
     m.def(("touch_" + std::string(name) + "_" + suffix).c_str(),
           [own](uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
-                uintptr_t state, uintptr_t age, const Update &update, int threads) {
-            return touch<T>(own, index, grad, n, rows, width, weight, state, age, update, threads);
+                uintptr_t state, uintptr_t age, uintptr_t square, const Update &update, int threads) {
+            return touch<T>(own, index, grad, n, rows, width, weight, state, age, square, update, threads);
           },
           nb::call_guard<nb::gil_scoped_release>());
   }

@@ -3,25 +3,12 @@
 #include <cmath>
 #include <vector>
 
+#include "random.h"
 #include "simd.h"
 #include "table.h"
 
 namespace fewfold {
 namespace FEWFOLD_ISA {
-
-// A stream of its own for every row, so that the draws do not depend on how rows are shared out over threads
-// (SplitMix64: Steele, Lea and Flood, 2014).
-struct Random {
-  uint64_t state;
-  static uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  Random(uint64_t seed, int64_t row) : state(mix(mix(seed) + static_cast<uint64_t>(row))) {}
-  uint64_t next() { return mix(state += 0x9e3779b97f4a7c15u); }
-  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-};
 
 // The cells of one query, a vector of them at a time: where a number in [0, 1) falls.
 struct Wheel {
@@ -76,6 +63,38 @@ struct Wheel {
     return c < n ? c : n - 1;
   }
 };
+
+// log q of all cells for rows [first, last) of queries, (rows, cells). Returns the first row whose scores were no
+// numbers, or -1.
+inline int64_t cell_log_probs(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, float *out) {
+  using V = Vec<float>;
+  Wheel wheel(at);
+  for (int64_t r = first; r < last; ++r) {
+    if (!wheel.turn(scores + r * width)) return r;
+    const V log_total = V::of(static_cast<float>(wheel.log_total));
+    for (int64_t c = 0; c < at.cells; c += V::N) {
+      const int size = static_cast<int>(at.cells - c < V::N ? at.cells - c : V::N);
+      const V v = V::load(&wheel.score[c]) + V::load(at.log_mass + c, size, 0.f);
+      (v - log_total).store(out + r * at.cells + c, size);
+    }
+  }
+  return -1;
+}
+
+// The log of the mean of exp(x), x (rows, cells), for cells [first, last).
+inline void mix_cells(const float *x, int64_t rows, int64_t cells, int64_t first, int64_t last, float *out) {
+  using V = Vec<float>;
+  for (int64_t c = first; c < last; c += V::N) {
+    const int size = static_cast<int>(last - c < V::N ? last - c : V::N);
+    V top = V::of(-INF<float>), sum = V::of(0);
+    for (int64_t r = 0; r < rows; ++r) top = V::max(V::load(x + r * cells + c, size, 0.f), top);
+    for (int64_t r = 0; r < rows; ++r) sum = sum + exp_down(V::load(x + r * cells + c, size, 0.f) - top);
+    float t[V::N], total[V::N];
+    top.store(t);
+    sum.store(total);
+    for (int i = 0; i < size; ++i) out[c + i] = t[i] + std::log(total[i] / static_cast<float>(rows));
+  }
+}
 
 // Rows [first, last) of n draws each. Returns the first row whose scores were no numbers, or -1.
 inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n,

@@ -3,5 +3,7 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables avx2_tables = {"avx2", avx2::table<float>(), avx2::table<double>(), avx2::draw, avx2::nearest};
+const Tables avx2_tables = {"avx2",           avx2::table<float>(),   avx2::table<double>(),
+                            avx2::draw,      avx2::cell_log_probs, avx2::mix_cells,
+                            avx2::within,    avx2::nearest};
 }

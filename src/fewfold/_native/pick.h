@@ -1,4 +1,4 @@
-// Inner products of a few rows of a table, chosen by id, with the query that chose them; and their gradients.
+// A few rows of a table, chosen by id: their inner products with the query that chose them, their sum; and gradients.
 #pragma once
 #include <cstring>
 
@@ -35,39 +35,87 @@ template <class T> inline void add_scaled(T *y, const T *x, T by, int64_t d) {
   }
 }
 
-template <class T> inline void fetch(const T *row, int64_t d) {
-  for (int64_t j = 0; j < d; j += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(row + j);
+// y = by * x
+template <class T> inline void scaled(T *y, const T *x, T by, int64_t d) {
+  using V = Vec<T>;
+  const V b = V::of(by);
+  int64_t j = 0;
+  for (; j + V::N <= d; j += V::N) (V::load(x + j) * b).store(y + j);
+  if (j < d) (V::load(x + j, static_cast<int>(d - j), T(0)) * b).store(y + j, static_cast<int>(d - j));
 }
 
-// scores[i] = query . table[ids[i]] for the n ids of one query; false if one of them is not below `size`.
+// Whether all ids are rows of a table of this size.
+inline bool within(const int64_t *ids, int64_t n, int64_t size) {
+  bool fine = true;
+  for (int64_t i = 0; i < n; ++i) fine &= static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(size);
+  return fine;
+}
+
+// scores[i] = query . table[ids[i]] for the n ids of one query; `later` more ids follow, of other queries.
 template <class T>
-bool picked_dots(const T *query, const T *table, int64_t size, int64_t d, const int64_t *ids, int64_t n, T *scores) {
-  for (int64_t i = 0; i < n; ++i)
-    if (static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(size)) return false;
+void picked_dots(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T *scores) {
   for (int64_t i = 0; i < n; ++i) {
-    if (i + AHEAD < n) fetch(table + ids[i + AHEAD] * d, d);
+    if (i + AHEAD < n + later) ask_for<2>(table + ids[i + AHEAD] * d, d);
     scores[i] = dot(query, table + ids[i] * d, d);
   }
-  return true;
 }
 
-// pull += sum_i by[i] table[ids[i]]; values[i] = by[i] query. Either may be left out. The ids have been through the above.
+// pull += sum_i scale by[i] table[ids[i]]; values[i] = scale by[i] query. Either may be left out.
 template <class T>
-void picked_pulls(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, const T *by, T *pull,
-                  T *values) {
-  using V = Vec<T>;
+void picked_pulls(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, const T *by,
+                  T scale, T *pull, T *values) {
   for (int64_t i = 0; i < n; ++i) {
     if (pull) {
-      if (i + AHEAD < n) fetch(table + ids[i + AHEAD] * d, d);
-      add_scaled(pull, table + ids[i] * d, by[i], d);
+      if (i + AHEAD < n + later) ask_for<2>(table + ids[i + AHEAD] * d, d);
+      add_scaled(pull, table + ids[i] * d, scale * by[i], d);
     }
-    if (!values) continue;
-    const V b = V::of(by[i]);
-    T *out = values + i * d;
-    int64_t j = 0;
-    for (; j + V::N <= d; j += V::N) (V::load(query + j) * b).store(out + j);
-    if (j < d) (V::load(query + j, static_cast<int>(d - j), T(0)) * b).store(out + j, static_cast<int>(d - j));
+    if (values) scaled(values + i * d, query, scale * by[i], d);
   }
+}
+
+// The softmax of x - shift in the place of x; returns the logarithm of its normaliser. NaN if one of them is no number.
+template <class T> T soften(T *x, const T *shift, int64_t n) {
+  using V = Vec<T>;
+  V top = V::of(-INF<T>), poison = V::of(0);
+  for (int64_t j = 0; j < n; j += V::N) {
+    const int size = static_cast<int>(n - j < V::N ? n - j : V::N);
+    const V v = V::load(x + j, size, T(0)) - V::load(shift + j, size, T(0));
+    v.store(x + j, size);
+    top = V::max(V::load(x + j, size, -INF<T>), top);
+    poison = poison + (v - v);
+  }
+  const T high = top.top(), bad = poison.sum();
+  if (!(bad == 0)) {
+    for (int64_t j = 0; j < n; ++j) x[j] = bad;
+    return bad;
+  }
+  V sum = V::of(0);
+  for (int64_t j = 0; j < n; j += V::N) {
+    const int size = static_cast<int>(n - j < V::N ? n - j : V::N);
+    const V e = exp_down(V::load(x + j, size, -INF<T>) - V::of(high));
+    e.store(x + j, size);
+    sum = sum + V::load(x + j, size, T(0));
+  }
+  const T total = sum.sum();
+  scaled(x, x, 1 / total, n);
+  return high + std::log(total);
+}
+
+// out = by sum_i table[ids[i]]
+template <class T>
+void bag(const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T by, T *out) {
+  constexpr int64_t FEW = 4;  // these rows are long
+  std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + FEW < n + later) ask_for<2>(table + ids[i + FEW] * d, d);
+    add_scaled(out, table + ids[i] * d, T(1), d);
+  }
+  scaled(out, out, by, d);
+}
+
+// Its gradient: by g for each of n rows.
+template <class T> void unbag(const T *g, int64_t d, int64_t n, T by, T *values) {
+  for (int64_t i = 0; i < n; ++i) scaled(values + i * d, g, by, d);
 }
 
 }  // namespace FEWFOLD_ISA

@@ -379,6 +379,18 @@ inline void widen(Vec<float> v, Vec<double> &a, Vec<double> &b) {
 }
 #endif
 
+// Ask for n numbers that will be needed soon; Cache as in __builtin_prefetch. Always inline, as must be whoever asks:
+// to the compiler a function that only asks does nothing, and it leaves out the call.
+#if defined(__GNUC__)
+#define FEWFOLD_INLINE inline __attribute__((always_inline))
+#else
+#define FEWFOLD_INLINE inline
+#endif
+template <int Cache, class T> FEWFOLD_INLINE void ask_for(const T *p, int64_t n) {
+  constexpr int64_t LINE = 64 / sizeof(T);
+  for (int64_t j = 0; j < n; j += LINE) __builtin_prefetch(p + j, 0, Cache);
+}
+
 // The square root of a positive number: to the last digit or two, where that is several times faster.
 template <class T> inline Vec<T> root(Vec<T> x) { return Vec<T>::sqrt(x); }
 #if defined(FEWFOLD_AVX512)

@@ -49,9 +49,12 @@ template <class T> struct Table {
   int64_t (*streams_take)(void *streams, int64_t row, double alpha, int64_t *column, T *score);
   bool (*budget)(const T *x, T *p, int64_t rows, int64_t n, const double *k, bool per_row);
   void (*budget_backward)(const T *p, const T *g, T *out, int64_t rows, int64_t n);
-  bool (*picked_dots)(const T *query, const T *table, int64_t size, int64_t d, const int64_t *ids, int64_t n, T *scores);
-  void (*picked_pulls)(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, const T *by, T *pull,
-                       T *values);
+  void (*picked_dots)(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T *scores);
+  void (*picked_pulls)(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later,
+                       const T *by, T scale, T *pull, T *values);
+  T (*soften)(T *x, const T *shift, int64_t n);
+  void (*bag)(const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T by, T *out);
+  void (*unbag)(const T *g, int64_t d, int64_t n, T by, T *values);
   void (*touch)(const Touched<T> &t, const Update &s, int64_t first, int64_t last);
 };
 
@@ -62,6 +65,9 @@ struct Tables {
   int64_t (*draw)(  // the first row whose scores were no numbers, or -1
       const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n, uint64_t seed,
       int64_t *ids, float *log_q, double *log_z);
+  int64_t (*cell_log_probs)(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, float *out);
+  void (*mix_cells)(const float *x, int64_t rows, int64_t cells, int64_t first, int64_t last, float *out);
+  bool (*within)(const int64_t *ids, int64_t n, int64_t size);
   void (*nearest)(const float *points, int64_t stride, int64_t n, int64_t d, const float *centres, const float *half,
                   int64_t k, int64_t *code);
 };

@@ -1,13 +1,14 @@
 """Losses over very many items from a few that are drawn."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold.losses.picked import Items, Jagged, picked_scores
+from fewfold.losses.picked import Items, Jagged, log_sum_picked, picked_scores
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
@@ -66,9 +67,12 @@ def sampled_softmax_loss(
     Reference: Bengio and Senecal, "Adaptive importance sampling to accelerate training of a neural
     probabilistic language model", 2008.
     """
-    drawn = _draw(queries, items, positives, proposal, samples, shared, remove_hits, generator)
-    rest = drawn.negatives.logsumexp(1)  # all positives of a row share its draws
-    losses = F.softplus(rest[drawn.row] - drawn.positives) - math.log(samples) - drawn.log_q
+    drawn = _draw(
+        queries, positives, _size(items), proposal, samples, shared, remove_hits, generator
+    )
+    rest, scores = log_sum_picked(drawn.queries, items, drawn.ids, drawn.log_q, drawn.positives)
+    rest = rest.index_select(0, drawn.row)  # all positives of a row share its draws
+    losses = F.softplus(rest - scores + drawn.positive_q) - (math.log(samples) + drawn.positive_q)
     return drawn.reduced(losses, reduction)
 
 
@@ -102,27 +106,30 @@ def noise_contrastive_loss(
     Reference: Gutmann and Hyvarinen, "Noise-contrastive estimation of unnormalized statistical
     models", 2012.
     """
-    drawn = _draw(queries, items, positives, proposal, samples, shared, remove_hits, generator)
+    drawn = _draw(
+        queries, positives, _size(items), proposal, samples, shared, remove_hits, generator
+    )
+    negatives, scores = picked_scores(drawn.queries, items, drawn.ids, drawn.positives)
     shift = math.log(samples)
-    noise = F.softplus(drawn.negatives - shift).sum(1)
-    return drawn.reduced(F.softplus(shift - drawn.positives) + noise[drawn.row], reduction)
+    noise = F.softplus(negatives - drawn.log_q - shift).sum(1).index_select(0, drawn.row)
+    return drawn.reduced(F.softplus(shift + drawn.positive_q - scores) + noise, reduction)
 
 
+@dataclass(frozen=True)
 class _Drawn:
-    """Scores less log q, of the positives (n,) and of the draws (B, T).
+    """What the losses are computed from: a batch and its draws."""
 
-    With whose each positive is, and its log q.
-    """
-
-    def __init__(
-        self, positives: Tensor, negatives: Tensor, row: Tensor, log_q: Tensor, shape: torch.Size
-    ) -> None:
-        self.positives, self.negatives, self.row, self.log_q = positives, negatives, row, log_q
-        self._shape = shape
+    queries: Tensor  # (B, d)
+    positives: Jagged  # (n,), (B + 1,)
+    row: Tensor  # (n,): whose each positive is
+    positive_q: Tensor  # (n,) log q
+    ids: Tensor  # (B, samples), or (samples,) for all
+    log_q: Tensor  # of the same shape
+    shape: torch.Size  # in which the positives came
 
     def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
         if reduction == "none":
-            return losses.view(self._shape)
+            return losses.view(self.shape)
         if reduction == "sum" or len(losses) == 0:
             return losses.sum()
         return losses.mean()
@@ -130,8 +137,8 @@ class _Drawn:
 
 def _draw(
     queries: Tensor,
-    items: Items,
     positives: Tensor | Jagged,
+    size: int | None,
     proposal: Proposal,
     samples: int,
     shared: bool,
@@ -143,11 +150,9 @@ def _draw(
         raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
     if not isinstance(samples, int) or samples < 1:
         raise ValueError(f"samples must be a positive int, got {samples!r}")
-    values, offsets, shape = _jagged(positives, queries.shape[:-1], _size(items))
+    values, offsets, shape = _jagged(positives, queries.shape[:-1], size)
     queries = queries.flatten(0, -2)
-    row = torch.repeat_interleave(
-        torch.arange(len(queries)), offsets.diff(), output_size=len(values)
-    )
+    row = torch.repeat_interleave(offsets.diff(), output_size=len(values))
     given = proposal.given(queries.detach(), shared=shared)
     ids, log_q = given.sample(samples, generator=generator)
     positive_q = given.log_prob(values, row)
@@ -157,13 +162,11 @@ def _draw(
             f"item {values[never][0].item()} is a positive but the proposal never draws it; "
             "give it a count, for example counts + 1"
         )
-    negatives, scores = picked_scores(queries, items, ids, (values, offsets))
-    negatives = negatives - log_q
     if remove_hits:
         hit = _hits(ids, values, row, len(queries))
-        # Not -inf: a row that loses all its draws would have no gradient to speak of, but a NaN.
-        negatives = negatives.masked_fill(hit, torch.finfo(negatives.dtype).min / 2)
-    return _Drawn(scores - positive_q, negatives, row, positive_q, shape)
+        # Not inf: a row that loses all its draws would have no gradient to speak of, but a NaN.
+        log_q = log_q.expand(hit.shape).masked_fill(hit, torch.finfo(log_q.dtype).max / 2)
+    return _Drawn(queries, (values, offsets), row, positive_q, ids, log_q, shape)
 
 
 def _size(items: Items) -> int | None:
@@ -189,21 +192,24 @@ def _jagged(
         offsets = torch.arange(rows + 1) * each
     else:
         values, offsets = positives
-        if offsets.shape != (rows + 1,) or offsets[0] != 0 or offsets[-1] != len(values):
+        edges = offsets.numpy()  # small: torch would take its time
+        if edges.shape != (rows + 1,) or edges[0] != 0 or edges[-1] != len(values):
             raise ValueError(
                 f"offsets must be ({rows + 1},), from 0 to the number of values {len(values)}, "
                 f"got {tuple(offsets.shape)}"
             )
-        if (offsets.diff() < 0).any():
+        if (edges[1:] < edges[:-1]).any():
             raise ValueError("offsets must not fall")
         shape = values.shape
     if values.dtype != torch.int64 or offsets.dtype != torch.int64:
         raise TypeError(f"positives must be int64 ids, got {values.dtype}, offsets {offsets.dtype}")
-    if size is not None and len(values) and not 0 <= int(values.min()) <= int(values.max()) < size:
-        bad = int(((values < 0) | (values >= size)).nonzero()[0])
-        raise ValueError(
-            f"positives must be ids between 0 and {size - 1}, got {values[bad].item()} at {bad}"
-        )
+    if size is not None and len(values):
+        low, high = torch.aminmax(values)
+        if low < 0 or high >= size:
+            bad = int(((values < 0) | (values >= size)).nonzero()[0])
+            raise ValueError(
+                f"positives must be ids between 0 and {size - 1}, got {values[bad].item()} at {bad}"
+            )
     return values.contiguous(), offsets.contiguous(), shape
 
 

@@ -1,21 +1,27 @@
 """FastVAE: a variational autoencoder of users' items, its cost that of the items it touches."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from fewfold import _native
 from fewfold._check import whole_number
 from fewfold.losses.members import entmax_loss
 from fewfold.losses.sampled import sampled_softmax_loss
+from fewfold.recommender.bag import bags, thinned
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.spectral import Shortcut
 from fewfold.recommender.topk import DotProduct, top_k
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["Entmax", "FastVAE", "FullSoftmax", "Objective", "SampledSoftmax"]
+
+
+_LOG_VAR = -8.0, 4.0  # of the latent, at least and at most
 
 
 class Objective(Protocol):
@@ -121,12 +127,12 @@ class FastVAE(nn.Module):
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.dropout, self.latent = dropout, latent
         generator = torch.Generator().manual_seed(seed)
-        table = torch.randn(items, hidden, generator=generator).mul_(hidden**-0.5)
+        table = _native.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
         self.inputs = nn.Parameter(table)
         self.shift = nn.Parameter(torch.zeros(hidden))
         self.posterior = nn.Linear(hidden, 2 * latent)
         # The last column is the bias, met by a one at the end of every query.
-        self.items = nn.Parameter(torch.zeros(items, latent + 1))
+        self.items = nn.Parameter(_native.table(items, latent + 1).zero_())
         with torch.no_grad():
             self.items[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
             self.posterior.weight.normal_(
@@ -143,13 +149,14 @@ class FastVAE(nn.Module):
 
     def encode(self, history: Jagged) -> tuple[Tensor, Tensor]:
         """Mean and log variance of the latent, (rows, latent) each."""
-        bag = F.embedding_bag(
-            history.values, self.inputs, history.offsets, mode="sum", include_last_offset=True,
-            sparse=self.sparse,
-        )  # fmt: skip
-        hidden = torch.tanh(bag / history.lengths.clamp(min=1).sqrt().unsqueeze(1) + self.shift)
-        mean, log_var = self.posterior(hidden).split(self.latent, 1)
-        return mean, log_var.clamp(-8, 4)
+        mean, log_var = self._posterior(history).split(self.latent, 1)
+        return mean, log_var.clamp(*_LOG_VAR)
+
+    def _posterior(self, history: Jagged) -> Tensor:
+        by = history.lengths.clamp(min=1).to(self.inputs.dtype).rsqrt()
+        hidden = torch.tanh(bags(self.inputs, history, by, sparse=self.sparse) + self.shift)
+        posterior: Tensor = self.posterior(hidden)
+        return posterior
 
     def loss(
         self,
@@ -160,12 +167,12 @@ class FastVAE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The negative evidence bound, per user on average, with input items dropped."""
-        mean, log_var = self.encode(_without(history, self.dropout, generator))
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        queries = _with_one(mean + noise * (log_var / 2).exp())
-        divergence = (mean.square() + log_var.exp() - 1 - log_var).sum() / 2
-        rows = max(len(mean), 1)
-        return (objective(queries, self.items, history, generator) + beta * divergence) / rows
+        posterior = self._posterior(thinned(history, self.dropout, generator))
+        queries, divergence = _Latent.apply(posterior, generator)
+        rows = max(len(posterior), 1)
+        fit = objective(queries, self.items, history, generator)
+        total: Tensor = (fit + beta * divergence) / rows
+        return total
 
     @torch.no_grad()
     def queries(self, history: Jagged) -> Tensor:
@@ -189,14 +196,39 @@ class FastVAE(nn.Module):
         return top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
 
 
-def _without(history: Jagged, share: float, generator: torch.Generator | None) -> Jagged:
-    """The history with a share of it dropped at random."""
-    if share == 0:
-        return history
-    kept = torch.rand(len(history.values), generator=generator) >= share
-    before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
-    return Jagged(history.values[kept], before[history.offsets])
-
-
 def _with_one(latent: Tensor) -> Tensor:
     return F.pad(latent, (0, 1), value=1.0)
+
+
+class _Latent(torch.autograd.Function):
+    """Queries drawn from Gaussians, and the divergence of these from the prior.
+
+    Thirty small operations of a step as a dozen.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, posterior: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        mean, raw = posterior.tensor_split(2, 1)
+        log_var = raw.clamp(*_LOG_VAR)
+        deviation = (log_var / 2).exp_()
+        spread = torch.empty_like(mean).normal_(generator=generator).mul_(deviation)
+        variance = deviation.square_()
+        queries = mean.new_ones(len(mean), mean.shape[1] + 1)
+        torch.add(mean, spread, out=queries[:, :-1])
+        divergence = (torch.addcmul(variance, mean, mean) - log_var - 1).sum() / 2
+        ctx.save_for_backward(posterior, log_var, spread, variance)
+        return queries, divergence
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor, divergence_by: Tensor) -> tuple[Tensor | None, ...]:
+        posterior, log_var, spread, variance = ctx.saved_tensors
+        mean, raw = posterior.tensor_split(2, 1)
+        grad = torch.empty_like(posterior)
+        to_mean, to_log_var = grad.tensor_split(2, 1)
+        torch.addcmul(by[:, :-1], mean, divergence_by, out=to_mean)
+        torch.addcmul(by[:, :-1] * spread, variance - 1, divergence_by, out=to_log_var)
+        to_log_var.mul_((raw == log_var) / 2)  # nothing where it was clamped
+        return grad, None

@@ -126,8 +126,7 @@ class GivenCells(Given):
         self.shared = shared
         self._log_z: Tensor | None = None
         if shared:  # inside a cell all queries agree, so their mixture is one over cells
-            logits = (cells.scores(scores) + cells.log_mass).log_softmax(1)
-            scores = (logits.logsumexp(0) - math.log(max(len(scores), 1)) - cells.log_mass)[None]
+            scores = (_mixture(cells, scores) - cells.log_mass)[None]
             cells = cells.one_code()
         self._cells, self._scores = cells, scores.contiguous()
 
@@ -155,6 +154,22 @@ class GivenCells(Given):
         return torch.where(cell < 0, -torch.inf, log_q).float()
 
 
+def _mixture(at: Cells, scores: Tensor) -> Tensor:
+    """log q of every cell for a query taken at random."""
+    if len(scores) and _native.ready(scores):
+        rows, width = scores.shape
+        mixed, scores = torch.empty(len(at.log_mass)), scores.contiguous()
+        bad = _native.kernels.mixture(  # type: ignore[union-attr]
+            len(at.log_mass), len(at.code), at.code.data_ptr(), at.log_mass.data_ptr(),
+            scores.data_ptr(), width, rows, mixed.data_ptr(), _native.threads(),
+        )  # fmt: skip
+        if bad >= 0:
+            raise _not_finite(bad)
+        return mixed
+    each = (at.scores(scores) + at.log_mass).log_softmax(1)
+    return each.logsumexp(0) - math.log(max(len(scores), 1))
+
+
 def _draw_native(
     at: Cells, scores: Tensor, n: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,7 +195,7 @@ def _log_prob_native(at: Cells, scores: Tensor, log_z: Tensor, ids: Tensor, row:
         len(at.log_mass), len(at.code), at.code.data_ptr(), at.cell_of.data_ptr(),
         len(at.cell_of), 0 if at.log_share is None else at.log_share.data_ptr(),
         scores.data_ptr(), *scores.shape[::-1], log_z.data_ptr(), ids.data_ptr(), row.data_ptr(),
-        ids.numel(), log_q.data_ptr(),
+        ids.numel(), log_q.data_ptr(), _native.threads(),
     )  # fmt: skip
     if not fine:
         raise IndexError(

@@ -1,0 +1,69 @@
+"""Sums of table rows and lists that are thinned out."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fewfold.recommender.bag import bags, thinned
+from fewfold.recommender.interactions import Jagged
+
+pytestmark = pytest.mark.usefixtures("path")
+LISTS = Jagged(torch.tensor([4, 0, 4, 7, 2]), torch.tensor([0, 3, 3, 5]))  # the second is empty
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("width", [1, 5, 16, 40])
+def test_value_and_gradient_are_those_of_embedding_bag(dtype, width):
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(8, width, dtype=dtype, generator=generator).requires_grad_()
+    by = torch.tensor([0.5, 2.0, -1.0], dtype=dtype)
+    out = bags(table, LISTS, by)
+    plain = F.embedding_bag(
+        LISTS.values, table, LISTS.offsets, mode="sum", include_last_offset=True
+    )
+    torch.testing.assert_close(out, plain * by[:, None])
+    pull = torch.randn(out.shape, dtype=dtype, generator=generator)
+    (grad,) = torch.autograd.grad(out, table, pull)
+    (dense,) = torch.autograd.grad(plain * by[:, None], table, pull)
+    assert grad.is_sparse
+    torch.testing.assert_close(grad.to_dense(), dense)
+
+
+@pytest.mark.parametrize("bad", [-1, 8, 2**62])
+def test_ids_out_of_range(bad):
+    lists = Jagged(torch.tensor([0, bad]), torch.tensor([0, 2]))
+    with pytest.raises((IndexError, RuntimeError)):
+        bags(torch.randn(8, 3), lists, torch.ones(1))
+
+
+def test_thinning_keeps_a_share_in_order():
+    generator = torch.Generator().manual_seed(0)
+    offsets = torch.tensor([0, 10_000, 10_000, 30_000])
+    few = thinned(Jagged(torch.arange(30_000), offsets), 0.3, generator)
+    assert few.offsets[0] == 0
+    assert few.offsets[-1] == len(few.values)
+    assert (few.values.diff() > 0).all()
+    assert few.offsets[1] == few.offsets[2]
+    assert (few.values[: few.offsets[1]] < 10_000).all()
+    assert (few.values[few.offsets[1] :] >= 10_000).all()
+    assert abs(len(few.values) - 21_000) < 5 * (30_000 * 0.3 * 0.7) ** 0.5
+
+
+def test_thinning_depends_on_the_seed_alone():
+    lists = Jagged(torch.arange(100), torch.tensor([0, 40, 100]))
+    one, two, other = (
+        thinned(lists, 0.5, torch.Generator().manual_seed(s)).values for s in (1, 1, 2)
+    )
+    assert torch.equal(one, two)
+    assert one.tolist() != other.tolist()
+
+
+def test_nothing_dropped_nothing_changed():
+    assert thinned(LISTS, 0.0, None) is LISTS
+
+
+def test_empty_lists_stay_empty():
+    empty = Jagged(torch.zeros(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+    few = thinned(empty, 0.5, None)
+    assert len(few.values) == 0
+    assert bags(torch.randn(4, 3), few, torch.ones(2)).eq(0).all()
