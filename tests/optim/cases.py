@@ -10,13 +10,16 @@ from torch import Tensor
 from fewfold.optim import SGD, Adagrad, Adam, Yogi
 
 
-class DenseYogi(torch.optim.Optimizer):
-    """Yogi as its paper writes it, with Adam's corrections: slow and obviously right."""
+class Dense(torch.optim.Optimizer):
+    """Two moments as the papers write them, with Adam's corrections: slow and obviously right."""
 
     def __init__(self, params: Any, lr=1e-2, betas=(0.9, 0.999), eps=1e-3, **options: Any) -> None:
-        start = {"initial_accumulator_value": 1e-6, "weight_decay": 0.0, "maximize": False}
+        start = {"initial_accumulator_value": 0.0, "weight_decay": 0.0, "maximize": False}
         start |= {"decoupled_weight_decay": False, **options}
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, **start})
+
+    def follow(self, v: Tensor, g: Tensor, beta: float) -> Tensor:
+        raise NotImplementedError
 
     @torch.no_grad()
     def step(self) -> None:
@@ -34,10 +37,27 @@ class DenseYogi(torch.optim.Optimizer):
                     g = g + group["weight_decay"] * p
                 state["t"] += 1
                 state["m"] = beta1 * state["m"] + (1 - beta1) * g
-                state["v"] = state["v"] - (1 - beta2) * torch.sign(state["v"] - g**2) * g**2
+                state["v"] = self.follow(state["v"], g, beta2)
                 mean = state["m"] / (1 - beta1 ** state["t"])
                 square = state["v"] / (1 - beta2 ** state["t"])
                 p.sub_(group["lr"] * mean / (square.sqrt() + group["eps"]))
+
+
+class DenseYogi(Dense):
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **{"initial_accumulator_value": 1e-6, **options})
+
+    def follow(self, v: Tensor, g: Tensor, beta: float) -> Tensor:
+        return v - (1 - beta) * torch.sign(v - g**2) * g**2
+
+
+class DenseByRow(Dense):
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **{"eps": 1e-8, **options})
+
+    def follow(self, v: Tensor, g: Tensor, beta: float) -> Tensor:
+        rest = tuple(range(1, g.dim()))
+        return beta * v + (1 - beta) * ((g**2).mean(rest, keepdim=True) if rest else g**2)
 
 
 @dataclass(frozen=True)
@@ -112,3 +132,16 @@ def train(
         values = normal(count, *param.shape[1:], seed=1000 + t, dtype=param.dtype)
         param.grad = sparse(rows, values, tuple(param.shape))
         optimizer.step()
+
+
+CASES.append(Case(Adam, DenseByRow, {"by_row": True}))
+CASES.append(
+    Case(Adam, DenseByRow, {"by_row": True, "weight_decay": 0.1, "betas": (0.5, 0.9), "eps": 1e-4})
+)
+CASES.append(
+    Case(
+        Adam,
+        DenseByRow,
+        {"by_row": True, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+    )
+)

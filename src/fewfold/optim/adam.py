@@ -13,7 +13,10 @@ __all__ = ["Adam", "Yogi"]
 
 
 class _Moments(RowOptimizer):
-    """The two moments of a row lie side by side in `memory`, (rows, 2, ...): one way to memory."""
+    """The two moments of a row lie side by side in `memory`, (rows, 2, ...): one way to memory.
+
+    By row, `memory` is the first (rows, ...) and `square` the second (rows,).
+    """
 
     _age = True
 
@@ -31,19 +34,27 @@ class _Moments(RowOptimizer):
         return {"beta1": beta1, "beta2": beta2, "eps": float(group["eps"])}
 
     def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
-        rows = param.shape[0] if param.dim() else 1
+        shape = param.shape if param.dim() else (1,)
+        if not group.get("by_row", False):
+            shape = (shape[0], 2, *shape[1:])
         if param.is_cpu:
-            return _native.table(rows, 2, *param.shape[1:], dtype=param.dtype).zero_()
-        return param.new_zeros(rows, 2, *param.shape[1:])
+            return _native.table(*shape, dtype=param.dtype).zero_()
+        return param.new_zeros(shape)
 
     def _advance(
         self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
     ) -> None:
         beta1, beta2 = map(float, group["betas"])
-        mean, square = state["memory"].unbind(1)
+        each = (-1, *[1] * (weight.dim() - 1))
+        if group.get("by_row", False):
+            mean, kept = state["memory"], state["square"]
+            self._follow(kept, grad.view(len(grad), -1).square().mean(1).sqrt(), 1 - beta2)
+            square = kept.view(each)
+        else:
+            mean, square = state["memory"].unbind(1)
+            self._follow(square, grad, 1 - beta2)
         mean.lerp_(grad, 1 - beta1)
-        self._follow(square, grad, 1 - beta2)
-        age = state["step"].add_(1).double().view(-1, *[1] * (weight.dim() - 1))
+        age = state["step"].add_(1).double().view(each)
         step = (float(group["lr"]) / (1 - beta1**age)).to(weight.dtype)
         root = (1 - beta2**age).sqrt().to(weight.dtype)
         weight.sub_(step * mean / (square.sqrt() / root + group["eps"]))
@@ -73,6 +84,8 @@ class Adam(_Moments):
         weight_decay: on the rows that are touched, added to `g` times `w`.
         decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead, as AdamW does.
         maximize: climb instead.
+        by_row: one `v` for a whole row, following the mean of its `g^2`. Half of the state, a third
+            less to read and write, and a row moves along its `m`, not along the signs of it.
 
     Example:
         >>> import torch, fewfold as ff
@@ -99,6 +112,7 @@ class Adam(_Moments):
         *,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        by_row: bool = False,
     ) -> None:
         options = {
             "lr": lr,
@@ -107,11 +121,12 @@ class Adam(_Moments):
             "weight_decay": weight_decay,
             "decoupled_weight_decay": decoupled_weight_decay,
             "maximize": maximize,
+            "by_row": by_row,
         }
         super().__init__(params, options)
 
     def _kernel(self, group: dict[str, Any]) -> str:
-        return "adam"
+        return "adam_by_row" if group["by_row"] else "adam"
 
     def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
         square.mul_(1 - part).addcmul_(grad, grad, value=part)

@@ -81,7 +81,7 @@ class RowOptimizer(torch.optim.Optimizer):
         rows = param.shape[0] if param.dim() else 1
         gradient.check(rows, tuple(param.shape[1:]))
         state = self._state(param, group)
-        _check_state(param, rows, state)
+        _check_state(param, rows, state, by_row=group.get("by_row", False))
         if not self._visit_natively(param, gradient, state, group):
             self._visit_plainly(param, gradient, state, group)
 
@@ -95,6 +95,8 @@ class RowOptimizer(torch.optim.Optimizer):
             memory = self._remember(param, group)
             if memory is not None:
                 state["memory"] = memory
+        if group.get("by_row", False) and "square" not in state:
+            state["square"] = param.new_zeros(param.shape[0] if param.dim() else 1)
         return state
 
     def _visit_natively(
@@ -105,12 +107,12 @@ class RowOptimizer(torch.optim.Optimizer):
         group: dict[str, Any],
     ) -> bool:
         """One pass of the kernel, if there is one for these; whether there was."""
-        memory, step = state.get("memory", param), state.get("step")
+        memory, step, square = state.get("memory", param), state.get("step"), state.get("square")
         if not _native.ready(param, gradient.values, memory):
             return False
         if not (param.dtype == gradient.values.dtype == memory.dtype and param.is_contiguous()):
             return False
-        if not memory.is_contiguous() or (step is not None and not step.is_contiguous()):
+        if not all(t is None or t.is_contiguous() for t in (memory, step, square)):
             return False
         rows = param.shape[0] if param.dim() else 1
         index, values = gradient.index, gradient.values.contiguous()
@@ -123,7 +125,8 @@ class RowOptimizer(torch.optim.Optimizer):
         bad = run(
             0 if index is None else index.data_ptr(), values.data_ptr(), len(values), rows,
             param.numel() // rows, param.data_ptr(), memory.data_ptr(),
-            0 if step is None else step.data_ptr(), self._update(group), _native.threads(),
+            0 if step is None else step.data_ptr(), 0 if square is None else square.data_ptr(),
+            self._update(group), _native.threads(),
         )  # fmt: skip
         if index is not None and bad >= 0:
             raise refuse_row(int(index[bad]), rows)
@@ -179,12 +182,14 @@ def _check_param(param: Any) -> None:
         )
 
 
-def _check_state(param: Tensor, rows: int, state: dict[str, Tensor]) -> None:
+def _check_state(param: Tensor, rows: int, state: dict[str, Tensor], *, by_row: bool) -> None:
     """Raise unless the state is that of a parameter of this shape: a kernel would write beyond."""
-    memory, step = state.get("memory"), state.get("step")
-    slots = 1 if step is None else 2
+    memory, step, square = state.get("memory"), state.get("step"), state.get("square")
+    slots = 1 if step is None or by_row else 2
     if step is not None and (step.shape != (rows,) or step.dtype != torch.int32):
         raise _foreign("step", step, param)
+    if square is not None and (square.shape != (rows,) or square.dtype != param.dtype):
+        raise _foreign("square", square, param)
     if memory is not None and (
         memory.numel() != slots * param.numel() or (memory.dim() and len(memory) != rows)
     ):

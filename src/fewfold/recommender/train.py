@@ -52,7 +52,7 @@ def train(
 
     The learning rate rises over the first steps and falls along a cosine to the end; the weight of
     the KL term rises over the first fifth. Rows of the tables are moved by `fewfold.optim.Adam`
-    when they have been touched, everything else by torch's.
+    with a step size per row when they have been touched, everything else by torch's.
 
     Args:
         model: its items number as many as those of the interactions.
@@ -77,7 +77,7 @@ def train(
     chosen = default_objective(interactions) if objective is None else objective
     generator = torch.Generator().manual_seed(seed)
     counts = interactions.counts()
-    tables = optim.Adam(model.tables, lr=lr, betas=(0.9, 0.99))
+    tables = optim.Adam(model.tables, lr=lr, betas=(0.9, 0.99), by_row=True)
     others = [p for p in model.parameters() if all(p is not t for t in model.tables)]
     dense = torch.optim.Adam(others, lr=lr, betas=(0.9, 0.99), fused=True)
     users = interactions.jagged.lengths.nonzero().squeeze(1)
