@@ -1,6 +1,5 @@
 """What the maps do, in the terminal and in a picture: bars, a path, a speed table."""
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from fewfold import maps
 from fewfold._native import show_config
+from fewfold._progress import line
 from fewfold._timing import Timing, race
 
 WORDS = ("mat", "sofa", "chair", "floor", "bed", "roof", "moon", "idea")
@@ -131,7 +131,7 @@ def speed_table(shapes: Sequence[tuple[int, int]], seconds: float) -> str:
     torch.set_num_threads(1)
     try:
         for number, (rows, size) in enumerate(shapes, 1):
-            _progress(f"measuring {rows} x {size} ({number} of {len(shapes)})")
+            line(f"measuring {rows} x {size} ({number} of {len(shapes)})")
             forward = _forward(rows, size, contestants, seconds / 2)
             gradient = _gradient(rows, size, both_ways, seconds / 2)
             base = forward.pop("torch.softmax").median
@@ -142,7 +142,7 @@ def speed_table(shapes: Sequence[tuple[int, int]], seconds: float) -> str:
             lines.append(f" {f'{rows} x {size}':>13}{_duration(base):>10}{ratios}")
     finally:
         torch.set_num_threads(threads)
-        _progress("")
+        line("")
     return "\n".join(lines)
 
 
@@ -168,9 +168,3 @@ def _gradient(rows: int, size: int, names: Sequence[str], seconds: float) -> dic
 
 def _duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"
-
-
-def _progress(text: str) -> None:
-    """Overwrite one line of a terminal; say nothing into a file."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -195,3 +195,34 @@ def test_a_proposal_that_draws_what_does_not_exist_is_refused():
     larger = ff.Uniform().fit(torch.zeros(10_000, DIM))
     with pytest.raises(IndexError):
         ff.sampled_softmax_loss(queries, items, torch.arange(4), larger)
+
+
+@both_ways
+@pytest.mark.parametrize("loss", [ff.sampled_softmax_loss, ff.noise_contrastive_loss])
+def test_padding_counts_for_nothing(loss, shared):
+    queries, items = problem()
+    proposal = ff.Uniform().fit(items)
+    padded = torch.tensor([[3, 7, 7], [-100, -100, -100], [0, -100, 79], [-100, 5, -100]])
+
+    def of(positives, **options):
+        generator = torch.Generator().manual_seed(2)
+        options = {"samples": 9, "shared": shared, "generator": generator, **options}
+        return loss(queries, items, positives, proposal, **options)
+
+    assert torch.equal(of(padded), of(JAGGED))
+    each = of(padded, reduction="none")
+    assert torch.equal(each[padded >= 0], of(JAGGED, reduction="none"))
+    assert (each[padded < 0] == 0).all()
+    assert torch.equal(of(padded.clamp(min=-1), ignore_index=-1), of(JAGGED))
+    assert of(torch.full((ROWS,), -100)) == 0
+
+
+@both_ways
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_items_that_are_no_numbers_show(value, shared):
+    queries, items = problem()
+    proposal = ff.Uniform().fit(items)
+    items = items.detach().clone()
+    items[:, 0] = value
+    loss = ff.sampled_softmax_loss(queries, items, JAGGED, proposal, samples=9, shared=shared)
+    assert not loss.isfinite()

@@ -25,6 +25,7 @@ def sampled_softmax_loss(
     samples: int = 200,
     shared: bool = False,
     remove_hits: bool = False,
+    ignore_index: int = -100,
     reduction: Reduce = "mean",
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -48,7 +49,9 @@ def sampled_softmax_loss(
         samples: drawn per query, or for all of them if `shared`.
         shared: draw once for the whole batch, from the mixture of its queries' proposals.
         remove_hits: leave out draws that are positives of the same row.
-        reduction: "none" (shape of the positives; (n,) if jagged), "mean" or "sum" over positives.
+        ignore_index: a positive with this id is none: padding.
+        reduction: "none" (shape of the positives, 0 where ignored; (n,) if jagged), "mean" or "sum"
+            over positives.
         generator: where the draws come from.
 
     Example:
@@ -67,13 +70,12 @@ def sampled_softmax_loss(
     Reference: Bengio and Senecal, "Adaptive importance sampling to accelerate training of a neural
     probabilistic language model", 2008.
     """
-    drawn = _draw(
-        queries, positives, _size(items), proposal, samples, shared, remove_hits, generator
-    )
+    given = _positives(positives, queries, _size(items), ignore_index)
+    drawn = _draw(queries, given, proposal, samples, shared, remove_hits, generator)
     rest, scores = log_sum_picked(drawn.queries, items, drawn.ids, drawn.log_q, drawn.positives)
     rest = rest.index_select(0, drawn.row)  # all positives of a row share its draws
     losses = F.softplus(rest - scores + drawn.positive_q) - (math.log(samples) + drawn.positive_q)
-    return drawn.reduced(losses, reduction)
+    return given.reduced(losses, reduction)
 
 
 def noise_contrastive_loss(
@@ -85,6 +87,7 @@ def noise_contrastive_loss(
     samples: int = 200,
     shared: bool = False,
     remove_hits: bool = False,
+    ignore_index: int = -100,
     reduction: Reduce = "mean",
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -106,13 +109,31 @@ def noise_contrastive_loss(
     Reference: Gutmann and Hyvarinen, "Noise-contrastive estimation of unnormalized statistical
     models", 2012.
     """
-    drawn = _draw(
-        queries, positives, _size(items), proposal, samples, shared, remove_hits, generator
-    )
+    given = _positives(positives, queries, _size(items), ignore_index)
+    drawn = _draw(queries, given, proposal, samples, shared, remove_hits, generator)
     negatives, scores = picked_scores(drawn.queries, items, drawn.ids, drawn.positives)
     shift = math.log(samples)
     noise = F.softplus(negatives - drawn.log_q - shift).sum(1).index_select(0, drawn.row)
-    return drawn.reduced(F.softplus(shift + drawn.positive_q - scores) + noise, reduction)
+    return given.reduced(F.softplus(shift + drawn.positive_q - scores) + noise, reduction)
+
+
+@dataclass(frozen=True)
+class _Positives:
+    """The positives of all rows, one after the other, and the shape they came in."""
+
+    values: Tensor  # (n,)
+    offsets: Tensor  # (B + 1,)
+    shape: torch.Size
+    kept: Tensor | None  # of that shape: which are not padding; None: all
+
+    def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
+        if reduction == "none":
+            if self.kept is None:
+                return losses.view(self.shape)
+            return losses.new_zeros(self.shape).masked_scatter(self.kept, losses)
+        if reduction == "sum" or len(losses) == 0:
+            return losses.sum()
+        return losses.mean()
 
 
 @dataclass(frozen=True)
@@ -120,37 +141,25 @@ class _Drawn:
     """What the losses are computed from: a batch and its draws."""
 
     queries: Tensor  # (B, d)
-    positives: Jagged  # (n,), (B + 1,)
+    positives: Jagged
     row: Tensor  # (n,): whose each positive is
     positive_q: Tensor  # (n,) log q
     ids: Tensor  # (B, samples), or (samples,) for all
     log_q: Tensor  # of the same shape
-    shape: torch.Size  # in which the positives came
-
-    def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
-        if reduction == "none":
-            return losses.view(self.shape)
-        if reduction == "sum" or len(losses) == 0:
-            return losses.sum()
-        return losses.mean()
 
 
 def _draw(
     queries: Tensor,
-    positives: Tensor | Jagged,
-    size: int | None,
+    positives: _Positives,
     proposal: Proposal,
     samples: int,
     shared: bool,
     remove_hits: bool,
     generator: torch.Generator | None,
 ) -> _Drawn:
-    if not isinstance(queries, Tensor) or queries.dim() < 2 or not queries.is_floating_point():
-        came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
-        raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
     if not isinstance(samples, int) or samples < 1:
         raise ValueError(f"samples must be a positive int, got {samples!r}")
-    values, offsets, shape = _jagged(positives, queries.shape[:-1], size)
+    values, offsets = positives.values, positives.offsets
     queries = queries.flatten(0, -2)
     row = torch.repeat_interleave(offsets.diff(), output_size=len(values))
     given = proposal.given(queries.detach(), shared=shared)
@@ -166,7 +175,7 @@ def _draw(
         hit = _hits(ids, values, row, len(queries))
         # Not inf: a row that loses all its draws would have no gradient to speak of, but a NaN.
         log_q = log_q.expand(hit.shape).masked_fill(hit, torch.finfo(log_q.dtype).max / 2)
-    return _Drawn(queries, (values, offsets), row, positive_q, ids, log_q, shape)
+    return _Drawn(queries, (values, offsets), row, positive_q, ids, log_q)
 
 
 def _size(items: Items) -> int | None:
@@ -175,11 +184,14 @@ def _size(items: Items) -> int | None:
     return len(items) if isinstance(items, Tensor) else None
 
 
-def _jagged(
-    positives: Tensor | Jagged, lead: torch.Size, size: int | None
-) -> tuple[Tensor, Tensor, torch.Size]:
-    """Positives as values and offsets, with the shape they came in."""
-    rows = lead.numel()
+def _positives(
+    positives: Tensor | Jagged, queries: Tensor, size: int | None, ignore_index: int
+) -> _Positives:
+    if not isinstance(queries, Tensor) or queries.dim() < 2 or not queries.is_floating_point():
+        came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
+        raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
+    lead = queries.shape[:-1]
+    rows, kept = lead.numel(), None
     if isinstance(positives, Tensor):
         shape, values = positives.shape, positives.reshape(-1)
         if shape[: len(lead)] != lead or len(shape) > len(lead) + 1:
@@ -190,8 +202,13 @@ def _jagged(
             )
         each = shape[-1] if len(shape) > len(lead) else 1
         offsets = torch.arange(rows + 1) * each
+        real = values != ignore_index
+        if not real.all():
+            kept, values = real.view(shape), values[real]
+            offsets = F.pad(real.cumsum(0), (1, 0))[offsets]
     else:
         values, offsets = positives
+        shape = values.shape
         edges = offsets.numpy()  # small: torch would take its time
         if edges.shape != (rows + 1,) or edges[0] != 0 or edges[-1] != len(values):
             raise ValueError(
@@ -200,7 +217,6 @@ def _jagged(
             )
         if (edges[1:] < edges[:-1]).any():
             raise ValueError("offsets must not fall")
-        shape = values.shape
     if values.dtype != torch.int64 or offsets.dtype != torch.int64:
         raise TypeError(f"positives must be int64 ids, got {values.dtype}, offsets {offsets.dtype}")
     if size is not None and len(values):
@@ -210,7 +226,7 @@ def _jagged(
             raise ValueError(
                 f"positives must be ids between 0 and {size - 1}, got {values[bad].item()} at {bad}"
             )
-    return values.contiguous(), offsets.contiguous(), shape
+    return _Positives(values.contiguous(), offsets.contiguous(), shape, kept)
 
 
 def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:

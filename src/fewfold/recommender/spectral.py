@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import positive_number, whole_number
+from fewfold._progress import over
 from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = ["Shortcut"]
@@ -69,7 +70,7 @@ class Shortcut:
         forth, back = _matrices(train, by_user, 1 / scale)
         width = min(rank + _EXTRA, train.items)
         guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
-        for _ in range(_ROUNDS):
+        for _ in over("finding directions", range(_ROUNDS)):
             guess = torch.linalg.qr(back @ (forth @ guess))[0]
         part = forth @ guess
         values, turn = torch.linalg.eigh((part.T @ part).double())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores, whole_number
+from fewfold._progress import over
 from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = ["DotProduct", "Ranking", "Scorer", "top_k"]
@@ -110,7 +111,7 @@ def top_k(
     seen = _check_exclude(exclude, users, items)
     found = [
         _block(scorer, slice(start, min(start + users_at_once, users)), k, seen, items_at_once)
-        for start in range(0, users, users_at_once)
+        for start in over("ranking items", range(0, users, users_at_once))
     ]
     if not found:
         return Ranking(torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))

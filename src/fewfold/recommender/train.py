@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fewfold import optim
 from fewfold._check import non_negative_number, whole_number
+from fewfold._progress import line, over
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, evaluate
@@ -87,9 +88,11 @@ def train(
     for number in range(1, epochs + 1):
         began, total = time.perf_counter(), 0.0
         if isinstance(chosen, SampledSoftmax) and (number - 1) % refresh_every == 0:
+            if progress:
+                line("fitting the proposal to the items")
             _follow(chosen, model.items.detach(), counts, first=number == 1)
-        order = users[torch.randperm(len(users), generator=generator)]
-        for part in order.split(batch):
+        parts = users[torch.randperm(len(users), generator=generator)].split(batch)
+        for part in over(f"epoch {number}/{epochs}", parts) if progress else parts:
             for optimizer in (tables, dense):
                 optimizer.param_groups[0]["lr"] = lr * _pace(step, steps)
             now = beta * min(1.0, step / (0.2 * steps))
@@ -158,6 +161,7 @@ class _Best:
 
 
 def _tell(log: list[Epoch], epochs: int) -> None:
+    line("")
     last = log[-1]
     left = sum(epoch.seconds for epoch in log) / len(log) * (epochs - last.number)
     score = "" if last.ndcg is None else f"  NDCG@50 {last.ndcg:.4f}"
