@@ -103,7 +103,7 @@ def _often(step: Step) -> Step:
 
 def sampled_step(items: int, shared: bool) -> Step:
     """One step of ours, on the next batch each time."""
-    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1)
+    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.items)
     objective = ff.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
     tables = ff.optim.Adam(model.tables, by_row=True)  # as ff.train does
@@ -113,7 +113,7 @@ def sampled_step(items: int, shared: bool) -> Step:
 
 def full_step(items: int) -> Step:
     """The same model with all scores, dense gradients and torch's fused Adam."""
-    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1)
+    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     model.sparse = False
     return _step(model, ff.FullSoftmax(), [torch.optim.Adam(model.parameters(), fused=True)])
 

@@ -31,7 +31,7 @@ every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=
 
 def trained(objective, **options):
     model = ff.FastVAE(GROUPS * SIZE, hidden=16, latent=7)
-    options = {"epochs": 25, "batch": 16, "lr": 2e-2, "progress": False, **options}
+    options = {"epochs": 25, "batch": 16, "lr": 2e-2, "beta": 0.2, "progress": False, **options}
     return model, ff.train(model, log(), objective=objective, **options)
 
 
@@ -72,6 +72,50 @@ def test_the_divergence_is_live():
         mean, log_var = model.encode(log().jagged)
         spread.append((mean.square() + log_var.exp() - 1 - log_var).mean().item())
     assert spread[1] < 0.2 * spread[0]
+
+
+def test_the_bound_and_its_gradient_are_those_of_the_formula():
+    model = ff.FastVAE(12, hidden=6, latent=4, layers=2, dropout=0.0).double()
+    history = ff.Jagged(torch.tensor([0, 5, 6, 11]), torch.tensor([0, 2, 2, 4]))
+    beta = torch.tensor([0.1, 2.0, 0.7])
+    with torch.no_grad():
+        model.posterior.bias[4] = 9.0  # beyond what the log variance may be
+    loss = model.loss(
+        history, ff.FullSoftmax(), beta=beta, generator=torch.Generator().manual_seed(3)
+    )
+    mean, log_var = model.encode(history)
+    noise = torch.empty_like(mean).normal_(generator=torch.Generator().manual_seed(3))
+    latent = mean + noise * (log_var / 2).exp()
+    scores = latent @ model.items[:, :-1].T + model.items[:, -1]
+    fit = -scores.log_softmax(1)[history.row, history.values].sum()
+    divergence = (mean**2 + log_var.exp() - 1 - log_var).sum(1) / 2
+    expected = (fit + (beta * divergence).sum()) / 3
+    torch.testing.assert_close(loss, expected)
+    parameters = list(model.parameters())
+    ours = torch.autograd.grad(loss, parameters)
+    theirs = torch.autograd.grad(expected, parameters)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.to_dense(), other.to_dense())
+
+
+def test_the_weight_of_the_divergence_may_follow_the_length():
+    users = ff.Interactions.from_pairs([0, 0, 0, 1], [0, 1, 2, 3], shape=(2, GROUPS * SIZE))
+    seen = []
+    model = ff.FastVAE(GROUPS * SIZE, hidden=4, latent=3)
+    model.loss = lambda history, *_, beta, **__: seen.append(beta) or model.items.sum()
+    options = {"batch": 2, "epochs": 2, "progress": False, "beta": 0.5}
+    ff.train(model, users, beta_by_length=True, annealing=0, **options)
+    assert all(sorted(weights.tolist()) == [0.25, 0.75] for weights in seen)
+    seen.clear()
+    ff.train(model, users, annealing=1, **options)
+    assert seen == [0.0, 0.25]
+
+
+@pytest.mark.parametrize("layers", [0, 3])
+def test_an_encoder_of_any_depth_learns(layers):
+    model = ff.FastVAE(GROUPS * SIZE, hidden=16, latent=7, layers=layers)
+    epochs = ff.train(model, log(), epochs=25, batch=16, lr=2e-2, progress=False)
+    assert epochs[-1].loss < 0.8 * epochs[0].loss
 
 
 def test_no_history_and_empty_rows():
@@ -136,12 +180,19 @@ def test_bad_input_is_named():
     for arguments, words in (
         ({"items": 0}, "items must be at least 1"),
         ({"items": 5, "latent": -1}, "latent must be at least 1"),
+        ({"items": 5, "layers": -1}, "layers must be at least 0"),
         ({"items": 5, "dropout": 1.0}, "dropout must be"),
     ):
         with pytest.raises(ValueError, match=words):
             ff.FastVAE(**arguments)
     model = ff.FastVAE(24, hidden=4, latent=3)
-    for arguments in ({"epochs": 0}, {"batch": 0}, {"lr": -1.0}, {"beta": torch.nan}):
+    for arguments in (
+        {"epochs": 0},
+        {"batch": 0},
+        {"lr": -1.0},
+        {"beta": torch.nan},
+        {"annealing": -1},
+    ):
         with pytest.raises(ValueError, match=next(iter(arguments))):
             ff.train(model, log(), **arguments)
 

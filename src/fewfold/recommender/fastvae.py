@@ -81,7 +81,8 @@ class Entmax:
 class FastVAE(nn.Module):
     """A user's items through a Gaussian latent and back to scores of all items.
 
-        h = tanh( sum_{j in user} E_j / sqrt(n) + b ),    mu, log var = W h + c,
+        h_0 = f( sum_{j in user} E_j / sqrt(n) + b ),    f(x) = layer_norm(swish(x)),
+        h_l = f( W_l h_{l-1} + h_0 + ... + h_{l-1} ),    mu, log var = W h + c,
         z ~ N(mu, var),    score_i = z . q_i + bias_i  (+ shortcut).
 
     Trained on  -sum_{i in user} log softmax(score)_i + beta KL( N(mu, var) || N(0, 1) )  with half
@@ -93,6 +94,7 @@ class FastVAE(nn.Module):
         hidden: width of the encoder's table.
         latent: width of the latent; the decoder's table has one column more, the bias, so that one
             less than a multiple of sixteen is best.
+        layers: of the encoder, beyond its table; they cost the same at any number of items.
         dropout: share of the input items left out in training.
         seed: of the first weights.
 
@@ -116,13 +118,15 @@ class FastVAE(nn.Module):
         items: int,
         *,
         hidden: int = 200,
-        latent: int = 64,
+        latent: int = 63,
+        layers: int = 1,
         dropout: float = 0.5,
         seed: int = 0,
     ) -> None:
         super().__init__()
         for name, value in (("items", items), ("hidden", hidden), ("latent", latent)):
             whole_number(value, name)
+        whole_number(layers, "layers", least=0)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.dropout, self.latent = dropout, latent
@@ -130,6 +134,7 @@ class FastVAE(nn.Module):
         table = _native.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
         self.inputs = nn.Parameter(table)
         self.shift = nn.Parameter(torch.zeros(hidden))
+        self.layers = _Dense(hidden, layers, generator)
         self.posterior = nn.Linear(hidden, 2 * latent)
         # The last column is the bias, met by a one at the end of every query.
         self.items = nn.Parameter(_native.table(items, latent + 1).zero_())
@@ -154,8 +159,8 @@ class FastVAE(nn.Module):
 
     def _posterior(self, history: Jagged) -> Tensor:
         by = history.lengths.clamp(min=1).to(self.inputs.dtype).rsqrt()
-        hidden = torch.tanh(bags(self.inputs, history, by, sparse=self.sparse) + self.shift)
-        posterior: Tensor = self.posterior(hidden)
+        bag = bags(self.inputs, history, by, sparse=self.sparse)
+        posterior: Tensor = self.posterior(self.layers(bag + self.shift))
         return posterior
 
     def loss(
@@ -163,15 +168,18 @@ class FastVAE(nn.Module):
         history: Jagged,
         objective: Objective,
         *,
-        beta: float = 0.2,
+        beta: float | Tensor = 0.4,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The negative evidence bound, per user on average, with input items dropped."""
+        """The negative evidence bound, per user on average, with input items dropped.
+
+        The weight beta of the divergence is one number, or (rows,) one for each user.
+        """
         posterior = self._posterior(thinned(history, self.dropout, generator))
         queries, divergence = _Latent.apply(posterior, generator)
         rows = max(len(posterior), 1)
         fit = objective(queries, self.items, history, generator)
-        total: Tensor = (fit + beta * divergence) / rows
+        total: Tensor = (fit + (beta * divergence).sum()) / rows
         return total
 
     @torch.no_grad()
@@ -200,8 +208,28 @@ def _with_one(latent: Tensor) -> Tensor:
     return F.pad(latent, (0, 1), value=1.0)
 
 
+class _Dense(nn.Module):
+    """Layers that see the sum of all before them, each with a swish and a norm."""
+
+    def __init__(self, width: int, layers: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers + 1))
+        for layer in self.layers:
+            nn.init.normal_(layer.get_parameter("weight"), 0, width**-0.5, generator=generator)
+            nn.init.zeros_(layer.get_parameter("bias"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = total = self.norms[0](F.silu(x))
+        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
+            hidden = norm(F.silu(layer(hidden) + total))
+            total = total + hidden
+        last: Tensor = hidden
+        return last
+
+
 class _Latent(torch.autograd.Function):
-    """Queries drawn from Gaussians, and the divergence of these from the prior.
+    """Queries drawn from Gaussians, and the divergence of each of these from the prior, (rows,).
 
     Thirty small operations of a step as a dozen.
     """
@@ -217,7 +245,7 @@ class _Latent(torch.autograd.Function):
         variance = deviation.square_()
         queries = mean.new_ones(len(mean), mean.shape[1] + 1)
         torch.add(mean, spread, out=queries[:, :-1])
-        divergence = (torch.addcmul(variance, mean, mean) - log_var - 1).sum() / 2
+        divergence = (torch.addcmul(variance, mean, mean) - log_var - 1).sum(1) / 2
         ctx.save_for_backward(posterior, log_var, spread, variance)
         return queries, divergence
 
@@ -228,6 +256,7 @@ class _Latent(torch.autograd.Function):
         mean, raw = posterior.tensor_split(2, 1)
         grad = torch.empty_like(posterior)
         to_mean, to_log_var = grad.tensor_split(2, 1)
+        divergence_by = divergence_by.unsqueeze(1)
         torch.addcmul(by[:, :-1], mean, divergence_by, out=to_mean)
         torch.addcmul(by[:, :-1] * spread, variance - 1, divergence_by, out=to_log_var)
         to_log_var.mul_((raw == log_var) / 2)  # nothing where it was clamped

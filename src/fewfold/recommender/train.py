@@ -40,10 +40,12 @@ def train(
     *,
     objective: Objective | None = None,
     validation: Split | None = None,
-    epochs: int = 8,
+    epochs: int = 16,
     batch: int = 256,
     lr: float = 5e-3,
-    beta: float = 0.2,
+    beta: float = 0.4,
+    beta_by_length: bool = False,
+    annealing: float = 0.2,
     refresh_every: int = 1,
     patience: int | None = None,
     seed: int = 0,
@@ -51,9 +53,9 @@ def train(
 ) -> list[Epoch]:
     """Train the model on users' items, in place.
 
-    The learning rate rises over the first steps and falls along a cosine to the end; the weight of
-    the KL term rises over the first fifth. Rows of the tables are moved by `fewfold.optim.Adam`
-    with a step size per row when they have been touched, everything else by torch's.
+    The learning rate rises over the first steps and falls along a cosine to the end. Rows of the
+    tables are moved by `fewfold.optim.Adam` with a step size per row when they have been touched,
+    everything else by torch's.
 
     Args:
         model: its items number as many as those of the interactions.
@@ -64,6 +66,9 @@ def train(
         batch: users per step.
         lr: the highest learning rate.
         beta: the weight of the KL term.
+        beta_by_length: weigh it for each user in proportion to the number of their items, `beta`
+            being the mean.
+        annealing: share of the steps over which the weight rises from 0.
         refresh_every: epochs after which the proposal follows the items again.
         patience: stop after as many epochs without a better NDCG@50, and keep the best model.
         seed: of the order of users, the dropout, the latent and the draws.
@@ -73,7 +78,7 @@ def train(
         An `Epoch` for each pass.
     """
     _check(model, interactions, epochs, batch, refresh_every)
-    for value, name in ((lr, "lr"), (beta, "beta")):
+    for value, name in ((lr, "lr"), (beta, "beta"), (annealing, "annealing")):
         non_negative_number(value, name)
     chosen = default_objective(interactions) if objective is None else objective
     generator = torch.Generator().manual_seed(seed)
@@ -82,6 +87,7 @@ def train(
     others = [p for p in model.parameters() if all(p is not t for t in model.tables)]
     dense = torch.optim.Adam(others, lr=lr, betas=(0.9, 0.99), fused=True)
     users = interactions.jagged.lengths.nonzero().squeeze(1)
+    usual = interactions.jagged.lengths[users].double().mean().item()
     steps = max(1, epochs * math.ceil(len(users) / batch))
     step, log, best = 0, [], _Best(patience)
     model.train()
@@ -95,8 +101,10 @@ def train(
         for part in over(f"epoch {number}/{epochs}", parts) if progress else parts:
             for optimizer in (tables, dense):
                 optimizer.param_groups[0]["lr"] = lr * _pace(step, steps)
-            now = beta * min(1.0, step / (0.2 * steps))
-            loss = model.loss(interactions.rows(part), chosen, beta=now, generator=generator)
+            history = interactions.rows(part)
+            weight = beta * min(1.0, step / (annealing * steps)) if annealing else beta
+            weights = weight * history.lengths / usual if beta_by_length else weight
+            loss = model.loss(history, chosen, beta=weights, generator=generator)
             loss.backward()
             for optimizer in (tables, dense):
                 optimizer.step()
