@@ -42,7 +42,7 @@ def train(
     validation: Split | None = None,
     epochs: int = 16,
     batch: int = 256,
-    lr: float = 5e-3,
+    lr: float = 8e-3,
     beta: float = 0.4,
     beta_by_length: bool = False,
     annealing: float = 0.2,
