@@ -131,15 +131,17 @@ def baseline(name: str, data: Data, split: ff.Split) -> list[dict[str, Any]]:
 def als(data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
     """One row: the package implicit, where a pair weighs alpha and any other 1."""
     from implicit.als import AlternatingLeastSquares
+    from threadpoolctl import threadpool_limits
 
     if data.als is None:
         raise ValueError("ALS has no settings for this dataset: choose them on a validation part")
-    model = AlternatingLeastSquares(
-        **data.als, iterations=15, num_threads=torch.get_num_threads(), random_state=seed
-    )
-    start = _clocks()
-    model.fit(csr_matrix(split.train.to_csr()), show_progress=False)
-    seconds = _seconds(_clocks() - start)
+    with threadpool_limits(1, "blas"):  # it has threads of its own
+        model = AlternatingLeastSquares(
+            **data.als, iterations=15, num_threads=torch.get_num_threads(), random_state=seed
+        )
+        start = _clocks()
+        model.fit(csr_matrix(split.train.to_csr()), show_progress=False)
+        seconds = _seconds(_clocks() - start)
     factors = map(torch.from_numpy, (model.user_factors, model.item_factors))
     top = ff.top_k(ff.DotProduct(*factors), 50, exclude=split.fold_in).ids
     return [{"model": ALS, **quality(top, split), **seconds, **data.als}]

@@ -38,7 +38,9 @@ def test_results_grow_and_are_not_measured_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RECORD", Record(tmp_path / "results.json"))
-    monkeypatch.setitem(run.DATA, "tiny", run.Data(split, 1, 10, 4, 1.0, None, ease=True))
+    monkeypatch.setitem(
+        run.DATA, "tiny", run.Data(split, 1, 10, 4, 1.0, None, (0.3, 0.35), None, ease=True)
+    )
     names = ["most popular", "full softmax", "multi-index, popularity", "uniform"]
     run.run("tiny", names, seeds=1)
     first = run.RECORD.path.read_text()
@@ -117,3 +119,15 @@ def test_readme_has_the_markers_and_the_figures() -> None:
     text = table.README.read_text()
     assert table.insert(text, table.table([])) != ""
     assert all(f"figure{number}.png" in text for number in figures.FIGURES)
+
+
+def test_the_peer_is_measured_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("implicit")
+    settings = {"factors": 4, "alpha": 10.0, "regularization": 1.0}
+    data = run.Data(split, 1, 10, 4, 1.0, None, (0.3, 0.35), settings, ease=False)
+    monkeypatch.setattr(run, "RECORD", Record(tmp_path / "results.json"))
+    monkeypatch.setitem(run.DATA, "tiny", data)
+    run.run("tiny", [run.ALS, "most popular"], seeds=1)
+    peer, popular = run.RECORD.rows(data="tiny")
+    assert peer["NDCG@50"] > popular["NDCG@50"]
+    assert peer["factors"] == 4
