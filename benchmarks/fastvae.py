@@ -106,7 +106,7 @@ def sampled_step(items: int, shared: bool) -> Step:
     model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.items)
     objective = ff.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
-    tables = ff.optim.Adam(model.tables, by_row=True)  # as ff.train does
+    tables = ff.optim.Adam(model.tables, betas=(0.0, 0.99), by_row=True)  # as ff.train does
     dense = torch.optim.Adam(_others(model), fused=True)
     return _step(model, objective, [tables, dense])
 

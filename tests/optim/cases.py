@@ -135,6 +135,7 @@ def train(
 
 
 CASES.append(Case(Adam, DenseByRow, {"by_row": True}))
+CASES.append(Case(Adam, DenseByRow, {"by_row": True, "betas": (0.0, 0.9), "weight_decay": 0.1}))
 CASES.append(
     Case(Adam, DenseByRow, {"by_row": True, "weight_decay": 0.1, "betas": (0.5, 0.9), "eps": 1e-4})
 )

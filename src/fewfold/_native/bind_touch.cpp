@@ -46,6 +46,7 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
                                                  {"adagrad", Rule::adagrad},
                                                  {"adam", Rule::adam},
                                                  {"adam_by_row", Rule::adam_by_row},
+                                                 {"scale_by_row", Rule::scale_by_row},
                                                  {"yogi", Rule::yogi}};
   for (const auto &[name, rule] : rules) {
     const Rule own = rule;

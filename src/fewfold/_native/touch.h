@@ -102,9 +102,10 @@ template <class T, bool Yogi> struct TwoMoments {
 };
 
 // Adam with one second moment for a whole row, the mean of its squares: half the memory, a third less to read and write.
-template <class T> struct AdamByRow {
+// Without a mean (beta1 = 0) it remembers nothing else.
+template <class T, bool Mean> struct AdamByRow {
   using V = Vec<T>;
-  static constexpr int SLOTS = 1;
+  static constexpr int SLOTS = Mean ? 1 : 0;
   static constexpr bool AGED = true, BY_ROW = true;
   Corrections corrections;
   double lr_one, keep2, eps;
@@ -118,8 +119,8 @@ template <class T> struct AdamByRow {
     lr = V::of(static_cast<T>(lr_one * e.mean / (__builtin_sqrt(static_cast<double>(square)) * e.root + eps)));
   }
   void operator()(V g, V &w, V *s) const {
-    s[0] = V::fma(keep1, s[0], fresh1 * g);
-    w = V::fma(lr, s[0], w);
+    if (Mean) g = s[0] = V::fma(keep1, s[0], fresh1 * g);
+    w = V::fma(lr, g, w);
   }
 };
 
@@ -249,7 +250,8 @@ template <class T> void touch(const Touched<T> &t, const Update &s, int64_t firs
     case Rule::momentum: return Toucher<T, Momentum<T>>(t, s).run(first, last);
     case Rule::adagrad: return Toucher<T, Adagrad<T>>(t, s).run(first, last);
     case Rule::adam: return Toucher<T, TwoMoments<T, false>>(t, s).run(first, last);
-    case Rule::adam_by_row: return Toucher<T, AdamByRow<T>>(t, s).run(first, last);
+    case Rule::adam_by_row: return Toucher<T, AdamByRow<T, true>>(t, s).run(first, last);
+    case Rule::scale_by_row: return Toucher<T, AdamByRow<T, false>>(t, s).run(first, last);
     case Rule::yogi: return Toucher<T, TwoMoments<T, true>>(t, s).run(first, last);
   }
 }

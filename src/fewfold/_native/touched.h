@@ -4,7 +4,7 @@
 
 namespace fewfold {
 
-enum class Rule { sgd, momentum, adagrad, adam, adam_by_row, yogi };
+enum class Rule { sgd, momentum, adagrad, adam, adam_by_row, scale_by_row, yogi };
 
 // The numbers of every rule; each reads its own.
 struct Update {
@@ -20,7 +20,7 @@ template <class T> struct Touched {
   T *weight;
   T *state;      // as many numbers per row as the rule remembers, times the width
   int32_t *age;  // how often a row has been touched; adam and yogi
-  T *square;     // the second moment of a row; adam_by_row
+  T *square;     // the second moment of a row; adam_by_row and scale_by_row
   const T *grad;
   const uint64_t *order;  // row << bits | position in grad, ascending; null: row i has gradient i
   int bits;

@@ -15,7 +15,7 @@ __all__ = ["Adam", "Yogi"]
 class _Moments(RowOptimizer):
     """The two moments of a row lie side by side in `memory`, (rows, 2, ...): one way to memory.
 
-    By row, `memory` is the first (rows, ...) and `square` the second (rows,).
+    By row, `memory` is the first (rows, ...), if there is one, and `square` the second (rows,).
     """
 
     _age = True
@@ -37,6 +37,8 @@ class _Moments(RowOptimizer):
         shape = param.shape if param.dim() else (1,)
         if not group.get("by_row", False):
             shape = (shape[0], 2, *shape[1:])
+        elif not float(group["betas"][0]):
+            return None  # the mean would be the gradient itself
         if param.is_cpu:
             return _native.table(*shape, dtype=param.dtype).zero_()
         return param.new_zeros(shape)
@@ -47,7 +49,7 @@ class _Moments(RowOptimizer):
         beta1, beta2 = map(float, group["betas"])
         each = (-1, *[1] * (weight.dim() - 1))
         if group.get("by_row", False):
-            mean, kept = state["memory"], state["square"]
+            mean, kept = state.get("memory", grad), state["square"]
             self._follow(kept, grad.view(len(grad), -1).square().mean(1).sqrt(), 1 - beta2)
             square = kept.view(each)
         else:
@@ -85,7 +87,8 @@ class Adam(_Moments):
         decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead, as AdamW does.
         maximize: climb instead.
         by_row: one `v` for a whole row, following the mean of its `g^2`. Half of the state, a third
-            less to read and write, and a row moves along its `m`, not along the signs of it.
+            less to read and write, and a row moves along its `m`, not along the signs of it. With
+            `b1 = 0` nothing but `v` is kept, two numbers per row.
 
     Example:
         >>> import torch, fewfold as ff
@@ -126,7 +129,9 @@ class Adam(_Moments):
         super().__init__(params, options)
 
     def _kernel(self, group: dict[str, Any]) -> str:
-        return "adam_by_row" if group["by_row"] else "adam"
+        if not group["by_row"]:
+            return "adam"
+        return "adam_by_row" if float(group["betas"][0]) else "scale_by_row"
 
     def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
         square.mul_(1 - part).addcmul_(grad, grad, value=part)

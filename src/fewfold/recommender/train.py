@@ -54,8 +54,9 @@ def train(
     """Train the model on users' items, in place.
 
     The learning rate rises over the first steps and falls along a cosine to the end. Rows of the
-    tables are moved by `fewfold.optim.Adam` with a step size per row when they have been touched,
-    everything else by torch's.
+    tables are moved by `fewfold.optim.Adam` when they have been touched, with a step size per row
+    and no momentum, so that training needs hardly more memory than the model; everything else is
+    moved by torch's.
 
     Args:
         model: its items number as many as those of the interactions.
@@ -83,7 +84,7 @@ def train(
     chosen = default_objective(interactions) if objective is None else objective
     generator = torch.Generator().manual_seed(seed)
     counts = interactions.counts()
-    tables = optim.Adam(model.tables, lr=lr, betas=(0.9, 0.99), by_row=True)
+    tables = optim.Adam(model.tables, lr=lr, betas=(0.0, 0.99), by_row=True)
     others = [p for p in model.parameters() if all(p is not t for t in model.tables)]
     dense = torch.optim.Adam(others, lr=lr, betas=(0.9, 0.99), fused=True)
     users = interactions.jagged.lengths.nonzero().squeeze(1)
