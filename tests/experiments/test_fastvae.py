@@ -41,7 +41,7 @@ def test_results_grow_and_are_not_measured_twice(
     monkeypatch.setitem(
         run.DATA, "tiny", run.Data(split, 1, 10, 4, 1.0, None, (0.3, 0.35), None, ease=True)
     )
-    names = ["most popular", "full softmax", "multi-index, popularity", "uniform"]
+    names = ["most popular", "full softmax", "multi-index, popularity", f"uniform{run.SHORT}"]
     run.run("tiny", names, seeds=1)
     first = run.RECORD.path.read_text()
     run.run("tiny", names, seeds=1)
