@@ -92,6 +92,25 @@ def whole_number(value: int, name: str, least: int = 1) -> int:
     return number
 
 
+def jagged(values: Tensor, offsets: Tensor, rows: int | None = None) -> tuple[Tensor, Tensor]:
+    """Lists one after the other, (n,) and (rows + 1,): int64, whole in memory, and consistent."""
+    if values.dtype != torch.int64 or offsets.dtype != torch.int64:
+        raise TypeError(f"ids must be int64, got {values.dtype}, and offsets {offsets.dtype}")
+    count = max(offsets.numel() - 1, 0) if rows is None else rows
+    edges = offsets.numpy()  # small: torch would take its time
+    if (
+        values.dim() != 1 or edges.shape != (count + 1,) or edges[0] != 0
+        or edges[-1] != len(values)
+    ):  # fmt: skip
+        raise ValueError(
+            f"offsets must be ({count + 1},), from 0 to the number of values {len(values)}, "
+            f"got {tuple(offsets.shape)} for values {tuple(values.shape)}"
+        )
+    if (edges[1:] < edges[:-1]).any():
+        raise ValueError("offsets must not fall")
+    return values.contiguous(), offsets.contiguous()
+
+
 def int64_vector(values: Any, name: str) -> Tensor:
     """Whole numbers from a list, an array or a tensor, as an int64 tensor of shape (n,)."""
     try:

@@ -215,6 +215,10 @@ def test_padding_counts_for_nothing(loss, shared):
     assert (each[padded < 0] == 0).all()
     assert torch.equal(of(padded.clamp(min=-1), ignore_index=-1), of(JAGGED))
     assert of(torch.full((ROWS,), -100)) == 0
+    with_gap = (torch.tensor([3, 7, 7, 0, -100, 79, 5]), torch.tensor([0, 3, 3, 6, 7]))
+    assert torch.equal(of(with_gap), of(JAGGED))
+    with pytest.raises(ValueError, match="got 99 at 4"):
+        of(torch.tensor([[-100, -100, 1], [-100, 99, 3], [0, 0, 0], [0, 0, 0]]))
 
 
 @both_ways
@@ -226,3 +230,42 @@ def test_items_that_are_no_numbers_show(value, shared):
     items[:, 0] = value
     loss = ff.sampled_softmax_loss(queries, items, JAGGED, proposal, samples=9, shared=shared)
     assert not loss.isfinite()
+
+
+@both_ways
+def test_an_item_of_minus_infinity_weighs_nothing(shared):
+    queries, items = problem()
+    proposal = ff.Uniform().fit(items)
+    queries = torch.cat([queries.detach(), torch.ones(ROWS, 1)], 1).requires_grad_()
+    table = torch.cat([items.detach(), torch.zeros(ITEMS, 1)], 1)
+    table[::2, -1] = -torch.inf
+    odd = (torch.tensor([3, 7, 7, 1, 79, 5]), JAGGED[1])
+    loss = ff.sampled_softmax_loss(
+        queries, table, odd, proposal, samples=20_000, shared=shared,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    expected = -(queries @ table.T).log_softmax(1)[ROW, odd[0]].mean()
+    torch.testing.assert_close(loss, expected, atol=0.05, rtol=0)
+
+
+def test_log_q_of_a_proposal_of_ones_own_may_be_broadcast():
+    queries, items = problem()
+
+    class Flat(ff.Uniform):
+        def given(self, queries, *, shared=False):
+            given, sample = super().given(queries, shared=shared), None
+            sample = given.sample
+            given.sample = lambda n, **options: (
+                sample(n, **options)[0],
+                torch.full((len(queries), 1), -math.log(ITEMS)),
+            )
+            return given
+
+    losses = [
+        ff.sampled_softmax_loss(
+            queries, items, JAGGED, kind().fit(items), samples=9,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for kind in (Flat, ff.Uniform)
+    ]  # fmt: skip
+    torch.testing.assert_close(*losses)

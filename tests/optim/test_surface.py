@@ -83,6 +83,45 @@ def test_the_state_of_another_parameter_is_refused(path: str) -> None:
         assert torch.equal(large, before)
 
 
+def test_the_state_of_another_rule_is_refused(path: str) -> None:
+    one, two = leaf(4, 8), leaf(4, 8)
+    by_row, yogi = Adam([one], by_row=True), Yogi([two])
+    train(by_row, one, 1)
+    yogi.load_state_dict(by_row.state_dict())
+    with pytest.raises(ValueError, match="does not belong to a parameter of shape"):
+        train(yogi, two, 1)
+
+
+def test_a_state_from_before_there_were_rows_loads(path: str) -> None:
+    weight = leaf(4, 8)
+    optimizer = Adam([weight])
+    train(optimizer, weight, 1)
+    saved = optimizer.state_dict()
+    del saved["param_groups"][0]["by_row"]
+    optimizer.load_state_dict(saved)
+    train(optimizer, weight, 1)
+
+
+def test_by_row_takes_any_layout_and_leaves_the_gradient_alone(path: str) -> None:
+    weight = leaf(4, 2, 3).detach().transpose(1, 2).requires_grad_()
+    weight.grad = normal(4, 2, 3).transpose(1, 2)
+    weight.grad[0, 0, 0] = torch.inf
+    before = weight.grad.clone()
+    Adam([weight], betas=(0.0, 0.9), by_row=True).step()
+    assert torch.equal(weight.grad, before)
+
+
+def test_half_precision_keeps_whole_second_moments(path: str) -> None:
+    weight = torch.zeros(2, 4, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = Adam([weight], by_row=True)
+    weight.grad = torch.ones_like(weight)
+    for _ in range(3):
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+    assert optimizer.state[weight]["square"].dtype == torch.float32
+
+
 @every_optimizer
 def test_groups_have_options_of_their_own(case: Case, path: str) -> None:
     first, second, third = leaf(6, 3), leaf(6, 3), leaf(6, 3)

@@ -67,3 +67,29 @@ def test_empty_lists_stay_empty():
     few = thinned(empty, 0.5, None)
     assert len(few.values) == 0
     assert bags(torch.randn(4, 3), few, torch.ones(2)).eq(0).all()
+
+
+def test_lists_may_lie_anyhow_in_memory():
+    table, by = torch.randn(600, 3), torch.ones(1)
+    wide = torch.tensor([[1, 100], [3, 300], [5, 500]])
+    strided = Jagged(wide[:, 1], torch.tensor([0, 3]))
+    torch.testing.assert_close(bags(table, strided, by)[0], table[[100, 300, 500]].sum(0))
+
+
+@pytest.mark.parametrize("offsets", [[0, 500, 3], [0, 2_000_000], [1, 3], [0, 2]])
+def test_offsets_that_do_not_fit_never_reach_memory(offsets, path):
+    if path == "torch":
+        pytest.skip("torch checks its own")
+    lists = Jagged(torch.tensor([1, 3, 5]), torch.tensor(offsets))
+    with pytest.raises(ValueError, match="offsets must"):
+        thinned(lists, 0.5, None)
+    with pytest.raises(ValueError, match="offsets must"):
+        bags(torch.randn(8, 3), lists, torch.ones(len(offsets) - 1))
+
+
+def test_ids_of_another_kind_are_refused(path):
+    if path == "torch":
+        pytest.skip("torch takes them")
+    lists = Jagged(torch.tensor([1, 3, 5], dtype=torch.int32), torch.tensor([0, 3]))
+    with pytest.raises(TypeError, match="int64"):
+        bags(torch.randn(8, 3), lists, torch.ones(1))

@@ -63,7 +63,7 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
-def table(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def table(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """Room for a large table whose rows are met in no order; what is in it has no meaning yet."""
     room = torch.empty(shape, dtype=dtype)
     if kernels is not None:

@@ -41,7 +41,7 @@ int64_t draw(int64_t cells, int64_t codebooks, uintptr_t code, uintptr_t log_mas
   return bad;
 }
 
-// log q of the mixture over `rows` queries, cell by cell. Returns the first row whose scores were no numbers, or -1.
+// log q of the mixture over `rows` queries, cell by cell. Returns a row whose scores were no numbers, or -1.
 int64_t mixture(int64_t cells, int64_t codebooks, uintptr_t code, uintptr_t log_mass, uintptr_t scores, int64_t width,
                 int64_t rows, uintptr_t out, int threads) {
   const Cells at{cells, codebooks, reading<int32_t>(code), reading<float>(log_mass), nullptr, nullptr, nullptr, nullptr,

@@ -73,16 +73,19 @@ void picked_pulls(const T *query, const T *table, int64_t d, const int64_t *ids,
   }
 }
 
-// The softmax of x - shift in the place of x; returns the logarithm of its normaliser. NaN if one of them is no number.
+// The softmax of x - shift in the place of x; returns the logarithm of its normaliser. NaN if one of them is a NaN or
+// infinite; minus infinity weighs nothing.
 template <class T> T soften(T *x, const T *shift, int64_t n) {
   using V = Vec<T>;
+  const V lowest = V::of(LOWEST<T>);
   V top = V::of(-INF<T>), poison = V::of(0);
   for (int64_t j = 0; j < n; j += V::N) {
     const int size = static_cast<int>(n - j < V::N ? n - j : V::N);
     const V v = V::load(x + j, size, T(0)) - V::load(shift + j, size, T(0));
     v.store(x + j, size);
     top = V::max(V::load(x + j, size, -INF<T>), top);
-    poison = poison + (v - v);
+    const V bounded = V::max(lowest, v);  // a NaN stays
+    poison = poison + (bounded - bounded);
   }
   const T high = top.top(), bad = poison.sum();
   if (!(bad == 0)) {

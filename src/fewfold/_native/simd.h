@@ -14,6 +14,7 @@ namespace fewfold {
 namespace FEWFOLD_ISA {
 
 template <class T> constexpr T INF = static_cast<T>(__builtin_huge_val());
+template <class T> constexpr T LOWEST = sizeof(T) == 4 ? static_cast<T>(-__FLT_MAX__) : static_cast<T>(-__DBL_MAX__);
 
 // Vec<T>: N numbers; `bits` makes a plain bit mask, lane i at bit i. `over` is "greater, or a NaN is involved", and
 // max and min return their second argument if a NaN is involved: with these a NaN is lost or kept as one wishes.

@@ -19,7 +19,7 @@ struct Update {
 template <class T> struct Touched {
   T *weight;
   T *state;      // as many numbers per row as the rule remembers, times the width
-  int32_t *age;  // how often a row has been touched; adam and yogi
+  int32_t *age;  // how often a row has been touched; all with moments
   T *square;     // the second moment of a row; adam_by_row and scale_by_row
   const T *grad;
   const uint64_t *order;  // row << bits | position in grad, ascending; null: row i has gradient i

@@ -65,8 +65,10 @@ def log_sum_picked(
     Arguments as in `picked_scores`; log q is (B, n), or (n,) where the ids are.
     """
     weight = items.weight if isinstance(items, nn.Embedding) else items
-    if isinstance(weight, Tensor) and _native_can(queries, weight):
-        return _picked(queries, weight, ids, more, log_q.to(queries.dtype).contiguous())
+    if isinstance(weight, Tensor) and _native_can(queries, weight) and not log_q.requires_grad:
+        shape = (len(queries), ids.shape[-1]) if max(log_q.dim(), ids.dim()) == 2 else ids.shape
+        log_q = log_q.to(queries.dtype).expand(shape).contiguous()
+        return _picked(queries, weight, ids, more, log_q)
     scores, more_scores = picked_scores(queries, weight, ids, more)
     return (scores - log_q).logsumexp(1), more_scores
 
@@ -74,7 +76,9 @@ def log_sum_picked(
 def _picked(
     queries: Tensor, weight: Tensor, ids: Tensor, more: Jagged, log_q: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    both: tuple[Tensor, Tensor] = _Picked.apply(queries, weight, ids.contiguous(), *more, log_q)
+    both: tuple[Tensor, Tensor] = _Picked.apply(
+        queries, weight, ids.to(torch.int64).contiguous(), *more, log_q
+    )
     return both
 
 

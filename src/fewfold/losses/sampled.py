@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fewfold._check import jagged
 from fewfold.losses.picked import Items, Jagged, log_sum_picked, picked_scores
 from fewfold.sampling.proposal import Proposal
 
@@ -191,9 +192,9 @@ def _positives(
         came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
         raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
     lead = queries.shape[:-1]
-    rows, kept = lead.numel(), None
+    rows = lead.numel()
     if isinstance(positives, Tensor):
-        shape, values = positives.shape, positives.reshape(-1)
+        shape = positives.shape
         if shape[: len(lead)] != lead or len(shape) > len(lead) + 1:
             stem = ", ".join(map(str, lead))
             raise ValueError(
@@ -201,32 +202,27 @@ def _positives(
                 f"got shape {tuple(shape)}"
             )
         each = shape[-1] if len(shape) > len(lead) else 1
-        offsets = torch.arange(rows + 1) * each
-        real = values != ignore_index
-        if not real.all():
-            kept, values = real.view(shape), values[real]
-            offsets = F.pad(real.cumsum(0), (1, 0))[offsets]
+        positives = positives.reshape(-1), torch.arange(rows + 1) * each
     else:
-        values, offsets = positives
-        shape = values.shape
-        edges = offsets.numpy()  # small: torch would take its time
-        if edges.shape != (rows + 1,) or edges[0] != 0 or edges[-1] != len(values):
+        shape = positives[0].shape
+    values, offsets = jagged(*positives, rows=rows)
+    if len(values) == 0:
+        return _Positives(values, offsets, shape, None)
+    low, high = torch.aminmax(values)
+    real = values != ignore_index if low <= ignore_index <= high else None
+    if size is not None and (low < 0 or high >= size):
+        bad = (values < 0) | (values >= size)
+        if real is not None:
+            bad &= real
+        if bad.any():
+            at = int(bad.nonzero()[0])
             raise ValueError(
-                f"offsets must be ({rows + 1},), from 0 to the number of values {len(values)}, "
-                f"got {tuple(offsets.shape)}"
+                f"positives must be ids between 0 and {size - 1}, got {values[at].item()} at {at}"
             )
-        if (edges[1:] < edges[:-1]).any():
-            raise ValueError("offsets must not fall")
-    if values.dtype != torch.int64 or offsets.dtype != torch.int64:
-        raise TypeError(f"positives must be int64 ids, got {values.dtype}, offsets {offsets.dtype}")
-    if size is not None and len(values):
-        low, high = torch.aminmax(values)
-        if low < 0 or high >= size:
-            bad = int(((values < 0) | (values >= size)).nonzero()[0])
-            raise ValueError(
-                f"positives must be ids between 0 and {size - 1}, got {values[bad].item()} at {bad}"
-            )
-    return _Positives(values.contiguous(), offsets.contiguous(), shape, kept)
+    if real is None:
+        return _Positives(values, offsets, shape, None)
+    offsets = F.pad(real.cumsum(0), (1, 0))[offsets]
+    return _Positives(values[real], offsets, shape, real.view(shape))
 
 
 def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:

@@ -35,7 +35,7 @@ class _Moments(RowOptimizer):
 
     def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         shape = param.shape if param.dim() else (1,)
-        if not group.get("by_row", False):
+        if not self._by_row(group):
             shape = (shape[0], 2, *shape[1:])
         elif not float(group["betas"][0]):
             return None  # the mean would be the gradient itself
@@ -48,14 +48,14 @@ class _Moments(RowOptimizer):
     ) -> None:
         beta1, beta2 = map(float, group["betas"])
         each = (-1, *[1] * (weight.dim() - 1))
-        if group.get("by_row", False):
-            mean, kept = state.get("memory", grad), state["square"]
-            self._follow(kept, grad.view(len(grad), -1).square().mean(1).sqrt(), 1 - beta2)
+        if self._by_row(group):
+            mean, kept = state.get("memory"), state["square"]
+            self._follow(kept, grad.reshape(len(grad), -1).square().mean(1).sqrt(), 1 - beta2)
             square = kept.view(each)
         else:
             mean, square = state["memory"].unbind(1)
             self._follow(square, grad, 1 - beta2)
-        mean.lerp_(grad, 1 - beta1)
+        mean = grad if mean is None else mean.lerp_(grad, 1 - beta1)
         age = state["step"].add_(1).double().view(each)
         step = (float(group["lr"]) / (1 - beta1**age)).to(weight.dtype)
         root = (1 - beta2**age).sqrt().to(weight.dtype)
@@ -88,7 +88,7 @@ class Adam(_Moments):
         maximize: climb instead.
         by_row: one `v` for a whole row, following the mean of its `g^2`. Half of the state, a third
             less to read and write, and a row moves along its `m`, not along the signs of it. With
-            `b1 = 0` nothing but `v` is kept, two numbers per row.
+            `b1 = 0` only `v` and `t` are kept, two numbers per row.
 
     Example:
         >>> import torch, fewfold as ff
@@ -127,6 +127,14 @@ class Adam(_Moments):
             "by_row": by_row,
         }
         super().__init__(params, options)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("by_row", False)
+
+    def _by_row(self, group: dict[str, Any]) -> bool:
+        return bool(group["by_row"])
 
     def _kernel(self, group: dict[str, Any]) -> str:
         if not group["by_row"]:

@@ -27,6 +27,10 @@ class RowOptimizer(torch.optim.Optimizer):
     def _kernel(self, group: dict[str, Any]) -> str:
         raise NotImplementedError
 
+    def _by_row(self, group: dict[str, Any]) -> bool:
+        """Whether one second moment serves a whole row."""
+        return False
+
     def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
         """What the kernel reads beside the learning rate, the decay and the sign."""
         raise NotImplementedError
@@ -81,7 +85,7 @@ class RowOptimizer(torch.optim.Optimizer):
         rows = param.shape[0] if param.dim() else 1
         gradient.check(rows, tuple(param.shape[1:]))
         state = self._state(param, group)
-        _check_state(param, rows, state, by_row=group.get("by_row", False))
+        _check_state(param, rows, state, slots=2 if self._age and not self._by_row(group) else 1)
         if not self._visit_natively(param, gradient, state, group):
             self._visit_plainly(param, gradient, state, group)
 
@@ -95,8 +99,13 @@ class RowOptimizer(torch.optim.Optimizer):
             memory = self._remember(param, group)
             if memory is not None:
                 state["memory"] = memory
-        if group.get("by_row", False) and "square" not in state:
-            state["square"] = param.new_zeros(param.shape[0] if param.dim() else 1)
+        if self._by_row(group):
+            # One number per row: there is no reason for it to be half a number.
+            half = param.dtype in (torch.float16, torch.bfloat16)
+            dtype = torch.float32 if half else param.dtype
+            rows = param.shape[0] if param.dim() else 1
+            kept = state.get("square")
+            state["square"] = param.new_zeros(rows, dtype=dtype) if kept is None else kept.to(dtype)
         return state
 
     def _visit_natively(
@@ -113,6 +122,8 @@ class RowOptimizer(torch.optim.Optimizer):
         if not (param.dtype == gradient.values.dtype == memory.dtype and param.is_contiguous()):
             return False
         if not all(t is None or t.is_contiguous() for t in (memory, step, square)):
+            return False
+        if square is not None and square.dtype != param.dtype:
             return False
         rows = param.shape[0] if param.dim() else 1
         index, values = gradient.index, gradient.values.contiguous()
@@ -182,13 +193,12 @@ def _check_param(param: Any) -> None:
         )
 
 
-def _check_state(param: Tensor, rows: int, state: dict[str, Tensor], *, by_row: bool) -> None:
+def _check_state(param: Tensor, rows: int, state: dict[str, Tensor], *, slots: int) -> None:
     """Raise unless the state is that of a parameter of this shape: a kernel would write beyond."""
     memory, step, square = state.get("memory"), state.get("step"), state.get("square")
-    slots = 1 if step is None or by_row else 2
     if step is not None and (step.shape != (rows,) or step.dtype != torch.int32):
         raise _foreign("step", step, param)
-    if square is not None and (square.shape != (rows,) or square.dtype != param.dtype):
+    if square is not None and square.shape != (rows,):
         raise _foreign("square", square, param)
     if memory is not None and (
         memory.numel() != slots * param.numel() or (memory.dim() and len(memory) != rows)
@@ -199,7 +209,8 @@ def _check_state(param: Tensor, rows: int, state: dict[str, Tensor], *, by_row: 
 def _foreign(name: str, came: Tensor, param: Tensor) -> ValueError:
     return ValueError(
         f"the state {name!r} of shape {tuple(came.shape)} and dtype {came.dtype} does not belong "
-        f"to a parameter of shape {tuple(param.shape)}; load the state_dict that was saved with it"
+        f"to a parameter of shape {tuple(param.shape)} and these options; load the state_dict that "
+        "was saved with them"
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fewfold import _native
+from fewfold._check import jagged
 from fewfold.maps.fast import kernel
 from fewfold.recommender.interactions import Jagged
 from fewfold.sampling.proposal import fresh_seed
@@ -17,8 +18,12 @@ __all__ = ["bags", "thinned"]
 
 def bags(table: Tensor, ids: Jagged, by: Tensor, *, sparse: bool = True) -> Tensor:
     """The sum of the rows each list of ids names, times a number per list: (rows, d)."""
-    if sparse and _native.ready(table, by) and table.is_contiguous() and table.dtype == by.dtype:
-        total: Tensor = _Bags.apply(table, ids.values, ids.offsets, by.contiguous())
+    if (
+        sparse and _native.ready(table, by) and table.is_contiguous() and table.dtype == by.dtype
+        and ids.values.is_cpu
+    ):  # fmt: skip
+        values, offsets = jagged(*ids, rows=len(by))
+        total: Tensor = _Bags.apply(table, values, offsets, by.contiguous())
         return total
     total = F.embedding_bag(
         ids.values, table, ids.offsets, mode="sum", include_last_offset=True, sparse=sparse
@@ -64,10 +69,11 @@ def thinned(ids: Jagged, share: float, generator: torch.Generator | None) -> Jag
     values, offsets = ids.values, ids.offsets
     if share == 0:
         return ids
-    if _native.instruction_set() is None:
+    if not (_native.ready() and values.is_cpu):
         kept = torch.rand(len(values), generator=generator) >= share
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
         return Jagged(values[kept], before[offsets])
+    values, offsets = jagged(values, offsets)
     room, start = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
     kept = _native.kernels.thin(  # type: ignore[union-attr]
         values.data_ptr(), offsets.data_ptr(), len(offsets) - 1, 1 - share,

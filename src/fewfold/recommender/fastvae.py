@@ -176,8 +176,10 @@ class FastVAE(nn.Module):
         The weight beta of the divergence is one number, or (rows,) one for each user.
         """
         posterior = self._posterior(thinned(history, self.dropout, generator))
-        queries, divergence = _Latent.apply(posterior, generator)
+        queries, divergence = _latent(posterior, generator)
         rows = max(len(posterior), 1)
+        if isinstance(beta, Tensor) and beta.shape not in ((), (len(posterior),)):
+            raise ValueError(f"beta must be a number or ({rows},), got shape {tuple(beta.shape)}")
         fit = objective(queries, self.items, history, generator)
         total: Tensor = (fit + (beta * divergence).sum()) / rows
         return total
@@ -228,11 +230,20 @@ class _Dense(nn.Module):
         return last
 
 
-class _Latent(torch.autograd.Function):
-    """Queries drawn from Gaussians, and the divergence of each of these from the prior, (rows,).
+def _latent(posterior: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Queries drawn from Gaussians, and the divergence of each of these from the prior, (rows,)."""
+    if _native.ready(posterior):
+        both: tuple[Tensor, Tensor] = _Latent.apply(posterior, generator)
+        return both
+    mean, log_var = posterior.tensor_split(2, 1)
+    log_var = log_var.clamp(*_LOG_VAR)
+    noise = torch.empty_like(mean).normal_(generator=generator)
+    divergence = (mean.square() + log_var.exp() - 1 - log_var).sum(1) / 2
+    return _with_one(mean + noise * (log_var / 2).exp()), divergence
 
-    Thirty small operations of a step as a dozen.
-    """
+
+class _Latent(torch.autograd.Function):
+    """The same, thirty small operations of a step as a dozen."""
 
     @staticmethod
     def forward(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfold import optim
 from fewfold._check import non_negative_number, whole_number
-from fewfold._progress import line, over
+from fewfold._progress import line, over, silence
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, evaluate
@@ -73,7 +73,7 @@ def train(
         refresh_every: epochs after which the proposal follows the items again.
         patience: stop after as many epochs without a better NDCG@50, and keep the best model.
         seed: of the order of users, the dropout, the latent and the draws.
-        progress: write a line per epoch to standard error.
+        progress: write a line per epoch to standard error, and on a terminal how far it is.
 
     Returns:
         An `Epoch` for each pass.
@@ -113,7 +113,8 @@ def train(
             total += loss.item() * len(part)
             step += 1
         seconds = time.perf_counter() - began
-        ndcg = None if validation is None else _ndcg(model, validation)
+        with silence(not progress):
+            ndcg = None if validation is None else _ndcg(model, validation)
         log.append(Epoch(number, total / len(users), seconds, len(users) / seconds, ndcg))
         if progress:
             _tell(log, epochs)
