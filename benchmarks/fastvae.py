@@ -1,5 +1,8 @@
 """A step of FastVAE next to the full softmax, however many items there are; and its sampler.
 
+Both have an encoder without further layers. Ours moves its tables as `ff.train` does, by a step
+size per row without momentum, which is part of the gain; the full softmax has torch's fused Adam.
+
 ``python -m benchmarks.fastvae ITEMS``: peak memory of a few steps, in bytes.
 """
 
