@@ -15,7 +15,7 @@ import torch
 
 import fewfold as ff
 from benchmarks.harness import Case, Pair, Peak
-from benchmarks.memory import peak
+from fewfold._resources import peak_memory
 from fewfold._timing import race
 
 USERS, LENGTH, HIDDEN, WIDTH = 256, 40, 200, 32
@@ -157,4 +157,4 @@ if __name__ == "__main__":
     step = sampled_step(int(sys.argv[1]), shared=False)
     for _ in range(20):
         step()
-    print(peak())
+    print(peak_memory())

@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-from fewfold import demo
+from fewfold.demo import maps
 
-demo.draw_path(Path(sys.argv[1]))
+maps.draw_path(Path(sys.argv[1]))

@@ -32,13 +32,19 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     ),
     # logs -> recommendations, and how good they are
     "recommender": (
+        *("Recommender", "VAE", "Training", "Recommendations", "FitReport", "Search"),
+        *("compare", "Comparison", "Contender", "Evaluation"),
+        *("read_log", "plan_log", "Log", "LogPlan", "LogSummary", "Ids", "Attributes"),
+        *("Checkpoint", "Interrupted", "DataError", "ArtifactError"),
+        *("inspect", "Inspection", "export"),
+        *("bundled", "bundled_items", "fetch", "is_fetched", "PUBLIC", "PublicSet"),
         *("FastVAE", "Shortcut", "train", "Epoch"),
         *("Objective", "SampledSoftmax", "FullSoftmax", "Entmax"),
         *("Interactions", "Jagged", "Core"),
         *("Split", "random_split", "temporal_split", "last_out_split", "held_out_users"),
         *("NDCG", "Recall", "Precision", "MAP", "MRR", "HitRate"),
         *("Metric", "Score", "Report", "evaluate"),
-        *("top_k", "DotProduct", "Scorer", "Ranking"),
+        *("top_k", "DotProduct", "Catalogue", "Scorer", "Ranking"),
         *("MostPopular", "ItemKNN", "Cosine", "BM25", "EASE", "Baseline"),
     ),
     # gradients of few rows -> those rows moved; `ff.optim.Adam`, for torch has an Adam too
@@ -111,20 +117,41 @@ if TYPE_CHECKING:
     from fewfold.maps.topk import TopK as TopK
     from fewfold.maps.topk import topk_sparsemax as topk_sparsemax
     from fewfold.maps.topk import topk_sparsemax_certified as topk_sparsemax_certified
+    from fewfold.recommender.attributes import Attributes as Attributes
     from fewfold.recommender.baselines import BM25 as BM25
     from fewfold.recommender.baselines import EASE as EASE
     from fewfold.recommender.baselines import Baseline as Baseline
     from fewfold.recommender.baselines import Cosine as Cosine
     from fewfold.recommender.baselines import ItemKNN as ItemKNN
     from fewfold.recommender.baselines import MostPopular as MostPopular
+    from fewfold.recommender.bundled import bundled as bundled
+    from fewfold.recommender.bundled import bundled_items as bundled_items
+    from fewfold.recommender.catalogue import Catalogue as Catalogue
+    from fewfold.recommender.checkpoint import Checkpoint as Checkpoint
+    from fewfold.recommender.checkpoint import Interrupted as Interrupted
+    from fewfold.recommender.comparison import Comparison as Comparison
+    from fewfold.recommender.comparison import Contender as Contender
+    from fewfold.recommender.comparison import compare as compare
+    from fewfold.recommender.errors import ArtifactError as ArtifactError
+    from fewfold.recommender.errors import DataError as DataError
+    from fewfold.recommender.evaluation import Evaluation as Evaluation
+    from fewfold.recommender.exports import export as export
     from fewfold.recommender.fastvae import Entmax as Entmax
     from fewfold.recommender.fastvae import FastVAE as FastVAE
     from fewfold.recommender.fastvae import FullSoftmax as FullSoftmax
     from fewfold.recommender.fastvae import Objective as Objective
     from fewfold.recommender.fastvae import SampledSoftmax as SampledSoftmax
+    from fewfold.recommender.ids import Ids as Ids
+    from fewfold.recommender.inspection import Inspection as Inspection
+    from fewfold.recommender.inspection import inspect as inspect
     from fewfold.recommender.interactions import Core as Core
     from fewfold.recommender.interactions import Interactions as Interactions
     from fewfold.recommender.interactions import Jagged as Jagged
+    from fewfold.recommender.log import Log as Log
+    from fewfold.recommender.log import LogPlan as LogPlan
+    from fewfold.recommender.log import LogSummary as LogSummary
+    from fewfold.recommender.log import plan_log as plan_log
+    from fewfold.recommender.log import read_log as read_log
     from fewfold.recommender.metrics import MAP as MAP
     from fewfold.recommender.metrics import MRR as MRR
     from fewfold.recommender.metrics import NDCG as NDCG
@@ -135,6 +162,16 @@ if TYPE_CHECKING:
     from fewfold.recommender.metrics import Report as Report
     from fewfold.recommender.metrics import Score as Score
     from fewfold.recommender.metrics import evaluate as evaluate
+    from fewfold.recommender.models import VAE as VAE
+    from fewfold.recommender.models import Training as Training
+    from fewfold.recommender.public import PUBLIC as PUBLIC
+    from fewfold.recommender.public import PublicSet as PublicSet
+    from fewfold.recommender.public import fetch as fetch
+    from fewfold.recommender.public import is_fetched as is_fetched
+    from fewfold.recommender.recommendations import Recommendations as Recommendations
+    from fewfold.recommender.recommender import Recommender as Recommender
+    from fewfold.recommender.report import FitReport as FitReport
+    from fewfold.recommender.search import Search as Search
     from fewfold.recommender.spectral import Shortcut as Shortcut
     from fewfold.recommender.splits import Split as Split
     from fewfold.recommender.splits import held_out_users as held_out_users

@@ -7,8 +7,11 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from fewfold.recommender import DotProduct, Interactions, Jagged, top_k
+from fewfold.recommender import Catalogue, DotProduct, Interactions, Jagged, top_k
 from tests.recommender.cases import logs
+
+pytestmark = pytest.mark.usefixtures("path")
+both_kinds = pytest.mark.parametrize("kind", [torch.as_tensor, Catalogue], ids=["plain", "bytes"])
 
 
 @dataclass
@@ -25,25 +28,172 @@ class Given:
         return self.scores[users, items].clone()
 
 
-@hypothesis.given(logs(), st.integers(1, 13), st.integers(1, 9), st.integers(1, 11), st.data())
-def test_equals_a_stable_sort(log, k, users_at_once, items_at_once, data):
+def check(found, scores, k, seen=None, allowed=None):
+    """That `found` is the stable sort of the scores, without what is out of the question."""
+    scores = scores.clone()
+    if allowed is not None:
+        scores[:, ~allowed] = -torch.inf
+    if seen is not None:
+        scores[seen.row, seen.values] = -torch.inf
+    best, ids = scores.sort(dim=1, descending=True, stable=True)
+    pad = (0, max(k - scores.shape[1], 0))
+    best = torch.nn.functional.pad(best[:, :k], pad, value=-torch.inf)
+    ids = torch.nn.functional.pad(ids[:, :k], pad, value=-1).masked_fill(best == -torch.inf, -1)
+    assert torch.equal(found.ids, ids)
+    assert torch.equal(found.scores, best)
+
+
+def whole_vectors(users, items, d, most=3, seed=0):
+    """Whole numbers so small that every sum of products is exact in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    queries, vectors = (
+        torch.randint(-most, most + 1, (n, d), generator=generator).float() for n in (users, items)
+    )
+    return queries, vectors
+
+
+def some_seen(users, items, seed=0):
+    """Each user's items to leave out, in no order and with repetitions."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, items + 1, (users,), generator=generator)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return Jagged(torch.randint(items, (int(offsets[-1]),), generator=generator), offsets)
+
+
+@hypothesis.given(
+    logs(), st.integers(1, 13), st.integers(1, 9), st.integers(1, 11), st.booleans(), st.data()
+)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_equals_a_stable_sort(log, k, users_at_once, items_at_once, wide, data):
     """Scores from four values and -inf: nearly everything ties."""
     size = log.users * log.items
     value = st.sampled_from([-torch.inf, -1.0, 0.0, 2.0, 3.0])
     scores = torch.tensor(data.draw(st.lists(value, min_size=size, max_size=size)))
-    scores = scores.view(log.users, log.items).double()
+    scores = scores.view(log.users, log.items).to(torch.float64 if wide else torch.float32)
+    flags = st.lists(st.booleans(), min_size=log.items, max_size=log.items)
+    allowed = data.draw(st.none() | flags.map(lambda bits: torch.tensor(bits, dtype=torch.bool)))
     before = scores.clone()
     blocks = {"users_at_once": users_at_once, "items_at_once": items_at_once}
-    found = top_k(Given(scores), k, exclude=log, **blocks)
+    found = top_k(Given(scores), k, exclude=log, allowed=allowed, **blocks)
     assert torch.equal(scores, before)
-    for user in range(log.users):
-        seen = log.rows([user]).values.tolist()
-        left = [i for i in range(log.items) if i not in seen and scores[user, i] > -torch.inf]
-        best = sorted(left, key=lambda item: (-float(scores[user, item]), item))[:k]
-        padding = [-1] * (k - len(best))
-        assert found.ids[user].tolist() == best + padding
-        expected = [float(scores[user, item]) for item in best] + [-torch.inf] * len(padding)
-        assert found.scores[user].tolist() == expected
+    check(found, scores, k, log.jagged, allowed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("order", ["random", "rising", "falling", "equal", "two values", "huge"])
+def test_long_rows(order, dtype):
+    n = 3001
+    generator = torch.Generator().manual_seed(0)
+    scores = {
+        "random": torch.randn(3, n, generator=generator),
+        "rising": torch.arange(3.0 * n).view(3, n),
+        "falling": -torch.arange(3.0 * n).view(3, n),
+        "equal": torch.zeros(3, n),
+        "two values": torch.randint(2, (3, n), generator=generator).float(),
+        "huge": torch.randn(3, n, generator=generator) * 1e38,  # some of them infinite
+    }[order].to(dtype)
+    seen = some_seen(3, n)
+    for k in (1, 2, 10, 100, 2999, 4000):
+        check(top_k(Given(scores), k, exclude=seen, users_at_once=2), scores, k, seen)
+        check(top_k(Given(scores), k, items_at_once=97, users_at_once=2), scores, k)
+
+
+@both_kinds
+@pytest.mark.parametrize("shape", [(1, 1), (31, 5), (500, 63), (257, 256), (40, 100), (3000, 33)])
+@pytest.mark.parametrize("users", [1, 2, 3, 9])
+def test_vectors_of_whole_numbers(users, shape, kind):
+    """Where no sum is rounded the answer is the same to the last bit, tied or not."""
+    queries, vectors = whole_vectors(users, *shape)
+    scores = queries @ vectors.t()
+    seen, allowed = some_seen(users, shape[0]), torch.rand(shape[0]) < 0.6
+    for k in (1, 10, shape[0], shape[0] + 3):
+        scorer = DotProduct(queries, kind(vectors))
+        check(top_k(scorer, k), scores, k)
+        check(top_k(scorer, k, exclude=seen), scores, k, seen)
+        check(top_k(scorer, k, exclude=seen, allowed=allowed), scores, k, seen, allowed)
+
+
+@both_kinds
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-12, 1.0, 1e12, 1e18])
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_never_worse_than_rounding(scale, spread, kind):
+    """No item left out is better than one returned by more than float32 may err.
+
+    Columns and rows of very different sizes, and a query that turns the columns around.
+    """
+    generator = torch.Generator().manual_seed(0)
+    columns = (torch.randn(70, generator=generator) * spread).exp()
+    rows = (torch.randn(2000, 1, generator=generator) * spread / 3).exp()
+    vectors = torch.randn(2000, 70, generator=generator) * columns * rows
+    vectors *= scale / vectors.abs().max()
+    queries = torch.randn(3, 70, generator=generator) / columns
+    found = top_k(DotProduct(queries, kind(vectors)), 20)
+    exact = queries.double() @ vectors.double().t()
+    error = 70 * 2**-24 * (queries.double().abs() @ vectors.double().abs().t()) + 70 * 2.0**-149
+    gap = (found.scores.double() - exact.gather(1, found.ids)).abs() - error.gather(1, found.ids)
+    assert (gap <= 0).all()
+    least = exact.gather(1, found.ids) + error.gather(1, found.ids)
+    left = (exact - error).scatter(1, found.ids, -torch.inf)
+    assert (left.amax(1) <= least.amin(1)).all()
+    assert (found.scores.diff(dim=1) <= 0).all()
+
+
+@both_kinds
+@pytest.mark.parametrize("count", [1, 5, 60, 125, 126])
+def test_a_small_part_of_the_items(count, kind):
+    queries, vectors = whole_vectors(3, 1000, 12)
+    generator = torch.Generator().manual_seed(1)
+    allowed = torch.zeros(1000, dtype=torch.bool)
+    allowed[torch.randperm(1000, generator=generator)[:count]] = True
+    first_has_all = Jagged(allowed.nonzero()[:, 0], torch.tensor([0, count, count, count]))
+    for seen in (some_seen(3, 1000), first_has_all):
+        for k in (1, 50, 1001):
+            found = top_k(DotProduct(queries, kind(vectors)), k, exclude=seen, allowed=allowed)
+            check(found, queries @ vectors.t(), k, seen, allowed)
+
+
+def nearly_flat(items):
+    """Scores so close that the bytes cannot tell them apart, the best of them last."""
+    vectors = torch.ones(items, 8) + torch.arange(items)[:, None] * 2.0**-20
+    return torch.ones(1, 8), vectors
+
+
+def test_bytes_that_tell_nothing():
+    queries, vectors = nearly_flat(1000)
+    found = top_k(DotProduct(queries, Catalogue(vectors)), 5)
+    assert found.ids.tolist() == [[999, 998, 997, 996, 995]]
+
+
+@pytest.mark.native
+def test_the_bytes_are_what_answers_few_users(path):
+    """Vectors changed behind the back of a catalogue: the answer shows what was looked at."""
+    if path == "torch":
+        pytest.skip("there are none")
+    queries, vectors = whole_vectors(1, 500, 16)
+    catalogue = Catalogue(vectors)
+    before = int(top_k(DotProduct(queries, catalogue), 1).ids)
+    vectors[(before + 1) % 500] = queries[0] * 100
+    assert int(top_k(DotProduct(queries, catalogue), 1).ids) == before
+
+
+@both_kinds
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_equal(value, kind):
+    found = top_k(DotProduct(torch.full((2, 3), value), kind(torch.full((50, 3), value))), 4)
+    assert found.ids.tolist() == [[0, 1, 2, 3]] * 2
+    assert found.scores.eq(3 * value).all()
+
+
+@both_kinds
+def test_everything_excluded(kind):
+    everything = Jagged(torch.arange(20).repeat(2), torch.tensor([0, 20, 40]))
+    scorer = DotProduct(torch.ones(2, 3), kind(torch.ones(20, 3)))
+    for found in (
+        top_k(scorer, 2, exclude=everything),
+        top_k(scorer, 2, allowed=torch.zeros(20, dtype=torch.bool)),
+    ):
+        assert found.ids.eq(-1).all()
+        assert found.scores.eq(-torch.inf).all()
 
 
 def test_blocks_do_not_matter_for_vectors():
@@ -56,9 +206,75 @@ def test_blocks_do_not_matter_for_vectors():
         assert torch.equal(top_k(scorer, 9, users_at_once=users, items_at_once=items).ids, whole)
 
 
+def test_threads_do_not_matter():
+    queries, vectors = whole_vectors(3, 3001, 96)
+    scorers = DotProduct(queries, vectors), DotProduct(queries, Catalogue(vectors))
+    torch.set_num_threads(2)
+    try:
+        for scorer in scorers:
+            check(top_k(scorer, 17), queries @ vectors.t(), 17)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_half_precision_and_double():
+    queries, vectors = whole_vectors(2, 30, 4)
+    scores = queries @ vectors.t()
+    for dtype in (torch.bfloat16, torch.float64):
+        scorer = DotProduct(queries.to(dtype), Catalogue(vectors.to(dtype)))
+        check(top_k(scorer, 7), scores.to(dtype), 7)
+
+
+def test_gradients_reach_the_vectors():
+    queries, vectors = whole_vectors(2, 30, 4)
+    top_k(DotProduct(queries, vectors.requires_grad_()), 1).scores.sum().backward()
+    assert vectors.grad is not None
+
+
+def test_vectors_that_lie_anyhow_in_memory():
+    queries, vectors = whole_vectors(2, 40, 6)
+    for kind in (torch.as_tensor, Catalogue):
+        scorer = DotProduct(queries.t().contiguous().t(), kind(vectors.repeat(1, 2)[:, 3:9]))
+        check(top_k(scorer, 5), queries @ vectors.repeat(1, 2)[:, 3:9].t(), 5)
+
+
 def test_nobody_and_nothing():
     assert top_k(DotProduct(torch.zeros(0, 2), torch.zeros(3, 2)), 2).ids.shape == (0, 2)
-    assert top_k(DotProduct(torch.zeros(2, 2), torch.zeros(0, 2)), 2).ids.tolist() == [[-1] * 2] * 2
+    for kind in (torch.as_tensor, Catalogue):
+        scorer = DotProduct(torch.zeros(2, 2), kind(torch.zeros(0, 2)))
+        assert top_k(scorer, 2).ids.tolist() == [[-1] * 2] * 2
+
+
+def test_nan_is_refused_unless_out_of_the_question():
+    scores = torch.zeros(2, 300)
+    scores[1, 200] = torch.nan
+    with pytest.raises(ValueError, match="scores must be numbers, got nan"):
+        top_k(Given(scores), 1)
+    with pytest.raises(ValueError, match="scores must be numbers, got nan"):
+        top_k(Given(scores), 1, items_at_once=7)
+    seen = Jagged(torch.tensor([200]), torch.tensor([0, 0, 1]))
+    assert top_k(Given(scores), 1, exclude=seen).ids.tolist() == [[0], [0]]
+    allowed = torch.arange(300) != 200
+    assert top_k(Given(scores), 1, allowed=allowed).ids.tolist() == [[0], [0]]
+    for kind in (torch.as_tensor, Catalogue):
+        with pytest.raises(ValueError, match="scores must be numbers, got nan"):
+            top_k(DotProduct(torch.full((2, 3), torch.nan), kind(torch.zeros(4, 3))), 1)
+
+
+def test_scorers_that_return_something_else():
+    class Short(Given):
+        def __call__(self, users, items):
+            return super().__call__(users, items)[:, 1:]
+
+    class Fickle(Given):
+        def __call__(self, users, items):
+            block = super().__call__(users, items)
+            return block.double() if items.start else block
+
+    with pytest.raises(ValueError, match=r"shape \(2, 30\) for .*, got \(2, 29\)"):
+        top_k(Short(torch.zeros(2, 30)), 1)
+    scores = torch.arange(60.0).view(2, 30)
+    check(top_k(Fickle(scores), 4, items_at_once=7, users_at_once=2), scores, 4)
 
 
 def test_errors():
@@ -71,5 +287,13 @@ def test_errors():
         top_k(scorer, 1, exclude=Interactions.from_pairs([0], [0]))
     with pytest.raises(ValueError, match="item ids between 0 and 3, got 9 to 9"):
         top_k(scorer, 1, exclude=Jagged(torch.tensor([9]), torch.tensor([0, 1, 1])))
-    with pytest.raises(ValueError, match="scores must be numbers, got nan"):
-        top_k(DotProduct(torch.full((2, 3), torch.nan), torch.zeros(4, 3)), 1)
+    with pytest.raises(ValueError, match="offsets must"):
+        top_k(scorer, 1, exclude=Jagged(torch.tensor([1]), torch.tensor([0, 9, 1])))
+    with pytest.raises(TypeError, match=r"allowed must be a boolean tensor .* got torch.int64"):
+        top_k(scorer, 1, allowed=torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match=r"allowed must have shape \(4,\), got \(3,\)"):
+        top_k(scorer, 1, allowed=torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"vectors must be \(items, d\), got \(4,\)"):
+        Catalogue(torch.zeros(4))
+    with pytest.raises(ValueError, match="vectors must be finite"):
+        Catalogue(torch.tensor([[1.0, torch.inf], [0.0, -torch.inf]]))

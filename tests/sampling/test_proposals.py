@@ -96,6 +96,36 @@ def test_refresh_on_the_same_items_stays_a_distribution(case):
 
 
 @every_proposal
+@both_ways
+def test_a_saved_state_draws_the_same_and_follows_alike(case, shared):
+    queries, items, _ = problem()
+    proposal = fitted(case).refresh(items + 0.1)
+    state = {name: value.clone() for name, value in proposal.state_dict().items()}
+    other = case.make()
+    fresh = other.state_dict()
+    other.load_state_dict(state)
+    for _ in range(2):
+        one, two = (
+            each.sample(queries, 50, shared=shared, generator=torch.Generator().manual_seed(1))
+            for each in (proposal, other)
+        )
+        assert torch.equal(one[0], two[0])
+        assert torch.equal(one[1], two[1])
+        every = all_ids(shared)
+        one, two = (each.log_prob(queries, every, shared=shared) for each in (proposal, other))
+        assert torch.equal(one, two)
+        for each in (proposal, other):  # the generator of k-means is a part of the state
+            each.refresh(items.flip(0))
+    for value in state.values():
+        if value.is_floating_point():
+            value.fill_(torch.nan)  # it was copied
+    other.sample(queries, 5, shared=shared)
+    other.load_state_dict(fresh)
+    with pytest.raises(RuntimeError, match="has not been fitted yet"):
+        other.given(queries)
+
+
+@every_proposal
 def test_a_single_item(case):
     proposal = case.make()
     if isinstance(proposal, ff.MultiIndex):

@@ -1,5 +1,6 @@
 // The maps, row by row: forward, backward, and the support without the row.
 #pragma once
+#include "best.h"
 #include "budget.h"
 #include "draw.h"
 #include "nearest.h"
@@ -254,7 +255,7 @@ template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, 
 template <class T> constexpr Table<T> table() {
   return {forward<T>,      backward<T>,  support<T>,         streams_new<T>, streams_free<T>, streams_push<T>,
           streams_take<T>, budget<T>,    budget_backward<T>, picked_dots<T>, picked_pulls<T>,
-          soften<T>,       bag<T>,       unbag<T>,           touch<T>};
+          soften<T>,       bag<T>,       unbag<T>,           touch<T>,       best_of<T>,      best_sorted<T>};
 }
 
 }  // namespace FEWFOLD_ISA

@@ -37,6 +37,23 @@ struct Cells {
   const float *log_share;   // log mass of every item, by cell, or null
 };
 
+// A heap of the best k met so far, n of them, the worst at its root.
+template <class T> struct Best {
+  T *score;
+  int64_t *id, k, n;
+};
+
+// Vectors as bytes: vector i is step[i] code[i], up to an error of length slack[i].
+struct Bytes {
+  int64_t width;  // a multiple of 32
+  const int8_t *code;
+  const float *step, *slack;
+};
+struct ByteQuery {
+  const int16_t *code;
+  float scale, norm;
+};
+
 template <class T> struct Table {
   bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
       const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept);
@@ -56,6 +73,8 @@ template <class T> struct Table {
   void (*bag)(const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T by, T *out);
   void (*unbag)(const T *g, int64_t d, int64_t n, T by, T *values);
   void (*touch)(const Touched<T> &t, const Update &s, int64_t first, int64_t last);
+  bool (*best_of)(Best<T> &best, const T *x, int64_t n, int64_t base, const bool *allowed);
+  void (*best_sorted)(Best<T> &best);
 };
 
 struct Tables {
@@ -70,6 +89,8 @@ struct Tables {
   bool (*within)(const int64_t *ids, int64_t n, int64_t size);
   void (*nearest)(const float *points, int64_t stride, int64_t n, int64_t d, const float *centres, const float *half,
                   int64_t k, int64_t *code);
+  void (*byte_scores)(const Bytes &at, const ByteQuery &q, const bool *allowed, int64_t first, int64_t last, float *high);
+  int64_t (*above)(const float *x, int64_t n, float bar, int64_t *out);
 };
 
 extern const Tables *tables;  // those of this processor

@@ -1,6 +1,14 @@
 """The recommender: from logs of who touched what to recommendations, and how good they are."""
 
+from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
+from fewfold.recommender.bundled import bundled, bundled_items
+from fewfold.recommender.catalogue import Catalogue
+from fewfold.recommender.checkpoint import Checkpoint, Interrupted
+from fewfold.recommender.comparison import Comparison, Contender, compare
+from fewfold.recommender.errors import ArtifactError, DataError
+from fewfold.recommender.evaluation import Evaluation
+from fewfold.recommender.exports import export
 from fewfold.recommender.fastvae import (
     Entmax,
     FastVAE,
@@ -8,7 +16,10 @@ from fewfold.recommender.fastvae import (
     Objective,
     SampledSoftmax,
 )
+from fewfold.recommender.ids import Ids
+from fewfold.recommender.inspection import Inspection, inspect
 from fewfold.recommender.interactions import Core, Interactions, Jagged
+from fewfold.recommender.log import Log, LogPlan, LogSummary, plan_log, read_log
 from fewfold.recommender.metrics import (
     MAP,
     MRR,
@@ -21,6 +32,12 @@ from fewfold.recommender.metrics import (
     Score,
     evaluate,
 )
+from fewfold.recommender.models import VAE, Training
+from fewfold.recommender.public import PUBLIC, PublicSet, fetch, is_fetched
+from fewfold.recommender.recommendations import Recommendations
+from fewfold.recommender.recommender import Recommender
+from fewfold.recommender.report import FitReport
+from fewfold.recommender.search import Search
 from fewfold.recommender.spectral import Shortcut
 from fewfold.recommender.splits import (
     Split,
@@ -33,6 +50,36 @@ from fewfold.recommender.topk import DotProduct, Ranking, Scorer, top_k
 from fewfold.recommender.train import Epoch, train
 
 __all__ = [
+    "Recommender",
+    "VAE",
+    "Training",
+    "Recommendations",
+    "FitReport",
+    "Search",
+    "compare",
+    "Comparison",
+    "Contender",
+    "Evaluation",
+    "read_log",
+    "plan_log",
+    "Log",
+    "LogPlan",
+    "LogSummary",
+    "Ids",
+    "Attributes",
+    "Checkpoint",
+    "Interrupted",
+    "DataError",
+    "ArtifactError",
+    "inspect",
+    "Inspection",
+    "export",
+    "bundled",
+    "bundled_items",
+    "fetch",
+    "is_fetched",
+    "PUBLIC",
+    "PublicSet",
     "FastVAE",
     "Shortcut",
     "train",
@@ -61,6 +108,7 @@ __all__ = [
     "evaluate",
     "top_k",
     "DotProduct",
+    "Catalogue",
     "Scorer",
     "Ranking",
     "MostPopular",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fewfold._check import positive_number, whole_number
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.topk import top_k
+from fewfold.recommender.topk import Scorer, top_k
 
 __all__ = ["BM25", "EASE", "Baseline", "Cosine", "ItemKNN", "MostPopular"]
 
@@ -42,12 +42,16 @@ class Baseline:
         Returns:
             (rows, k) int64, best first; -1 where no item is left.
         """
+        known = history.jagged if isinstance(history, Interactions) else history
+        return top_k(self.scorer(known), k, exclude=known).ids
+
+    def scorer(self, history: Jagged) -> Scorer:
+        """The scores of all items for every row of `history`, to rank by."""
         if self.items == 0:
             raise ValueError(
                 f"{type(self).__name__} has learned nothing yet; call fit(train) first"
             )
-        known = history.jagged if isinstance(history, Interactions) else history
-        return top_k(_Rows(self, known), k, exclude=known).ids
+        return _Rows(self, history)
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewfold._check import int64_vector, whole_number
 
-__all__ = ["Core", "Interactions", "Jagged"]
+__all__ = ["Core", "Interactions", "Jagged", "from_keys"]
 
 
 class Jagged(NamedTuple):
@@ -102,7 +102,7 @@ class Interactions:
             user = int((self.offsets.diff() < 0).nonzero()[0])
             raise ValueError(f"offsets must not decrease, got a step down after user {user}")
         _within(self.ids, self.items, "ids", "items")
-        rising = self.ids.diff() > 0
+        rising = self.ids[1:] > self.ids[:-1]
         first = self.offsets[1:-1]  # where a new user begins the items may start again
         rising[first[(first > 0) & (first < self.pairs)] - 1] = True
         if not bool(rising.all()):
@@ -146,18 +146,9 @@ class Interactions:
         _within(who, rows, "users", "users")
         _within(what, columns, "items", "items")
         when = None if times is None else _times(times, len(who))
-        key = who * columns + what
-        if when is None:
-            key = torch.from_numpy(np.sort(key.numpy()))  # several times as quick as torch's
-        else:
-            order = when.argsort(stable=True)
-            order = order[key[order].argsort(stable=True)]
-            key, when = key[order], when[order]
-        last = torch.ones(len(key), dtype=torch.bool)
-        last[:-1] = key.diff() > 0
-        key, when = key[last], None if when is None else when[last]
-        lengths = torch.bincount(key // max(columns, 1), minlength=rows)
-        return cls(_offsets(lengths), key % max(columns, 1), columns, when)
+        return from_keys(
+            (who * columns + what).numpy(), None if when is None else when.numpy(), (rows, columns)
+        )
 
     @classmethod
     def from_csr(cls, matrix: Any) -> "Interactions":
@@ -294,6 +285,45 @@ class Core(NamedTuple):
     items: Tensor
 
 
+def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]) -> Interactions:
+    """Pairs in any order, each as the one number user * items + item.
+
+    Args:
+        keys: (n,) int64, given away: a log may be most of the memory, so it is sorted in place and
+            becomes the interactions.
+        times: (n,) int64 or float64, or None; a pair that repeats keeps its latest.
+        shape: how many users and items there are.
+    """
+    rows, columns = shape
+    step = max(columns, 1)
+    if times is not None:
+        times = times[_order(keys, rows * step)]
+    keys.sort()  # numpy's is several times as quick as torch's
+    new = np.ones(len(keys), dtype=bool)
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    if not new.all():
+        if times is not None:
+            times = np.maximum.reduceat(times, np.flatnonzero(new))
+        keys = keys[new]
+    offsets = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) * step)
+    np.remainder(keys, step, out=keys)
+    when = None if times is None else torch.from_numpy(times)
+    return Interactions(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when)
+
+
+def _order(keys: np.ndarray, below: int) -> np.ndarray:
+    """What sorts the keys, equal ones in any order."""
+    bits = len(keys).bit_length()
+    if below.bit_length() + bits > 63:
+        return np.argsort(keys)
+    # Sorting numbers that end in their own position is several times as quick.
+    packed = keys << bits
+    packed |= np.arange(len(keys))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
+
+
 def _offsets(lengths: Tensor) -> Tensor:
     """(rows,) -> (rows + 1,), where each row begins and the last ends."""
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
@@ -301,13 +331,14 @@ def _offsets(lengths: Tensor) -> Tensor:
 
 def _within(values: Tensor, size: int, name: str, what: str) -> None:
     """Raise unless every value is a number from 0 below `size`; say which is not."""
+    if len(values) == 0 or 0 <= int(values.min()) <= int(values.max()) < size:
+        return
     wrong = (values < 0) | (values >= size)
-    if bool(wrong.any()):
-        at = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"{name} must be between 0 and {size - 1}, as there are {size} {what}; "
-            f"got {int(values[at])} in row {at}"
-        )
+    at = int(wrong.nonzero()[0])
+    raise ValueError(
+        f"{name} must be between 0 and {size - 1}, as there are {size} {what}; "
+        f"got {int(values[at])} in row {at}"
+    )
 
 
 def _times(times: Any, pairs: int) -> Tensor:

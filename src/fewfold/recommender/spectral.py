@@ -11,7 +11,7 @@ from fewfold._check import positive_number, whole_number
 from fewfold._progress import over
 from fewfold.recommender.interactions import Interactions, Jagged
 
-__all__ = ["Shortcut"]
+__all__ = ["L2_PER_USER", "Directions", "Shortcut"]
 
 _EXTRA = 32  # directions beyond the rank, which let the subspace settle
 _ROUNDS = 4
@@ -51,7 +51,7 @@ class Shortcut:
         strength: float = 130.0,
         seed: int = 0,
     ) -> "Shortcut":
-        """Find the leading directions of the log by subspace iteration.
+        """Find the leading directions of the log and the regression in their space.
 
         Args:
             train: users x items.
@@ -61,23 +61,8 @@ class Shortcut:
             strength: see the class.
             seed: of the first guess.
         """
-        whole_number(rank, "rank")
-        positive_number(strength, "strength")
-        rank = min(rank, train.items, max(train.users, 1))
-        lengths, counts = train.jagged.lengths.float(), train.counts().float()
-        by_user = (lengths / lengths.mean()).clamp(min=1e-3).pow(-powers[0])
-        scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
-        forth, back = _matrices(train, by_user, 1 / scale)
-        width = min(rank + _EXTRA, train.items)
-        guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
-        for _ in over("finding directions", range(_ROUNDS)):
-            guess = torch.linalg.qr(back @ (forth @ guess))[0]
-        part = forth @ guess
-        values, turn = torch.linalg.eigh((part.T @ part).double())
-        values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
-        ridge = train.users * _L2_PER_USER if l2 is None else l2
-        table = (guess @ turn) * (values / (values + ridge)).sqrt().float()
-        return cls(table, scale, strength)
+        found = Directions.find(train, rank, powers=powers, seed=seed)
+        return found.shortcut(train.users * L2_PER_USER if l2 is None else l2, strength)
 
     def queries(self, history: Jagged) -> Tensor:
         """(rows, rank): what `vectors` is multiplied with."""
@@ -93,7 +78,53 @@ class Shortcut:
         return self.table * self.scale.unsqueeze(1)
 
 
-_L2_PER_USER = 0.025
+L2_PER_USER = 0.025
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """The leading directions of a log, from which a `Shortcut` follows for any l2 and strength.
+
+    Attributes:
+        vectors: (items, rank), V.
+        values: (rank,), w, falling.
+        scale: (items,), c^q.
+    """
+
+    vectors: Tensor
+    values: Tensor
+    scale: Tensor
+
+    @classmethod
+    def find(
+        cls,
+        train: Interactions,
+        rank: int,
+        *,
+        powers: tuple[float, float] = (0.3, 0.35),
+        seed: int = 0,
+    ) -> "Directions":
+        """By subspace iteration."""
+        whole_number(rank, "rank")
+        rank = min(rank, train.items, max(train.users, 1))
+        lengths, counts = train.jagged.lengths.float(), train.counts().float()
+        by_user = (lengths / lengths.mean()).clamp(min=1e-3).pow(-powers[0])
+        scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
+        forth, back = _matrices(train, by_user, 1 / scale)
+        width = min(rank + _EXTRA, train.items)
+        guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
+        for _ in over("finding directions", range(_ROUNDS)):
+            guess = torch.linalg.qr(back @ (forth @ guess))[0]
+        part = forth @ guess
+        values, turn = torch.linalg.eigh((part.T @ part).double())
+        values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
+        return cls(guess @ turn, values, scale)
+
+    def shortcut(self, l2: float, strength: float) -> Shortcut:
+        """The regression with this penalty."""
+        positive_number(strength, "strength")
+        by = (self.values / (self.values + l2)).sqrt().float()
+        return Shortcut(self.vectors * by, self.scale, strength)
 
 
 def _matrices(train: Interactions, by_user: Tensor, by_item: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,11 +6,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fewfold._check import check_scores, whole_number
+from fewfold import _native
+from fewfold._check import check_scores, jagged, whole_number
 from fewfold._progress import over
+from fewfold.recommender.best import Heaps, Sorted, padded
+from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = ["DotProduct", "Ranking", "Scorer", "top_k"]
+
+_FEW_USERS = 4  # users for whom reading bytes one by one beats one matrix product
+_FEW_ITEMS = 8  # one in so many allowed: copy their vectors rather than score them all
 
 
 class Scorer(Protocol):
@@ -31,20 +37,24 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DotProduct:
-    """The scorer ``<query_u, vector_i>``.
+    """The scorer ``<query_u, vector_i>``, in the dtype of the vectors.
+
+    A score is a sum in the precision of the vectors, in an order that may depend on how many users
+    are asked for at once. Scores that differ by no more than its rounding may change places with
+    it; nothing else does, and the scores returned are always those the order was taken from.
 
     Attributes:
         queries: (users, d).
-        vectors: (items, d).
+        vectors: (items, d), or a `Catalogue` of them, which answers few users faster.
     """
 
     queries: Tensor
-    vectors: Tensor
+    vectors: Tensor | Catalogue
 
     def __post_init__(self) -> None:
         check_scores(self.queries, "queries")
-        check_scores(self.vectors, "vectors")
-        shapes = tuple(self.queries.shape), tuple(self.vectors.shape)
+        check_scores(self.table, "vectors")
+        shapes = tuple(self.queries.shape), tuple(self.table.shape)
         if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:
             raise ValueError(
                 "queries and vectors must have shapes (users, d) and (items, d), "
@@ -52,13 +62,18 @@ class DotProduct:
             )
 
     @property
+    def table(self) -> Tensor:
+        """(items, d)."""
+        return self.vectors.vectors if isinstance(self.vectors, Catalogue) else self.vectors
+
+    @property
     def shape(self) -> tuple[int, int]:
         """(users, items)."""
-        return self.queries.shape[0], self.vectors.shape[0]
+        return self.queries.shape[0], self.table.shape[0]
 
     def __call__(self, users: slice, items: slice) -> Tensor:
         """(users in the slice, items in the slice)."""
-        return self.queries[users] @ self.vectors[items].t()
+        return self.queries[users] @ self.table[items].t()
 
 
 class Ranking(NamedTuple):
@@ -78,6 +93,7 @@ def top_k(
     k: int,
     *,
     exclude: Interactions | Jagged | None = None,
+    allowed: Tensor | None = None,
     users_at_once: int = 256,
     items_at_once: int = 16384,
 ) -> Ranking:
@@ -85,12 +101,15 @@ def top_k(
 
     Goes through blocks of users and chunks of items and keeps k candidates per user, so memory is
     ``users_at_once * items_at_once`` scores whatever the catalogue. Equal scores are ordered by
-    the lower item id, in whatever blocks they were met.
+    the lower item id, in whatever blocks they were met. A score that is no number is an error,
+    unless the item is out of the question anyway.
 
     Args:
         scorer: a `Scorer`, such as ``DotProduct(user_vectors, item_vectors)``.
         k: how many; a user with fewer items left gets -1 at the end.
         exclude: the items not to recommend to each user, usually what they have already.
+        allowed: (items,) boolean, the only items to recommend to anyone; None is all of them. A
+            small part of a `DotProduct` costs no more than that part.
 
     Returns:
         A `Ranking` of ids and scores, both (users, k).
@@ -103,90 +122,122 @@ def top_k(
         >>> top_k(DotProduct(torch.ones(2, 2), vectors), 2, exclude=seen).ids
         tensor([[ 2,  0],
                 [ 1, -1]])
+        >>> cheap = torch.tensor([True, True, False])
+        >>> top_k(DotProduct(torch.ones(2, 2), vectors), 1, exclude=seen, allowed=cheap).ids
+        tensor([[0],
+                [1]])
     """
     whole_number(k, "k")
     whole_number(users_at_once, "users_at_once")
     whole_number(items_at_once, "items_at_once")
     users, items = scorer.shape
     seen = _check_exclude(exclude, users, items)
-    found = [
-        _block(scorer, slice(start, min(start + users_at_once, users)), k, seen, items_at_once)
-        for start in over("ranking items", range(0, users, users_at_once))
-    ]
+    allowed = _check_allowed(allowed, items)
+    if allowed is not None and isinstance(scorer, DotProduct):
+        among = allowed.nonzero().squeeze(-1)
+        if 0 < len(among) <= items // _FEW_ITEMS:
+            return _among(scorer, among, k, seen, users_at_once, items_at_once)
+    room = users_at_once * items_at_once
+    found = []
+    for start in over("ranking items", range(0, users, users_at_once)):
+        block = slice(start, min(start + users_at_once, users))
+        mine = seen.rows(block)
+        chunk = room // (block.stop - start)  # fewer users leave room for more items
+        found.append(
+            _few(scorer, block, min(k, items), mine, allowed)
+            or _block(scorer, block, min(k, items), mine, allowed, chunk)
+        )
     if not found:
         return Ranking(torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
-    ids = torch.cat([block.ids for block in found])
-    scores = torch.cat([block.scores for block in found])
-    missing = k - ids.shape[1]  # the catalogue itself may be shorter than k
-    ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
-    scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
-    return Ranking(ids.masked_fill(scores == -torch.inf, -1), scores)
+    ids, scores = (torch.cat(part) for part in zip(*found, strict=True))
+    # The catalogue itself may be shorter than k.
+    return Ranking(*padded(ids.masked_fill(scores == -torch.inf, -1), scores, k))
 
 
-def _check_exclude(exclude: Interactions | Jagged | None, users: int, items: int) -> Jagged | None:
+def _check_exclude(exclude: Interactions | Jagged | None, users: int, items: int) -> Jagged:
     if exclude is None:
-        return None
+        nothing = torch.zeros(users + 1, dtype=torch.int64)
+        return Jagged(nothing[:0], nothing)
     seen = exclude.jagged if isinstance(exclude, Interactions) else exclude
     rows = len(seen.offsets) - 1
     if rows != users:
         raise ValueError(f"exclude must have one row for each of {users} users, got {rows}")
-    if len(seen.values) and not 0 <= int(seen.values.min()) <= int(seen.values.max()) < items:
-        raise ValueError(
-            f"exclude must hold item ids between 0 and {items - 1}, got "
-            f"{int(seen.values.min())} to {int(seen.values.max())}"
-        )
+    seen = Jagged(*jagged(*seen, rows=users))
+    if len(seen.values):
+        least, most = (int(end) for end in seen.values.aminmax())
+        if least < 0 or most >= items:
+            raise ValueError(
+                f"exclude must hold item ids between 0 and {items - 1}, got {least} to {most}"
+            )
     return seen
 
 
-def _block(scorer: Scorer, users: slice, k: int, seen: Jagged | None, step: int) -> Ranking:
+def _check_allowed(allowed: Tensor | None, items: int) -> Tensor | None:
+    if allowed is None:
+        return None
+    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+        came = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+        raise TypeError(
+            f"allowed must be a boolean tensor (True = may be recommended), got {came}; for ids "
+            "write allowed = torch.zeros(items, dtype=torch.bool); allowed[ids] = True"
+        )
+    if allowed.shape != (items,):
+        raise ValueError(f"allowed must have shape ({items},), got {tuple(allowed.shape)}")
+    return None if bool(allowed.all()) else allowed.contiguous()
+
+
+def _among(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_once: int) -> Ranking:
+    """The ranking of a small part of the items, in increasing order, whose vectors are copied."""
+    place = torch.full((scorer.shape[1],), -1)
+    place[items] = torch.arange(len(items))
+    values = place[seen.values]
+    before = torch.cat([values.new_zeros(1), (values >= 0).cumsum(0)])
+    found = top_k(
+        DotProduct(scorer.queries, scorer.table[items]), k,
+        exclude=Jagged(values[values >= 0], before[seen.offsets]),
+        users_at_once=at_once[0], items_at_once=at_once[1],
+    )  # fmt: skip
+    return found._replace(ids=items[found.ids.clamp(min=0)].masked_fill(found.ids < 0, -1))
+
+
+def _few(
+    scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None
+) -> Ranking | None:
+    """The ranking of a few users from the bytes of a catalogue, if there is one and it can tell."""
+    many = users.stop - users.start > _FEW_USERS
+    if many or not isinstance(scorer, DotProduct) or not isinstance(scorer.vectors, Catalogue):
+        return None
+    found = []
+    for row, query in enumerate(scorer.queries[users].detach()):
+        best = scorer.vectors.best(query, k, seen.rows(slice(row, row + 1)).values, allowed)
+        if best is None:
+            return None
+        found.append(best)
+    return Ranking(*(torch.stack(part) for part in zip(*found, strict=True)))
+
+
+def _block(
+    scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None, step: int
+) -> Ranking:
     """The ranking of one block of users, merged over chunks of items."""
     items = scorer.shape[1]
-    mine = None if seen is None else seen.rows(users)
-    row = None if mine is None else mine.row
-    ids = scores = None
+    best: Heaps | Sorted | None = None
     for start in range(0, items, step):
         chunk = slice(start, min(start + step, items))
+        if best is not None and allowed is not None and not bool(allowed[chunk].any()):
+            continue
         block = scorer(users, chunk)
-        if mine is not None and row is not None:
-            inside = (mine.values >= chunk.start) & (mine.values < chunk.stop)
-            block[row[inside], mine.values[inside] - start] = -torch.inf
-        best, where = _best(block, min(k, block.shape[1]))
-        where = where + start
-        if ids is not None and scores is not None:
-            # Earlier candidates have lower ids and come first: a stable sort keeps ties in order.
-            best, order = torch.cat([scores, best], 1).sort(dim=1, descending=True, stable=True)
-            where = torch.cat([ids, where], 1).gather(1, order)
-        scores, ids = best[:, :k], where[:, :k]
-    if ids is None or scores is None:
+        size = users.stop - users.start, chunk.stop - start
+        if block.shape != size:
+            raise ValueError(
+                f"the scorer must return scores of shape {size} for {users} and {chunk}, "
+                f"got {tuple(block.shape)}"
+            )
+        if best is None:
+            native = _native.ready(block) and not block.requires_grad
+            best = (Heaps if native else Sorted)(block, k, seen, allowed)
+        best.add(block, start)
+    if best is None:
         count = users.stop - users.start
         return Ranking(torch.empty(count, 0, dtype=torch.int64), torch.empty(count, 0))
-    return Ranking(ids, scores)
-
-
-def _best(block: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of each row and where, equal ones from the left."""
-    more = min(k + 1, block.shape[1])
-    values, where = block.topk(more, dim=1)
-    if bool(values[:, 0].isnan().any()):  # NaN sorts first
-        raise ValueError("scores must be numbers, got nan; look at the vectors of the model")
-    if more > k:
-        # topk takes any of the scores equal to the k-th. Where the next is as good, take the
-        # leftmost instead; rows that ran out of items do not care.
-        last = values[:, k - 1]
-        tied = ((values[:, k] == last) & (last > -torch.inf)).nonzero().squeeze(-1)
-        values, where = values[:, :k], where[:, :k]
-        if len(tied):
-            where = where.clone()
-            where[tied] = _leftmost(block[tied], last[tied], k)
-    where = where.sort(1).values
-    values, order = block.gather(1, where).sort(dim=1, descending=True, stable=True)
-    return values, where.gather(1, order)
-
-
-def _leftmost(block: Tensor, last: Tensor, k: int) -> Tensor:
-    """(rows, k), increasing: what is above `last`, filled up with the first equal to it."""
-    above = block > last.unsqueeze(1)
-    equal = block == last.unsqueeze(1)
-    room = k - above.sum(1, keepdim=True)
-    taken = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= room))
-    return taken.nonzero()[:, 1].view(-1, k)
+    return Ranking(*best.ranked())

@@ -1,37 +1,21 @@
 """Training FastVAE: epochs over users, two optimisers, a proposal that follows the items."""
 
-import math
-import sys
-import time
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.utils.deterministic
 
-from fewfold import optim
-from fewfold._check import non_negative_number, whole_number
-from fewfold._progress import line, over, silence
+from fewfold import _native
+from fewfold.recommender.checkpoint import Checkpoint, Keeper, say
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.metrics import NDCG, evaluate
+from fewfold.recommender.run import Epoch, Options, Run
 from fewfold.recommender.splits import Split
 from fewfold.sampling.multi_index import MultiIndex
 
 __all__ = ["Epoch", "train"]
-
-_WARM = 100  # steps over which the learning rate rises
-_LEAST = 0.02  # of the learning rate at the end
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch came to: mean loss per user, seconds, and NDCG@50 on the validation set."""
-
-    number: int
-    loss: float
-    seconds: float
-    users_per_second: float
-    ndcg: float | None
 
 
 def train(
@@ -50,6 +34,8 @@ def train(
     patience: int | None = None,
     seed: int = 0,
     progress: bool = True,
+    checkpoint: Checkpoint | None = None,
+    time_budget: float | None = None,
 ) -> list[Epoch]:
     """Train the model on users' items, in place.
 
@@ -57,6 +43,10 @@ def train(
     tables are moved by `fewfold.optim.Adam` when they have been touched, with a step size per row
     and no momentum, so that training needs hardly more memory than the model; everything else is
     moved by torch's.
+
+    The same seed and number of threads give the same weights, to the last bit, also where training
+    was killed and resumed from its checkpoint. Ctrl-C and SIGTERM end it after the step it is at,
+    with a last checkpoint and `Interrupted`, a KeyboardInterrupt.
 
     Args:
         model: its items number as many as those of the interactions.
@@ -74,55 +64,43 @@ def train(
         patience: stop after as many epochs without a better NDCG@50, and keep the best model.
         seed: of the order of users, the dropout, the latent and the draws.
         progress: write a line per epoch to standard error, and on a terminal how far it is.
+        checkpoint: where to keep training, and whether to go on from there.
+        time_budget: seconds, those before a resume included. If fewer steps fit than the epochs
+            have, the learning rate falls over these; the last epoch may then be a part of one.
 
     Returns:
         An `Epoch` for each pass.
     """
-    _check(model, interactions, epochs, batch, refresh_every)
-    for value, name in ((lr, "lr"), (beta, "beta"), (annealing, "annealing")):
-        non_negative_number(value, name)
+    options = Options(
+        epochs, batch, lr, beta, beta_by_length, annealing, refresh_every, patience, seed,
+        time_budget,
+    )  # fmt: skip
+    _check(model, interactions)
     chosen = default_objective(interactions) if objective is None else objective
-    generator = torch.Generator().manual_seed(seed)
-    counts = interactions.counts()
-    tables = optim.Adam(model.tables, lr=lr, betas=(0.0, 0.99), by_row=True)
-    others = [p for p in model.parameters() if all(p is not t for t in model.tables)]
-    dense = torch.optim.Adam(others, lr=lr, betas=(0.9, 0.99), fused=True)
-    users = interactions.jagged.lengths.nonzero().squeeze(1)
-    usual = interactions.jagged.lengths[users].double().mean().item()
-    steps = max(1, epochs * math.ceil(len(users) / batch))
-    step, log, best = 0, [], _Best(patience)
-    model.train()
-    for number in range(1, epochs + 1):
-        began, total = time.perf_counter(), 0.0
-        if isinstance(chosen, SampledSoftmax) and (number - 1) % refresh_every == 0:
-            if progress:
-                line("fitting the proposal to the items")
-            _follow(chosen, model.items.detach(), counts, first=number == 1)
-        parts = users[torch.randperm(len(users), generator=generator)].split(batch)
-        for part in over(f"epoch {number}/{epochs}", parts) if progress else parts:
-            for optimizer in (tables, dense):
-                optimizer.param_groups[0]["lr"] = lr * _pace(step, steps)
-            history = interactions.rows(part)
-            weight = beta * min(1.0, step / (annealing * steps)) if annealing else beta
-            weights = weight * history.lengths / usual if beta_by_length else weight
-            loss = model.loss(history, chosen, beta=weights, generator=generator)
-            loss.backward()
-            for optimizer in (tables, dense):
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            total += loss.item() * len(part)
-            step += 1
-        seconds = time.perf_counter() - began
-        with silence(not progress):
-            ndcg = None if validation is None else _ndcg(model, validation)
-        log.append(Epoch(number, total / len(users), seconds, len(users) / seconds, ndcg))
-        if progress:
-            _tell(log, epochs)
-        if best.enough(model, ndcg):
-            break
-    best.restore(model)
+    keeper = Keeper(checkpoint)
+    run = Run(model, interactions, chosen, validation, options, progress)
+    with keeper.watch(), _repeatable():
+        saved = keeper.saved({} if checkpoint is None else run.made())
+        if saved is not None:
+            run.restore(saved)
+        if progress and checkpoint is not None and checkpoint.resume:
+            say(
+                f"no checkpoint at {keeper.path} yet" if saved is None else f"resumed {run.where()}"
+            )
+        model.train()
+        while not run.finished:
+            run.begin()
+            for part in run.parts():
+                run.advance(part)
+                keeper.between(run)
+                if run.step >= run.steps:  # the time budget may have made them fewer
+                    break
+            run.end()
+            if run.finished:
+                keeper.finish(run)
+    run.best.restore(model)
     model.eval()
-    return log
+    return run.log
 
 
 def default_objective(interactions: Interactions) -> SampledSoftmax:
@@ -131,62 +109,24 @@ def default_objective(interactions: Interactions) -> SampledSoftmax:
     return SampledSoftmax(MultiIndex(words, within="popularity"))
 
 
-def _follow(objective: SampledSoftmax, items: Tensor, counts: Tensor, first: bool) -> None:
-    if first:
-        # Plus one: also what nobody has touched may be a positive of somebody new.
-        objective.proposal.fit(items, (counts + 1).log1p())
-    else:
-        objective.proposal.refresh(items)
+@contextlib.contextmanager
+def _repeatable() -> Iterator[None]:
+    """Sums in the same order every time, as the kernels have it; plain torch has to be told."""
+    if _native.instruction_set() is not None:
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    mode, fill = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False  # nothing here reads what it has not written
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        settings.fill_uninitialized_memory = fill
 
 
-def _pace(step: int, steps: int) -> float:
-    fall = (1 + math.cos(math.pi * step / steps)) / 2
-    return min(1.0, (step + 1) / _WARM) * (fall * (1 - _LEAST) + _LEAST)
-
-
-def _ndcg(model: FastVAE, validation: Split) -> float:
-    top = model.recommend(validation.fold_in, 50)
-    return evaluate(top, validation.test, (NDCG(50),), resamples=1)[NDCG(50)].mean
-
-
-class _Best:
-    """The best weights so far, kept where stopping early was asked for."""
-
-    def __init__(self, patience: int | None) -> None:
-        self._patience, self._score, self._since = patience, -math.inf, 0
-        self._state: dict[str, Tensor] | None = None
-
-    def enough(self, model: FastVAE, score: float | None) -> bool:
-        if self._patience is None or score is None:
-            return False
-        self._since += 1
-        if score > self._score:
-            self._score, self._since = score, 0
-            self._state = {name: value.clone() for name, value in model.state_dict().items()}
-        return self._since >= self._patience
-
-    def restore(self, model: FastVAE) -> None:
-        if self._state is not None:
-            model.load_state_dict(self._state)
-
-
-def _tell(log: list[Epoch], epochs: int) -> None:
-    line("")
-    last = log[-1]
-    left = sum(epoch.seconds for epoch in log) / len(log) * (epochs - last.number)
-    score = "" if last.ndcg is None else f"  NDCG@50 {last.ndcg:.4f}"
-    print(
-        f"epoch {last.number}/{epochs}  loss {last.loss:.3f}{score}  "
-        f"{last.users_per_second:,.0f} users/s  {left:.0f} s left",
-        file=sys.stderr,
-    )
-
-
-def _check(
-    model: FastVAE, interactions: Interactions, epochs: int, batch: int, refresh_every: int
-) -> None:
-    for value, name in ((epochs, "epochs"), (batch, "batch"), (refresh_every, "refresh_every")):
-        whole_number(value, name)
+def _check(model: FastVAE, interactions: Interactions) -> None:
     if len(model.items) != interactions.items:
         raise ValueError(
             f"the model has {len(model.items)} items, the interactions {interactions.items}; "

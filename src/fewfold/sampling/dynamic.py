@@ -1,6 +1,7 @@
 """Dynamic negative sampling: the best-scoring of a few uniform candidates."""
 
 import math
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -46,6 +47,12 @@ class Dynamic(Proposal):
     def refresh(self, item_vectors: Tensor) -> Self:
         self._items = check_items(item_vectors).clone()
         return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {} if self._items is None else {"items": self._items}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._items = state["items"].clone() if "items" in state else None
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._items is None:

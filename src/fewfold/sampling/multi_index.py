@@ -1,5 +1,6 @@
 """The inverted multi-index: a proposal close to the softmax at the cost of a few codewords."""
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 import torch
@@ -110,6 +111,25 @@ class MultiIndex(Proposal):
         self._cells = Cells.build(codes + shift, self._mass)
         self._items = vectors.clone() if self.within == "exact" else None
         return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What has been fitted, and where the generator of k-means is."""
+        state = {"generator": self._generator.get_state()}
+        if self._books is not None and self._cells is not None:
+            # Items left out are in no cell: any code does, for they stay left out.
+            cell = self._cells.cell_of.clamp(min=0)
+            state["books"] = self._books
+            state["codes"] = self._cells.code.index_select(1, cell).T.contiguous()
+        for name, value in (("mass", self._mass), ("items", self._items)):
+            if value is not None:
+                state[name] = value
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        own = {name: value.clone() for name, value in state.items()}
+        self._generator.set_state(own["generator"])
+        self._books, self._mass, self._items = map(own.get, ("books", "mass", "items"))
+        self._cells = Cells.build(own["codes"].long(), self._mass) if "codes" in own else None
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._books is None or self._cells is None:

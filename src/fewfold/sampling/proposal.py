@@ -1,6 +1,7 @@
 """What every proposal does: fit to item vectors, then draw items for queries and say how likely."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -33,7 +34,8 @@ class Proposal(ABC):
     A softmax over millions of items is trained on a few of them, drawn from q(item | query) and
     corrected by log q; the closer q is to the softmax itself, the fewer are needed.
 
-    Whoever writes one of their own gives `fit` and `given`; the rest follows.
+    Whoever writes one of their own gives `fit` and `given`; the rest follows. Training that is to
+    be resumed also needs `state_dict` and `load_state_dict`.
     """
 
     @abstractmethod
@@ -43,6 +45,23 @@ class Proposal(ABC):
     def refresh(self, item_vectors: Tensor) -> Self:
         """Follow items that have moved since the last fit, starting from it. Returns itself."""
         return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What has been fitted, as tensors: what `load_state_dict` needs to draw the same again.
+
+        Example:
+            >>> import torch, fewfold as ff
+            >>> fitted = ff.Popularity().fit(torch.zeros(3, 2), torch.tensor([1., 0., 3.]))
+            >>> other = ff.Popularity()
+            >>> other.load_state_dict(fitted.state_dict())
+            >>> other.log_prob(torch.zeros(1, 2), torch.tensor([[0, 1, 2]])).exp()
+            tensor([[0.2500, 0.0000, 0.7500]])
+        """
+        raise _without_state(self)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Become what the proposal was whose `state_dict` this is; its options are the same."""
+        raise _without_state(self)
 
     @abstractmethod
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
@@ -68,6 +87,14 @@ class Proposal(ABC):
     def log_prob(self, queries: Tensor, ids: Tensor, *, shared: bool = False) -> Tensor:
         """log q of `ids` (queries, m), or of any shape if shared."""
         return self.given(queries, shared=shared).log_prob(ids)
+
+
+def _without_state(proposal: Proposal) -> TypeError:
+    name = type(proposal).__name__
+    return TypeError(
+        f"{name} cannot be saved; give it state_dict(), what it has fitted as a dictionary of "
+        "tensors, and load_state_dict(state)"
+    )
 
 
 def check_items(vectors: Tensor) -> Tensor:

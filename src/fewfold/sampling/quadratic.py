@@ -1,6 +1,7 @@
 """A proposal by the square of the score, drawn from a tree of second moments."""
 
 import math
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -54,6 +55,16 @@ class QuadraticKernel(Proposal):
         filled = torch.arange(count * size).view(count, size) < self._items
         self._filled = filled.float()
         return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        if self._leaves is None:
+            return {}
+        return {"items": self._leaves.flatten(0, 1)[: self._items]}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._leaves = None
+        if "items" in state:
+            self.refresh(state["items"])
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._leaves is None:

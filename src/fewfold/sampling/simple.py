@@ -1,6 +1,7 @@
 """Proposals that ignore the query: every item alike, or by how often it was seen."""
 
 import math
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -28,6 +29,12 @@ class Uniform(Proposal):
     def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
         self._items = len(check_items(item_vectors))
         return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {} if self._items is None else {"items": torch.tensor(self._items)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._items = int(state["items"]) if "items" in state else None
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._items is None:
@@ -66,6 +73,7 @@ class Popularity(Proposal):
     """
 
     _cells: Cells | None = None
+    _mass: Tensor | None = None
 
     def __init__(self, power: float = 1.0) -> None:
         if not (isinstance(power, (int, float)) and 0 <= power < math.inf):
@@ -73,10 +81,23 @@ class Popularity(Proposal):
         self.power = power
 
     def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        items = len(check_items(item_vectors))
-        mass = powered(counts, items, self.power)
-        self._cells = Cells.build(torch.zeros(items, 1, dtype=torch.int64), mass)
+        self._mass = powered(counts, len(check_items(item_vectors)), self.power)
+        return self._sorted()
+
+    def _sorted(self) -> Self:
+        if self._mass is None:
+            self._cells = None
+        else:
+            one = torch.zeros(len(self._mass), 1, dtype=torch.int64)
+            self._cells = Cells.build(one, self._mass)
         return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {} if self._mass is None else {"mass": self._mass}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._mass = state["mass"].clone() if "mass" in state else None
+        self._sorted()
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._cells is None:

@@ -1,0 +1,168 @@
+// The k best of long rows of scores, met in the order of their ids; and a first look at vectors kept as bytes.
+#pragma once
+#include "simd.h"
+#include "table.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+// Whether one is to leave before the other: a lower score, or the later of two equal ones.
+template <class T> inline bool worse(T score, int64_t id, T other, int64_t other_id) {
+  return score < other || (score == other && id > other_id);
+}
+
+// Puts an entry where it belongs in a heap of n whose root is free.
+template <class T> inline void sink(Best<T> &best, int64_t n, T score, int64_t id) {
+  T *s = best.score;
+  int64_t *i = best.id, at = 0;
+  for (int64_t child = 1; child < n; child = 2 * at + 1) {
+    if (child + 1 < n) child += worse(s[child + 1], i[child + 1], s[child], i[child]);
+    if (!worse(s[child], i[child], score, id)) break;
+    s[at] = s[child];
+    i[at] = i[child];
+    at = child;
+  }
+  s[at] = score;
+  i[at] = id;
+}
+
+template <class T> inline void enter(Best<T> &best, T score, int64_t id) {
+  if (best.n == best.k) return sink(best, best.n, score, id);
+  T *s = best.score;
+  int64_t *i = best.id, at = best.n++;
+  while (at) {
+    const int64_t parent = (at - 1) / 2;
+    if (!worse(score, id, s[parent], i[parent])) break;
+    s[at] = s[parent];
+    i[at] = i[parent];
+    at = parent;
+  }
+  s[at] = score;
+  i[at] = id;
+}
+
+// What a score must exceed. Ids come in increasing order, so an equal one is too late; minus infinity never enters.
+template <class T> inline T bar(const Best<T> &best) { return best.n < best.k ? -INF<T> : best.score[0]; }
+
+// Looks at the scores of the ids from `base` on. False if one that is allowed is a NaN.
+template <class T> bool best_of(Best<T> &best, const T *x, int64_t n, int64_t base, const bool *allowed) {
+  using V = Vec<T>;
+  constexpr int AT_ONCE = 4;
+  T least = bar(best);
+  for (int64_t j = 0; j < n; j += AT_ONCE * V::N) {
+    uint64_t hits = 0;
+    if (j + AT_ONCE * V::N <= n) {
+      for (int v = 0; v < AT_ONCE; ++v)
+        hits |= static_cast<uint64_t>(V::bits(V::over(V::load(x + j + v * V::N), V::of(least)))) << (v * V::N);
+    } else {
+      for (int64_t i = j; i < n; ++i) hits |= static_cast<uint64_t>(!(x[i] <= least)) << (i - j);
+    }
+    for (; hits; hits &= hits - 1) {
+      const int64_t i = j + __builtin_ctzll(hits);
+      if (x[i] <= least || (allowed && !allowed[base + i])) continue;  // the bar may have risen since
+      if (x[i] != x[i]) return false;
+      enter(best, x[i], base + i);
+      least = bar(best);
+    }
+  }
+  return true;
+}
+
+// Best first; the rest of the room says that there are no more.
+template <class T> void best_sorted(Best<T> &best) {
+  for (int64_t n = best.n - 1; n > 0; --n) {
+    const T score = best.score[n];
+    const int64_t id = best.id[n];
+    best.score[n] = best.score[0];
+    best.id[n] = best.id[0];
+    sink(best, n, score, id);
+  }
+  for (int64_t i = best.n; i < best.k; ++i) {
+    best.score[i] = -INF<T>;
+    best.id[i] = -1;
+  }
+}
+
+// ---- vectors of bytes -----------------------------------------------------------------------------------------------
+
+constexpr int SIDE_BY_SIDE = 4;  // rows at once, so that one load of the query serves them all
+constexpr int64_t AHEAD_BYTES = 8192;  // asked for early: the processor's own foresight ends at every page
+
+// Inner products of a query with `Rows` rows of bytes, `width` apart, a multiple of 32.
+template <int Rows> inline void byte_dots(const int8_t *code, int64_t width, const int16_t *query, int32_t *out) {
+#if defined(FEWFOLD_AVX512)
+  __m512i sum[Rows];
+  for (int r = 0; r < Rows; ++r) sum[r] = _mm512_setzero_si512();
+  for (int64_t j = 0; j < width; j += 32) {
+    const __m512i q = _mm512_loadu_si512(query + j);
+    for (int r = 0; r < Rows; ++r) {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(code + r * width + j));
+      sum[r] = _mm512_add_epi32(sum[r], _mm512_madd_epi16(_mm512_cvtepi8_epi16(bytes), q));
+    }
+  }
+  for (int r = 0; r < Rows; ++r) out[r] = _mm512_reduce_add_epi32(sum[r]);
+#elif defined(FEWFOLD_AVX2)
+  __m256i sum[Rows];
+  for (int r = 0; r < Rows; ++r) sum[r] = _mm256_setzero_si256();
+  for (int64_t j = 0; j < width; j += 16) {
+    const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(query + j));
+    for (int r = 0; r < Rows; ++r) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(code + r * width + j));
+      sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(_mm256_cvtepi8_epi16(bytes), q));
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum[r]), _mm256_extracti128_si256(sum[r], 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    out[r] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  }
+#else
+  for (int r = 0; r < Rows; ++r) {
+    int32_t sum = 0;
+    for (int64_t j = 0; j < width; ++j) sum += static_cast<int32_t>(code[r * width + j]) * query[j];
+    out[r] = sum;
+  }
+#endif
+}
+
+// high[i] = scale step[i] <query, code[i]> + norm slack[i] for the items of [first, last); minus infinity if not allowed.
+inline void byte_scores(const Bytes &at, const ByteQuery &q, const bool *allowed, int64_t first, int64_t last,
+                        float *high) {
+  int32_t dots[SIDE_BY_SIDE];
+  for (int64_t i = first; i < last; i += SIDE_BY_SIDE) {
+    const int rows = static_cast<int>(last - i < SIDE_BY_SIDE ? last - i : SIDE_BY_SIDE);
+    if (allowed) {
+      bool any = false;
+      for (int r = 0; r < rows; ++r) any |= allowed[i + r];
+      if (!any) {
+        for (int r = 0; r < rows; ++r) high[i + r] = -INF<float>;
+        continue;
+      }
+    }
+    const int8_t *code = at.code + i * at.width;
+    if (last - i > AHEAD_BYTES / at.width + SIDE_BY_SIDE) ask_for<3>(code + AHEAD_BYTES, SIDE_BY_SIDE * at.width);
+    if (rows == SIDE_BY_SIDE) {
+      byte_dots<SIDE_BY_SIDE>(code, at.width, q.code, dots);
+    } else {
+      for (int r = 0; r < rows; ++r) byte_dots<1>(code + r * at.width, at.width, q.code, dots + r);
+    }
+    for (int r = 0; r < rows; ++r) {
+      const float about = q.scale * at.step[i + r] * static_cast<float>(dots[r]);
+      high[i + r] = allowed && !allowed[i + r] ? -INF<float> : about + q.norm * at.slack[i + r];
+    }
+  }
+}
+
+// The positions of what exceeds the bar, of n; returns how many.
+inline int64_t above(const float *x, int64_t n, float bar, int64_t *out) {
+  using V = Vec<float>;
+  int64_t found = 0;
+  for (int64_t j = 0; j < n; j += V::N) {
+    const V v = V::load(x + j, static_cast<int>(n - j < V::N ? n - j : V::N), -INF<float>);
+    for (unsigned hits = V::bits(V::gt(v, V::of(bar))); hits; hits &= hits - 1) out[found++] = j + __builtin_ctz(hits);
+  }
+  return found;
+}
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

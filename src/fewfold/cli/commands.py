@@ -1,0 +1,319 @@
+"""What each command does. `fewfold` loads its rooms when they are first used, here."""
+
+import argparse
+import contextlib
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fewfold as ff
+from fewfold.cli.console import emit, note
+
+__all__: list[str] = []
+
+_COLUMNS = ("user", "item", "rating", "time", "min_rating")
+_READING = (*_COLUMNS, "skip_bad_rows", "core")
+
+
+def _start(arguments: argparse.Namespace) -> None:
+    """Threads, as asked."""
+    if arguments.threads is not None:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+
+
+def _tell(arguments: argparse.Namespace, text: str) -> None:
+    if not arguments.quiet:
+        note(text)
+
+
+def _reading(arguments: argparse.Namespace, names: Sequence[str] = _READING) -> dict[str, Any]:
+    given = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _source(arguments: argparse.Namespace) -> Any:
+    if arguments.log is not None:
+        return arguments.log
+    _tell(arguments, "no log was named: the bundled one, build dependencies of Debian packages")
+    return ff.bundled()
+
+
+def _listed(text: str | None, ids: Any) -> list[str] | None:
+    """a,b,c as ids; an id that has commas itself is one."""
+    if text is None:
+        return None
+    if int(ids.find([text])[0]) >= 0:
+        return [text]
+    return _parts(text)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def fit(arguments: argparse.Namespace) -> int:
+    """Learn, evaluate, write."""
+    if arguments.dry_run:
+        return data_show(arguments)
+    _start(arguments)
+    out = Path(arguments.out)
+    ff.recommender.artifact.check_target(out, arguments.overwrite)
+    checkpoint = _checkpoint(arguments, out)
+    training = ff.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
+    rec = ff.Recommender(_recipe(arguments), training=training, seed=arguments.seed)
+    log = ff.read_log(_source(arguments), **_reading(arguments))
+    _tell(arguments, str(log.summary))
+    table = arguments.items_table or (ff.bundled_items() if arguments.log is None else None)
+    # Read now: what is wrong with it should not be told after the training.
+    named = None if table is None else _attributes(table, log.items, arguments.items_key)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _resumable(out):
+        rec.fit(
+            log, test=arguments.test, refit=arguments.refit, checkpoint=checkpoint,
+            progress=not arguments.quiet,
+        )  # fmt: skip
+        rec.attributes = named
+        rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
+        if checkpoint is not None:
+            checkpoint.discard()
+    assert rec.report is not None
+    emit(rec.report, {**rec.report.as_dict(), "model": str(out)} if arguments.json else None)
+    _tell(arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM")
+    return 0
+
+
+def _recipe(arguments: argparse.Namespace) -> Any:
+    if arguments.model == "fastvae":
+        return ff.VAE(hidden=arguments.hidden, latent=arguments.latent)
+    if arguments.model == "ease":
+        return ff.EASE(arguments.l2)
+    return ff.ItemKNN(arguments.neighbours) if arguments.model == "item-knn" else ff.MostPopular()
+
+
+def _attributes(table: Any, items: Any, key: str | None) -> Any:
+    return ff.recommender.attributes.read_attributes(table, items, key)
+
+
+def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
+    """Beside the model, if it is one that trains; one that is there is not passed over."""
+    if arguments.model != "fastvae":
+        return None
+    kept = _kept(out)
+    if kept and not arguments.resume:
+        raise FileExistsError(
+            f"{kept[0]} is of a run that was interrupted; go on from it with --resume, or "
+            "delete it to begin anew"
+        )
+    path = out.with_name(f"{out.name}.checkpoint")
+    return ff.Checkpoint(path, every=arguments.checkpoint_every, resume=arguments.resume)
+
+
+def _kept(out: Path) -> list[Path]:
+    """The checkpoints of a run that writes to this folder."""
+    stages = (out.with_name(f"{out.name}.checkpoint.{stage}") for stage in ("fit", "refit"))
+    return [path for path in stages if path.exists()]
+
+
+@contextlib.contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Whoever interrupts a training is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        told = str(error) or "interrupted"
+        if _kept(out):
+            told += ": run the same command with --resume"
+        raise KeyboardInterrupt(told) from None
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """The table, and which to take."""
+    if arguments.dry_run:
+        return data_show(arguments)
+    _start(arguments)
+    log = ff.read_log(_source(arguments), **_reading(arguments))
+    _tell(arguments, str(log.summary))
+    chosen = {} if arguments.models is None else {"models": _parts(arguments.models)}
+    training = ff.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
+    found = ff.compare(
+        log, test=arguments.test, training=training, seed=arguments.seed,
+        progress=not arguments.quiet, **chosen,
+    )  # fmt: skip
+    emit(found, found.as_dict() if arguments.json else None)
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Rank held-out items."""
+    _start(arguments)
+    rec = ff.Recommender.load(arguments.model)
+    found = rec.evaluate(arguments.log, **_reading(arguments))
+    emit(found, found.as_dict() if arguments.json else None)
+    return 0
+
+
+def recommend(arguments: argparse.Namespace) -> int:
+    """For users, histories, or a file of them."""
+    _start(arguments)
+    ways = (arguments.users, arguments.history, arguments.histories)
+    if sum(way is not None for way in ways) != 1:
+        raise ValueError("say for whom: one of --users a,b  --history a,b,c  --histories FILE")
+    rec = ff.Recommender.load(arguments.model)
+    k = min(arguments.k, len(rec.items))
+    options: dict[str, Any] = {
+        "exclude_seen": not arguments.include_seen,
+        "filter_items": _listed(arguments.filter_items, rec.items),
+        "items": _listed(arguments.items, rec.items),
+    }
+    if arguments.recall is not None:
+        options["search"] = search = rec.index(recall=arguments.recall, k=k)
+        _tell(arguments, f"approximate: {search}")
+    if arguments.users is not None:
+        found = rec.recommend(_users(arguments, rec), k, **options)
+    elif arguments.history is not None:
+        lists = [_listed(text, rec.items) for text in arguments.history]
+        found = rec.recommend_from_history(lists, k, **options)
+        for row, unknown in zip(lists, found.unknown or [], strict=True):
+            if row and row == unknown:  # what suits everybody would look like an answer
+                raise ValueError(f"the model knows no item of the history {', '.join(row)}")
+    else:
+        log = ff.read_log(arguments.histories)
+        items = log.items.tolist()
+        lists = [[items[i] for i in row.tolist()] for row in _rows(log.interactions)]
+        found = rec.recommend_from_history(lists, k, of=log.users.tolist(), **options)
+    unknown = list(dict.fromkeys(str(one) for row in found.unknown or [] for one in row))
+    if unknown:
+        few = ", ".join(unknown[:10]) + (f" and {len(unknown) - 10:,} more" * (len(unknown) > 10))
+        _tell(arguments, f"not known to the model and passed over: {few}")
+    _answer(arguments, found)
+    return 0
+
+
+def _users(arguments: argparse.Namespace, rec: Any) -> list[str]:
+    if rec.users is None:
+        raise ValueError(f"{arguments.model} was written without users; use --history")
+    who = [one for text in arguments.users for one in _listed(text, rec.users) or []]
+    if not who:
+        raise ValueError("--users must name at least one user, got none")
+    return who
+
+
+def _rows(interactions: Any) -> Any:
+    return interactions.ids.split(interactions.jagged.lengths.tolist())
+
+
+def _answer(arguments: argparse.Namespace, found: Any) -> None:
+    one = found.first() if len(found) == 1 else found
+    emit(one, found.to_dicts() if arguments.json else None)
+
+
+def similar(arguments: argparse.Namespace) -> int:
+    """Items like items."""
+    _start(arguments)
+    rec = ff.Recommender.load(arguments.model)
+    dropped, k = _listed(arguments.filter_items, rec.items), min(arguments.k, len(rec.items))
+    _answer(arguments, rec.similar_items(arguments.items, k, filter_items=dropped))
+    return 0
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """What a model is."""
+    _start(arguments)
+    found = ff.inspect(arguments.model)
+    emit(found, found.as_dict() if arguments.json else None)
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """To other programs."""
+    _start(arguments)
+    wanted = {
+        name: getattr(arguments, name)
+        for name in ("vectors", "faiss", "onnx")
+        if getattr(arguments, name)
+    }
+    if not wanted:
+        raise ValueError("say what to export: --vectors FILE, --faiss FILE or --onnx FILE")
+    rec = ff.Recommender.load(arguments.model)
+    written = ff.export(rec, overwrite=arguments.overwrite, **wanted)
+    emit(
+        "\n".join(f"{name}: {what}" for name, what in written.items()),
+        written if arguments.json else None,
+    )
+    return 0
+
+
+def data_list(arguments: argparse.Namespace) -> int:
+    """The public sets."""
+    sets = ff.PUBLIC
+    told = ("url", "users", "items", "rows", "licence", "citation")
+    emit(
+        "\n".join(
+            f"{name:16} {one.users:9,} users {one.items:9,} items {one.rows:11,} rows   {one.page}"
+            for name, one in sets.items()
+        ),
+        {name: {key: getattr(one, key) for key in told} for name, one in sets.items()}
+        if arguments.json
+        else None,
+    )
+    return 0
+
+
+def data_fetch(arguments: argparse.Namespace) -> int:
+    """Download a public set."""
+    _start(arguments)
+    sets, name = ff.PUBLIC, arguments.name
+    if name not in sets:
+        raise ValueError(f"there is no public set {name!r}; there are {', '.join(sets)}")
+    note(sets[name].notice)  # even when quiet: whoever takes the data should have seen it
+    there = ff.is_fetched(name, arguments.to) and not arguments.force
+    with warnings.catch_warnings(record=True) as told:
+        folder = ff.fetch(name, arguments.to, force=arguments.force, progress=not arguments.quiet)
+    for warning in told:
+        note(str(warning.message))
+    if there:
+        _tell(arguments, f"{name} is there already; --force fetches it again")
+    emit(folder, {"folder": str(folder)} if arguments.json else None)
+    return 0
+
+
+def data_show(arguments: argparse.Namespace) -> int:
+    """What would be read."""
+    plan = ff.plan_log(_source(arguments), **_reading(arguments, _COLUMNS))
+    emit(plan, plan.as_dict() if arguments.json else None)
+    return 0
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """The whole job on the bundled data."""
+    _start(arguments)
+    importlib.import_module("fewfold.demo.job").run(Path(arguments.out))
+    return 0
+
+
+def maps(arguments: argparse.Namespace) -> int:
+    """Bars, a picture, a speed table."""
+    _start(arguments)
+    importlib.import_module("fewfold.demo.maps").run(Path(arguments.out))
+    return 0
+
+
+def config(arguments: argparse.Namespace) -> int:
+    """Kernels and threads."""
+    _start(arguments)
+    ff.show_config()
+    return 0
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    """A script for the shell."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise ImportError("completion needs shtab: pip install 'fewfold[recommender]'") from error
+    emit(shtab.complete(arguments.whole, arguments.shell))
+    return 0

@@ -1,0 +1,212 @@
+"""The options of every command: their names, meanings, types and defaults."""
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = [
+    "ANSWER",
+    "COMMON",
+    "COMPARE",
+    "EXPORT",
+    "FETCH",
+    "FIT",
+    "JSON",
+    "OUT",
+    "READING",
+    "RECOMMEND",
+    "SHOW",
+    "Option",
+    "named",
+]
+
+_HUGE = 2**31
+
+
+@dataclass(frozen=True)
+class Option:
+    """One flag; its value may also come from the environment or a file."""
+
+    name: str
+    help: str
+    default: Any = None
+    type: Callable[[str], Any] = str
+    metavar: str | None = None
+    choices: Sequence[str] = ()
+    switch: bool = False
+    many: bool = False
+    short: str | None = None
+    group: str = "any command"
+
+    @property
+    def dest(self) -> str:
+        """The name of its value."""
+        return self.name.replace("-", "_")
+
+
+def _number(text: str, kind: Callable[[str], Any], fits: Callable[[Any], bool], what: str) -> Any:
+    """The number a text stands for, if it fits."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not fits(value):
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
+    return value
+
+
+def _positive(text: str) -> Any:
+    return _number(text, int, lambda n: 0 < n < _HUGE, "a whole number from 1 to 2147483647")
+
+
+def _whole(text: str) -> Any:
+    return _number(text, int, lambda n: 0 <= n < _HUGE**2, "a whole number, 0 or more")
+
+
+def _threads(text: str) -> Any:
+    most = max(64, os.cpu_count() or 1)  # thousands would do nothing but wait for each other
+    return _number(text, int, lambda n: 0 < n <= most, f"a whole number from 1 to {most}")
+
+
+def _real(text: str) -> Any:
+    return _number(text, float, math.isfinite, "a number")
+
+
+def _share(text: str) -> Any:
+    return _number(text, float, lambda x: 0 <= x < 1, "at least 0 and below 1")
+
+
+def _recall(text: str) -> Any:
+    return _number(text, float, lambda x: 0 < x <= 1, "above 0 and at most 1")
+
+
+def _seconds(text: str) -> Any:
+    """Seconds, or 10m, 2h."""
+    scale = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    figure = text[:-1] if scale else text
+    what = "a time above 0 such as 90, 10m or 2h"
+    return _number(figure, float, lambda x: 0 < x < math.inf, what) * (scale or 1)
+
+
+def named(text: str) -> str:
+    """A path; nothing at all, as of a shell variable that is not set, would be this folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a name, got nothing")
+    if "\0" in text:
+        raise argparse.ArgumentTypeError(f"must be a name without a zero byte, got {text!r}")
+    return text
+
+
+def _in(group: str, *options: Option) -> tuple[Option, ...]:
+    return tuple(replace(option, group=group) for option in options)
+
+
+_MODELS = ("fastvae", "ease", "item-knn", "popularity")
+_SEED = Option("seed", "the same seed gives the same answer (default: 0)", 0, _whole, "N")
+_TEST = Option("test", "share held out; 0 for none (default: 0.2)", 0.2, _share, "SHARE")
+_DRY = Option("dry-run", "say what would be read, and stop", False, switch=True)
+_CORE = Option("core", "drop users and items with fewer pairs, repeatedly", 1, _positive, "N")
+JSON = Option("json", "write JSON", False, switch=True)
+COMMON = (
+    Option("quiet", "no progress and no notes", False, switch=True, short="q"),
+    Option("threads", "processor threads to use (default: all)", None, _threads, "N"),
+    Option("config", "TOML with a table per command (default: fewfold.toml)", None, named, "FILE"),
+)
+(OUT,) = _in(
+    "the folder",
+    Option("out", "where files go (default: build/demo)", "build/demo", named, "DIR"),
+)
+READING = _in(
+    "the log",
+    Option("user", "column of the users (guessed and shown otherwise)", metavar="COLUMN"),
+    Option("item", "column of the items (guessed and shown otherwise)", metavar="COLUMN"),
+    Option("rating", "column of the ratings", metavar="COLUMN"),
+    Option("time", "column of the times", metavar="COLUMN"),
+    Option("min-rating", "only rows rated at least X count", None, _real, "X"),
+    Option("skip-bad-rows", "leave out what cannot be read", False, switch=True),
+)
+SHOW = (*READING, *_in("the log", _CORE))
+_TRAINING = _in(
+    "the model",
+    Option("epochs", "passes over the users (16, more for small logs)", None, _positive, "N"),
+    Option("time-budget", "train no longer than this: 90, 10m, 2h", None, _seconds, "TIME"),
+    _SEED,
+)
+FIT = (
+    *SHOW,
+    *_in(
+        "the model",
+        Option("model", "which (default: fastvae)", "fastvae", choices=_MODELS),
+        Option("hidden", "width of the encoder (default: 200)", 200, _positive, "N"),
+        Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
+        Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),
+        Option("neighbours", "of item-knn (default: 100)", 100, _positive, "N"),
+    ),
+    *_TRAINING,
+    *_in(
+        "the evaluation",
+        _TEST,
+        Option("refit", "then learn once more, from everything", False, switch=True),
+    ),
+    *_in(
+        "the folder",
+        Option("out", "to write to (default: model)", "model", named, "DIR", short="o"),
+        Option("overwrite", "replace a model that is there", False, switch=True),
+        Option("items-table", "names of items and more, to be shown", None, named, "FILE"),
+        Option("items-key", "its column of items (default: what fits)", metavar="COLUMN"),
+        Option("without-users", "do not keep what users touched", False, switch=True),
+    ),
+    *_in(
+        "the run",
+        Option("resume", "go on where an interrupted run was", False, switch=True),
+        Option(
+            "checkpoint-every",
+            "time between checkpoints (default: 5m)",
+            300.0,
+            _seconds,
+            "TIME",
+        ),
+        _DRY,
+    ),
+)
+COMPARE = (
+    *SHOW,
+    *_TRAINING,
+    *_in("the evaluation", _TEST, Option("models", f"some of {','.join(_MODELS)}", metavar="A,B")),
+    *_in("the run", _DRY),
+)
+ANSWER = _in(
+    "the answer",
+    Option("k", "how many (default: 10)", 10, _positive, "N", short="k"),
+    Option("filter-items", "items never to answer with", metavar="A,B"),
+)
+RECOMMEND = (
+    *_in(
+        "for whom",
+        Option("users", "ids of users of the log; may repeat", metavar="A,B", many=True),
+        Option("history", "items somebody touched; may repeat", metavar="A,B", many=True),
+        Option("histories", "file of users and items, for anybody", None, named, "FILE"),
+    ),
+    *ANSWER,
+    *_in(
+        "the answer",
+        Option("items", "answer with these alone", metavar="A,B"),
+        Option("include-seen", "also what was touched already", False, switch=True),
+        Option("recall", "search approximately, with this recall", None, _recall, "SHARE"),
+    ),
+)
+EXPORT = _in(
+    "the files",
+    Option("vectors", "write item vectors to this Parquet file", None, named, "FILE"),
+    Option("faiss", "write an index of them to this file", None, named, "FILE"),
+    Option("onnx", "write the scorer, history to scores, to this file", None, named, "FILE"),
+    Option("overwrite", "replace a file that is there", False, switch=True),
+)
+FETCH = _in(
+    "the folder",
+    Option("to", "folder to put it in (default: data)", "data", named, "DIR"),
+    Option("force", "fetch again what is there", False, switch=True),
+)

@@ -1,0 +1,44 @@
+"""The main job on the bundled data: from Debian's build dependencies to recommendations."""
+
+from pathlib import Path
+
+from fewfold.demo.report import draw_report
+from fewfold.recommender import Recommender, Training, compare, read_log
+from fewfold.recommender.bundled import bundled, bundled_items
+
+__all__ = ["HISTORIES", "run"]
+
+HISTORIES = {
+    "a web server in C": ("libssl-dev", "zlib1g-dev", "libpcre2-dev"),
+    "a Python library with tests": ("dh-python", "python3-all", "python3-pytest"),
+    "a game": ("libsdl2-dev", "libogg-dev", "libgl1-mesa-dev"),
+}
+
+
+def run(out: Path) -> None:
+    """Compare, fit, recommend; the model and a picture of the report go below ``out``."""
+    print("\nWhat does a source package build against? Debian 12, the bundled log.\n")
+    log = read_log(bundled())
+    print(log.summary)
+    print("\nFour models on the same split:\n")
+    comparison = compare(log, training=Training())
+    print(comparison)
+    print("\nFastVAE, fitted to everything:\n")
+    rec = Recommender().fit(log).attach(bundled_items())
+    assert rec.report is not None
+    folder = rec.save(out / "model", overwrite=True)
+    print(f"{rec.report}\nwritten to {folder}, {_size(folder) / 1e6:.1f} MB with its users")
+    rec = Recommender.load(folder)
+    for name, history in HISTORIES.items():
+        print(f"\n{name} builds against {', '.join(history)}; and next?\n")
+        print(rec.recommend_from_history(history, 6))
+    picture = out / "report.png"
+    if draw_report(comparison, picture):
+        print(f"\nthe report as a picture: {picture}")
+    else:
+        print("\nfor the report as a picture: pip install 'fewfold[demo]'")
+    print(f"ask for more: fewfold recommend {folder} --history libpq-dev,libxml2-dev")
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())

@@ -1,0 +1,93 @@
+"""What is known of items beside who touched them: names, groups, anything in a table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.ids import Ids, Texts
+from fewfold.recommender.source import open_source
+
+__all__ = ["Attributes", "read_attributes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Attributes:
+    """Columns of text with a row for each item, in the order of the items.
+
+    Attributes:
+        columns: a name to one text per item; an empty text is no value.
+
+    Example:
+        >>> from fewfold.recommender.attributes import Attributes
+        >>> attributes = Attributes.of({"section": ["libdevel", None]})
+        >>> attributes[0], attributes[1]
+        ({'section': 'libdevel'}, {})
+    """
+
+    columns: Mapping[str, Texts]
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]]) -> "Attributes":
+        """From lists; what is not text is written as `str` writes it."""
+        return cls(
+            {
+                name: Texts.of("" if value is None else str(value) for value in values)
+                for name, values in columns.items()
+            }
+        )
+
+    def __getitem__(self, item: int) -> dict[str, str]:
+        row = ((name, column[item]) for name, column in self.columns.items())
+        return {name: value for name, value in row if value}
+
+    def extended(self, items: int) -> "Attributes":
+        """The same, with empty rows for `items` more."""
+        return Attributes(
+            {
+                name: Texts.of([*column.tolist(), *[""] * items])
+                for name, column in self.columns.items()
+            }
+        )
+
+
+def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attributes:
+    """A table of a file or a frame, brought into the order of the items.
+
+    The row of an item that comes twice is the first; items without a row have no attributes, and
+    rows of other items are passed over.
+    """
+    columns = _columns(source)
+    if key is not None and key not in columns:
+        raise DataError(f"there is no column {key!r} in the table; there are {', '.join(columns)}")
+    found = {name: items.find(columns[name]) for name in ([key] if key else columns)}
+    key = max(found, key=lambda name: int((found[name] >= 0).sum()))
+    rows = {number: row for row, number in reversed(list(enumerate(found[key].tolist())))}
+    rows.pop(-1, None)
+    if not rows:
+        raise DataError(
+            f"no row of the table is about an item of the model: its items are written as "
+            f"{items[0]!r}, the column {key!r} as {columns[key][0] if columns[key] else None!r}"
+        )
+    order = [rows.get(number) for number in range(len(items))]
+    return Attributes.of(
+        {
+            name: [None if row is None else values[row] for row in order]
+            for name, values in columns.items()
+            if name != key
+        }
+    )
+
+
+def _columns(source: Any) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
+    for table in open_source(source).tables:
+        for batch in table.batches({name: name for name in table.columns}):
+            if batch.bad:
+                bad = batch.bad[0]
+                raise DataError(f"{bad.place.where}: {bad.reason}: {bad.place.text}")
+            for name in batch.frame.columns:
+                columns.setdefault(name, []).extend(batch.frame[name].to_list())
+    if len({len(values) for values in columns.values()}) > 1:
+        raise DataError("the files of a table must have the same columns")
+    return columns

@@ -1,0 +1,103 @@
+"""The model card: what a person should know of a model, in Markdown, from its own numbers."""
+
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+
+import fewfold
+
+__all__ = ["model_card", "versions"]
+
+
+def versions() -> dict[str, str]:
+    """Of what the model was made with."""
+    found = {"fewfold": fewfold.__version__, "python": platform.python_version()}
+    found |= {"torch": str(torch.__version__), "numpy": np.__version__}
+    for name in ("polars", "safetensors", "faiss-cpu"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """Markdown for people: the data, the model, how good it is, how to use it."""
+    data, learned, model = config["data"], config["learned from"], dict(config["model"])
+    kind = model.pop("kind")
+    options = ", ".join(f"{name} {value}" for name, value in model.items())
+    lines = [
+        "# Recommender",
+        "",
+        f"A `{kind}` model ({options}), seed {config['seed']}.",
+        "",
+        "```python",
+        "import fewfold as ff",
+        'rec = ff.Recommender.load("this folder")',
+        "rec.recommend_from_history([...], k=10)",
+        "```",
+        "",
+        "## Data",
+        "",
+        "{users:,} users, {items:,} items, {pairs:,} interactions, of which the model ".format(
+            **data["after"]
+        )
+        + f"learned from {learned['pairs']:,}"
+        + (" (everything)." if learned["everything"] else "."),
+        "",
+        *_counts(data),
+        "",
+        "## How good it is",
+        "",
+        *_quality(metrics, learned["everything"]),
+        "",
+        "## Limits",
+        "",
+        "Scores order the items for one user; they are not probabilities and do not compare across "
+        "users. What was never in the log cannot be recommended (see `add_items`). The model "
+        "repeats what people did, with the habits and the unfairness of the data.",
+        "",
+        "## Made with",
+        "",
+        ", ".join(f"{name} {version}" for name, version in sorted(config["versions"].items())),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _counts(data: Mapping[str, Any]) -> list[str]:
+    """What happened to the rows on the way in."""
+    plan = data["plan"]
+    rows = {
+        "read from": ", ".join(plan["files"]),
+        "columns": ", ".join(
+            f"{role} = {column['name']}"
+            for role, column in (plan["columns"] or {}).items()
+            if column
+        ),
+        "rows": f"{data['rows']:,}",
+        "rated below the threshold": f"{data['below_rating']:,}" if data["below_rating"] else "",
+        "bad rows skipped": ", ".join(f"{n:,} {why}" for why, n in data["bad_rows"].items()),
+        "duplicates merged": f"{data['duplicates']:,}" if data["duplicates"] else "",
+        "core": f"{data['core']}" if data["core"] > 1 else "",
+    }
+    table = (f"| {name} | {value} |" for name, value in rows.items() if value)
+    return ["| | |", "|---|---|", *table]
+
+
+def _quality(metrics: Mapping[str, Any], everything: bool) -> list[str]:
+    if not metrics:
+        return ["It has not been evaluated: nothing was held out."]
+    lines = [f"Held out: {metrics['split']}. Ranked among all items without what a user had."]
+    if everything:
+        lines[0] += " After this evaluation the model learned again from everything."
+    lines += ["", "| metric | mean | interval | formula |", "|---|---|---|---|"]
+    for name, score in metrics["overall"]["scores"].items():
+        interval = f"{score['low']:.4f} to {score['high']:.4f}"
+        formula = metrics["formulas"][name].replace("|", "\\|")
+        lines.append(f"| {name} | {score['mean']:.4f} | {interval} | {formula} |")
+    return lines

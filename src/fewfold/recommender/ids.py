@@ -1,0 +1,153 @@
+"""Ids as their owner wrote them, numbered: strings or whole numbers, back and forth."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Id", "Ids", "Texts"]
+
+Id = str | int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Texts(Sequence[str]):
+    """Many strings as two arrays: one run of UTF-8 and where each begins.
+
+    Attributes:
+        data: (bytes,) uint8.
+        offsets: (strings + 1,) int64.
+
+    Example:
+        >>> from fewfold.recommender.ids import Texts
+        >>> texts = Texts.of(["libssl-dev", "", "naïve"])
+        >>> texts[2], len(texts)
+        ('naïve', 3)
+    """
+
+    data: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Texts":
+        """The strings, joined."""
+        parts = [text.encode() for text in texts]
+        offsets = np.zeros(len(parts) + 1, dtype=np.int64)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} texts, got index {index}")
+        index %= len(self)
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes().decode()
+
+    def tolist(self) -> list[str]:
+        """All of them."""
+        whole, ends = self.data.tobytes(), self.offsets.tolist()
+        return [whole[a:b].decode() for a, b in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ids:
+    """The ids of users or items: number i is written `values[i]`.
+
+    Ids are all strings or all whole numbers. Asking is lenient, as ids often lose their type in a
+    file or on a command line: "42" finds the number 42 and 42 finds the string "42".
+
+    Attributes:
+        values: (n,) int64, or `Texts`; no id twice.
+
+    Example:
+        >>> from fewfold.recommender.ids import Ids
+        >>> ids = Ids.of(["libssl-dev", "zlib1g-dev"])
+        >>> ids.find(["zlib1g-dev", "nobody"])
+        tensor([ 1, -1])
+        >>> ids.take([1, 1, 0])
+        ['zlib1g-dev', 'zlib1g-dev', 'libssl-dev']
+    """
+
+    values: np.ndarray | Texts
+
+    @classmethod
+    def of(cls, ids: Iterable[Id]) -> "Ids":
+        """From a list or an array; numbers stay numbers when all of them are."""
+        listed = list(ids.tolist() if isinstance(ids, (np.ndarray, Tensor)) else ids)
+        if listed and all(isinstance(i, int) and not isinstance(i, bool) for i in listed):
+            found = cls(np.asarray(listed, dtype=np.int64))
+        else:
+            found = cls(Texts.of(map(str, listed)))
+        if len(found._number) < len(listed):
+            raise ValueError("ids must differ from each other, got one twice")
+        return found
+
+    @property
+    def textual(self) -> bool:
+        """Whether ids are strings."""
+        return isinstance(self.values, Texts)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, number: int) -> Id:
+        value = self.values[number]
+        return value if isinstance(value, str) else int(value)
+
+    def __repr__(self) -> str:
+        few = ", ".join(repr(self[i]) for i in range(min(3, len(self))))
+        return f"Ids({few}{', ...' if len(self) > 3 else ''}; {len(self)} of them)"
+
+    def tolist(self) -> list[Any]:
+        """All of them, in their order."""
+        return self.values.tolist()
+
+    def take(self, numbers: Any) -> list[Any]:
+        """The ids with these numbers."""
+        if isinstance(numbers, Tensor):
+            numbers = numbers.numpy()
+        if isinstance(self.values, Texts):
+            return [self.values[int(number)] for number in numbers]
+        chosen: list[int] = self.values[np.asarray(numbers, dtype=np.int64)].tolist()
+        return chosen
+
+    @cached_property
+    def _number(self) -> dict[Id | None, int]:
+        return {value: number for number, value in enumerate(self.tolist())}
+
+    def find(self, ids: Iterable[Any]) -> Tensor:
+        """(n,) int64: the number of each id, -1 for one that is not here."""
+        number, textual = self._number, self.textual
+        return torch.tensor([number.get(_as(one, textual), -1) for one in ids], dtype=torch.int64)
+
+    def extended(self, more: "Ids") -> "Ids":
+        """These, then `more`, which must be new."""
+        if self.textual == more.textual:
+            return Ids.of([*self.tolist(), *more.tolist()])
+        return Ids.of([str(one) for one in (*self.tolist(), *more.tolist())])
+
+
+def _as(value: Any, textual: bool) -> Id | None:
+    """An id the way the ids are kept: None when it cannot be one of them."""
+    if isinstance(value, (bool, float)):
+        return None
+    if textual:
+        return value if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return int(value) if _canonical(value) else None
+    return int(value) if isinstance(value, (int, np.integer)) else None
+
+
+def _canonical(text: str) -> bool:
+    """Whether the text is what a whole number of 64 bits is written as."""
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) < 20 and str(int(text)) == text

@@ -1,0 +1,81 @@
+"""What a model folder holds, for a person: data, quality, sizes, and how fast it answers."""
+
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewfold.recommender.artifact import read_artifact
+from fewfold.recommender.recommender import Recommender
+
+__all__ = ["Inspection", "inspect"]
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """What `inspect` found.
+
+    Attributes:
+        folder: which.
+        config: recipe, training, seed, data and versions, as in `config.json`.
+        metrics: as in `metrics.json`.
+        sizes: bytes of each file.
+        load: seconds to read it.
+        answer: seconds for one user from a history, the median of several.
+    """
+
+    folder: str
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    load: float
+    answer: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "folder": self.folder, "config": dict(self.config), "metrics": dict(self.metrics),
+            "bytes": dict(self.sizes), "seconds to load": self.load,
+            "seconds to answer": self.answer,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        model, learned = dict(self.config["model"]), self.config["learned from"]
+        kind = model.pop("kind")
+        options = ", ".join(f"{name} {value}" for name, value in model.items() if value is not None)
+        lines = [
+            f"{self.folder}: {kind} ({options}), seed {self.config['seed']}",
+            f"learned from {learned['pairs']:,} interactions of {learned['users']:,} users with "
+            f"{learned['items']:,} items",
+        ]
+        if self.metrics:
+            scores = self.metrics["overall"]["scores"]
+            told = ", ".join(f"{name} {score['mean']:.4f}" for name, score in scores.items())
+            lines.append(f"{told} on {self.metrics['split']}")
+        else:
+            lines.append("not evaluated: nothing was held out")
+        wide = max(map(len, self.sizes))
+        lines += [f"  {name:{wide}} {size / 1e3:11,.1f} kB" for name, size in self.sizes.items()]
+        lines.append(f"loads in {self.load:.2f} s, answers one user in {self.answer * 1e3:.1f} ms")
+        return "\n".join(lines)
+
+
+def inspect(folder: str | os.PathLike[str]) -> Inspection:
+    """Read a model and say what it is; also that it is whole, for its checksums are compared."""
+    parts = read_artifact(folder)
+    began = time.perf_counter()
+    rec = Recommender.load(folder)
+    load = time.perf_counter() - began
+    history, times = rec.items.take(range(min(20, len(rec.items)))), []
+    for _ in range(9):
+        began = time.perf_counter()
+        rec.recommend_from_history(history, 10)
+        times.append(time.perf_counter() - began)
+    sizes = {file.name: file.stat().st_size for file in sorted(Path(folder).iterdir())}
+    return Inspection(
+        str(folder), parts["config.json"], parts["metrics.json"], sizes, load,
+        statistics.median(times),
+    )  # fmt: skip

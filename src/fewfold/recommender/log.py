@@ -1,0 +1,246 @@
+"""Reading a log of who touched what, from files or from memory, up to more than memory holds."""
+
+import time as clock
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fewfold import _progress
+from fewfold._check import whole_number
+from fewfold.recommender.columns import Columns, choose_columns
+from fewfold.recommender.delimited import Delimited
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.ids import Ids, Texts
+from fewfold.recommender.interactions import Interactions, from_keys
+from fewfold.recommender.rows import Rows
+from fewfold.recommender.source import Source, open_source
+from fewfold.recommender.summary import LogPlan, LogSummary, Size
+from fewfold.recommender.tables import Batch, explained
+
+__all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Log:
+    """A log as numbers, and what the numbers stand for.
+
+    Attributes:
+        interactions: the pairs, and their times if there are any.
+        users: the id of each user, in order.
+        items: the id of each item, in order.
+        summary: what was read and what became of it.
+    """
+
+    interactions: Interactions
+    users: Ids
+    items: Ids
+    summary: LogSummary
+
+    def __repr__(self) -> str:
+        return f"Log({self.interactions!r}, users={self.users!r}, items={self.items!r})"
+
+
+def read_log(
+    source: Any,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    time: str | bool | None = None,
+    min_rating: float | None = None,
+    core: int = 1,
+    skip_bad_rows: bool = False,
+) -> Log:
+    """Read who touched what.
+
+    Rows of the same user and item count once, with the latest time. Ids keep the spelling of their
+    owner and are numbered in order: numbers by size, text by code point. Text of a CSV file becomes
+    numbers only if every id of the column is one, written the usual way.
+
+    Args:
+        source: a CSV, TSV, Parquet or RecBole ``.inter`` file (text may be compressed with gzip or
+            zstd), a folder, a glob or a list of them; a pandas, polars or pyarrow frame; a dict of
+            columns or a tuple (users, items) or (users, items, times); a scipy sparse matrix, whose
+            rows and columns are the ids; or `Interactions`.
+        user, item, rating, time: names of the columns; None guesses. A file without a header has
+            the columns 1, 2, 3, ... ``time=False`` leaves the times out.
+        min_rating: only rows with at least this rating count; without it ratings are not looked at.
+        core: keep the users and items with at least so many pairs, again and again.
+        skip_bad_rows: leave out rows that cannot be used, and count them, instead of raising.
+
+    Returns:
+        The `Log`. Whatever is wrong with the data raises a `DataError` that says where.
+
+    Example:
+        >>> from fewfold.recommender.log import read_log
+        >>> log = read_log({"user": ["ann", "bob", "ann"], "item": [7, 3, 7]})
+        >>> log.interactions, log.users.tolist(), log.items.tolist()
+        (Interactions(users=2, items=2, pairs=2), ['ann', 'bob'], [3, 7])
+        >>> print(log.summary)
+        the columns in memory
+        columns: user=user (guessed), item=item (guessed), rating not used, time not used
+        3 rows read, 1 duplicate merged
+        2 users, 2 items, 2 pairs
+    """
+    whole_number(core, "core")
+    if min_rating is not None and not np.isfinite(min_rating):
+        raise ValueError(f"min_rating must be a finite number or None, got {min_rating}")
+    named = {"user": user, "item": item, "rating": rating, "time": time}
+    if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
+        return _cored(_ready(source, named, min_rating), core)
+    opened, columns = _open(source, named, min_rating)
+    plan = LogPlan(opened.files, opened.format, opened.bytes, columns, opened.tables[0].columns)
+    as_numbers = isinstance(opened.tables[0], Delimited)  # other formats say what is a number
+    rows = Rows(columns, min_rating, skip_bad_rows, as_numbers)
+    try:
+        for batch, name in _batches(opened, columns):
+            with explained(name):
+                rows.add(batch, name)
+        return _cored(_numbered(rows, plan), core)
+    finally:
+        _progress.line("")
+
+
+def plan_log(
+    source: Any,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    time: str | bool | None = None,
+    min_rating: float | None = None,
+) -> LogPlan:
+    """What `read_log` would read, without reading it: files, sizes, columns, the first rows."""
+    if isinstance(source, Log):
+        return source.summary.plan
+    if isinstance(source, Interactions) or hasattr(source, "tocsr"):
+        return LogPlan((f"the {type(source).__name__}",), "in memory")
+    named = {"user": user, "item": item, "rating": rating, "time": time}
+    opened, columns = _open(source, named, min_rating)
+    table = opened.tables[0]
+    first = tuple(table.head())
+    return LogPlan(opened.files, opened.format, opened.bytes, columns, table.columns, first)
+
+
+def _open(source: Any, named: dict[str, Any], min_rating: float | None) -> tuple[Source, Columns]:
+    """The tables, and the columns that all of them have."""
+    opened = open_source(source)
+    given = {str(name) for name in named.values() if name not in (None, False)}
+    if not given <= set(opened.tables[0].columns) and all(name.isdecimal() for name in given):
+        opened = open_source(source, positions=True)  # numbers name the columns of no header
+    first = opened.tables[0]
+    columns = choose_columns(
+        first.columns, **named, rated=min_rating is not None, by_position=first.headless,
+        name=first.name,
+    )  # fmt: skip
+    for table in opened.tables[1:]:
+        for column in columns.roles().values():
+            if column not in table.columns:
+                raise DataError(
+                    f"{table.name}: there is no column {column!r}, unlike in {first.name}; its "
+                    f"columns are {', '.join(map(repr, table.columns[:30]))}; to read only some "
+                    "files, name them"
+                )
+    return opened, columns
+
+
+def _batches(source: Source, columns: Columns) -> Iterator[tuple[Batch, str]]:
+    """Every batch of every table; tells how far it is."""
+    began = told = clock.monotonic()
+    for table in source.tables:
+        for batch in table.batches(columns.roles()):
+            yield batch, table.name
+            now = clock.monotonic()
+            if now - began > 2 and now - told > 0.5:
+                _progress.line(f"reading {table.name}: {batch.done:.0%}")
+                told = now
+
+
+def _numbered(rows: Rows, plan: LogPlan) -> Log:
+    """All rows as a log."""
+    if rows.kept == 0:
+        raise DataError(_nothing(rows, plan))
+    if rows.kept > 10_000_000:
+        _progress.line("putting the pairs in order")
+    interactions, users, items = rows.numbered()
+    size = Size(interactions.users, interactions.items, interactions.pairs)
+    summary = LogSummary(
+        plan, rows.read, size, size, rows.min_rating, rows.below, dict(rows.bad),
+        rows.kept - interactions.pairs,
+    )  # fmt: skip
+    return Log(interactions, users, items, summary)
+
+
+def _nothing(rows: Rows, plan: LogPlan) -> str:
+    if rows.read == 0:
+        return f"{plan.files[0]}: there are columns and no rows; expected at least one"
+    reasons = [f"{reason}: {count:,}" for reason, count in rows.bad.items()]
+    if rows.below:
+        reasons.append(f"rating below {rows.min_rating:g}: {rows.below:,}")
+    return (
+        f"{plan.files[0]}: none of the {rows.read:,} rows can be used ({', '.join(reasons)}); "
+        f"check the columns: {plan.columns}"
+    )
+
+
+def _ready(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
+    """What is numbered already: the numbers are the ids."""
+    if any(name is not None for name in named.values()):
+        raise ValueError("a matrix or a log has no columns to name; drop user, item, rating, time")
+    if isinstance(source, (Log, Interactions)):
+        if min_rating is not None:
+            raise ValueError("min_rating needs ratings, and a log has none; drop it")
+        if isinstance(source, Log):
+            return source
+        interactions, rows, below = source, source.pairs, 0
+    else:
+        interactions, rows, below = _from_matrix(source, min_rating)
+    if interactions.pairs == 0:
+        raise DataError(f"the {type(source).__name__}: there are no pairs; expected at least one")
+    size = Size(interactions.users, interactions.items, interactions.pairs)
+    plan = LogPlan((f"the {type(source).__name__}",), "in memory")
+    summary = LogSummary(plan, rows, size, size, min_rating, below)
+    users, items = (np.arange(count, dtype=np.int64) for count in (size.users, size.items))
+    return Log(interactions, Ids(users), Ids(items), summary)
+
+
+def _from_matrix(matrix: Any, min_rating: float | None) -> tuple[Interactions, int, int]:
+    """What of a scipy sparse matrix is not zero; how many values there were, and too low ones."""
+    csr = matrix.tocsr()
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    values = np.asarray(csr.data)
+    row = np.repeat(np.arange(csr.shape[0], dtype=np.int64), np.diff(csr.indptr))
+    odd = np.flatnonzero(values != values)
+    if len(odd):
+        raise DataError(f"the matrix: expected numbers, got nan in row {row[odd[0]]}")
+    full = values != 0
+    high = full if min_rating is None else full & (values >= min_rating)
+    keys = row[high] * csr.shape[1] + csr.indices[high]
+    return from_keys(keys, None, csr.shape), int(full.sum()), int(full.sum() - high.sum())
+
+
+def _cored(log: Log, core: int) -> Log:
+    """The core of a log, with the ids of those that are left."""
+    if core == 1:
+        return log
+    try:
+        kept = log.interactions.k_core(core)
+    except ValueError:
+        raise DataError(
+            f"{log.summary.plan.files[0]}: nothing is left of the {core}-core of "
+            f"{log.summary.before}; lower core (--core)"
+        ) from None
+    left = kept.interactions
+    size = Size(left.users, left.items, left.pairs)
+    users, items = _chosen(log.users, kept.users.numpy()), _chosen(log.items, kept.items.numpy())
+    return Log(left, users, items, replace(log.summary, core=core, after=size))
+
+
+def _chosen(ids: Ids, numbers: np.ndarray) -> Ids:
+    if isinstance(ids.values, Texts):
+        return Ids(Texts.of(ids.take(numbers)))
+    return Ids(ids.values[numbers])

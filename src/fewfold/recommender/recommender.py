@@ -1,0 +1,408 @@
+"""The recommender: a log in, recommendations out, and a folder to ship it in."""
+
+import copy
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from fewfold._check import whole_number
+from fewfold._resources import spent
+from fewfold.recommender.artifact import read_artifact, write_artifact
+from fewfold.recommender.asked import allowed_items, histories_of, known, one_or_many
+from fewfold.recommender.attributes import Attributes, read_attributes
+from fewfold.recommender.card import model_card, versions
+from fewfold.recommender.checkpoint import Checkpoint
+from fewfold.recommender.errors import ArtifactError, DataError
+from fewfold.recommender.evaluation import (
+    METRICS,
+    Evaluation,
+    among,
+    assess,
+    default_split,
+    kept,
+)
+from fewfold.recommender.fold import merged, with_more_items
+from fewfold.recommender.ids import Ids
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.log import Log, read_log
+from fewfold.recommender.metrics import Metric
+from fewfold.recommender.models import (
+    VAE,
+    Fitted,
+    FittedVAE,
+    Recipe,
+    Training,
+    described,
+    fitted_to,
+    recipe_of,
+    restore,
+)
+from fewfold.recommender.packing import pack_items, pack_users, unpack_items, unpack_users
+from fewfold.recommender.recommendations import Recommendations
+from fewfold.recommender.report import FitReport
+from fewfold.recommender.search import Search
+
+__all__ = ["Recommender"]
+
+_LEARN = "call fit(log) first, or Recommender.load(folder)"
+
+
+class Recommender:
+    """Learns from who touched what; recommends to users seen and unseen.
+
+    Args:
+        model: `VAE()`, for any number of items, or a baseline such as `EASE()`, hard to beat while
+            there are few.
+        training: of the `VAE`.
+        seed: the same seed gives the same model.
+
+    Attributes:
+        items: ids of the items, as they were written.
+        users: ids of the users, or None where the artifact was written without them.
+        history: what each user touched, or None likewise.
+        attributes: what was attached to the items.
+        evaluation: how good it is on what was held out, if anything was.
+
+    Example:
+        >>> import fewfold as ff
+        >>> log = {"user": ["ann", "ann", "bob", "bob", "cy", "cy"],
+        ...        "item": ["tea", "milk", "tea", "milk", "nuts", "beer"]}
+        >>> rec = ff.Recommender(ff.EASE(l2=1.0)).fit(log)
+        >>> rec.recommend_from_history(["tea"], k=1).items
+        ['milk']
+        >>> rec.recommend(["ann", "cy"], k=1, exclude_seen=False).items
+        [['milk'], ['beer']]
+    """
+
+    def __init__(
+        self, model: Recipe | None = None, *, training: Training | None = None, seed: int = 0
+    ) -> None:
+        self.model: Recipe = VAE() if model is None else model
+        self.training = training or Training()
+        self.seed = whole_number(seed, "seed", least=0)
+        self._fitted: Fitted | None = None
+        self._data: dict[str, Any] = {}
+        self._learned_from: dict[str, Any] = {}
+        self._items: Ids | None = None
+        self._learned = torch.empty(0, dtype=torch.bool)  # (items,), what the model has seen
+        self.users: Ids | None = None
+        self.history: Interactions | None = None
+        self.attributes: Attributes | None = None
+        self.evaluation: Evaluation | dict[str, Any] | None = None
+        self.report: FitReport | None = None
+
+    def fit(
+        self,
+        source: Any,
+        *,
+        test: float = 0.0,
+        refit: bool = False,
+        checkpoint: Checkpoint | None = None,
+        progress: bool = True,
+        **reading: Any,
+    ) -> Self:
+        """Learn from a log.
+
+        Args:
+            source: a file, folder or glob of CSV, TSV or Parquet, a frame of pandas, polars or
+                arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see `read_log`.
+            test: share of the interactions to hold out and evaluate on: the latest where times are
+                known, else of each user at random. The model then has not learned from them.
+            refit: learn again, from everything, after the evaluation.
+            checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
+            progress: tell on standard error.
+            reading: passed to `read_log`, as user="customer", item="sku".
+        """
+        with spent() as cost:
+            log = read_log(source, **reading)
+            learn, split, how = log.interactions, None, ""
+            if test:
+                split, how = default_split(learn, test=test, seed=self.seed)
+                learn = split.train
+            stage = None if checkpoint is None else checkpoint.stage("fit")
+            self._fitted, epochs = fitted_to(
+                learn, self.model, self.training, seed=self.seed, checkpoint=stage,
+                progress=progress,
+            )  # fmt: skip
+            evaluation = None
+            if split is not None:
+                seen = learn.counts() > 0
+                evaluation = assess(
+                    self._fitted, split.fold_in.jagged, split.test.jagged, seen, split=how
+                )
+                if refit:
+                    learn = log.interactions
+                    stage = None if checkpoint is None else checkpoint.stage("refit")
+                    self._fitted, epochs = fitted_to(
+                        learn, self.model, self.training, seed=self.seed, checkpoint=stage,
+                        progress=progress,
+                    )  # fmt: skip
+        self._items, self.users, self.history = log.items, log.users, log.interactions
+        self._learned = learn.counts() > 0
+        self._data = _shareable(log.summary.as_dict())
+        self._learned_from = {
+            "users": learn.users, "items": learn.items, "pairs": learn.pairs,
+            "everything": learn is log.interactions,
+        }  # fmt: skip
+        self.attributes, self.evaluation = None, evaluation
+        self.report = FitReport(log, self.model, evaluation, epochs, cost)
+        return self
+
+    @property
+    def items(self) -> Ids:
+        """Ids of the items, as they were written."""
+        if self._items is None:
+            raise ValueError(f"this recommender has learned nothing yet; {_LEARN}")
+        return self._items
+
+    @property
+    def fitted(self) -> Fitted:
+        """The model itself, which speaks of items by number."""
+        if self._fitted is None:
+            raise ValueError(f"this recommender has learned nothing yet; {_LEARN}")
+        return self._fitted
+
+    def recommend(
+        self,
+        users: Any,
+        k: int = 10,
+        *,
+        exclude_seen: bool = True,
+        filter_items: Any = None,
+        items: Any = None,
+        search: Search | None = None,
+    ) -> Recommendations:
+        """The best items for users of the log, one or many.
+
+        Args:
+            users: an id, or several.
+            k: how many; fewer come where nothing more is left.
+            exclude_seen: not what the user touched already.
+            filter_items: ids never to answer with.
+            items: ids to choose from; all by default.
+            search: an approximate search, as `index` makes; exact by default.
+        """
+        asked, single = one_or_many(users)
+        history = self._histories(asked)
+        return self._ranked(
+            history, k, asked, single, exclude_seen, filter_items, items, search=search
+        )
+
+    def recommend_from_history(
+        self,
+        histories: Any,
+        k: int = 10,
+        *,
+        exclude_seen: bool = True,
+        filter_items: Any = None,
+        items: Any = None,
+        search: Search | None = None,
+        of: list[Any] | None = None,
+    ) -> Recommendations:
+        """The best items for somebody who touched these items, whether they were in the log or not.
+
+        Args:
+            histories: a list of item ids, a list of such lists, or a scipy sparse matrix (users,
+                items). Ids that are not known are passed over, and listed in `unknown`. An empty
+                history gets what suits everybody.
+            of: what to call each history in the answer.
+            others: as in `recommend`.
+        """
+        history, unknown, single = histories_of(histories, self.items)
+        named: list[Any] = [None] * len(unknown) if of is None else list(of)
+        return self._ranked(
+            history, k, named, single, exclude_seen, filter_items, items, unknown, search
+        )
+
+    def rank_items(self, users: Any, items: Any) -> Recommendations:
+        """These items in the order in which they would suit a user, one or many."""
+        wanted = one_or_many(items)[0]
+        return self.recommend(users, max(1, len(wanted)), exclude_seen=False, items=wanted)
+
+    def similar_items(
+        self, items: Any, k: int = 10, *, filter_items: Any = None
+    ) -> Recommendations:
+        """The items most like an item, one or many, best first."""
+        asked, single = one_or_many(items)
+        numbers = known(asked, self.items, "item", "see `items` for those there are")
+        allowed = allowed_items(None, filter_items, self.items)
+        found = self.fitted.alike(numbers, whole_number(k, "k"), allowed=allowed)
+        answer = Recommendations.read(found, self.items, asked, self.attributes)
+        return answer.first() if single else answer
+
+    def _ranked(
+        self,
+        history: Jagged,
+        k: int,
+        asked: list[Any],
+        single: bool,
+        exclude_seen: bool,
+        filter_items: Any,
+        items: Any,
+        unknown: list[Any] | None = None,
+        search: Search | None = None,
+    ) -> Recommendations:
+        allowed = allowed_items(items, filter_items, self.items)
+        rank = self.fitted.rank if search is None else search.rank
+        exclude = history if exclude_seen else None
+        found = rank(history, whole_number(k, "k"), exclude=exclude, allowed=allowed)
+        answer = Recommendations.read(found, self.items, asked, self.attributes, unknown)
+        return answer.first() if single else answer
+
+    def _histories(self, asked: list[Any]) -> Jagged:
+        """What these users touched."""
+        if self.users is None or self.history is None:
+            _ = self.items  # which says so if nothing was learned at all
+            raise ValueError(
+                "this model was written without its users; tell what they touched: "
+                "recommend_from_history([...])"
+            )
+        instead = "for somebody new call recommend_from_history([...]) (--history)"
+        return self.history.rows(known(asked, self.users, "user", instead))
+
+    def prepare(self) -> Self:
+        """Spend a moment and a quarter of the vectors' memory now, to answer single users sooner.
+
+        Worth it for a server with many items; answers stay exact. See `Catalogue`.
+        """
+        if isinstance(self.fitted, FittedVAE):
+            self.fitted.prepare()
+        return self
+
+    def index(self, *, recall: float = 0.95, k: int = 10, seed: int = 0) -> Search:
+        """An approximate search over the item vectors, as exact as asked for; see `Search`."""
+        if not isinstance(self.fitted, FittedVAE):
+            raise ValueError(
+                f"only a VAE has item vectors to index; {type(self.model).__name__} ranks exactly"
+            )
+        if self.history is None:
+            raise ValueError("an index is fitted to histories, and this model has none")
+        return Search.build(self.fitted, self.history, recall=recall, k=k, seed=seed)
+
+    def evaluate(
+        self, source: Any, *, metrics: Sequence[Metric] = METRICS, **reading: Any
+    ) -> Evaluation:
+        """How well held-out interactions are found; what users touched in training is masked.
+
+        Users the model does not know count too, as users without a history.
+        """
+        reading.setdefault("min_rating", self._data.get("min_rating"))
+        log = source if isinstance(source, Log) else read_log(source, **reading)
+        who = self.users.find(log.users.tolist()) if self.users is not None else None
+        if who is None or self.history is None:
+            raise ValueError(
+                "this model was written without its users, so what they touched in training "
+                "cannot be masked; fit it with them, or evaluate in the same process"
+            )
+        known_user = who >= 0
+        told = self.history.rows(who.clamp(min=0))
+        told = kept(told, known_user[told.row])
+        item = self.items.find(log.items.tolist())
+        item = item.where(item >= 0, len(self.items) + torch.arange(len(item)))
+        test = Jagged(item[log.interactions.ids], log.interactions.offsets)
+        fresh = ~among(test, told)
+        again = int((~fresh).sum())
+        if again == len(fresh):
+            raise DataError(
+                f"all {again:,} interactions of {log.summary.plan.files[0]} were in the training "
+                "data; evaluate on others, or hold some out when fitting: fit(test=0.2)"
+            )
+        how = f"{', '.join(log.summary.plan.files)}, {log.interactions.pairs:,} interactions"
+        if again:
+            how += f", {again:,} of which were in the training data and do not count"
+        return assess(
+            self.fitted, told, kept(test, fresh), self._learned, split=how, metrics=metrics
+        )
+
+    def attach(self, table: Any, *, key: str | None = None) -> Self:
+        """Keep a table keyed by item, such as names, and show it in every answer.
+
+        Args:
+            table: CSV, TSV, Parquet or a frame.
+            key: its column of item ids; by default the one that names the most items.
+        """
+        self.attributes = read_attributes(table, self.items, key)
+        return self
+
+    def add_items(self, source: Any, **reading: Any) -> "Recommender":
+        """A recommender that also knows the new items of a log, without training again.
+
+        Each new item takes its place between the items its users touched; a handful of
+        interactions is enough. Users of the log that are known keep their history and gain what
+        is new; others are added.
+        """
+        if not isinstance(self.fitted, FittedVAE):
+            raise ValueError(
+                f"a {type(self.model).__name__} learns from everything at once; fit it again"
+            )
+        log = read_log(source, **reading)
+        number = self.items.find(log.items.tolist())
+        new = (number < 0).nonzero().squeeze(1)
+        if len(new) == 0:
+            raise ValueError("all items of this log are known; there is nothing to add")
+        number[new] = len(self.items) + torch.arange(len(new))
+        more = copy.copy(self)
+        more._items = self.items.extended(Ids.of(log.items.take(new)))
+        users, history = merged(self.users, self.history, log, number, len(more._items))
+        more._fitted = with_more_items(self.fitted, history)
+        more._learned = torch.cat([self._learned, torch.ones(len(new), dtype=torch.bool)])
+        if self.history is not None:
+            more.users, more.history = users, history
+        if self.attributes is not None:
+            more.attributes = self.attributes.extended(len(new))
+        return more
+
+    def save(
+        self, folder: str | os.PathLike[str], *, users: bool = True, overwrite: bool = False
+    ) -> Path:
+        """Write the artifact; without users, histories are given by whoever asks."""
+        config = {
+            "model": described(self.fitted.recipe),
+            "training": asdict(self.training),
+            "seed": self.seed,
+            "data": self._data,
+            "learned from": self._learned_from,
+            "versions": versions(),
+        }
+        evaluation = self.evaluation
+        metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
+        parts = {
+            "config.json": config,
+            "metrics.json": metrics,
+            "model.safetensors": {**self.fitted.tensors(), "learned": self._learned},
+            "items.safetensors": pack_items(self.items, self.attributes),
+        }
+        if users and self.users is not None and self.history is not None:
+            parts["users.safetensors"] = pack_users(self.users, self.history)
+        return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "Recommender":
+        """Read an artifact; a damaged one or a newer one is refused."""
+        parts = read_artifact(folder)
+        config = parts["config.json"]
+        try:
+            model, training = recipe_of(config["model"]), Training(**config["training"])
+            rec = cls(model, training=training, seed=config["seed"])
+            rec._data, rec._learned_from = config["data"], config["learned from"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{folder}: config.json cannot be read: {error}") from error
+        rec._items, rec.attributes = unpack_items(parts["items.safetensors"])
+        tensors = parts["model.safetensors"]
+        rec._learned = tensors.pop("learned", rec._learned)
+        rec._fitted = restore(model, tensors, len(rec._items))
+        if "users.safetensors" in parts:
+            rec.users, rec.history = unpack_users(parts["users.safetensors"], len(rec._items))
+        rec.evaluation = parts["metrics.json"] or None
+        return rec
+
+
+def _shareable(summary: dict[str, Any]) -> dict[str, Any]:
+    """What was read without the folders it was in, which concern nobody else."""
+    plan = dict(summary["plan"])
+    plan["files"] = [Path(name).name or name for name in plan["files"]]
+    return {**summary, "plan": plan}

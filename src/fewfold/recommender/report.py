@@ -1,0 +1,48 @@
+"""What a fit came to, for a person and for a program."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fewfold._resources import Spent
+from fewfold.recommender.evaluation import Evaluation
+from fewfold.recommender.log import Log
+from fewfold.recommender.models import Recipe, described
+from fewfold.recommender.train import Epoch
+
+__all__ = ["FitReport"]
+
+
+@dataclass(frozen=True, eq=False)
+class FitReport:
+    """What a fit came to; printing it gives what a person wants to know.
+
+    Attributes:
+        log: as it was read.
+        recipe: of the model.
+        evaluation: on what was held out, if anything was.
+        epochs: of the training, if there were any.
+        cost: time and memory.
+    """
+
+    log: Log
+    recipe: Recipe
+    evaluation: Evaluation | None
+    epochs: list[Epoch]
+    cost: Spent
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "data": self.log.summary.as_dict(),
+            "recipe": described(self.recipe),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_dict(),
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "seconds": self.cost.seconds,
+            "peak memory bytes": self.cost.memory,
+        }
+
+    def __str__(self) -> str:
+        lines = [] if self.evaluation is None else [str(self.evaluation), ""]
+        passes = f"{len(self.epochs)} epochs, " if self.epochs else ""
+        lines.append(f"{described(self.recipe)['kind']}: {passes}{self.cost}")
+        return "\n".join(lines)

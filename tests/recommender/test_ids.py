@@ -1,0 +1,53 @@
+"""Ids: as they were written, found leniently, never twice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fewfold.recommender.ids import Ids, Texts
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.lists(TEXT))
+def test_texts_come_back(texts: list[str]) -> None:
+    kept = Texts.of(texts)
+    assert kept.tolist() == texts == list(kept)
+    assert kept[:2] == texts[:2]
+
+
+@given(st.lists(TEXT, unique=True, min_size=1), st.randoms(use_true_random=False))
+def test_strings_are_found(texts: list[str], random: object) -> None:
+    ids = Ids.of(texts)
+    assert ids.take(ids.find(texts)) == texts
+    assert ids.find(["\x00 not one of them \x00"]).tolist() == [-1]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1))
+def test_numbers_are_found_as_numbers_and_as_text(numbers: list[int]) -> None:
+    ids = Ids.of(numbers)
+    assert not ids.textual
+    expected = list(range(len(numbers)))
+    assert ids.find(numbers).tolist() == expected
+    assert ids.find(map(str, numbers)).tolist() == expected
+    assert ids.find(np.array(numbers)).tolist() == expected
+    assert ids.tolist() == numbers
+
+
+def test_asking_is_lenient_but_not_loose() -> None:
+    words, numbers = Ids.of(["7", "007", "x"]), Ids.of([7, 8])
+    assert words.find([7, "007", "07"]).tolist() == [0, 1, -1]
+    assert numbers.find(["7", "07", " 7", "+7", "7.0", 7.0, True, None, "x" * 30]).tolist() == (
+        [0, -1, -1, -1, -1, -1, -1, -1, -1]
+    )
+    assert numbers.find(["9" * 19, "9" * 25]).tolist() == [-1, -1]
+
+
+def test_an_id_comes_once() -> None:
+    with pytest.raises(ValueError, match="one twice"):
+        Ids.of(["a", "b", "a"])
+    both = Ids.of([1, 2]).extended(Ids.of(["a"]))
+    assert both.tolist() == ["1", "2", "a"]
+    with pytest.raises(IndexError):
+        Ids.of(["a"])[5]

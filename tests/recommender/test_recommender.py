@@ -1,0 +1,220 @@
+"""The recommender as its user meets it: questions, answers, new items, evaluation."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+import fewfold as ff
+from tests.recommender.conftest import grouped
+
+
+def taste(items: list[str]) -> set[str]:
+    return {item[0] for item in items}
+
+
+def test_a_history_is_answered_with_its_own_taste(fitted: ff.Recommender) -> None:
+    found = fitted.recommend_from_history(["a1", "a2", "a3"], k=7)
+    assert taste(found.items) == {"a"}
+    assert set(found.items) == {f"a{i}" for i in range(10)} - {"a1", "a2", "a3"}
+    assert found.scores == sorted(found.scores, reverse=True)
+
+
+def test_one_and_many_are_one_method(fitted: ff.Recommender) -> None:
+    many = fitted.recommend(["u0", "u1", "u2"], k=3)
+    assert len(many) == 3
+    for user, one in zip(["u0", "u1", "u2"], many, strict=True):
+        alone = fitted.recommend(user, k=3)
+        assert alone.items == one.items
+        assert alone.of == one.of == user
+    histories = [["a1", "b2"], [], ["c3"]]
+    batch = fitted.recommend_from_history(histories, k=4)
+    for history, row in zip(histories, batch.items, strict=True):
+        assert fitted.recommend_from_history(history, k=4).items == row
+
+
+def test_what_was_touched_is_left_out_unless_asked_for(fitted: ff.Recommender) -> None:
+    log = grouped()
+    mine = {i for u, i in zip(log["user"], log["item"], strict=True) if u == "u5"}
+    assert not mine & set(fitted.recommend("u5", k=40).items)
+    assert len(fitted.recommend("u5", k=40).items) == 34
+    everything = fitted.recommend("u5", k=40, exclude_seen=False).items
+    assert mine < set(everything)
+    assert len(everything) == 40
+
+
+def test_items_and_filter_items(fitted: ff.Recommender) -> None:
+    some = ["b1", "b2", "b3", "c1"]
+    found = fitted.recommend_from_history(["b5"], k=10, items=some, filter_items=["b2", "nothing"])
+    assert set(found.items) == {"b1", "b3", "c1"}
+    assert found.items[-1] == "c1"
+    with pytest.raises(ValueError, match="no item 'zz' in this model"):
+        fitted.recommend_from_history(["b5"], items=["zz"])
+
+
+def test_unknown_ids_are_named(fitted: ff.Recommender) -> None:
+    with pytest.raises(ValueError, match=r"no user 'nobody' in this model.*recommend_from_history"):
+        fitted.recommend(["u1", "nobody"])
+    found = fitted.recommend_from_history(["a1", "zz"], k=2)
+    assert found.unknown == ["zz"]
+    assert taste(found.items) == {"a"}
+    with pytest.raises(TypeError, match="a history is a list of items"):
+        fitted.recommend_from_history("a1")
+
+
+def test_rank_items_orders_what_it_is_given(fitted: ff.Recommender) -> None:
+    found = fitted.rank_items("u0", ["c1", "a1", "b1"])
+    assert sorted(found.items) == ["a1", "b1", "c1"]
+    assert found.items[0] == "a1"  # the taste of u0
+    assert [row[0] for row in fitted.rank_items(["u0", "u1"], ["a1", "b1"]).items] == ["a1", "b1"]
+
+
+def test_similar_items_share_a_taste(fitted: ff.Recommender) -> None:
+    found = fitted.similar_items("c4", k=5)
+    assert taste(found.items) == {"c"}
+    assert "c4" not in found.items
+    assert len(fitted.similar_items(["a1", "d1"], k=2)) == 2
+    assert "c1" not in fitted.similar_items("c4", k=9, filter_items=["c1"]).items
+
+
+def test_a_sparse_matrix_comes_in_and_asks(tmp_path: Path) -> None:
+    matrix = scipy.sparse.random(60, 30, density=0.2, random_state=0, format="csr")
+    matrix.data[:] = 3.0
+    rec = ff.Recommender(ff.ItemKNN(5)).fit(matrix)
+    assert rec.items.tolist() == list(range(30))
+    batch = rec.recommend_from_history(matrix[:4], k=5)
+    assert batch.items == rec.recommend([0, 1, 2, 3], k=5).items
+    assert all(isinstance(item, int) for item in batch.items[0])
+
+
+@pytest.mark.parametrize(
+    "recipe", [ff.EASE(10.0), ff.ItemKNN(5), ff.MostPopular()], ids=lambda r: type(r).__name__
+)
+def test_simple_models_answer_and_come_back(recipe: ff.Baseline, tmp_path: Path) -> None:
+    rec = ff.Recommender(recipe).fit(grouped())
+    again = ff.Recommender.load(rec.save(tmp_path / "model"))
+    users = [f"u{i}" for i in range(20)]
+    assert again.recommend(users, k=8).items == rec.recommend(users, k=8).items
+    assert repr(again.model) == repr(recipe)
+    assert not hasattr(recipe, "counts")  # what was given is a recipe and stays one
+
+
+def test_new_items_are_folded_in(fitted: ff.Recommender) -> None:
+    new = {"user": ["u0", "u4", "u8", "x", "x"], "item": ["A!", "A!", "A!", "A!", "a1"]}
+    more = fitted.add_items(new)
+    assert len(more.items) == 41
+    assert "A!" in more.recommend("u12", k=8).items  # of the same taste
+    assert "A!" not in more.recommend("u13", k=8).items
+    assert "A!" not in more.recommend("u0", k=41).items  # touched in the meantime
+    assert taste(more.recommend_from_history(["A!"], k=5).items) == {"a"}
+    assert taste(more.recommend("x", k=3).items) == {"a"}
+    assert len(fitted.items) == 40  # as it was
+    with pytest.raises(ValueError, match="nothing to add"):
+        fitted.add_items({"user": ["u0"], "item": ["a1"]})
+    with pytest.raises(ValueError, match="fit it again"):
+        ff.Recommender(ff.EASE()).fit(grouped()).add_items(new)
+
+
+def test_names_show_up_in_answers(fitted: ff.Recommender, tmp_path: Path) -> None:
+    table = tmp_path / "names.csv"
+    table.write_text('id,name,group\na1,"Tea, green",drinks\na2,Milk,drinks\nzz,Nothing,none\n')
+    import copy
+
+    rec = copy.copy(fitted).attach(table)
+    found = rec.recommend_from_history(["a3"], k=10, items=["a1", "a2", "a4"])
+    shown = dict(zip(found.items, found.attributes, strict=True))
+    assert shown["a1"] == {"name": "Tea, green", "group": "drinks"}
+    assert shown["a4"] == {}
+    assert "Tea, green" in str(found)
+    assert {"rank", "item", "score"} <= set(found.to_dicts()[0])
+    again = ff.Recommender.load(rec.save(tmp_path / "model"))
+    assert again.recommend_from_history(["a3"], k=10, items=["a1"]).attributes == [shown["a1"]]
+    with pytest.raises(ff.DataError, match="no row of the table"):
+        fitted.attach({"id": ["q"], "name": ["r"]})
+    assert fitted.attributes is None
+
+
+def test_evaluation_masks_what_was_known(fitted: ff.Recommender) -> None:
+    log = grouped()
+    mine = {i for u, i in zip(log["user"], log["item"], strict=True) if u == "u0"}
+    other = sorted({f"a{i}" for i in range(10)} - mine)
+    held_out = {
+        "user": ["u0"] * len(other) + ["u0", "new"],
+        "item": [*other, min(mine), "a1"],
+    }
+    found = fitted.evaluate(held_out, metrics=(ff.Recall(4), ff.Recall(40)))
+    assert "1 of which were in the training data" in found.split
+    assert found.pairs == len(other) + 1
+    warm = found.slices["users with a history (warm)"]
+    assert warm[ff.Recall(4)].mean == 1.0  # exactly the four that are left of the taste
+    assert found.slices["users without one (cold)"].users == 1
+
+
+def test_items_never_seen_are_counted_and_missed(fitted: ff.Recommender) -> None:
+    found = fitted.evaluate({"user": ["u0", "u1"], "item": ["never", "c1"]})
+    assert found.cold_pairs == 1
+    assert found.pairs == 2
+    assert found.overall.users == 2
+    assert found.slices["items seen in training (warm) alone"].users == 1
+
+
+def test_held_out_by_time_where_there_is_time() -> None:
+    log = {**grouped(40), "time": list(range(240))}
+    rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.25)
+    assert "the last 25% of all interactions, those after time 179" in str(rec.evaluation)
+    timeless = ff.Recommender(ff.EASE(5.0)).fit(grouped(40), test=0.25)
+    assert "of each user's items, at random (seed 0)" in str(timeless.evaluation)
+    assert rec.report is not None
+    assert rec.report.cost.memory > 0
+    refitted = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.25, refit=True)
+    assert refitted.evaluation.as_dict() == rec.evaluation.as_dict()
+    assert not torch.equal(refitted.fitted.tensors()["weights"], rec.fitted.tensors()["weights"])
+
+
+def test_an_approximate_search_says_how_good_it_is(fitted: ff.Recommender) -> None:
+    search = fitted.index(recall=1.0, k=5)
+    assert search.recall == 1.0
+    users = [f"u{i}" for i in range(30)]
+    exact = fitted.recommend(users, k=5)
+    assert fitted.recommend(users, k=5, search=search).items == exact.items
+    some = fitted.recommend("u0", k=5, search=search, items=["b1", "b2"], filter_items=["b2"])
+    assert some.items == ["b1"]
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        recipe = ff.VAE(hidden=8, latent=3, layers=1, shortcut=4)
+        rec = ff.Recommender(recipe, training=ff.Training(epochs=3, batch=32), seed=seed)
+        return rec.fit(grouped(80), progress=False).fitted.tensors()
+
+    first, second, other = weights(1), weights(1), weights(2)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        {"user": ["a"], "item": ["x"]},
+        {"user": ["a", "a", "a"], "item": ["x", "y", "z"]},
+        {"user": ["a", "b", "c"], "item": ["x", "x", "x"]},
+    ],
+    ids=["one pair", "one user", "one item"],
+)
+def test_the_smallest_logs_work(log: dict[str, list[str]], tmp_path: Path) -> None:
+    for recipe in (ff.VAE(), ff.EASE(), ff.ItemKNN(), ff.MostPopular()):
+        rec = ff.Recommender(recipe, training=ff.Training(epochs=2)).fit(log, progress=False)
+        again = ff.Recommender.load(rec.save(tmp_path / type(recipe).__name__))
+        assert again.recommend("a", k=5, exclude_seen=False).items == (
+            rec.recommend("a", k=5, exclude_seen=False).items
+        )
+        assert np.isfinite(again.recommend_from_history([], k=1).scores).all()
+
+
+def test_before_fit_it_says_so() -> None:
+    with pytest.raises(ValueError, match="has learned nothing yet; call fit"):
+        ff.Recommender().recommend("a")
+    with pytest.raises(ValueError, match=r"leaves nothing to test.*--test 0"):
+        ff.Recommender(ff.EASE()).fit({"user": ["a", "b"], "item": ["x", "y"]}, test=0.2)

@@ -1,0 +1,34 @@
+"""Trials: what is hidden is nobody's to learn from, and the better weight is found."""
+
+import torch
+
+import fewfold as ff
+from fewfold.recommender.spectral import Directions
+from fewfold.recommender.tuning import Trial, tuned_shortcut
+from tests.recommender.conftest import grouped
+
+
+def test_a_trial_takes_a_few_pairs_of_a_few_users() -> None:
+    log = ff.read_log(grouped(200)).interactions
+    trial = Trial.of(log, seed=1)
+    assert trial is not None
+    hidden = len(trial.hidden.values)
+    assert trial.rest.pairs + hidden == log.pairs
+    assert 0.05 * log.pairs < hidden < 0.2 * log.pairs  # a fifth of half of the users
+    assert len(trial.told.lengths) == len(trial.hidden.lengths) == 100
+    again = Trial.of(log, seed=1)
+    assert again is not None
+    assert torch.equal(again.hidden.values, trial.hidden.values)
+    assert Trial.of(log.select(torch.arange(40))) is None  # too few to tell anything
+
+
+def test_the_shortcut_is_taken_where_it_helps_alone() -> None:
+    log = ff.read_log(grouped(300)).interactions
+    trial = Trial.of(log)
+    assert trial is not None
+    model = ff.FastVAE(log.items, hidden=8, latent=3, layers=0).eval()  # knows nothing
+    directions = Directions.find(trial.rest, 8)
+    found = tuned_shortcut(model, directions, trial)
+    assert found is not None
+    useless = Directions(torch.zeros_like(directions.vectors), directions.values, directions.scale)
+    assert tuned_shortcut(model, useless, trial) is None
