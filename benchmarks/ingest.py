@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.harness import Case, Pair, Peak
 from fewfold._resources import peak_memory
-from fewfold.recommender.log import read_log
+from fewfold.recommender.data.log import read_log
 
 FOLDER = Path("build/benchmarks/ingest")
 IDS = ("whole numbers", "text")
@@ -47,7 +47,7 @@ def _race() -> Iterator[Case]:
             what=f"read_log, CSV, ids are {ids}",
             size="2000000 rows",
             peer="pandas and scipy",
-            bar=1.5,
+            bar=1.0,
             build=partial(_against_pandas, ids, 2_000_000),
             threads=2,
         )

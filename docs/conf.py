@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -54,6 +55,13 @@ def run_gallery(app: Sphinx) -> None:
         (out / f"{script.stem}.txt").write_text(done.stdout)
 
 
+def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: Any) -> None:
+    """A value such as a dict has the docstring of its type, which says nothing of the value."""
+    if what == "data":
+        lines.clear()
+
+
 def setup(app: Sphinx) -> None:
     """Have the gallery's output ready before pages are read."""
     app.connect("builder-inited", run_gallery)
+    app.connect("autodoc-process-docstring", without_type)

@@ -124,14 +124,23 @@ if TYPE_CHECKING:
     from fewfold.recommender.baselines import Cosine as Cosine
     from fewfold.recommender.baselines import ItemKNN as ItemKNN
     from fewfold.recommender.baselines import MostPopular as MostPopular
-    from fewfold.recommender.bundled import bundled as bundled
-    from fewfold.recommender.bundled import bundled_items as bundled_items
     from fewfold.recommender.catalogue import Catalogue as Catalogue
     from fewfold.recommender.checkpoint import Checkpoint as Checkpoint
     from fewfold.recommender.checkpoint import Interrupted as Interrupted
     from fewfold.recommender.comparison import Comparison as Comparison
     from fewfold.recommender.comparison import Contender as Contender
     from fewfold.recommender.comparison import compare as compare
+    from fewfold.recommender.data.bundled import bundled as bundled
+    from fewfold.recommender.data.bundled import bundled_items as bundled_items
+    from fewfold.recommender.data.log import Log as Log
+    from fewfold.recommender.data.log import LogPlan as LogPlan
+    from fewfold.recommender.data.log import LogSummary as LogSummary
+    from fewfold.recommender.data.log import plan_log as plan_log
+    from fewfold.recommender.data.log import read_log as read_log
+    from fewfold.recommender.data.public import PUBLIC as PUBLIC
+    from fewfold.recommender.data.public import PublicSet as PublicSet
+    from fewfold.recommender.data.public import fetch as fetch
+    from fewfold.recommender.data.public import is_fetched as is_fetched
     from fewfold.recommender.errors import ArtifactError as ArtifactError
     from fewfold.recommender.errors import DataError as DataError
     from fewfold.recommender.evaluation import Evaluation as Evaluation
@@ -147,11 +156,6 @@ if TYPE_CHECKING:
     from fewfold.recommender.interactions import Core as Core
     from fewfold.recommender.interactions import Interactions as Interactions
     from fewfold.recommender.interactions import Jagged as Jagged
-    from fewfold.recommender.log import Log as Log
-    from fewfold.recommender.log import LogPlan as LogPlan
-    from fewfold.recommender.log import LogSummary as LogSummary
-    from fewfold.recommender.log import plan_log as plan_log
-    from fewfold.recommender.log import read_log as read_log
     from fewfold.recommender.metrics import MAP as MAP
     from fewfold.recommender.metrics import MRR as MRR
     from fewfold.recommender.metrics import NDCG as NDCG
@@ -164,10 +168,6 @@ if TYPE_CHECKING:
     from fewfold.recommender.metrics import evaluate as evaluate
     from fewfold.recommender.models import VAE as VAE
     from fewfold.recommender.models import Training as Training
-    from fewfold.recommender.public import PUBLIC as PUBLIC
-    from fewfold.recommender.public import PublicSet as PublicSet
-    from fewfold.recommender.public import fetch as fetch
-    from fewfold.recommender.public import is_fetched as is_fetched
     from fewfold.recommender.recommendations import Recommendations as Recommendations
     from fewfold.recommender.recommender import Recommender as Recommender
     from fewfold.recommender.report import FitReport as FitReport

@@ -13,6 +13,7 @@ from fewfold.recommender import (
     Cosine,
     Interactions,
     ItemKNN,
+    Jagged,
     MostPopular,
     Recall,
     evaluate,
@@ -110,3 +111,10 @@ def test_on_a_real_log():
         popular, near, linear = (report[metric] for report in reports)
         assert popular.high < near.low
         assert near.high < linear.low
+
+
+@pytest.mark.parametrize("model", [EASE(1.0), ItemKNN(2), MostPopular()], ids=repr)
+def test_who_has_nothing_gets_the_most_popular(model: Baseline) -> None:
+    train = Interactions.from_pairs([0, 0, 1, 1, 2, 2, 3], [0, 3, 1, 3, 2, 3, 2])
+    nobody = Jagged(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+    assert model.fit(train).recommend(nobody, 2).tolist() == [[3, 2]]

@@ -32,6 +32,8 @@ def _tell(arguments: argparse.Namespace, text: str) -> None:
 
 def _reading(arguments: argparse.Namespace, names: Sequence[str] = _READING) -> dict[str, Any]:
     given = {name: getattr(arguments, name, None) for name in names}
+    if getattr(arguments, "ignore_times", False):
+        given["time"] = False
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -82,6 +84,12 @@ def fit(arguments: argparse.Namespace) -> int:
             checkpoint.discard()
     assert rec.report is not None
     emit(rec.report, {**rec.report.as_dict(), "model": str(out)} if arguments.json else None)
+    if rec.evaluation is not None and not arguments.refit:
+        _tell(
+            arguments,
+            "\nthe model has not learned from what was held out; with --refit it learns once more, "
+            "from everything",
+        )
     _tell(arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM")
     return 0
 
@@ -90,8 +98,11 @@ def _recipe(arguments: argparse.Namespace) -> Any:
     if arguments.model == "fastvae":
         return ff.VAE(hidden=arguments.hidden, latent=arguments.latent)
     if arguments.model == "ease":
-        return ff.EASE(arguments.l2)
-    return ff.ItemKNN(arguments.neighbours) if arguments.model == "item-knn" else ff.MostPopular()
+        return ff.EASE(arguments.l2, most_items=ff.recommender.comparison.EASE_ITEMS)
+    if arguments.model == "item-knn":
+        weighting = ff.BM25() if arguments.weighting == "bm25" else ff.Cosine()
+        return ff.ItemKNN(arguments.neighbours, weighting)
+    return ff.MostPopular()
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:

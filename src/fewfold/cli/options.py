@@ -125,6 +125,7 @@ READING = _in(
     Option("item", "column of the items (guessed and shown otherwise)", metavar="COLUMN"),
     Option("rating", "column of the ratings", metavar="COLUMN"),
     Option("time", "column of the times", metavar="COLUMN"),
+    Option("ignore-times", "do not look at times", False, switch=True),
     Option("min-rating", "only rows rated at least X count", None, _real, "X"),
     Option("skip-bad-rows", "leave out what cannot be read", False, switch=True),
 )
@@ -143,6 +144,7 @@ FIT = (
         Option("hidden", "width of the encoder (default: 200)", 200, _positive, "N"),
         Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
         Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),
+        Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
         Option("neighbours", "of item-knn (default: 100)", 100, _positive, "N"),
     ),
     *_TRAINING,

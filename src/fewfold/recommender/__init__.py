@@ -2,10 +2,12 @@
 
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
-from fewfold.recommender.bundled import bundled, bundled_items
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.checkpoint import Checkpoint, Interrupted
 from fewfold.recommender.comparison import Comparison, Contender, compare
+from fewfold.recommender.data.bundled import bundled, bundled_items
+from fewfold.recommender.data.log import Log, LogPlan, LogSummary, plan_log, read_log
+from fewfold.recommender.data.public import PUBLIC, PublicSet, fetch, is_fetched
 from fewfold.recommender.errors import ArtifactError, DataError
 from fewfold.recommender.evaluation import Evaluation
 from fewfold.recommender.exports import export
@@ -19,7 +21,6 @@ from fewfold.recommender.fastvae import (
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.inspection import Inspection, inspect
 from fewfold.recommender.interactions import Core, Interactions, Jagged
-from fewfold.recommender.log import Log, LogPlan, LogSummary, plan_log, read_log
 from fewfold.recommender.metrics import (
     MAP,
     MRR,
@@ -33,7 +34,6 @@ from fewfold.recommender.metrics import (
     evaluate,
 )
 from fewfold.recommender.models import VAE, Training
-from fewfold.recommender.public import PUBLIC, PublicSet, fetch, is_fetched
 from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.report import FitReport

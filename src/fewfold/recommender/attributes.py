@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fewfold.recommender.data.source import open_source
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
-from fewfold.recommender.source import open_source
 
 __all__ = ["Attributes", "read_attributes"]
 

@@ -22,11 +22,12 @@ __all__ = ["BM25", "EASE", "Baseline", "Cosine", "ItemKNN", "MostPopular"]
 class Baseline:
     """A model that scores all items from a user's items; what the baselines share.
 
-    A subclass learns in `fit`, which sets `items` and returns the model itself, and scores in
-    `scores`.
+    A subclass learns in `fit`, which sets `items` and `counts`, how many users touched each, and
+    returns the model itself; it scores in `scores`. Somebody without items gets the most popular.
     """
 
     items: int = 0
+    counts: Tensor
 
     def fit(self, train: Interactions) -> Self:
         """Learn from the interactions; returns the model itself."""
@@ -136,6 +137,7 @@ class ItemKNN(Baseline):
 
     neighbours: int = 100
     weighting: Weighting = Cosine()
+    counts: Tensor = field(init=False, repr=False)
     ids: Tensor = field(init=False, repr=False)
     similarity: Tensor = field(init=False, repr=False)
 
@@ -150,7 +152,7 @@ class ItemKNN(Baseline):
         # A neighbour in name only, with similarity 0 or none at all, adds nothing to item 0.
         near = found.scores > 0
         self.ids, self.similarity = found.ids.where(near, 0), found.scores.where(near, 0.0)
-        self.items = train.items
+        self.counts, self.items = train.counts().float(), train.items
         return self
 
     def scores(self, history: Jagged, items: slice) -> Tensor:
@@ -184,6 +186,7 @@ class EASE(Baseline):
 
     l2: float = 250.0
     most_items: int = 20_000
+    counts: Tensor = field(init=False, repr=False)
     weights: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -205,7 +208,7 @@ class EASE(Baseline):
         # LAPACK answers column by column; scoring reads whole rows.
         self.weights = inverse.div_(-inverse.diagonal().clone()).contiguous()
         self.weights.fill_diagonal_(0.0)
-        self.items = train.items
+        self.counts, self.items = train.counts().float(), train.items
         return self
 
     def scores(self, history: Jagged, items: slice) -> Tensor:
@@ -229,7 +232,10 @@ class _Rows:
         return len(self.history.offsets) - 1, self.model.items
 
     def __call__(self, users: slice, items: slice) -> Tensor:
-        return self.model.scores(self.history.rows(users), items)
+        mine = self.history.rows(users)
+        scores = self.model.scores(mine, items)
+        scores[mine.lengths == 0] = self.model.counts[items]
+        return scores
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,15 +10,16 @@ import numpy as np
 from fewfold._progress import line
 from fewfold._resources import free_memory
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
+from fewfold.recommender.data.log import read_log
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, default_split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.log import read_log
 from fewfold.recommender.metrics import NDCG, Metric, evaluate
 from fewfold.recommender.models import VAE, Fitted, Recipe, Training, fitted_to
 from fewfold.recommender.tuning import Trial
 
 __all__ = ["Comparison", "Contender", "compare"]
 
+EASE_ITEMS = 40_000  # at most, 32 GB while it learns
 _FEW = 8_000  # items up to which several settings of EASE are tried
 _L2 = (5.0, 20.0, 100.0, 500.0, 2500.0)
 
@@ -88,17 +89,18 @@ class Comparison:
         simple, gain, low, high = self.against
         spread = f"{self.metric} {abs(gain):.4f}, 95 % interval {min(abs(low), abs(high)):.4f} to "
         spread += f"{max(abs(low), abs(high)):.4f}"
+        flags = next(_flags(one.recipe) for one in self.contenders if one.kind == simple)
         if low > 0:
             return (
                 f"The simple method wins: {simple} is better than fastvae by {spread}. "
-                f"Take it: --model {simple}."
+                f"Take it: fewfold fit --model {simple}{flags}."
             )
         if high < 0:
             return f"fastvae wins: better than {simple}, the best simple method, by {spread}."
         return (
             f"fastvae and {simple} are equally good on this log ({self.metric} differs by "
-            f"{-gain:+.4f}, 95 % interval {-high:+.4f} to {-low:+.4f}). Take {simple} "
-            "if its size suits you: it is simpler."
+            f"{-gain:+.4f}, 95 % interval {-high:+.4f} to {-low:+.4f}). Take the simpler one if "
+            f"its size suits you: fewfold fit --model {simple}{flags}."
         )
 
     def __str__(self) -> str:
@@ -189,7 +191,7 @@ def _recipes(kind: str, items: int) -> list[Recipe]:
 def _too_large(kind: str, items: int) -> str:
     """Why a model cannot be fitted here; empty if it can."""
     need = 20 * items**2
-    if kind == "ease" and (items > 40_000 or need > 0.6 * free_memory()):
+    if kind == "ease" and (items > EASE_ITEMS or need > 0.6 * free_memory()):
         return f"it needs an items x items matrix, {_bytes(need)} for {items:,} items"
     return ""
 
@@ -237,6 +239,16 @@ def _settings(recipe: Recipe) -> str:
         return f"{recipe.neighbours} neighbours, {recipe.weighting!r}"
     if isinstance(recipe, VAE):
         return f"latent {recipe.latent}, hidden {recipe.hidden}"
+    return ""
+
+
+def _flags(recipe: Recipe) -> str:
+    """What to write on the command line to get the same settings."""
+    if isinstance(recipe, EASE):
+        return f" --l2 {recipe.l2:g}"
+    if isinstance(recipe, ItemKNN):
+        name = "bm25" if isinstance(recipe.weighting, BM25) else "cosine"
+        return f" --neighbours {recipe.neighbours} --weighting {name}"
     return ""
 
 

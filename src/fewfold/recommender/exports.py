@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fewfold.recommender.baselines import EASE
+from fewfold.recommender.data.tables import library
 from fewfold.recommender.fastvae import FastVAE
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models import FittedBaseline, FittedVAE
 from fewfold.recommender.recommender import Recommender
-from fewfold.recommender.tables import library
 
 __all__ = ["export"]
 
@@ -105,7 +105,7 @@ def _onnx(rec: Recommender, file: Path) -> str:
     if isinstance(fitted, FittedVAE):
         scorer: nn.Module = _Vectors(fitted.model, fitted.vectors)
     elif isinstance(fitted, FittedBaseline) and isinstance(fitted.recipe, EASE):
-        scorer = _Sums(fitted.recipe.weights)
+        scorer = _Sums(fitted.recipe.weights, fitted.recipe.counts)
     else:
         raise ValueError(
             f"a {type(rec.model).__name__} is no graph of tensors; fit fastvae or ease"
@@ -162,13 +162,14 @@ class _Vectors(nn.Module):
 class _Sums(nn.Module):
     """EASE from padded histories to scores."""
 
-    def __init__(self, weights: Tensor) -> None:
+    def __init__(self, weights: Tensor, counts: Tensor) -> None:
         super().__init__()
-        self.weights = nn.Buffer(weights)
+        self.weights, self.counts = nn.Buffer(weights), nn.Buffer(counts)
 
     def forward(self, history: Tensor) -> Tensor:
         there = (history >= 0).unsqueeze(2).float()
-        return (self.weights[history.clamp(min=0)] * there).sum(1)
+        scores = (self.weights[history.clamp(min=0)] * there).sum(1)
+        return torch.where(there.any(1), scores, self.counts)
 
 
 def padded(history: Jagged) -> Tensor:

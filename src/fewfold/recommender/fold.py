@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fewfold.recommender.data.log import Log
 from fewfold.recommender.fastvae import FastVAE
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.log import Log
 from fewfold.recommender.models import FittedVAE
 from fewfold.recommender.spectral import Shortcut
 

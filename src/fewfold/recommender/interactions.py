@@ -223,7 +223,7 @@ class Interactions:
         """The same items for the users given alone, numbered anew in that order."""
         offsets, positions = self.jagged.positions(users)
         times = None if self.times is None else self.times[positions]
-        return Interactions(offsets, self.ids[positions], self.items, times)
+        return _sound(offsets, self.ids[positions], self.items, times)
 
     def keep(self, mask: Tensor) -> "Interactions":
         """The pairs where `mask` (pairs,) is true, for the same users and items."""
@@ -234,7 +234,7 @@ class Interactions:
             )
         lengths = torch.bincount(self.row[mask], minlength=self.users)
         times = None if self.times is None else self.times[mask]
-        return Interactions(_offsets(lengths), self.ids[mask], self.items, times)
+        return _sound(_offsets(lengths), self.ids[mask], self.items, times)
 
     def k_core(self, n: int) -> "Core":
         """Drop users and items with fewer than `n` pairs, again and again until none is left.
@@ -267,7 +267,7 @@ class Interactions:
         number = torch.cumsum(known, 0) - 1
         lengths = torch.bincount(row[alive], minlength=self.users)[users]
         times = None if self.times is None else self.times[alive]
-        core = Interactions(_offsets(lengths), number[item[alive]], len(items), times)
+        core = _sound(_offsets(lengths), number[item[alive]], len(items), times)
         return Core(core, users, items)
 
 
@@ -283,6 +283,14 @@ class Core(NamedTuple):
     interactions: Interactions
     users: Tensor
     items: Tensor
+
+
+def _sound(offsets: Tensor, ids: Tensor, items: int, times: Tensor | None) -> Interactions:
+    """What is in order by the way it was made; looking again would take longer than making it."""
+    log = object.__new__(Interactions)
+    for name, value in (("offsets", offsets), ("ids", ids), ("items", items), ("times", times)):
+        object.__setattr__(log, name, value)
+    return log
 
 
 def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]) -> Interactions:
@@ -308,7 +316,7 @@ def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]
     offsets = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) * step)
     np.remainder(keys, step, out=keys)
     when = None if times is None else torch.from_numpy(times)
-    return Interactions(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when)
+    return _sound(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when)
 
 
 def _order(keys: np.ndarray, below: int) -> np.ndarray:

@@ -179,7 +179,8 @@ class Report:
         for name, score in zip(names, self.scores, strict=True):
             spread = f"{score.low:.4f} to {score.high:.4f}"
             lines.append(f"{name:<{wide}}  {score.mean:.4f}  {spread:<16}  {score.metric.formula}")
-        lines.append(f"{self.users} users, {self.dropped} without test items left out")
+        left_out = f", {self.dropped:,} without test items left out" if self.dropped else ""
+        lines.append(f"{self.users:,} users{left_out}")
         return "\n".join(lines)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "fitted_to",
     "recipe_of",
     "restore",
+    "singles",
 ]
 
 
@@ -201,7 +202,7 @@ class FittedVAE:
     def alike(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """The k items whose vectors point the same way."""
         scorer = DotProduct(self.directions[items], self.directions)
-        return top_k(scorer, k, exclude=_singles(items), allowed=allowed)
+        return top_k(scorer, k, exclude=singles(items), allowed=allowed)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the shortcut's table."""
@@ -248,7 +249,7 @@ class FittedBaseline:
         """What somebody would be recommended who had this item alone."""
         if isinstance(self.recipe, MostPopular):
             raise ValueError("MostPopular knows of no similar items; fit another model")
-        alone = _singles(items)
+        alone = singles(items)
         return self.rank(alone, k, exclude=alone, allowed=allowed)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -331,6 +332,6 @@ def restore(recipe: Recipe, tensors: dict[str, Tensor], items: int) -> Fitted:
         raise ArtifactError(f"the weights are not those of {recipe!r}: {error}") from error
 
 
-def _singles(items: Tensor) -> Jagged:
+def singles(items: Tensor) -> Jagged:
     """Each item as a row of its own."""
     return Jagged(items, torch.arange(len(items) + 1))

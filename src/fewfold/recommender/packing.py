@@ -21,19 +21,19 @@ _ATTRIBUTE = "attribute:"
 def pack_items(ids: Ids, attributes: Attributes | None) -> dict[str, Any]:
     """The ids of the items and what is attached to them."""
     arrays = _pack_ids(ids)
-    for name, column in (attributes.columns if attributes else {}).items():
-        arrays |= _pack_texts(f"{_ATTRIBUTE}{name}", column)
+    for number, (name, column) in enumerate((attributes.columns if attributes else {}).items()):
+        arrays |= _pack_texts(f"{_ATTRIBUTE}{number:03}:{name}", column)  # in their order
     return arrays
 
 
 def unpack_items(arrays: Arrays) -> tuple[Ids, Attributes | None]:
     """What `pack_items` packed."""
     ids = _unpack_ids(arrays)
-    names = [key.removesuffix(".data") for key in arrays if key.startswith(_ATTRIBUTE)]
-    names = [name for name in names if not name.endswith(".offsets")]
+    names = [key for key in sorted(arrays) if key.startswith(_ATTRIBUTE)]
+    names = [name.removesuffix(".data") for name in names if name.endswith(".data")]
     if not names:
         return ids, None
-    columns = {name.removeprefix(_ATTRIBUTE): _unpack_texts(name, arrays) for name in names}
+    columns = {name.split(":", 2)[-1]: _unpack_texts(name, arrays) for name in names}
     if any(len(column) != len(ids) for column in columns.values()):
         raise ArtifactError(f"attributes must have a row for each of {len(ids)} items")
     return ids, Attributes(columns)

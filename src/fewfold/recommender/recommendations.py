@@ -108,11 +108,12 @@ class Recommendations:
         if not self.items:
             return "  nothing left to recommend"
         wide = max(len(_shown(item)) for item in self.items)
+        far = max(len(f"{score:.3f}") for score in self.scores)
         lines = []
         for entry in self.to_dicts():
             rank, item, score = entry.pop("rank"), _shown(entry.pop("item")), entry.pop("score")
             more = "  ".join(_shown(value) for value in entry.values())
-            lines.append(f"{rank:4}  {item:{wide}}  {score:.3f}  {more}".rstrip())
+            lines.append(f"{rank:4}  {item:{wide}}  {score:{far}.3f}  {more}".rstrip())
         return "\n".join(lines)
 
 

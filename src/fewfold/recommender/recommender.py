@@ -16,6 +16,7 @@ from fewfold.recommender.asked import allowed_items, histories_of, known, one_or
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
+from fewfold.recommender.data.log import Log, read_log
 from fewfold.recommender.errors import ArtifactError, DataError
 from fewfold.recommender.evaluation import (
     METRICS,
@@ -28,7 +29,6 @@ from fewfold.recommender.evaluation import (
 from fewfold.recommender.fold import merged, with_more_items
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.log import Log, read_log
 from fewfold.recommender.metrics import Metric
 from fewfold.recommender.models import (
     VAE,
@@ -151,6 +151,12 @@ class Recommender:
         self.attributes, self.evaluation = None, evaluation
         self.report = FitReport(log, self.model, evaluation, epochs, cost)
         return self
+
+    def __repr__(self) -> str:
+        known = "" if self._items is None else f", {len(self._items):,} items"
+        if self.users is not None:
+            known += f", {len(self.users):,} users"
+        return f"Recommender({self.model!r}{known})"
 
     @property
     def items(self) -> Ids:
@@ -279,8 +285,6 @@ class Recommender:
             raise ValueError(
                 f"only a VAE has item vectors to index; {type(self.model).__name__} ranks exactly"
             )
-        if self.history is None:
-            raise ValueError("an index is fitted to histories, and this model has none")
         return Search.build(self.fitted, self.history, recall=recall, k=k, seed=seed)
 
     def evaluate(

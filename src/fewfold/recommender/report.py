@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fewfold._resources import Spent
+from fewfold.recommender.data.log import Log
 from fewfold.recommender.evaluation import Evaluation
-from fewfold.recommender.log import Log
 from fewfold.recommender.models import Recipe, described
 from fewfold.recommender.train import Epoch
 
@@ -43,6 +43,7 @@ class FitReport:
 
     def __str__(self) -> str:
         lines = [] if self.evaluation is None else [str(self.evaluation), ""]
-        passes = f"{len(self.epochs)} epochs, " if self.epochs else ""
+        count = len(self.epochs)
+        passes = f"{count} epoch{'s' if count > 1 else ''}, " if count else ""
         lines.append(f"{described(self.recipe)['kind']}: {passes}{self.cost}")
         return "\n".join(lines)

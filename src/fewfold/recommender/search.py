@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models import FittedVAE
+from fewfold.recommender.models import FittedVAE, singles
 from fewfold.recommender.topk import Ranking
 
 __all__ = ["Search"]
@@ -20,7 +20,8 @@ class Search:
     """Inverted lists of item vectors (faiss): looks at a share of the items alone.
 
     Attributes:
-        recall: the share of the exact first `k` that it finds, measured on users of the log.
+        recall: the share of the exact first `k` that it finds, measured on users of the log, or
+            where they are not kept on people with one item each.
         k: of that recall.
         lists: how many lists there are.
         probes: how many of them are looked at for each user.
@@ -37,7 +38,7 @@ class Search:
     def build(
         cls,
         fitted: FittedVAE,
-        log: Interactions,
+        log: Interactions | None,
         *,
         recall: float = 0.95,
         k: int = 10,
@@ -58,8 +59,10 @@ class Search:
         index.train(vectors.numpy())
         index.add(vectors.numpy())
         generator = torch.Generator().manual_seed(seed)
-        some = torch.randperm(log.users, generator=generator)[:_SAMPLE]
-        history = log.rows(some)
+        # Without a log, of people who touched one item each.
+        people = singles(torch.arange(len(vectors))) if log is None else log.jagged
+        some = torch.randperm(len(people.lengths), generator=generator)[:_SAMPLE]
+        history = people.rows(some)
         exact = fitted.rank(history, k, exclude=history).ids
         probes, found = 1, 0.0
         while True:

@@ -22,9 +22,9 @@ from pathlib import Path
 import polars
 import pytest
 
-from fewfold.recommender import download, public
+from fewfold.recommender.data import download, public
+from fewfold.recommender.data.public import PUBLIC, fetch, is_fetched
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.public import PUBLIC, fetch, is_fetched
 
 
 def packed(files: dict[str, bytes]) -> bytes:
@@ -474,9 +474,9 @@ def test_killed_halfway_leaves_no_folder(server: Server, tmp_path: Path) -> None
     program = f"""
         import dataclasses, os, signal, sys, types
         room = types.ModuleType("fewfold.recommender")
-        room.__path__ = [{str(Path(public.__file__).parent)!r}]
+        room.__path__ = [{str(Path(public.__file__).parents[1])!r}]
         sys.modules["fewfold.recommender"] = room
-        from fewfold.recommender import public
+        from fewfold.recommender.data import public
         public.PUBLIC["ml-20m"] = dataclasses.replace(
             public.PUBLIC["ml-20m"], size={chosen.size}, checksum={chosen.checksum!r})
         public.write_titles = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

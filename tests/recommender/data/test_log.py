@@ -18,12 +18,12 @@ import scipy.sparse
 import torch
 
 from fewfold import _progress
-from fewfold.recommender import delimited
-from fewfold.recommender import log as log_module
-from fewfold.recommender.columns import choose_columns
+from fewfold.recommender.data import delimited
+from fewfold.recommender.data import log as log_module
+from fewfold.recommender.data.columns import choose_columns
+from fewfold.recommender.data.log import plan_log, read_log
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.log import plan_log, read_log
 
 ROWS = [("ann", 7, 4.0, 30), ("bob", 3, 2.0, 20), ("ann", 3, 5.0, 10), ("ann", 7, 1.0, 90)]
 FRAME = pl.DataFrame(ROWS, schema=["user", "item", "rating", "time"], orient="row")
@@ -521,7 +521,7 @@ def test_columns_named_like_patterns():
 def test_polars_is_asked_for_only_where_it_is_needed():
     code = (
         "import sys; sys.modules['polars'] = None\n"
-        "from fewfold.recommender.log import read_log\n"
+        "from fewfold.recommender.data.log import read_log\n"
         "try: read_log({'user': [1], 'item': [1]})\n"
         "except ImportError as error: print(error)"
     )

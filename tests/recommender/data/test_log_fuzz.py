@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fewfold.recommender import delimited
+from fewfold.recommender.data import delimited
+from fewfold.recommender.data.log import read_log
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.log import read_log
 
 HEADER = ["user", "item", "rating", "time"]
 IDS = [

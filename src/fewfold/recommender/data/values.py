@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from fewfold.recommender.data.tables import library
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.tables import library
 
 __all__ = ["Times", "ratings", "whole"]
 
@@ -43,7 +43,7 @@ class Times:
         if not (kind.is_integer() or kind.is_float() or kind.is_decimal()):
             raise DataError(
                 f"{name}: times must be numbers, dates or text in ISO 8601, got a column of "
-                f"{kind}; convert it, or do without: time=False (--no-time)"
+                f"{kind}; convert it, or do without: time=False (--ignore-times)"
             )
         self._agree(False, name)
         if kind.is_integer():
@@ -55,7 +55,7 @@ class Times:
             kinds = ("dates", "numbers") if dated else ("numbers", "dates")
             raise DataError(
                 f"{name}: the times are {kinds[0]} here and {kinds[1]} before; write the files "
-                "with one type, or do without: time=False (--no-time)"
+                "with one type, or do without: time=False (--ignore-times)"
             )
         self._dated = dated
 

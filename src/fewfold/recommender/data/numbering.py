@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from fewfold.recommender.data.tables import library
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
-from fewfold.recommender.tables import library
 
 __all__ = ["Growing", "Numbering", "texts"]
 
@@ -21,7 +21,7 @@ class Growing:
 
     Example:
         >>> import numpy as np
-        >>> from fewfold.recommender.numbering import Growing
+        >>> from fewfold.recommender.data.numbering import Growing
         >>> array = Growing()
         >>> array.append(np.array([1, 2]))
         >>> array.append(np.array([0.5]))
@@ -66,7 +66,7 @@ class Numbering:
 
     Example:
         >>> import polars as pl
-        >>> from fewfold.recommender.numbering import Numbering
+        >>> from fewfold.recommender.data.numbering import Numbering
         >>> users = Numbering("user", as_numbers=True)
         >>> users.add(pl.Series(["12", "7"]), "log.csv")
         >>> users.add(pl.Series(["12"]), "log.csv")

@@ -56,7 +56,7 @@ class Columns:
     A rating that nobody asked about is not read: it is the `idle_rating`.
 
     Example:
-        >>> from fewfold.recommender.columns import choose_columns
+        >>> from fewfold.recommender.data.columns import choose_columns
         >>> print(choose_columns(["userId", "movieId", "timestamp"]))
         user=userId (guessed), item=movieId (guessed), rating not used, time=timestamp (guessed)
     """

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fewfold.recommender.delimited import Delimited
+from fewfold.recommender.data.delimited import Delimited
+from fewfold.recommender.data.tables import Batch, Place, Table, explained, library
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.tables import Batch, Place, Table, explained, library
 
 __all__ = ["Frame", "Parquet", "Source", "open_source"]
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fewfold.recommender.blocks import (
+from fewfold.recommender.data.blocks import (
     Lines,
     Record,
     Sound,
@@ -28,8 +28,8 @@ from fewfold.recommender.blocks import (
     rectangular,
     usual_numbers,
 )
+from fewfold.recommender.data.tables import Bad, Batch, Place, explained, library
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.tables import Bad, Batch, Place, explained, library
 
 __all__ = ["Delimited", "opened"]
 

@@ -9,15 +9,15 @@ import numpy as np
 
 from fewfold import _progress
 from fewfold._check import whole_number
-from fewfold.recommender.columns import Columns, choose_columns
-from fewfold.recommender.delimited import Delimited
+from fewfold.recommender.data.columns import Columns, choose_columns
+from fewfold.recommender.data.delimited import Delimited
+from fewfold.recommender.data.rows import Rows
+from fewfold.recommender.data.source import Source, open_source
+from fewfold.recommender.data.summary import LogPlan, LogSummary, Size
+from fewfold.recommender.data.tables import Batch, explained
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, from_keys
-from fewfold.recommender.rows import Rows
-from fewfold.recommender.source import Source, open_source
-from fewfold.recommender.summary import LogPlan, LogSummary, Size
-from fewfold.recommender.tables import Batch, explained
 
 __all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
 
@@ -74,7 +74,7 @@ def read_log(
         The `Log`. Whatever is wrong with the data raises a `DataError` that says where.
 
     Example:
-        >>> from fewfold.recommender.log import read_log
+        >>> from fewfold.recommender.data.log import read_log
         >>> log = read_log({"user": ["ann", "bob", "ann"], "item": [7, 3, 7]})
         >>> log.interactions, log.users.tolist(), log.items.tolist()
         (Interactions(users=2, items=2, pairs=2), ['ann', 'bob'], [3, 7])

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fewfold.recommender.columns import Columns
+from fewfold.recommender.data.columns import Columns
+from fewfold.recommender.data.numbering import Growing, Numbering
+from fewfold.recommender.data.tables import Batch, library
+from fewfold.recommender.data.values import Times, ratings, whole
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
-from fewfold.recommender.numbering import Growing, Numbering
-from fewfold.recommender.tables import Batch, library
-from fewfold.recommender.values import Times, ratings, whole
 
 __all__ = ["Rows"]
 
@@ -107,7 +107,7 @@ class Rows:
             place = batch.place(row)
         more = sum(counted.values()) - 1
         others = f" (and {more:,} more near it)" if more else ""
-        untimed = ", or do without times: time=False (--no-time)" if "time" in reason else ""
+        untimed = ", or do without times: time=False (--ignore-times)" if "time" in reason else ""
         raise DataError(
             f"{place.where}: {reason}, got {place.text}{others}; fix it, or leave such rows out: "
             f"skip_bad_rows=True (--skip-bad-rows){untimed}"

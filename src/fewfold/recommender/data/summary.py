@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fewfold.recommender.columns import Columns
+from fewfold.recommender.data.columns import Columns
 
 __all__ = ["LogPlan", "LogSummary", "Size"]
 
@@ -86,7 +86,7 @@ class LogSummary:
         after: users, items and pairs of the core.
 
     Example:
-        >>> from fewfold.recommender.summary import LogPlan, LogSummary, Size
+        >>> from fewfold.recommender.data.summary import LogPlan, LogSummary, Size
         >>> size = Size(2, 3, 4)
         >>> print(LogSummary(LogPlan(("log.csv",), "CSV", 81), rows=5, duplicates=1,
         ...                  before=size, after=size))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewfold._progress import silence
-from fewfold.recommender.archive import Table, need_polars, write_log, write_titles
-from fewfold.recommender.download import download, verify, writing
+from fewfold.recommender.data.archive import Table, need_polars, write_log, write_titles
+from fewfold.recommender.data.download import download, verify, writing
 from fewfold.recommender.errors import DataError
 
 __all__ = ["PUBLIC", "PublicSet", "fetch", "is_fetched"]
@@ -34,7 +34,7 @@ class PublicSet:
         citation: the paper to cite.
 
     Example:
-        >>> from fewfold.recommender.public import PUBLIC
+        >>> from fewfold.recommender.data.public import PUBLIC
         >>> PUBLIC["ml-1m"].users, PUBLIC["ml-1m"].rows
         (6040, 1000209)
         >>> print(PUBLIC["gowalla"].notice)
@@ -234,7 +234,7 @@ def fetch(
         OSError: no connection (ConnectionError), no space, or no permission to write.
 
     Example:
-        >>> from fewfold.recommender.public import fetch
+        >>> from fewfold.recommender.data.public import fetch
         >>> fetch("ml-100k", "data")  # doctest: +SKIP
         PosixPath('data/ml-100k')
         >>> fetch("ml-1000k", "data")
