@@ -1,10 +1,17 @@
 """From a history to the exact best k items: one user at a time, and many.
 
+The first rows are the recommender as it is used: ids in, ids out, from a model that was loaded. The
+others are its ranking alone.
+
 Ours is all of it: the user vectors of a `FastVAE` with a shortcut (256 numbers), ranked over every
 item, without the user's own. Item vectors are made once. The peers get the same vectors: torch
 makes all scores and takes its `topk`; implicit, which is spared the user vectors, its `recommend`.
 """
 
+import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,7 +29,63 @@ TORCH, IMPLICIT = "torch matmul, topk", "implicit, recommend"
 
 def cases() -> list[Case]:
     """Every row, in the order of the claims."""
-    return [*_limits(), *_against_peers()]
+    return [*_served(), *_limits(), *_against_peers()]
+
+
+def _served() -> Iterator[Case]:
+    for what, peer, limit, build in (
+        ("load a model, after torch", "0.5 s", 0.5, _load),
+        ("recommend_from_history, one user", "5 ms", 5e-3, partial(_answer, 1)),
+        ("recommend_from_history, 2000 users", "2000 users a second", 1.0, partial(_answer, 2000)),
+    ):
+        yield Case(what, "50000 items", peer, 1.0, partial(build, limit), threads=2)
+
+
+_LOADING = """
+import sys, time, torch
+began = time.perf_counter()
+import fewfold
+fewfold.Recommender.load(sys.argv[1])
+print(time.perf_counter() - began)
+"""
+
+
+def _load(limit: float) -> Peak:
+    with tempfile.TemporaryDirectory() as folder:
+        _recommender().save(f"{folder}/model")
+        command = [sys.executable, "-c", _LOADING, f"{folder}/model"]
+        taken = [
+            float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            for _ in range(5)
+        ]
+    return Peak(statistics.median(taken), limit, unit="seconds")
+
+
+def _answer(users: int, limit: float) -> Peak:
+    rec = _recommender()
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(50_000, (2000, LENGTH), generator=generator)
+    histories = [rec.items.take(row) for row in ids]
+
+    def call() -> ff.Recommendations:
+        histories.append(histories.pop(0))
+        return rec.recommend_from_history(histories[0] if users == 1 else histories[:users], 10)
+
+    taken = race({"ours": call}, rounds=(5 if users > 1 else 30, 1000))["ours"]
+    return Peak(taken.median, limit, unit="seconds")
+
+
+@cache
+def _recommender() -> ff.Recommender:
+    """A model of 50,000 items with ids of text, hardly trained: quality costs no time here."""
+    generator = torch.Generator().manual_seed(0)
+    users = torch.arange(10_000).repeat_interleave(30)
+    items = torch.cat(
+        [torch.arange(50_000), torch.randint(50_000, (250_000,), generator=generator)]
+    )[torch.randperm(300_000, generator=generator)]
+    log = {"user": users.numpy(), "item": [f"item-{i}" for i in items.tolist()]}
+    rec = ff.Recommender(training=ff.Training(epochs=1))
+    return rec.fit(log, progress=False)
 
 
 def _limits() -> Iterator[Case]:

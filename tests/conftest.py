@@ -1,5 +1,6 @@
 """What every test shares: one torch thread, hypothesis that repeats itself, and both paths."""
 
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -9,6 +10,9 @@ import torch
 from tests.paths import on_path
 
 torch.set_num_threads(1)
+# A shell lets what it starts in the background ignore Ctrl-C; some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same cases on every machine: a red run can be repeated, a green one means the same everywhere.
 hypothesis.settings.register_profile(

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold._progress import over
 from fewfold.recommender.errors import ArtifactError
 
 __all__ = ["read_artifact", "write_artifact"]
@@ -59,7 +60,7 @@ def write_artifact(
     try:
         partial.mkdir()
         sums = {}
-        for name, part in parts.items():
+        for name, part in over("writing the model", list(parts.items())):
             _write(partial / name, part)
             sums[name] = _sha256(partial / name)
         _write(partial / _MANIFEST, {"format": FORMAT, "version": VERSION, "files": sums})
@@ -136,7 +137,7 @@ def read_artifact(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     for name, found in zip(present, sums, strict=True):
         if found != files[name]:
             raise ArtifactError(f"{root / name} has changed since it was written; {_DAMAGED}")
-    return {name: _reading(_read)(root / name) for name in present}
+    return {name: _reading(_read)(root / name) for name in over("reading the model", present)}
 
 
 _DAMAGED = "the artifact is damaged: copy it again, or fit the model again"

@@ -14,6 +14,7 @@ from fewfold.recommender.splits import Split, random_split, temporal_split
 
 __all__ = ["METRICS", "Evaluation", "among", "assess", "default_split", "kept"]
 
+_DRAWS = 2 * 10**8  # of users, in all the resamples of an interval
 METRICS: tuple[Metric, ...] = (NDCG(10), Recall(10), HitRate(10), NDCG(50), Recall(50))
 
 
@@ -138,7 +139,7 @@ def assess(
         )
     return Evaluation(
         split,
-        evaluate(top, wanted, metrics),
+        _evaluated(top, wanted, metrics),
         {name: report for name, report in slices.items() if report is not None},
         int((~warm).sum()),
         len(wanted.values),
@@ -147,7 +148,13 @@ def assess(
 
 def _slice(top: Tensor, wanted: Jagged, mine: Tensor, metrics: Sequence[Metric]) -> Report | None:
     rows = (mine & (wanted.lengths > 0)).nonzero().squeeze(1)
-    return evaluate(top[rows], wanted.rows(rows), metrics) if len(rows) else None
+    return _evaluated(top[rows], wanted.rows(rows), metrics) if len(rows) else None
+
+
+def _evaluated(top: Tensor, wanted: Jagged, metrics: Sequence[Metric]) -> Report:
+    # A mean over very many users hardly varies, and a few hundred draws tell how little.
+    resamples = max(100, min(1000, _DRAWS // len(top)))
+    return evaluate(top, wanted, metrics, resamples=resamples)
 
 
 def kept(rows: Jagged, mask: Tensor) -> Jagged:

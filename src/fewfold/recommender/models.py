@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import positive_number, whole_number
-from fewfold._progress import silence
+from fewfold._progress import line, silence
 from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.checkpoint import Checkpoint
@@ -286,7 +286,10 @@ def fitted_to(
     """The recipe's model of the log, and its epochs if it has any."""
     if isinstance(recipe, VAE):
         return recipe.fit(log, training, seed=seed, checkpoint=checkpoint, progress=progress)
-    return FittedBaseline(replace(recipe).fit(log)), []  # type: ignore[type-var]
+    line(f"fitting {type(recipe).__name__}")
+    fitted = FittedBaseline(replace(recipe).fit(log))  # type: ignore[type-var]
+    line("")
+    return fitted, []
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
