@@ -86,8 +86,9 @@ class VAE:
         hidden: width of the encoder's table.
         latent: width of the latent.
         layers: of the encoder beyond its table.
-        shortcut: rank of the linear item-item model that is added, 0 for none; by default 512 for
-            up to 20,000 items and 192 for more.
+        shortcut: rank of the linear item-item model that is added, 0 for none; by default 1024
+            for up to 7,800 items, 192 for more than 41,000, and between such that its table has
+            eight million numbers.
     """
 
     hidden: int = 200
@@ -104,7 +105,7 @@ class VAE:
 
     def rank(self, items: int) -> int:
         """Of the shortcut, for as many items."""
-        return (512 if items <= 20_000 else 192) if self.shortcut is None else self.shortcut
+        return max(192, min(1024, 8_000_000 // items)) if self.shortcut is None else self.shortcut
 
     def fit(
         self,
