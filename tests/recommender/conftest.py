@@ -1,5 +1,6 @@
 """A log small enough to learn in a moment, with something in it to be learned."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import fewfold as ff
 def grouped(users: int = 120, seed: int = 0) -> dict[str, list[str]]:
     """Users of four tastes; a taste is ten items, of which each user has six."""
     rows: dict[str, list[str]] = {"user": [], "item": []}
-    generator = __import__("random").Random(seed)
+    generator = random.Random(seed)
     for user in range(users):
         taste = user % 4
         for item in generator.sample(range(10), 6):

@@ -4,6 +4,7 @@ import errno
 import json
 import random
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,19 @@ def test_a_full_disk_leaves_the_old_model(
         fitted.save(folder, overwrite=True)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_disk_that_is_really_full_is_told_as_one(fitted: ff.Recommender, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            fitted.save(tmp_path / "model")
+        with pytest.raises(OSError, match=r"File too large|No space"):
+            ff.export(fitted, vectors=tmp_path / "v.parquet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,9 +39,11 @@ def test_numbers_are_found_as_numbers_and_as_text(numbers: list[int]) -> None:
 def test_asking_is_lenient_but_not_loose() -> None:
     words, numbers = Ids.of(["7", "007", "x"]), Ids.of([7, 8])
     assert words.find([7, "007", "07"]).tolist() == [0, 1, -1]
-    assert numbers.find(["7", "07", " 7", "+7", "7.0", 7.0, True, None, "x" * 30]).tolist() == (
-        [0, -1, -1, -1, -1, -1, -1, -1, -1]
-    )
+    odd = ["7", "07", " 7", "+7", "7.0", 7.0, 7.5, True, None, "x" * 30, float("nan")]
+    assert numbers.find(odd).tolist() == [0, -1, -1, -1, -1, 0, -1, -1, -1, -1, -1]
+    arrays = [np.int32(8), np.float32(8), np.array(8), torch.tensor(8), np.bool_(True)]
+    assert numbers.find(arrays).tolist() == [1, 1, 1, 1, -1]
+    assert words.find([7.0, np.int64(7), "x"]).tolist() == [0, 0, 2]
     assert numbers.find(["9" * 19, "9" * 25]).tolist() == [-1, -1]
 
 

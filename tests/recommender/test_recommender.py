@@ -145,7 +145,7 @@ def test_evaluation_masks_what_was_known(fitted: ff.Recommender) -> None:
         "item": [*other, min(mine), "a1"],
     }
     found = fitted.evaluate(held_out, metrics=(ff.Recall(4), ff.Recall(40)))
-    assert "1 of which were in the training data" in found.split
+    assert "1 of which are in the log of the model" in found.split
     assert found.pairs == len(other) + 1
     warm = found.slices["users with a history (warm)"]
     assert warm[ff.Recall(4)].mean == 1.0  # exactly the four that are left of the taste
@@ -218,3 +218,91 @@ def test_before_fit_it_says_so() -> None:
         ff.Recommender().recommend("a")
     with pytest.raises(ValueError, match=r"leaves nothing to test.*--test 0"):
         ff.Recommender(ff.EASE()).fit({"user": ["a", "b"], "item": ["x", "y"]}, test=0.2)
+
+
+def test_a_filter_understands_every_kind_of_number() -> None:
+    log = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 9, 8, 9]}
+    rec = ff.Recommender(ff.EASE(1.0)).fit(log)
+    for seven in (7, 7.0, "7", np.int32(7), np.array(7), torch.tensor(7), np.array([7.0])):
+        assert 7 not in rec.recommend(3, k=5, filter_items=seven, exclude_seen=False).items
+    assert rec.recommend(torch.tensor(3), k=1).of == 3
+    assert rec.recommend("3", k=1).of == 3  # as it was written
+    assert sorted(rec.recommend(3, k=10**9, exclude_seen=False).items) == [7, 8, 9]
+
+
+def test_attributes_never_replace_the_answer(fitted: ff.Recommender) -> None:
+    import copy
+
+    table = {"item": ["a1", "a2"], "name": ["x", "y"], "score": ["9", "8"], "rank": ["p", "q"]}
+    rec = copy.copy(fitted).attach(table)
+    found = rec.recommend_from_history(["a3"], k=2, items=["a1", "a2"])
+    first = found.to_dicts()[0]
+    assert first["item"] in ("a1", "a2")
+    assert first["rank"] == 1
+    assert isinstance(first["score"], float)
+    assert first["score_"] in ("9", "8")
+    assert "x" in str(found)
+
+
+def test_the_key_of_a_table_is_the_column_that_names_most_items() -> None:
+    ids = list(range(1900, 2100))
+    rec = ff.Recommender(ff.MostPopular()).fit({"user": [0] * len(ids), "item": ids})
+    rows = [*ids, *range(5000, 5200)]  # half of the rows are of other items, every year is one
+    table = {"year": [1990 + i % 20 for i in range(len(rows))], "movie_id": rows}
+    shown = rec.attach(table).recommend_from_history([], k=1, items=[1950])
+    assert shown.attributes == [{"year": str(1990 + 50 % 20)}]
+
+
+def test_an_item_of_strangers_harms_nobody(fitted: ff.Recommender) -> None:
+    more = fitted.add_items({"user": ["p", "q"], "item": ["X", "Y"]})
+    assert len(more.recommend(["u0", "p"], k=45).items[0]) == 36
+    assert np.isfinite(more.recommend_from_history(["X"], k=5).scores).all()
+    with pytest.raises(ValueError, match="index is of another model"):
+        more.recommend("u0", search=fitted.index(recall=0.5))
+    with pytest.raises(ValueError, match="those to add are not"):
+        fitted.add_items({"user": ["u0"], "item": [3]})
+
+
+def test_the_report_says_what_was_learned_from() -> None:
+    log = grouped(400)
+    training = ff.Training(epochs=1, batch=64)
+    recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
+    some = ff.Recommender(recipe, training=training).fit(log, progress=False)
+    assert 2200 < some._learned_from["pairs"] < 2400  # a few were kept to weigh the shortcut
+    assert not some._learned_from["everything"]
+    rec = ff.Recommender(recipe, training=training).fit(log, test=0.2, refit=True, progress=False)
+    assert rec._learned_from["pairs"] == 2400
+    assert rec._learned_from["everything"]
+
+
+def test_a_fit_that_fails_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rec = ff.Recommender(ff.EASE(1.0)).fit(grouped(40))
+    before = rec.recommend("u0", k=3).items
+
+    def gone(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fewfold.recommender.recommender.assess", gone)
+    with pytest.raises(KeyboardInterrupt):
+        rec.fit({"user": ["a", "a", "b", "b"] * 3, "item": [*"xyzwxyxywzxw"]}, test=0.4)
+    assert rec.recommend("u0", k=3).items == before
+
+
+def test_coarse_times_are_said_to_be() -> None:
+    log = {**grouped(40), "time": [2023] * 20 + [2024] * 220}
+    rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2)
+    assert "times are too coarse to tell the last" in str(rec.evaluation)
+    days = {**grouped(40), "time": [f"2024-01-{1 + i // 10:02}" for i in range(240)]}
+    rec = ff.Recommender(ff.EASE(5.0)).fit(days, test=0.25)
+    assert "those after 2024-01-18 00:00:00" in str(rec.evaluation)
+
+
+def test_the_threshold_of_ratings_is_remembered() -> None:
+    rated = {**grouped(60), "rating": [5, 1] * 180}
+    rec = ff.Recommender(ff.VAE(8, 3, 0, 4), training=ff.Training(epochs=1))
+    rec.fit(rated, min_rating=4, progress=False)
+    low = {"user": ["u0", "u1"], "item": ["new", "newer"], "rating": [5, 1]}
+    assert rec.add_items(low).items.tolist()[-1] == "new"
+    assert rec.evaluate({"user": ["u0"], "item": ["b1"]}).pairs == 1  # which has none

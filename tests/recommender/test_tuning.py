@@ -4,7 +4,7 @@ import torch
 
 import fewfold as ff
 from fewfold.recommender.spectral import Directions
-from fewfold.recommender.tuning import Trial, tuned_shortcut
+from fewfold.recommender.tuning import Trial, tuned_weight
 from tests.recommender.conftest import grouped
 
 
@@ -14,8 +14,8 @@ def test_a_trial_takes_a_few_pairs_of_a_few_users() -> None:
     assert trial is not None
     hidden = len(trial.hidden.values)
     assert trial.rest.pairs + hidden == log.pairs
-    assert 0.05 * log.pairs < hidden < 0.2 * log.pairs  # a fifth of half of the users
-    assert len(trial.told.lengths) == len(trial.hidden.lengths) == 100
+    assert 0.03 * log.pairs < hidden < 0.07 * log.pairs  # a fifth of a quarter of the users
+    assert len(trial.told.lengths) == len(trial.hidden.lengths) == 50
     again = Trial.of(log, seed=1)
     assert again is not None
     assert torch.equal(again.hidden.values, trial.hidden.values)
@@ -28,7 +28,10 @@ def test_the_shortcut_is_taken_where_it_helps_alone() -> None:
     assert trial is not None
     model = ff.FastVAE(log.items, hidden=8, latent=3, layers=0).eval()  # knows nothing
     directions = Directions.find(trial.rest, 8)
-    found = tuned_shortcut(model, directions, trial)
-    assert found is not None
+    found = tuned_weight(model, directions, trial)
+    assert found.strength > 0
+    assert found.of(directions, log.users) is not None
     useless = Directions(torch.zeros_like(directions.vectors), directions.values, directions.scale)
-    assert tuned_shortcut(model, useless, trial) is None
+    nothing = tuned_weight(model, useless, trial)
+    assert nothing.strength == 0
+    assert nothing.of(useless, log.users) is None

@@ -12,11 +12,12 @@ Nothing is ever unpickled, and no name inside a file decides which file is read.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from torch import Tensor
 from fewfold._progress import over
 from fewfold.recommender.errors import ArtifactError
 
-__all__ = ["read_artifact", "write_artifact"]
+__all__ = ["check_target", "read_artifact", "write_artifact", "writing"]
 
 FORMAT, VERSION = "fewfold recommender", 1
 _MANIFEST, _CARD = "manifest.json", "README.md"
@@ -52,7 +53,9 @@ def write_artifact(
     folder is complete or does not exist. With `overwrite` an earlier artifact is replaced; a folder
     that is something else never is.
     """
-    target = Path(folder)
+    target = Path(folder).absolute()
+    if target.is_symlink():
+        target = target.resolve()
     check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
@@ -109,9 +112,24 @@ def _write(file: Path, part: Part) -> None:
         file.write_text(text + "\n", encoding="utf-8")
     else:
         save_file = _safetensors().save_file
-        save_file({name: _plain(value) for name, value in part.items()}, file)
+        with writing(file):
+            save_file({name: _plain(value) for name, value in part.items()}, file)
         os.chmod(file, 0o666 & ~_umask())
     _sync(file)
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Libraries have their own words for a disk that is full; here it is an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
+            if f"os error {number}" in str(error) or os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number), str(file)) from error
+        raise
 
 
 def _plain(value: Tensor | np.ndarray) -> Tensor:

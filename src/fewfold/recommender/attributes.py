@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fewfold.recommender.data.columns import called
 from fewfold.recommender.data.source import open_source
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
@@ -61,7 +62,8 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     if key is not None and key not in columns:
         raise DataError(f"there is no column {key!r} in the table; there are {', '.join(columns)}")
     found = {name: items.find(columns[name]) for name in ([key] if key else columns)}
-    key = max(found, key=lambda name: int((found[name] >= 0).sum()))
+    # The column that names the most items; of several, one that is called like items.
+    key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, "item")))
     rows = {number: row for row, number in reversed(list(enumerate(found[key].tolist())))}
     rows.pop(-1, None)
     if not rows:

@@ -24,7 +24,7 @@ class Catalogue:
     Of vector v_i the copy keeps whole numbers c_i between -127 and 127 and a step t_i, and the
     length of what it leaves out. For any query q, by the inequality of Cauchy and Schwarz,
 
-        <q, v_i>  <=  t_i <q, c_i> + |q| |v_i - t_i c_i|  (+ room for every rounding),
+        <q, v_i>  <=  t_i <q, c_i> + norm(q) norm(v_i - t_i c_i)  (+ room for every rounding),
 
     so one look at the bytes says which few items can be among the best k, and only for those the
     numbers themselves are read: the answer is exact. Columns are first scaled by powers of two to

@@ -14,12 +14,13 @@ from fewfold.recommender.data.log import read_log
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, default_split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, Metric, evaluate
-from fewfold.recommender.models import VAE, Fitted, Recipe, Training, fitted_to
+from fewfold.recommender.models import KINDS, VAE, Fitted, Recipe, Training, fitted_to
 from fewfold.recommender.tuning import Trial
 
 __all__ = ["Comparison", "Contender", "compare"]
 
 EASE_ITEMS = 40_000  # at most, 32 GB while it learns
+_KNN_ITEMS = 200_000
 _FEW = 8_000  # items up to which several settings of EASE are tried
 _L2 = (5.0, 20.0, 100.0, 500.0, 2500.0)
 
@@ -147,11 +148,16 @@ def compare(
         progress: tell on standard error.
         reading: passed to `read_log`.
     """
+    kinds = list(dict.fromkeys(models))
+    if not kinds or not set(kinds) <= set(KINDS):
+        raise ValueError(
+            f"models must be some of {', '.join(KINDS)}, got {', '.join(kinds) or None}"
+        )
     log = read_log(source, **reading)
     split, how = default_split(log.interactions, test=test, seed=seed)
     trial = Trial.of(split.train, seed=seed)
     contenders, skipped = [], {}
-    for kind in models:
+    for kind in kinds:
         why = _too_large(kind, split.train.items)
         if why:
             skipped[kind] = why
@@ -159,9 +165,9 @@ def compare(
         line(f"fitting {kind}")
         began = time.perf_counter()
         recipe = _chosen(_recipes(kind, split.train.items), trial)
-        fitted, _ = fitted_to(
+        fitted = fitted_to(
             split.train, recipe, training or Training(), seed=seed, progress=progress
-        )
+        ).fitted
         seconds = time.perf_counter() - began
         evaluation = assess(
             fitted, split.fold_in.jagged, split.test.jagged, split.train.counts() > 0, split=how
@@ -171,6 +177,9 @@ def compare(
             Contender(kind, recipe, evaluation, seconds, size, _speed(fitted, split.fold_in))
         )
     line("")
+    if not contenders:
+        told = "; ".join(f"{kind}: {why}" for kind, why in skipped.items())
+        raise ValueError(f"none of the models can be fitted here ({told}); compare others")
     metric = METRICS[0]
     contenders.sort(key=lambda one: -one.evaluation.overall[metric].mean)
     return Comparison(how, contenders, skipped, metric, _against(contenders, metric))
@@ -183,9 +192,7 @@ def _recipes(kind: str, items: int) -> list[Recipe]:
         return [MostPopular()]
     if kind == "ease":
         return [EASE(l2, most_items=max(items, 1)) for l2 in (_L2 if items <= _FEW else (250.0,))]
-    if kind == "item-knn":
-        return [ItemKNN(n, weighting) for n in (20, 100) for weighting in (Cosine(), BM25())]
-    raise ValueError(f"there is no model {kind!r}; choose popularity, item-knn, ease or fastvae")
+    return [ItemKNN(n, weighting) for n in (20, 100) for weighting in (Cosine(), BM25())]
 
 
 def _too_large(kind: str, items: int) -> str:
@@ -193,6 +200,8 @@ def _too_large(kind: str, items: int) -> str:
     need = 20 * items**2
     if kind == "ease" and (items > EASE_ITEMS or need > 0.6 * free_memory()):
         return f"it needs an items x items matrix, {_bytes(need)} for {items:,} items"
+    if kind == "item-knn" and items > _KNN_ITEMS:
+        return f"it compares every item with every other, which takes too long for {items:,} items"
     return ""
 
 
@@ -202,7 +211,7 @@ def _chosen(recipes: Sequence[Recipe], trial: Trial | None) -> Recipe:
         return recipes[0]
 
     def score(recipe: Recipe) -> float:
-        fitted, _ = fitted_to(trial.rest, recipe, Training())
+        fitted = fitted_to(trial.rest, recipe, Training()).fitted
         top = fitted.rank(trial.told, 50, exclude=trial.told).ids
         return evaluate(top, trial.hidden, (NDCG(50),), resamples=0)[NDCG(50)].mean
 

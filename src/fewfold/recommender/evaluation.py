@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -82,17 +83,31 @@ def default_split(log: Interactions, *, test: float = 0.2, seed: int = 0) -> tup
         The split, and what it was in words.
     """
     if log.times is not None and bool((log.times > log.times.min()).any()):
-        split = temporal_split(log, test=test)
-        moment = split.train.times.max().item()  # type: ignore[union-attr]
+        try:
+            split = temporal_split(log, test=test)
+        except ValueError:  # the last moment has more than is to be held out
+            return _at_random(log, test, seed, " (times are too coarse to tell the last)")
+        moment = _moment(split.train.times.max().item())  # type: ignore[union-attr]
         share = split.test.pairs / log.pairs
-        return split, f"the last {share:.0%} of all interactions, those after time {moment}"
+        return split, f"the last {share:.0%} of all interactions, those after {moment}"
+    return _at_random(log, test, seed)
+
+
+def _at_random(log: Interactions, test: float, seed: int, why: str = "") -> tuple[Split, str]:
     split = random_split(log, test=test, seed=seed)
     if split.test.pairs == 0:
         raise ValueError(
             f"holding out {test:g} of each user's items leaves nothing to test: users have "
             "too few items; pass test=0 (--test 0) to fit on everything without an evaluation"
         )
-    return split, f"{test:.0%} of each user's items, at random (seed {seed})"
+    return split, f"{test:.0%} of each user's items, at random{why} (seed {seed})"
+
+
+def _moment(time: float) -> str:
+    """A time; dates are kept as microseconds, and shown as dates."""
+    if 10**14 < time < 10**16:
+        return str(datetime.fromtimestamp(time / 1e6, UTC).replace(microsecond=0, tzinfo=None))
+    return f"time {time}"
 
 
 def assess(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewfold.recommender.artifact import writing
 from fewfold.recommender.baselines import EASE
 from fewfold.recommender.data.tables import library
 from fewfold.recommender.fastvae import FastVAE
@@ -65,7 +66,8 @@ def _whole(target: Path, write: Callable[[Path], str]) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         beside = Path(folder) / target.name
-        what = write(beside)
+        with writing(target):
+            what = write(beside)
         beside.replace(target)
     return f"{target}, {what}"
 

@@ -33,6 +33,7 @@ def with_more_items(fitted: FittedVAE, log: Interactions) -> FittedVAE:
     if model.shortcut is not None:
         table = _grown(model.shortcut.table, near, weights)
         scale = _grown(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)
+        scale = scale.where(scale > 0, 1.0)  # of an item without neighbours, whose row is zero
         more.shortcut = Shortcut(table, scale, model.shortcut.strength)
     return FittedVAE(fitted.recipe, more)
 

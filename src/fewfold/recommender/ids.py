@@ -138,13 +138,17 @@ class Ids:
 
 def _as(value: Any, textual: bool) -> Id | None:
     """An id the way the ids are kept: None when it cannot be one of them."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():  # as pandas makes of numbers with a gap
+        value = int(value)
     if isinstance(value, (bool, float)):
         return None
     if textual:
         return value if isinstance(value, str) else str(value)
     if isinstance(value, str):
         return int(value) if _canonical(value) else None
-    return int(value) if isinstance(value, (int, np.integer)) else None
+    return value if isinstance(value, int) else None
 
 
 def _canonical(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Models a recommender can be made with: what they are fitted by, and what they answer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -9,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import positive_number, whole_number
-from fewfold._progress import line, silence
+from fewfold._progress import line, over, silence
 from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.fastvae import FastVAE
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.spectral import L2_PER_USER, Directions, Shortcut
+from fewfold.recommender.spectral import Directions, Shortcut
 from fewfold.recommender.topk import DotProduct, Ranking, top_k
 from fewfold.recommender.train import Epoch, train
-from fewfold.recommender.tuning import Trial, tuned_shortcut
+from fewfold.recommender.tuning import Trial, Weight, tuned_weight
 
 __all__ = [
     "KINDS",
@@ -27,6 +28,7 @@ __all__ = [
     "Fitted",
     "FittedBaseline",
     "FittedVAE",
+    "Learned",
     "Recipe",
     "Training",
     "described",
@@ -73,6 +75,7 @@ class Training:
 
 
 _STEPS = 600
+_USERS = 8192  # ranked at once
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,14 @@ class VAE:
         seed: int = 0,
         checkpoint: Checkpoint | None = None,
         progress: bool = True,
-    ) -> tuple["FittedVAE", list[Epoch]]:
-        """Train on the log; also what each epoch came to."""
+        weight: Weight | None = None,
+    ) -> "Learned":
+        """Train on the log, all of it where the weight of the shortcut is known."""
         model = FastVAE(
             log.items, hidden=self.hidden, latent=self.latent, layers=self.layers, seed=seed
         )
         rank = self.rank(log.items)
-        trial = Trial.of(log, seed=seed) if rank else None
+        trial = Trial.of(log, seed=seed) if rank and weight is None else None
         learn = log if trial is None else trial.rest
         epochs, batch = training.plan(int((learn.jagged.lengths > 0).sum()))
         passed = train(
@@ -131,15 +135,32 @@ class VAE:
         if rank:
             with silence(not progress):
                 directions = Directions.find(learn, rank, seed=seed)
-                model.shortcut = (
-                    directions.shortcut(learn.users * L2_PER_USER, 30.0)
-                    if trial is None
-                    else tuned_shortcut(model, directions, trial, seed=seed)
-                )
-        return FittedVAE(self, model), passed
+                if trial is not None:
+                    weight = tuned_weight(model, directions, trial, seed=seed)
+                weight = weight or Weight()
+                model.shortcut = weight.of(directions, learn.users)
+        return Learned(FittedVAE(self, model), learn, passed, weight)
 
 
 Recipe = VAE | Baseline
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What fitting a model came to.
+
+    Attributes:
+        fitted: the model.
+        log: what it learned from: the log it was given, or all but the few pairs on which the
+            weight of the shortcut was tried.
+        epochs: of the training, if there was one.
+        weight: of the shortcut, if there is one.
+    """
+
+    fitted: "Fitted"
+    log: Interactions
+    epochs: list[Epoch]
+    weight: Weight | None = None
 
 
 class Fitted(Protocol):
@@ -197,8 +218,12 @@ class FittedVAE:
         allowed: Tensor | None = None,
     ) -> Ranking:
         """The best k items for each row, without those excluded in it, of those allowed to all."""
-        scorer = DotProduct(self.model.queries(history), self._table or self.vectors)
-        return top_k(scorer, k, exclude=exclude, allowed=allowed)
+        table, found = self._table or self.vectors, []
+        for block in blocks(len(history.offsets) - 1, _USERS):  # or all queries are held at once
+            scorer = DotProduct(self.model.queries(history.rows(block)), table)
+            mine = None if exclude is None else exclude.rows(block)
+            found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
+        return joined(found)
 
     def alike(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """The k items whose vectors point the same way."""
@@ -244,14 +269,25 @@ class FittedBaseline:
         allowed: Tensor | None = None,
     ) -> Ranking:
         """The best k items for each row, without those excluded in it, of those allowed to all."""
-        return top_k(self.recipe.scorer(history), k, exclude=exclude, allowed=allowed)
+        options: dict[str, int] = {}
+        if isinstance(self.recipe, ItemKNN):  # adds up whole rows, whichever part is asked for
+            items = max(self.recipe.items, 1)
+            options = {"items_at_once": items, "users_at_once": max(1, min(256, 10**8 // items))}
+        scorer = self.recipe.scorer(history)
+        return top_k(scorer, k, exclude=exclude, allowed=allowed, **options)
 
     def alike(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """What somebody would be recommended who had this item alone."""
         if isinstance(self.recipe, MostPopular):
             raise ValueError("MostPopular knows of no similar items; fit another model")
         alone = singles(items)
-        return self.rank(alone, k, exclude=alone, allowed=allowed)
+        found = self.rank(alone, k, exclude=alone, allowed=allowed)
+        if not isinstance(self.recipe, ItemKNN):
+            return found
+        apart = found.scores <= 0  # no neighbour at all
+        return Ranking(
+            found.ids.masked_fill(apart, -1), found.scores.masked_fill(apart, -torch.inf)
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """What the model has learned."""
@@ -283,14 +319,19 @@ def fitted_to(
     seed: int = 0,
     checkpoint: Checkpoint | None = None,
     progress: bool = True,
-) -> tuple[Fitted, list[Epoch]]:
-    """The recipe's model of the log, and its epochs if it has any."""
+    weight: Weight | None = None,
+) -> Learned:
+    """The recipe's model of the log."""
     if isinstance(recipe, VAE):
-        return recipe.fit(log, training, seed=seed, checkpoint=checkpoint, progress=progress)
+        return recipe.fit(
+            log, training, seed=seed, checkpoint=checkpoint, progress=progress, weight=weight
+        )
+    if checkpoint is not None:
+        raise ValueError(f"a {type(recipe).__name__} is fitted at once and needs no checkpoint")
     line(f"fitting {type(recipe).__name__}")
     fitted = FittedBaseline(replace(recipe).fit(log))  # type: ignore[type-var]
     line("")
-    return fitted, []
+    return Learned(fitted, log, [])
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
@@ -334,6 +375,19 @@ def restore(recipe: Recipe, tensors: dict[str, Tensor], items: int) -> Fitted:
         return FittedBaseline.restore(recipe, tensors, items)
     except (AttributeError, KeyError, RuntimeError) as error:
         raise ArtifactError(f"the weights are not those of {recipe!r}: {error}") from error
+
+
+def blocks(rows: int, size: int) -> Iterator[slice]:
+    """All rows, so many at a time; one empty block where there are none."""
+    for start in over("ranking items", range(0, max(rows, 1), size)):
+        yield slice(start, min(start + size, rows))
+
+
+def joined(found: list[Ranking]) -> Ranking:
+    """The rankings of block after block as one."""
+    if len(found) == 1:
+        return found[0]
+    return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 def singles(items: Tensor) -> Jagged:

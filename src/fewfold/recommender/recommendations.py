@@ -95,7 +95,7 @@ class Recommendations:
             ]
         attributes = self.attributes or [{}] * len(self)
         return [
-            {"rank": rank, "item": item, "score": score, **more}
+            {"rank": rank, "item": item, "score": score, **_apart(more)}
             for rank, ((item, score), more) in enumerate(zip(self, attributes, strict=True), 1)
         ]
 
@@ -110,11 +110,17 @@ class Recommendations:
         wide = max(len(_shown(item)) for item in self.items)
         far = max(len(f"{score:.3f}") for score in self.scores)
         lines = []
-        for entry in self.to_dicts():
-            rank, item, score = entry.pop("rank"), _shown(entry.pop("item")), entry.pop("score")
-            more = "  ".join(_shown(value) for value in entry.values())
-            lines.append(f"{rank:4}  {item:{wide}}  {score:{far}.3f}  {more}".rstrip())
+        attributes = self.attributes or [{}] * len(self)
+        for rank, ((item, score), known) in enumerate(zip(self, attributes, strict=True), 1):
+            more = "  ".join(_shown(value) for value in known.values())
+            lines.append(f"{rank:4}  {_shown(item):{wide}}  {score:{far}.3f}  {more}".rstrip())
         return "\n".join(lines)
+
+
+def _apart(attributes: dict[str, str]) -> dict[str, str]:
+    """Attributes under names that are not those of the answer."""
+    own = ("of", "rank", "item", "score")
+    return {f"{name}_" if name in own else name: value for name, value in attributes.items()}
 
 
 def _shown(value: Id) -> str:

@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from fewfold.recommender.asked import allowed_items, histories_of, known, one_or
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
-from fewfold.recommender.data.log import Log, read_log
+from fewfold.recommender.data.log import Log, plan_log, read_log
 from fewfold.recommender.errors import ArtifactError, DataError
 from fewfold.recommender.evaluation import (
     METRICS,
@@ -112,7 +113,8 @@ class Recommender:
                 arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see `read_log`.
             test: share of the interactions to hold out and evaluate on: the latest where times are
                 known, else of each user at random. The model then has not learned from them.
-            refit: learn again, from everything, after the evaluation.
+            refit: learn again, from everything, after the evaluation. Without it a `VAE` leaves
+                out a few pairs on which it tries how much its shortcut should weigh.
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
@@ -123,33 +125,30 @@ class Recommender:
             if test:
                 split, how = default_split(learn, test=test, seed=self.seed)
                 learn = split.train
-            stage = None if checkpoint is None else checkpoint.stage("fit")
-            self._fitted, epochs = fitted_to(
-                learn, self.model, self.training, seed=self.seed, checkpoint=stage,
+            fit = partial(
+                fitted_to, recipe=self.model, training=self.training, seed=self.seed,
                 progress=progress,
             )  # fmt: skip
+            found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
             evaluation = None
             if split is not None:
-                seen = learn.counts() > 0
+                seen = found.log.counts() > 0
                 evaluation = assess(
-                    self._fitted, split.fold_in.jagged, split.test.jagged, seen, split=how
+                    found.fitted, split.fold_in.jagged, split.test.jagged, seen, split=how
                 )
                 if refit:
-                    learn = log.interactions
-                    stage = None if checkpoint is None else checkpoint.stage("refit")
-                    self._fitted, epochs = fitted_to(
-                        learn, self.model, self.training, seed=self.seed, checkpoint=stage,
-                        progress=progress,
-                    )  # fmt: skip
+                    stage = checkpoint and checkpoint.stage("refit")
+                    found = fit(log.interactions, checkpoint=stage, weight=found.weight)
+        self._fitted, learned = found.fitted, found.log
         self._items, self.users, self.history = log.items, log.users, log.interactions
-        self._learned = learn.counts() > 0
+        self._learned = learned.counts() > 0
         self._data = _shareable(log.summary.as_dict())
         self._learned_from = {
-            "users": learn.users, "items": learn.items, "pairs": learn.pairs,
-            "everything": learn is log.interactions,
+            "users": learned.users, "items": learned.items, "pairs": learned.pairs,
+            "everything": learned.pairs == log.interactions.pairs,
         }  # fmt: skip
         self.attributes, self.evaluation = None, evaluation
-        self.report = FitReport(log, self.model, evaluation, epochs, cost)
+        self.report = FitReport(log, self.model, evaluation, found.epochs, cost)
         return self
 
     def __repr__(self) -> str:
@@ -193,9 +192,9 @@ class Recommender:
             search: an approximate search, as `index` makes; exact by default.
         """
         asked, single = one_or_many(users)
-        history = self._histories(asked)
+        history, known_as = self._histories(asked)
         return self._ranked(
-            history, k, asked, single, exclude_seen, filter_items, items, search=search
+            history, k, known_as, single, exclude_seen, filter_items, items, search=search
         )
 
     def recommend_from_history(
@@ -236,8 +235,9 @@ class Recommender:
         asked, single = one_or_many(items)
         numbers = known(asked, self.items, "item", "see `items` for those there are")
         allowed = allowed_items(None, filter_items, self.items)
-        found = self.fitted.alike(numbers, whole_number(k, "k"), allowed=allowed)
-        answer = Recommendations.read(found, self.items, asked, self.attributes)
+        count = min(whole_number(k, "k"), len(self.items))
+        found = self.fitted.alike(numbers, count, allowed=allowed)
+        answer = Recommendations.read(found, self.items, self.items.take(numbers), self.attributes)
         return answer.first() if single else answer
 
     def _ranked(
@@ -253,14 +253,19 @@ class Recommender:
         search: Search | None = None,
     ) -> Recommendations:
         allowed = allowed_items(items, filter_items, self.items)
+        if search is not None and search.fitted is not self.fitted:
+            raise ValueError("this index is of another model; make one with index()")
+        if len(asked) != len(history.offsets) - 1:
+            raise ValueError(f"of must name each of {len(history.offsets) - 1} histories")
         rank = self.fitted.rank if search is None else search.rank
         exclude = history if exclude_seen else None
-        found = rank(history, whole_number(k, "k"), exclude=exclude, allowed=allowed)
+        count = min(whole_number(k, "k"), len(self.items))
+        found = rank(history, count, exclude=exclude, allowed=allowed)
         answer = Recommendations.read(found, self.items, asked, self.attributes, unknown)
         return answer.first() if single else answer
 
-    def _histories(self, asked: list[Any]) -> Jagged:
-        """What these users touched."""
+    def _histories(self, asked: list[Any]) -> tuple[Jagged, list[Any]]:
+        """What these users touched, and their ids as they were written."""
         if self.users is None or self.history is None:
             _ = self.items  # which says so if nothing was learned at all
             raise ValueError(
@@ -268,7 +273,8 @@ class Recommender:
                 "recommend_from_history([...])"
             )
         instead = "for somebody new call recommend_from_history([...]) (--history)"
-        return self.history.rows(known(asked, self.users, "user", instead))
+        numbers = known(asked, self.users, "user", instead)
+        return self.history.rows(numbers), self.users.take(numbers)
 
     def prepare(self) -> Self:
         """Spend a moment and a quarter of the vectors' memory now, to answer single users sooner.
@@ -294,8 +300,7 @@ class Recommender:
 
         Users the model does not know count too, as users without a history.
         """
-        reading.setdefault("min_rating", self._data.get("min_rating"))
-        log = source if isinstance(source, Log) else read_log(source, **reading)
+        log = self._read(source, reading)
         who = self.users.find(log.users.tolist()) if self.users is not None else None
         if who is None or self.history is None:
             raise ValueError(
@@ -312,15 +317,25 @@ class Recommender:
         again = int((~fresh).sum())
         if again == len(fresh):
             raise DataError(
-                f"all {again:,} interactions of {log.summary.plan.files[0]} were in the training "
-                "data; evaluate on others, or hold some out when fitting: fit(test=0.2)"
+                f"all {again:,} interactions of {log.summary.plan.files[0]} are in the log "
+                "the model was made from; evaluate on others"
             )
         how = f"{', '.join(log.summary.plan.files)}, {log.interactions.pairs:,} interactions"
         if again:
-            how += f", {again:,} of which were in the training data and do not count"
+            how += f", {again:,} of which are in the log of the model and do not count"
         return assess(
             self.fitted, told, kept(test, fresh), self._learned, split=how, metrics=metrics
         )
+
+    def _read(self, source: Any, reading: dict[str, Any]) -> Log:
+        """A log; where it has ratings, with the threshold the model was fitted with."""
+        least = self._data.get("min_rating")
+        if least is not None and "min_rating" not in reading and not isinstance(source, Log):
+            columns = {n: v for n, v in reading.items() if n not in ("core", "skip_bad_rows")}
+            planned = plan_log(source, **columns).columns
+            if planned is not None and (planned.rating or planned.idle_rating):
+                reading = {**reading, "min_rating": least}
+        return read_log(source, **reading)
 
     def attach(self, table: Any, *, key: str | None = None) -> Self:
         """Keep a table keyed by item, such as names, and show it in every answer.
@@ -343,12 +358,15 @@ class Recommender:
             raise ValueError(
                 f"a {type(self.model).__name__} learns from everything at once; fit it again"
             )
-        log = read_log(source, **reading)
+        log = self._read(source, reading)
         number = self.items.find(log.items.tolist())
         new = (number < 0).nonzero().squeeze(1)
         if len(new) == 0:
             raise ValueError("all items of this log are known; there is nothing to add")
         number[new] = len(self.items) + torch.arange(len(new))
+        if log.items.textual != self.items.textual:
+            kind = "text" if self.items.textual else "whole numbers"
+            raise ValueError(f"the ids of the items are {kind}, those to add are not; make them so")
         more = copy.copy(self)
         more._items = self.items.extended(Ids.of(log.items.take(new)))
         users, history = merged(self.users, self.history, log, number, len(more._items))
@@ -356,6 +374,8 @@ class Recommender:
         more._learned = torch.cat([self._learned, torch.ones(len(new), dtype=torch.bool)])
         if self.history is not None:
             more.users, more.history = users, history
+        size = {"users": len(users), "items": len(more._items), "pairs": history.pairs}
+        more._data = {**self._data, "after": size, "items added later": len(new)}
         if self.attributes is not None:
             more.attributes = self.attributes.extended(len(new))
         return more

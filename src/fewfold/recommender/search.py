@@ -56,6 +56,7 @@ class Search:
         index.own_fields = True
         quantizer.this.disown()
         index.cp.seed = seed + 1
+        index.cp.min_points_per_centroid = 1  # few items are no reason to speak
         index.train(vectors.numpy())
         index.add(vectors.numpy())
         generator = torch.Generator().manual_seed(seed)

@@ -11,11 +11,28 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import NDCG, evaluate
 from fewfold.recommender.spectral import L2_PER_USER, Directions, Shortcut
 
-__all__ = ["Trial", "tuned_shortcut"]
+__all__ = ["Trial", "Weight", "tuned_weight"]
 
 _USERS, _ITEMS = 1500, 10_000  # at most, in a trial
 _L2 = (0.05, 0.2, 1.0, 4.0, 16.0)  # times the default
 _STRENGTHS = (30.0, 130.0, 400.0)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Of a shortcut beside another model.
+
+    Attributes:
+        l2: the penalty, for each user of the log.
+        strength: how much its scores weigh; 0 for no shortcut.
+    """
+
+    l2: float = L2_PER_USER
+    strength: float = 30.0
+
+    def of(self, directions: Directions, users: int) -> Shortcut | None:
+        """The shortcut for a log of as many users."""
+        return directions.shortcut(self.l2 * users, self.strength) if self.strength else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +57,10 @@ class Trial:
         """
         generator = torch.Generator().manual_seed(seed)
         able = (log.jagged.lengths >= 5).nonzero().squeeze(1)
-        if len(able) < 50:
+        if len(able) < 100:
             return None
         chosen = able[torch.randperm(len(able), generator=generator)]
-        chosen = chosen[: min(_USERS, len(able) // 2)].sort().values
+        chosen = chosen[: min(_USERS, len(able) // 4)].sort().values
         _, positions = log.jagged.positions(chosen)
         hide = torch.rand(len(positions), generator=generator) < 0.2
         kept = torch.ones(log.pairs, dtype=torch.bool)
@@ -52,10 +69,8 @@ class Trial:
         return cls(rest, rest.rows(chosen), log.keep(~kept).rows(chosen))
 
 
-def tuned_shortcut(
-    model: FastVAE, directions: Directions, trial: Trial, *, seed: int = 0
-) -> Shortcut | None:
-    """The shortcut that finds most of what was hidden, beside the model; None where none helps.
+def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: int = 0) -> Weight:
+    """The weight with which most of what was hidden is found, beside the model.
 
     Among all items, or, where there are very many, a sample of them with all that were hidden.
     """
@@ -68,14 +83,14 @@ def tuned_shortcut(
     told = place[trial.told.values]
     base[trial.told.row[told >= 0], told[told >= 0]] = -torch.inf
     hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)
-    best, best_score = None, _ndcg(base, hidden)
-    grid = [(l2, strength) for l2 in _L2 for strength in _STRENGTHS]
-    for l2, strength in over("weighing the shortcut", grid):
-        shortcut = directions.shortcut(l2 * L2_PER_USER * trial.rest.users, strength)
+    best, best_score = Weight(strength=0.0), _ndcg(base, hidden)
+    grid = [Weight(l2 * L2_PER_USER, strength) for l2 in _L2 for strength in _STRENGTHS]
+    for weight in over("weighing the shortcut", grid):
+        shortcut = directions.shortcut(weight.l2 * trial.rest.users, weight.strength)
         linear = shortcut.queries(trial.told) @ shortcut.vectors[chosen].T
         score = _ndcg(base + linear, hidden)
         if score > best_score:
-            best, best_score = shortcut, score
+            best, best_score = weight, score
     return best
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fewfold.recommender.errors import DataError
 
-__all__ = ["Column", "Columns", "choose_columns"]
+__all__ = ["Column", "Columns", "called", "choose_columns"]
 
 # Usual names without "id" and the like; a column of an earlier line is preferred to a later one.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -184,6 +184,11 @@ def _candidates(columns: Sequence[str], role: str, chosen: dict[str, Column]) ->
 
 def _taken(column: str, chosen: dict[str, Column]) -> bool:
     return any(column == other.name for other in chosen.values())
+
+
+def called(column: str, role: str) -> bool:
+    """Whether a column has a usual name for this role."""
+    return _rank(column, role) is not None
 
 
 def _rank(column: str, role: str) -> int | None:
