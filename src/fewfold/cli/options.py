@@ -133,7 +133,7 @@ SHOW = (*READING, *_in("the log", _CORE))
 _TRAINING = _in(
     "the model",
     Option("epochs", "passes over the users (16, more for small logs)", None, _positive, "N"),
-    Option("time-budget", "train no longer than this: 90, 10m, 2h", None, _seconds, "TIME"),
+    Option("time-budget", "limit of a training: 90, 10m, 2h", None, _seconds, "TIME"),
     _SEED,
 )
 FIT = (
