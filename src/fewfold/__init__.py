@@ -166,8 +166,8 @@ if TYPE_CHECKING:
     from fewfold.recommender.metrics import Report as Report
     from fewfold.recommender.metrics import Score as Score
     from fewfold.recommender.metrics import evaluate as evaluate
-    from fewfold.recommender.models import VAE as VAE
-    from fewfold.recommender.models import Training as Training
+    from fewfold.recommender.recipes import VAE as VAE
+    from fewfold.recommender.recipes import Training as Training
     from fewfold.recommender.recommendations import Recommendations as Recommendations
     from fewfold.recommender.recommender import Recommender as Recommender
     from fewfold.recommender.report import FitReport as FitReport

@@ -33,7 +33,7 @@ from fewfold.recommender.metrics import (
     Score,
     evaluate,
 )
-from fewfold.recommender.models import VAE, Training
+from fewfold.recommender.recipes import VAE, Training
 from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.report import FitReport

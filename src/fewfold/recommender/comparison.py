@@ -12,9 +12,11 @@ from fewfold._resources import free_memory
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.data.log import read_log
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, default_split
+from fewfold.recommender.fitted import Fitted
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, Metric, evaluate
-from fewfold.recommender.models import KINDS, VAE, Fitted, Recipe, Training, fitted_to
+from fewfold.recommender.models import KINDS, fitted_to
+from fewfold.recommender.recipes import VAE, Recipe, Training
 from fewfold.recommender.tuning import Trial
 
 __all__ = ["Comparison", "Contender", "compare"]

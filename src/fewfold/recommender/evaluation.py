@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold.recommender.fitted import Fitted
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
-from fewfold.recommender.models import Fitted
 from fewfold.recommender.splits import Split, random_split, temporal_split
 
 __all__ = ["METRICS", "Evaluation", "among", "assess", "default_split", "kept"]

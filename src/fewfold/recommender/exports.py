@@ -17,8 +17,8 @@ from fewfold.recommender.artifact import writing
 from fewfold.recommender.baselines import EASE
 from fewfold.recommender.data.tables import library
 from fewfold.recommender.fastvae import FastVAE
+from fewfold.recommender.fitted import FittedBaseline, FittedVAE
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models import FittedBaseline, FittedVAE
 from fewfold.recommender.recommender import Recommender
 
 __all__ = ["export"]

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from fewfold.recommender.data.log import Log
 from fewfold.recommender.fastvae import FastVAE
+from fewfold.recommender.fitted import FittedVAE
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models import FittedVAE
 from fewfold.recommender.spectral import Shortcut
 
 __all__ = ["merged", "with_more_items"]

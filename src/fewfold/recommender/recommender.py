@@ -27,22 +27,14 @@ from fewfold.recommender.evaluation import (
     default_split,
     kept,
 )
+from fewfold.recommender.fitted import Fitted, FittedVAE
 from fewfold.recommender.fold import merged, with_more_items
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import Metric
-from fewfold.recommender.models import (
-    VAE,
-    Fitted,
-    FittedVAE,
-    Recipe,
-    Training,
-    described,
-    fitted_to,
-    recipe_of,
-    restore,
-)
+from fewfold.recommender.models import described, fitted_to, recipe_of, restore
 from fewfold.recommender.packing import pack_items, pack_users, unpack_items, unpack_users
+from fewfold.recommender.recipes import VAE, Recipe, Training
 from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.report import FitReport
 from fewfold.recommender.search import Search

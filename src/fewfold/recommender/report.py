@@ -6,7 +6,8 @@ from typing import Any
 from fewfold._resources import Spent
 from fewfold.recommender.data.log import Log
 from fewfold.recommender.evaluation import Evaluation
-from fewfold.recommender.models import Recipe, described
+from fewfold.recommender.models import described
+from fewfold.recommender.recipes import Recipe
 from fewfold.recommender.train import Epoch
 
 __all__ = ["FitReport"]

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold.recommender.fitted import FittedVAE, singles
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models import FittedVAE, singles
 from fewfold.recommender.topk import Ranking
 
 __all__ = ["Search"]
