@@ -30,6 +30,13 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("epsilon_perplexity", "optimal_epsilon", "sparsemax_score", "jensen_shannon"),
         *("sample", "sample_support"),
     ),
+    # ids -> vectors from few anchors; where they start and what they are compared with: the room
+    "embeddings": (
+        *("AnchorEmbedding", "AnchorEmbeddingBag", "AnchorMixture", "SparseRows", "Relations"),
+        *("proximal", "Proximal", "Warmup", "Narrowing", "Regrow", "orthogonality"),
+        *("AnchorGrowth", "GrowthStep", "inspect_anchors", "AnchorInspection"),
+        *("save_anchors", "load_anchors", "MappedAnchors"),
+    ),
     # logs -> recommendations, and how good they are
     "recommender": (
         *("Recommender", "VAE", "Training", "Recommendations", "FitReport", "Search"),
@@ -38,7 +45,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("Checkpoint", "Interrupted", "DataError", "ArtifactError"),
         *("inspect", "Inspection", "export"),
         *("bundled", "bundled_items", "fetch", "is_fetched", "PUBLIC", "PublicSet"),
-        *("FastVAE", "Shortcut", "train", "Epoch"),
+        *("FastVAE", "AnchorVAE", "Anchors", "Beside", "Shortcut", "train", "Epoch"),
         *("Objective", "SampledSoftmax", "FullSoftmax", "Entmax"),
         *("Interactions", "Jagged", "Core"),
         *("Split", "random_split", "temporal_split", "last_out_split", "held_out_users"),
@@ -77,6 +84,24 @@ def __dir__() -> list[str]:
 # rooms, because a function may share its name with the file it lives in.
 if TYPE_CHECKING:
     from fewfold._native import show_config as show_config
+    from fewfold.embeddings.embedding import AnchorEmbedding as AnchorEmbedding
+    from fewfold.embeddings.embedding_bag import AnchorEmbeddingBag as AnchorEmbeddingBag
+    from fewfold.embeddings.export import load_anchors as load_anchors
+    from fewfold.embeddings.export import save_anchors as save_anchors
+    from fewfold.embeddings.growth import AnchorGrowth as AnchorGrowth
+    from fewfold.embeddings.growth import GrowthStep as GrowthStep
+    from fewfold.embeddings.inspection import AnchorInspection as AnchorInspection
+    from fewfold.embeddings.inspection import inspect_anchors as inspect_anchors
+    from fewfold.embeddings.layout import SparseRows as SparseRows
+    from fewfold.embeddings.mapped import MappedAnchors as MappedAnchors
+    from fewfold.embeddings.mixture import AnchorMixture as AnchorMixture
+    from fewfold.embeddings.penalties import orthogonality as orthogonality
+    from fewfold.embeddings.proximal import Proximal as Proximal
+    from fewfold.embeddings.proximal import proximal as proximal
+    from fewfold.embeddings.relations import Relations as Relations
+    from fewfold.embeddings.schedules import Narrowing as Narrowing
+    from fewfold.embeddings.schedules import Regrow as Regrow
+    from fewfold.embeddings.schedules import Warmup as Warmup
     from fewfold.losses.fenchel_young import FenchelYoungLoss as FenchelYoungLoss
     from fewfold.losses.fenchel_young import fenchel_young_loss as fenchel_young_loss
     from fewfold.losses.linear import linear_entmax_loss as linear_entmax_loss
@@ -117,6 +142,8 @@ if TYPE_CHECKING:
     from fewfold.maps.topk import TopK as TopK
     from fewfold.maps.topk import topk_sparsemax as topk_sparsemax
     from fewfold.maps.topk import topk_sparsemax_certified as topk_sparsemax_certified
+    from fewfold.recommender.anchored import Anchors as Anchors
+    from fewfold.recommender.anchored import AnchorVAE as AnchorVAE
     from fewfold.recommender.attributes import Attributes as Attributes
     from fewfold.recommender.baselines import BM25 as BM25
     from fewfold.recommender.baselines import EASE as EASE
@@ -124,6 +151,7 @@ if TYPE_CHECKING:
     from fewfold.recommender.baselines import Cosine as Cosine
     from fewfold.recommender.baselines import ItemKNN as ItemKNN
     from fewfold.recommender.baselines import MostPopular as MostPopular
+    from fewfold.recommender.beside import Beside as Beside
     from fewfold.recommender.catalogue import Catalogue as Catalogue
     from fewfold.recommender.checkpoint import Checkpoint as Checkpoint
     from fewfold.recommender.checkpoint import Interrupted as Interrupted

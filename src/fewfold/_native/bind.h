@@ -2,6 +2,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+void bind_anchors(nanobind::module_ &m);
 void bind_best(nanobind::module_ &m);
 void bind_sampling(nanobind::module_ &m);
-void bind_touch(nanobind::module_ &m);  // `Update`, touch_RULE_f32 and touch_RULE_f64
+void bind_touch(nanobind::module_ &m);  // `Update`, touch_RULE_f32 and touch_RULE_f64, and pay_

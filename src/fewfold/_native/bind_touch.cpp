@@ -40,6 +40,24 @@ int64_t touch(Rule rule, uintptr_t index, uintptr_t grad, int64_t n, int64_t row
   return -1;
 }
 
+// Rows of a list, no row twice, or all of them, pay by[i] times their step size. As above for a row that does not exist.
+template <class T>
+int64_t pay(Rule rule, uintptr_t rows_, uintptr_t by, int64_t n, int64_t size, int64_t width, uintptr_t weight,
+            uintptr_t state, uintptr_t age, uintptr_t square, const Update &numbers, int threads) {
+  Update update = numbers;
+  update.rule = rule;
+  const Touched<T> t{reinterpret_cast<T *>(weight), reinterpret_cast<T *>(state), reinterpret_cast<int32_t *>(age),
+                     reinterpret_cast<T *>(square), nullptr, nullptr, 0, width};
+  const auto *rows = reinterpret_cast<const int64_t *>(rows_);
+  if (rows)
+    for (int64_t i = 0; i < n; ++i)
+      if (rows[i] < 0 || rows[i] >= size) return i;
+  share(n, 4 * width, threads, [&](int64_t a, int64_t b) {
+    table<T>().pay(t, update, rows, reinterpret_cast<const T *>(by), a, b);
+  });
+  return -1;
+}
+
 template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
   const std::pair<const char *, Rule> rules[] = {{"sgd", Rule::sgd},
                                                  {"momentum", Rule::momentum},
@@ -54,6 +72,12 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
           [own](uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
                 uintptr_t state, uintptr_t age, uintptr_t square, const Update &update, int threads) {
             return touch<T>(own, index, grad, n, rows, width, weight, state, age, square, update, threads);
+          },
+          nb::call_guard<nb::gil_scoped_release>());
+    m.def(("pay_" + std::string(name) + "_" + suffix).c_str(),
+          [own](uintptr_t rows, uintptr_t by, int64_t n, int64_t size, int64_t width, uintptr_t weight, uintptr_t state,
+                uintptr_t age, uintptr_t square, const Update &update, int threads) {
+            return pay<T>(own, rows, by, n, size, width, weight, state, age, square, update, threads);
           },
           nb::call_guard<nb::gil_scoped_release>());
   }
@@ -77,9 +101,12 @@ void bind_touch(nb::module_ &m) {
   nb::class_<Update>(m, "Update").def(
       "__init__",
       [](Update *s, double lr, double beta1, double beta2, double eps, double decay, double shrink, bool maximize,
-         bool nesterov) { new (s) Update{Rule::sgd, lr, beta1, beta2, eps, decay, shrink, maximize, nesterov}; },
+         bool nesterov, double initial, double l1, bool signed_) {
+        new (s) Update{Rule::sgd, lr, beta1, beta2, eps, decay, shrink, maximize, nesterov, initial, l1, signed_};
+      },
       nb::kw_only(), nb::arg("lr"), nb::arg("beta1") = 0., nb::arg("beta2") = 0., nb::arg("eps") = 0.,
-      nb::arg("decay") = 0., nb::arg("shrink") = 1., nb::arg("maximize") = false, nb::arg("nesterov") = false);
+      nb::arg("decay") = 0., nb::arg("shrink") = 1., nb::arg("maximize") = false, nb::arg("nesterov") = false,
+      nb::arg("initial") = 0., nb::arg("l1") = 0., nb::arg("signed") = false);
   m.def("large_pages", &large_pages);
   bind_rules<float>(m, "f32");
   bind_rules<double>(m, "f64");

@@ -228,6 +228,7 @@ NB_MODULE(kernels, m) {
   });
   bind<float>(m, "f32");
   bind<double>(m, "f64");
+  bind_anchors(m);
   bind_best(m);
   bind_sampling(m);
   bind_touch(m);

@@ -3,6 +3,7 @@
 #include "best.h"
 #include "budget.h"
 #include "draw.h"
+#include "mix.h"
 #include "nearest.h"
 #include "pick.h"
 #include "pull.h"
@@ -255,7 +256,9 @@ template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, 
 template <class T> constexpr Table<T> table() {
   return {forward<T>,      backward<T>,  support<T>,         streams_new<T>, streams_free<T>, streams_push<T>,
           streams_take<T>, budget<T>,    budget_backward<T>, picked_dots<T>, picked_pulls<T>,
-          soften<T>,       bag<T>,       unbag<T>,           touch<T>,       best_of<T>,      best_sorted<T>};
+          soften<T>,       bag<T>,       unbag<T>,           touch<T>,       pay<T>,          best_of<T>,
+          best_sorted<T>,  mix<T>,       mix_dots<T>,        mix_pull<T>,    tile_marks<T>,   tile_out<T>,
+          tile_in<T>,      mix_scores<T>, mix_score_pulls<T>};
 }
 
 }  // namespace FEWFOLD_ISA

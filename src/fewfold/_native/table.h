@@ -54,6 +54,22 @@ struct ByteQuery {
   float scale, norm;
 };
 
+// Anchors with their weights, term after term, and the bags they sum up to. Without offsets a bag is one id.
+template <class T> struct Terms {
+  const T *weight;
+  const int32_t *slot;
+  int64_t each;           // terms of an id
+  const int64_t *offset;  // ids of a bag, or null
+  const T *by;            // a number per bag, or null: one
+  int64_t start(int64_t bag) const { return (offset ? offset[bag] : bag) * each; }
+  T scale(int64_t bag) const { return by ? by[bag] : T(1); }
+};
+
+// A number that a template can read: the standard one would be a template of the standard library.
+template <int N> struct Count {
+  static constexpr int value = N;
+};
+
 template <class T> struct Table {
   bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
       const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept);
@@ -73,8 +89,19 @@ template <class T> struct Table {
   void (*bag)(const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T by, T *out);
   void (*unbag)(const T *g, int64_t d, int64_t n, T by, T *values);
   void (*touch)(const Touched<T> &t, const Update &s, int64_t first, int64_t last);
+  void (*pay)(const Touched<T> &t, const Update &s, const int64_t *rows, const T *by, int64_t first, int64_t last);
   bool (*best_of)(Best<T> &best, const T *x, int64_t n, int64_t base, const bool *allowed);
   void (*best_sorted)(Best<T> &best);
+  void (*mix)(const T *anchors, int64_t d, const Terms<T> &t, int64_t first, int64_t last, T *out);
+  void (*mix_dots)(const T *anchors, int64_t d, const Terms<T> &t, const T *g, int64_t first, int64_t last, T *values);
+  void (*mix_pull)(const T *g, int64_t stride, const Terms<T> &t, int64_t first, int64_t last, T *to, int64_t d,
+                   int64_t width);
+  bool (*tile_marks)(const T *x, int64_t stride, int64_t rows, int64_t n, T bar, uint8_t *mark);
+  void (*tile_out)(const T *tile, int64_t width, int64_t rows, int64_t across, T *out, int64_t stride);
+  void (*tile_in)(const T *x, int64_t stride, int64_t rows, int64_t across, T bar, T *tile, int64_t width);
+  void (*mix_scores)(const T *query, const T *weight, const int32_t *slot, int64_t s, int64_t n, T *scores);
+  void (*mix_score_pulls)(const T *query, const T *weight, const int32_t *slot, int64_t s, int64_t n, const T *by,
+                          T scale, T *pull, T *values);
 };
 
 struct Tables {

@@ -13,6 +13,9 @@ struct Update {
   double decay;   // times the row, added to its gradient
   double shrink;  // times the row, before it moves
   bool maximize, nesterov;
+  double initial;  // where adagrad's sums begin
+  double l1;       // times the step size, taken off a row after it moved
+  bool signed_;    // towards zero from both sides; otherwise to zero from above
 };
 
 // A table with its state, and the rows of a gradient grouped by the row of the table they belong to.

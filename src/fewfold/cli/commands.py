@@ -76,7 +76,7 @@ def fit(arguments: argparse.Namespace) -> int:
     with _resumable(out):
         rec.fit(
             log, test=arguments.test, refit=arguments.refit, checkpoint=checkpoint,
-            progress=not arguments.quiet,
+            beside_dense=not arguments.alone, progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
@@ -96,13 +96,21 @@ def fit(arguments: argparse.Namespace) -> int:
 
 def _recipe(arguments: argparse.Namespace) -> Any:
     if arguments.model == "fastvae":
-        return ff.VAE(hidden=arguments.hidden, latent=arguments.latent)
+        return ff.VAE(hidden=arguments.hidden, latent=arguments.latent, anchors=_anchors(arguments))
     if arguments.model == "ease":
         return ff.EASE(arguments.l2, most_items=ff.recommender.comparison.EASE_ITEMS)
     if arguments.model == "item-knn":
         weighting = ff.BM25() if arguments.weighting == "bm25" else ff.Cosine()
         return ff.ItemKNN(arguments.neighbours, weighting)
     return ff.MostPopular()
+
+
+def _anchors(arguments: argparse.Namespace) -> Any:
+    count = arguments.anchors
+    if count is None:
+        return None
+    width = arguments.anchor_width if count == "auto" else min(arguments.anchor_width, count)
+    return ff.Anchors(None if count == "auto" else count, width)
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:

@@ -66,6 +66,12 @@ def _whole(text: str) -> Any:
     return _number(text, int, lambda n: 0 <= n < _HUGE**2, "a whole number, 0 or more")
 
 
+def _anchors(text: str) -> Any:
+    if text == "auto":
+        return text
+    return _number(text, int, lambda n: 0 < n <= 32_000, "auto or a whole number from 1 to 32000")
+
+
 def _threads(text: str) -> Any:
     most = max(64, os.cpu_count() or 1)  # thousands would do nothing but wait for each other
     return _number(text, int, lambda n: 0 < n <= most, f"a whole number from 1 to {most}")
@@ -143,6 +149,9 @@ FIT = (
         Option("model", "which (default: fastvae)", "fastvae", choices=_MODELS),
         Option("hidden", "width of the encoder (default: 200)", 200, _positive, "N"),
         Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
+        Option("anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N"),
+        Option("anchor-width", "anchors an item mixes (default: 8)", 8, _positive, "N"),
+        Option("alone", "with anchors: do not fit dense tables beside", False, switch=True),
         Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),
         Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
         Option("neighbours", "of item-knn (default: 100)", 100, _positive, "N"),

@@ -1,7 +1,7 @@
 """Scores of a few items per query, and a gradient that touches no other item."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,38 @@ from torch.autograd.function import once_differentiable
 from fewfold import _native
 from fewfold.maps.fast import kernel
 
-__all__ = ["Items", "Jagged", "item_vectors", "log_sum_picked", "picked_scores"]
+__all__ = ["Anchored", "Items", "Jagged", "item_vectors", "log_sum_picked", "picked_scores"]
 
-Items = Tensor | nn.Embedding | Callable[[Tensor], Tensor]
+
+class _Attached(Protocol):
+    @property
+    def watching(self) -> bool: ...
+    def before_read(self, ids: Tensor | None) -> None: ...
+
+
+@runtime_checkable
+class Anchored(Protocol):
+    """A table whose rows mix a few anchors, `sum_j transform[i, j] anchors[slots[i, j]]`.
+
+    `AnchorEmbedding` is one. Items are then scored by what a query thinks of the anchors, for s
+    products each in the place of d.
+    """
+
+    num_embeddings: int
+    anchors: nn.Parameter
+    transform: nn.Parameter
+    slots: Tensor | None
+    sparse: bool
+    padding_idx: int | None
+    max_norm: float | None
+    scale_grad_by_freq: bool
+    attached: _Attached
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """The vectors of these ids."""
+
+
+Items = Tensor | nn.Embedding | Anchored | Callable[[Tensor], Tensor]
 Jagged = tuple[Tensor, Tensor]  # values (n,), offsets (rows + 1,)
 
 
@@ -33,7 +62,8 @@ def picked_scores(
 
     Args:
         queries: (B, d).
-        items: a table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
+        items: a table (M, d), an `nn.Embedding`, an `AnchorEmbedding`, or a function from ids to
+            their vectors.
         ids: (B, n) items of each query, or (n,) items for all of them.
         more: (m,) further items and (B + 1,) where those of each query begin.
 
@@ -43,6 +73,8 @@ def picked_scores(
     weight = items.weight if isinstance(items, nn.Embedding) else items
     if isinstance(weight, Tensor) and _native_can(queries, weight):
         return _picked(queries, weight, ids, more, None)
+    if _mixes(items, queries, ids):
+        return _mixed(queries, items, ids, more, None)
     values, offsets = more
     row = torch.repeat_interleave(
         torch.arange(len(queries), device=ids.device), offsets.diff(), output_size=len(values)
@@ -69,6 +101,9 @@ def log_sum_picked(
         shape = (len(queries), ids.shape[-1]) if max(log_q.dim(), ids.dim()) == 2 else ids.shape
         log_q = log_q.to(queries.dtype).expand(shape).contiguous()
         return _picked(queries, weight, ids, more, log_q)
+    if not log_q.requires_grad and _mixes(items, queries, ids):
+        log_q = log_q.to(queries.dtype).expand(ids.shape).contiguous()
+        return _mixed(queries, items, ids, more, log_q)
     scores, more_scores = picked_scores(queries, weight, ids, more)
     return (scores - log_q).logsumexp(1), more_scores
 
@@ -89,6 +124,99 @@ def _native_can(queries: Tensor, weight: Tensor) -> bool:
         and weight.is_contiguous()
         and (weight.is_leaf or not weight.requires_grad)
     )
+
+
+def _mixes(items: Items, queries: Tensor, ids: Tensor) -> TypeGuard[Anchored]:
+    """Whether items can be scored through their anchors; those for all queries are better mixed."""
+    return (
+        ids.dim() == 2
+        and isinstance(items, Anchored)
+        and items.slots is not None
+        and items.padding_idx is None
+        and items.max_norm is None
+        and not items.scale_grad_by_freq
+        and not items.attached.watching
+        and _native.ready(queries, items.anchors, items.transform)
+        and queries.dtype == items.anchors.dtype == items.transform.dtype
+        and items.transform.is_contiguous()
+        and items.slots.is_contiguous()
+    )
+
+
+def _mixed(
+    queries: Tensor, items: Anchored, ids: Tensor, more: Jagged, log_q: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    every = torch.cat([ids.flatten(), more[0]])
+    items.attached.before_read(every)
+    both: tuple[Tensor, Tensor] = _PickedMix.apply(
+        queries @ items.anchors.t(), items.transform, items.slots, every, ids.shape, more[1],
+        log_q, items.sparse,
+    )  # fmt: skip
+    return both
+
+
+class _PickedMix(torch.autograd.Function):
+    """Scores of picked rows from the scores of the anchors (B, K); log q as in `_Picked`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        projected: Tensor,
+        transform: Tensor,
+        slots: Tensor,
+        every: Tensor,
+        shape: torch.Size,
+        offsets: Tensor,
+        log_q: Tensor | None,
+        sparse: bool,
+    ) -> tuple[Tensor, Tensor]:
+        projected = projected.contiguous()
+        (rows, k), (size, s), n = projected.shape, transform.shape, len(every)
+        terms, slot = transform.new_empty(n, s), torch.empty(n, s, dtype=torch.int32)
+        scores, more_scores = projected.new_empty(shape), projected.new_empty(n - shape.numel())
+        bad = kernel("mixed_dots", projected.dtype)(
+            projected.data_ptr(), k, rows, transform.data_ptr(), slots.data_ptr(),
+            slots.element_size(), size, s, every.data_ptr(), shape[1], n, offsets.data_ptr(),
+            terms.data_ptr(), slot.data_ptr(), scores.data_ptr(), more_scores.data_ptr(),
+            _native.threads(),
+        )  # fmt: skip
+        if bad >= 0:
+            raise IndexError(f"item ids must be between 0 and {size - 1}, got {every[bad].item()}")
+        if bad != -1:
+            raise ValueError(f"slots must be between 0 and {k - 1}; those of the table are not")
+        ctx.sparse, ctx.each, ctx.size = sparse, shape[1], size
+        if log_q is None:
+            ctx.save_for_backward(projected, terms, slot, every, offsets, None)
+            return scores, more_scores
+        log_sum = projected.new_empty(rows)
+        kernel("soften", projected.dtype)(
+            scores.data_ptr(), rows, shape[1], log_q.data_ptr(), shape[1], log_sum.data_ptr(),
+            _native.threads(),
+        )  # fmt: skip
+        ctx.save_for_backward(projected, terms, slot, every, offsets, scores)
+        return log_sum, more_scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor, more_by: Tensor) -> tuple[Tensor | None, ...]:
+        projected, terms, slot, every, offsets, softmax = ctx.saved_tensors
+        (rows, k), s = projected.shape, terms.shape[1]
+        by, more_by = by.contiguous(), more_by.contiguous()
+        scale, by = (None, by) if softmax is None else (by, softmax)
+        pull = torch.zeros_like(projected) if ctx.needs_input_grad[0] else None
+        values = torch.empty_like(terms) if ctx.needs_input_grad[1] else None
+        kernel("mixed_pulls", projected.dtype)(
+            projected.data_ptr(), k, rows, s, ctx.each, offsets.data_ptr(), terms.data_ptr(),
+            slot.data_ptr(), by.data_ptr(), 0 if scale is None else scale.data_ptr(),
+            more_by.data_ptr(), 0 if pull is None else pull.data_ptr(),
+            0 if values is None else values.data_ptr(), _native.threads(),
+        )  # fmt: skip
+        if values is not None and ctx.sparse:
+            where, shape = every.unsqueeze(0), (ctx.size, s)
+            values = torch.sparse_coo_tensor(where, values, shape, check_invariants=False)
+        elif values is not None:
+            values = values.new_zeros(ctx.size, s).index_add_(0, every, values)
+        return pull, values, None, None, None, None, None, None
 
 
 class _Picked(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import jagged
-from fewfold.losses.picked import Items, Jagged, log_sum_picked, picked_scores
+from fewfold.losses.picked import Anchored, Items, Jagged, log_sum_picked, picked_scores
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
@@ -180,7 +180,7 @@ def _draw(
 
 
 def _size(items: Items) -> int | None:
-    if isinstance(items, nn.Embedding):
+    if isinstance(items, (nn.Embedding, Anchored)):
         return items.num_embeddings
     return len(items) if isinstance(items, Tensor) else None
 

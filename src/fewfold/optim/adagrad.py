@@ -70,7 +70,8 @@ class Adagrad(RowOptimizer):
         return "adagrad"
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"eps": float(group["eps"])}
+        start = float(group["initial_accumulator_value"])
+        return {"eps": float(group["eps"]), "initial": start}
 
     def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         start = float(group["initial_accumulator_value"])
@@ -83,3 +84,10 @@ class Adagrad(RowOptimizer):
     ) -> None:
         total = state["memory"].view_as(grad).addcmul_(grad, grad)
         weight.addcdiv_(grad, total.sqrt().add_(group["eps"]), value=-float(group["lr"]))
+
+    def _rate(self, state: dict[str, Tensor], group: dict[str, Any], lr: float) -> Tensor | float:
+        total = state.get("memory")
+        if total is None:
+            return 0.0
+        moved = total > float(group["initial_accumulator_value"])
+        return torch.where(moved, lr / (total.sqrt() + float(group["eps"])), 0)

@@ -61,6 +61,17 @@ class _Moments(RowOptimizer):
         root = (1 - beta2**age).sqrt().to(weight.dtype)
         weight.sub_(step * mean / (square.sqrt() / root + group["eps"]))
 
+    def _rate(self, state: dict[str, Tensor], group: dict[str, Any], lr: float) -> Tensor | float:
+        if "step" not in state:
+            return 0.0
+        beta1, beta2 = map(float, group["betas"])
+        square = state["square"] if self._by_row(group) else state["memory"][:, 1]
+        each = (-1, *[1] * (square.dim() - 1))
+        age = state["step"].double().view(each)
+        step = (lr / (1 - beta1**age)).to(square.dtype)
+        root = (1 - beta2**age).sqrt().to(square.dtype)
+        return torch.where(age > 0, step / (square.sqrt() / root + float(group["eps"])), 0)
+
     def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
         """Bring the second moment closer to the square of the gradient."""
         raise NotImplementedError

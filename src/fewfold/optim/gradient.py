@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["RowGradient", "read", "refuse_row"]
+__all__ = ["RowGradient", "read", "refuse_row", "summed"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,17 @@ def refuse_row(row: int, rows: int) -> ValueError:
         f"a gradient names row {row}, but its parameter has the rows 0 to {rows - 1}; look at the "
         "indices given to torch.sparse_coo_tensor, and pass check_invariants=True to it"
     )
+
+
+def summed(gradient: RowGradient, rows: int) -> tuple[Tensor | None, Tensor]:
+    """Each row once, with the sum of its gradients."""
+    index, values = gradient.index, gradient.values
+    if index is None:
+        return None, values
+    low, high = (int(end) for end in torch.aminmax(index))
+    if low < 0 or high >= rows:
+        raise refuse_row(low if low < 0 else high, rows)
+    size = (rows, *values.shape[1:])
+    total = torch.sparse_coo_tensor(index.unsqueeze(0), values, size, check_invariants=False)
+    total = total.coalesce()
+    return total.indices()[0], total.values()

@@ -86,3 +86,6 @@ class SGD(RowOptimizer):
             memory.mul_(group["momentum"]).add_(grad)
             grad = grad.add(memory, alpha=group["momentum"]) if group["nesterov"] else memory
         weight.add_(grad, alpha=-float(group["lr"]))
+
+    def _rate(self, state: dict[str, Tensor], group: dict[str, Any], lr: float) -> Tensor | float:
+        return lr

@@ -1,7 +1,9 @@
 """The recommender: from logs of who touched what to recommendations, and how good they are."""
 
+from fewfold.recommender.anchored import Anchors, AnchorVAE
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
+from fewfold.recommender.beside import Beside
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.checkpoint import Checkpoint, Interrupted
 from fewfold.recommender.comparison import Comparison, Contender, compare
@@ -50,6 +52,9 @@ from fewfold.recommender.topk import DotProduct, Ranking, Scorer, top_k
 from fewfold.recommender.train import Epoch, train
 
 __all__ = [
+    "AnchorVAE",
+    "Anchors",
+    "Beside",
     "Recommender",
     "VAE",
     "Training",

@@ -10,6 +10,7 @@ import numpy as np
 from fewfold._progress import line
 from fewfold._resources import free_memory
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
+from fewfold.recommender.beside import bytes_of, in_words
 from fewfold.recommender.data.log import read_log
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, default_split
 from fewfold.recommender.fitted import Fitted
@@ -117,7 +118,7 @@ class Comparison:
         for one in self.contenders:
             cells = "".join(f"{one.evaluation.overall[m].mean:11.4f}" for m in shown)
             lines.append(
-                f"{one.kind:<11}{cells}{one.seconds:7.1f} s{_bytes(one.size):>10}"
+                f"{one.kind:<11}{cells}{one.seconds:7.1f} s{in_words(one.size):>10}"
                 f"{one.users_per_second:10,.0f}   {_settings(one.recipe)}"
             )
         decisive = self.contenders[0].evaluation.overall
@@ -174,7 +175,7 @@ def compare(
         evaluation = assess(
             fitted, split.fold_in.jagged, split.test.jagged, split.train.counts() > 0, split=how
         )
-        size = sum(t.numel() * t.element_size() for t in fitted.tensors().values())
+        size = bytes_of(fitted)
         contenders.append(
             Contender(kind, recipe, evaluation, seconds, size, _speed(fitted, split.fold_in))
         )
@@ -201,7 +202,7 @@ def _too_large(kind: str, items: int) -> str:
     """Why a model cannot be fitted here; empty if it can."""
     need = 20 * items**2
     if kind == "ease" and (items > EASE_ITEMS or need > 0.6 * free_memory()):
-        return f"it needs an items x items matrix, {_bytes(need)} for {items:,} items"
+        return f"it needs an items x items matrix, {in_words(need)} for {items:,} items"
     if kind == "item-knn" and items > _KNN_ITEMS:
         return f"it compares every item with every other, which takes too long for {items:,} items"
     return ""
@@ -261,11 +262,3 @@ def _flags(recipe: Recipe) -> str:
         name = "bm25" if isinstance(recipe.weighting, BM25) else "cosine"
         return f" --neighbours {recipe.neighbours} --weighting {name}"
     return ""
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError

@@ -145,12 +145,13 @@ class _Vectors(nn.Module):
     def __init__(self, model: FastVAE, vectors: Tensor) -> None:
         super().__init__()
         self.model, self.vectors = model, nn.Buffer(vectors)
+        self.inputs = nn.Buffer(model.entries())
 
     def forward(self, history: Tensor) -> Tensor:
         there = (history >= 0).unsqueeze(2).float()
         ids = history.clamp(min=0)
         by = there.sum(1).clamp(min=1).rsqrt()
-        bag = (self.model.inputs[ids] * there).sum(1) * by
+        bag = (self.inputs[ids] * there).sum(1) * by
         mean = self.model.posterior(self.model.layers(bag + self.model.shift))
         mean = mean[:, : self.model.latent]
         query = torch.cat([mean, torch.ones_like(mean[:, :1])], 1)

@@ -10,8 +10,11 @@ from torch.autograd.function import once_differentiable
 
 from fewfold import _native
 from fewfold._check import whole_number
+from fewfold.embeddings.growth import AnchorGrowth
 from fewfold.losses.members import entmax_loss
+from fewfold.losses.picked import Items
 from fewfold.losses.sampled import sampled_softmax_loss
+from fewfold.optim.rows import RowOptimizer
 from fewfold.recommender.bag import bags, thinned
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.spectral import Shortcut
@@ -53,7 +56,7 @@ class SampledSoftmax:
     shared: bool = False
 
     def __call__(
-        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+        self, queries: Tensor, items: Items, history: Jagged, generator: torch.Generator | None
     ) -> Tensor:
         return sampled_softmax_loss(
             queries, items, (history.values, history.offsets), self.proposal, samples=self.samples,
@@ -131,15 +134,12 @@ class FastVAE(nn.Module):
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.dropout, self.latent = dropout, latent
         generator = torch.Generator().manual_seed(seed)
-        table = _native.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
-        self.inputs = nn.Parameter(table)
+        self._make_inputs(items, hidden, generator)
         self.shift = nn.Parameter(torch.zeros(hidden))
         self.layers = _Dense(hidden, layers, generator)
         self.posterior = nn.Linear(hidden, 2 * latent)
-        # The last column is the bias, met by a one at the end of every query.
-        self.items = nn.Parameter(_native.table(items, latent + 1).zero_())
+        self._make_items(items, latent, generator)
         with torch.no_grad():
-            self.items[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
             self.posterior.weight.normal_(
                 0, (2 / (hidden + 2 * latent)) ** 0.5, generator=generator
             )
@@ -147,10 +147,59 @@ class FastVAE(nn.Module):
             self.posterior.bias.zero_()
         self.shortcut: Shortcut | None = None
 
+    def _make_inputs(self, items: int, hidden: int, generator: torch.Generator) -> None:
+        table = _native.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
+        self.inputs = nn.Parameter(table)
+
+    @torch.no_grad()
+    def _make_items(self, items: int, latent: int, generator: torch.Generator) -> None:
+        # The last column is the bias, met by a one at the end of every query.
+        self.items = nn.Parameter(_native.table(items, latent + 1).zero_())
+        self.items[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
+
+    @property
+    def count(self) -> int:
+        """How many items there are."""
+        return len(self.items)
+
     @property
     def tables(self) -> list[nn.Parameter]:
         """The parameters with a row per item, whose gradients are sparse."""
         return [self.inputs, self.items]
+
+    @property
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """Those that move the vectors of all items at once; none here."""
+        return []
+
+    def kept_sparse(
+        self, optimizer: RowOptimizer, steps: int, counts: Tensor
+    ) -> torch.optim.Optimizer:
+        """The optimiser of the tables, which are dense here."""
+        return optimizer
+
+    def growth(self) -> AnchorGrowth | None:
+        """What makes tables larger and smaller in training; nothing here."""
+        return None
+
+    def settle(self) -> None:
+        """After training: bring the tables into the form in which they are kept, as they are."""
+
+    def table_state(self) -> dict[str, Tensor]:
+        """The part of `state_dict` that has a row per item."""
+        return {"inputs": self.inputs, "items": self.items}
+
+    def state(self) -> dict[str, Tensor]:
+        """What is kept of `state_dict` as it is."""
+        return self.state_dict()
+
+    def entries(self) -> Tensor:
+        """The encoder's item vectors, (items, hidden), without a gradient."""
+        return self.inputs.detach()
+
+    def outputs(self) -> Tensor:
+        """The decoder's item vectors, bias last, (items, latent + 1), without a gradient."""
+        return self.items.detach()
 
     def encode(self, history: Jagged) -> tuple[Tensor, Tensor]:
         """Mean and log variance of the latent, (rows, latent) each."""
@@ -158,10 +207,21 @@ class FastVAE(nn.Module):
         return mean, log_var.clamp(*_LOG_VAR)
 
     def _posterior(self, history: Jagged) -> Tensor:
-        by = history.lengths.clamp(min=1).to(self.inputs.dtype).rsqrt()
-        bag = bags(self.inputs, history, by, sparse=self.sparse)
-        posterior: Tensor = self.posterior(self.layers(bag + self.shift))
+        by = history.lengths.clamp(min=1).to(self.shift.dtype).rsqrt()
+        posterior: Tensor = self.posterior(self.layers(self._bag(history, by) + self.shift))
         return posterior
+
+    def _bag(self, history: Jagged, by: Tensor) -> Tensor:
+        return bags(self.inputs, history, by, sparse=self.sparse)
+
+    def _fit(
+        self,
+        queries: Tensor,
+        objective: Objective,
+        history: Jagged,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        return objective(queries, self.items, history, generator)
 
     def loss(
         self,
@@ -180,7 +240,7 @@ class FastVAE(nn.Module):
         rows = max(len(posterior), 1)
         if isinstance(beta, Tensor) and beta.shape not in ((), (len(posterior),)):
             raise ValueError(f"beta must be a number or ({rows},), got shape {tuple(beta.shape)}")
-        fit = objective(queries, self.items, history, generator)
+        fit = self._fit(queries, objective, history, generator)
         total: Tensor = (fit + (beta * divergence).sum()) / rows
         return total
 
@@ -197,7 +257,7 @@ class FastVAE(nn.Module):
     @property
     def vectors(self) -> Tensor:
         """Item vectors, (items, width of the queries)."""
-        vectors = self.items.detach()
+        vectors = self.outputs()
         return vectors if self.shortcut is None else torch.cat([vectors, self.shortcut.vectors], 1)
 
     def recommend(self, history: Interactions | Jagged, k: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._progress import over
+from fewfold.recommender.anchored import AnchorVAE
 from fewfold.recommender.baselines import Baseline, ItemKNN, MostPopular
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.fastvae import FastVAE
@@ -18,7 +19,7 @@ from fewfold.recommender.recipes import VAE, Recipe
 from fewfold.recommender.spectral import Shortcut
 from fewfold.recommender.topk import DotProduct, Ranking, top_k
 
-__all__ = ["Fitted", "FittedBaseline", "FittedVAE", "singles"]
+__all__ = ["Fitted", "FittedBaseline", "FittedVAE", "made_by", "singles"]
 
 _USERS = 8192  # ranked at once
 
@@ -92,7 +93,9 @@ class FittedVAE:
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the shortcut's table."""
-        state = {f"vae.{name}": value for name, value in self.model.state_dict().items()}
+        state = {f"vae.{name}": value for name, value in self.model.state().items()}
+        if isinstance(self.model, AnchorVAE):
+            state |= {f"table.{name}": value for name, value in self.model.packed.items()}
         linear = self.model.shortcut
         if linear is not None:
             state["shortcut.table"], state["shortcut.scale"] = linear.table, linear.scale
@@ -102,16 +105,32 @@ class FittedVAE:
     @classmethod
     def restore(cls, recipe: VAE, tensors: dict[str, Tensor]) -> "FittedVAE":
         """The model with these parameters."""
-        model = FastVAE(1, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers)
+        model = made_by(recipe, 1)
         # The tables are taken as they are; drawing first weights for them would take longer.
-        model.inputs = nn.Parameter(tensors.pop("vae.inputs"))
-        model.items = nn.Parameter(tensors.pop("vae.items"))
+        if isinstance(model, AnchorVAE):
+            names = [name for name in tensors if name.startswith("table.")]
+            model.take({name.removeprefix("table."): tensors.pop(name) for name in names})
+        else:
+            model.inputs = nn.Parameter(tensors.pop("vae.inputs"))
+            model.items = nn.Parameter(tensors.pop("vae.items"))
         if "shortcut.table" in tensors:
             table, scale = tensors.pop("shortcut.table"), tensors.pop("shortcut.scale")
             model.shortcut = Shortcut(table, scale, tensors.pop("shortcut.strength").item())
         rest = {name.removeprefix("vae."): value for name, value in tensors.items()}
-        model.load_state_dict({"inputs": model.inputs, "items": model.items, **rest})
+        model.load_state_dict({**model.table_state(), **rest})
         return cls(recipe, model)
+
+
+def made_by(recipe: VAE, items: int, seed: int = 0) -> FastVAE:
+    """The recipe's model of as many items, not yet trained."""
+    if recipe.anchors is None:
+        return FastVAE(
+            items, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers, seed=seed
+        )
+    return AnchorVAE(
+        items, recipe.anchors, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers,
+        seed=seed,
+    )  # fmt: skip
 
 
 class FittedBaseline:

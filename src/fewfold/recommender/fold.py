@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fewfold.recommender.anchored import AnchorVAE
 from fewfold.recommender.data.log import Log
-from fewfold.recommender.fastvae import FastVAE
-from fewfold.recommender.fitted import FittedVAE
+from fewfold.recommender.fitted import FittedVAE, made_by
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.spectral import Shortcut
@@ -23,13 +23,17 @@ def with_more_items(fitted: FittedVAE, log: Interactions) -> FittedVAE:
     cosine ``both(n, j) / sqrt(users(n) users(j))`` over the log.
     """
     model = fitted.model
-    old = len(model.items)
+    old = model.count
     near, weights = _neighbours(log, old)
-    more = FastVAE(1, hidden=fitted.recipe.hidden, latent=model.latent, layers=fitted.recipe.layers)
-    state = model.state_dict()
-    tables = {name: _grown(state[name], near, weights) for name in ("inputs", "items")}
-    more.inputs, more.items = nn.Parameter(tables["inputs"]), nn.Parameter(tables["items"])
-    more.load_state_dict({**state, **tables})
+    more = made_by(fitted.recipe, 1)
+    if isinstance(model, AnchorVAE) and isinstance(more, AnchorVAE):
+        more.take_grown(model, near, weights)
+    else:
+        more.inputs = nn.Parameter(_grown(model.inputs.detach(), near, weights))
+        more.items = nn.Parameter(_grown(model.items.detach(), near, weights))
+    rest = {name: value for name, value in model.state_dict().items()
+            if name not in model.table_state()}  # fmt: skip
+    more.load_state_dict({**more.table_state(), **rest})
     if model.shortcut is not None:
         table = _grown(model.shortcut.table, near, weights)
         scale = _grown(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewfold.embeddings.inspection import AnchorInspection, inspect_anchors
+from fewfold.recommender.anchored import AnchorVAE
 from fewfold.recommender.artifact import read_artifact
 from fewfold.recommender.recommender import Recommender
 
@@ -25,6 +27,7 @@ class Inspection:
         sizes: bytes of each file.
         load: seconds to read it.
         answer: seconds for one user from a history, the median of several.
+        anchors: what the anchors of the tables stand for, if they are of anchors.
     """
 
     folder: str
@@ -33,6 +36,7 @@ class Inspection:
     sizes: Mapping[str, int]
     load: float
     answer: float
+    anchors: AnchorInspection | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -40,6 +44,7 @@ class Inspection:
             "folder": self.folder, "config": dict(self.config), "metrics": dict(self.metrics),
             "bytes": dict(self.sizes), "seconds to load": self.load,
             "seconds to answer": self.answer,
+            "anchors": None if self.anchors is None else self.anchors.as_dict(),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -60,6 +65,8 @@ class Inspection:
         wide = max(map(len, self.sizes))
         lines += [f"  {name:{wide}} {size / 1e3:11,.1f} kB" for name, size in self.sizes.items()]
         lines.append(f"loads in {self.load:.2f} s, answers one user in {self.answer * 1e3:.1f} ms")
+        if self.anchors is not None:
+            lines += ["", str(self.anchors)]
         return "\n".join(lines)
 
 
@@ -77,5 +84,19 @@ def inspect(folder: str | os.PathLike[str]) -> Inspection:
     sizes = {file.name: file.stat().st_size for file in sorted(Path(folder).iterdir())}
     return Inspection(
         str(folder), parts["config.json"], parts["metrics.json"], sizes, load,
-        statistics.median(times),
+        statistics.median(times), _anchors(rec),
     )  # fmt: skip
+
+
+def _anchors(rec: Recommender) -> AnchorInspection | None:
+    """What the anchors stand for, by the attribute with the fewest values, if it has few."""
+    model = getattr(rec.fitted, "model", None)
+    if not isinstance(model, AnchorVAE):
+        return None
+    labels, fewest = None, max(2, len(rec.items) // 10)
+    for column in (rec.attributes.columns if rec.attributes else {}).values():
+        values = [column[item] or None for item in range(len(rec.items))]
+        kinds = len({value for value in values if value is not None})
+        if 1 < kinds <= fewest:
+            labels, fewest = values, kinds
+    return inspect_anchors(model.without_bias(), labels=labels, names=rec.items.tolist())

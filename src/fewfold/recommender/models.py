@@ -1,16 +1,16 @@
 """From recipes to fitted models, and both as an artifact keeps them."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from torch import Tensor
 
 from fewfold._progress import line, silence
+from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.errors import ArtifactError
-from fewfold.recommender.fastvae import FastVAE
-from fewfold.recommender.fitted import Fitted, FittedBaseline, FittedVAE
+from fewfold.recommender.fitted import Fitted, FittedBaseline, FittedVAE, made_by
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.recipes import VAE, Recipe, Training
 from fewfold.recommender.spectral import Directions
@@ -81,9 +81,7 @@ def _trained(
     weight: Weight | None,
 ) -> Learned:
     """Train on the log, all of it where the weight of the shortcut is known."""
-    model = FastVAE(
-        log.items, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers, seed=seed
-    )
+    model = made_by(recipe, log.items, seed)
     rank = recipe.rank(log.items)
     trial = Trial.of(log, seed=seed) if rank and weight is None else None
     learn = log if trial is None else trial.rest
@@ -99,6 +97,7 @@ def _trained(
                 weight = tuned_weight(model, directions, trial, seed=seed)
             weight = weight or Weight()
             model.shortcut = weight.of(directions, learn.users)
+    model.settle()
     return Learned(FittedVAE(recipe, model), learn, passed, weight)
 
 
@@ -114,6 +113,8 @@ def described(recipe: Recipe) -> dict[str, Any]:
     if isinstance(recipe, ItemKNN):
         name = next(name for name, cls in _WEIGHTINGS.items() if type(recipe.weighting) is cls)
         options["weighting"] = {"kind": name, **vars(recipe.weighting)}
+    if isinstance(recipe, VAE) and recipe.anchors is not None:
+        options["anchors"] = asdict(recipe.anchors)
     return {"kind": kind, **options}
 
 
@@ -125,6 +126,8 @@ def recipe_of(description: dict[str, Any]) -> Recipe:
         if cls is ItemKNN:
             weighting = dict(options["weighting"])
             options["weighting"] = _WEIGHTINGS[weighting.pop("kind")](**weighting)
+        if options.get("anchors"):
+            options["anchors"] = Anchors(**options["anchors"])
         recipe: Recipe = cls(**options)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"this program knows no model {description!r}") from error
@@ -134,12 +137,12 @@ def recipe_of(description: dict[str, Any]) -> Recipe:
 def restore(recipe: Recipe, tensors: dict[str, Tensor], items: int) -> Fitted:
     """The fitted model from what `Fitted.tensors` gave."""
     for name, tensor in tensors.items():
-        by_item = name in ("vae.inputs", "vae.items") or not name.startswith("vae.")
+        by_item = name in ("vae.inputs", "vae.items") or not name.startswith(("vae.", "table."))
         if by_item and tensor.dim() and len(tensor) != items:
             raise ArtifactError(f"{name} has {len(tensor)} rows, but there are {items} items")
     try:
         if isinstance(recipe, VAE):
             return FittedVAE.restore(recipe, dict(tensors))
         return FittedBaseline.restore(recipe, tensors, items)
-    except (AttributeError, KeyError, RuntimeError) as error:
+    except (AttributeError, KeyError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"the weights are not those of {recipe!r}: {error}") from error

@@ -1,11 +1,12 @@
 """What a recommender can be made with: values, nothing learned yet."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fewfold._check import positive_number, whole_number
+from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.baselines import Baseline
 
-__all__ = ["VAE", "Recipe", "Training"]
+__all__ = ["VAE", "Recipe", "Training", "with_anchors", "without_anchors"]
 
 _STEPS = 600
 
@@ -58,13 +59,16 @@ class VAE:
         layers: of the encoder beyond its table.
         shortcut: rank of the linear item-item model that is added, 0 for none; by default 1024
             for up to 7,800 items, 192 for more than 41,000, and between such that its table has
-            eight million numbers.
+            eight million numbers. With anchors none, unless a rank is given: its table is dense.
+        anchors: make both tables of few anchors, tens of times smaller: how many, or how many
+            and how few of them for an item. See `Anchors`.
     """
 
     hidden: int = 200
     latent: int = 63
     layers: int = 1
     shortcut: int | None = None
+    anchors: Anchors | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.hidden, "hidden")
@@ -75,7 +79,26 @@ class VAE:
 
     def rank(self, items: int) -> int:
         """Of the shortcut, for as many items."""
+        if self.shortcut is None and self.anchors is not None:
+            return 0
         return max(192, min(1024, 8_000_000 // items)) if self.shortcut is None else self.shortcut
 
 
 Recipe = VAE | Baseline
+
+
+def with_anchors(recipe: Recipe, anchors: int | Anchors | None) -> Recipe:
+    """The recipe with tables of as many anchors; as it is without any."""
+    if anchors is None:
+        return recipe
+    if not isinstance(recipe, VAE):
+        raise ValueError(f"a {type(recipe).__name__} has no tables to make of anchors; fit a VAE")
+    few = anchors if isinstance(anchors, Anchors) else Anchors(anchors, min(8, anchors))
+    return replace(recipe, anchors=few)
+
+
+def without_anchors(recipe: Recipe) -> VAE | None:
+    """The same with dense tables, or None where they are."""
+    if not isinstance(recipe, VAE) or recipe.anchors is None:
+        return None
+    return replace(recipe, anchors=None, shortcut=recipe.shortcut or 0)

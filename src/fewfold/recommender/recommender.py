@@ -12,9 +12,11 @@ import torch
 
 from fewfold._check import whole_number
 from fewfold._resources import spent
+from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.artifact import read_artifact, write_artifact
 from fewfold.recommender.asked import allowed_items, histories_of, known, one_or_many
 from fewfold.recommender.attributes import Attributes, read_attributes
+from fewfold.recommender.beside import Beside, bytes_of
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.data.log import Log, plan_log, read_log
@@ -34,7 +36,7 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import Metric
 from fewfold.recommender.models import described, fitted_to, recipe_of, restore
 from fewfold.recommender.packing import pack_items, pack_users, unpack_items, unpack_users
-from fewfold.recommender.recipes import VAE, Recipe, Training
+from fewfold.recommender.recipes import VAE, Recipe, Training, with_anchors, without_anchors
 from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.report import FitReport
 from fewfold.recommender.search import Search
@@ -50,6 +52,8 @@ class Recommender:
     Args:
         model: `VAE()`, for any number of items, or a baseline such as `EASE()`, hard to beat while
             there are few.
+        anchors: make the tables of the `VAE` of so many anchors, tens of times smaller; or
+            `Anchors`, which also says how few of them an item mixes.
         training: of the `VAE`.
         seed: the same seed gives the same model.
 
@@ -72,9 +76,14 @@ class Recommender:
     """
 
     def __init__(
-        self, model: Recipe | None = None, *, training: Training | None = None, seed: int = 0
+        self,
+        model: Recipe | None = None,
+        *,
+        anchors: int | Anchors | None = None,
+        training: Training | None = None,
+        seed: int = 0,
     ) -> None:
-        self.model: Recipe = VAE() if model is None else model
+        self.model: Recipe = with_anchors(VAE() if model is None else model, anchors)
         self.training = training or Training()
         self.seed = whole_number(seed, "seed", least=0)
         self._fitted: Fitted | None = None
@@ -94,6 +103,7 @@ class Recommender:
         *,
         test: float = 0.0,
         refit: bool = False,
+        beside_dense: bool = False,
         checkpoint: Checkpoint | None = None,
         progress: bool = True,
         **reading: Any,
@@ -107,6 +117,8 @@ class Recommender:
                 known, else of each user at random. The model then has not learned from them.
             refit: learn again, from everything, after the evaluation. Without it a `VAE` leaves
                 out a few pairs on which it tries how much its shortcut should weigh.
+            beside_dense: where the tables are of anchors, also fit the model with dense ones and
+                show in the report how much better and larger it is.
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
@@ -122,12 +134,18 @@ class Recommender:
                 progress=progress,
             )  # fmt: skip
             found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
-            evaluation = None
+            evaluation = beside = None
             if split is not None:
-                seen = found.log.counts() > 0
-                evaluation = assess(
-                    found.fitted, split.fold_in.jagged, split.test.jagged, seen, split=how
+                measure = partial(
+                    assess, known=split.fold_in.jagged, test=split.test.jagged, split=how
                 )
+                evaluation = measure(found.fitted, seen=found.log.counts() > 0)
+                dense = without_anchors(self.model) if beside_dense else None
+                if dense is not None:
+                    other = fit(learn, recipe=dense)
+                    their = measure(other.fitted, seen=other.log.counts() > 0)
+                    sizes = bytes_of(found.fitted), bytes_of(other.fitted)
+                    beside = Beside(evaluation, their, *sizes)
                 if refit:
                     stage = checkpoint and checkpoint.stage("refit")
                     found = fit(log.interactions, checkpoint=stage, weight=found.weight)
@@ -140,7 +158,7 @@ class Recommender:
             "everything": learned.pairs == log.interactions.pairs,
         }  # fmt: skip
         self.attributes, self.evaluation = None, evaluation
-        self.report = FitReport(log, self.model, evaluation, found.epochs, cost)
+        self.report = FitReport(log, self.model, evaluation, found.epochs, cost, beside)
         return self
 
     def __repr__(self) -> str:

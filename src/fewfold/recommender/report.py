@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fewfold._resources import Spent
+from fewfold.recommender.beside import Beside
 from fewfold.recommender.data.log import Log
 from fewfold.recommender.evaluation import Evaluation
 from fewfold.recommender.models import described
@@ -23,6 +24,7 @@ class FitReport:
         evaluation: on what was held out, if anything was.
         epochs: of the training, if there were any.
         cost: time and memory.
+        beside: the same with dense tables, where anchors were asked for and to be compared.
     """
 
     log: Log
@@ -30,6 +32,7 @@ class FitReport:
     evaluation: Evaluation | None
     epochs: list[Epoch]
     cost: Spent
+    beside: Beside | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -40,10 +43,13 @@ class FitReport:
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "seconds": self.cost.seconds,
             "peak memory bytes": self.cost.memory,
+            "anchors": None if self.beside is None else self.beside.as_dict(),
         }
 
     def __str__(self) -> str:
         lines = [] if self.evaluation is None else [str(self.evaluation), ""]
+        if self.beside is not None:
+            lines += [str(self.beside), ""]
         count = len(self.epochs)
         passes = f"{count} epoch{'s' if count > 1 else ''}, " if count else ""
         lines.append(f"{described(self.recipe)['kind']}: {passes}{self.cost}")

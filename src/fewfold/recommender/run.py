@@ -13,6 +13,7 @@ from torch import Tensor
 from fewfold import optim
 from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold._progress import line, over, silence
+from fewfold.embeddings.proximal import Proximal
 from fewfold.recommender.checkpoint import Saved, digest
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
 from fewfold.recommender.interactions import Interactions
@@ -25,7 +26,10 @@ __all__ = ["Epoch", "Options", "Run"]
 
 _WARM = 100  # steps over which the learning rate rises
 _LEAST = 0.02  # of the learning rate at the end
+_JUDGES = 2048  # users by whom the number of anchors is found
+_GROWING = 0.5  # of the steps, during which it may change
 _TRIAL = 2048  # users whose validation is timed
+_SHARED = 0.1  # of the learning rate, for what all items share: every step moves all of them
 
 
 @dataclass(frozen=True)
@@ -74,17 +78,18 @@ class Run:
     ) -> None:  # fmt: skip
         self.model, self.interactions, self.objective = model, interactions, objective
         self.validation, self.options, self.progress = validation, options, progress
-        others = [p for p in model.parameters() if all(p is not t for t in model.tables)]
-        self.optimizers: dict[str, torch.optim.Optimizer] = {
-            "tables": optim.Adam(model.tables, lr=options.lr, betas=(0.0, 0.99), by_row=True),
-            "others": torch.optim.Adam(others, lr=options.lr, betas=(0.9, 0.99), fused=True),
-        }
         self.users = interactions.jagged.lengths.nonzero().squeeze(1)
         self.usual = interactions.jagged.lengths[self.users].double().mean().item()
         self.generator = torch.Generator().manual_seed(options.seed)
+        self.growth = model.growth()
+        if self.growth is not None:  # judged by users nothing is learned from
+            mixed = self.users[torch.randperm(len(self.users), generator=self.generator)]
+            few = min(_JUDGES, len(mixed) // 20 + 1)
+            self.judges, self.users = mixed[:few], mixed[few:].sort().values
         self.at_begin = self.generator.get_state()  # of this epoch
         self.count = math.ceil(len(self.users) / options.batch)  # steps per epoch
         self.step, self.steps, self.total = 0, max(1, options.epochs * self.count), 0.0
+        self.optimizers = _optimizers(model, options.lr, self.steps, interactions.counts())
         self.log: list[Epoch] = []
         self.best = Best(options.patience)
         self.finished = False
@@ -107,7 +112,7 @@ class Run:
             if self.progress:
                 line("fitting the proposal to the items")
             counts = self.interactions.counts() if number == 1 else None
-            _follow(self.objective.proposal, self.model.items.detach(), counts)
+            _follow(self.objective.proposal, self.model.outputs(), counts)
             self.pace.followed(self.options.refresh_every)
         self.at_begin = self.generator.get_state()
         torch.randperm(len(self.users), generator=self.generator)  # as parts() draws it
@@ -130,7 +135,8 @@ class Run:
         """One step of both optimisers."""
         options, optimizers = self.options, self.optimizers.values()
         for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = options.lr * _rate(self.step, self.steps)
+            for group in optimizer.param_groups:
+                group["lr"] = options.lr * group["share"] * _rate(self.step, self.steps)
         history = self.interactions.rows(users)
         rise = options.annealing * self.steps
         weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
@@ -150,11 +156,23 @@ class Run:
         users = min(self.position * self.options.batch, len(self.users))
         with silence(not self.progress):
             ndcg = None if self.validation is None else _ndcg(self.model, self.validation)
+        if self.growth is not None and self.step < _GROWING * self.steps:
+            self.growth.epoch(self._judged())
         number = len(self.log) + 1
         self.log.append(Epoch(number, self.total / users, seconds, users / seconds, ndcg))
         if self.progress:
             _tell(self.log, self._epochs)
         self.finished = self.best.enough(self.model, ndcg) or self.step >= self.steps
+
+    @torch.no_grad()
+    def _judged(self) -> float:
+        """The loss of an interaction of users kept out of training."""
+        total, generator = 0.0, torch.Generator().manual_seed(self.options.seed)
+        for users in self.judges.split(self.options.batch):
+            history = self.interactions.rows(users)
+            loss = self.model.loss(history, self.objective, beta=0.0, generator=generator)
+            total += loss.item() * len(users)
+        return total / max(int(self.interactions.rows(self.judges).lengths.sum()), 1)
 
     def where(self) -> str:
         """How far it is, in words."""
@@ -185,13 +203,19 @@ class Run:
         for name, optimizer in self.optimizers.items():
             for index, entry in optimizer.state_dict()["state"].items():
                 parts[f"{name}.{index}"] = entry
+            if isinstance(optimizer, Proximal):
+                parts["winners"] = {str(i): kept for i, kept in enumerate(optimizer.winners())}
         if isinstance(self.objective, SampledSoftmax):
             parts["proposal"] = self.objective.proposal.state_dict()
         for part, entry in parts.items():
-            tensors |= {f"{part}.{name}": value for name, value in entry.items()}
+            tensors |= {
+                f"{part}.{name}": value for name, value in entry.items() if value is not None
+            }
         log = [list(asdict(epoch).values()) for epoch in self.log]
         names = ("step", "steps", "total", "finished")
         facts = {name: getattr(self, name) for name in names}
+        if self.growth is not None:
+            facts["growth"] = self.growth.state_dict()
         return Saved(
             tensors, facts | {"log": log, "best": self.best.facts(), "pace": self.pace.facts()}
         )
@@ -205,7 +229,12 @@ class Run:
             for key, value in saved.part(name).items():
                 index, _, entry = key.partition(".")
                 state.setdefault(int(index), {})[entry] = value.clone()
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+            whole = {**optimizer.state_dict(), "state": state}
+            if isinstance(optimizer, Proximal):
+                winners = saved.part("winners")
+                kept = [winners.get(str(i)) for i in range(len(optimizer.winners()))]
+                whole["proximal"] = {"steps": facts["step"], "winners": kept}
+            optimizer.load_state_dict(whole)
         if isinstance(self.objective, SampledSoftmax):
             self.objective.proposal.load_state_dict(saved.part("proposal"))
         self.generator.set_state(saved.tensors["generator.now"].clone())
@@ -215,6 +244,8 @@ class Run:
         self.log = [Epoch(*entry) for entry in facts["log"]]
         self.best.load(facts["best"], saved.part("best"))
         self.pace.load(facts["pace"])
+        if self.growth is not None:
+            self.growth.load_state_dict(facts["growth"])
 
     def validation_seconds(self) -> float:
         """About how long the validation at the end of an epoch will take."""
@@ -226,6 +257,24 @@ class Run:
         with silence():
             self.model.recommend(known.rows(slice(0, few)), 50)
         return (time.perf_counter() - began) * known.users / max(few, 1)
+
+
+def _optimizers(
+    model: FastVAE, lr: float, steps: int, counts: Tensor
+) -> dict[str, torch.optim.Optimizer]:
+    """One for the rows in use, one for all else; each group has its share of the learning rate."""
+    shared = model.shared_parameters
+    apart = [*model.tables, *shared]
+    others = [p for p in model.parameters() if all(p is not a for a in apart)]
+    groups = [{"params": others, "share": 1.0}]
+    if shared:
+        groups.append({"params": shared, "share": _SHARED})
+    tables = [{"params": model.tables, "share": 1.0}]
+    rows = optim.Adam(tables, lr=lr, betas=(0.0, 0.99), by_row=True)
+    return {
+        "tables": model.kept_sparse(rows, steps, counts),
+        "others": torch.optim.Adam(groups, lr=lr, betas=(0.9, 0.99), fused=True),
+    }
 
 
 def _follow(proposal: Proposal, items: Tensor, counts: Tensor | None) -> None:

@@ -127,9 +127,9 @@ def _repeatable() -> Iterator[None]:
 
 
 def _check(model: FastVAE, interactions: Interactions) -> None:
-    if len(model.items) != interactions.items:
+    if model.count != interactions.items:
         raise ValueError(
-            f"the model has {len(model.items)} items, the interactions {interactions.items}; "
+            f"the model has {model.count} items, the interactions {interactions.items}; "
             f"write FastVAE(items={interactions.items})"
         )
     if interactions.pairs == 0:

@@ -74,12 +74,12 @@ def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: 
 
     Among all items, or, where there are very many, a sample of them with all that were hidden.
     """
-    items = len(model.items)
+    items = model.count
     wanted = trial.hidden.values.unique()
     some = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
     chosen = torch.cat([wanted, some]).unique()
     place = torch.full((items,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
-    base = model.queries(trial.told) @ model.items.detach()[chosen].T
+    base = model.queries(trial.told) @ model.outputs()[chosen].T
     told = place[trial.told.values]
     base[trial.told.row[told >= 0], told[told >= 0]] = -torch.inf
     hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)

@@ -1,0 +1,70 @@
+"""What an optimiser may attach to a table: a word before every read, and gradients to look at."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+__all__ = ["Attached"]
+
+
+class Attached:
+    """By itself it does nothing."""
+
+    def __init__(self) -> None:
+        self._settle: Callable[[Tensor | None], None] | None = None
+        self._seen: list[tuple[Tensor, Tensor]] | None = None
+
+    def settle_with(self, settle: Callable[[Tensor | None], None]) -> None:
+        """Call this with the rows about to be read, or None for all of them."""
+        self._settle = settle
+
+    def before_read(self, ids: Tensor | None) -> None:
+        """Bring these rows up to date."""
+        if self._settle is not None:
+            self._settle(ids)
+
+    @property
+    def watching(self) -> bool:
+        """Whether gradients of vectors are being collected."""
+        return self._seen is not None
+
+    def start(self) -> None:
+        """Collect the gradients of vectors from now on."""
+        self._seen = []
+
+    def take(self) -> tuple[Tensor, Tensor] | None:
+        """Rows (n,) and the gradients of their vectors (n, d) since the start; and stop."""
+        seen, self._seen = self._seen, None
+        if not seen:
+            return None
+        rows, gradients = zip(*seen, strict=True)
+        return torch.cat(rows), torch.cat(gradients)
+
+    def watch(self, ids: Tensor, vectors: Tensor) -> None:
+        """Collect the gradient of these vectors, once it is there."""
+        seen = self._seen
+        if seen is None or not vectors.requires_grad:
+            return
+        rows = ids.flatten()
+
+        def keep(gradient: Tensor) -> None:
+            seen.append((rows, gradient.detach().flatten(0, -2)))
+
+        vectors.register_hook(keep)
+
+    def watch_scores(self, hidden: Tensor, scores: Tensor, threshold: float) -> None:
+        """The same from the scores (n, rows) of an output layer; few rows have a gradient."""
+        seen = self._seen
+        if seen is None or not scores.requires_grad:
+            return
+        hidden = hidden.detach()
+
+        def keep(gradient: Tensor) -> None:
+            rows = (gradient.detach().abs() > threshold).any(0).nonzero().squeeze(1)
+            seen.append((rows, gradient.detach()[:, rows].t() @ hidden))
+
+        scores.register_hook(keep)
+
+    def __deepcopy__(self, memo: object) -> "Attached":
+        return Attached()  # a copy of a table is nobody's

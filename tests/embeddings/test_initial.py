@@ -1,0 +1,164 @@
+"""Where anchors come from."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fewfold.embeddings import AnchorEmbedding, Relations
+from fewfold.embeddings.features import cooccurrence_features
+from fewfold.embeddings.initial import (
+    Clusters,
+    Frequent,
+    FrequentThenClusters,
+    Pretrained,
+    RandomBasis,
+    Start,
+    TfIdf,
+    start,
+)
+from fewfold.embeddings.seeds import spread_rows
+
+V, D, K = 60, 8, 6
+COUNTS = torch.arange(V).flip(0) * 7 % 61
+FEATURES = torch.randn(V, 5, generator=torch.Generator().manual_seed(1))
+TABLE = torch.randn(V, D, generator=torch.Generator().manual_seed(2))
+OBJECTS: list[Start] = [
+    Frequent(COUNTS),
+    TfIdf(COUNTS.float(), (COUNTS // 2 + 1).clamp(max=20), 20),
+    Clusters(FEATURES),
+    FrequentThenClusters(COUNTS, FEATURES),
+]
+EVERY: list[Start] = [*OBJECTS, RandomBasis(), Pretrained(TABLE, width=3)]
+both = pytest.mark.parametrize("width", [None, 3], ids=["full", "width 3"])
+
+
+def name(how: Start) -> str:
+    return type(how).__name__
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def dense(table: AnchorEmbedding) -> Tensor:
+    if table.slots is None:
+        return table.transform.detach()
+    return torch.zeros(V, K).scatter_add_(1, table.slots.long(), table.transform.detach())
+
+
+def made(width: int | None, **options: int) -> AnchorEmbedding:
+    return AnchorEmbedding(V, D, anchors=K, width=width, generator=seeded(9), **options)
+
+
+@both
+@pytest.mark.parametrize("how", OBJECTS, ids=name)
+def test_an_object_that_is_an_anchor_is_that_anchor_alone(how: Start, width: int | None) -> None:
+    table = made(width)
+    ids = start(table, how, seeded())
+    assert ids.dtype == torch.int64
+    assert len(ids.unique()) == K
+    torch.testing.assert_close(dense(table)[ids], torch.eye(K))
+    torch.testing.assert_close(table(ids), table.anchors)
+    others = torch.ones(V, dtype=torch.bool).index_fill(0, ids, False)
+    rest = table.transform.detach()[others]
+    assert (rest >= 0).all()
+    assert float(rest.square().mean()) == pytest.approx(2 / V, rel=0.3)
+    if table.slots is not None:
+        assert (table.slots.sort(1).values.long().diff(dim=1) > 0).all()
+    Relations.from_edges([(0, 1)], objects=V, anchors=ids)  # takes them as they are
+
+
+@both
+@pytest.mark.parametrize("how", EVERY, ids=name)
+def test_the_same_generator_the_same_start(how: Start, width: int | None) -> None:
+    tables = [made(width), AnchorEmbedding(V, D, anchors=K, width=width, generator=seeded(3))]
+    ids = [start(table, how, seeded(4)) for table in tables]
+    assert torch.equal(*ids)
+    assert torch.equal(*(table.weight for table in tables))
+    start(tables[1], how, seeded(5))
+    assert not torch.equal(*(table.weight for table in tables))
+
+
+def test_frequent_anchors_in_the_order_of_their_counts() -> None:
+    ids = start(made(None), Frequent(COUNTS))
+    assert ids.tolist() == sorted(range(V), key=lambda v: (-int(COUNTS[v]), v))[:K]
+
+
+def test_tf_idf_passes_over_what_is_everywhere() -> None:
+    documents = [[0, 0, 0, 1 + d, 1 + d, 20 + d] for d in range(8)]
+    how = TfIdf.of(documents, V)
+    assert how.counts[0] == 24
+    assert how.frequency[0] == how.documents == 8
+    assert how.scores()[0] == 0
+    assert set(start(made(None), how).tolist()) <= set(range(1, 9))
+
+
+def test_clusters_find_the_groups_and_share_keeps_the_frequent() -> None:
+    groups = 50 * torch.randn(K, 3, generator=seeded(7))
+    features = groups.repeat_interleave(10, 0) + torch.randn(V, 3, generator=seeded(8)) * 0.01
+    ids = start(made(None), Clusters(features), seeded())
+    assert sorted((ids // 10).tolist()) == list(range(K))
+    mixed = start(made(None), FrequentThenClusters(torch.arange(V), features, 0.5), seeded())
+    assert mixed[:3].tolist() == [59, 58, 57]
+    assert not (mixed[3:] // 10 == 5).any()  # far from those
+
+
+def test_anchors_start_as_the_vectors_of_their_objects() -> None:
+    table = made(3)
+    ids = start(table, Frequent(COUNTS, vectors=TABLE))
+    assert torch.equal(table(ids), TABLE[ids])
+
+
+@both
+def test_padding_is_no_anchor_and_stays_zero(width: int | None) -> None:
+    for how in EVERY:
+        table = made(width, padding_idx=0)
+        assert 0 not in start(table, how, seeded()).tolist()
+        assert not table(torch.tensor([0])).any()
+    assert 0 in start(made(width), Frequent(-torch.arange(V))).tolist()
+
+
+@both
+def test_pretrained_comes_close_and_a_random_basis_does_not(width: int | None) -> None:
+    low = torch.rand(V, K, generator=seeded(1))
+    low = low * (low >= low.topk(3).values[:, -1:]) @ torch.randn(K, D, generator=seeded(2))
+    table = made(width)
+    start(table, Pretrained(low, width=3), seeded())
+    assert float((table.weight.detach() - low).norm() / low.norm()) < 0.35
+    assert table.nonzeros() <= 3 * V
+    start(table, RandomBasis(), seeded())
+    assert float((table.weight.detach() - low).norm() / low.norm()) > 1
+
+
+def test_features_from_what_occurs_together() -> None:
+    documents = [
+        (torch.randint(10, (200,), generator=seeded(g)) + 10 * g).tolist() for g in range(3)
+    ]
+    features = cooccurrence_features(documents, 31, window=3, dim=3, generator=seeded())
+    ids = spread_rows(features[:30], 3, seeded())
+    assert sorted((ids // 10).tolist()) == [0, 1, 2]
+    assert not features[30].any()
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: start(made(None), Frequent(torch.ones(3))), r"shape \(60,\), got \(3,\)"),
+        (lambda: start(made(None), Frequent(torch.full((V,), torch.nan))), "finite"),
+        (lambda: start(made(None), Clusters(torch.ones(3, 2))), r"shape \(60, 2\)"),
+        (lambda: start(made(None), Clusters(FEATURES * torch.nan)), "finite"),
+        (lambda: start(made(None), Pretrained(FEATURES)), r"shape \(60, 8\)"),
+        (lambda: start(made(None), Frequent(COUNTS, FEATURES)), r"vectors .* \(60, 8\)"),
+        (lambda: start(made(None), FrequentThenClusters(COUNTS, FEATURES, 2)), "share"),
+        (lambda: TfIdf.of([[V]], V), "from 0 to objects - 1 = 59"),
+        (
+            lambda: start(AnchorEmbedding(3, D, 0, anchors=3), Frequent(torch.ones(3))),
+            "at most 2 of them, got 3",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said(act: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        act()
