@@ -3,7 +3,8 @@
 Both have an encoder without further layers. Ours moves its tables as `ff.train` does, by a step
 size per row without momentum, which is part of the gain; the full softmax has torch's fused Adam.
 
-``python -m benchmarks.fastvae ITEMS``: peak memory of a few steps, in bytes.
+``python -m benchmarks.fastvae ITEMS``: peak memory of a few steps, in bytes; with ``anchors``
+behind it, that of a training with tables of anchors.
 """
 
 import subprocess
@@ -21,12 +22,13 @@ from fewfold._timing import race
 USERS, LENGTH, HIDDEN, WIDTH = 256, 40, 200, 32
 DRAWS, SHARED = 200, 1000
 MODES = {f"{DRAWS} draws per user": False, f"{SHARED} draws shared": True}
+ANCHORS = ff.Anchors(count=255, width=8)
 Step = Callable[[], object]
 
 
 def cases() -> list[Case]:
     """Every row, in the order of the claims."""
-    return [*_sampler(), *_against_full(), *_flat(), _memory()]
+    return [*_sampler(), *_against_full(), *_flat(), _memory(), *_anchored()]
 
 
 def _sampler() -> Iterator[Case]:
@@ -79,6 +81,31 @@ def _memory() -> Case:
     )
 
 
+def _anchored() -> Iterator[Case]:
+    for mode, shared in MODES.items():
+        yield Case(
+            what=f"step with anchors, {mode}",
+            size="1000000 items",
+            peer="dense tables",
+            bar=1.5,
+            build=partial(_anchored_and_dense, shared),
+            threads=2,
+        )
+    yield Case(
+        what="training with anchors, peak memory",
+        size="3000000 items",
+        peer="2 GB",
+        bar=1.0,
+        build=lambda: Peak(_peak(3_000_000, "anchors"), 2e9),
+        threads=2,
+    )
+
+
+def _anchored_and_dense(shared: bool) -> Pair:
+    ours, peer = anchored_step(1_000_000, shared), sampled_step(1_000_000, shared)
+    return Pair(ours, peer, before_ours=_often(ours), before_peer=_often(peer))
+
+
 def _draws(within: str) -> Peak:
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(1_000_000, WIDTH, generator=generator) / WIDTH**0.5
@@ -114,6 +141,16 @@ def sampled_step(items: int, shared: bool) -> Step:
     return _step(model, objective, [tables, dense])
 
 
+def anchored_step(items: int, shared: bool) -> Step:
+    """The same with tables of anchors."""
+    model = ff.AnchorVAE(items, ANCHORS, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
+    proposal = ff.MultiIndex(16).fit(model.outputs())
+    objective = ff.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
+    rows = ff.optim.Adam(model.tables, betas=(0.0, 0.99), by_row=True)
+    tables = model.kept_sparse(rows, 10**6, torch.ones(items))
+    return _step(model, objective, [tables, torch.optim.Adam(_others(model), fused=True)])
+
+
 def full_step(items: int) -> Step:
     """The same model with all scores, dense gradients and torch's fused Adam."""
     model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
@@ -125,7 +162,7 @@ def _step(
     model: ff.FastVAE, objective: ff.Objective, optimizers: list[torch.optim.Optimizer]
 ) -> Step:
     generator = torch.Generator().manual_seed(1)
-    batches = [_batch(len(model.items), generator) for _ in range(8)]
+    batches = [_batch(model.count, generator) for _ in range(8)]
 
     def step() -> None:
         batches.append(batches.pop(0))
@@ -148,12 +185,25 @@ def _batch(items: int, generator: torch.Generator) -> ff.Jagged:
     return ff.Interactions.from_pairs(users, ids, shape=(USERS, items)).jagged
 
 
-def _peak(items: int) -> float:
-    command = [sys.executable, "-m", "benchmarks.fastvae", str(items)]
+def _trained(items: int) -> None:
+    """One epoch of a whole training with anchors, on users who touch anything."""
+    generator = torch.Generator().manual_seed(0)
+    users = torch.repeat_interleave(torch.arange(20_000), LENGTH)
+    ids = torch.randint(items, users.shape, generator=generator)
+    log = ff.Interactions.from_pairs(users, ids, shape=(20_000, items))
+    model = ff.AnchorVAE(items, ANCHORS)
+    ff.train(model, log, epochs=1, progress=False)
+
+
+def _peak(items: int, *how: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.fastvae", str(items), *how]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[2:] == ["anchors"]:
+    _trained(int(sys.argv[1]))
+    print(peak_memory())
+elif __name__ == "__main__":
     step = sampled_step(int(sys.argv[1]), shared=False)
     for _ in range(20):
         step()

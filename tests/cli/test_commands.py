@@ -353,3 +353,18 @@ def test_compressed_and_odd_names(log: Path) -> None:
     Path(name).write_bytes(gzip.compress(log.read_bytes()))
     assert fewfold("fit", name, "--model", "popularity", "-o", "ein Modell").code == 0
     assert fewfold("inspect", "ein Modell").code == 0
+
+
+def test_fit_with_anchors(log: Path, here: Path) -> None:
+    done = fewfold("fit", log, *SMALL, "--anchors", 8, "--anchor-width", 3, "--out", here / "few")
+    assert done.code == 0
+    assert "times smaller" in done.out
+    found = fewfold("inspect", here / "few")
+    assert "tied most to" in found.out
+    alone = fewfold(
+        "fit", log, *SMALL, "--anchors", "auto", "--anchor-width", 3, "--alone", "--out", here / "a"
+    )
+    assert alone.code == 0
+    assert "times smaller" not in alone.out
+    wrong = fewfold("fit", log, "--anchors", "many", "--out", here / "b")
+    assert "must be auto or a whole number" in wrong.message

@@ -119,6 +119,26 @@ def test_learning_halves_the_error_of_planted_anchors_and_beats_rows_as_anchors(
     assert signed or (last.weights >= 0).all()
 
 
+def test_a_row_keeps_a_code_that_is_better_than_the_greedy_one() -> None:
+    anchors = torch.tensor([[1.0, 1.0, 0.2], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    rows = torch.tensor([[1.0, 0.9, 0.0], [0.0, 2.0, 0.0]])
+    weights, slots = torch.tensor([[1.0, 0.9], [0.0, 0.0]]), torch.tensor([[1, 2], [0, 1]])
+    rest = torch.tensor([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    assert not torch.equal(sparse_code(rows, anchors, 2)[1][0], slots[0])  # greed is worse here
+    coding._recode(rows, anchors, weights, slots, rest, signed=False)
+    assert slots[0].tolist() == [1, 2]
+    assert 2 in slots[1].tolist()  # and this row gained
+    torch.testing.assert_close(rest, torch.zeros(2, 3))
+
+
+def test_idle_anchors_become_the_rows_that_are_coded_worst() -> None:
+    anchors, rows = torch.eye(3), torch.tensor([[3.0, 0, 0], [0, 4.0, 3.0], [0, 1.0, 1.0]])
+    weights, slots = torch.tensor([[3.0, 0.0]] * 3), torch.tensor([[0, 1]] * 3)
+    rest = torch.tensor([[0.0, 0, 0], [0, 4.0, 3.0], [0, 1.0, 1.0]])
+    coding._replace_idle(anchors, weights, slots, rows, rest)
+    torch.testing.assert_close(anchors[:2], torch.tensor([[1.0, 0, 0], [0, 0.8, 0.6]]))
+
+
 def test_learning_repeats_itself_and_codes_rows_outside_the_sample() -> None:
     table = draw(300, 6)
     one, two = (

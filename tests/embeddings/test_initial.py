@@ -118,6 +118,10 @@ def test_padding_is_no_anchor_and_stays_zero(width: int | None) -> None:
         assert 0 not in start(table, how, seeded()).tolist()
         assert not table(torch.tensor([0])).any()
     assert 0 in start(made(width), Frequent(-torch.arange(V))).tolist()
+    lonely = FEATURES.clone()
+    lonely[0] = 1e4  # everybody's first choice
+    assert 0 in start(made(width), Clusters(lonely), seeded()).tolist()
+    assert 0 not in start(made(width, padding_idx=0), Clusters(lonely), seeded()).tolist()
 
 
 @both

@@ -109,7 +109,8 @@ def test_the_real_one(tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
     lexicon = Lexicon.read(tmp_path / "dict")
     synsets = {synset for held in lexicon.synsets.values() for synset in held}
-    assert len(synsets) == 117_659  # as published
+    assert len(synsets) == 117_659  # as published, and so are the pairs of a word and a sense
+    assert sum(len(held) for held in lexicon.synsets.values()) == 206_941
     words = ["dog", "animal", "puppies", "cars", "automobile", "increase", "decreased", "the"]
     edges = Relations.from_wordnet(words, tmp_path / "dict", anchors=[0, 4])
     assert edges.exempt(None).tolist() == [

@@ -41,6 +41,11 @@ class Attached:
         rows, gradients = zip(*seen, strict=True)
         return torch.cat(rows), torch.cat(gradients)
 
+    def keep(self, rows: Tensor, gradients: Tensor) -> None:
+        """Collect these: rows (n,) and the gradients of their vectors (n, d)."""
+        if self._seen is not None:
+            self._seen.append((rows, gradients))
+
     def watch(self, ids: Tensor, vectors: Tensor) -> None:
         """Collect the gradient of these vectors, once it is there."""
         seen = self._seen

@@ -14,6 +14,11 @@ class Debts:
         self._sums = torch.zeros(1024, dtype=torch.float64)  # of all before a step
         self._now = 0
 
+    @property
+    def any(self) -> bool:
+        """Whether anybody can owe anything yet."""
+        return self._now > 0
+
     def add(self, amount: float, *, paid: Tensor | None) -> None:
         """One more step; the rows `paid` have done so already, None: nobody has."""
         if amount == 0:

@@ -66,7 +66,7 @@ class Penalised:
                 "fewfold.optim.Adam in the place of "
                 f"{type(self.optimizer).__name__}, or sparse=False"
             )
-        self._rows = grad._indices()[0].unique()
+        self._rows = grad._indices()[0]  # repeats do no harm: each is the same
         if self._debts is None:
             self._debts = Debts(len(self._param), self._param.device)
         self.settle(self._rows)
@@ -81,7 +81,7 @@ class Penalised:
     def after(self, l1: float, step: int) -> None:
         """After it has."""
         if self._rows is not None:
-            if self.relations is not None or not l1:
+            if self.relations is not None or not (l1 or self.table.signed):
                 self._shrink(l1, self._rows)
         elif self._param.grad is not None:
             self.settle(None)
@@ -116,7 +116,9 @@ class Penalised:
     @torch.no_grad()
     def settle(self, ids: Tensor | None) -> None:
         """Take off what these rows owe from the steps in which they had no gradient."""
-        if self._debts is None or not isinstance(self.optimizer, RowOptimizer):
+        if self._debts is None or not self._debts.any:
+            return
+        if not isinstance(self.optimizer, RowOptimizer):
             return
         rows, owed = self._debts.collect(ids)
         if not len(rows):

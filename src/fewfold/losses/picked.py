@@ -86,7 +86,7 @@ def picked_scores(
         block = queries @ few.T
     else:
         block = (few.view(*ids.shape, -1) @ queries.unsqueeze(-1)).squeeze(-1)
-    return block, (rest * queries[row]).sum(-1)
+    return block, (rest * queries.index_select(0, row)).sum(-1)
 
 
 def log_sum_picked(

@@ -3,11 +3,13 @@
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from fewfold import _native
 from fewfold._check import whole_number
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.export import packed_anchors, unpacked_anchors
@@ -24,11 +26,13 @@ from fewfold.sampling.proposal import Given, Proposal
 
 __all__ = ["AnchorVAE", "Anchors"]
 
-_START = 0.3  # of the transform, where anchors have so much more: they move the table more evenly
+_START = 0.2  # of the transform, where anchors have so much more: they move the table more evenly
 _BEGIN, _END = 0.1, 0.6  # parts of the steps between which entries are dropped
 _MOST, _FIRST, _STEP = 256, 16, 16  # anchors, where their number is found
 _PER_ANCHOR = 2.5e-4  # nats of an interaction that an anchor has to be worth
-_FULL = 1 << 26  # entries of a transform that is held in full
+_POPULAR = 0.75  # an item's share of the entries is its count to this power
+_BLOCK = 1 << 18  # items whose vectors are made at once
+_FULL = 1 << 25  # entries of a transform that is held in full
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,19 @@ class AnchorVAE(FastVAE):
         table = self.table
         if table.slots is None:  # the mix of sums is the sum of mixes
             return bags(table.transform, history, by, sparse=self.sparse) @ self._into
-        return mixed_bags(
-            self._into.contiguous(), table.transform, table.slots, *history, by, sparse=self.sparse
+        transform, self._other = _twice(table.transform)
+        bag = mixed_bags(
+            self._into.contiguous(), transform, table.slots, *history, by, sparse=self.sparse
         )
+        if table.attached.watching and bag.requires_grad:
+            after = table.embedding_dim - self.hidden
+
+            def keep(gradient: Tensor) -> None:
+                each = (gradient * by.unsqueeze(1))[history.row]
+                table.attached.keep(history.values, F.pad(each, (0, after)))
+
+            bag.register_hook(keep)
+        return bag
 
     def _fit(
         self,
@@ -180,7 +194,7 @@ class AnchorVAE(FastVAE):
                 objective = replace(objective, proposal=seen)
             return objective(lifted, table.transform, history, generator)
         if isinstance(objective, SampledSoftmax):
-            few = _Decoder(self._out.contiguous(), table.transform, table.slots)
+            few = _Decoder(table, self._other, self._out.contiguous())
             return objective(queries, few, history, generator)
         return objective(queries, table.weight[:, self.hidden :], history, generator)
 
@@ -194,9 +208,13 @@ class AnchorVAE(FastVAE):
         table = self.table
         if table.slots is None:
             return table.transform.detach() @ self._out.detach()
-        rows = torch.arange(self.count)
-        out = self._out.detach().contiguous()
-        return mixed(out, table.transform.detach(), table.slots, rows, sparse=False)
+        anchors, transform = self._out.detach().contiguous(), table.transform.detach()
+        out = _native.table(self.count, anchors.shape[1], dtype=anchors.dtype)
+        for block in torch.arange(self.count).split(_BLOCK):  # what is made on the way stays small
+            out[block[0] : block[-1] + 1] = mixed(
+                anchors, transform, table.slots, block, sparse=False
+            )
+        return out
 
     @property
     def packed(self) -> dict[str, Tensor]:
@@ -290,7 +308,7 @@ class AnchorVAE(FastVAE):
             last=self.chosen.width,
             after=int(_BEGIN * steps),
             over=max(1, int((_END - _BEGIN) * steps)),
-            shares=counts + 1.0,
+            shares=(counts + 1.0) ** _POPULAR,
         )
         return proximal(optimizer, self.table, l1=0.0, keep=narrowing)
 
@@ -302,20 +320,53 @@ def _but_the_bias(gradient: Tensor) -> Tensor:
     return gradient
 
 
-@dataclass(frozen=True)
+class _Twice(torch.autograd.Function):
+    """A table that is used twice, whose sparse gradients are put one after the other.
+
+    Torch would add them up, for as much time as everything else in the backward pass takes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor) -> tuple[Tensor, Tensor]:
+        return table.view_as(table), table.view_as(table)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
+        there = [grad for grad in grads if grad is not None]
+        if len(there) < 2 or not all(grad.is_sparse for grad in there):
+            whole = [grad.to_dense() for grad in there]
+            return torch.stack(whole).sum(0) if whole else None
+        where = torch.cat([grad._indices() for grad in there], 1)
+        values = torch.cat([grad._values() for grad in there])
+        return torch.sparse_coo_tensor(where, values, there[0].shape, check_invariants=False)
+
+
+def _twice(table: Tensor) -> tuple[Tensor, Tensor]:
+    both: tuple[Tensor, Tensor] = _Twice.apply(table)
+    return both
+
+
 class _Decoder:
     """The outputs of a table of fixed width, as a sampled loss takes them."""
 
-    anchors: Tensor
-    transform: Tensor
-    slots: Tensor
+    padding_idx = max_norm = None
+    scale_grad_by_freq, sparse = False, True
+
+    def __init__(self, table: AnchorEmbedding, transform: Tensor, anchors: Tensor) -> None:
+        self.anchors, self.transform, self.slots = anchors, transform, table.slots
+        self.num_embeddings, self.attached = table.num_embeddings, table.attached
+        self._before = table.embedding_dim - anchors.shape[1]
 
     def __call__(self, ids: Tensor) -> Tensor:
-        flat = mixed(self.anchors, self.transform, self.slots, ids.flatten(), sparse=True)
-        return flat.view(*ids.shape, -1)
-
-    def __len__(self) -> int:
-        return len(self.transform)
+        flat = ids.flatten()
+        if self.slots is None:
+            raise ValueError("a table that is held in full is its own decoder")
+        vectors = mixed(self.anchors, self.transform, self.slots, flat, sparse=True)
+        if self.attached.watching and vectors.requires_grad:
+            vectors.register_hook(
+                lambda gradient: self.attached.keep(flat, F.pad(gradient, (self._before, 0)))
+            )
+        return vectors.view(*ids.shape, -1)
 
 
 class _Seeing(Proposal):

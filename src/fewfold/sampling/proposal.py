@@ -105,8 +105,7 @@ def check_items(vectors: Tensor) -> Tensor:
     if vectors.numel() == 0:
         raise ValueError(f"item_vectors must hold something, got shape {tuple(vectors.shape)}")
     vectors = vectors.detach().float()
-    fine = vectors.isfinite().all(1)
-    if not fine.all():
+    if not vectors.sum(1).isfinite().all() and not (fine := vectors.isfinite().all(1)).all():
         row = int(fine.logical_not().nonzero()[0])
         raise ValueError(f"item_vectors must be finite; row {row} is not, drop it or mend it")
     return vectors

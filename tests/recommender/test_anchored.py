@@ -1,0 +1,169 @@
+"""A recommender whose tables are made of few anchors."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fewfold as ff
+import fewfold.recommender.anchored as anchored
+from tests.recommender.conftest import grouped
+
+SMALL = ff.VAE(hidden=16, latent=7, layers=0)
+TRAINING = ff.Training(epochs=30, batch=32)
+FEW = ff.Anchors(count=8, width=3)
+
+
+def log() -> ff.Interactions:
+    return ff.read_log(grouped()).interactions
+
+
+def model(anchors: ff.Anchors = FEW) -> ff.AnchorVAE:
+    return ff.AnchorVAE(40, anchors, hidden=16, latent=7, layers=0, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> ff.Recommender:
+    rec = ff.Recommender(SMALL, anchors=FEW, training=TRAINING)
+    return rec.fit(grouped(), test=0.2, beside_dense=True, progress=False)
+
+
+def taste(items: list[str]) -> set[str]:
+    return {item[0] for item in items}
+
+
+def test_learns_what_the_dense_one_learns(fitted: ff.Recommender) -> None:
+    assert taste(fitted.recommend_from_history(["a1", "a2", "a3"], k=5).items) == {"a"}
+    assert taste(fitted.similar_items("b3", k=3).items) == {"b"}
+    assert fitted.report is not None
+    beside = fitted.report.beside
+    assert beside is not None
+    assert beside.own_bytes < beside.dense_bytes
+    own, dense = (e.overall[ff.NDCG(10)].mean for e in (beside.own, beside.dense))
+    assert own > 0.9 * dense
+    assert "times smaller" in str(fitted.report)
+    assert fitted.report.as_dict()["anchors"]["bytes"] == beside.own_bytes
+
+
+def test_scores_are_those_of_the_dense_tables(path: str) -> None:
+    """Bags, losses and item vectors agree with a FastVAE that has the tables written out."""
+    generator = torch.Generator().manual_seed(0)
+    for most in (1 << 26, 0):  # held in full, and at a fixed width
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(anchored, "_FULL", most)
+            few = model().double()
+        few.table.transform.data.normal_(generator=generator)
+        dense = ff.FastVAE(40, hidden=16, latent=7, layers=0).double()
+        whole = few.table.weight.detach()
+        dense.inputs.data.copy_(whole[:, :16])
+        dense.items.data.copy_(whole[:, 16:])
+        dense.load_state_dict({**dense.table_state(), **few.state()})
+        history = log().rows(slice(0, 20))
+        torch.testing.assert_close(few.queries(history), dense.queries(history))
+        torch.testing.assert_close(few.outputs(), dense.outputs())
+        torch.testing.assert_close(few.entries(), dense.entries())
+        proposal = ff.Uniform().fit(few.outputs())
+        for objective in (ff.FullSoftmax(), ff.SampledSoftmax(proposal, 30), ff.Entmax()):
+            losses = [
+                one.loss(history, objective, generator=torch.Generator().manual_seed(3))
+                for one in (few, dense)
+            ]
+            torch.testing.assert_close(*losses)
+            losses[0].backward()
+        assert few.table.transform.grad is not None
+        assert few.table.anchors.grad is not None
+        assert few.table.anchors.grad[0].abs().sum() == 0  # the bias's
+
+
+def test_entries_go_to_items_in_use() -> None:
+    pairs = log()
+    few = model()
+    ff.train(few, pairs, epochs=20, batch=16, progress=False)
+    counts = (few.table.transform != 0).sum(1)
+    assert counts.double().mean() == pytest.approx(3, abs=0.2)
+    popular = pairs.counts().argsort()
+    assert counts[popular[-10:]].sum() > counts[popular[:10]].sum()
+    before = few.outputs().clone()
+    few.settle()
+    assert few.table.anchors.dtype == torch.float32
+    assert sum(part.nbytes for part in few.packed.values()) < 40 * 24 * 4 / 2
+    torch.testing.assert_close(few.outputs(), before, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("anchors", [FEW, ff.Anchors(None, 3)], ids=["8", "auto"])
+def test_resumes_exactly(anchors: ff.Anchors, tmp_path: Path) -> None:
+    options = {"epochs": 6, "batch": 16, "progress": False}
+    whole = model(anchors)
+    ff.train(whole, log(), **options)  # type: ignore[arg-type]
+    for stop in (5, 30, 41):  # before, between and after the narrowing
+        interrupted = model(anchors)
+        checkpoint = ff.Checkpoint(tmp_path / f"{stop}", every=0.0)
+        seen = 0
+
+        def count(module: object, inputs: object, stop: int = stop) -> None:
+            nonlocal seen
+            seen += 1
+            if seen > stop:
+                raise RuntimeError("pulled the plug")
+
+        interrupted.posterior.register_forward_pre_hook(count)
+        with pytest.raises(RuntimeError, match="plug"):
+            ff.train(interrupted, log(), checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+        assert checkpoint.path.exists()
+        resumed = model(anchors)
+        again = ff.Checkpoint(tmp_path / f"{stop}", resume=True)
+        ff.train(resumed, log(), checkpoint=again, **options)  # type: ignore[arg-type]
+        assert torch.equal(resumed.table.transform, whole.table.transform)
+        assert torch.equal(resumed.table.anchors, whole.table.anchors)
+        assert resumed.table.active == whole.table.active
+
+
+def test_finds_a_number_of_anchors() -> None:
+    few = model(ff.Anchors(None, 3))
+    assert few.table.active == 257
+    ff.train(few, log(), epochs=8, batch=16, progress=False)
+    assert 17 < few.table.active < 257
+    assert few.table.nonzeros() <= 3.2 * 40
+
+
+def test_round_trip(fitted: ff.Recommender, tmp_path: Path) -> None:
+    folder = fitted.save(tmp_path / "model")
+    again = ff.Recommender.load(folder)
+    assert again.model == fitted.model
+    histories = [["a1", "b2"], ["c3"], []]
+    own, theirs = (rec.recommend_from_history(histories, k=10) for rec in (fitted, again))
+    assert own.items == theirs.items
+    assert own.scores == theirs.scores
+    assert (
+        again.save(tmp_path / "again").joinpath("model.safetensors").read_bytes()
+        == (folder / "model.safetensors").read_bytes()
+    )
+
+
+def test_new_items_take_their_place(fitted: ff.Recommender) -> None:
+    new = {"user": ["n1"] * 4 + ["n2"] * 4, "item": ["c1", "c2", "c3", "c_new"] * 2}
+    more = fitted.add_items(new)
+    assert "c_new" in more.recommend_from_history(["c4", "c5"], k=12).items
+    before = fitted.recommend_from_history(["a1", "a2"], k=5)
+    after = more.recommend_from_history(["a1", "a2"], k=5, filter_items=["c_new"])
+    assert before.items == after.items
+
+
+def test_anchors_are_explained(fitted: ff.Recommender, tmp_path: Path) -> None:
+    named = {"item": fitted.items.tolist(), "taste": [item[0] for item in fitted.items.tolist()]}
+    fitted.attach(named)
+    found = ff.inspect(fitted.save(tmp_path / "model"))
+    fitted.attributes = None
+    assert found.anchors is not None
+    assert found.anchors.purity is not None
+    assert "tied most to" in str(found)
+    assert found.as_dict()["anchors"]["purity"] == found.anchors.purity
+
+
+def test_refuses() -> None:
+    with pytest.raises(ValueError, match="has no tables to make of anchors"):
+        ff.Recommender(ff.EASE(), anchors=8)
+    with pytest.raises(ValueError, match="width must be at most count=4, got 5"):
+        ff.Anchors(4, 5)
+    with pytest.raises(ValueError, match="say how many"):
+        ff.AnchorVAE(1_000_000, ff.Anchors(None))
