@@ -6,7 +6,6 @@ import polars as pl
 import torch
 
 import fewfold as ff
-from fewfold.embeddings.inspection import inspect_anchors
 
 torch.manual_seed(0)
 log = ff.read_log(ff.bundled())
@@ -19,6 +18,6 @@ left, size, _ = torch.svd_lowrank(uses, 64, niter=4)
 table = ff.AnchorEmbedding.from_pretrained(left * size.sqrt(), anchors=32, width=4)
 names = [str(name) for name in log.items.values]
 sections = dict(pl.read_parquet(ff.bundled_items()).iter_rows())
-found = inspect_anchors(table, names=names, labels=[sections.get(name) for name in names])
+found = ff.inspect_anchors(table, names=names, labels=[sections.get(name) for name in names])
 print(found)
 found.plot(sys.argv[1])
