@@ -312,3 +312,16 @@ def test_sizes_for_a_person() -> None:
     text = str(Sizes(1_000_000, 200, 512, 8_000_000, 48_000_000))
     assert "8,102,400 parameters" in text
     assert "16.7 times fewer" in text
+
+
+def test_full_transforms_need_no_slots(tmp_path: Path) -> None:
+    table = AnchorEmbedding(300, 8, anchors=20, signed=True)
+    sizes = save_anchors(table, tmp_path / "full", values=torch.int8)
+    assert sizes.bytes < 300 * 20 + 20 * 8 * 4 + 1000
+    torch.testing.assert_close(
+        load_anchors(tmp_path / "full").weight, table.weight, atol=0.1, rtol=0
+    )
+    ids = torch.tensor([3, 299, 3])
+    torch.testing.assert_close(
+        MappedAnchors(tmp_path / "full")[ids], load_anchors(tmp_path / "full")(ids).detach()
+    )

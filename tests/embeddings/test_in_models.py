@@ -27,7 +27,8 @@ def table(request: pytest.FixtureRequest) -> ff.AnchorEmbedding:
 
 
 def dense(table: ff.AnchorEmbedding) -> nn.Embedding:
-    return nn.Embedding.from_pretrained(table.weight.detach(), freeze=False)
+    made: nn.Embedding = nn.Embedding.from_pretrained(table.weight.detach(), freeze=False)
+    return made
 
 
 def sentences(count: int) -> Iterator[Tensor]:
@@ -66,7 +67,7 @@ class Tied(nn.Module):
         hidden, _ = self.gru(self.table(words))
         if isinstance(self.table, ff.AnchorEmbedding):
             return self.table.logits(hidden, self.bias)
-        return F.linear(hidden, self.table.weight, self.bias)
+        return F.linear(hidden, self.table.get_parameter("weight"), self.bias)
 
     def loss(self, words: Tensor) -> Tensor:
         return F.cross_entropy(self(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
@@ -131,7 +132,8 @@ class Classifier(nn.Module):
         self.bags, self.linear = bags, nn.Linear(DIM, 3)
 
     def forward(self, words: Tensor, offsets: Tensor) -> Tensor:
-        return self.linear(self.bags(words, offsets))
+        scores: Tensor = self.linear(self.bags(words, offsets))
+        return scores
 
 
 class TestBags:

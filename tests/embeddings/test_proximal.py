@@ -258,6 +258,21 @@ def test_anchors_not_in_use_are_left_alone() -> None:
             assert torch.equal(table.transform[:, 3:], aside)
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "own Adam", "own Yogi"])
+def test_rows_without_any_gradient_are_left_alone(name: str) -> None:
+    table = make()
+    before = table.transform.detach().clone()
+    optimizer = ff.proximal(OPTIMIZERS[name](table.parameters()), table, l1=0.05)
+    for _ in range(2):
+        optimizer.zero_grad()
+        table(torch.tensor([0, 1])).sin().sum().backward()
+        optimizer.step()
+    decay = 0.99**2 if name == "AdamW" else 1.0
+    if name != "own Yogi":  # which begins with a second moment
+        torch.testing.assert_close(table.transform[2:].detach(), before[2:] * decay)
+    assert not torch.equal(table.transform[:2], before[:2])
+
+
 def test_schedulers_and_scaling_find_an_optimiser() -> None:
     table = make()
     optimizer = ff.proximal(torch.optim.SGD(table.parameters(), lr=0.1), table, l1=0.1)

@@ -209,7 +209,7 @@ def test_no_state_before_a_gradient_and_none_without_momentum(path: str) -> None
 
 def test_the_room_is_reachable_and_its_names_stay_inside() -> None:
     assert ff.optim.Adam is Adam
-    assert set(ff.optim.__all__) == {"SGD", "Adagrad", "Adam", "Yogi"}
+    assert set(ff.optim.__all__) == {"SGD", "Adagrad", "Adam", "Penalty", "Yogi"}
     assert not hasattr(ff, "Adam")
 
 

@@ -160,6 +160,21 @@ def test_anchors_are_explained(fitted: ff.Recommender, tmp_path: Path) -> None:
     assert found.as_dict()["anchors"]["purity"] == found.anchors.purity
 
 
+def test_a_dense_model_becomes_one_of_anchors() -> None:
+    """With as many anchors as the tables have columns nothing is lost; with fewer, little."""
+    pairs = log()
+    dense = ff.FastVAE(40, hidden=16, latent=7, layers=0, seed=1)
+    ff.train(dense, pairs, epochs=20, batch=16, progress=False)
+    whole = ff.AnchorVAE.from_dense(dense, ff.Anchors(23, 23), pairs.counts())
+    torch.testing.assert_close(whole.outputs(), dense.outputs(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(whole.entries(), dense.entries(), rtol=1e-3, atol=1e-3)
+    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 8), pairs.counts())
+    off = (few.outputs() - dense.outputs()).norm() / dense.outputs().norm()
+    assert 0 < off < 0.5
+    with pytest.raises(ValueError, match="not held in full"):
+        ff.AnchorVAE.from_dense(dense, ff.Anchors(None), pairs.counts())
+
+
 def test_refuses() -> None:
     with pytest.raises(ValueError, match="has no tables to make of anchors"):
         ff.Recommender(ff.EASE(), anchors=8)

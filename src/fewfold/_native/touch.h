@@ -94,7 +94,9 @@ template <class T, bool Yogi> struct TwoMoments {
     root = V::of(static_cast<T>(e.root));
   }
   void look(int32_t age, T) { visit(age); }
-  V rate(const V *s) const { return (V::of(0) - lr) / V::fma(V::sqrt(s[1]), root, eps); }
+  V rate(const V *s) const {  // none where no gradient ever was
+    return V::keep(V::gt(s[1], V::of(0)), (V::of(0) - lr) / V::fma(V::sqrt(s[1]), root, eps));
+  }
   void operator()(V g, V &w, V *s) const {
     const V square = g * g, change = fresh2 * square;
     s[0] = V::fma(keep1, s[0], fresh1 * g);

@@ -67,7 +67,8 @@ def save_anchors(
 
     Anchors that no row uses are left out and the others are numbered anew. Which anchor a non-zero
     belongs to takes one byte up to 256 anchors and two up to 32,768. Where nearly all rows have the
-    same number of non-zeros they are kept with that width, otherwise row after row.
+    same number of non-zeros they are kept with that width, where most have nearly all in full, and
+    otherwise row after row.
 
     Args:
         embedding: of either storage.
@@ -186,6 +187,11 @@ def _laid_out(
     counted = small_integer(width + 1)
     starts = offsets[:-1:BLOCK].clone()
     overhead = rows * counted.itemsize + 8 * len(starts)
+    fewest = min(len(packed) * each + overhead, rows * width * each)
+    if width and rows * anchors * packed.element_size() < fewest:  # then where they are is known
+        values = packed.new_zeros(rows, anchors)
+        values[row, slots] = packed
+        return {"values": values}
     if not width or (rows * width - len(packed)) * each > overhead:
         return {
             "slots": small, "values": packed, "lengths": lengths.to(counted), "starts": starts,

@@ -34,8 +34,8 @@ def rates(
     age = float(state["step"])
     step = float(group["lr"]) / (1 - beta1**age)
     root = (square if rows is None else square[rows]).sqrt() / (1 - beta2**age) ** 0.5
-    each: Tensor = step / (root + group["eps"])
-    return each
+    # Where no gradient ever was, lr / eps would be the step size, and wipe everything out.
+    return torch.where(root > 0, step / (root + group["eps"]), 0)
 
 
 def _group(optimizer: torch.optim.Optimizer, param: Tensor) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     slots, values  (nonzeros,) or (rows, width), and value_scales (K,) if values are one byte each
     lengths        (rows,)  how many each row has, and starts (ceil(rows / 64),): where those of
                             every 64th row begin. Neither exists where all rows have one width.
+    No slots: values are (rows, K), of all anchors in their order.
 
 Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx.
 """
@@ -91,7 +92,11 @@ class Stored:
     @property
     def width(self) -> int | None:
         """Non-zeros that every row has room for; None if each has its own number."""
-        return None if "lengths" in self.tensors else self.tensors["slots"].shape[1]
+        return None if "lengths" in self.tensors else self.tensors["values"].shape[1]
+
+    def _all_slots(self, rows: int) -> Tensor:
+        """The slots of so many rows that have all of them."""
+        return torch.arange(self.anchors).expand(rows, self.anchors)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -107,7 +112,9 @@ class Stored:
     def few(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and slots of these rows (n,), both (n, most of them): zeros fill short rows."""
         if self.width is not None:
-            slots, packed = self.tensors["slots"][rows], self.tensors["values"][rows]
+            packed = self.tensors["values"][rows]
+            whole = "slots" not in self.tensors
+            slots = self._all_slots(len(rows)) if whole else self.tensors["slots"][rows]
             valid = torch.ones_like(slots, dtype=torch.bool)
         else:
             begin, length = self._where(rows)
@@ -122,7 +129,8 @@ class Stored:
 
     def all(self) -> SparseRows:
         """The non-zeros of every row, after a look at all of them."""
-        slots = self._slots(self.tensors["slots"].flatten())
+        found = self.tensors.get("slots")
+        slots = self._slots((self._all_slots(self.rows) if found is None else found).flatten())
         values = self._values(self.tensors["values"].flatten(), slots)
         if int(self.tensors["values"].count_nonzero()) != self.nonzeros:
             raise ValueError(f"{self.path} is damaged: there are not {self.nonzeros} non-zeros")
@@ -177,16 +185,19 @@ class Stored:
             raise ValueError(f"{self.path} is damaged: it cannot have {self.rows} rows")
         if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
             raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is no row")
-        slots = self.tensors.get("slots", torch.empty(0))
+        values = self.tensors.get("values", torch.empty(0))
         one_width = "lengths" not in self.tensors
-        many = (self.rows, slots.shape[-1]) if one_width else (self.nonzeros,)
+        whole = one_width and "slots" not in self.tensors
+        each = self.anchors if whole else values.shape[-1]
+        many = (self.rows, each) if one_width else (self.nonzeros,)
         blocks = -(-self.rows // BLOCK)
         numbers = {*DTYPES, torch.uint8}
         expected: dict[str, tuple[tuple[int, ...], set[torch.dtype]]] = {
             "anchors": ((self.anchors, self.dim), numbers),
-            "slots": (many, {small_integer(self.anchors)}),
             "values": (many, numbers),
         }
+        if not whole:
+            expected["slots"] = (many, {small_integer(self.anchors)})
         if not one_width:
             expected["lengths"] = ((self.rows,), set(_INTEGERS))
             expected["starts"] = ((blocks,), {torch.int64})

@@ -70,7 +70,8 @@ class _Moments(RowOptimizer):
         age = state["step"].double().view(each)
         step = (lr / (1 - beta1**age)).to(square.dtype)
         root = (1 - beta2**age).sqrt().to(square.dtype)
-        return torch.where(age > 0, step / (square.sqrt() / root + float(group["eps"])), 0)
+        moved = (age > 0) & (square > 0)  # where no gradient ever was there is no step either
+        return torch.where(moved, step / (square.sqrt() / root + float(group["eps"])), 0)
 
     def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
         """Bring the second moment closer to the square of the gradient."""

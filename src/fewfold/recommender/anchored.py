@@ -30,6 +30,7 @@ _START = 0.2  # of the transform, where anchors have so much more: they move the
 _BEGIN, _END = 0.1, 0.6  # parts of the steps between which entries are dropped
 _MOST, _FIRST, _STEP = 256, 16, 16  # anchors, where their number is found
 _PER_ANCHOR = 2.5e-4  # nats of an interaction that an anchor has to be worth
+_HEAVY = 4.0  # an error of an output is as bad as one of so many inputs
 _POPULAR = 0.75  # an item's share of the entries is its count to this power
 _BLOCK = 1 << 18  # items whose vectors are made at once
 _FULL = 1 << 25  # entries of a transform that is held in full
@@ -130,6 +131,47 @@ class AnchorVAE(FastVAE):
         table.anchors[0, -1] = 1
         table.anchors.register_hook(_but_the_bias)
         self.table = table
+
+    @classmethod
+    @torch.no_grad()
+    def from_dense(cls, model: FastVAE, anchors: Anchors, counts: Tensor) -> "AnchorVAE":
+        """The nearest to a trained model with dense tables, to be trained on.
+
+        The two tables side by side, outputs four times as heavy and items by the root of how often
+        they are met, are cut to as many singular vectors as there are anchors: the transform is
+        full until training narrows it.
+
+        Args:
+            model: which.
+            anchors: how many.
+            counts: (items,) how often each is met.
+        """
+        hidden, rows = model.inputs.shape[1], model.count
+        made = cls(
+            rows, anchors, hidden=hidden, latent=model.latent, layers=len(model.layers.layers),
+            dropout=model.dropout,
+        )  # fmt: skip
+        if made.table.slots is not None or anchors.count is None:
+            raise ValueError(f"the transform of {rows} items and {anchors} is not held in full")
+        rest = {
+            name: value for name, value in model.state().items() if name not in ("inputs", "items")
+        }
+        made.load_state_dict({**made.table_state(), **rest})
+        heavy = (counts.to(model.inputs.dtype) + 1).sqrt().unsqueeze(1)
+        both = torch.cat([model.inputs, _HEAVY * model.items[:, :-1]], 1) * heavy
+        count = min(anchors.count, both.shape[1], rows)
+        # The singular vectors of few columns, from their products: rows may be many.
+        _, vectors = torch.linalg.eigh((both.T @ both).double())
+        kept = vectors[:, -count:].to(both.dtype)
+        share = both @ kept / heavy
+        size = share.square().mean().sqrt() / (_START * count**-0.5)
+        made.table.transform.zero_()
+        made.table.transform[:, 1 : count + 1] = share / size
+        made.table.transform[:, 0] = model.items[:, -1]
+        made.table.anchors[1:].zero_()
+        made.table.anchors[1 : count + 1, :hidden] = kept[:hidden].T * size
+        made.table.anchors[1 : count + 1, hidden:-1] = kept[hidden:].T * size / _HEAVY
+        return made
 
     @property
     def count(self) -> int:
@@ -232,7 +274,7 @@ class AnchorVAE(FastVAE):
         count, dim = tensors["anchors"].shape
         about = {
             "format": FORMAT, "version": VERSION, "dim": dim, "anchors": count, "signed": 1,
-            "rows": len(tensors.get("lengths", tensors["slots"])),
+            "rows": len(tensors.get("lengths", tensors["values"])),
             "nonzeros": int(tensors["values"].count_nonzero()),
         }  # fmt: skip
         if dim != self.hidden + self.latent + 1:
