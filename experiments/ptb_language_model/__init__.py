@@ -1,0 +1,1 @@
+"""Language models whose table of words is made of few anchors."""

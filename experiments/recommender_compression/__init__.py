@@ -1,0 +1,1 @@
+"""How small the two tables of FastVAE may become."""

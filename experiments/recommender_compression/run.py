@@ -1,0 +1,189 @@
+"""FastVAE with tables of anchors: NDCG@50 against bytes, next to dense, rounded and low-rank ones.
+
+``python -m experiments.recommender_compression.run ml10m`` adds what is missing to results.json: it
+may be stopped and started again.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fewfold as ff
+from experiments import datasets
+from experiments.record import Record, origin
+from fewfold.optim.rows import RowOptimizer
+from fewfold.recommender.anchored import Anchors, AnchorVAE
+
+RECORD = Record(Path(__file__).parent / "results.json")
+DENSE, ROUNDED, ANCHORS, LOW_RANK = "dense", "dense, int8", "anchors", "low rank"
+CUT = "dense, cut to {} anchors"  # as many singular vectors, after training
+METRICS = (ff.NDCG(50), ff.Recall(50))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset, how it is trained on, and the anchors of each of the ratios asked for."""
+
+    split: Callable[[int], ff.Split]
+    epochs: int
+    samples: int
+    anchors: dict[int, Anchors]
+
+
+DATA = {
+    "ml10m": Data(
+        datasets.ml10m, 16, 200, {10: Anchors(63, 48), 30: Anchors(63, 15), 100: Anchors(30, 4)}
+    ),
+    "gowalla": Data(
+        datasets.gowalla,
+        20,
+        1000,
+        {10: Anchors(127, 48), 30: Anchors(127, 16), 100: Anchors(63, 4)},
+    ),
+    "epinions": Data(
+        datasets.epinions, 12, 1000, {10: Anchors(63, 48), 30: Anchors(63, 16), 100: Anchors(63, 4)}
+    ),
+}
+
+
+class LowRank(AnchorVAE):
+    """The same with a transform that stays full: as small as its rank is."""
+
+    def kept_sparse(
+        self, optimizer: RowOptimizer, steps: int, counts: Tensor
+    ) -> torch.optim.Optimizer:
+        """No entry is dropped."""
+        return optimizer
+
+
+def methods(data: Data) -> list[str]:
+    """All that is measured, the dense tables first."""
+    return [DENSE] + [f"{kind}, {ratio}x" for kind in (ANCHORS, LOW_RANK) for ratio in data.anchors]
+
+
+def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
+    """What one training gives: one row, or two where the dense tables are also rounded."""
+    items = split.train.items
+    kind, _, asked = method.partition(", ")
+    if kind == DENSE:
+        model = ff.FastVAE(items, seed=seed)
+        whole = 4 * (model.inputs.numel() + model.items.numel())
+        seconds = _trained(model, data, split, seed)
+        parameters = whole // 4
+        rows = [_row(DENSE, model, split, whole, parameters)]
+        rows += [_cut(model, split, count) for count in CUTS]
+        rows.append(_row(ROUNDED, model, split, _round(model), parameters))
+    else:
+        anchors = data.anchors[int(asked.removesuffix("x"))]
+        made: type[AnchorVAE] = AnchorVAE if kind == ANCHORS else LowRank
+        if kind == LOW_RANK:
+            anchors = Anchors(rank := _rank(items, int(asked.removesuffix("x"))), rank)
+        model = made(items, anchors, seed=seed)
+        seconds = _trained(model, data, split, seed)
+        model.settle()
+        small = small_size(model) if kind == ANCHORS else (rank + 1) * (items + WIDTH + 8)
+        parameters = model.table.size()
+        row = _row(method, model, split, small, parameters)
+        empty = int(torch.bincount(_item(model.packed), minlength=items).eq(0).sum())
+        rows = [{**row, "anchors": anchors.count, "per item": anchors.width, "empty items": empty}]
+    return [{**row, "train seconds": seconds} for row in rows]
+
+
+WIDTH = 264  # of both dense tables
+CUTS = (95, 63, 30, 15)  # anchors in full
+
+
+def _cut(model: ff.FastVAE, split: ff.Split, count: int) -> dict[str, Any]:
+    """The trained model with a full transform of so many anchors, nothing trained on."""
+    few = AnchorVAE.from_dense(model, Anchors(count, count), split.train.counts())
+    few.settle()
+    row = _row(CUT.format(count), few, split, small_size(few), few.table.size())
+    return {**row, "anchors": count, "per item": count}
+
+
+def small_size(model: AnchorVAE) -> int:
+    """Bytes of the tensors that are shipped in the place of the two tables."""
+    return sum(part.numel() * part.element_size() for part in model.packed.values())
+
+
+def _rank(items: int, ratio: int) -> int:
+    """The largest that is as small as asked for, one byte per number and the bias a column."""
+    return max(1, 4 * items * WIDTH // ratio // (items + WIDTH + 8) - 1)
+
+
+def _item(packed: dict[str, Tensor]) -> Tensor:
+    """The item of each of the numbers kept."""
+    if "lengths" in packed:
+        lengths = packed["lengths"].long()
+        return torch.arange(len(lengths)).repeat_interleave(lengths)
+    return packed["values"].nonzero()[:, 0]
+
+
+@torch.no_grad()
+def _round(model: ff.FastVAE) -> int:
+    """Bring the tables to one byte per number and a scale per row, in place; their bytes."""
+    for table in model.tables:
+        scale = table.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        table.copy_((table / scale).round() * scale)
+    return sum(table.numel() + 4 * len(table) for table in model.tables)
+
+
+def _trained(model: ff.FastVAE, data: Data, split: ff.Split, seed: int) -> float:
+    proposal = ff.MultiIndex(min(16, split.train.items), within="popularity")
+    start = time.process_time()
+    ff.train(
+        model, split.train, objective=ff.SampledSoftmax(proposal, data.samples), seed=seed,
+        epochs=data.epochs, progress=False,
+    )  # fmt: skip
+    return round(time.process_time() - start, 1)
+
+
+def _row(
+    method: str, model: ff.FastVAE, split: ff.Split, size: int, parameters: int
+) -> dict[str, Any]:
+    report = ff.evaluate(model.recommend(split.fold_in, 50), split.test, METRICS, resamples=1)
+    dense = 4 * split.train.items * WIDTH
+    return {
+        "method": method, "bytes": size, "parameters": parameters, "ratio": round(dense / size, 1),
+        **{str(metric): round(report[metric].mean, 4) for metric in METRICS},
+    }  # fmt: skip
+
+
+def run(dataset: str, names: list[str], seeds: list[int]) -> None:
+    """Measure what results.json lacks."""
+    data = DATA[dataset]
+    for seed in seeds:
+        split = data.split(seed)
+        for name in names:
+            if RECORD.rows(data=dataset, method=name, seed=seed):
+                continue
+            rows = rows_of(name, data, split, seed)
+            print(*rows, sep="\n", flush=True)
+            RECORD.add([{"data": dataset, "seed": seed, **row, **origin()} for row in rows])
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", choices=DATA)
+    parser.add_argument("--methods", help="separated by semicolons; by default all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    every = methods(DATA[options.dataset])
+    names = options.methods.split(";") if options.methods else every
+    unknown = set(names) - set(every)
+    if unknown:
+        parser.error(f"unknown methods {sorted(unknown)}; there are {'; '.join(every)}")
+    run(options.dataset, names, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Text classification from small tables of word vectors: published numbers next to ours."""

@@ -1,0 +1,154 @@
+"""Texts classified by a convolution over word vectors, from tables of very different sizes.
+
+``python -m experiments.text_classification.run ag_news_partial`` adds what is missing to
+results.json: it may be stopped and started again.
+"""
+
+import argparse
+import copy
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fewfold as ff
+from experiments.record import Record, origin
+from experiments.text_classification import tables
+from experiments.text_classification.corpora import Corpus, Texts, load
+from experiments.text_classification.model import TextCNN
+from experiments.text_classification.tables import Anchored, Dense, LowRank, Near, Rows, Table
+
+RECORD = Record(Path(__file__).parent / "results.json")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of everything."""
+
+    epochs: int
+    batch: int = 256
+    length: int = 100
+    dim: int = 256
+    filters: int = 100
+    lr: float = 3e-3
+
+
+DENSE = "dense"
+METHODS: dict[str, Table] = {
+    DENSE: Dense(),
+    "rows of frequent words": Rows(),
+    "rows, half of them hashed": Rows(shared=0.5),
+    "low rank": LowRank(),
+    "ANT, 14 frequent, any non-zeros": Anchored(14, keep=None),
+    "ANT, 20 frequent": Anchored(),
+    "ANT, 20 random": Anchored(choice=tables.drawn),
+    "ANT, 20 cluster": Anchored(choice=tables.spread),
+    "ANT, 20 frequent, WordNet": Anchored(knowledge=tables.wordnet),
+    "ANT, 20 frequent, co-occurrence": Anchored(knowledge=Near()),
+}
+BUDGETS = {
+    "ag_news_partial": Budget(epochs=2),
+    "searchsnippets": Budget(epochs=5),
+    "stackoverflow_titles": Budget(epochs=5),
+    "mr": Budget(epochs=5),
+}
+
+
+@torch.no_grad()
+def accuracy(model: TextCNN, texts: Texts) -> float:
+    """Per cent."""
+    model.eval()
+    hits = sum(int((model(words).argmax(1) == label).sum()) for words, label in texts.batches(512))
+    model.train()
+    return 100 * hits / len(texts)
+
+
+def optimizer(
+    model: TextCNN, method: Table, corpus: Corpus, lr: float, steps: int
+) -> torch.optim.Optimizer:
+    """Adam, which for anchors also shrinks their weights, and leaves fewer of them."""
+    inner = torch.optim.Adam(model.parameters(), lr, fused=True)
+    if not isinstance(model.table, ff.AnchorEmbedding) or not isinstance(method, Anchored):
+        return inner
+    keep = None
+    if method.keep is not None:
+        keep = ff.Narrowing(method.anchors, method.keep, over=max(1, steps // 3), after=steps // 2)
+    return ff.proximal(
+        inner, model.table, l1=method.l1, keep=keep, relations=method.relations(corpus)
+    )
+
+
+def train(method: Table, corpus: Corpus, budget: Budget, seed: int) -> dict[str, Any]:
+    """A row: the test accuracy and the size at the epoch that validation likes best."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    table = method.make(corpus, budget.dim, generator)
+    model = TextCNN(table, budget.dim, corpus.classes, budget.filters)
+    steps = budget.epochs * math.ceil(len(corpus.train) / budget.batch)
+    chosen = optimizer(model, method, corpus, budget.lr, steps)
+    decay = torch.optim.lr_scheduler.LambdaLR(chosen, lambda step: 1 - step / steps)
+    valid, best, clock = [], model, time.process_time()
+    for _ in range(budget.epochs):
+        for words, label in corpus.train.batches(budget.batch, generator):
+            chosen.zero_grad()
+            F.cross_entropy(model(words), label).backward()
+            chosen.step()
+            decay.step()
+        valid.append(round(accuracy(model, corpus.valid), 2))
+        if valid[-1] == max(valid):  # of equals the last
+            best = copy.deepcopy(model)
+    seconds = round(time.process_time() - clock, 1)
+    held = tables.size(best.table)
+    return {
+        "test": round(accuracy(best, corpus.test), 2),
+        "valid": valid,
+        "epoch": len(valid) - valid[::-1].index(max(valid)),
+        "numbers": held,
+        "times fewer": round(len(corpus.vocabulary) * budget.dim / held, 1),
+        "processor seconds": seconds,
+        **shape(best.table),
+    }
+
+
+def shape(table: torch.nn.Module) -> dict[str, int]:
+    """Of anchors: the non-zero weights, and the words that have none."""
+    if not isinstance(table, ff.AnchorEmbedding):
+        return {}
+    per_word: Tensor = table.rows().offsets.diff()
+    return {"non-zeros": int(per_word.sum()), "words without": int((per_word[1:] == 0).sum())}
+
+
+def run(name: str, chosen: list[str], seeds: int) -> None:
+    """Add the rows that are not there yet."""
+    budget = BUDGETS[name]
+    corpus: Corpus | None = None
+    for seed in range(seeds):
+        for method in chosen:
+            key = {"data": name, "method": method, "seed": seed}
+            if RECORD.rows(**key):
+                continue
+            corpus = corpus or load(name, length=budget.length)
+            row = train(METHODS[method], corpus, budget, seed)
+            print(key, row, flush=True)
+            RECORD.add([{**key, **row, "words": len(corpus.vocabulary) - 1, **origin()}])
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=BUDGETS, nargs="+")
+    parser.add_argument("--methods", help="separated by semicolons; by default all")
+    parser.add_argument("--seeds", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.data:
+        run(name, options.methods.split(";") if options.methods else [*METHODS], options.seeds)
+
+
+if __name__ == "__main__":
+    main()

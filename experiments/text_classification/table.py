@@ -1,0 +1,105 @@
+"""results.json as the table of the README, and as a picture.
+
+``python -m experiments.text_classification.table``
+"""
+
+import os
+import statistics
+from pathlib import Path
+
+import matplotlib
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from experiments.fastvae.table import insert
+from experiments.record import Row
+from experiments.text_classification.run import RECORD
+
+HERE = Path(__file__).parent
+README, PICTURE = HERE / "README.md", HERE / "sizes.png"
+DATA = {
+    "ag_news_partial": "AG-News (partial)",
+    "searchsnippets": "search snippets",
+    "stackoverflow_titles": "StackOverflow titles",
+    "mr": "movie reviews",
+}
+# Accuracy and millions of numbers on the whole of AG-News, of which we have a part.
+PUBLISHED = {
+    "CNN": (91.6, 15.87),
+    "ANT, 50 frequent": (89.5, 1.01),
+    "ANT, 10 frequent, domain knowledge": (91.0, 0.40),
+    "ANT, 10 random, domain knowledge": (90.5, 0.40),
+    "ANT, 5, mixture": (90.5, 0.70),
+}
+# Colours of Okabe and Ito, which everybody can tell apart.
+STYLE = {
+    "dense": ("black", "s"),
+    "rows": ("#56B4E9", "v"),
+    "low rank": ("#E69F00", "D"),
+    "ANT": ("#D55E00", "o"),
+}
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: the published rows, then ours; accuracy, millions of numbers and times fewer."""
+    shown = [name for name in DATA if any(row["data"] == name for row in rows)]
+    whole = PUBLISHED["CNN"][1]
+    lines = [["accuracy, millions of numbers", *(DATA[name] for name in shown)]]
+    lines.append(["---"] * len(lines[0]))
+    for method, (accuracy, millions) in PUBLISHED.items():
+        cell = f"{accuracy:.1f}, {millions:.2f} ({whole / millions:.0f}x)"
+        lines.append([f"{method} (published, all of AG-News)", cell, *[""] * (len(shown) - 1)])
+    for method in dict.fromkeys(row["method"] for row in rows):
+        lines.append([method, *(_cell(_of(rows, name, method)) for name in shown)])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Accuracy against the numbers of the table, one panel per corpus."""
+    shown = [name for name in DATA if any(row["data"] == name for row in rows)]
+    figure, panels = pyplot.subplots(
+        1, len(shown), figsize=(3.2 * len(shown), 3.2), squeeze=False, layout="constrained"
+    )
+    for axes, name in zip(panels[0], shown, strict=True):
+        for family, (color, marker) in STYLE.items():
+            few = [row for row in rows if row["data"] == name and row["method"].startswith(family)]
+            points = [(row["numbers"], row["test"]) for row in few]
+            if points:
+                axes.scatter(*zip(*points, strict=True), c=color, marker=marker, label=family)
+        axes.set(xscale="log", title=DATA[name], xlabel="numbers in the table")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel("test accuracy, per cent")
+    panels[0][0].legend(frameon=False)
+    return figure
+
+
+def _of(rows: list[Row], data: str, method: str) -> list[Row]:
+    return [row for row in rows if (row["data"], row["method"]) == (data, method)]
+
+
+def _cell(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    accuracy, numbers, times = (
+        statistics.mean(row[name] for row in rows) for name in ("test", "numbers", "times fewer")
+    )
+    seeds = f", {len(rows)} seeds" if len(rows) > 1 else ""
+    fewer = "" if times == 1 else f" ({times:.0f}x)"
+    return f"{accuracy:.2f}, {numbers / 1e6:.3f}{fewer}{seeds}"
+
+
+def main() -> None:
+    """Rewrite the README and the picture."""
+    matplotlib.use("Agg")
+    rows = RECORD.rows()
+    partial = README.with_suffix(".tmp")
+    partial.write_text(insert(README.read_text(), table(rows)))
+    os.replace(partial, README)
+    figure = draw(rows)
+    figure.savefig(PICTURE, dpi=120)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Tables of word vectors that are compared: the whole one, sparse mixes of anchors, and others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+import fewfold as ff
+from experiments import datasets
+from experiments.text_classification.corpora import PADDING, Corpus
+from fewfold.embeddings.seeds import spread_rows
+
+# Sizes of the first values, chosen on validation parts: words that are seen once or twice stay
+# close to zero, and the most frequent words, if they are anchors, do not drown the others.
+_DENSE, _WEIGHT = 0.02, 0.05
+
+# Which words are anchors: numbers (K,).
+Choice = Callable[[Corpus, int, torch.Generator], Tensor]
+# What is known of words and anchors.
+Knowledge = Callable[[Corpus, Tensor], ff.Relations]
+
+
+class Table(Protocol):
+    """How a method makes its table."""
+
+    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
+        """Ids (n,) to vectors (n, dim), zero for the padding."""
+        ...
+
+
+# Which words are anchors
+
+
+def frequent(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
+    """The most frequent: a vocabulary is in that order."""
+    return torch.arange(1, count + 1)
+
+
+def drawn(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
+    """Any."""
+    return 1 + torch.randperm(len(corpus.vocabulary) - 1, generator=generator)[:count]
+
+
+def spread(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
+    """Far from each other by the documents they are in: seeds of k-means++.
+
+    Features are the first 32 singular vectors of words by documents, TF-IDF, scaled to length one.
+    Words with fewer than five occurrences are left out: each of them is far from everything.
+    """
+    import scipy.sparse
+    from scipy.sparse.linalg import svds
+
+    words = torch.cat(corpus.train.words)
+    document = torch.arange(len(corpus.train)).repeat_interleave(
+        torch.tensor([len(one) for one in corpus.train.words])
+    )
+    shape = (len(corpus.vocabulary), len(corpus.train))
+    counts = scipy.sparse.coo_matrix((torch.ones(len(words)), (words, document)), shape).tocsr()
+    rare = 1 + counts.astype(bool).sum(1)
+    weighted = counts.multiply(torch.log(torch.tensor(len(corpus.train) / rare)).numpy()).tocsr()
+    first = torch.rand(min(shape), generator=generator, dtype=torch.float64).numpy()
+    left, values, _ = svds(weighted, k=min(32, min(shape) - 1), v0=first)
+    features = nn.functional.normalize(torch.from_numpy(left * values), dim=1)
+    common = (corpus.counts >= 5).nonzero().squeeze(1)
+    common = common[common != PADDING]
+    return common[spread_rows(features[common], count, generator)]
+
+
+# What is known of them
+
+
+@dataclass(frozen=True)
+class Near:
+    """Words that occur near an anchor; the few anchors that tell most about each."""
+
+    width: int = 2
+    least: int = 5
+
+    def __call__(self, corpus: Corpus, anchors: Tensor) -> ff.Relations:
+        return ff.Relations.from_cooccurrence(
+            corpus.train.words, objects=len(corpus.vocabulary), anchors=anchors,
+            least=self.least, width=self.width,
+        )  # fmt: skip
+
+
+def wordnet(corpus: Corpus, anchors: Tensor) -> ff.Relations:
+    """Synonyms, hypernyms and hyponyms."""
+    return ff.Relations.from_wordnet(corpus.vocabulary, _wordnet(), anchors=anchors)
+
+
+@cache
+def _unpacked() -> TemporaryDirectory[str]:
+    import tarfile
+
+    folder = TemporaryDirectory()
+    with tarfile.open(datasets.DATA / "wordnet" / "wordnet-3.0-dict.tar.xz") as archive:
+        archive.extractall(folder.name, filter="data")
+    return folder
+
+
+def _wordnet() -> Path:
+    return Path(_unpacked().name) / "dict"
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A vector of its own for each word."""
+
+    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
+        return _embedding(len(corpus.vocabulary), dim, _DENSE, generator)
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """Few non-zero weights on the vectors of anchors, which are words that start as one of them."""
+
+    anchors: int = 20
+    choice: Choice = frequent
+    knowledge: Knowledge | None = None
+    l1: float = 1e-5
+    keep: int | None = 8  # non-zeros in a row, in the end
+
+    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> ff.AnchorEmbedding:
+        table = ff.AnchorEmbedding(
+            len(corpus.vocabulary), dim, padding_idx=PADDING, anchors=self.anchors,
+            generator=generator,
+        )  # fmt: skip
+        chosen = self.chosen(corpus)
+        with torch.no_grad():
+            table.transform.mul_(_WEIGHT)
+            table.transform[chosen] = _WEIGHT * torch.eye(self.anchors)
+        return table
+
+    def chosen(self, corpus: Corpus) -> Tensor:
+        """The words that are anchors."""
+        return self.choice(corpus, self.anchors, torch.Generator().manual_seed(0))
+
+    def relations(self, corpus: Corpus) -> ff.Relations | None:
+        """What is known, if anything."""
+        return None if self.knowledge is None else self.knowledge(corpus, self.chosen(corpus))
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The product of two matrices, with as many numbers as a table `times` smaller."""
+
+    times: int = 40
+
+    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
+        words = len(corpus.vocabulary)
+        rank = max(1, words * dim // self.times // (words + dim))
+        inner = _embedding(words, rank, _DENSE, generator)
+        outer = nn.Linear(rank, dim, bias=False)
+        with torch.no_grad():
+            outer.weight.normal_(generator=generator)
+        return nn.Sequential(inner, outer)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Vectors for the most frequent words; the others share some, or have none.
+
+    A table `times` smaller, of which `shared` is the part that is shared by hashing.
+    """
+
+    times: int = 40
+    shared: float = 0.0
+
+    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
+        words = len(corpus.vocabulary)
+        rows = max(2, words // self.times)
+        own = rows - int(rows * self.shared)
+        place = torch.arange(words)
+        bucket = torch.zeros(words, dtype=torch.int64)  # that of the padding, which stays zero
+        if own < rows:
+            bucket = own + torch.randint(rows - own, (words,), generator=generator)
+        return _Placed(
+            torch.where(place < own, place, bucket), _embedding(rows, dim, _DENSE, generator)
+        )
+
+
+class _Placed(nn.Module):
+    def __init__(self, place: Tensor, table: nn.Embedding) -> None:
+        super().__init__()
+        self.register_buffer("place", place)
+        self.table = table
+
+    def forward(self, words: Tensor) -> Tensor:
+        vectors: Tensor = self.table(self.get_buffer("place")[words])
+        return vectors
+
+
+def _embedding(rows: int, dim: int, std: float, generator: torch.Generator) -> nn.Embedding:
+    table = nn.Embedding(rows, dim, padding_idx=PADDING)
+    with torch.no_grad():
+        table.weight.normal_(0, std, generator=generator)
+        table.weight[PADDING] = 0
+    return table
+
+
+def size(table: nn.Module) -> int:
+    """Numbers of a table, as published: of anchors those and the non-zero weights."""
+    if isinstance(table, ff.AnchorEmbedding):
+        return table.size()
+    return sum(param.numel() for param in table.parameters())
