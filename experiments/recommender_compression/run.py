@@ -77,7 +77,7 @@ def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[st
         seconds = _trained(model, data, split, seed)
         parameters = whole // 4
         rows = [_row(DENSE, model, split, whole, parameters)]
-        rows += [_cut(model, split, count) for count in CUTS]
+        rows += [_cut(model, split, Anchors(*cut)) for cut in CUTS if cut[0] < items]
         rows.append(_row(ROUNDED, model, split, _round(model), parameters))
     else:
         anchors = data.anchors[int(asked.removesuffix("x"))]
@@ -96,15 +96,21 @@ def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[st
 
 
 WIDTH = 264  # of both dense tables
-CUTS = (95, 63, 30, 15)  # anchors in full
+CUTS = ((95, 95), (63, 63), (30, 30), (63, 28), (40, 7))  # anchors, and for an item on average
 
 
-def _cut(model: ff.FastVAE, split: ff.Split, count: int) -> dict[str, Any]:
-    """The trained model with a full transform of so many anchors, nothing trained on."""
-    few = AnchorVAE.from_dense(model, Anchors(count, count), split.train.counts())
+def _cut(model: ff.FastVAE, split: ff.Split, anchors: Anchors) -> dict[str, Any]:
+    """The trained model with so many anchors, nothing trained on."""
+    few = AnchorVAE.from_dense(model, anchors, split.train.counts())
     few.settle()
-    row = _row(CUT.format(count), few, split, small_size(few), few.table.size())
-    return {**row, "anchors": count, "per item": count}
+    row = _row(cut_name(anchors), few, split, small_size(few), few.table.size())
+    return {**row, "anchors": anchors.count, "per item": anchors.width}
+
+
+def cut_name(anchors: Anchors) -> str:
+    """What a row of a cut is called."""
+    each = "" if anchors.width == anchors.count else f", {anchors.width} for an item"
+    return CUT.format(anchors.count) + each
 
 
 def small_size(model: AnchorVAE) -> int:

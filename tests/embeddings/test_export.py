@@ -325,3 +325,17 @@ def test_full_transforms_need_no_slots(tmp_path: Path) -> None:
     torch.testing.assert_close(
         MappedAnchors(tmp_path / "full")[ids], load_anchors(tmp_path / "full")(ids).detach()
     )
+
+
+def test_the_first_few_need_no_slots(tmp_path: Path) -> None:
+    table = AnchorEmbedding(300, 8, anchors=40, signed=True)
+    lengths = torch.arange(300) % 17
+    with torch.no_grad():
+        table.transform.mul_(torch.arange(40) < lengths.unsqueeze(1))
+        table.transform[50, 3] = 0  # a gap is kept as a zero
+    sizes = save_anchors(table, tmp_path / "few", values=torch.int8)
+    assert sizes.bytes < int(lengths.sum()) + 300 + 17 * 8 * 4 + 1200
+    again = load_anchors(tmp_path / "few")
+    torch.testing.assert_close(again.weight, table.weight, atol=0.1, rtol=0)
+    ids = torch.tensor([16, 0, 299, 50])
+    torch.testing.assert_close(MappedAnchors(tmp_path / "few")[ids], again(ids).detach())

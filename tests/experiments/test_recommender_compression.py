@@ -36,7 +36,7 @@ def test_results_grow_and_are_not_measured_twice(
     run.run("tiny", run.methods(data), [0])
     assert run.RECORD.path.read_text() == first
     rows = {row["method"]: row for row in run.RECORD.rows(data="tiny", seed=0)}
-    cut = [f"dense, cut to {count} anchors" for count in run.CUTS]
+    cut = [run.cut_name(Anchors(*cut)) for cut in run.CUTS]
     assert list(rows) == ["dense", *cut, "dense, int8", "anchors, 30x", "low rank, 30x"]
     few, whole = rows["anchors, 30x"], rows["dense"]
     assert few["ratio"] > 20

@@ -67,8 +67,8 @@ def save_anchors(
 
     Anchors that no row uses are left out and the others are numbered anew. Which anchor a non-zero
     belongs to takes one byte up to 256 anchors and two up to 32,768. Where nearly all rows have the
-    same number of non-zeros they are kept with that width, where most have nearly all in full, and
-    otherwise row after row.
+    same number of non-zeros they are kept with that width, where most have nearly all anchors, or
+    nearly all of the first few, without saying which, and otherwise row after row.
 
     Args:
         embedding: of either storage.
@@ -188,6 +188,15 @@ def _laid_out(
     starts = offsets[:-1:BLOCK].clone()
     overhead = rows * counted.itemsize + 8 * len(starts)
     fewest = min(len(packed) * each + overhead, rows * width * each)
+    last = torch.zeros(rows, dtype=torch.int64).scatter_reduce_(0, row, slots + 1, "amax")
+    if int(last.sum()) * packed.element_size() + overhead < min(
+        fewest, rows * anchors * packed.element_size()
+    ):  # nearly all of the first few: which they are need not be said
+        ends = torch.cat([last.new_zeros(1), last.cumsum(0)])
+        values = packed.new_zeros(int(ends[-1]))
+        values[ends[row] + slots] = packed
+        lengths = last.to(small_integer(int(last.max()) + 1))
+        return {"values": values, "lengths": lengths, "starts": ends[:-1:BLOCK].clone()}
     if width and rows * anchors * packed.element_size() < fewest:  # then where they are is known
         values = packed.new_zeros(rows, anchors)
         values[row, slots] = packed

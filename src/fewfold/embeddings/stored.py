@@ -4,7 +4,7 @@
     slots, values  (nonzeros,) or (rows, width), and value_scales (K,) if values are one byte each
     lengths        (rows,)  how many each row has, and starts (ceil(rows / 64),): where those of
                             every 64th row begin. Neither exists where all rows have one width.
-    No slots: values are (rows, K), of all anchors in their order.
+    No slots: values are of the first anchors in their order; without lengths of all, (rows, K).
 
 Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx.
 """
@@ -94,6 +94,16 @@ class Stored:
         """Non-zeros that every row has room for; None if each has its own number."""
         return None if "lengths" in self.tensors else self.tensors["values"].shape[1]
 
+    def _every_slot(self) -> Tensor:
+        """The slots of all values."""
+        if "slots" in self.tensors:
+            return self.tensors["slots"]
+        if "lengths" not in self.tensors:
+            return self._all_slots(self.rows)
+        lengths = self.tensors["lengths"].long()
+        begin = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        return torch.arange(len(begin)) - begin
+
     def _all_slots(self, rows: int) -> Tensor:
         """The slots of so many rows that have all of them."""
         return torch.arange(self.anchors).expand(rows, self.anchors)
@@ -123,14 +133,15 @@ class Stored:
             place = torch.where(valid, begin[:, None] + column, 0)
             if not self.nonzeros:
                 return torch.zeros(place.shape, dtype=self.dtype), torch.zeros_like(place)
-            slots, packed = self.tensors["slots"][place], self.tensors["values"][place]
+            packed = self.tensors["values"][place]
+            first = torch.where(valid, column, 0)
+            slots = self.tensors["slots"][place] if "slots" in self.tensors else first
         slots = self._slots(slots)
         return torch.where(valid, self._values(packed, slots), 0.0), slots
 
     def all(self) -> SparseRows:
         """The non-zeros of every row, after a look at all of them."""
-        found = self.tensors.get("slots")
-        slots = self._slots((self._all_slots(self.rows) if found is None else found).flatten())
+        slots = self._slots(self._every_slot().flatten())
         values = self._values(self.tensors["values"].flatten(), slots)
         if int(self.tensors["values"].count_nonzero()) != self.nonzeros:
             raise ValueError(f"{self.path} is damaged: there are not {self.nonzeros} non-zeros")
@@ -157,7 +168,7 @@ class Stored:
         begin = self.tensors["starts"][rows // BLOCK] + (before * (near < rows[:, None])).sum(1)
         length = lengths[rows].long()
         if len(rows) and not 0 <= int(begin.min()) <= int((begin + length).max()) <= len(
-            self.tensors["slots"]
+            self.tensors["values"]
         ):
             raise ValueError(f"{self.path} is damaged: rows lie outside of it")
         return begin, length
@@ -187,9 +198,9 @@ class Stored:
             raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is no row")
         values = self.tensors.get("values", torch.empty(0))
         one_width = "lengths" not in self.tensors
-        whole = one_width and "slots" not in self.tensors
+        whole = "slots" not in self.tensors
         each = self.anchors if whole else values.shape[-1]
-        many = (self.rows, each) if one_width else (self.nonzeros,)
+        many = (self.rows, each) if one_width else (len(values) if whole else self.nonzeros,)
         blocks = -(-self.rows // BLOCK)
         numbers = {*DTYPES, torch.uint8}
         expected: dict[str, tuple[tuple[int, ...], set[torch.dtype]]] = {

@@ -138,12 +138,12 @@ class AnchorVAE(FastVAE):
         """The nearest to a trained model with dense tables, to be trained on.
 
         The two tables side by side, outputs four times as heavy and items by the root of how often
-        they are met, are cut to as many singular vectors as there are anchors: the transform is
-        full until training narrows it.
+        they are met, are cut to as many singular vectors as there are anchors. Of these an item
+        has the first few, as many as its share by count; `width` of them on average.
 
         Args:
             model: which.
-            anchors: how many.
+            anchors: how many, and how few for an item.
             counts: (items,) how often each is met.
         """
         hidden, rows = model.inputs.shape[1], model.count
@@ -162,9 +162,13 @@ class AnchorVAE(FastVAE):
         count = min(anchors.count, both.shape[1], rows)
         # The singular vectors of few columns, from their products: rows may be many.
         _, vectors = torch.linalg.eigh((both.T @ both).double())
-        kept = vectors[:, -count:].to(both.dtype)
+        kept = vectors[:, -count:].flip(1).to(both.dtype)  # the largest first
         share = both @ kept / heavy
         size = share.square().mean().sqrt() / (_START * count**-0.5)
+        if anchors.width < count:
+            shares = (counts + 1.0) ** _POPULAR
+            own = Narrowing(first=count, last=anchors.width, over=1, shares=shares).of_rows(1)
+            share = torch.where(torch.arange(count) < own.unsqueeze(1), share, 0)
         made.table.transform.zero_()
         made.table.transform[:, 1 : count + 1] = share / size
         made.table.transform[:, 0] = model.items[:, -1]
