@@ -366,5 +366,7 @@ def test_fit_with_anchors(log: Path, here: Path) -> None:
     )
     assert alone.code == 0
     assert "times smaller" not in alone.out
+    for wrong in (("--model", "ease", "--anchors", 8), ("--anchor-width", 3)):
+        assert "--anchors" in fewfold("fit", log, *wrong, "--out", here / "b").message
     wrong = fewfold("fit", log, "--anchors", "many", "--out", here / "b")
     assert "must be auto or a whole number" in wrong.message

@@ -260,3 +260,24 @@ def test_gradcheck(options: dict[str, Any]) -> None:
     torch.autograd.gradcheck(lookup, (table.anchors, table.transform))
     with _native.disabled():
         torch.autograd.gradgradcheck(lookup, (table.anchors, table.transform))
+
+
+def test_only_whole_numbers_are_ids(options: dict[str, Any]) -> None:
+    for bad in (torch.tensor([1.9]), torch.tensor([True])):
+        with pytest.raises(TypeError, match="ids must be whole numbers"):
+            make(options)(bad)
+    assert make(options)(torch.tensor([1], dtype=torch.int32)).shape == (1, DIM)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-6])
+def test_what_is_no_number_shows(options: dict[str, Any], threshold: float, path: str) -> None:
+    table = make(options)
+    hidden = torch.ones(2, DIM, dtype=torch.float64)
+    (table.logits(hidden, threshold=threshold).sum() * torch.nan).backward()
+    assert table.transform.grad is not None
+    assert table.transform.grad.isnan().any()
+
+
+def test_bags_from_a_pretrained_table() -> None:
+    bags = ff.AnchorEmbeddingBag.from_pretrained(torch.randn(30, 4), anchors=8, width=2)
+    assert bags(torch.tensor([1, 2, 3]), torch.tensor([0, 1])).shape == (2, 4)

@@ -1,5 +1,6 @@
 """The proximal step: in the optimiser's metric, exact, lazy where rows are few."""
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -320,3 +321,89 @@ def test_refuses_optimisers_it_does_not_know() -> None:
     sparse(torch.arange(3)).sum().backward()
     with pytest.raises(TypeError, match=r"want an optimiser of fewfold\.optim"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["own SGD", "own Adam", "own Adagrad"])
+@pytest.mark.parametrize("together", [False, True])
+def test_cuts_compare_rows_that_owe_nothing(name: str, together: bool) -> None:
+    tables = []
+    for eager in (False, True):
+        table = make(sparse=True)
+        keep = ff.Narrowing(first=6, last=2, over=10, every=2, together=together)
+        inner = OPTIMIZERS[name](table.parameters())
+        optimizer = ff.proximal(inner, table, l1=0.2, keep=keep)
+        generator = torch.Generator().manual_seed(5)
+        for _ in range(14):
+            ids = torch.randint(0, ROWS, (3,), generator=generator)
+            optimizer.zero_grad()
+            table(ids).sin().sum().backward()
+            optimizer.step()
+            if eager:
+                table.nonzeros()
+        tables.append(table.weight.detach())
+    torch.testing.assert_close(*tables)
+
+
+def owing(**options: Any) -> tuple[ff.AnchorEmbedding, Any]:
+    """A table of which all rows but the first owe .15."""
+    table = make(sparse=True, signed=True)
+    optimizer = ff.proximal(ff.optim.SGD(table.parameters(), lr=0.1), table, l1=0.5, **options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        table(torch.tensor([0])).sum().backward()
+        optimizer.step()
+    return table, optimizer
+
+
+def test_what_is_owed_is_owed_by_the_values_there_were() -> None:
+    fresh = make(sparse=True, signed=True)
+    table, _ = owing()
+    table.load_state_dict(fresh.state_dict())
+    assert torch.equal(table.transform, fresh.transform)
+    table, _ = owing()
+    copied = copy.deepcopy(table)
+    torch.testing.assert_close(copied.weight, table.weight)
+    table, optimizer = owing()
+    optimizer.param_groups[0]["lr"] = 0.0
+    related = ff.Relations.from_edges(
+        torch.empty(0, 2, dtype=torch.int64), objects=ROWS, anchors=torch.arange(ANCHORS)
+    )
+    other, slow = owing(relations=related)
+    slow.param_groups[0]["lr"] = 0.0
+    # Of related ones an anchor and itself are exempt.
+    apart = ~related.exempt(None)
+    torch.testing.assert_close(
+        (table.weight, table.transform)[1][apart], (other.weight, other.transform)[1][apart]
+    )
+
+
+def test_anchors_out_of_use_neither_pay_nor_count() -> None:
+    table = make(sparse=True)
+    table.transform.data[:, 3:] = 5.0
+    table.active = 3
+    optimizer = ff.proximal(ff.optim.SGD(table.parameters(), lr=0.1), table, l1=0.5, keep=2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        table(torch.tensor([0])).sum().backward()
+        optimizer.step()
+    table.nonzeros()
+    assert (table.transform[:, 3:] == 5).all()
+
+
+def test_ties_are_broken_not_all_dropped() -> None:
+    table = make()
+    table.transform.data.fill_(1.0)
+    keep = ff.Narrowing(first=2, last=2, over=1, together=True)
+    optimizer = ff.proximal(torch.optim.SGD(table.parameters(), lr=0.0), table, l1=0.0, keep=keep)
+    table(torch.arange(ROWS)).sum().backward()
+    optimizer.step()
+    assert table.nonzeros() == 2 * ROWS
+
+
+def test_refuses_a_table_twice_and_relations_of_another() -> None:
+    table = make()
+    with pytest.raises(ValueError, match="must be given once"):
+        ff.proximal(torch.optim.SGD(table.parameters()), [table, table])
+    other = ff.Relations.from_edges(torch.tensor([[1, 0]]), objects=ROWS, anchors=torch.arange(2))
+    with pytest.raises(ValueError, match="relations must be of 12 objects and 6 anchors"):
+        ff.proximal(torch.optim.SGD(table.parameters()), table, relations=other)

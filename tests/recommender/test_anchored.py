@@ -175,6 +175,17 @@ def test_a_dense_model_becomes_one_of_anchors() -> None:
         ff.AnchorVAE.from_dense(dense, ff.Anchors(None), pairs.counts())
 
 
+def test_a_training_that_ends_early_is_still_small() -> None:
+    few = model()
+    split = ff.random_split(log(), seed=0)
+    ff.train(
+        few, split.train, validation=split, patience=1, epochs=60, batch=16, lr=0.0, progress=False
+    )
+    assert few.table.nonzeros() > 5 * 40
+    few.settle()
+    assert few.table.nonzeros() <= 3.2 * 40
+
+
 def test_refuses() -> None:
     with pytest.raises(ValueError, match="has no tables to make of anchors"):
         ff.Recommender(ff.EASE(), anchors=8)

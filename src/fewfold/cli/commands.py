@@ -95,8 +95,11 @@ def fit(arguments: argparse.Namespace) -> int:
 
 
 def _recipe(arguments: argparse.Namespace) -> Any:
+    anchors = _anchors(arguments)
+    if anchors is not None and arguments.model != "fastvae":
+        raise ValueError(f"--anchors is for fastvae; {arguments.model} has no tables")
     if arguments.model == "fastvae":
-        return ff.VAE(hidden=arguments.hidden, latent=arguments.latent, anchors=_anchors(arguments))
+        return ff.VAE(hidden=arguments.hidden, latent=arguments.latent, anchors=anchors)
     if arguments.model == "ease":
         return ff.EASE(arguments.l2, most_items=ff.recommender.comparison.EASE_ITEMS)
     if arguments.model == "item-knn":
@@ -106,11 +109,14 @@ def _recipe(arguments: argparse.Namespace) -> Any:
 
 
 def _anchors(arguments: argparse.Namespace) -> Any:
-    count = arguments.anchors
+    count, width = arguments.anchors, arguments.anchor_width
     if count is None:
+        if width is not None:
+            raise ValueError("--anchor-width is for --anchors; say how many: --anchors 64")
         return None
-    width = arguments.anchor_width if count == "auto" else min(arguments.anchor_width, count)
-    return ff.Anchors(None if count == "auto" else count, width)
+    if count == "auto":
+        return ff.Anchors(None, width or 8)
+    return ff.Anchors(count, min(8, count) if width is None else width)
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:

@@ -150,7 +150,7 @@ FIT = (
         Option("hidden", "width of the encoder (default: 200)", 200, _positive, "N"),
         Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
         Option("anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N"),
-        Option("anchor-width", "anchors an item mixes (default: 8)", 8, _positive, "N"),
+        Option("anchor-width", "anchors an item mixes (default: 8)", None, _positive, "N"),
         Option("alone", "with anchors: do not fit dense tables beside", False, switch=True),
         Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),
         Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),

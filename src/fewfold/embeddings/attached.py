@@ -17,6 +17,7 @@ class Attached:
 
     def settle_with(self, settle: Callable[[Tensor | None], None]) -> None:
         """Call this with the rows about to be read, or None for all of them."""
+        self.before_read(None)  # whoever was asked before has the last word on what is owed to it
         self._settle = settle
 
     def before_read(self, ids: Tensor | None) -> None:
@@ -54,7 +55,7 @@ class Attached:
         rows = ids.flatten()
 
         def keep(gradient: Tensor) -> None:
-            seen.append((rows, gradient.detach().flatten(0, -2)))
+            seen.append((rows, gradient.detach().reshape(-1, gradient.shape[-1])))
 
         vectors.register_hook(keep)
 
@@ -70,6 +71,9 @@ class Attached:
             seen.append((rows, gradient.detach()[:, rows].t() @ hidden))
 
         scores.register_hook(keep)
+
+    def __getstate__(self) -> dict[str, None]:
+        return {"_settle": None, "_seen": None}  # an optimiser is not part of a table
 
     def __deepcopy__(self, memo: object) -> "Attached":
         return Attached()  # a copy of a table is nobody's

@@ -1,5 +1,6 @@
 """An embedding table whose rows are sparse mixes of a few anchors."""
 
+import copy
 from typing import Any
 
 import torch
@@ -108,6 +109,7 @@ class AnchorEmbedding(nn.Module):
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw all values anew, such that a row's entries have about variance one."""
+        self.attached.before_read(None)  # what is owed is not owed by the new ones
         self.anchors.normal_(generator=generator)
         width = self.transform.shape[1]
         if self.signed:
@@ -150,7 +152,7 @@ class AnchorEmbedding(nn.Module):
 
     def vectors(self, input: Tensor) -> Tensor:
         """The same by name, also where bags are what is called for."""
-        ids = input.to(torch.int64)
+        ids = _whole(input)
         self.attached.before_read(ids)
         self._renorm(ids)
         vectors = self._mix(ids)
@@ -193,7 +195,7 @@ class AnchorEmbedding(nn.Module):
                 self.vectors(input), offsets, per_sample_weights, pad, mode=mode,
                 include_last_offset=include_last_offset,
             )  # fmt: skip
-        ids, ends = input.to(torch.int64), offsets.to(torch.int64)
+        ids, ends = _whole(input), offsets.to(torch.int64)
         self.attached.before_read(ids)
         if self.slots is None:  # the sum of mixes is the mix of sums
             few = F.embedding_bag(
@@ -324,7 +326,7 @@ class AnchorEmbedding(nn.Module):
         )
         rows, d = embeddings.shape
         made = cls(
-            rows, d, padding_idx, anchors=anchors, width=width, signed=signed,
+            rows, d, padding_idx=padding_idx, anchors=anchors, width=width, signed=signed,
             dtype=embeddings.dtype, device=embeddings.device, **options,
         )  # fmt: skip
         made.slots = found.slots.to(small_integer(anchors))
@@ -343,7 +345,19 @@ class AnchorEmbedding(nn.Module):
         norms = self._mix(some).norm(self.norm_type, 1)
         long = norms > self.max_norm
         by = self.max_norm / (norms[long] + 1e-7)
-        self.transform[some[long]] *= by.unsqueeze(1)
+        used = self.transform.shape[1] if self.slots is not None else self._active
+        self.transform[some[long], :used] *= by.unsqueeze(1)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self.attached.before_read(None)  # the values that come owe nothing
+        super()._load_from_state_dict(*arguments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AnchorEmbedding":
+        self.attached.before_read(None)  # a copy has nobody to settle it
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
     def get_extra_state(self) -> Tensor:
         """How many anchors are in use, beside the tensors."""
@@ -367,3 +381,10 @@ class AnchorEmbedding(nn.Module):
                 parts.append(f"{name}={value}")
         parts += [f"{name}=True" for name in ("sparse", "signed") if getattr(self, name)]
         return ", ".join(parts)
+
+
+def _whole(ids: Tensor) -> Tensor:
+    """Ids as int64; what is not a whole number is none."""
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"ids must be whole numbers, got {ids.dtype}; write ids.long()")
+    return ids.to(torch.int64)

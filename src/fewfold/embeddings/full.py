@@ -36,11 +36,12 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         projected, transform = ctx.saved_tensors
-        rows = (grad.abs() > ctx.threshold).any(0).nonzero().squeeze(1)
+        # What is no number is not small: it must show.
+        rows = (~(grad.abs() <= ctx.threshold)).any(0).nonzero().squeeze(1)
         some = grad.index_select(1, rows)
-        some = torch.where(some.abs() > ctx.threshold, some, 0)
-        values = some.t() @ projected
-        to_projected = some @ transform.index_select(0, rows)
+        some = torch.where(some.abs() <= ctx.threshold, 0, some).to(transform.dtype)
+        values = some.t() @ projected.to(transform.dtype)
+        to_projected = (some @ transform.index_select(0, rows)).to(projected.dtype)
         if ctx.sparse:
             to_transform = torch.sparse_coo_tensor(
                 rows.unsqueeze(0), values, transform.shape, check_invariants=False

@@ -57,6 +57,8 @@ class Penalised:
         if isinstance(self.optimizer, RowOptimizer):
             self.optimizer.penalties.pop(self._param, None)
         if grad is None or grad.layout is torch.strided:
+            if grad is not None:
+                self.settle(None)  # while the step sizes are those they owe by
             if self._partly():
                 self._aside = self._param[:, self.table.active :].clone()
             return
@@ -84,7 +86,6 @@ class Penalised:
             if self.relations is not None or not (l1 or self.table.signed):
                 self._shrink(l1, self._rows)
         elif self._param.grad is not None:
-            self.settle(None)
             self._shrink(l1, None)
         if self._debts is not None:
             self._debts.add(l1 * self._lr(), paid=self._rows)
@@ -92,7 +93,10 @@ class Penalised:
             every = slice(None) if self._rows is None else self._rows
             self._param[every, self.table.active :] = self._aside
         if self.winners is not None:
-            self.winners.enforce(self._param, self._rows, step)
+            if self.winners.compares(step):  # with rows that may still owe
+                self.settle(None)
+            in_use = self._param[:, : self.table.active]
+            self.winners.enforce(in_use, self._rows, step)
         if self.regrow is not None and self.regrow.due(step):
             self._regrow(l1)
 
@@ -123,13 +127,15 @@ class Penalised:
         rows, owed = self._debts.collect(ids)
         if not len(rows):
             return
+        active = self.table.active
+        aside = self._param[rows, active:] if self._partly() else None
         if self.relations is None:
             self.optimizer.soften(self._param, rows, owed, signed=self.table.signed)
         else:
-            lr = self._lr()
-            if lr:
-                each = rates(self.optimizer, self._param, rows) / lr
-                self._shrink_by(each * owed.to(self._param.dtype).unsqueeze(1), rows)
+            each = self.optimizer.rates(self._param, rows, lr=1.0)
+            self._shrink_by(each * owed.to(self._param.dtype).unsqueeze(1), rows)
+        if aside is not None:
+            self._param[rows, active:] = aside
 
     def _regrow(self, l1: float) -> None:
         seen = self.table.attached.take()

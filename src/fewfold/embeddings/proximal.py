@@ -75,6 +75,8 @@ def proximal(
         non_negative_number(l1, "l1")
     if keep is not None and not isinstance(keep, Narrowing):
         whole_number(keep, "keep")
+    if len({id(table) for table in some}) < len(some):
+        raise ValueError("a table must be given once, or its penalty counts twice")
     held = {id(param): group for group in optimizer.param_groups for param in group["params"]}
     parts = []
     for table, its in zip(some, related, strict=True):
@@ -84,6 +86,14 @@ def proximal(
             raise ValueError(
                 "the optimiser does not have the table's transform; write "
                 "Adam(model.parameters()), and wrap the optimiser after `narrow`"
+            )
+        if its is not None and (its.objects, len(its.anchors)) != (
+            table.num_embeddings,
+            len(table.anchors),
+        ):
+            raise ValueError(
+                f"relations must be of {table.num_embeddings} objects and {len(table.anchors)} "
+                f"anchors, as the table is, got {its.objects} and {len(its.anchors)}"
             )
         if regrow is not None and table.slots is None:
             raise ValueError("regrow is for tables of fixed width; write width=8, or leave it out")

@@ -84,6 +84,11 @@ class Narrowing:
         """How many at this step, counted from 0."""
         return round(self.first * math.pow(self.last / self.first, self._done(step)))
 
+    @property
+    def end(self) -> int:
+        """The step from which on places are fixed."""
+        return self.after + self.over
+
     def _done(self, step: int) -> float:
         return min(max(step - self.after, 0) / self.over, 1.0)
 

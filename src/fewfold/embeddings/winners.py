@@ -1,11 +1,12 @@
 """At most so many non-zeros in each row of a transform."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold.embeddings.schedules import Narrowing
 
-__all__ = ["Winners"]
+__all__ = ["Winners", "cut_rows"]
 
 
 class Winners:
@@ -16,22 +17,31 @@ class Winners:
         self.fixed: Tensor | None = None
         """bool, of the transform's shape"""
 
+    def compares(self, step: int) -> bool:
+        """Whether all rows are looked at in this step."""
+        if isinstance(self.keep, int) or self.fixed is not None:
+            return False
+        done = step >= self.keep.after + self.keep.over
+        return done or (step >= self.keep.after and step % self.keep.every == 0)
+
     @torch.no_grad()
     def enforce(self, transform: Tensor, rows: Tensor | None, step: int) -> None:
         """Set all other entries to zero, in these rows or in all."""
         if self.fixed is not None:
+            more = max(transform.shape[1] - self.fixed.shape[1], 0)  # anchors that joined later
+            fixed = F.pad(self.fixed, (0, more), value=True)[:, : transform.shape[1]]
             if rows is None:
-                transform.mul_(self.fixed)
+                transform.mul_(fixed)
             else:
-                transform[rows] *= self.fixed[rows]
+                transform[rows] *= fixed[rows]
             return
         if isinstance(self.keep, int):
             _cut(transform, rows, self.keep)
             return
         done = step >= self.keep.after + self.keep.over
-        if done or (step >= self.keep.after and step % self.keep.every == 0):
+        if self.compares(step):
             if self.keep.shares is not None:
-                _cut_rows(transform, self.keep.of_rows(step))
+                cut_rows(transform, self.keep.of_rows(step))
             elif self.keep.together:
                 _cut_table(transform, self.keep(step))
             else:
@@ -58,11 +68,12 @@ def _cut_table(transform: Tensor, count: int) -> None:
     sizes = transform.abs().flatten()
     number = count * len(transform)
     if torch.count_nonzero(sizes) > number:
-        least = sizes.kthvalue(len(sizes) - number).values
-        transform.mul_(transform.abs() > least)
+        kept = torch.zeros_like(sizes, dtype=torch.bool)
+        kept[sizes.topk(number, sorted=False).indices] = True
+        transform.mul_(kept.view_as(transform))
 
 
-def _cut_rows(transform: Tensor, counts: Tensor) -> None:
+def cut_rows(transform: Tensor, counts: Tensor) -> None:
     """The largest of each row, which has a number of its own."""
     if len(counts) != len(transform):
         raise ValueError(f"shares must be one per row, {len(transform)}, got {len(counts)}")

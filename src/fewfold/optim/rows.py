@@ -100,7 +100,9 @@ class RowOptimizer(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    def rates(self, param: Tensor, rows: Tensor | None = None) -> Tensor:
+    def rates(
+        self, param: Tensor, rows: Tensor | None = None, *, lr: float | None = None
+    ) -> Tensor:
         """The step size of each number of a parameter, by the state it is in.
 
         SGD: `lr`; Adagrad: `lr / (sqrt(s) + eps)`, 0 where no gradient ever was; Adam and Yogi:
@@ -109,12 +111,13 @@ class RowOptimizer(torch.optim.Optimizer):
         Args:
             param: a parameter of this optimiser.
             rows: (n,) which rows; all of them if None.
+            lr: in the place of the learning rate that is set.
 
         Returns:
             A tensor that broadcasts to (n, *param.shape[1:]).
         """
         group = self._group(param)
-        return self._rates(param, rows, group, float(group["lr"]))
+        return self._rates(param, rows, group, float(group["lr"]) if lr is None else lr)
 
     @torch.no_grad()
     def soften(self, param: Tensor, rows: Tensor | None, by: Tensor, *, signed: bool) -> None:

@@ -14,10 +14,12 @@ from fewfold._check import whole_number
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.export import packed_anchors, unpacked_anchors
 from fewfold.embeddings.growth import AnchorGrowth
+from fewfold.embeddings.layout import spread
 from fewfold.embeddings.mix import mixed, mixed_bags
 from fewfold.embeddings.proximal import proximal
 from fewfold.embeddings.schedules import Narrowing, Regrow
 from fewfold.embeddings.stored import FORMAT, VERSION, Stored
+from fewfold.embeddings.winners import cut_rows
 from fewfold.optim.rows import RowOptimizer
 from fewfold.recommender.bag import bags
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
@@ -98,6 +100,7 @@ class AnchorVAE(FastVAE):
     ) -> None:
         self.chosen, self.hidden = anchors, hidden
         self._packed: dict[str, Tensor] | None = None
+        self._narrowing: Narrowing | None = None
         super().__init__(
             items, hidden=hidden, latent=latent, layers=layers, dropout=dropout, seed=seed
         )
@@ -123,7 +126,9 @@ class AnchorVAE(FastVAE):
         table.transform.normal_(0, _START * entries**-0.5, generator=generator)
         table.transform[:, 0] = 0
         if table.slots is not None:  # the first of each is the bias
-            table.slots.clamp_(min=1)[:, 0] = 0
+            others = torch.empty_like(table.slots[:, 1:])
+            spread(others, count, generator)
+            table.slots[:, 1:], table.slots[:, 0] = others + 1, 0
         table.anchors.zero_()
         inputs, outputs = table.anchors[1:, :hidden], table.anchors[1:, hidden:-1]
         inputs.normal_(0, hidden**-0.5 / _START, generator=generator)
@@ -270,7 +275,13 @@ class AnchorVAE(FastVAE):
         return self._packed
 
     def settle(self) -> None:
-        """Round to what is kept, so that whatever is measured from now on is what will ship."""
+        """Round to what is kept, so that whatever is measured from now on is what will ship.
+
+        Where training ended before all entries were dropped, the rest are dropped here.
+        """
+        if self._narrowing is not None and self.table.slots is None:
+            with torch.no_grad():
+                cut_rows(self.table.transform, self._narrowing.of_rows(self._narrowing.end))
         self.take(packed_anchors(self.table, anchors=torch.int8, values=torch.int8)[0])
 
     def take(self, tensors: dict[str, Tensor]) -> None:
@@ -356,6 +367,7 @@ class AnchorVAE(FastVAE):
             over=max(1, int((_END - _BEGIN) * steps)),
             shares=(counts + 1.0) ** _POPULAR,
         )
+        self._narrowing = narrowing
         return proximal(optimizer, self.table, l1=0.0, keep=narrowing)
 
 
