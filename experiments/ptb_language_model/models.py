@@ -50,7 +50,7 @@ class Anchored:
 
     anchors: int
     keep: int  # non-zeros per word at the end, on average
-    l1: float = 1e-6
+    l1: float = 0.0
     after: float = 0.75  # shares of the steps: with a dense table; until the non-zeros are so few
     until: float = 0.9
     shared_rate: float = 0.1  # times lr is what the anchors learn with
