@@ -3,7 +3,7 @@
 import pytest
 
 import fewfold as ff
-from fewfold.recommender.comparison import _bytes
+from fewfold.recommender.beside import in_words
 from tests.recommender.conftest import grouped
 
 
@@ -52,6 +52,6 @@ def test_what_cannot_be_fitted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sizes_are_readable() -> None:
-    assert [_bytes(n) for n in (7, 1500, 12_000, 3.2e6, 4.5e10)] == [
+    assert [in_words(n) for n in (7, 1500, 12_000, 3.2e6, 4.5e10)] == [
         "7 B", "1.5 kB", "12 kB", "3.2 MB", "45 GB"
     ]  # fmt: skip
