@@ -16,14 +16,12 @@ from torch import Tensor
 
 import fewfold as ff
 from experiments import datasets
-from experiments.recommender_compression.staircase import Stairs, load, squeeze
 from experiments.record import Record, origin
 from fewfold.optim.rows import RowOptimizer
 from fewfold.recommender.anchored import Anchors, AnchorVAE
 
 RECORD = Record(Path(__file__).parent / "results.json")
 DENSE, ROUNDED, ANCHORS, LOW_RANK = "dense", "dense, int8", "anchors", "low rank"
-STAIRCASE = "staircase"
 CUT = "dense, cut to {} anchors"  # as many singular vectors, after training
 METRICS = (ff.NDCG(50), ff.Recall(50))
 
@@ -36,16 +34,11 @@ class Data:
     epochs: int
     samples: int
     anchors: dict[int, Anchors]
-    stairs: tuple[Stairs, ...] = (Stairs(95, 90), Stairs(63, 28), Stairs(63, 16, bits=4))
 
 
 DATA = {
     "ml10m": Data(
-        datasets.ml10m,
-        16,
-        200,
-        {10: Anchors(63, 48), 30: Anchors(63, 15), 100: Anchors(30, 4)},
-        (Stairs(95, 90), Stairs(63, 28), Stairs(40, 13, bits=4)),
+        datasets.ml10m, 16, 200, {10: Anchors(63, 48), 30: Anchors(63, 15), 100: Anchors(30, 4)}
     ),
     "gowalla": Data(
         datasets.gowalla,
@@ -71,16 +64,13 @@ class LowRank(AnchorVAE):
 
 def methods(data: Data) -> list[str]:
     """All that is measured, the dense tables first."""
-    trained = [f"{kind}, {ratio}x" for kind in (ANCHORS, LOW_RANK) for ratio in data.anchors]
-    return [DENSE, STAIRCASE, *trained]
+    return [DENSE] + [f"{kind}, {ratio}x" for kind in (ANCHORS, LOW_RANK) for ratio in data.anchors]
 
 
 def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
     """What one training gives: one row, or two where the dense tables are also rounded."""
     items = split.train.items
     kind, _, asked = method.partition(", ")
-    if kind == STAIRCASE:
-        return _staircase(data, split, seed)
     if kind == DENSE:
         model = ff.FastVAE(items, seed=seed)
         whole = 4 * (model.inputs.numel() + model.items.numel())
@@ -115,25 +105,6 @@ def _cut(model: ff.FastVAE, split: ff.Split, anchors: Anchors) -> dict[str, Any]
     few.settle()
     row = _row(cut_name(anchors), few, split, small_size(few), few.table.size())
     return {**row, "anchors": anchors.count, "per item": anchors.width}
-
-
-def _staircase(data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
-    """A row for each of the stairs that a dense model, trained once, is squeezed to."""
-    model = ff.FastVAE(split.train.items, seed=seed)
-    seconds, rows = _trained(model, data, split, seed), []
-    dense = [table.detach().clone() for table in model.tables]
-    for stairs in data.stairs:
-        with torch.no_grad():
-            for table, kept in zip(model.tables, dense, strict=True):
-                table.copy_(kept)
-        start = time.process_time()
-        small = squeeze(model, split.train, stairs)
-        more = round(time.process_time() - start, 1)
-        load(model, small)
-        row = _row(f"{STAIRCASE}, {stairs}", model, split, small.bytes, small.parameters)
-        told = {"anchors": stairs.anchors, "per item": stairs.width, "bits": stairs.bits}
-        rows.append({**row, **told, "train seconds": seconds, "squeeze seconds": more})
-    return rows
 
 
 def cut_name(anchors: Anchors) -> str:
@@ -196,8 +167,7 @@ def run(dataset: str, names: list[str], seeds: list[int]) -> None:
     for seed in seeds:
         split = data.split(seed)
         for name in names:
-            known = [row["method"] for row in RECORD.rows(data=dataset, seed=seed)]
-            if any(method == name or method.startswith(f"{name}, ") for method in known):
+            if RECORD.rows(data=dataset, method=name, seed=seed):
                 continue
             rows = rows_of(name, data, split, seed)
             print(*rows, sep="\n", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.fastvae.table import DATA, insert
-from experiments.recommender_compression.run import ANCHORS, DENSE, LOW_RANK, RECORD, STAIRCASE
+from experiments.recommender_compression.run import ANCHORS, DENSE, LOW_RANK, RECORD
 
 HERE = Path(__file__).parent
 README, PICTURE = HERE / "README.md", HERE / "size.png"
@@ -78,10 +78,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
     shown = [data for data in DATA if _methods(rows, data)]
     figure = Figure(figsize=(4.2 * len(shown), 3.6), dpi=120, layout="constrained")
-    styles = {
-        STAIRCASE: ("#D55E00", "D-"), ANCHORS: ("#0072B2", "o-"), LOW_RANK: ("#E69F00", "s--"),
-        DENSE: ("#444444", "^:"),
-    }  # fmt: skip
+    styles = {ANCHORS: ("#0072B2", "o-"), LOW_RANK: ("#E69F00", "s--"), DENSE: ("#444444", "^:")}
     for place, data in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), place + 1)
         for kind, (colour, style) in styles.items():
@@ -102,7 +99,7 @@ def draw(rows: list[Row], path: Path) -> None:
 def _methods(rows: list[Row], data: str) -> list[str]:
     """In the order of kinds, the largest first."""
     mine = {row["method"]: row["bytes"] for row in rows if row["data"] == data}
-    kinds = [DENSE, STAIRCASE, ANCHORS, LOW_RANK]
+    kinds = [DENSE, ANCHORS, LOW_RANK]
     return sorted(mine, key=lambda name: (kinds.index(name.partition(", ")[0]), -mine[name]))
 
 
