@@ -22,7 +22,7 @@ from fewfold.recommender.anchored import Anchors, AnchorVAE
 
 RECORD = Record(Path(__file__).parent / "results.json")
 DENSE, ROUNDED, ANCHORS, LOW_RANK = "dense", "dense, int8", "anchors", "low rank"
-CUT = "dense, cut to {} anchors"  # as many singular vectors, after training
+CUT = "dense, cut {}x"  # to anchors, after training
 METRICS = (ff.NDCG(50), ff.Recall(50))
 
 
@@ -34,22 +34,28 @@ class Data:
     epochs: int
     samples: int
     anchors: dict[int, Anchors]
+    """trained from the start"""
+    cuts: dict[int, Anchors]
+    """cut from the dense tables after training"""
 
 
 DATA = {
     "ml10m": Data(
-        datasets.ml10m, 16, 200, {10: Anchors(63, 48), 30: Anchors(63, 15), 100: Anchors(30, 4)}
+        datasets.ml10m, 16, 200,
+        {10: Anchors(63, 48), 30: Anchors(63, 15), 100: Anchors(30, 4)},
+        {10: Anchors(95, 90), 30: Anchors(63, 28), 100: Anchors(40, 11, bits=5)},
     ),
     "gowalla": Data(
-        datasets.gowalla,
-        20,
-        1000,
+        datasets.gowalla, 20, 1000,
         {10: Anchors(127, 48), 30: Anchors(127, 16), 100: Anchors(63, 4)},
+        {10: Anchors(95, 90), 30: Anchors(63, 42, bits=6), 100: Anchors(63, 23, bits=3)},
     ),
     "epinions": Data(
-        datasets.epinions, 12, 1000, {10: Anchors(63, 48), 30: Anchors(63, 16), 100: Anchors(63, 4)}
+        datasets.epinions, 12, 1000,
+        {10: Anchors(63, 48), 30: Anchors(63, 16), 100: Anchors(63, 4)},
+        {10: Anchors(95, 90), 30: Anchors(63, 42, bits=6), 100: Anchors(63, 23, bits=3)},
     ),
-}
+}  # fmt: skip
 
 
 class LowRank(AnchorVAE):
@@ -67,8 +73,13 @@ def methods(data: Data) -> list[str]:
     return [DENSE] + [f"{kind}, {ratio}x" for kind in (ANCHORS, LOW_RANK) for ratio in data.anchors]
 
 
+def given_by(method: str, data: Data) -> list[str]:
+    """The rows that one training gives: those of all cuts come from the dense tables."""
+    return [DENSE, *map(CUT.format, data.cuts), ROUNDED] if method == DENSE else [method]
+
+
 def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
-    """What one training gives: one row, or two where the dense tables are also rounded."""
+    """What one training gives, as `given_by` names it."""
     items = split.train.items
     kind, _, asked = method.partition(", ")
     if kind == DENSE:
@@ -77,7 +88,7 @@ def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[st
         seconds = _trained(model, data, split, seed)
         parameters = whole // 4
         rows = [_row(DENSE, model, split, whole, parameters)]
-        rows += [_cut(model, split, Anchors(*cut)) for cut in CUTS if cut[0] < items]
+        rows += cut_rows(model, data, split)
         rows.append(_row(ROUNDED, model, split, _round(model), parameters))
     else:
         anchors = data.anchors[int(asked.removesuffix("x"))]
@@ -96,21 +107,20 @@ def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[st
 
 
 WIDTH = 264  # of both dense tables
-CUTS = ((95, 95), (63, 63), (30, 30), (63, 28), (40, 7))  # anchors, and for an item on average
 
 
-def _cut(model: ff.FastVAE, split: ff.Split, anchors: Anchors) -> dict[str, Any]:
-    """The trained model with so many anchors, nothing trained on."""
-    few = AnchorVAE.from_dense(model, anchors, split.train.counts())
-    few.settle()
-    row = _row(cut_name(anchors), few, split, small_size(few), few.table.size())
-    return {**row, "anchors": anchors.count, "per item": anchors.width}
-
-
-def cut_name(anchors: Anchors) -> str:
-    """What a row of a cut is called."""
-    each = "" if anchors.width == anchors.count else f", {anchors.width} for an item"
-    return CUT.format(anchors.count) + each
+def cut_rows(model: ff.FastVAE, data: Data, split: ff.Split) -> list[dict[str, Any]]:
+    """The trained model with so many anchors, nothing trained on: a row for each ratio."""
+    rows = []
+    for ratio, anchors in data.cuts.items():
+        start = time.process_time()
+        few = AnchorVAE.from_dense(model, anchors, split.train)
+        few.settle()
+        seconds = round(time.process_time() - start, 1)
+        row = _row(CUT.format(ratio), few, split, small_size(few), few.table.size())
+        made = {"anchors": anchors.count, "per item": anchors.width, "bits": anchors.bits}
+        rows.append({**row, **made, "cut seconds": seconds})
+    return rows
 
 
 def small_size(model: AnchorVAE) -> int:
@@ -167,9 +177,11 @@ def run(dataset: str, names: list[str], seeds: list[int]) -> None:
     for seed in seeds:
         split = data.split(seed)
         for name in names:
-            if RECORD.rows(data=dataset, method=name, seed=seed):
+            lacking = [m for m in given_by(name, data)
+                       if not RECORD.rows(data=dataset, method=m, seed=seed)]  # fmt: skip
+            if not lacking:
                 continue
-            rows = rows_of(name, data, split, seed)
+            rows = [row for row in rows_of(name, data, split, seed) if row["method"] in lacking]
             print(*rows, sep="\n", flush=True)
             RECORD.add([{"data": dataset, "seed": seed, **row, **origin()} for row in rows])
 

@@ -91,6 +91,7 @@ def draw(rows: list[Row], path: Path) -> None:
                 label = f"{DENSE}, int8, cut" if kind == DENSE else kind
                 axes.plot(*zip(*points, strict=True), style, color=colour, label=label)
         axes.set(xscale="log", xlabel="bytes of both tables", ylabel=NDCG, title=DATA[data])
+        axes.ticklabel_format(axis="y", useOffset=False)
         axes.grid(alpha=0.3)
     figure.axes[0].legend()
     figure.savefig(path)

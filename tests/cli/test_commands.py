@@ -359,6 +359,13 @@ def test_fit_with_anchors(log: Path, here: Path) -> None:
     done = fewfold("fit", log, *SMALL, "--anchors", 8, "--anchor-width", 3, "--out", here / "few")
     assert done.code == 0
     assert "times smaller" in done.out
+    assert "tables: trained dense, then cut to anchors" in done.out
+    small = fewfold("fit", log, *SMALL, "--anchors", 8, "--anchor-bits", 4, "--out", here / "4")
+    assert small.code == 0
+    sizes = [(here / name / "model.safetensors").stat().st_size for name in ("few", "4")]
+    assert json.loads((here / "4" / "config.json").read_text())["model"]["anchors"]["bits"] == 4
+    assert sizes[0] != sizes[1]
+    assert fewfold("recommend", here / "4", "--history", "a1", "-k", 2).code == 0
     found = fewfold("inspect", here / "few")
     assert "tied most to" in found.out
     alone = fewfold(
@@ -366,7 +373,10 @@ def test_fit_with_anchors(log: Path, here: Path) -> None:
     )
     assert alone.code == 0
     assert "times smaller" not in alone.out
-    for wrong in (("--model", "ease", "--anchors", 8), ("--anchor-width", 3)):
+    assert "tables: trained as anchors from the start" in alone.out
+    for wrong in (("--model", "ease", "--anchors", 8), ("--anchor-width", 3), ("--anchor-bits", 3)):
         assert "--anchors" in fewfold("fit", log, *wrong, "--out", here / "b").message
     wrong = fewfold("fit", log, "--anchors", "many", "--out", here / "b")
     assert "must be auto or a whole number" in wrong.message
+    wrong = fewfold("fit", log, "--anchors", 8, "--anchor-bits", 9, "--out", here / "b")
+    assert "must be a whole number from 2 to 8" in wrong.message

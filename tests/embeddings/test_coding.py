@@ -191,3 +191,17 @@ def test_more_anchors_than_rows_are_refused() -> None:
         learn_dictionary(torch.ones(3, 2), 4, 1)
     with pytest.raises(TypeError, match="floating-point"):
         sparse_code(torch.ones(3, 2, dtype=torch.int64), torch.ones(2, 2), 1)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_scale_of_a_table_does_not_matter(scale: float) -> None:
+    table = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+    plain, scaled = (
+        learn_dictionary(rows, 8, 2, generator=torch.Generator().manual_seed(1))
+        for rows in (table, table * scale)
+    )
+    assert 0.1 < plain.error < 0.9
+    assert scaled.error == pytest.approx(plain.error, rel=1e-2)
+    made = (scaled.weights.unsqueeze(1) @ scaled.anchors[scaled.slots]).squeeze(1)
+    lost = (made / scale - table).norm() / table.norm()
+    assert float(lost) == pytest.approx(plain.error, rel=1e-2)

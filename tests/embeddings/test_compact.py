@@ -250,3 +250,16 @@ def test_slimming_cuts_in_place() -> None:
     left = int((table.weight.abs() > 0.7).sum())
     assert slim(table.weight, 0.7) == left == int(table.weight.count_nonzero())
     assert slim(AnchorEmbedding(V, D, anchors=4).transform, 1e9) == 0
+
+
+@pytest.mark.parametrize("bad", [-1, 6])
+def test_an_id_that_names_no_row_is_refused(bad: int) -> None:
+    counts = torch.tensor([5, 1, 9, 2, 3, 4])
+    for table in (
+        HashedEmbedding(counts, 4, keep=2, buckets=2),
+        FrequentEmbedding(counts, 4, keep=2),
+        MixedDimEmbedding(counts, 4, blocks=2),
+        LowRankEmbedding(6, 4, 2),
+    ):
+        with pytest.raises(IndexError, match=f"ids must be between 0 and 5, got {bad}"):
+            table(torch.tensor([[0, bad]]))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewfold.embeddings.features import cooccurrence_features
 from fewfold.embeddings.relations import Relations
 
 TEXTS = [[0, 1, 2, 0], [3, 1], [4], [2, 5, 5, 3, 0, 2]]
@@ -79,3 +80,10 @@ def test_refused(arguments: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"documents": TEXTS, "objects": 6, "anchors": ANCHORS}
     with pytest.raises(ValueError, match=message):
         Relations.from_cooccurrence(**given | arguments)
+
+
+def test_features_are_as_many_as_asked_for() -> None:
+    found = cooccurrence_features([[0, 1, 2], [0, 2]], 3, dim=5)
+    assert found.shape == (3, 5)
+    assert not found[:, 3:].any()
+    assert found[:, :3].any()

@@ -1,6 +1,7 @@
 """An anchor table is the `nn.Embedding` of the table it stands for."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,3 +282,23 @@ def test_what_is_no_number_shows(options: dict[str, Any], threshold: float, path
 def test_bags_from_a_pretrained_table() -> None:
     bags = ff.AnchorEmbeddingBag.from_pretrained(torch.randn(30, 4), anchors=8, width=2)
     assert bags(torch.tensor([1, 2, 3]), torch.tensor([0, 1])).shape == (2, 4)
+
+
+def test_says_how_many_anchors_a_state_has() -> None:
+    ten, five = (ff.AnchorEmbedding(20, 4, anchors=k) for k in (10, 5))
+    before = five.anchors.detach().clone()
+    with pytest.raises(RuntimeError, match="make it with anchors=10, embedding_dim=4"):
+        five.load_state_dict(ten.state_dict())
+    with pytest.raises(RuntimeError, match=r"0\.anchors are 5 of length 4, the table has 10"):
+        torch.nn.Sequential(ten).load_state_dict(torch.nn.Sequential(five).state_dict())
+    assert torch.equal(five.anchors, before)
+    assert five.active == 5
+
+
+def test_a_bag_is_saved_as_its_table(tmp_path: Path) -> None:
+    bags = ff.AnchorEmbeddingBag(20, 4, anchors=5, width=2, mode="mean")
+    ff.save_anchors(bags, tmp_path / "bags.safetensors")
+    table = ff.load_anchors(tmp_path / "bags.safetensors")
+    assert type(table) is ff.AnchorEmbedding
+    ids, offsets = torch.tensor([3, 4, 4, 9]), torch.tensor([0, 3])
+    torch.testing.assert_close(table.bag(ids, offsets, mode="mean"), bags(ids, offsets))

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_damage_is_found_when_loading(file: Path, name: str, value: float, messa
     ("about", "message"),
     [
         ({"format": "other"}, "does not hold anchors"),
-        ({"version": "2"}, "upgrade fewfold"),
+        ({"version": "3"}, "upgrade fewfold"),
         ({"rows": "many"}, "metadata"),
         ({"rows": "-4"}, "cannot have -4 rows"),
         ({"rows": "201"}, r"should be \(201,\)"),
@@ -339,3 +340,130 @@ def test_the_first_few_need_no_slots(tmp_path: Path) -> None:
     torch.testing.assert_close(again.weight, table.weight, atol=0.1, rtol=0)
     ids = torch.tensor([16, 0, 299, 50])
     torch.testing.assert_close(MappedAnchors(tmp_path / "few")[ids], again(ids).detach())
+
+
+def laid_out(layout: str, signed: bool) -> AnchorEmbedding:
+    """A table that is kept in this layout, however few bits an entry has: none is near zero."""
+    generator = torch.Generator().manual_seed(2)
+    table = AnchorEmbedding(V, D, anchors=K, signed=signed, generator=generator)
+    sizes = 0.6 + 0.4 * torch.rand(V, K, generator=generator)
+    signs = torch.randint(2, (V, K), generator=generator) * 2 - 1 if signed else 1
+    drawn = torch.rand(V, K, generator=generator).argsort(1)
+    own = torch.arange(V).unsqueeze(1) % 9
+    held = {
+        "full": drawn >= 0,
+        "one width": drawn < 4,
+        "rows": drawn < torch.where(own == 8, 9, own.clamp(max=1)),
+        "first few": torch.arange(K) < torch.where(own == 8, K, own),
+    }[layout]
+    with torch.no_grad():
+        table.transform.copy_(sizes * signs * held * torch.logspace(-1, 1, K))
+    return table
+
+
+PARTS = {
+    "full": {"values"},
+    "one width": {"slots", "values"},
+    "rows": {"slots", "values", "lengths", "starts"},
+    "first few": {"values", "lengths", "starts"},
+}
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("layout", PARTS)
+def test_few_bits_in_every_layout(file: Path, layout: str, bits: int, signed: bool) -> None:
+    table = laid_out(layout, signed)
+    save_anchors(table, file, values=torch.int8, bits=bits)
+    tensors = load_file(file)
+    assert set(tensors) == PARTS[layout] | {"anchors", "value_scales"}
+    transform = table.transform.detach()
+    count = {"full": K, "one width": 4}.get(layout, table.nonzeros())
+    packed = tensors["values"]
+    assert packed.shape[-1] == -(-count * bits // 8)
+    top = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
+    step = transform.abs().amax(0) / top
+    expected = (transform / step).nan_to_num().round() * step @ table.anchors.detach()
+    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+    close(load_anchors(file).weight.detach(), expected)
+    mapped = MappedAnchors(file)
+    close(mapped.dense(), expected)
+    ids = torch.tensor([199, 3, 64, 63, 0, 199])
+    close(mapped[ids], expected[ids])
+    assert metadata(file)["version"] == ("1" if bits == 8 else "2")
+    assert ("bits" in metadata(file)) == (bits < 8)
+
+
+def test_few_bits_of_a_table_of_zeros(file: Path) -> None:
+    table = made(None, share=1.0)
+    assert save_anchors(table, file, values=torch.int8, bits=3).nonzeros == 0
+    assert not load_anchors(file).weight.any()
+    assert not MappedAnchors(file).dense().any()
+
+
+def test_a_lookup_of_few_bits_reads_only_its_rows(file: Path) -> None:
+    """Damage elsewhere is noticed by whoever reads everything, and by nobody else."""
+    save_anchors(laid_out("first few", True), file, values=torch.int8, bits=5)
+    before = MappedAnchors(file)[[150, 199]]
+    tensors = load_file(file)
+    tensors["values"][:50] = 255 - tensors["values"][:50]
+    tensors["lengths"][5] += 2
+    save_file(tensors, file, metadata(file))
+    torch.testing.assert_close(MappedAnchors(file)[[150, 199]], before)
+    with pytest.raises(ValueError, match="damaged: lengths do not add up"):
+        load_anchors(file)
+
+
+@pytest.mark.parametrize("layout", PARTS)
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"bits": "9"}, "zero cannot be 15 of 9 bits"),
+        ({"bits": "4"}, "damaged"),
+        ({"bits": "few"}, "metadata"),
+        ({"zero": "14"}, "zero cannot be 14 of 5 bits"),
+        ({"version": "1"}, "damaged"),
+    ],
+)
+def test_bits_that_do_not_fit(file: Path, layout: str, about: dict[str, str], message: str) -> None:
+    save_anchors(laid_out(layout, True), file, values=torch.int8, bits=5)
+    save_file(load_file(file), file, metadata(file) | about)
+    with pytest.raises(ValueError, match=message):
+        load_anchors(file)
+
+
+@pytest.mark.parametrize("layout", PARTS)
+def test_packed_values_that_are_cut_short(file: Path, layout: str) -> None:
+    save_anchors(laid_out(layout, True), file, values=torch.int8, bits=6)
+    tensors = load_file(file)
+    tensors["values"] = tensors["values"][..., :-1].contiguous()
+    save_file(tensors, file, metadata(file))
+    with pytest.raises(ValueError, match="damaged"):
+        MappedAnchors(file)[199]
+    with pytest.raises(ValueError, match="damaged"):
+        load_anchors(file)
+
+
+def test_flipped_bytes_of_few_bits_are_found_or_harmless(file: Path) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for layout in PARTS:
+        save_anchors(laid_out(layout, True), file, values=torch.int8, bits=5)
+        good = file.read_bytes()
+        head = int.from_bytes(good[:8], "little") + 8
+        for upto in [head] * 60 + [len(good)] * 40:
+            raw = bytearray(good)
+            at = int(torch.randint(upto, (), generator=generator))
+            raw[at] ^= 1 << int(torch.randint(8, (), generator=generator))
+            file.write_bytes(raw)
+            try:
+                MappedAnchors(file).dense()
+                load_anchors(file)
+            except ValueError:  # and nothing else
+                continue
+
+
+@pytest.mark.parametrize(("values", "bits"), [(torch.int8, 1), (torch.int8, 9), (torch.float16, 6)])
+def test_bits_that_cannot_be_written(file: Path, values: torch.dtype, bits: int) -> None:
+    with pytest.raises(ValueError, match=f"bits must be between 2 and 8.*got {bits} and"):
+        save_anchors(made(), file, values=values, bits=bits)
+    assert not file.exists()

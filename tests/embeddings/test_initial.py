@@ -1,6 +1,7 @@
 """Where anchors come from."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -166,3 +167,28 @@ def test_features_from_what_occurs_together() -> None:
 def test_what_does_not_fit_is_said(act: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         act()
+
+
+TIMES = torch.arange(12.0)
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    ("frequent", TypeError, "how must be RandomBasis"),
+    (Frequent(torch.ones(3)), ValueError, "counts must be a tensor of shape"),
+    (Frequent(TIMES.log()), ValueError, "counts must be finite"),
+    (Frequent(TIMES, torch.ones(12, 3)), ValueError, "vectors must be a tensor of shape"),
+    (TfIdf(TIMES, torch.ones(2), 3), ValueError, "frequency must be a tensor of shape"),
+    (Clusters(torch.ones(3, 2)), ValueError, "features must be a tensor of shape"),
+    (Clusters(torch.full((12, 2), torch.nan)), ValueError, "features must be finite"),
+    (FrequentThenClusters(TIMES, torch.ones(12, 2), share=2.0), ValueError, "share"),
+    (Pretrained(torch.ones(3, 4)), ValueError, "table must be a tensor of shape"),
+    (Pretrained(torch.ones(12, 4), width=0), ValueError, "width must be at least 1"),
+    (Pretrained(torch.full((12, 4), torch.inf)), ValueError, "table must be finite"),
+]
+
+
+@pytest.mark.parametrize(("how", "error", "words"), WRONG)
+def test_what_is_refused_changes_nothing(how: Any, error: type[Exception], words: str) -> None:
+    table = AnchorEmbedding(12, 4, anchors=3, generator=torch.Generator().manual_seed(0))
+    before = [param.detach().clone() for param in table.parameters()]
+    with pytest.raises(error, match=words):
+        start(table, how)
+    assert all(torch.equal(a, b) for a, b in zip(before, table.parameters(), strict=True))

@@ -116,3 +116,12 @@ def test_what_does_not_fit_is_said() -> None:
         inspect_anchors(table(), names=["a", "b"])
     with pytest.raises(ValueError, match="top must be at least 1"):
         inspect_anchors(table(), top=0)
+
+
+def test_leaves_a_table_with_a_largest_norm_as_it_is() -> None:
+    made = AnchorEmbedding(
+        30, 4, anchors=6, max_norm=0.1, generator=torch.Generator().manual_seed(0)
+    )
+    before = made.transform.detach().clone()
+    inspect_anchors(made)
+    assert torch.equal(made.transform, before)

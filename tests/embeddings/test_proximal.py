@@ -311,13 +311,12 @@ def test_refuses(wrong: Any, error: type[Exception], message: str) -> None:
 
 def test_refuses_optimisers_it_does_not_know() -> None:
     table = make()
-    optimizer = ff.proximal(torch.optim.Rprop(table.parameters()), table)
-    table(torch.arange(3)).sum().backward()
-    with pytest.raises(TypeError, match="must be SGD, Adam or AdamW"):
-        optimizer.step()
+    for kind in (torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SparseAdam):
+        inner = kind([table.transform])
+        with pytest.raises(TypeError, match=f"must be SGD, Adam or AdamW.*got {kind.__name__}"):
+            ff.proximal(inner, table)  # not only at its first step
     sparse = make(sparse=True)
-    inner = torch.optim.SparseAdam([sparse.transform])
-    optimizer = ff.proximal(inner, sparse)
+    optimizer = ff.proximal(torch.optim.SGD([sparse.transform], lr=0.1), sparse)
     sparse(torch.arange(3)).sum().backward()
     with pytest.raises(TypeError, match=r"want an optimiser of fewfold\.optim"):
         optimizer.step()
@@ -407,3 +406,31 @@ def test_refuses_a_table_twice_and_relations_of_another() -> None:
     other = ff.Relations.from_edges(torch.tensor([[1, 0]]), objects=ROWS, anchors=torch.arange(2))
     with pytest.raises(ValueError, match="relations must be of 12 objects and 6 anchors"):
         ff.proximal(torch.optim.SGD(table.parameters()), table, relations=other)
+
+
+def test_refuses_a_transform_under_two_names() -> None:
+    table, twin = make(), make()
+    twin.transform = table.transform
+    with pytest.raises(ValueError, match="share a transform"):
+        ff.proximal(torch.optim.SGD(table.parameters(), lr=0.1), [table, twin])
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_refuses_what_a_schedule_must_not_return(wrong: float) -> None:
+    table = make()
+    optimizer = ff.proximal(
+        torch.optim.SGD(table.parameters(), lr=0.1), table, l1=lambda step: wrong if step else 0.0
+    )
+    table(torch.arange(ROWS)).sum().backward()
+    optimizer.step()
+    before = table.transform.detach().clone()
+    with pytest.raises(
+        ValueError, match=f"l1 must be finite and at least 0, got {wrong} at step 1"
+    ):
+        optimizer.step()
+    assert torch.equal(table.transform, before)
+
+
+def test_refuses_shares_of_nothing() -> None:
+    with pytest.raises(ValueError, match="shares must have a number above 0"):
+        ff.Narrowing(4, 2, over=10, shares=torch.zeros(5))

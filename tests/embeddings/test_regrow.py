@@ -67,3 +67,52 @@ def test_learns_from_bags_and_scores_too() -> None:
         changed = (table.slots != before).any(1)
         assert changed[:10].any()
         assert use == "logits" or not changed[10:].any()
+
+
+def test_only_places_that_a_narrowing_left_are_exchanged() -> None:
+    generator = torch.Generator().manual_seed(0)
+    table = ff.AnchorEmbedding(20, 8, anchors=16, width=4, generator=generator)
+    goal = torch.randn(20, 8, generator=generator)
+    optimizer = ff.proximal(
+        torch.optim.SGD([table.transform], lr=0.01), table, l1=0.0,
+        keep=ff.Narrowing(4, 2, over=3, every=1), regrow=ff.Regrow(every=1, below=1.0),
+    )  # fmt: skip
+    assert table.slots is not None
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (table.weight - goal).square().sum().backward()
+        table(torch.arange(20)).mul(table.weight.detach() - goal).sum().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    (left,) = optimizer.winners()
+    assert left is not None
+    before = table.slots.clone()
+    for _ in range(5):
+        step()
+    changed = table.slots != before
+    assert changed.any()
+    assert not changed[~left].any()  # an anchor there would have no weight for ever
+
+
+def test_a_new_entry_is_remembered_as_at_the_start(path: str) -> None:
+    for make, place in (
+        (lambda p: ff.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5), slice(None)),
+        (lambda p: ff.optim.Yogi(p, lr=0.1, initial_accumulator_value=0.5), (slice(None), 1)),
+    ):
+        table = ff.AnchorEmbedding(
+            20, 8, anchors=16, width=2, generator=torch.Generator().manual_seed(0)
+        )
+        assert table.slots is not None
+        before = table.slots.clone()
+        inner = make([table.transform])
+        optimizer = ff.proximal(inner, table, l1=0.0, regrow=ff.Regrow(1, below=1.0))
+        table(torch.arange(20)).square().sum().backward()
+        optimizer.step()
+        memory = inner.state[table.transform]["memory"][place]
+        changed = table.slots != before
+        assert changed.any()
+        assert (memory[changed] == 0.5).all()
+        assert (memory[~changed] != 0.5).all()

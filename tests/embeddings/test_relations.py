@@ -195,3 +195,8 @@ def test_apart_refuses() -> None:
         apart(table(None), torch.tensor([[0, 1]]), -1.0)
     with pytest.raises(ValueError, match="samples must be at least 1"):
         apart(table(None), torch.tensor([[0, 1]]), 1.0, samples=0)
+
+
+def test_refuses_a_number_of_objects_that_is_none() -> None:
+    with pytest.raises(TypeError, match="objects must be an int, got float"):
+        Relations.from_cooccurrence([[0, 1]], objects=2.5, anchors=[0])  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ SIZES = [
     (131, 17, 67, 1, torch.int32),
     (20, 256, 77, 5, torch.uint8),
     (300, 9, 130, 2, torch.uint8),
+    (40, 300, 3001, 4, torch.int16),
 ]
 every_size = pytest.mark.parametrize("size", SIZES, ids=str)
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -60,6 +61,22 @@ def test_scores_and_gradients_are_those_of_the_dense_table(size, dtype, sparse, 
     if sparse:
         rows = got[1].coalesce().indices()[0]
         assert torch.equal(rows, kept.count_nonzero(0).nonzero().squeeze(1))
+
+
+@pytest.mark.native
+@both_dtypes
+def test_the_threads_change_nothing(dtype):
+    parts = [part.detach() for part in make(SIZES[-1], dtype)]
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(tied_scores(*parts, sparse=False))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_a_gradient_of_nothing(path):

@@ -103,6 +103,18 @@ def test_refused(folder: Path) -> None:
         Lexicon.read(folder)
 
 
+def test_blank_lines_say_nothing(folder: Path) -> None:
+    (folder / "noun.exc").write_text("\ngeese goose\n\n")
+    assert Lexicon.read(folder).bases("geese") == [("n", "goose")]
+
+
+@pytest.mark.parametrize("end", ["00000099 a 0101", "00000020 a 0109", "00000020 a zzzz"])
+def test_an_antonym_that_is_not_there(folder: Path, end: str) -> None:
+    (folder / "data.adj").write_text(FILES["data.adj"].replace("00000020 a 0101", end))
+    with pytest.raises(ValueError, match=r"every antonym in .* must be there, got a pointer from"):
+        Lexicon.read(folder)
+
+
 @pytest.mark.skipif(not datasets.has("wordnet"), reason="FEWFOLD_DATA has no such dataset")
 def test_the_real_one(tmp_path: Path) -> None:
     with tarfile.open(datasets.DATA / "wordnet" / "wordnet-3.0-dict.tar.xz") as archive:

@@ -29,15 +29,23 @@ def test_results_grow_and_are_not_measured_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RECORD", Record(tmp_path / "results.json"))
-    data = run.Data(split, 12, 20, {30: Anchors(8, 4)})
+    data = run.Data(split, 12, 20, {30: Anchors(8, 4)}, {30: Anchors(8, 6, bits=5)})
     monkeypatch.setitem(run.DATA, "tiny", data)
     run.run("tiny", run.methods(data), [0])
     first = run.RECORD.path.read_text()
     run.run("tiny", run.methods(data), [0])
     assert run.RECORD.path.read_text() == first
     rows = {row["method"]: row for row in run.RECORD.rows(data="tiny", seed=0)}
-    cut = [run.cut_name(Anchors(*cut)) for cut in run.CUTS]
-    assert list(rows) == ["dense", *cut, "dense, int8", "anchors, 30x", "low rank, 30x"]
+    names = ["dense", "dense, cut 30x", "dense, int8", "anchors, 30x", "low rank, 30x"]
+    assert list(rows) == names
+    cut = rows["dense, cut 30x"]
+    assert cut["ratio"] > 20
+    assert cut["NDCG@50"] > 0.6 * rows["dense"]["NDCG@50"]
+    lines = [row for row in run.RECORD.rows() if row["method"] != "dense, cut 30x"]
+    run.RECORD.path.unlink()
+    run.RECORD.add(lines)
+    run.run("tiny", ["dense"], [0])  # what is lacking, and nothing twice
+    assert sorted(row["method"] for row in run.RECORD.rows()) == sorted(names)
     few, whole = rows["anchors, 30x"], rows["dense"]
     assert few["ratio"] > 20
     assert few["parameters"] < whole["parameters"] / 8

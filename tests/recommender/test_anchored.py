@@ -22,10 +22,15 @@ def model(anchors: ff.Anchors = FEW) -> ff.AnchorVAE:
     return ff.AnchorVAE(40, anchors, hidden=16, latent=7, layers=0, seed=1)
 
 
-@pytest.fixture(scope="module")
-def fitted() -> ff.Recommender:
-    rec = ff.Recommender(SMALL, anchors=FEW, training=TRAINING)
-    return rec.fit(grouped(), test=0.2, beside_dense=True, progress=False)
+@pytest.fixture(
+    scope="module",
+    params=[(FEW, False), (FEW, True), (ff.Anchors(8, 4, bits=5), False)],
+    ids=["cut", "trained", "cut to 5 bits"],
+)
+def fitted(request: pytest.FixtureRequest) -> ff.Recommender:
+    few, alone = request.param
+    rec = ff.Recommender(SMALL, anchors=few, training=TRAINING)
+    return rec.fit(grouped(), test=0.2, alone=alone, progress=False)
 
 
 def taste(items: list[str]) -> set[str]:
@@ -35,13 +40,22 @@ def taste(items: list[str]) -> set[str]:
 def test_learns_what_the_dense_one_learns(fitted: ff.Recommender) -> None:
     assert taste(fitted.recommend_from_history(["a1", "a2", "a3"], k=5).items) == {"a"}
     assert taste(fitted.similar_items("b3", k=3).items) == {"b"}
+
+
+def test_the_report_has_the_dense_tables_beside(fitted: ff.Recommender) -> None:
     assert fitted.report is not None
-    beside = fitted.report.beside
+    beside, told = fitted.report.beside, str(fitted.report)
+    assert fitted.report.as_dict()["tables"] in told
+    if "from the start" in told:
+        assert beside is None
+        assert "times smaller" not in told
+        return
+    assert "trained dense, then cut to anchors" in told
     assert beside is not None
     assert beside.own_bytes < beside.dense_bytes
     own, dense = (e.overall[ff.NDCG(10)].mean for e in (beside.own, beside.dense))
     assert own > 0.9 * dense
-    assert "times smaller" in str(fitted.report)
+    assert "times smaller" in told
     assert fitted.report.as_dict()["anchors"]["bytes"] == beside.own_bytes
 
 
@@ -130,6 +144,9 @@ def test_round_trip(fitted: ff.Recommender, tmp_path: Path) -> None:
     folder = fitted.save(tmp_path / "model")
     again = ff.Recommender.load(folder)
     assert again.model == fitted.model
+    told = fitted.report.as_dict()["tables"] if fitted.report else ""
+    assert told in (folder / "README.md").read_text()
+    assert told in str(ff.inspect(folder))
     histories = [["a1", "b2"], ["c3"], []]
     own, theirs = (rec.recommend_from_history(histories, k=10) for rec in (fitted, again))
     assert own.items == theirs.items
@@ -160,19 +177,53 @@ def test_anchors_are_explained(fitted: ff.Recommender, tmp_path: Path) -> None:
     assert found.as_dict()["anchors"]["purity"] == found.anchors.purity
 
 
-def test_a_dense_model_becomes_one_of_anchors() -> None:
-    """With as many anchors as the tables have columns nothing is lost; with fewer, little."""
-    pairs = log()
-    dense = ff.FastVAE(40, hidden=16, latent=7, layers=0, seed=1)
-    ff.train(dense, pairs, epochs=20, batch=16, progress=False)
-    whole = ff.AnchorVAE.from_dense(dense, ff.Anchors(23, 23), pairs.counts())
-    torch.testing.assert_close(whole.outputs(), dense.outputs(), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(whole.entries(), dense.entries(), rtol=1e-3, atol=1e-3)
-    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 8), pairs.counts())
+@pytest.fixture(scope="module")
+def dense() -> ff.FastVAE:
+    trained = ff.FastVAE(40, hidden=16, latent=7, layers=0, seed=1)
+    ff.train(trained, log(), epochs=20, batch=16, progress=False)
+    return trained
+
+
+def test_a_dense_model_becomes_one_of_anchors(dense: ff.FastVAE) -> None:
+    """With as many anchors as the tables have columns little is lost; with fewer, not much."""
+    whole = ff.AnchorVAE.from_dense(dense, ff.Anchors(23, 23), log())
+    torch.testing.assert_close(whole.outputs(), dense.outputs(), rtol=0, atol=0.01)
+    torch.testing.assert_close(whole.entries(), dense.entries(), rtol=0, atol=0.02)
+    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 8), log())
     off = (few.outputs() - dense.outputs()).norm() / dense.outputs().norm()
     assert 0 < off < 0.5
     with pytest.raises(ValueError, match="not held in full"):
-        ff.AnchorVAE.from_dense(dense, ff.Anchors(None), pairs.counts())
+        ff.AnchorVAE.from_dense(dense, ff.Anchors(None), log())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anchored, "_FULL", 40 * 9 - 1)
+        with pytest.raises(ValueError, match="not held in full"):
+            ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 8), log())
+
+
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_settling_keeps_what_was_cut(dense: ff.FastVAE, bits: int) -> None:
+    """Entries are on their grid already, also where the largest are not at its end."""
+    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 4, bits), log())
+    before = few.table.transform.detach().clone()
+    few.settle()
+    own = few.table.weight.detach() @ torch.linalg.pinv(few.table.anchors.detach())
+    used = (before != 0).any(0)
+    torch.testing.assert_close(own, before[:, used], rtol=1e-3, atol=1e-3)
+    once = {name: part.clone() for name, part in few.packed.items()}
+    few.settle()
+    assert all(torch.equal(part, once[name]) for name, part in few.packed.items())
+
+
+def test_what_was_cut_may_be_trained_on(dense: ff.FastVAE) -> None:
+    few = ff.AnchorVAE.from_dense(dense, FEW, log())
+    few.settle()
+    before = few.table.transform.detach().clone()
+    ff.train(few, log(), epochs=1, batch=16, progress=False)
+    with pytest.raises(ValueError, match="call settle"):
+        _ = few.packed
+    assert not torch.equal(few.table.transform, before)
+    few.settle()
+    assert few.packed["values"].numel() < 40 * 9
 
 
 def test_a_training_that_ends_early_is_still_small() -> None:
@@ -191,5 +242,42 @@ def test_refuses() -> None:
         ff.Recommender(ff.EASE(), anchors=8)
     with pytest.raises(ValueError, match="width must be at most count=4, got 5"):
         ff.Anchors(4, 5)
+    for bits in (1, 9):
+        with pytest.raises(ValueError, match="bits must be"):
+            ff.Anchors(bits=bits)
     with pytest.raises(ValueError, match="say how many"):
         ff.AnchorVAE(1_000_000, ff.Anchors(None))
+
+
+def test_a_log_that_cannot_be_cut_is_trained_and_compared() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anchored, "_FULL", 0)
+        rec = ff.Recommender(SMALL, anchors=FEW, training=ff.Training(epochs=3, batch=32))
+        rec.fit(grouped(), test=0.2, progress=False)
+    assert rec.report is not None
+    assert rec.report.tables == "trained as anchors from the start"
+    assert rec.report.beside is not None
+
+
+def test_a_cut_resumes_where_training_was(tmp_path: Path) -> None:
+    """The checkpoint is that of the dense tables: what they are cut to may change."""
+    keep = ff.Checkpoint(tmp_path / "run")
+    made = {"training": ff.Training(epochs=3, batch=32)}
+    first = ff.Recommender(SMALL, anchors=FEW, **made).fit(  # type: ignore[arg-type]
+        grouped(), checkpoint=keep, progress=False
+    )
+    again = ff.Checkpoint(tmp_path / "run", resume=True)
+    other = ff.Anchors(8, 3, bits=4)
+    for few, same in ((FEW, True), (other, False)):
+        rec = ff.Recommender(SMALL, anchors=few, **made)  # type: ignore[arg-type]
+        rec.fit(grouped(), checkpoint=again, progress=False)
+        mine, theirs = rec.fitted.tensors()["table.values"], first.fitted.tensors()["table.values"]
+        assert (mine.shape == theirs.shape and torch.equal(mine, theirs)) == same
+
+
+def test_damaged_bits_are_refused(dense: ff.FastVAE) -> None:
+    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 4, bits=5), log())
+    few.settle()
+    short = {**few.packed, "values": few.packed["values"][..., :-1]}
+    with pytest.raises(ValueError, match="damaged"):
+        few.take(short)

@@ -122,11 +122,26 @@ struct Slabs {
   int64_t across(int64_t slab) const { return std::min(width, queries - slab * width); }
 };
 
-// Every thread makes large pages of its own: two that meet the same new page would both clear it.
+// Where the first line of the cache begins, in room for one more.
+template <class T> T *on_line(T *room) {
+  return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(room) + 63) / 64 * 64);
+}
+
+// Every thread takes the next piece that nobody has, until there is none: one that is held up holds up no other.
+template <class F> void take_turns(int64_t pieces, int64_t work, int threads, F use) {
+  std::atomic<int64_t> next{0};
+  const auto piece = [&] {
+    const int64_t mine = next.fetch_add(1, std::memory_order_relaxed);
+    return mine < pieces ? mine : -1;
+  };
+  share(std::min<int64_t>(threads, pieces), work, threads, [&](int64_t, int64_t) { use(piece); });
+}
+
+// A large page is made by whoever meets it first: two that meet the same new page would both clear it.
 template <class T> void make_pages(T *first, int64_t n, int threads) {
   constexpr int64_t PAGE = (1 << 21) / sizeof(T);
-  share(n / PAGE, PAGE, threads, [&](int64_t a, int64_t b) {
-    for (int64_t page = a; page < b; ++page) first[page * PAGE + PAGE - 1] = T(0);
+  take_turns(n / PAGE, n, threads, [&](auto piece) {
+    for (int64_t page; (page = piece()) >= 0;) first[page * PAGE + PAGE - 1] = T(0);
   });
 }
 
@@ -137,20 +152,20 @@ bool tied(uintptr_t turned, int64_t queries, int64_t width, int64_t k, uintptr_t
   std::atomic<bool> fine{true};
   make_pages(writing<T>(out), queries * size, threads);
   Slots{slots, slot_bytes}.as([&](const auto *from) {
-    share((size + BLOCK - 1) / BLOCK, BLOCK * s * width, threads, [&](int64_t a, int64_t b) {
+    take_turns((size + BLOCK - 1) / BLOCK, size * s * width, threads, [&](auto piece) {
       std::vector<int32_t> slot(static_cast<size_t>(BLOCK * s));
-      std::vector<T> tile(static_cast<size_t>(TILE * width));
-      for (int64_t first = a * BLOCK; first < std::min(b * BLOCK, size); first += BLOCK) {
-        const int64_t last = std::min(first + BLOCK, size);
+      std::vector<T> room(static_cast<size_t>(TILE * width + LINE));
+      T *tile = on_line(room.data());
+      for (int64_t block; (block = piece()) >= 0;) {
+        const int64_t first = block * BLOCK, last = std::min(first + BLOCK, size);
         if (!widen(from + first * s, (last - first) * s, static_cast<int32_t>(k), slot.data())) fine = false;
         if (!fine) return;
         for (int64_t slab = 0; slab < slabs.count(); ++slab)
           for (int64_t v = first; v < last; v += TILE) {
             const int64_t rows = std::min(TILE, last - v);
             const Terms<T> t{reading<T>(weight) + v * s, slot.data() + (v - first) * s, s, nullptr, nullptr};
-            table<T>().mix(reading<T>(turned) + slab * k * width, width, t, 0, rows, tile.data());
-            table<T>().tile_out(tile.data(), width, rows, slabs.across(slab),
-                                writing<T>(out) + slab * width * size + v, size);
+            table<T>().mix(reading<T>(turned) + slab * k * width, width, t, 0, rows, tile);
+            table<T>().tile_out(tile, width, rows, slabs.across(slab), writing<T>(out) + slab * width * size + v, size);
           }
       }
     });

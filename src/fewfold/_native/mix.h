@@ -153,6 +153,30 @@ inline void turn(__m256 *r) {
   }
 }
 #endif
+#if defined(FEWFOLD_AVX512)
+inline void turn(__m512 *r) {
+  __m512 a[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+    r[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+    r[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    r[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i)
+    for (int j = i; j < 16; j += 8) {
+      a[j] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0x88);
+      a[j + 4] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0xdd);
+    }
+  for (int i = 0; i < 8; ++i) {
+    r[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
+  }
+}
+#endif
 
 // A tile (rows, width) into columns of out, whose rows, as many as `across`, are `stride` apart.
 template <class T> void tile_out(const T *tile, int64_t width, int64_t rows, int64_t across, T *out, int64_t stride) {
@@ -168,51 +192,44 @@ template <class T> void tile_in(const T *x, int64_t stride, int64_t rows, int64_
 
 #if defined(FEWFOLD_AVX512) || defined(FEWFOLD_AVX2)
 #if defined(FEWFOLD_AVX512)
-using Wide = __m512;
-inline void stream(float *to, Wide x) { _mm512_stream_ps(to, x); }
-inline void store(float *to, Wide x) { _mm512_storeu_ps(to, x); }
-inline Wide low_pairs(Wide a, Wide b) { return _mm512_unpacklo_ps(a, b); }
-inline Wide high_pairs(Wide a, Wide b) { return _mm512_unpackhi_ps(a, b); }
-template <int Which> inline Wide halves(Wide a, Wide b) { return _mm512_shuffle_ps(a, b, Which); }
-// Four numbers of each fourth row.
-inline Wide fours(const float *x, int64_t width) {
-  Wide r = _mm512_castps128_ps512(_mm_loadu_ps(x));
-  r = _mm512_insertf32x4(r, _mm_loadu_ps(x + 4 * width), 1);
-  r = _mm512_insertf32x4(r, _mm_loadu_ps(x + 8 * width), 2);
-  return _mm512_insertf32x4(r, _mm_loadu_ps(x + 12 * width), 3);
-}
+inline void stream(float *to, __m512 x) { _mm512_stream_ps(to, x); }
 #else
-using Wide = __m256;
-inline void stream(float *to, Wide x) { _mm256_stream_ps(to, x); }
-inline void store(float *to, Wide x) { _mm256_storeu_ps(to, x); }
-inline Wide low_pairs(Wide a, Wide b) { return _mm256_unpacklo_ps(a, b); }
-inline Wide high_pairs(Wide a, Wide b) { return _mm256_unpackhi_ps(a, b); }
-template <int Which> inline Wide halves(Wide a, Wide b) { return _mm256_shuffle_ps(a, b, Which); }
-inline Wide fours(const float *x, int64_t width) {
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm_loadu_ps(x + 4 * width), 1);
-}
+inline void stream(float *to, __m256 x) { _mm256_stream_ps(to, x); }
 #endif
 
-// Past the caches where whole lines are written: nobody reads them here again. Within a vector only fours are turned.
+// Past the caches where whole lines are written: nobody reads them here again. What is neither the first nor the last
+// line of a row of out is whole, wherever that row begins.
+inline void line_out(const float *from, int64_t n, float *to) {
+  using V = Vec<float>;
+  const int64_t before = -(reinterpret_cast<intptr_t>(to) / int64_t(sizeof(float))) & (V::N - 1);
+  const int64_t head = before < n ? before : n;
+  if (head) V::load(from, static_cast<int>(head), 0.f).store(to, static_cast<int>(head));
+  int64_t i = head;
+  for (; i + V::N <= n; i += V::N) stream(to + i, V::load(from + i).v);
+  if (i < n) V::load(from + i, static_cast<int>(n - i), 0.f).store(to + i, static_cast<int>(n - i));
+}
+
+// The tile is turned first, then written a row at a time: lines that follow each other go out together.
 template <> inline void tile_out(const float *tile, int64_t width, int64_t rows, int64_t across, float *out, int64_t stride) {
-  constexpr int64_t N = sizeof(Wide) / sizeof(float);
-  const int64_t even = rows / N * N, whole = across / 4 * 4;
-  const bool aligned = reinterpret_cast<uintptr_t>(out) % 64 == 0 && stride % 16 == 0;
-  for (int64_t b = 0; b < whole; b += 4)
-    for (int64_t r = 0; r < even; r += N) {
-      Wide x[4], y[4];
-      for (int i = 0; i < 4; ++i) x[i] = fours(tile + (r + i) * width + b, width);
-      const Wide p = low_pairs(x[0], x[1]), q = low_pairs(x[2], x[3]), u = high_pairs(x[0], x[1]), v = high_pairs(x[2], x[3]);
-      y[0] = halves<0x44>(p, q), y[1] = halves<0xee>(p, q), y[2] = halves<0x44>(u, v), y[3] = halves<0xee>(u, v);
-      for (int i = 0; i < 4; ++i) {
-        float *to = out + (b + i) * stride + r;
-        if (aligned) stream(to, y[i]);
-        else store(to, y[i]);
+  using V = Vec<float>;
+  constexpr int64_t LONG = 64;
+  alignas(64) float turned[V::N * LONG];
+  for (int64_t first = 0; first < rows; first += LONG)
+    for (int64_t b = 0; b < across; b += V::N) {
+      const int64_t n = rows - first < LONG ? rows - first : LONG, even = n / V::N * V::N;
+      const int64_t wide = across - b < V::N ? across - b : V::N;
+      const float *from = tile + first * width + b;
+      decltype(V::v) x[V::N];
+      for (int64_t r = 0; r < even; r += V::N) {
+        for (int i = 0; i < V::N; ++i) x[i] = V::load(from + (r + i) * width).v;
+        turn(x);
+        for (int i = 0; i < V::N; ++i) V{x[i]}.store(turned + i * LONG + r);
       }
+      for (int64_t r = even; r < n; ++r)
+        for (int64_t i = 0; i < wide; ++i) turned[i * LONG + r] = from[r * width + i];
+      for (int64_t i = 0; i < wide; ++i) line_out(turned + i * LONG, n, out + (b + i) * stride + first);
     }
-  if (aligned) _mm_sfence();
-  for (int64_t b = 0; b < across; ++b)
-    for (int64_t r = b < whole ? even : 0; r < rows; ++r) out[b * stride + r] = tile[r * width + b];
+  _mm_sfence();
 }
 
 template <>

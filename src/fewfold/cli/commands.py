@@ -76,7 +76,7 @@ def fit(arguments: argparse.Namespace) -> int:
     with _resumable(out):
         rec.fit(
             log, test=arguments.test, refit=arguments.refit, checkpoint=checkpoint,
-            beside_dense=not arguments.alone, progress=not arguments.quiet,
+            alone=arguments.alone, progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
@@ -109,14 +109,16 @@ def _recipe(arguments: argparse.Namespace) -> Any:
 
 
 def _anchors(arguments: argparse.Namespace) -> Any:
-    count, width = arguments.anchors, arguments.anchor_width
+    count, width, bits = arguments.anchors, arguments.anchor_width, arguments.anchor_bits
     if count is None:
-        if width is not None:
-            raise ValueError("--anchor-width is for --anchors; say how many: --anchors 64")
+        for name, given in (("anchor-width", width), ("anchor-bits", bits)):
+            if given is not None:
+                raise ValueError(f"--{name} is for --anchors; say how many: --anchors 64")
         return None
+    bits = 8 if bits is None else bits
     if count == "auto":
-        return ff.Anchors(None, width or 8)
-    return ff.Anchors(count, min(8, count) if width is None else width)
+        return ff.Anchors(None, width or 8, bits)
+    return ff.Anchors(count, min(8, count) if width is None else width, bits)
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:

@@ -72,6 +72,10 @@ def _anchors(text: str) -> Any:
     return _number(text, int, lambda n: 0 < n <= 32_000, "auto or a whole number from 1 to 32000")
 
 
+def _bits(text: str) -> Any:
+    return _number(text, int, lambda n: 2 <= n <= 8, "a whole number from 2 to 8")
+
+
 def _threads(text: str) -> Any:
     most = max(64, os.cpu_count() or 1)  # thousands would do nothing but wait for each other
     return _number(text, int, lambda n: 0 < n <= most, f"a whole number from 1 to {most}")
@@ -151,7 +155,8 @@ FIT = (
         Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
         Option("anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N"),
         Option("anchor-width", "anchors an item mixes (default: 8)", None, _positive, "N"),
-        Option("alone", "with anchors: do not fit dense tables beside", False, switch=True),
+        Option("anchor-bits", "of an anchor's weight, 2 to 8 (default: 8)", None, _bits, "N"),
+        Option("alone", "train anchors from the start, no dense tables", False, switch=True),
         Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),
         Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
         Option("neighbours", "of item-knn (default: 100)", 100, _positive, "N"),

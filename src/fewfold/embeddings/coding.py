@@ -146,6 +146,8 @@ def learn_dictionary(
     if anchors > len(table):
         raise ValueError(f"anchors must be at most the number of rows {len(table)}, got {anchors}")
     dtype, table = table.dtype, table.detach().to(precise(table))
+    scale = _scale(table)  # the squares of what is very small or large are no numbers
+    table = table / scale
     rows = table
     if len(table) > whole_number(sample, "sample", anchors):
         rows = table[torch.randperm(len(table), generator=generator)[:sample].to(table.device)]
@@ -161,7 +163,7 @@ def learn_dictionary(
         weights, slots = sparse_code(table, found, width, signed=signed)
         rest = table - _combine(weights, slots, found)
     error = float(rest.norm() / table.norm().clamp(min=torch.finfo(table.dtype).tiny))
-    return Coding(found.to(dtype), weights.to(dtype), slots, error)
+    return Coding(found.to(dtype), (weights * scale).to(dtype), slots, error)
 
 
 def _check(table: Tensor, dictionary: Tensor, width: int) -> None:
@@ -194,6 +196,12 @@ def _combine(weights: Tensor, slots: Tensor, anchors: Tensor) -> Tensor:
     for j in range(weights.shape[1]):
         out.addcmul_(weights[:, j, None], anchors[slots[:, j]])
     return out
+
+
+def _scale(table: Tensor) -> Tensor:
+    """The power of two next below the largest entry: dividing by it rounds nothing."""
+    exponent = torch.frexp(table.abs().max()).exponent - 1
+    return torch.ldexp(torch.ones((), dtype=table.dtype, device=table.device), exponent)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fewfold._check import non_negative_number, whole_number
 from fewfold.embeddings.embedding import AnchorEmbedding
+from fewfold.embeddings.mix import refuse_id
 
 __all__ = [
     "CompactEmbedding",
@@ -84,7 +85,7 @@ class HashedEmbedding(CompactEmbedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Ids of any shape to their vectors, (*shape, d)."""
-        return F.embedding(self.place[input.long()], self.vectors)
+        return F.embedding(_at(self.place, input), self.vectors)
 
 
 class FrequentEmbedding(CompactEmbedding):
@@ -121,7 +122,7 @@ class FrequentEmbedding(CompactEmbedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Ids of any shape to their vectors, (*shape, d)."""
-        place = self.place[input.long()]
+        place = _at(self.place, input)
         known = place < len(self.vectors)
         found = F.embedding(torch.where(known, place, 0), self.vectors)
         return found.where(known.unsqueeze(-1), 0.0)
@@ -201,8 +202,8 @@ class MixedDimEmbedding(CompactEmbedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Ids of any shape to their vectors, (*shape, d)."""
-        ids = input.long().flatten()
-        block, place = self.block[ids], self.place[ids]
+        ids = input.flatten()
+        block, place = _at(self.block, ids), _at(self.place, ids)
         out: Tensor = self.blocks[0].new_zeros(len(ids), self.embedding_dim)
         for b, (vectors, projection) in enumerate(zip(self.blocks, self.projections, strict=True)):
             here = (block == b).nonzero()[:, 0]
@@ -278,6 +279,14 @@ def slim(table: Tensor, threshold: float) -> int:
     """
     table.masked_fill_(table.abs() <= non_negative_number(threshold, "threshold"), 0.0)
     return int(table.count_nonzero())
+
+
+def _at(values: Tensor, ids: Tensor) -> Tensor:
+    """`values[ids]`, where an id below zero is none."""
+    try:
+        return F.embedding(ids.long(), values.unsqueeze(1)).squeeze(-1)
+    except IndexError:
+        raise refuse_id(ids, len(values)) from None
 
 
 def _own_first(counts: Tensor, keep: int, others: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """An embedding table whose rows are sparse mixes of a few anchors."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,6 +30,11 @@ class AnchorEmbedding(nn.Module):
     - fixed width (`width=s`): `transform` is (rows, s), and `slots` (rows, s) says which anchors
       these are, in as few bytes as K needs. A lookup and its gradient cost s times the rows in
       use, however many there are. Which anchors a row mixes changes by `Regrow`.
+
+    While a `proximal` optimiser with sparse gradients is at work, read T by `rows()` and not from
+    `transform`: rows that were not in use owe what they are to shrink by until they are read, and
+    a parameter cannot know that it is. `optimizer.settle()` brings all of them up to date. A table
+    that shares the `transform` of another one is not told, either: settle before you read it.
 
     Args:
         num_embeddings: rows.
@@ -165,6 +171,11 @@ class AnchorEmbedding(nn.Module):
             vectors = value + (vectors - value) / counts[place].unsqueeze(-1)
         self.attached.watch(ids, vectors)
         return vectors
+
+    def unscaled(self, ids: Tensor) -> Tensor:
+        """The vectors as they are: `max_norm` scales none of them, and nothing is recorded."""
+        self.attached.before_read(ids)
+        return self._mix(ids)
 
     def _mix(self, ids: Tensor) -> Tensor:
         if self.slots is None:
@@ -348,9 +359,19 @@ class AnchorEmbedding(nn.Module):
         used = self.transform.shape[1] if self.slots is not None else self._active
         self.transform[some[long], :used] *= by.unsqueeze(1)
 
-    def _load_from_state_dict(self, *arguments: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
+    ) -> None:
         self.attached.before_read(None)  # the values that come owe nothing
-        super()._load_from_state_dict(*arguments)
+        given = state_dict.get(f"{prefix}anchors")
+        if given is not None and given.shape != self.anchors.shape:
+            count, d = given.shape
+            arguments[-1].append(
+                f"{prefix}anchors are {count} of length {d}, the table has {len(self.anchors)} of "
+                f"length {self.embedding_dim}; make it with anchors={count}, embedding_dim={d}"
+            )
+            return
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AnchorEmbedding":
         self.attached.before_read(None)  # a copy has nobody to settle it
@@ -358,6 +379,10 @@ class AnchorEmbedding(nn.Module):
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.attached.before_read(None)  # nor has what is pickled
+        return self.__dict__
 
     def get_extra_state(self) -> Tensor:
         """How many anchors are in use, beside the tensors."""

@@ -14,6 +14,8 @@ class AnchorEmbeddingBag(AnchorEmbedding):
     """An `nn.EmbeddingBag` of anchors: sums, means or maxima of rows.
 
     Arguments as in `AnchorEmbedding`, and `mode` and `include_last_offset` as in `nn.EmbeddingBag`.
+    A file of `save_anchors` holds the table, not what it was used for: `load_anchors` gives an
+    `AnchorEmbedding` back, whose `bag` takes the mode with each call.
 
     Example:
         >>> import torch, fewfold as ff

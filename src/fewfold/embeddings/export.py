@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.layout import SparseRows, small_integer
-from fewfold.embeddings.quantised import pack
-from fewfold.embeddings.stored import BLOCK, FORMAT, VERSION, Stored, safetensors
+from fewfold.embeddings.quantised import pack, to_bits, zero_code
+from fewfold.embeddings.stored import BLOCK, FORMAT, Stored, safetensors, version_of
 
 __all__ = ["Sizes", "load_anchors", "packed_anchors", "save_anchors", "unpacked_anchors"]
 
@@ -62,6 +62,7 @@ def save_anchors(
     *,
     anchors: torch.dtype = torch.float32,
     values: torch.dtype = torch.float32,
+    bits: int = 8,
 ) -> Sizes:
     """Write a table as a safetensors file, whole or not at all.
 
@@ -76,6 +77,7 @@ def save_anchors(
         anchors: float64, float32, float16, bfloat16, or int8 with one scale per anchor.
         values: of the transform, likewise; int8 uses 255 steps where nothing is negative. What
             rounds to zero is left out.
+        bits: of a value that is int8, from 2 to 8; 6 are 63 steps, or 31 to either side.
 
     Returns:
         How small it became.
@@ -91,7 +93,7 @@ def save_anchors(
         >>> torch.allclose(same.weight, table.weight, rtol=1e-2, atol=1e-2)
         True
     """
-    tensors, about = packed_anchors(embedding, anchors=anchors, values=values)
+    tensors, about = packed_anchors(embedding, anchors=anchors, values=values, bits=bits)
     path = Path(path)
     _write(path, tensors, about)
     rows, dim, used, nonzeros = (int(about[n]) for n in ("rows", "dim", "anchors", "nonzeros"))
@@ -104,12 +106,18 @@ def packed_anchors(
     *,
     anchors: torch.dtype = torch.float32,
     values: torch.dtype = torch.float32,
+    bits: int = 8,
+    scales: Tensor | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What `save_anchors` writes: tensors and what is to be known about them."""
+    """What `save_anchors` writes: tensors and what is to be known about them.
+
+    With `scales` (K,) values are rounded to whole multiples of their anchor's.
+    """
     count = embedding.num_embeddings
     row, slots, numbers = _entries(embedding)
+    below = bool((numbers < 0).any()) or (bits < 8 and embedding.signed)
     packed, scales = pack(
-        numbers, slots, len(embedding.anchors), values, bool((numbers < 0).any()), "values"
+        numbers, slots, len(embedding.anchors), values, below, "values", bits=bits, scales=scales
     )
     present = packed != 0
     row, slots, packed = row[present], slots[present], packed[present]
@@ -119,15 +127,20 @@ def packed_anchors(
     vectors = embedding.anchors.detach().cpu()[used]
     number = torch.arange(len(used))
     shrunk, by = pack(vectors, number, len(used), anchors, True, "anchors")
-    tensors = {"anchors": shrunk, **_laid_out(row, slots, packed, count, len(used))}
+    tensors = {"anchors": shrunk, **_laid_out(row, slots, packed, count, len(used), bits)}
     if by is not None:
         tensors["anchor_scales"] = by
     if scales is not None:
         tensors["value_scales"] = scales[used]
     about = {
-        "format": FORMAT, "version": VERSION, "rows": count, "dim": embedding.embedding_dim,
-        "anchors": len(used), "nonzeros": len(packed), "signed": int(embedding.signed),
+        "format": FORMAT, "version": version_of(bits), "rows": count,
+        "dim": embedding.embedding_dim, "anchors": len(used), "nonzeros": len(packed),
+        "signed": int(embedding.signed),
     }  # fmt: skip
+    if bits < 8:
+        zero = zero_code(bits, below)
+        about |= {"bits": bits, "zero": zero}
+        tensors["values"] = to_bits(tensors["values"].to(torch.int16) + zero, bits)
     if embedding.padding_idx is not None:
         about["padding_idx"] = embedding.padding_idx
     return tensors, {name: str(value) for name, value in about.items()}
@@ -176,28 +189,29 @@ def _entries(embedding: AnchorEmbedding) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _laid_out(
-    row: Tensor, slots: Tensor, packed: Tensor, rows: int, anchors: int
+    row: Tensor, slots: Tensor, packed: Tensor, rows: int, anchors: int, bits: int
 ) -> dict[str, Tensor]:
     """Non-zeros in the layout that takes fewer bytes."""
     lengths = torch.bincount(row, minlength=rows)
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     width = int(lengths.max())
     small = slots.to(small_integer(anchors))
-    each = packed.element_size() + small.element_size()
+    own = packed.element_size() * bits / 8
+    each = own + small.element_size()
     counted = small_integer(width + 1)
     starts = offsets[:-1:BLOCK].clone()
     overhead = rows * counted.itemsize + 8 * len(starts)
     fewest = min(len(packed) * each + overhead, rows * width * each)
     last = torch.zeros(rows, dtype=torch.int64).scatter_reduce_(0, row, slots + 1, "amax")
-    if int(last.sum()) * packed.element_size() + overhead < min(
-        fewest, rows * anchors * packed.element_size()
-    ):  # nearly all of the first few: which they are need not be said
+    all_of_them = rows * -(-anchors * own // 1)  # a row is whole bytes
+    if int(last.sum()) * own + overhead < min(fewest, all_of_them):
+        # Nearly all of the first few: which they are need not be said
         ends = torch.cat([last.new_zeros(1), last.cumsum(0)])
         values = packed.new_zeros(int(ends[-1]))
         values[ends[row] + slots] = packed
         lengths = last.to(small_integer(int(last.max()) + 1))
         return {"values": values, "lengths": lengths, "starts": ends[:-1:BLOCK].clone()}
-    if width and rows * anchors * packed.element_size() < fewest:  # then where they are is known
+    if width and all_of_them < fewest:  # then where they are is known
         values = packed.new_zeros(rows, anchors)
         values[row, slots] = packed
         return {"values": values}

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import whole_number
@@ -36,7 +37,7 @@ def cooccurrence_features(
         generator: for its start.
 
     Returns:
-        (objects, dim).
+        (objects, dim); there are no more features than objects, what is beyond is zero.
 
     Example:
         >>> import torch
@@ -47,7 +48,7 @@ def cooccurrence_features(
 
     Reference: Halko, Martinsson and Tropp, Finding structure with randomness (2011).
     """
-    dim = min(whole_number(dim, "dim"), whole_number(objects, "objects"))
+    few = min(whole_number(dim, "dim"), whole_number(objects, "objects"))
     pairs = cooccurrence.edges(documents, objects, torch.arange(objects), window).T
     own = torch.arange(objects).expand(2, -1)  # no eigenvalue near -1
     pairs = torch.cat([pairs[:, pairs[0] != pairs[1]], own], 1)
@@ -56,9 +57,10 @@ def cooccurrence_features(
     near = torch.sparse_coo_tensor(
         pairs, values, (objects, objects), check_invariants=False
     ).coalesce()
-    basis = torch.randn(objects, dim, generator=generator, dtype=torch.float64)
+    basis = torch.randn(objects, few, generator=generator, dtype=torch.float64)
     for _ in range(whole_number(rounds, "rounds")):
         basis = torch.linalg.qr(near @ basis).Q
     size, turn = torch.linalg.eigh(basis.T @ (near @ basis))
     features: Tensor = basis @ turn.flip(1) * size.flip(0).clamp(min=0).sqrt()
+    features = F.pad(features, (0, dim - few))
     return torch.where(degree[:, None] > 1, features, 0.0).float()

@@ -149,6 +149,7 @@ def start(
 
     Reference: Liang, Zaheer, Wang and Ahmed, Anchor & Transform (2021), section 3.1.
     """
+    _check_start(embedding, how)  # before anything is drawn
     embedding.attached.before_read(None)
     embedding.reset_parameters(generator)
     if isinstance(how, RandomBasis):
@@ -159,9 +160,51 @@ def start(
     objects = _objects(embedding, how, generator)
     _be_anchors(embedding, objects.to(embedding.anchors.device), generator)
     if how.vectors is not None:
-        _check_rows(how.vectors, "vectors", embedding, embedding.embedding_dim)
         embedding.anchors.copy_(how.vectors[objects])
     return objects
+
+
+def _check_start(embedding: AnchorEmbedding, how: Start) -> None:
+    """Raise unless an embedding can start so."""
+    if not isinstance(how, Start):
+        raise TypeError(
+            "how must be RandomBasis(), Frequent(...), TfIdf.of(...), Clusters(...), "
+            f"FrequentThenClusters(...) or Pretrained(...), got {type(how).__name__}"
+        )
+    if isinstance(how, RandomBasis):
+        return
+    count = len(embedding.anchors)
+    if isinstance(how, Pretrained):
+        check_scores(how.table, "table")
+        _check_rows(how.table, "table", embedding, embedding.embedding_dim)
+        if count > len(how.table):
+            raise ValueError(f"anchors must be at most the rows {len(how.table)}, got {count}")
+        _check_finite(how.table, "table")
+        whole_number(how.width, "width")
+        whole_number(how.rounds, "rounds", 0)
+        return
+    room = embedding.num_embeddings - (embedding.padding_idx is not None)
+    if count > room:
+        raise ValueError(f"anchors that are objects must be at most {room} of them, got {count}")
+    if not isinstance(how, Clusters):
+        _check_rows(how.counts, "counts", embedding)
+        _check_finite(how.counts, "counts")
+    if isinstance(how, TfIdf):
+        _check_rows(how.frequency, "frequency", embedding)
+        _check_finite(how.scores(), "counts")
+    if isinstance(how, FrequentThenClusters):
+        fraction(how.share, "share")
+    if isinstance(how, (Clusters, FrequentThenClusters)):
+        check_scores(how.features, "features")
+        _check_rows(how.features, "features", embedding, how.features.shape[-1])
+        _check_finite(how.features, "features")
+    if how.vectors is not None:
+        _check_rows(how.vectors, "vectors", embedding, embedding.embedding_dim)
+
+
+def _check_finite(given: Tensor, name: str) -> None:
+    if not given.isfinite().all():
+        raise ValueError(f"{name} must be finite, got infinities or NaN")
 
 
 def _objects(
@@ -171,26 +214,18 @@ def _objects(
 ) -> Tensor:
     """Which objects are anchors."""
     count = len(embedding.anchors)
-    room = embedding.num_embeddings - (embedding.padding_idx is not None)
-    if count > room:
-        raise ValueError(f"anchors that are objects must be at most {room} of them, got {count}")
     if isinstance(how, TfIdf):
-        _check_rows(how.frequency, "frequency", embedding)
-        return _largest(how.scores(), "counts", embedding, count)
+        return _largest(how.scores(), embedding, count)
     if isinstance(how, Frequent):
-        return _largest(how.counts, "counts", embedding, count)
+        return _largest(how.counts, embedding, count)
     first = torch.empty(0, dtype=torch.int64)
     if isinstance(how, FrequentThenClusters):
-        fraction(how.share, "share")
-        first = _largest(how.counts, "counts", embedding, round(how.share * count))
+        first = _largest(how.counts, embedding, round(how.share * count))
     return torch.cat([first, _far_apart(embedding, how.features, count, first, generator)])
 
 
-def _largest(scores: Tensor, name: str, embedding: AnchorEmbedding, count: int) -> Tensor:
-    _check_rows(scores, name, embedding)
+def _largest(scores: Tensor, embedding: AnchorEmbedding, count: int) -> Tensor:
     scores = scores.double().cpu()
-    if not scores.isfinite().all():
-        raise ValueError(f"{name} must be finite, got infinities or NaN")
     if embedding.padding_idx is not None:
         scores = scores.index_fill(0, torch.tensor([embedding.padding_idx]), -torch.inf)
     return scores.argsort(descending=True, stable=True)[:count]
@@ -203,10 +238,6 @@ def _far_apart(
     first: Tensor,
     generator: torch.Generator | None,
 ) -> Tensor:
-    check_scores(features, "features")
-    _check_rows(features, "features", embedding, features.shape[-1])
-    if not features.isfinite().all():
-        raise ValueError("features must be finite, got infinities or NaN")
     among = torch.randperm(embedding.num_embeddings, generator=generator)
     among = among[~torch.isin(among, first)]
     if embedding.padding_idx is not None:
@@ -241,8 +272,7 @@ def _be_anchors(
 def _approximate(
     embedding: AnchorEmbedding, how: Pretrained, generator: torch.Generator | None
 ) -> None:
-    _check_rows(how.table, "table", embedding, embedding.embedding_dim)
-    width = embedding.width or min(whole_number(how.width, "width"), len(embedding.anchors))
+    width = embedding.width or min(how.width, len(embedding.anchors))
     found = learn_dictionary(
         how.table, len(embedding.anchors), width, signed=embedding.signed, rounds=how.rounds,
         generator=generator,

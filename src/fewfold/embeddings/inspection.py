@@ -269,10 +269,10 @@ def _alike(
     if len(among) < 2 or not len(chosen):
         return []
     device = embedding.anchors.device
-    queries = _unit(embedding.vectors(chosen.to(device)))
+    queries = _unit(embedding.unscaled(chosen.to(device)))
     best, nearest = torch.full((len(chosen),), -torch.inf), torch.zeros_like(chosen)
     for part in among.split(_BLOCK):
-        cosine = (queries @ _unit(embedding.vectors(part.to(device))).T).float().cpu()
+        cosine = (queries @ _unit(embedding.unscaled(part.to(device))).T).float().cpu()
         cosine.masked_fill_(chosen[:, None] == part, -torch.inf)
         value, place = cosine.max(1)
         nearest = torch.where(value > best, part[place], nearest)

@@ -33,7 +33,11 @@ class Penalised:
         self._debts: Debts | None = None
         self._rows: Tensor | None = None
         self._aside: Tensor | None = None
-        table.attached.settle_with(self.settle)
+        self.attach()
+
+    def attach(self) -> None:
+        """Be asked by the table before it is read."""
+        self.table.attached.settle_with(self.settle)
 
     @property
     def _param(self) -> Tensor:
@@ -141,7 +145,9 @@ class Penalised:
         seen = self.table.attached.take()
         if seen is None or self.regrow is None:
             return
-        row, place = regrow_rows(self.table, *seen, below=self.regrow.below, l1=l1)
+        row, place = regrow_rows(
+            self.table, *seen, below=self.regrow.below, l1=l1, among=self.winners_state()
+        )
         _forget(self.optimizer, self._param, row, place)
 
     def winners_state(self) -> Tensor | None:
@@ -157,11 +163,16 @@ class Penalised:
 
 
 def _forget(optimizer: torch.optim.Optimizer, param: Tensor, row: Tensor, place: Tensor) -> None:
-    """What the optimiser remembers of entries that have become others."""
+    """What the optimiser remembers of entries that have become others: as at its start."""
+    start = 0.0
+    for group in optimizer.param_groups:
+        if any(other is param for other in group["params"]):
+            start = float(group.get("initial_accumulator_value", 0))
     for value in optimizer.state.get(param, {}).values():
         if not isinstance(value, Tensor):
             continue
         if value.shape == param.shape:
-            value[row, place] = 0
+            value[row, place] = start
         elif value.dim() == 3 and value.shape[::2] == param.shape:  # two moments side by side
-            value[row, :, place] = 0
+            value[row, 0, place] = 0
+            value[row, 1, place] = start

@@ -1,5 +1,6 @@
 """Optimisers that keep the transforms of anchor tables sparse."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from fewfold._check import non_negative_number, whole_number
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.penalised import Penalised
+from fewfold.embeddings.rates import check_optimizer
 from fewfold.embeddings.relations import Relations
 from fewfold.embeddings.schedules import Narrowing, Regrow, Schedule
 
@@ -37,6 +39,10 @@ def proximal(
     an optimiser of `fewfold.optim`) a row is touched only when it is used; what it owes from the
     steps between is taken off before it is next read, and the answer is the same. A row without any
     gradient so far has no step size, and is left as it is.
+
+    Everything a table offers (a lookup, `weight`, `rows`, `nonzeros`, `state_dict`, a copy) is such
+    a read; the bare parameter `table.transform` is not, nor is another module that shares it, and
+    what these see may still owe. Call `settle` of what is returned first.
 
     Args:
         optimizer: SGD, Adam or AdamW of torch, or any of `fewfold.optim`, which has the transforms
@@ -67,6 +73,7 @@ def proximal(
     """
     if isinstance(optimizer, Proximal):
         raise TypeError("the optimiser is already proximal; give all tables in one call")
+    check_optimizer(optimizer)
     some = [tables] if isinstance(tables, nn.Module) else list(tables)
     related = relations if isinstance(relations, Sequence) else [relations] * len(some)
     if len(related) != len(some):
@@ -78,10 +85,13 @@ def proximal(
     if len({id(table) for table in some}) < len(some):
         raise ValueError("a table must be given once, or its penalty counts twice")
     held = {id(param): group for group in optimizer.param_groups for param in group["params"]}
-    parts = []
-    for table, its in zip(some, related, strict=True):
+    for table in some:
         if not isinstance(table, AnchorEmbedding):
             raise TypeError(f"tables must be AnchorEmbedding, got {type(table).__name__}")
+    if len({id(table.transform) for table in some}) < len(some):
+        raise ValueError("tables that share a transform must be given once, as one of them")
+    parts = []
+    for table, its in zip(some, related, strict=True):
         if id(table.transform) not in held:
             raise ValueError(
                 "the optimiser does not have the table's transform; write "
@@ -125,10 +135,27 @@ class Proximal(torch.optim.Optimizer):
         else:  # while this is being made: the group exists
             self.param_groups.append(param_group)
 
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()  # a copy that owes nothing cannot be given its tables in the wrong order
+        own = {name: getattr(self, name) for name in ("inner", "_parts", "l1", "_steps")}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()
+        for part in self._parts:
+            part.attach()
+            part.begin(self._steps)
+
     @property
     def steps(self) -> int:
         """How many have been taken."""
         return self._steps
+
+    def settle(self) -> None:
+        """Bring all rows of all tables up to date, for whoever reads a bare `transform`."""
+        for part in self._parts:
+            part.settle(None)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -140,7 +167,12 @@ class Proximal(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        l1 = float(self.l1(self._steps)) if callable(self.l1) else float(self.l1)
+        l1 = float(self.l1(self._steps) if callable(self.l1) else self.l1)
+        if not 0 <= l1 < math.inf:
+            raise ValueError(
+                f"l1 must be finite and at least 0, got {l1} at step {self._steps}; look at what "
+                "the schedule returns"
+            )
         with torch.no_grad():
             for part in self._parts:
                 part.before(l1)
@@ -162,8 +194,7 @@ class Proximal(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's, and how many steps were taken; rows are brought up to date first."""
-        for part in self._parts:
-            part.settle(None)
+        self.settle()
         own = {"steps": self._steps, "winners": self.winners()}
         return {**self.inner.state_dict(), "proximal": own}
 

@@ -1,21 +1,31 @@
-"""Numbers in fewer bytes: floating point as it is, or one byte with a scale per anchor."""
+"""Numbers in fewer bytes: floating point as it is, or few bits with a scale per anchor."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["DTYPES", "pack", "unpack"]
+__all__ = ["DTYPES", "bits_at", "from_bits", "pack", "to_bits", "unpack", "zero_code"]
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
 
 def pack(
-    values: Tensor, owner: Tensor, owners: int, dtype: torch.dtype, signed: bool, name: str
+    values: Tensor,
+    owner: Tensor,
+    owners: int,
+    dtype: torch.dtype,
+    signed: bool,
+    name: str,
+    *,
+    bits: int = 8,
+    scales: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Values (n, ...) in this dtype, and for one byte the scale of each owner, float32 (owners,).
 
     One byte is a whole number of scales, from -127 to 127, or to 255 where nothing is negative; the
     scale is such that the largest value of an owner is met, so that none is off by more than half
-    of its owner's scale.
+    of its owner's scale. With fewer bits it is a smaller number: to 31, or to 63, with six.
+    Scales that are given are used as they are, and what is beyond their range is cut to it.
 
     Example:
         >>> packed, scales = pack(torch.tensor([0.5, 255.0]), torch.tensor([0, 0]), 1, torch.int8,
@@ -26,6 +36,11 @@ def pack(
     if dtype not in DTYPES:
         known = ", ".join(str(one) for one in DTYPES)
         raise ValueError(f"{name} must be one of {known}, got {dtype}")
+    if not 2 <= bits <= 8 or (dtype.is_floating_point and bits < 8):
+        raise ValueError(
+            f"bits must be between 2 and 8, and 8 where {name} are not torch.int8, "
+            f"got {bits} and {dtype}"
+        )
     if dtype.is_floating_point:
         packed = values.to(dtype)
         if not packed.isfinite().all():
@@ -34,12 +49,13 @@ def pack(
                 f"write {name}=torch.float32"
             )
         return packed, None
-    most = 127 if signed else 255
-    size = values.abs().flatten(1).amax(1) if values.dim() > 1 else values.abs()
-    largest = torch.zeros(owners, dtype=torch.float64).scatter_reduce_(
-        0, owner, size.double(), "amax"
-    )
-    scales = (largest / most).float()
+    most = (1 << bits - int(signed)) - 1
+    if scales is None:
+        size = values.abs().flatten(1).amax(1) if values.dim() > 1 else values.abs()
+        largest = torch.zeros(owners, dtype=torch.float64).scatter_reduce_(
+            0, owner, size.double(), "amax"
+        )
+        scales = (largest / most).float()
     by = scales[owner].double().clamp(min=torch.finfo(torch.float32).tiny)
     steps = (values.double() / by.view(-1, *[1] * (values.dim() - 1))).round()
     return steps.clamp(-most, most).to(torch.int8 if signed else torch.uint8), scales
@@ -50,3 +66,42 @@ def unpack(packed: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
     if scales is None:
         return packed.to(dtype)
     return packed.to(dtype) * scales.to(dtype).view(-1, *[1] * (packed.dim() - 1))
+
+
+def zero_code(bits: int, signed: bool) -> int:
+    """The number of `bits` bits that stands for zero: negative ones are below it."""
+    return (1 << bits - 1) - 1 if signed else 0
+
+
+def to_bits(codes: Tensor, bits: int) -> Tensor:
+    """Numbers (..., n) from 0 to 2 ** bits - 1 in (..., ceil(n bits / 8)) bytes, lowest bits first.
+
+    Example:
+        >>> to_bits(torch.tensor([1, 2, 3]), 4)
+        tensor([33,  3], dtype=torch.uint8)
+    """
+    count = codes.shape[-1]
+    eight = F.pad(codes, (0, -count % 8)).unflatten(-1, (-1, 8))  # eight are `bits` bytes
+    word = torch.zeros(eight.shape[:-1], dtype=torch.int64)
+    for place in range(8):
+        word |= eight[..., place].long() << bits * place
+    parts = [(word >> 8 * place & 255).to(torch.uint8) for place in range(bits)]
+    return torch.stack(parts, -1).flatten(-2)[..., : -(-count * bits // 8)].contiguous()
+
+
+def from_bits(packed: Tensor, bits: int, count: int) -> Tensor:
+    """The numbers again, (..., count) of uint8."""
+    parts = F.pad(packed, (0, -packed.shape[-1] % bits)).unflatten(-1, (-1, bits))
+    word = torch.zeros(parts.shape[:-1], dtype=torch.int64)
+    for place in range(bits):
+        word |= parts[..., place].long() << 8 * place
+    codes = [(word >> bits * place & (1 << bits) - 1).to(torch.uint8) for place in range(8)]
+    return torch.stack(codes, -1).flatten(-2)[..., :count]
+
+
+def bits_at(packed: Tensor, bits: int, places: Tensor) -> Tensor:
+    """Those of the numbers (n,) that are at these places, of any shape; no other byte is read."""
+    first = places * bits
+    byte = first // 8
+    word = packed[byte].long() | packed[(byte + 1).clamp(max=len(packed) - 1)].long() << 8
+    return (word >> first % 8 & (1 << bits) - 1).to(torch.uint8)

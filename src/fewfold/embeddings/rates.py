@@ -7,9 +7,18 @@ from torch import Tensor
 
 from fewfold.optim.rows import RowOptimizer
 
-__all__ = ["rates"]
+__all__ = ["check_optimizer", "rates"]
 
 _MOMENTS = (torch.optim.Adam, torch.optim.AdamW)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless the step sizes of this optimiser are known."""
+    if not isinstance(optimizer, (RowOptimizer, torch.optim.SGD, *_MOMENTS)):
+        raise TypeError(
+            "the optimiser must be SGD, Adam or AdamW of torch.optim, or one of fewfold.optim, "
+            f"got {type(optimizer).__name__}"
+        )
 
 
 def rates(
@@ -21,11 +30,6 @@ def rates(
     group = _group(optimizer, param)
     if isinstance(optimizer, torch.optim.SGD):
         return float(group["lr"])
-    if not isinstance(optimizer, _MOMENTS):
-        raise TypeError(
-            "the optimiser must be SGD, Adam or AdamW of torch.optim, or one of fewfold.optim, "
-            f"got {type(optimizer).__name__}"
-        )
     state = optimizer.state.get(param)
     if not state:
         return 0.0

@@ -12,7 +12,13 @@ _BLOCK = 8192  # rows whose scores of all anchors are held at once
 
 @torch.no_grad()
 def regrow(
-    table: AnchorEmbedding, ids: Tensor, gradients: Tensor, *, below: float, l1: float = 0.0
+    table: AnchorEmbedding,
+    ids: Tensor,
+    gradients: Tensor,
+    *,
+    below: float,
+    l1: float = 0.0,
+    among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Exchange entries of `table` in place.
 
@@ -26,6 +32,8 @@ def regrow(
         gradients: (n, d) of their vectors.
         below: what counts as small.
         l1: the penalty.
+        among: bool, of the transform's shape: the places that count, as a `Narrowing` left them;
+            None: all.
 
     Returns:
         Row (m,) and place (m,) of the entries that are others now; their value is 0.
@@ -38,7 +46,7 @@ def regrow(
         real = rows != table.padding_idx
         rows, total = rows[real], total[real]
     found = [
-        _exchange(table, table.slots, some, their, below, l1)
+        _exchange(table, table.slots, some, their, below, l1, among)
         for some, their in zip(rows.split(_BLOCK), total.split(_BLOCK), strict=True)
     ]
     if not found:
@@ -48,7 +56,13 @@ def regrow(
 
 
 def _exchange(
-    table: AnchorEmbedding, slots: Tensor, rows: Tensor, gradient: Tensor, below: float, l1: float
+    table: AnchorEmbedding,
+    slots: Tensor,
+    rows: Tensor,
+    gradient: Tensor,
+    below: float,
+    l1: float,
+    among: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     falls = -(gradient @ table.anchors.t())
     if table.signed:
@@ -57,7 +71,8 @@ def _exchange(
     mine = falls.gather(1, own)
     best, anchor = falls.scatter(1, own, -torch.inf).max(1)
     sizes = table.transform[rows].abs()
-    least, place = sizes.min(1)
+    open_to = sizes if among is None else sizes.masked_fill(~among[rows], torch.inf)
+    least, place = open_to.min(1)
     weak = least <= below * sizes.amax(1)
     better = (best > l1) & (best > mine.gather(1, place.unsqueeze(1)).squeeze(1))
     swap = weak & better

@@ -106,6 +106,7 @@ class Relations:
             width: at most so many anchors of an object, besides itself: those that it meets most
                 often for how frequent they are, by count(u, k) / count(k).
         """
+        objects = _check.whole_number(objects, "objects")
         anchors = _check.int64_vector(anchors, "anchors")
         edges = cooccurrence.edges(
             documents, objects, _anchors(anchors, objects), window, least, width

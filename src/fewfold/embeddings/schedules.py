@@ -51,6 +51,10 @@ class Narrowing:
     Training starts with everything, and an entry that is dropped stays out: the winners keep their
     places. From `after + over` on the places are fixed and only their values change.
 
+    A training that stops before that has as many in a row as the last cut left, and nothing cuts
+    the rest by itself: `table.narrow(narrowing.last)` keeps the largest of every row, which costs
+    what the steps that were left out would have mended. So let `end` lie within the training.
+
     Example:
         >>> import fewfold as ff
         >>> narrowing = ff.Narrowing(first=64, last=4, over=40)
@@ -77,8 +81,12 @@ class Narrowing:
         whole_number(self.after, "after", least=0)
         if self.last > self.first:
             raise ValueError(f"last must be at most first={self.first}, got {self.last}")
-        if self.shares is not None and (self.together or not bool((self.shares >= 0).all())):
+        if self.shares is None:
+            return
+        if self.together or not bool((self.shares >= 0).all()):
             raise ValueError("shares must not be negative, and are not for together=True")
+        if not bool((self.shares > 0).any()):
+            raise ValueError("shares must have a number above 0, got none; leave them out")
 
     def __call__(self, step: int) -> int:
         """How many at this step, counted from 0."""

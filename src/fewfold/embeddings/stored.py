@@ -6,12 +6,15 @@
                             every 64th row begin. Neither exists where all rows have one width.
     No slots: values are of the first anchors in their order; without lengths of all, (rows, K).
 
-Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx.
+Values of fewer than eight bits are packed along their last dimension, and what stands for zero is
+`zero`; such files have version 2, all others version 1.
+
+Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx, bits, zero.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold.embeddings.layout import SparseRows, small_integer
-from fewfold.embeddings.quantised import DTYPES, unpack
+from fewfold.embeddings.quantised import DTYPES, bits_at, from_bits, unpack, zero_code
 
-__all__ = ["BLOCK", "FORMAT", "VERSION", "Stored", "safetensors"]
+__all__ = ["BLOCK", "FORMAT", "Stored", "safetensors", "version_of"]
 
-FORMAT, VERSION = "fewfold anchors", 1
+FORMAT, VERSION = "fewfold anchors", 2
 BLOCK = 64  # rows whose lengths are added up to find one of them
 _INTEGERS = (torch.uint8, torch.int16, torch.int32)
+
+
+def version_of(bits: int) -> int:
+    """The first version of the format that has values of so many bits."""
+    return 1 if bits == 8 else 2
 
 
 def safetensors() -> Any:
@@ -52,6 +60,8 @@ class Stored:
     nonzeros: int
     signed: bool
     padding_idx: int | None
+    bits: int = 8
+    zero: int = 0
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Stored":
@@ -74,14 +84,16 @@ class Stored:
         """These tensors, told to come from there; raises if they do not fit."""
         if about.get("format") != FORMAT:
             raise ValueError(f"{path} does not hold anchors of fewfold; `save_anchors` writes them")
-        if about.get("version") != str(VERSION):
+        if about.get("version") not in ("1", "2"):
             raise ValueError(
-                f"{path} has format version {about.get('version')}, and this fewfold reads "
+                f"{path} has format version {about.get('version')}, and this fewfold reads up to "
                 f"{VERSION}; upgrade fewfold"
             )
         try:
             numbers = {name: int(about[name]) for name in ("rows", "dim", "anchors", "nonzeros")}
             padding = int(about["padding_idx"]) if "padding_idx" in about else None
+            if about["version"] != "1":
+                numbers |= {name: int(about[name]) for name in ("bits", "zero")}
             stored = cls(path, tensors, **numbers, signed=about["signed"] == "1",
                          padding_idx=padding)  # fmt: skip
         except (KeyError, ValueError) as error:
@@ -89,10 +101,28 @@ class Stored:
         stored._check_shapes()
         return stored
 
+    @classmethod
+    def bare(cls, tensors: dict[str, Tensor], *, bits: int, signed: bool) -> "Stored":
+        """These tensors, which come without metadata; raises if they do not fit."""
+        count, dim = tensors["anchors"].shape
+        lengths, values = tensors.get("lengths"), tensors["values"]
+        rows = len(values if lengths is None else lengths)
+        zero = zero_code(bits, signed) if bits < 8 else 0
+        made = cls(Path("the table"), tensors, rows, dim, count, 0, signed, None, bits, zero)
+        each = made.width if lengths is None else int(lengths.sum())
+        nonzeros = int(made._numbers(values, each or 0).count_nonzero())
+        if lengths is not None and "slots" in tensors:
+            nonzeros = len(tensors["slots"])
+        made = replace(made, nonzeros=nonzeros)
+        made._check_shapes()
+        return made
+
     @property
     def width(self) -> int | None:
         """Non-zeros that every row has room for; None if each has its own number."""
-        return None if "lengths" in self.tensors else self.tensors["values"].shape[1]
+        if "lengths" in self.tensors:
+            return None
+        return self.tensors["slots"].shape[1] if "slots" in self.tensors else self.anchors
 
     def _every_slot(self) -> Tensor:
         """The slots of all values."""
@@ -122,7 +152,7 @@ class Stored:
     def few(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and slots of these rows (n,), both (n, most of them): zeros fill short rows."""
         if self.width is not None:
-            packed = self.tensors["values"][rows]
+            packed = self._numbers(self.tensors["values"][rows], self.width)
             whole = "slots" not in self.tensors
             slots = self._all_slots(len(rows)) if whole else self.tensors["slots"][rows]
             valid = torch.ones_like(slots, dtype=torch.bool)
@@ -133,7 +163,7 @@ class Stored:
             place = torch.where(valid, begin[:, None] + column, 0)
             if not self.nonzeros:
                 return torch.zeros(place.shape, dtype=self.dtype), torch.zeros_like(place)
-            packed = self.tensors["values"][place]
+            packed = self._numbers_at(place)
             first = torch.where(valid, column, 0)
             slots = self.tensors["slots"][place] if "slots" in self.tensors else first
         slots = self._slots(slots)
@@ -142,8 +172,12 @@ class Stored:
     def all(self) -> SparseRows:
         """The non-zeros of every row, after a look at all of them."""
         slots = self._slots(self._every_slot().flatten())
-        values = self._values(self.tensors["values"].flatten(), slots)
-        if int(self.tensors["values"].count_nonzero()) != self.nonzeros:
+        packed, count = self.tensors["values"], self.width or len(slots)
+        if packed.shape[-1] != -(-count * self.bits // 8):
+            raise ValueError(f"{self.path} is damaged: lengths do not add up")
+        numbers = self._numbers(packed, count).flatten()
+        values = self._values(numbers, slots)
+        if int(numbers.count_nonzero()) != self.nonzeros:
             raise ValueError(f"{self.path} is damaged: there are not {self.nonzeros} non-zeros")
         if self.width is None:
             lengths = self.tensors["lengths"].long()
@@ -167,9 +201,9 @@ class Stored:
         before = lengths[near.clamp(max=self.rows - 1)].long()
         begin = self.tensors["starts"][rows // BLOCK] + (before * (near < rows[:, None])).sum(1)
         length = lengths[rows].long()
-        if len(rows) and not 0 <= int(begin.min()) <= int((begin + length).max()) <= len(
-            self.tensors["values"]
-        ):
+        whole = "slots" not in self.tensors
+        room = len(self.tensors["values"]) * 8 // self.bits if whole else self.nonzeros
+        if len(rows) and not 0 <= int(begin.min()) <= int((begin + length).max()) <= room:
             raise ValueError(f"{self.path} is damaged: rows lie outside of it")
         return begin, length
 
@@ -178,6 +212,19 @@ class Stored:
         if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < self.anchors:
             raise ValueError(f"{self.path} is damaged: slots name anchors that do not exist")
         return slots
+
+    def _numbers(self, packed: Tensor, count: int) -> Tensor:
+        """So many in the last dimension, as they are unless they were packed."""
+        if self.bits == 8:
+            return packed
+        return from_bits(packed, self.bits, count).to(torch.int16) - self.zero
+
+    def _numbers_at(self, places: Tensor) -> Tensor:
+        """Those at these places of a single row of them."""
+        packed = self.tensors["values"]
+        if self.bits == 8:
+            return packed[places]
+        return bits_at(packed, self.bits, places).to(torch.int16) - self.zero
 
     def _values(self, packed: Tensor, slots: Tensor) -> Tensor:
         values = packed.to(self.dtype)
@@ -196,16 +243,23 @@ class Stored:
             raise ValueError(f"{self.path} is damaged: it cannot have {self.rows} rows")
         if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
             raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is no row")
+        if not 2 <= self.bits <= 8 or self.zero not in (0, zero_code(self.bits, True)):
+            raise ValueError(
+                f"{self.path} is damaged: zero cannot be {self.zero} of {self.bits} bits"
+            )
         values = self.tensors.get("values", torch.empty(0))
         one_width = "lengths" not in self.tensors
         whole = "slots" not in self.tensors
-        each = self.anchors if whole else values.shape[-1]
-        many = (self.rows, each) if one_width else (len(values) if whole else self.nonzeros,)
+        each = self.anchors if whole else (*self.tensors["slots"].shape, 0)[1]
+        many = (self.rows, each) if one_width else (self.nonzeros,)
+        packed = (*many[:-1], -(-many[-1] * self.bits // 8))
+        if whole and not one_width:  # as many as lengths add up to, which are not read here
+            packed = (values.numel(),)
         blocks = -(-self.rows // BLOCK)
         numbers = {*DTYPES, torch.uint8}
         expected: dict[str, tuple[tuple[int, ...], set[torch.dtype]]] = {
             "anchors": ((self.anchors, self.dim), numbers),
-            "values": (many, numbers),
+            "values": (packed, numbers if self.bits == 8 else {torch.uint8}),
         }
         if not whole:
             expected["slots"] = (many, {small_integer(self.anchors)})

@@ -14,7 +14,7 @@ from fewfold.maps.fast import kernel
 __all__ = ["tied_scores"]
 
 _LINE = 16  # queries are shared out this many at a time
-_FORWARD, _BACKWARD = 64, 128  # and scored, pulled, this many at a time: what was fastest
+_FORWARD, _BACKWARD = 32, 128  # and scored, pulled, this many at a time: what was fastest
 
 
 def tied_scores(

@@ -66,10 +66,16 @@ class Lexicon:
                         linked[_POINTERS[symbol], synset].append(target)
                     elif symbol == "!":
                         pointers.append((synset, target, ends))
-        opposite = [
-            ((a[0], words[a][int(ends[:2], 16) - 1]), (b[0], words[b][int(ends[2:], 16) - 1]))
-            for a, b, ends in pointers
-        ]
+        opposite = []
+        for a, b, ends in pointers:
+            try:
+                one, other = words[a][int(ends[:2], 16) - 1], words[b][int(ends[2:], 16) - 1]
+            except (IndexError, KeyError, ValueError):
+                raise ValueError(
+                    f"every antonym in {folder} must be there, got a pointer from {a} to word "
+                    f"{ends[2:]} of {b}, which is not; has a file been cut short?"
+                ) from None
+            opposite.append(((a[0], one), (b[0], other)))
         return cls(dict(synsets), dict(linked), opposite, _irregular(folder))
 
     def bases(self, word: str) -> list[tuple[str, str]]:
@@ -150,6 +156,6 @@ def _irregular(folder: Path) -> dict[tuple[str, str], list[str]]:
     for part, name in _PARTS.items():
         file = folder / f"{name}.exc"
         for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
-            form, *bases = line.split()
-            forms[part, form] = bases
+            if words := line.split():
+                forms[part, words[0]] = words[1:]
     return forms

@@ -2,8 +2,6 @@
 
 import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,13 +16,14 @@ from fewfold.embeddings.layout import spread
 from fewfold.embeddings.mix import mixed, mixed_bags
 from fewfold.embeddings.proximal import proximal
 from fewfold.embeddings.schedules import Narrowing, Regrow
-from fewfold.embeddings.stored import FORMAT, VERSION, Stored
+from fewfold.embeddings.stored import Stored
 from fewfold.embeddings.winners import cut_rows
 from fewfold.optim.rows import RowOptimizer
 from fewfold.recommender.bag import bags
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
-from fewfold.recommender.interactions import Jagged
-from fewfold.sampling.proposal import Given, Proposal
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.mixing import Decoder, Seeing, twice
+from fewfold.recommender.squeeze import squeeze
 
 __all__ = ["AnchorVAE", "Anchors"]
 
@@ -32,7 +31,6 @@ _START = 0.2  # of the transform, where anchors have so much more: they move the
 _BEGIN, _END = 0.1, 0.6  # parts of the steps between which entries are dropped
 _MOST, _FIRST, _STEP = 256, 16, 16  # anchors, where their number is found
 _PER_ANCHOR = 2.5e-4  # nats of an interaction that an anchor has to be worth
-_HEAVY = 4.0  # an error of an output is as bad as one of so many inputs
 _POPULAR = 0.75  # an item's share of the entries is its count to this power
 _BLOCK = 1 << 18  # items whose vectors are made at once
 _FULL = 1 << 25  # entries of a transform that is held in full
@@ -46,15 +44,19 @@ class Anchors:
         count: anchors, each of the width of both tables together. None: their number is found in
             training, by what a twentieth of the users, kept out of it, would lose and gain.
         width: non-zeros of an item, on average over the items.
+        bits: of a non-zero as it is kept, from 2 to 8.
     """
 
     count: int | None = 64
     width: int = 8
+    bits: int = 8
 
     def __post_init__(self) -> None:
         if self.count is not None:
             whole_number(self.count, "count")
         whole_number(self.width, "width")
+        if not 2 <= whole_number(self.bits, "bits") <= 8:
+            raise ValueError(f"bits must be between 2 and 8, got {self.bits}")
         if self.width > self.most:
             raise ValueError(f"width must be at most count={self.most}, got {self.width}")
 
@@ -62,6 +64,10 @@ class Anchors:
     def most(self) -> int:
         """Anchors that there is room for."""
         return _MOST if self.count is None else self.count
+
+    def cuts(self, items: int) -> bool:
+        """Whether trained tables of so many items can be cut to these, or they must be trained."""
+        return self.count is not None and items * (self.count + 1) <= _FULL
 
 
 class AnchorVAE(FastVAE):
@@ -101,6 +107,7 @@ class AnchorVAE(FastVAE):
         self.chosen, self.hidden = anchors, hidden
         self._packed: dict[str, Tensor] | None = None
         self._narrowing: Narrowing | None = None
+        self._grid: Tensor | None = None  # of which entries are whole multiples, where they are
         super().__init__(
             items, hidden=hidden, latent=latent, layers=layers, dropout=dropout, seed=seed
         )
@@ -139,47 +146,61 @@ class AnchorVAE(FastVAE):
 
     @classmethod
     @torch.no_grad()
-    def from_dense(cls, model: FastVAE, anchors: Anchors, counts: Tensor) -> "AnchorVAE":
-        """The nearest to a trained model with dense tables, to be trained on.
+    def from_dense(
+        cls, model: FastVAE, anchors: Anchors, interactions: Interactions, *, seed: int = 0
+    ) -> "AnchorVAE":
+        """The nearest to a trained model with dense tables; it may be trained on.
 
-        The two tables side by side, outputs four times as heavy and items by the root of how often
-        they are met, are cut to as many singular vectors as there are anchors. Of these an item
-        has the first few, as many as its share by count; `width` of them on average.
+        Of ordered anchors an item has the first few, `width` on average by how often it is met, and
+        its bias. Anchors and mixes are those with the least squared error of scores, and entries
+        are whole numbers of few bits: see `fewfold.recommender.squeeze`. Takes seconds, and the
+        memory of the dense tables once more.
 
         Args:
             model: which.
-            anchors: how many, and how few for an item.
-            counts: (items,) how often each is met.
+            anchors: how many, how few for an item, and in how many bits.
+            interactions: the model was trained on.
+            seed: of the users whose scores are looked at.
+
+        Example:
+            >>> import fewfold as ff
+            >>> log = ff.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
+            >>> dense = ff.FastVAE(items=4, hidden=8, latent=2)
+            >>> _ = ff.train(dense, log, epochs=3, progress=False)
+            >>> few = ff.AnchorVAE.from_dense(dense, ff.Anchors(count=3, width=2, bits=6), log)
+            >>> few.settle()
+            >>> few.packed["values"].dtype, few.outputs().shape
+            (torch.uint8, torch.Size([4, 3]))
         """
+        if interactions.items != model.count:
+            raise ValueError(
+                f"the model has {model.count} items, the interactions {interactions.items}; "
+                "give those it was trained on"
+            )
+        if not anchors.cuts(model.count):
+            raise ValueError(
+                f"the transform of {model.count} items and {anchors} is not held in full; "
+                "say how many anchors, fewer of them, or train an AnchorVAE from the start"
+            )
         hidden, rows = model.inputs.shape[1], model.count
         made = cls(
             rows, anchors, hidden=hidden, latent=model.latent, layers=len(model.layers.layers),
             dropout=model.dropout,
         )  # fmt: skip
-        if made.table.slots is not None or anchors.count is None:
-            raise ValueError(f"the transform of {rows} items and {anchors} is not held in full")
         rest = {
             name: value for name, value in model.state().items() if name not in ("inputs", "items")
         }
         made.load_state_dict({**made.table_state(), **rest})
-        heavy = (counts.to(model.inputs.dtype) + 1).sqrt().unsqueeze(1)
-        both = torch.cat([model.inputs, _HEAVY * model.items[:, :-1]], 1) * heavy
-        count = min(anchors.count, both.shape[1], rows)
-        # The singular vectors of few columns, from their products: rows may be many.
-        _, vectors = torch.linalg.eigh((both.T @ both).double())
-        kept = vectors[:, -count:].flip(1).to(both.dtype)  # the largest first
-        share = both @ kept / heavy
-        size = share.square().mean().sqrt() / (_START * count**-0.5)
-        if anchors.width < count:
-            shares = (counts + 1.0) ** _POPULAR
-            own = Narrowing(first=count, last=anchors.width, over=1, shares=shares).of_rows(1)
-            share = torch.where(torch.arange(count) < own.unsqueeze(1), share, 0)
-        made.table.transform.zero_()
-        made.table.transform[:, 1 : count + 1] = share / size
-        made.table.transform[:, 0] = model.items[:, -1]
+        made.shortcut = model.shortcut
+        count = min(anchors.most, hidden + model.latent, rows)
+        found = squeeze(
+            model, interactions, count=count, width=min(anchors.width, count), bits=anchors.bits,
+            seed=seed,
+        )  # fmt: skip
+        made.table.transform.zero_()[:, : count + 1] = found.transform
         made.table.anchors[1:].zero_()
-        made.table.anchors[1 : count + 1, :hidden] = kept[:hidden].T * size
-        made.table.anchors[1 : count + 1, hidden:-1] = kept[hidden:].T * size / _HEAVY
+        made.table.anchors[: count + 1] = found.anchors
+        made._grid = F.pad(found.steps, (0, anchors.most - count), value=1.0)
         return made
 
     @property
@@ -216,7 +237,7 @@ class AnchorVAE(FastVAE):
         table = self.table
         if table.slots is None:  # the mix of sums is the sum of mixes
             return bags(table.transform, history, by, sparse=self.sparse) @ self._into
-        transform, self._other = _twice(table.transform)
+        transform, self._other = twice(table.transform)
         bag = mixed_bags(
             self._into.contiguous(), transform, table.slots, *history, by, sparse=self.sparse
         )
@@ -241,11 +262,11 @@ class AnchorVAE(FastVAE):
         table, lifted = self.table, queries @ self._out.T
         if table.slots is None:
             if isinstance(objective, SampledSoftmax):
-                seen = _Seeing(objective.proposal, queries.detach())
+                seen = Seeing(objective.proposal, queries.detach())
                 objective = replace(objective, proposal=seen)
             return objective(lifted, table.transform, history, generator)
         if isinstance(objective, SampledSoftmax):
-            few = _Decoder(table, self._other, self._out.contiguous())
+            few = Decoder(table, self._other, self._out.contiguous())
             return objective(queries, few, history, generator)
         return objective(queries, table.weight[:, self.hidden :], history, generator)
 
@@ -269,7 +290,7 @@ class AnchorVAE(FastVAE):
 
     @property
     def packed(self) -> dict[str, Tensor]:
-        """The table as it is kept: one byte for a weight, one for a number of an anchor."""
+        """The table as it is kept: few bits for a weight, a byte for a number of an anchor."""
         if self._packed is None:
             raise ValueError("the table is not in the form in which it is kept; call settle()")
         return self._packed
@@ -282,22 +303,22 @@ class AnchorVAE(FastVAE):
         if self._narrowing is not None and self.table.slots is None:
             with torch.no_grad():
                 cut_rows(self.table.transform, self._narrowing.of_rows(self._narrowing.end))
-        self.take(packed_anchors(self.table, anchors=torch.int8, values=torch.int8)[0])
+        self._pack(self.table)
+
+    def _pack(self, table: AnchorEmbedding) -> None:
+        packed, _ = packed_anchors(
+            table, anchors=torch.int8, values=torch.int8, bits=self.chosen.bits, scales=self._grid
+        )
+        self.take(packed)
 
     def take(self, tensors: dict[str, Tensor]) -> None:
         """Become the model with this table."""
-        count, dim = tensors["anchors"].shape
-        about = {
-            "format": FORMAT, "version": VERSION, "dim": dim, "anchors": count, "signed": 1,
-            "rows": len(tensors.get("lengths", tensors["values"])),
-            "nonzeros": int(tensors["values"].count_nonzero()),
-        }  # fmt: skip
-        if dim != self.hidden + self.latent + 1:
-            raise ValueError(f"anchors must be {self.hidden + self.latent + 1} wide, got {dim}")
-        told = {name: str(value) for name, value in about.items()}
-        table = unpacked_anchors(Stored.of(tensors, told, Path("the table of anchors")))
+        dim, wide = tensors["anchors"].shape[-1], self.hidden + self.latent + 1
+        if dim != wide:
+            raise ValueError(f"anchors must be {wide} wide, got {dim}")
+        table = unpacked_anchors(Stored.bare(tensors, bits=self.chosen.bits, signed=True))
         table.sparse = True
-        self.table, self._packed = table, tensors
+        self.table, self._packed, self._grid = table, tensors, tensors["value_scales"]
 
     @torch.no_grad()
     def take_grown(self, model: "AnchorVAE", near: Tensor, weights: Tensor) -> None:
@@ -323,7 +344,8 @@ class AnchorVAE(FastVAE):
         )
         made.anchors.copy_(table.anchors)
         made.transform.copy_(torch.cat([whole, few]))
-        self.take(packed_anchors(made, anchors=torch.int8, values=torch.int8)[0])
+        self._grid = model._grid
+        self._pack(made)
 
     @torch.no_grad()
     def without_bias(self) -> AnchorEmbedding:
@@ -358,6 +380,7 @@ class AnchorVAE(FastVAE):
         self, optimizer: RowOptimizer, steps: int, counts: Tensor
     ) -> torch.optim.Optimizer:
         """An optimiser of the transform that also drops its small entries, within so many steps."""
+        self._grid = self._packed = None
         if self.table.slots is not None:
             return proximal(optimizer, self.table, l1=0.0, regrow=Regrow(until=int(_END * steps)))
         narrowing = Narrowing(
@@ -376,68 +399,3 @@ def _but_the_bias(gradient: Tensor) -> Tensor:
     gradient = gradient.clone()
     gradient[0] = 0
     return gradient
-
-
-class _Twice(torch.autograd.Function):
-    """A table that is used twice, whose sparse gradients are put one after the other.
-
-    Torch would add them up, for as much time as everything else in the backward pass takes.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor) -> tuple[Tensor, Tensor]:
-        return table.view_as(table), table.view_as(table)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
-        there = [grad for grad in grads if grad is not None]
-        if len(there) < 2 or not all(grad.is_sparse for grad in there):
-            whole = [grad.to_dense() for grad in there]
-            return torch.stack(whole).sum(0) if whole else None
-        where = torch.cat([grad._indices() for grad in there], 1)
-        values = torch.cat([grad._values() for grad in there])
-        return torch.sparse_coo_tensor(where, values, there[0].shape, check_invariants=False)
-
-
-def _twice(table: Tensor) -> tuple[Tensor, Tensor]:
-    both: tuple[Tensor, Tensor] = _Twice.apply(table)
-    return both
-
-
-class _Decoder:
-    """The outputs of a table of fixed width, as a sampled loss takes them."""
-
-    padding_idx = max_norm = None
-    scale_grad_by_freq, sparse = False, True
-
-    def __init__(self, table: AnchorEmbedding, transform: Tensor, anchors: Tensor) -> None:
-        self.anchors, self.transform, self.slots = anchors, transform, table.slots
-        self.num_embeddings, self.attached = table.num_embeddings, table.attached
-        self._before = table.embedding_dim - anchors.shape[1]
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        flat = ids.flatten()
-        if self.slots is None:
-            raise ValueError("a table that is held in full is its own decoder")
-        vectors = mixed(self.anchors, self.transform, self.slots, flat, sparse=True)
-        if self.attached.watching and vectors.requires_grad:
-            vectors.register_hook(
-                lambda gradient: self.attached.keep(flat, F.pad(gradient, (self._before, 0)))
-            )
-        return vectors.view(*ids.shape, -1)
-
-
-class _Seeing(Proposal):
-    """A proposal that is asked with these queries, whatever it is given."""
-
-    def __init__(self, proposal: Proposal, queries: Tensor) -> None:
-        self.proposal, self.queries = proposal, queries
-
-    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        """Fit the proposal itself."""
-        self.proposal.fit(item_vectors, counts)
-        return self
-
-    def given(self, queries: Tensor, *, shared: bool = False) -> Given:
-        """What the proposal draws from for its own queries."""
-        return self.proposal.given(self.queries, shared=shared)

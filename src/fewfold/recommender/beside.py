@@ -11,7 +11,9 @@ __all__ = ["Beside", "bytes_of", "in_words"]
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """How good and how large a model is, and one with dense tables that was fitted likewise.
+    """How good and how large a model is, and the one with dense tables it was cut from.
+
+    Where it was not cut from one, one that was fitted likewise.
 
     Attributes:
         own, dense: what was found of what was held out.

@@ -33,7 +33,8 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     lines = [
         "# Recommender",
         "",
-        f"A `{kind}` model ({options}), seed {config['seed']}.",
+        f"A `{kind}` model ({options}), seed {config['seed']}."
+        + (f" Tables: {learned['tables']}." if "tables" in learned else ""),
         "",
         "```python",
         "import fewfold as ff",

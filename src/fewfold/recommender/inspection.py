@@ -56,6 +56,8 @@ class Inspection:
             f"learned from {learned['pairs']:,} interactions of {learned['users']:,} users with "
             f"{learned['items']:,} items",
         ]
+        if "tables" in learned:
+            lines.append(f"tables: {learned['tables']}")
         if self.metrics:
             scores = self.metrics["overall"]["scores"]
             told = ", ".join(f"{name} {score['mean']:.4f}" for name, score in scores.items())

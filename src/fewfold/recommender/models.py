@@ -6,13 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from fewfold._progress import line, silence
-from fewfold.recommender.anchored import Anchors
+from fewfold.recommender.anchored import Anchors, AnchorVAE
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.fitted import Fitted, FittedBaseline, FittedVAE, made_by
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.recipes import VAE, Recipe, Training
+from fewfold.recommender.recipes import VAE, Recipe, Training, without_anchors
 from fewfold.recommender.spectral import Directions
 from fewfold.recommender.train import Epoch, train
 from fewfold.recommender.tuning import Trial, Weight, tuned_weight
@@ -30,12 +30,14 @@ class Learned:
             weight of the shortcut was tried.
         epochs: of the training, if there was one.
         weight: of the shortcut, if there is one.
+        dense: the model before its tables were cut to anchors, where they were.
     """
 
     fitted: Fitted
     log: Interactions
     epochs: list[Epoch]
     weight: Weight | None = None
+    dense: Fitted | None = None
 
 
 KINDS: dict[str, type[Any]] = {
@@ -55,12 +57,13 @@ def fitted_to(
     checkpoint: Checkpoint | None = None,
     progress: bool = True,
     weight: Weight | None = None,
+    alone: bool = False,
 ) -> Learned:
-    """The recipe's model of the log."""
+    """The recipe's model of the log; with `alone` anchors are trained, never cut from a table."""
     if isinstance(recipe, VAE):
         return _trained(
             log, recipe, training, seed=seed, checkpoint=checkpoint, progress=progress,
-            weight=weight,
+            weight=weight, alone=alone,
         )  # fmt: skip
     if checkpoint is not None:
         raise ValueError(f"a {type(recipe).__name__} is fitted at once and needs no checkpoint")
@@ -79,9 +82,12 @@ def _trained(
     checkpoint: Checkpoint | None,
     progress: bool,
     weight: Weight | None,
+    alone: bool,
 ) -> Learned:
     """Train on the log, all of it where the weight of the shortcut is known."""
-    model = made_by(recipe, log.items, seed)
+    few = recipe.anchors if recipe.anchors and recipe.anchors.cuts(log.items) else None
+    whole = None if few is None or alone else without_anchors(recipe)
+    model = made_by(whole or recipe, log.items, seed)
     rank = recipe.rank(log.items)
     trial = Trial.of(log, seed=seed) if rank and weight is None else None
     learn = log if trial is None else trial.rest
@@ -97,8 +103,15 @@ def _trained(
                 weight = tuned_weight(model, directions, trial, seed=seed)
             weight = weight or Weight()
             model.shortcut = weight.of(directions, learn.users)
+    dense = None
+    if few is not None and whole is not None:
+        dense, trained = FittedVAE(whole, model), model
+        with silence(not progress):
+            line("cutting the tables to anchors")
+            model = AnchorVAE.from_dense(trained, few, learn, seed=seed)
+            line("")
     model.settle()
-    return Learned(FittedVAE(recipe, model), learn, passed, weight)
+    return Learned(FittedVAE(recipe, model), learn, passed, weight, dense)
 
 
 def described(recipe: Recipe) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Recommender:
         model: `VAE()`, for any number of items, or a baseline such as `EASE()`, hard to beat while
             there are few.
         anchors: make the tables of the `VAE` of so many anchors, tens of times smaller; or
-            `Anchors`, which also says how few of them an item mixes.
+            `Anchors`, which also says how few of them an item mixes, and in how many bits.
         training: of the `VAE`.
         seed: the same seed gives the same model.
 
@@ -103,7 +103,7 @@ class Recommender:
         *,
         test: float = 0.0,
         refit: bool = False,
-        beside_dense: bool = False,
+        alone: bool = False,
         checkpoint: Checkpoint | None = None,
         progress: bool = True,
         **reading: Any,
@@ -117,8 +117,11 @@ class Recommender:
                 known, else of each user at random. The model then has not learned from them.
             refit: learn again, from everything, after the evaluation. Without it a `VAE` leaves
                 out a few pairs on which it tries how much its shortcut should weigh.
-            beside_dense: where the tables are of anchors, also fit the model with dense ones and
-                show in the report how much better and larger it is.
+            alone: where the tables are to be of anchors, train these from the start and never
+                have dense ones: less memory, and a little worse. Otherwise dense ones are trained
+                and cut to anchors, and the report shows both. (Where the number of anchors is to
+                be found, or items are too many to be cut, anchors are trained in either case,
+                and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
@@ -131,7 +134,7 @@ class Recommender:
                 learn = split.train
             fit = partial(
                 fitted_to, recipe=self.model, training=self.training, seed=self.seed,
-                progress=progress,
+                progress=progress, alone=alone,
             )  # fmt: skip
             found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
             evaluation = beside = None
@@ -140,11 +143,12 @@ class Recommender:
                     assess, known=split.fold_in.jagged, test=split.test.jagged, split=how
                 )
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
-                dense = without_anchors(self.model) if beside_dense else None
+                whole, dense = without_anchors(self.model), found.dense
+                if whole is not None and dense is None and not alone:
+                    dense = fit(learn, recipe=whole).fitted
                 if dense is not None:
-                    other = fit(learn, recipe=dense)
-                    their = measure(other.fitted, seen=other.log.counts() > 0)
-                    sizes = bytes_of(found.fitted), bytes_of(other.fitted)
+                    their = measure(dense, seen=found.log.counts() > 0)
+                    sizes = bytes_of(found.fitted), bytes_of(dense)
                     beside = Beside(evaluation, their, *sizes)
                 if refit:
                     stage = checkpoint and checkpoint.stage("refit")
@@ -157,8 +161,14 @@ class Recommender:
             "users": learned.users, "items": learned.items, "pairs": learned.pairs,
             "everything": learned.pairs == log.interactions.pairs,
         }  # fmt: skip
+        if without_anchors(self.model) is not None:
+            self._learned_from["tables"] = (
+                "trained as anchors from the start" if found.dense is None
+                else "trained dense, then cut to anchors"
+            )  # fmt: skip
         self.attributes, self.evaluation = None, evaluation
-        self.report = FitReport(log, self.model, evaluation, found.epochs, cost, beside)
+        tables = self._learned_from.get("tables")
+        self.report = FitReport(log, self.model, evaluation, found.epochs, cost, beside, tables)
         return self
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ class FitReport:
         epochs: of the training, if there were any.
         cost: time and memory.
         beside: the same with dense tables, where anchors were asked for and to be compared.
+        tables: how those of anchors came about, where there are any.
     """
 
     log: Log
@@ -33,6 +34,7 @@ class FitReport:
     epochs: list[Epoch]
     cost: Spent
     beside: Beside | None = None
+    tables: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -44,6 +46,7 @@ class FitReport:
             "seconds": self.cost.seconds,
             "peak memory bytes": self.cost.memory,
             "anchors": None if self.beside is None else self.beside.as_dict(),
+            "tables": self.tables,
         }
 
     def __str__(self) -> str:
@@ -53,4 +56,6 @@ class FitReport:
         count = len(self.epochs)
         passes = f"{count} epoch{'s' if count > 1 else ''}, " if count else ""
         lines.append(f"{described(self.recipe)['kind']}: {passes}{self.cost}")
+        if self.tables is not None:
+            lines.append(f"tables: {self.tables}")
         return "\n".join(lines)
