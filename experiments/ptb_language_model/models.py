@@ -46,13 +46,11 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Anchored:
-    """A sparse mix of anchors for each word, which starts from a dense table in mid-training."""
+    """A sparse mix of anchors for each word, made of a dense table in the course of training."""
 
     anchors: int
-    keep: int  # non-zeros per word at the end, on average
-    l1: float = 0.0
-    after: float = 0.75  # shares of the steps: with a dense table; until the non-zeros are so few
-    until: float = 0.9
+    keep: int  # non-zeros per word, on average
+    after: float = 0.75  # share of the steps with the dense table; 1: nothing is trained after it
     shared_rate: float = 0.1  # times lr is what the anchors learn with
 
 
@@ -141,32 +139,18 @@ def principal_axes(table: Tensor) -> Tensor:
     return ascending.flip(1)
 
 
-@torch.no_grad()
-def anchored(table: Tensor, anchors: int) -> ff.AnchorEmbedding:
-    """The same table as mixes of its principal axes; beyond these, of its most frequent words."""
-    words, width = table.shape
-    made = ff.AnchorEmbedding(words, width, sparse=True, anchors=anchors, signed=True)
-    axes = principal_axes(table)[:, :anchors]
-    more = anchors - axes.shape[1]
-    made.anchors.copy_(torch.cat([axes.T, table[:more]]))
-    made.transform.zero_()
-    made.transform[more:, : axes.shape[1]] = table[more:] @ axes
-    made.transform[:more, axes.shape[1] :] = torch.eye(more)
-    return made
-
-
 def optimizers_of(
-    model: LanguageModel, method: Method, budget: Budget, steps: int
+    model: LanguageModel, method: Method, budget: Budget
 ) -> list[torch.optim.Optimizer]:
     """One for the rows in use and one for the rest, from this step on."""
     table, betas, lr = model.table, (0.9, 0.99), budget.rate * budget.lr
     groups: list[dict[str, Any]] = [{"params": [model.bias, *model.lstm.parameters()]}]
     if isinstance(table, ff.AnchorEmbedding) and isinstance(method, Anchored):
         groups.append({"params": [table.anchors], "lr": method.shared_rate * budget.lr})
-        over = round((method.until - method.after) * steps)
-        fewer = ff.Narrowing(method.anchors, method.keep, over=over, together=True)
         inner = ff.optim.Adam([table.transform], lr, betas)
-        first: torch.optim.Optimizer = ff.proximal(inner, table, l1=method.l1, keep=fewer)
+        # As many as there are: the places of the non-zeros are fixed by the first step.
+        same = ff.Narrowing(method.keep, method.keep, over=1, together=True)
+        first: torch.optim.Optimizer = ff.proximal(inner, table, l1=0.0, keep=same)
     elif isinstance(table, Factors) and isinstance(method, LowRank):
         groups.append({"params": [table.basis], "lr": method.shared_rate * budget.lr})
         first = ff.optim.Adam([table.codes.weight], lr, betas)

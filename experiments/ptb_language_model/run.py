@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import fewfold as ff
 from experiments import datasets
 from experiments.language_model.run import batches
+from experiments.ptb_language_model.axes import anchored, sensitivity, unfilled
 from experiments.ptb_language_model.models import (
     Anchored,
     Axes,
@@ -36,7 +37,6 @@ from experiments.ptb_language_model.models import (
     Method,
     Nearest,
     State,
-    anchored,
     coded,
     optimizers_of,
     perplexity,
@@ -54,6 +54,8 @@ METHODS: dict[str, dict[str, Method]] = {
         "dense": Dense(),
         "anchors 256, 44 each": Anchored(256, 44),
         "anchors 256, 19 each": Anchored(256, 19),
+        "anchors 256, 44 each, post-hoc": Anchored(256, 44, after=1.0),
+        "anchors 256, 19 each, post-hoc": Anchored(256, 19, after=1.0),
         "low rank 49": LowRank(49),
         "low rank 24": LowRank(24),
         "principal axes, 44 each": Axes(44),
@@ -71,6 +73,8 @@ METHODS: dict[str, dict[str, Method]] = {
         "dense": Dense(),
         "anchors 256, 20 each": Anchored(256, 20),
         "anchors 256, 8 each": Anchored(256, 8),
+        "anchors 256, 20 each, post-hoc": Anchored(256, 20, after=1.0),
+        "anchors 256, 8 each, post-hoc": Anchored(256, 8, after=1.0),
     },
 }
 
@@ -109,14 +113,17 @@ class Training:
 
     def _begin(self) -> None:
         """New optimisers, for the parameters there are now."""
-        self.optimizers = optimizers_of(self.model, self.method, self.budget, self.steps)
+        self.optimizers = optimizers_of(self.model, self.method, self.budget)
         schedulers = [LambdaLR(each, partial(self._rate, self.step)) for each in self.optimizers]
         self.moved: list[Any] = [*self.optimizers, *schedulers]
 
     def _use_anchors(self) -> None:
-        table = self.model.table.get_parameter("weight").detach()
         if isinstance(self.method, Anchored):
-            self.model.table = anchored(table, self.method.anchors)
+            table = self.model.table.get_parameter("weight").detach()
+            metric = sensitivity(self.model, self.text.train, self.budget, self.seed)
+            self.model.table = anchored(
+                table, self.method.anchors, self.method.keep, metric=metric, counts=self.text.counts
+            )
         self._begin()
 
     def _rate(self, before: int, step: int) -> float:
@@ -129,10 +136,10 @@ class Training:
         state, total, begin = None, 0.0, time.process_time()
         data = batches(self.text.train, self.budget.batch, self.budget.length)
         for place, (words, after) in enumerate(data, start=1):
-            if self.step == self.steps:
-                break
             if self.step == self.change:
                 self._use_anchors()
+            if self.step == self.steps:
+                break
             loss, state = self._learn(words, after, state)
             total += loss
             if place % 100 == 0:
@@ -179,9 +186,10 @@ class Training:
         if path is None:
             return
         parts, (everywhere, own), step, self.seconds = torch.load(path)
-        if 0 <= self.change < step:
-            self.step = self.change
-            self._use_anchors()
+        if isinstance(self.method, Anchored) and self.change < step:
+            self.step, anchors = self.change, self.method.anchors
+            self.model.table = unfilled(self.text.words, self.budget.width, anchors)
+            self._begin()
         self.step = step
         for each, state in zip((self.model, *self.moved), parts, strict=True):
             each.load_state_dict(state)
@@ -198,6 +206,8 @@ def trained(method: Method, text: Text, budget: Budget, seed: int, models: Path)
         training.save(models)
         valid = perplexity(training.model, text.valid, budget)
         print(f"  step {training.step}: validation perplexity {valid:.1f}", flush=True)
+    if training.step == training.change:
+        training.epoch()  # without a step: the table changes, and that is all
     return training
 
 

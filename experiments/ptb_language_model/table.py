@@ -4,6 +4,8 @@
 """
 
 import os
+import re
+import statistics
 from pathlib import Path
 
 from experiments.fastvae.table import insert
@@ -19,24 +21,45 @@ PUBLISHED = {
     "anchors 500": (77.2, 0.31),
     "anchors 100": (96.5, 0.05),
 }
-LINES = {"anchors": "#D55E00", "low rank": "#0072B2", "k-SVD": "#009E73", "post-sparse": "#E69F00"}
+_AFTER = ", post-hoc"
+LINES = {
+    "anchors": "#D55E00",
+    f"anchors{_AFTER}": "#CC79A7",
+    "principal axes": "#56B4E9",
+    "low rank": "#0072B2",
+    "k-SVD": "#009E73",
+    "post-sparse hash": "#E69F00",
+}
+
+
+def of_seeds(rows: list[Row], text: str) -> list[Row]:
+    """One row for each table of a text, its means over seeds, the largest table first.
+
+    It is compared with the dense table of the same seeds.
+    """
+    mine = [row for row in rows if row["text"] == text]
+    dense = {row["seed"]: row for row in mine if row["method"] == "dense"}
+    means = []
+    for method in dict.fromkeys(row["method"] for row in mine):
+        some = [row for row in mine if row["method"] == method]
+        mean = {key: statistics.mean(row[key] for row in some) for key in ("valid", "test")}
+        mean["parameters"] = statistics.mean(row["parameters"] for row in some)
+        same = [dense[row["seed"]] for row in some]
+        worse = mean["test"] / statistics.mean(row["test"] for row in same)
+        fewer = same[0]["parameters"] / mean["parameters"]
+        means.append({"method": method, **mean, "fewer": fewer, "worse": worse, "seeds": len(some)})
+    return sorted(means, key=lambda row: -row["parameters"])
 
 
 def table(rows: list[Row], text: str) -> list[list[str]]:
-    """The rows of one text, the largest first, each next to the dense table."""
-    mine = [row for row in rows if row["text"] == text]
-    dense = next((row for row in mine if row["method"] == "dense"), None)
-    heading = ["table", "numbers", "times fewer", "valid", "test", "test / dense", "processor s"]
+    """The rows of one text, each next to the dense table."""
+    heading = ["table", "numbers", "times fewer", "valid", "test", "test / dense", "seeds"]
     lines = [heading, ["---", *["--:"] * (len(heading) - 1)]]
-    for row in sorted(mine, key=lambda row: -row["parameters"]):
-        fewer, worse = "", ""
-        if dense is not None:
-            fewer = f"{dense['parameters'] / row['parameters']:.1f}"
-            worse = f"{row['test'] / dense['test']:.3f}"
-        seconds = f"{row['processor seconds of training']:.0f}"
-        perplexities = (f"{row[part]:.1f}" for part in ("valid", "test"))
-        number = f"{row['parameters']:,}"
-        lines.append([row["method"], number, fewer, *perplexities, worse, seconds])
+    for row in of_seeds(rows, text):
+        size = [f"{row['parameters']:,.0f}", f"{row['fewer']:.1f}"]
+        perplexities = [f"{row[part]:.1f}" for part in ("valid", "test")]
+        worse = f"{row['worse']:.3f}"
+        lines.append([row["method"], *size, *perplexities, worse, str(row["seeds"])])
     return lines
 
 
@@ -62,14 +85,11 @@ def draw(rows: list[Row], path: Path) -> None:
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
-    mine = [row for row in rows if row["text"] == "ptb"]
-    dense = next(row for row in mine if row["method"] == "dense")
+    mine = of_seeds(rows, "ptb")
     for name, colour in LINES.items():
-        some = [row for row in mine if row["method"].startswith(name)]
-        some.sort(key=lambda row: row["parameters"])
-        fewer = [dense["parameters"] / row["parameters"] for row in some]
-        worse = [row["test"] / dense["test"] for row in some]
-        axes.plot(fewer, worse, "o-", color=colour, label=name)
+        some = [(row["fewer"], row["worse"]) for row in mine if _line(row["method"]) == name]
+        if some:
+            axes.plot(*zip(*some, strict=True), "o-", color=colour, label=name)
     test, size = PUBLISHED["dense"]
     others = [pair for name, pair in PUBLISHED.items() if name != "dense"]
     axes.plot(
@@ -85,6 +105,11 @@ def draw(rows: list[Row], path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
+
+
+def _line(method: str) -> str:
+    """Its name up to the first number, and whether nothing was trained after it was made."""
+    return re.split(r",? \d", method)[0] + (_AFTER if method.endswith(_AFTER) else "")
 
 
 def main() -> None:

@@ -21,7 +21,15 @@ from experiments.record import Record, origin
 from experiments.text_classification import tables
 from experiments.text_classification.corpora import Corpus, Texts, load
 from experiments.text_classification.model import TextCNN
-from experiments.text_classification.tables import Anchored, Dense, LowRank, Near, Rows, Table
+from experiments.text_classification.tables import (
+    Anchored,
+    Dense,
+    LowRank,
+    Mixed,
+    Near,
+    Rows,
+    Table,
+)
 
 RECORD = Record(Path(__file__).parent / "results.json")
 
@@ -50,6 +58,7 @@ METHODS: dict[str, Table] = {
     "ANT, 20 cluster": Anchored(choice=tables.spread),
     "ANT, 20 frequent, WordNet": Anchored(knowledge=tables.wordnet),
     "ANT, 20 frequent, co-occurrence": Anchored(knowledge=Near()),
+    "ANT, 5, mixture of 2": Mixed(),
 }
 BUDGETS = {
     "ag_news_partial": Budget(epochs=2),
@@ -73,6 +82,8 @@ def optimizer(
 ) -> torch.optim.Optimizer:
     """Adam, which for anchors also shrinks their weights, and leaves fewer of them."""
     inner = torch.optim.Adam(model.parameters(), lr, fused=True)
+    if isinstance(method, Mixed) and isinstance(model.table, ff.AnchorMixture):
+        return ff.proximal(inner, model.table.tables, l1=method.l1)
     if not isinstance(model.table, ff.AnchorEmbedding) or not isinstance(method, Anchored):
         return inner
     keep = None

@@ -149,6 +149,29 @@ class Anchored:
 
 
 @dataclass(frozen=True)
+class Mixed:
+    """A sum of soft mixes, each over anchors of its own: softmax(T) A, with T sparse.
+
+    Anchors start with a mean of zero, so that a word without entries is zero and not their mean.
+    """
+
+    mixtures: int = 2
+    anchors: int = 5
+    l1: float = 1e-5
+
+    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> ff.AnchorMixture:
+        table = ff.AnchorMixture(
+            len(corpus.vocabulary), dim, padding_idx=PADDING, mixtures=self.mixtures,
+            anchors=self.anchors, generator=generator,
+        )  # fmt: skip
+        with torch.no_grad():
+            for part in table.tables:
+                part.transform.mul_(_WEIGHT)
+                part.anchors.sub_(part.anchors.mean(0))
+        return table
+
+
+@dataclass(frozen=True)
 class LowRank:
     """The product of two matrices, with as many numbers as a table `times` smaller."""
 
@@ -208,6 +231,6 @@ def _embedding(rows: int, dim: int, std: float, generator: torch.Generator) -> n
 
 def size(table: nn.Module) -> int:
     """Numbers of a table, as published: of anchors those and the non-zero weights."""
-    if isinstance(table, ff.AnchorEmbedding):
+    if isinstance(table, ff.AnchorEmbedding | ff.AnchorMixture):
         return table.size()
     return sum(param.numel() for param in table.parameters())

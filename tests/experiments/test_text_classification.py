@@ -58,6 +58,8 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
         if isinstance(method, tables.Anchored):
             knowledge = related if method.knowledge is tables.wordnet else method.knowledge
             method = replace(method, anchors=6, keep=method.keep and 3, knowledge=knowledge)
+        elif isinstance(method, tables.Mixed):
+            method = replace(method, anchors=2)
         elif not isinstance(method, tables.Dense):
             method = replace(method, times=4)
         small[name] = method
