@@ -6,7 +6,17 @@ from pathlib import Path
 
 from benchmarks import harness
 
-SUITES = ("maps", "losses", "optim", "embeddings", "fastvae", "serving", "ingest", "pure")
+SUITES = (
+    "maps",
+    "losses",
+    "optim",
+    "embeddings",
+    "structured",
+    "fastvae",
+    "serving",
+    "ingest",
+    "pure",
+)
 RESULTS = Path(__file__).parent / "results"
 QUICK = Path("build/benchmarks")
 

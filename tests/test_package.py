@@ -54,7 +54,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_every_room_is_exported_completely() -> None:
-    for room in ("maps", "losses", "recommender"):
+    for room in ("maps", "losses", "recommender", "structured"):
         assert set(getattr(fewfold, room).__all__) == set(fewfold._ROOMS[room])
 
 
@@ -68,7 +68,8 @@ def test_every_public_name_is_documented() -> None:
         for name in fewfold.embeddings.__all__
         if name not in fewfold.__all__
     }
-    assert listed == set(fewfold.__all__) - {"__version__"} | inside
+    inside |= {f"fewfold.structures.{name}" for name in fewfold.structures.__all__}
+    assert listed == set(fewfold.__all__) - {"__version__", "structures"} | inside
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

@@ -18,6 +18,12 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("Omega", "Shannon", "Gini", "Tsallis", "Norm", "Subset", "Bounded", "Fused", "Oscar"),
         *("Map", "AdaptiveEntmax", "map_support"),
     ),
+    # part scores -> few structures; what they can be: `ff.structures.Sequence` and the others
+    "structured": (
+        *("sparsemap", "sparsemap_support", "sparsemap_solution", "Solution", "SparseMAP"),
+        *("topk_support", "TopSupport", "gibbs_marginals"),
+        *("FactorGraph", "GraphSolution", "structures"),
+    ),
     # queries -> ids, log-proposal
     "sampling": (
         *("Proposal", "Given", "Uniform", "Popularity", "MultiIndex", "QuadraticKernel", "Dynamic"),
@@ -219,4 +225,15 @@ if TYPE_CHECKING:
     from fewfold.sampling.quadratic import QuadraticKernel as QuadraticKernel
     from fewfold.sampling.simple import Popularity as Popularity
     from fewfold.sampling.simple import Uniform as Uniform
+    from fewfold.structured import structures as structures
+    from fewfold.structured.best import TopSupport as TopSupport
+    from fewfold.structured.best import topk_support as topk_support
+    from fewfold.structured.gibbs import gibbs_marginals as gibbs_marginals
+    from fewfold.structured.graph import FactorGraph as FactorGraph
+    from fewfold.structured.graph import GraphSolution as GraphSolution
+    from fewfold.structured.omega import SparseMAP as SparseMAP
+    from fewfold.structured.sparsemap import Solution as Solution
+    from fewfold.structured.sparsemap import sparsemap as sparsemap
+    from fewfold.structured.sparsemap import sparsemap_solution as sparsemap_solution
+    from fewfold.structured.sparsemap import sparsemap_support as sparsemap_support
     from fewfold.support import Support as Support

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["disabled", "instruction_set", "kernels", "ready", "show_config", "table", "threads"]
+__all__ = [
+    *("disabled", "enabled", "instruction_set", "kernels", "ready", "show_config"),
+    *("table", "threads"),
+]
 
 kernels: ModuleType | None
 try:
@@ -49,6 +52,11 @@ def ready(*tensors: Tensor) -> bool:
         if t.layout is not _STRIDED or t.is_neg() or t._is_zerotensor() or _batched(t):
             return False
     return True
+
+
+def enabled() -> bool:
+    """Whether there are kernels, and they are not switched off."""
+    return _enabled
 
 
 @contextlib.contextmanager

@@ -230,6 +230,11 @@ NB_MODULE(kernels, m) {
   bind<double>(m, "f64");
   bind_anchors(m);
   bind_best(m);
+  bind_assignments(m);
+  bind_graphs(m);
   bind_sampling(m);
+  bind_sequences(m);
+  bind_structured(m);
   bind_touch(m);
+  bind_trees(m);
 }

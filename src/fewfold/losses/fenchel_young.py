@@ -41,6 +41,7 @@ def fenchel_young_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    cost: float | Tensor | None = None,
 ) -> Tensor:
     """The Fenchel-Young loss of `scores` against `target` for the regulariser `omega`.
 
@@ -66,10 +67,17 @@ def fenchel_young_loss(
             over no rows at all is 0.
         label_smoothing: how far, from 0 to 1, the target moves towards uniform over the classes
             that are possible.
+        cost: for an omega over structures, such as `SparseMAP`: what each part that the target does
+            not have costs, a number or a tensor that broadcasts to the scores. It is added to the
+            scores of those parts, so that wrong structures must lose by their cost.
+
+    With an omega over structures an instance is the last `omega.event_dim` dimensions of the
+    scores, the target is a structure (or marginals) of the same shape, and weight, ignore_index and
+    label_smoothing, which are about classes, do not apply.
 
     Returns:
-        A scalar, or the shape of the class indices for reduction="none"; dtype of the scores
-        (half precision is computed in float32).
+        A scalar, or the shape of the class indices (of the batch) for reduction="none"; dtype of
+        the scores (half precision is computed in float32).
 
     `torch.nn.functional.cross_entropy` leaves Omega(y) out; the value here is 0 at the best
     scores for soft targets too.
@@ -85,10 +93,17 @@ def fenchel_young_loss(
     Reference:
         Blondel, Martins, Niculae (2020). Learning with Fenchel-Young losses. JMLR 21(35).
     """
+    _check_omega(omega)
+    if hasattr(omega, "event_dim"):
+        _check_structured(weight, ignore_index, label_smoothing, scores, target)
+        check_options(reduction, label_smoothing)
+        losses = _of_structures(scores, target.to(scores.dtype), omega, cost)
+        return Reduction(reduction, None, None, None)(losses).to(scores.dtype)
+    if cost is not None:
+        raise ValueError("cost needs an omega over structures, such as SparseMAP(...)")
     dim = class_dim(scores, target)
     check_options(reduction, label_smoothing)
     check_weight(weight, scores.shape[dim])
-    _check_omega(omega)
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     heavy = None if weight is None else weight.to(wide.dtype)
     kept = size = None
@@ -134,9 +149,11 @@ class FenchelYoungLoss(nn.Module):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
+        cost: float | Tensor | None = None,
     ) -> None:
         super().__init__()
         check_options(reduction, label_smoothing)
+        self.cost = cost
         self._omega = omega
         self.ignore_index = ignore_index
         self.reduction = reduction
@@ -164,10 +181,38 @@ class FenchelYoungLoss(nn.Module):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+            cost=self.cost,
         )
 
     def extra_repr(self) -> str:
         return f"{self._omega}, reduction={self.reduction!r}"
+
+
+def _of_structures(
+    scores: Tensor, target: Tensor, omega: Omega, cost: float | Tensor | None
+) -> Tensor:
+    """One loss for each instance."""
+    wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    target = target.to(wide.dtype)
+    events = tuple(range(scores.dim() - omega.event_dim, scores.dim()))  # type: ignore[attr-defined]
+    own = torch.where(target != 0, target * wide, 0.0).sum(events)
+    raised = wide if cost is None else wide + cost * (1 - target)
+    return omega.conjugate(raised) + omega.value(target) - own
+
+
+def _check_structured(
+    weight: Tensor | None, ignore_index: int, label_smoothing: float, scores: Tensor, target: Tensor
+) -> None:
+    if weight is not None or ignore_index != -100 or label_smoothing:
+        raise ValueError(
+            "weight, ignore_index and label_smoothing are about classes; with an omega over "
+            "structures leave them out"
+        )
+    if target.shape != scores.shape:
+        raise ValueError(
+            f"the target must be structures of the shape of the scores {tuple(scores.shape)}, "
+            f"got {tuple(target.shape)}"
+        )
 
 
 def _weighed(

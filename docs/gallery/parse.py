@@ -1,0 +1,62 @@
+"""Parse a sentence from rough guesses, and once more with at most two dependents for a word."""
+
+import sys
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+import fewfold as ff
+
+words = ["the", "old", "dog", "chased", "a", "cat", "across", "the", "wet", "garden"]
+kinds = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "ADP", "DET", "ADJ", "NOUN"]
+likes = {  # which kind hangs from which, roughly
+    ("NOUN", "DET"): 2.0, ("NOUN", "ADJ"): 2.0, ("VERB", "NOUN"): 1.6, ("VERB", "ADP"): 1.3,
+    ("ADP", "NOUN"): 1.5, ("NOUN", "ADP"): 1.1,
+}  # fmt: skip
+size = len(words)
+scores = torch.tensor([
+    [likes.get((kinds[head], kinds[word]), 0.0) - 0.15 * abs(head - word) for word in range(size)]
+    for head in range(size)
+])  # fmt: skip
+scores[range(size), range(size)] = torch.tensor([1.5 if kind == "VERB" else -0.5 for kind in kinds])
+
+
+def parsed(dependents: int | None) -> torch.Tensor:
+    """[head, word] -> how much; on the diagonal, how much a word hangs from the root."""
+    graph = ff.FactorGraph()
+    arc = graph.variable(scores)
+    graph.add(ff.structures.DependencyTree(projective=True), arc)
+    if dependents is not None:
+        for head in range(size):
+            others = [word for word in range(size) if word != head]
+            graph.add(ff.structures.Budget(dependents), arc[head, others])
+    return graph.solve()[arc]
+
+
+figure = Figure(figsize=(8, 4.2), dpi=120, layout="constrained")
+for place, dependents in enumerate((None, 2)):
+    found = parsed(dependents)
+    title = "a tree" if dependents is None else f"a tree, at most {dependents} dependents each"
+    most = (found.sum(1) - found.diagonal()).max()
+    used = int((found > 0).sum())
+    print(f"{title}: {used} of {found.numel()} arcs, at most {most:.2f} for a head")
+    axes = figure.add_subplot(2, 1, place + 1)
+    for head, word in found.nonzero().tolist():
+        weight = float(found[head, word])
+        if head == word:
+            axes.text(word, 0.35, "root", ha="center", fontsize=8, alpha=weight)
+            continue
+        bend = 0.35 if head < word else -0.35
+        axes.add_patch(FancyArrowPatch(
+            (head, 0.2), (word, 0.2), connectionstyle=f"arc3,rad={-bend}", arrowstyle="-|>",
+            mutation_scale=9, alpha=0.15 + 0.85 * weight, lw=0.5 + 1.5 * weight, color="#0072B2",
+        ))  # fmt: skip
+        if weight > 0.1:  # nearer to the word than to its head
+            axes.text(0.35 * head + 0.65 * word, 0.24 + 0.16 * abs(head - word), f"{weight:.2f}",
+                      ha="center", fontsize=7)  # fmt: skip
+    for i, word in enumerate(words):
+        axes.text(i, 0, word, ha="center", va="center")
+    axes.set(xlim=(-0.5, size - 0.5), ylim=(-0.2, 1.8), title=title)
+    axes.axis("off")
+figure.savefig(sys.argv[1])

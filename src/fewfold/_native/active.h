@@ -1,0 +1,293 @@
+// SparseMAP by an active set: max s'x - |A x|^2 / 2 over mixes x of structures, met one at a time.
+//
+// A structure is `slots` numbers, one for each slot: the part that it has there, or -1. Parts of different slots differ.
+// A is never written down: two structures meet in the matrix A'A as the number of parts they share.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "structured.h"
+
+namespace fewfold {
+
+// Structures that are affinely independent, their mix, and the factor of A'A + 11'. The ones shift what all scores of
+// active structures are equal to, as the mix sums to one, and make the matrix regular.
+class ActiveSet {
+ public:
+  // `by` weighs the parts in A'A, or is null: one each.
+  void reset(int64_t slots, const double *by = nullptr) {
+    slots_ = slots;
+    by_ = by;
+    order_.clear();
+    free_.clear();
+    mix_.clear();
+    score_.clear();
+    codes_.clear();
+  }
+
+  int64_t size() const { return static_cast<int64_t>(order_.size()); }
+  int64_t slots() const { return slots_; }
+  const double *by() const { return by_; }
+  const int32_t *code(int64_t i) const { return codes_.data() + at(order_[i]) * slots_; }
+  double weight(int64_t i) const { return mix_[at(i)]; }
+  double score(int64_t i) const { return score_[at(i)]; }
+
+  bool has(const int32_t *code) const {
+    for (int64_t i = 0; i < size(); ++i)
+      if (!std::memcmp(this->code(i), code, at(slots_) * sizeof(int32_t))) return true;
+    return false;
+  }
+
+  // Takes a structure in with weight zero. If it is an affine mix of the others these give way to it, as far as one of
+  // them has weight to give, and that one leaves; false where the scores gain nothing by that.
+  bool add(const int32_t *code, double score) {
+    if (append(code, score, 0)) return true;
+    const int64_t n = size();
+    structured().solve_upper(factor(), n, row_.data());  // the coefficients: they sum to one
+    double gain = score, most = INFINITY;
+    int64_t leaves = -1;
+    for (int64_t i = 0; i < n; ++i) {
+      gain -= row_[at(i)] * score_[at(i)];
+      if (row_[at(i)] > 1e-9 && mix_[at(i)] / row_[at(i)] < most) most = mix_[at(i)] / row_[at(i)], leaves = i;
+    }
+    if (leaves < 0 || !(gain > 0)) return false;
+    for (int64_t i = 0; i < n; ++i) mix_[at(i)] = std::max(0.0, mix_[at(i)] - most * row_[at(i)]);
+    remove(leaves);
+    return append(code, score, most);
+  }
+
+  // Takes a structure in with this weight; false if it is an affine mix of the others.
+  bool append(const int32_t *code, double score, double weight) {
+    const int64_t n = size();
+    grow(n + 1);
+    structured().overlaps(codes_.data(), order_.data(), n, slots_, code, by_, row_.data());
+    double own = 1;
+    for (int64_t j = 0; j < slots_; ++j)
+      if (code[j] >= 0) own += by_ ? by_[code[j]] : 1.0;
+    for (int64_t i = 0; i < n; ++i) row_[at(i)] += 1;
+    const Factor f = factor();
+    structured().solve_lower(f, n, row_.data());
+    const double left = own - structured().dot(row_.data(), row_.data(), n);
+    if (!(left > 1e-9 * own)) return false;
+    const double corner = std::sqrt(left);
+    for (int64_t i = 0; i < n; ++i) f.l[i * room_ + n] = row_[at(i)];
+    f.l[n * room_ + n] = corner;
+    f.scores[n] = (score - structured().dot(row_.data(), f.scores, n)) / corner;
+    f.ones[n] = (1 - structured().dot(row_.data(), f.ones, n)) / corner;
+    order_.push_back(place(code));
+    score_.push_back(score);
+    mix_.push_back(weight);
+    return true;
+  }
+
+  // The best mix of the structures there are; those it does not need leave. Returns what their scores, less that of
+  // the mix, are equal to.
+  double settle() {
+    for (;;) {
+      const int64_t n = size();
+      const Factor f = factor();
+      const double shift =
+          (structured().dot(f.ones, f.scores, n) - 1) / structured().dot(f.ones, f.ones, n);
+      for (int64_t i = 0; i < n; ++i) row_[at(i)] = f.scores[i] - shift * f.ones[i];
+      structured().solve_upper(f, n, row_.data());
+      double step = 1;
+      int64_t leaves = -1;
+      for (int64_t i = 0; i < n; ++i) {
+        const double from = mix_[at(i)], to = row_[at(i)];
+        if (to < 0 && from / (from - to) < step) step = from / (from - to), leaves = i;
+      }
+      if (leaves < 0) {
+        std::copy_n(row_.begin(), n, mix_.begin());
+        return shift + 1;
+      }
+      for (int64_t i = 0; i < n; ++i) mix_[at(i)] += step * (row_[at(i)] - mix_[at(i)]);
+      remove(leaves);
+    }
+  }
+
+  void remove(int64_t i) {
+    structured().drop(factor(), size(), i, row_.data());
+    free_.push_back(order_[at(i)]);
+    order_.erase(order_.begin() + i);
+    mix_.erase(mix_.begin() + i);
+    score_.erase(score_.begin() + i);
+  }
+
+  // The factor anew: rotations add up what is lost to rounding.
+  void refresh() {
+    std::vector<int32_t> codes;
+    for (int64_t i = 0; i < size(); ++i) codes.insert(codes.end(), code(i), code(i) + slots_);
+    const std::vector<double> mix = mix_, score = score_;
+    reset(slots_, by_);
+    for (size_t i = 0; i < mix.size(); ++i) append(codes.data() + i * at(slots_), score[i], mix[i]);
+    normalise();
+  }
+
+  // to = the marginals of the mix
+  void marginals(double *to, int64_t parts) const {
+    std::fill_n(to, parts, 0.0);
+    for (int64_t i = 0; i < size(); ++i) add_to(i, mix_[at(i)], to);
+  }
+
+  // to += by * structure i
+  void add_to(int64_t i, double by, double *to) const {
+    const int32_t *c = code(i);
+    for (int64_t j = 0; j < slots_; ++j)
+      if (c[j] >= 0) to[c[j]] += by;
+  }
+
+  // x <- Q x, the derivative of the best mix by the scores of its structures.
+  void derive(double *x) {
+    const int64_t n = size();
+    const Factor f = factor();
+    structured().solve_lower(f, n, x);
+    const double shift = structured().dot(f.ones, x, n) / structured().dot(f.ones, f.ones, n);
+    for (int64_t i = 0; i < n; ++i) x[i] -= shift * f.ones[i];
+    structured().solve_upper(f, n, x);
+  }
+
+  // Makes the weights sum to one after some structures were left out.
+  void normalise() {
+    double sum = 0;
+    for (double w : mix_) sum += w;
+    for (double &w : mix_) w = sum > 0 ? w / sum : 1.0 / static_cast<double>(size());
+  }
+
+ private:
+  static size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+  Factor factor() { return {l_.data(), room_, along_.data(), along_.data() + room_}; }
+
+  int32_t place(const int32_t *code) {
+    int32_t where;
+    if (free_.empty()) {
+      where = static_cast<int32_t>(codes_.size() / at(slots_));
+      codes_.resize(codes_.size() + at(slots_));
+    } else {
+      where = free_.back();
+      free_.pop_back();
+    }
+    std::copy_n(code, slots_, codes_.data() + at(where) * at(slots_));
+    return where;
+  }
+
+  void grow(int64_t n) {
+    if (at(n) > row_.size()) row_.resize(at(std::max<int64_t>(n, 2 * static_cast<int64_t>(row_.size()))));
+    if (n <= room_) return;
+    const int64_t room = std::max<int64_t>({16, n, room_ + room_ / 2});
+    std::vector<double> wider(at(room * room)), along(at(2 * room));
+    const int64_t have = size();
+    for (int64_t c = 0; c < have; ++c) std::copy_n(l_.data() + c * room_, have, wider.data() + c * room);
+    for (int k = 0; k < 2; ++k) std::copy_n(along_.data() + k * room_, std::min(have, room_), along.data() + k * room);
+    l_.swap(wider);
+    along_.swap(along);
+    room_ = room;
+    row_.resize(at(room));
+  }
+
+  int64_t slots_ = 0, room_ = 0;
+  const double *by_ = nullptr;
+  std::vector<int32_t> codes_, order_, free_;
+  std::vector<double> l_, along_, mix_, score_, row_;
+};
+
+struct Limits {
+  int64_t turns;     // calls of the oracle, at most
+  double tolerance;  // of the gap
+};
+
+enum class Outcome : int32_t { converged = 0, stopped = 1, infeasible = 2, no_numbers = 3 };
+
+struct Told {
+  Outcome outcome;
+  int64_t turns;
+  double gap;  // the objective is at most so far from the best there is
+};
+
+// Solves one instance. `Oracle` has
+//   double best(const double *scores, int32_t *code)   the best structure for these scores of parts, its value with
+//                                                      what the oracle adds; -inf if there is none
+//   double extra(const int32_t *code)                  what it adds
+// `active` may hold structures already: a warm start. `left`, (parts,), and `code`, (slots,), are room to work in.
+template <class Oracle>
+Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits &limits, ActiveSet &active,
+               double *marginals, double *left, int32_t *code) {
+  const auto score_of = [&](const int32_t *c) {
+    double sum = oracle.extra(c);
+    for (int64_t j = 0; j < active.slots(); ++j)
+      if (c[j] >= 0) sum += scores[c[j]];
+    return sum;
+  };
+  if (!active.size()) {
+    const double value = oracle.best(scores, code);
+    if (std::isnan(value) || value == INFINITY) return {Outcome::no_numbers, 1, NAN};
+    if (value == -INFINITY) return {Outcome::infeasible, 1, NAN};
+    active.append(code, score_of(code), 1);
+  }
+  Told told{Outcome::stopped, 0, INFINITY};
+  bool fresh = false;
+  for (;;) {
+    const double level = active.settle();
+    active.marginals(marginals, parts);
+    double own = 0;
+    for (int64_t i = 0; i < active.size(); ++i) own += active.weight(i) * active.score(i);
+    const double square = structured().take_off(scores, marginals, active.by(), parts, left);
+    const double value = oracle.best(left, code);
+    ++told.turns;
+    told.gap = std::max(0.0, value - (own - square));
+    if (std::isnan(value)) return {Outcome::no_numbers, told.turns, NAN};
+    const double floor = 1e-13 * (std::abs(value) + std::abs(level) + square);
+    if (told.gap <= std::max(limits.tolerance, floor)) return told.outcome = Outcome::converged, told;
+    if (told.turns >= limits.turns) return told;
+    if (!active.has(code) && active.add(code, score_of(code))) {
+      fresh = false;
+      continue;
+    }
+    // Rounding hides what is left to gain: with the factor anew it may show. If not, the gap says how much it is.
+    if (fresh) return told;
+    active.refresh();
+    fresh = true;
+  }
+}
+
+// Structures of weight zero that a solution lacks: where scores are special a mix may need fewer structures than the
+// face it lies in has dimensions, and the derivative is that of the face. `left` are the scores less the marginals; a
+// random direction along which all active structures are equal is followed a little, both ways. `room` holds 2 * parts.
+template <class Oracle>
+void widen(Oracle &oracle, const double *scores, int64_t parts, ActiveSet &active, const double *marginals,
+           const double *left, int32_t *code, double *room) {
+  double *along = room, *tried = room + parts;
+  std::vector<double> by;
+  uint64_t state = 0x9e3779b97f4a7c15;
+  const auto sum_of = [&](const double *values, const int32_t *c) {
+    double sum = 0;
+    for (int64_t j = 0; j < active.slots(); ++j)
+      if (c[j] >= 0) sum += values[c[j]];
+    return sum;
+  };
+  for (bool more = true; more && active.size() <= parts;) {
+    more = false;
+    for (int64_t p = 0; p < parts; ++p) {
+      state = state * 6364136223846793005 + 1442695040888963407;
+      along[p] = marginals[p] < 1e-9 ? 0 : static_cast<double>(state >> 11) * 0x1p-52 - 1;
+    }
+    by.resize(static_cast<size_t>(active.size()));
+    for (int64_t i = 0; i < active.size(); ++i) by[static_cast<size_t>(i)] = sum_of(along, active.code(i));
+    active.derive(by.data());
+    for (int64_t i = 0; i < active.size(); ++i) active.add_to(i, -by[static_cast<size_t>(i)], along);
+    const double level = sum_of(along, active.code(0));
+    const double top = oracle.extra(active.code(0)) + sum_of(left, active.code(0)), close = 1e-9 * (1 + std::abs(top));
+    for (int sign = -1; sign <= 1 && !more; sign += 2) {
+      for (int64_t p = 0; p < parts; ++p) tried[p] = marginals[p] < 1e-9 ? -INFINITY : left[p] + sign * 1e-6 * along[p];
+      if (!(oracle.best(tried, code) > -INFINITY)) return;
+      const double value = oracle.extra(code) + sum_of(left, code);
+      more = std::abs(value - top) < close && std::abs(sum_of(along, code) - level) > 1e-6 &&
+             active.append(code, oracle.extra(code) + sum_of(scores, code), 0);
+    }
+  }
+}
+
+}  // namespace fewfold

@@ -1,0 +1,102 @@
+// Trees: dependency trees over words, spanning trees of graphs.
+#include "bind.h"
+#include "ranked.h"
+#include "solve.h"
+#include "spanning.h"
+#include "trees.h"
+
+namespace nb = nanobind;
+using namespace fewfold;
+
+namespace {
+
+// Where Python wants the best structures; raw addresses.
+struct Best {
+  uintptr_t scores;  // (rows, parts) float64
+  int64_t rows, parts, slots, k;
+  uintptr_t codes;   // (rows, k, slots) int32, all -1
+  uintptr_t values;  // (rows, k) float64, all -inf
+  int threads;
+
+  const double *row(int64_t r) const { return address<const double>(scores) + r * parts; }
+  int32_t *code(int64_t r, int64_t i = 0) const { return address<int32_t>(codes) + (r * k + i) * slots; }
+  double *value(int64_t r, int64_t i = 0) const { return address<double>(values) + r * k + i; }
+};
+
+// make() gives a thread its oracle.
+template <class Make> void best_rows(const Best &q, Make make) {
+  std::vector<decltype(make())> lanes;
+  for (int lane = 0; lane < std::max(1, q.threads); ++lane) lanes.push_back(make());
+  each_row(q.rows, q.threads, [&](int64_t r, int lane) {
+    *q.value(r) = lanes[static_cast<size_t>(lane)].best(q.row(r), q.code(r));
+  });
+}
+
+// The k best dependency trees of one row.
+void rank_dependencies(const Best &q, int64_t r, bool projective, bool single) {
+  std::vector<int32_t> present;
+  std::vector<double> scores;
+  TreeOracle(q.slots, projective, single).pack(q.row(r), present, scores);
+  const int64_t n = static_cast<int64_t>(present.size());
+  TreeOracle oracle(n, projective, single);
+  std::vector<double> allowed;
+  const auto solve = [&](const std::vector<int32_t> &forced, const std::vector<int32_t> &forbidden, int32_t *code) {
+    allowed = scores;
+    for (int32_t part : forced)
+      for (int64_t h = 0; h < n; ++h)
+        if (h != part / n) allowed[static_cast<size_t>(h * n + part % n)] = -INFINITY;
+    for (int32_t part : forbidden) allowed[static_cast<size_t>(part)] = -INFINITY;
+    return oracle.best_present(allowed.data(), n, nullptr, code);
+  };
+  const std::vector<Ranked> found = ranked(n, q.k, solve);
+  for (size_t i = 0; i < found.size(); ++i) {
+    *q.value(r, static_cast<int64_t>(i)) = found[i].value;
+    for (int32_t part : found[i].code) {
+      const int64_t head = present[static_cast<size_t>(part / n)], word = present[static_cast<size_t>(part % n)];
+      q.code(r, static_cast<int64_t>(i))[word] = static_cast<int32_t>(head * q.slots + word);
+    }
+  }
+}
+
+void rank_spanning(const Best &q, int64_t r, const int32_t *ends, int64_t nodes) {
+  SpanningOracle oracle(ends, q.slots, nodes);
+  std::vector<double> allowed;
+  const auto solve = [&](const std::vector<int32_t> &forced, const std::vector<int32_t> &forbidden, int32_t *code) {
+    allowed.assign(q.row(r), q.row(r) + q.parts);
+    for (int32_t edge : forbidden) allowed[static_cast<size_t>(edge)] = -INFINITY;
+    return oracle.best_with(forced, allowed.data(), code);
+  };
+  const std::vector<Ranked> found = ranked(q.slots, q.k, solve);
+  for (size_t i = 0; i < found.size(); ++i) {
+    *q.value(r, static_cast<int64_t>(i)) = found[i].value;
+    std::copy(found[i].code.begin(), found[i].code.end(), q.code(r, static_cast<int64_t>(i)));
+  }
+}
+
+}  // namespace
+
+void bind_trees(nb::module_ &m) {
+  nb::class_<Best>(m, "BestTrees")
+      .def(nb::init<uintptr_t, int64_t, int64_t, int64_t, int64_t, uintptr_t, uintptr_t, int>());
+  m.def("sparsemap_dependencies", [](const Request &q, bool projective, bool single) {
+    return solve_rows(q, [&](int64_t) { return TreeOracle(q.slots, projective, single); });
+  });
+  m.def(
+      "best_dependencies",
+      [](const Best &q, bool projective, bool single) {
+        if (q.k == 1) return best_rows(q, [&] { return TreeOracle(q.slots, projective, single); });
+        each_row(q.rows, q.threads, [&](int64_t r, int) { rank_dependencies(q, r, projective, single); });
+      },
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def("sparsemap_spanning", [](const Request &q, uintptr_t ends, int64_t nodes) {
+    return solve_rows(q, [&](int64_t) { return SpanningOracle(address<const int32_t>(ends), q.slots, nodes); });
+  });
+  m.def(
+      "best_spanning",
+      [](const Best &q, uintptr_t ends, int64_t nodes) {
+        const int32_t *edges = address<const int32_t>(ends);
+        if (q.k == 1) return best_rows(q, [&] { return SpanningOracle(edges, q.slots, nodes); });
+        each_row(q.rows, q.threads, [&](int64_t r, int) { rank_spanning(q, r, edges, nodes); });
+      },
+      nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,119 @@
+// Cholesky factors that grow by a row and lose one, and the overlaps of structures they are made of.
+#pragma once
+#include "arborescence.h"
+#include "assign.h"
+#include "eisner.h"
+#include "simd.h"
+#include "structured.h"
+#include "viterbi.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+inline double dot(const double *a, const double *b, int64_t n) {
+  using V = Vec<double>;
+  V one = V::of(0), two = V::of(0);
+  int64_t i = 0;
+  for (; i + 2 * V::N <= n; i += 2 * V::N) {
+    one = V::fma(V::load(a + i), V::load(b + i), one);
+    two = V::fma(V::load(a + i + V::N), V::load(b + i + V::N), two);
+  }
+  if (i + V::N <= n) one = V::fma(V::load(a + i), V::load(b + i), one), i += V::N;
+  const int rest = static_cast<int>(n - i);
+  if (rest) two = V::fma(V::load(a + i, rest, 0.0), V::load(b + i, rest, 0.0), two);
+  return (one + two).sum();
+}
+
+// to += by * from
+inline void add_multiple(double *to, double by, const double *from, int64_t n) {
+  using V = Vec<double>;
+  const V each = V::of(by);
+  int64_t i = 0;
+  for (; i + V::N <= n; i += V::N) V::fma(each, V::load(from + i), V::load(to + i)).store(to + i);
+  const int rest = static_cast<int>(n - i);
+  if (rest) V::fma(each, V::load(from + i, rest, 0.0), V::load(to + i, rest, 0.0)).store(to + i, rest);
+}
+
+inline void solve_lower(const Factor &f, int64_t n, double *x) {
+  for (int64_t c = 0; c < n; ++c) {
+    const double *column = f.l + c * f.room;
+    x[c] /= column[c];
+    add_multiple(x + c + 1, -x[c], column + c + 1, n - c - 1);
+  }
+}
+
+inline void solve_upper(const Factor &f, int64_t n, double *x) {
+  for (int64_t c = n - 1; c >= 0; --c) {
+    const double *column = f.l + c * f.room;
+    x[c] = (x[c] - dot(column + c + 1, x + c + 1, n - c - 1)) / column[c];
+  }
+}
+
+// Without row i the rest has one number above the diagonal in each row from there on: rotations of neighbouring
+// columns bring it to zero. `spare` holds n numbers.
+inline void drop(const Factor &f, int64_t n, int64_t i, double *spare) {
+  using V = Vec<double>;
+  for (int64_t c = 0; c < i; ++c) {
+    double *column = f.l + c * f.room;
+    for (int64_t r = i; r + 1 < n; ++r) column[r] = column[r + 1];
+  }
+  for (int64_t r = i; r < n; ++r) spare[r] = f.l[i * f.room + r];
+  for (int64_t k = i; k + 1 < n; ++k) {
+    const double *next = f.l + (k + 1) * f.room;
+    double *to = f.l + k * f.room;
+    const double a = spare[k + 1], b = next[k + 1], size = std::sqrt(a * a + b * b);
+    const double c = a / size, s = b / size;
+    const V cs = V::of(c), sn = V::of(s);
+    int64_t r = k + 1;
+    for (; r + V::N <= n; r += V::N) {  // what is written lies one row above what is read
+      const V x = V::load(spare + r), y = V::load(next + r);
+      V::fma(cs, x, sn * y).store(to + r - 1);
+      (cs * y - sn * x).store(spare + r);
+    }
+    for (; r < n; ++r) {
+      const double x = spare[r], y = next[r];
+      to[r - 1] = c * x + s * y;
+      spare[r] = c * y - s * x;
+    }
+    double *const kept[] = {f.scores, f.ones};
+    for (double *along : kept) {
+      const double x = along[k], y = along[k + 1];
+      along[k] = c * x + s * y;
+      along[k + 1] = c * y - s * x;
+    }
+  }
+}
+
+inline void overlaps(const int32_t *codes, const int32_t *order, int64_t count, int64_t slots, const int32_t *code,
+                     const double *by, double *out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t *other = codes + static_cast<int64_t>(order[i]) * slots;
+    if (by) {
+      double sum = 0;
+      for (int64_t j = 0; j < slots; ++j)
+        if (code[j] >= 0 && code[j] == other[j]) sum += by[code[j]];
+      out[i] = sum;
+    } else {
+      int32_t same = 0;
+      for (int64_t j = 0; j < slots; ++j) same += static_cast<int32_t>((code[j] == other[j]) & (code[j] >= 0));
+      out[i] = same;
+    }
+  }
+}
+
+inline double take_off(const double *scores, const double *mu, const double *by, int64_t n, double *left) {
+  using V = Vec<double>;
+  V sum = V::of(0);
+  for (int64_t i = 0; i < n; i += V::N) {
+    const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
+    const V x = V::load(mu + i, m, 0.0), pull = by ? x * V::load(by + i, m, 0.0) : x;
+    sum = V::fma(pull, x, sum);
+    (V::load(scores + i, m, 0.0) - pull).store(left + i, m);
+  }
+  return sum.sum();
+}
+
+inline StructuredTable structured_table() { return {overlaps, solve_lower, solve_upper, drop, dot, viterbi, trace, any_nan, count_step, arborescence, eisner, assignment_table(), take_off}; }
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

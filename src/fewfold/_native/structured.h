@@ -1,0 +1,59 @@
+// What an instruction set offers to structured inference: a table of its own, filled by structured_*.cpp.
+#pragma once
+#include <cstdint>
+
+#include "assign_table.h"
+
+namespace fewfold {
+
+// A triangular factor L of a growing matrix, by columns: L[r, c] is at [c * room + r], r >= c. `scores` and
+// `ones` are L^-1 s and L^-1 1, kept along.
+struct Factor {
+  double *l;
+  int64_t room;
+  double *scores, *ones;
+};
+
+// Columns and rows of trees over n words have room for the root and for reading whole vectors past the end.
+static constexpr int64_t tree_column(int64_t n) { return (n + 17) / 8 * 8; }
+static constexpr int64_t tree_reals(int64_t n) { return (4 * n + 4) * tree_column(n) + 2 * n; }
+static constexpr int64_t tree_wholes(int64_t n) { return 18 * n; }
+
+// A chain of states: transitions[from, to], `between` numbers from those of the next position. `turned` has them by
+// columns, or is null. Room for what viterbi leaves to trace.
+struct Chain {
+  int64_t states, between;
+  const double *transitions, *turned, *start, *stop;
+  double *reach, *most;
+};
+
+struct StructuredTable {
+  // How many parts structure i of `codes`, taken in this order, shares with `code`; with `by` the sum of theirs.
+  void (*overlaps)(const int32_t *codes, const int32_t *order, int64_t count, int64_t slots, const int32_t *code,
+                   const double *by, double *out);
+  void (*solve_lower)(const Factor &f, int64_t n, double *x);  // L x = what is in x
+  void (*solve_upper)(const Factor &f, int64_t n, double *x);  // L' x = what is in x
+  void (*drop)(const Factor &f, int64_t n, int64_t which, double *spare);  // without one row, of what L is a factor of
+  double (*dot)(const double *a, const double *b, int64_t n);
+  // Chains: viterbi.h.
+  int64_t (*viterbi)(const Chain &chain, const double *scores, const int64_t *where, int64_t layers);
+  void (*trace)(const Chain &chain, const int64_t *where, int64_t layers, int64_t state, int32_t *code);
+  bool (*any_nan)(const double *a, int64_t n);
+  void (*count_step)(const double *off, const double *on, int64_t n, double score, double bonus, double *new_off,
+                     double *new_on);
+  // Trees: arborescence.h, eisner.h. `real` and `whole` are room to work in: tree_reals(n), tree_wholes(n) numbers.
+  double (*arborescence)(const double *scores, int64_t n, bool single, double *real, int32_t *whole, int32_t *heads);
+  double (*eisner)(const double *scores, int64_t n, bool single, double *real, int32_t *whole, int32_t *heads);
+  AssignmentTable assignment;  // assign.h
+  // left = scores - by * mu (by null: one); returns the sum of by * mu^2
+  double (*take_off)(const double *scores, const double *mu, const double *by, int64_t n, double *left);
+};
+
+const StructuredTable &structured();  // that of this processor
+
+extern const StructuredTable generic_structured;
+#if defined(__x86_64__)
+extern const StructuredTable avx2_structured, avx512_structured;
+#endif
+
+}  // namespace fewfold

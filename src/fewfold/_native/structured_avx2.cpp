@@ -1,0 +1,7 @@
+#define FEWFOLD_ISA avx2
+#define FEWFOLD_AVX2
+#include "factor.h"
+
+namespace fewfold {
+const StructuredTable avx2_structured = avx2::structured_table();
+}

@@ -1,0 +1,7 @@
+#define FEWFOLD_ISA avx512
+#define FEWFOLD_AVX512
+#include "factor.h"
+
+namespace fewfold {
+const StructuredTable avx512_structured = avx512::structured_table();
+}

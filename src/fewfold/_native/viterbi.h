@@ -1,0 +1,132 @@
+// The steps of dynamic programmes over chains, many states at once.
+#pragma once
+#include "simd.h"
+#include "structured.h"
+
+namespace fewfold {
+namespace FEWFOLD_ISA {
+
+// most[s] = max over r of from[r] + table[r, s] and to[s] = most[s] + add[s], for `Blocks` vectors of states, the last
+// of `last` states. Two maxima, of even and odd r, as each waits for its predecessor. A sum that is no number is never
+// the largest.
+template <int Blocks>
+inline void max_plus_block(const double *from, const double *table, int64_t states, const double *add, double *most,
+                           double *to, int last) {
+  using V = Vec<double>;
+  V even[Blocks], odd[Blocks];
+  for (int b = 0; b < Blocks; ++b) even[b] = odd[b] = V::of(-INF<double>);
+  const auto meet = [&](V *top, int64_t r) {
+    const V start = V::of(from[r]);
+    const double *row = table + r * states;
+    for (int b = 0; b + 1 < Blocks; ++b) top[b] = V::max(start + V::load(row + b * V::N), top[b]);
+    const int b = Blocks - 1;
+    const V end = last == V::N ? V::load(row + b * V::N) : V::load(row + b * V::N, last, 0.0);
+    top[b] = V::max(start + end, top[b]);
+  };
+  int64_t r = 0;
+  for (; r + 1 < states; r += 2) meet(even, r), meet(odd, r + 1);
+  if (r < states) meet(even, r);
+  for (int b = 0; b < Blocks; ++b) {
+    const int n = b + 1 < Blocks ? V::N : last;
+    const V top = V::max(odd[b], even[b]);
+    top.store(most + b * V::N, n);
+    (top + V::load(add + b * V::N, n, 0.0)).store(to + b * V::N, n);
+  }
+}
+
+inline void max_plus(const double *from, const double *table, int64_t states, const double *add, double *most,
+                     double *to) {
+  constexpr int64_t N = Vec<double>::N;
+  for (int64_t s = 0; s < states; s += 4 * N) {
+    const int64_t left = states - s < 4 * N ? states - s : 4 * N;
+    const int last = static_cast<int>((left - 1) % N) + 1;
+    switch ((left - 1) / N) {
+      case 0: max_plus_block<1>(from, table + s, states, add + s, most + s, to + s, last); break;
+      case 1: max_plus_block<2>(from, table + s, states, add + s, most + s, to + s, last); break;
+      case 2: max_plus_block<3>(from, table + s, states, add + s, most + s, to + s, last); break;
+      default: max_plus_block<4>(from, table + s, states, add + s, most + s, to + s, last);
+    }
+  }
+}
+
+// The first place where a[i] + b[i] is `top`, the largest.
+inline int64_t place(const double *a, const double *b, int64_t n, double top) {
+  using V = Vec<double>;
+  for (int64_t i = 0; i < n; i += V::N) {
+    const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
+    const V sum = V::load(a + i, m, 0.0) + V::load(b + i, m, -INF<double>);
+    const unsigned less = V::bits(V::over(V::of(top), sum));
+    if (less != (1u << V::N) - 1) return i + __builtin_ctz(~less);
+  }
+  return 0;
+}
+
+// The best values with which each state is reached; returns the best last state, or -1.
+inline int64_t viterbi(const Chain &c, const double *scores, const int64_t *where, int64_t layers) {
+  using V = Vec<double>;
+  const int64_t n = c.states;
+  const double *first = scores + where[0] * n;
+  for (int64_t s = 0; s < n; ++s) c.reach[s] = first[s] + c.start[s];
+  for (int64_t j = 1; j < layers; ++j)
+    max_plus(c.reach + (j - 1) * n, c.transitions + where[j - 1] * c.between, n, scores + where[j] * n, c.most + j * n,
+             c.reach + j * n);
+  const double *last = c.reach + (layers - 1) * n;
+  V most = V::of(-INF<double>);
+  for (int64_t s = 0; s < n; s += V::N) {
+    const int m = static_cast<int>(n - s < V::N ? n - s : V::N);
+    most = V::max(V::load(last + s, m, 0.0) + V::load(c.stop + s, m, -INF<double>), most);
+  }
+  const double top = most.top();
+  return top > -INF<double> ? place(last, c.stop, n, top) : -1;
+}
+
+// The states on the best way to this last one. Only here is asked which state was the best to come from: the same sum
+// as in `viterbi`, so that it is found by being equal.
+inline void trace(const Chain &c, const int64_t *where, int64_t layers, int64_t state, int32_t *code) {
+  const int64_t n = c.states;
+  for (int64_t j = layers - 1;; --j) {
+    code[where[j]] = static_cast<int32_t>(where[j] * n + state);
+    if (!j) return;
+    const double *reach = c.reach + (j - 1) * n, top = c.most[j * n + state];
+    if (c.turned) {
+      state = place(reach, c.turned + state * n, n, top);
+      continue;
+    }
+    const double *column = c.transitions + where[j - 1] * c.between + state;
+    for (state = 0; state + 1 < n; ++state)
+      if (reach[state] + column[state * n] == top) break;
+  }
+}
+
+inline bool any_nan(const double *a, int64_t n) {
+  using V = Vec<double>;
+  unsigned found = 0;
+  int64_t i = 0;
+  for (; i + V::N <= n; i += V::N) {
+    const V x = V::load(a + i);
+    found |= V::bits(V::nan(x, x));
+  }
+  const int rest = static_cast<int>(n - i);
+  if (rest) {
+    const V x = V::load(a + i, rest, 0.0);
+    found |= V::bits(V::nan(x, x));
+  }
+  return found != 0;
+}
+
+// One more bit. `off` and `on` hold the best value for every number of bits that are on so far, by whether the last
+// one is; on[-1] and off[-1] can be read.
+inline void count_step(const double *off, const double *on, int64_t n, double score, double bonus, double *new_off,
+                       double *new_on) {
+  using V = Vec<double>;
+  const V own = V::of(score), both = V::of(bonus);
+  int64_t c = 0;
+  for (; c < n; c += V::N) {
+    const int m = static_cast<int>(n - c < V::N ? n - c : V::N);
+    V::max(V::load(on + c, m, 0.0), V::load(off + c, m, 0.0)).store(new_off + c, m);
+    (V::max(V::load(on + c - 1, m, 0.0) + both, V::load(off + c - 1, m, 0.0)) + own).store(new_on + c, m);
+  }
+}
+
+}  // namespace FEWFOLD_ISA
+}  // namespace fewfold

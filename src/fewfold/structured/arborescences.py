@@ -1,0 +1,220 @@
+"""Arborescences in plain torch: the best one, the sum over all of them, and a draw.
+
+Scores are `(..., n, n)`: [h, m] for h to be the head of m, [m, m] for m to hang from the root.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["FORBIDDEN", "best_heads", "draw_heads", "log_total", "present_arcs"]
+
+FORBIDDEN = -1e30
+"""instead of -inf: sums of it stay numbers, of which gradients exist"""
+
+
+def best_heads(scores: list[list[float]], single: bool) -> list[int] | None:
+    """The head of each word in the best arborescence, itself for the root; None if there is none.
+
+    Chu-Liu and Edmonds: every node takes its best head, and cycles are contracted to nodes of their
+    own until there are none. With `single` scores are pairs, the first number of which counts
+    arcs from the root; so there are as few of them as possible.
+
+    Args:
+        scores: by head and word; all words are present.
+        single: whether exactly one word may hang from the root.
+    """
+    n = len(scores)
+    arcs = {
+        (n if h == m else h, m): ((-1.0 if single and h == m else 0.0), scores[h][m], (h, m))
+        for h in range(n)
+        for m in range(n)
+        if scores[h][m] > -math.inf
+    }
+    chosen = _edmonds(arcs, list(range(n)), n)
+    if chosen is None:
+        return None
+    heads = [0] * n
+    for h, m in chosen:
+        heads[m] = h
+    return None if single and sum(h == m for m, h in enumerate(heads)) > 1 else heads
+
+
+Arcs = dict[tuple[int, int], tuple[float, float, tuple[int, int]]]
+"""by head and word: the score, a pair, and the arc of the whole graph that it stands for"""
+
+
+def _edmonds(arcs: Arcs, words: list[int], root: int) -> list[tuple[int, int]] | None:
+    best: dict[int, int] = {}
+    for (h, m), value in arcs.items():
+        if m not in best or value[:2] > arcs[best[m], m][:2]:
+            best[m] = h
+    if any(m not in best for m in words):
+        return None
+    cycle = _cycle(best, words, root)
+    if cycle is None:
+        return [arcs[best[m], m][2] for m in words]
+    node = max(*words, root) + 1
+    fewer: Arcs = {}
+    for (h, m), (count, score, arc) in arcs.items():
+        inside, source = m in cycle, node if h in cycle else h
+        if inside and h in cycle:
+            continue
+        if inside:
+            own = arcs[best[m], m]
+            count, score = count - own[0], score - own[1]
+        where = source, node if inside else m
+        if where not in fewer or (count, score) > fewer[where][:2]:
+            fewer[where] = count, score, arc
+    left = [m for m in words if m not in cycle]
+    chosen = _edmonds(fewer, [*left, node], root)
+    if chosen is None:
+        return None
+    into = {arc: m for (_, m), (_, _, arc) in arcs.items()}
+    broken = {into[arc] for arc in chosen if into[arc] in cycle}
+    return chosen + [arcs[best[m], m][2] for m in cycle if m not in broken]
+
+
+def _cycle(best: dict[int, int], words: list[int], root: int) -> list[int] | None:
+    done = {root}
+    for start in words:
+        path: list[int] = []
+        m = start
+        while m not in done and m not in path:
+            path.append(m)
+            m = best[m]
+        if m in path:
+            return path[path.index(m) :]
+        done.update(path)
+    return None
+
+
+def present_arcs(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Arcs among words that are present, those from the root, and (..., n) which are absent.
+
+    A word is absent if it can have no head. It gets the root for certain and heads nothing.
+    """
+    absent = (scores == -math.inf).all(-2)
+    without = (scores == -math.inf) | absent.unsqueeze(-1) | absent.unsqueeze(-2)
+    arcs = scores.masked_fill(without, FORBIDDEN)
+    return arcs, arcs.diagonal(dim1=-2, dim2=-1).masked_fill(absent, 0.0), absent
+
+
+def _reach(arcs: Tensor) -> Tensor:
+    """(..., n, n) bool: whether there is a path from h to m along allowed arcs."""
+    n = arcs.shape[-1]
+    reach = (arcs.detach() > FORBIDDEN / 2) | torch.eye(n, dtype=torch.bool, device=arcs.device)
+    for _ in range(max(1, n - 1).bit_length()):
+        reach = (reach.float() @ reach.float()) > 0
+    return reach
+
+
+def log_total(scores: Tensor, single: bool) -> Tensor:
+    """Log of the sum of exp(score) over arborescences; -inf where there are none.
+
+    The determinant of the matrix-tree theorem, by an elimination that never subtracts: word m is
+    taken out, and arcs h -> m -> k become arcs h -> k with weight w[h, m] w[m, k] / d, where d, the
+    sum over all heads of m, is a factor of the answer. In logs it loses nothing to the size of
+    scores. For one word at the root d leaves the root out, up to the last word; so that every d
+    has a term, the last word is one from which all others can be reached.
+    """
+    arcs, root, absent = present_arcs(scores)
+    reach, may = _reach(arcs), root.detach() > FORBIDDEN / 2
+    if single:
+        covers = (reach | absent.unsqueeze(-2)).all(-1) & ~absent
+        feasible = (covers & may).any(-1) | absent.all(-1)
+        arcs, root, absent = _moved_first(covers.long().argmax(-1), arcs, root, absent)
+    else:
+        feasible = (may.unsqueeze(-1) & reach).any(-2).all(-1)
+    root = torch.where(feasible.unsqueeze(-1), root, 0.0)
+    arcs = torch.where(feasible[..., None, None], arcs, 0.0)
+    total = torch.zeros_like(root[..., 0])
+    for m in range(scores.shape[-1] - 1, 0, -1):
+        heads, words = arcs[..., :m, m], arcs[..., m, :m]
+        last = heads if single else torch.cat([heads, root[..., m : m + 1]], -1)
+        pivot = last.logsumexp(-1)
+        if single:
+            pivot = torch.where(absent[..., m], 0.0, pivot)
+        through = words - pivot.unsqueeze(-1)
+        root = _log_add(root[..., :m], root[..., m : m + 1] + through)
+        arcs = _log_add(arcs[..., :m, :m], heads.unsqueeze(-1) + through.unsqueeze(-2))
+        total = total + pivot
+    return torch.where(feasible, total + root[..., 0], -math.inf)
+
+
+def _log_add(one: Tensor, two: Tensor) -> Tensor:
+    """torch.logaddexp, whose second derivative is NaN where the two are far apart."""
+    return torch.stack([one, two], -1).logsumexp(-1)
+
+
+def _moved_first(
+    which: Tensor, arcs: Tensor, root: Tensor, absent: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with this word and the first one exchanged."""
+    n = arcs.shape[-1]
+    order = torch.arange(n, device=arcs.device).expand(*which.shape, n).clone()
+    order.scatter_(-1, which.unsqueeze(-1), 0)
+    order[..., 0] = which
+    arcs = arcs.gather(-2, order.unsqueeze(-1).expand(arcs.shape))
+    arcs = arcs.gather(-1, order.unsqueeze(-2).expand(arcs.shape))
+    return arcs, root.gather(-1, order), absent.gather(-1, order)
+
+
+@torch.no_grad()
+def draw_heads(scores: Tensor, single: bool, generator: torch.Generator | None) -> Tensor:
+    """(rows, n) heads drawn in proportion to exp(score), itself for the root; all rows feasible.
+
+    Word after word: h is its head in proportion to exp(score) times the probability that a walk
+    from h along random heads finds the root before the word itself. Heads drawn before are kept.
+    """
+    arcs, root, _ = present_arcs(scores)
+    rows, n = root.shape
+    if single:
+        root = _one_root(scores, root, generator)
+    both = torch.cat([arcs, root.unsqueeze(1)], 1)
+    both[:, range(n), range(n)] = FORBIDDEN
+    law = both.masked_fill(both < FORBIDDEN / 2, FORBIDDEN).log_softmax(1)
+    found = torch.empty(rows, n, dtype=torch.int64)
+    for m in range(n):
+        weights = (law[:, :, m] + _homes(law, m)).softmax(1)
+        head = torch.multinomial(weights, 1, generator=generator)
+        law[:, :, m] = torch.full_like(weights, FORBIDDEN).scatter_(1, head, 0.0)
+        found[:, m] = torch.where(head[:, 0] == n, m, head[:, 0])
+    return found
+
+
+def _one_root(scores: Tensor, root: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Scores from the root, of which one word per row keeps its own and others are forbidden."""
+    absent = (scores == -math.inf).all(-2)
+    with torch.enable_grad():
+        own = scores.detach().requires_grad_()
+        (grad,) = torch.autograd.grad(log_total(own, single=True).sum(), own)
+    law = grad.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
+    none = absent.all(-1, keepdim=True)
+    chosen = torch.multinomial(torch.where(none, 1.0, law), 1, generator=generator)
+    keep = absent.scatter(1, chosen, True)
+    return root.masked_fill(~keep, FORBIDDEN)
+
+
+def _homes(law: Tensor, m: int) -> Tensor:
+    """(rows, n + 1): how probably a walk from each place finds the root before word m, in logs.
+
+    Args:
+        law: (rows, n + 1, n) the log probability of each place, the root last, to be the head.
+        m: a word.
+    """
+    n = law.shape[2]
+    others = [h for h in range(n) if h != m]
+    arcs = law[:, [n, m, *others]][:, :, others]  # the walk ends in the first two
+    steps = []
+    for j in range(n - 2, -1, -1):
+        heads, words = arcs[:, : j + 2, j], arcs[:, j + 2, :j]
+        heads = heads - heads.logsumexp(1, keepdim=True)
+        steps.append(heads)
+        arcs = torch.logaddexp(arcs[:, : j + 2, :j], heads.unsqueeze(2) + words.unsqueeze(1))
+    home = torch.full((len(law), n + 1), FORBIDDEN, dtype=law.dtype)
+    home[:, 0] = 0.0
+    for j, heads in enumerate(reversed(steps)):
+        home[:, j + 2] = (heads + home[:, : j + 2]).logsumexp(1)
+    return torch.empty_like(home).index_copy_(1, torch.tensor([n, m, *others]), home)

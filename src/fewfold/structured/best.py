@@ -1,0 +1,89 @@
+"""Sparsemax over the k best structures: a few structures by their scores alone."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_mask, check_scores
+from fewfold.maps.entmax import sparsemax
+from fewfold.structured.structure import Structure
+from fewfold.support import Support
+
+__all__ = ["TopSupport", "topk_support"]
+
+
+@dataclass(frozen=True, eq=False)
+class TopSupport:
+    """A few structures, and whether more of them would change nothing.
+
+    Attributes:
+        support: ones at the parts of each structure, and their weights.
+        certified: (batch,) bool, whether this is sparsemax over *all* structures: one of the k has
+            no weight, or there are no others.
+    """
+
+    support: Support
+    certified: Tensor
+
+
+def topk_support(
+    scores: Tensor, structure: Structure, k: int, *, mask: Tensor | None = None
+) -> TopSupport:
+    """Sparsemax over the scores of the k best structures of each instance.
+
+    Where `sparsemap` regularises marginals, this regularises the distribution over structures, as
+    if each were a class of its own. Sparsemax over k classes is sparsemax over all as soon as one
+    of the k gets nothing.
+
+    Args:
+        scores: `(..., *event)`.
+        structure: one that has `k_best`.
+        k: how many.
+        mask: as in `sparsemap`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([0.5, -0.2, 1.0, 0.1])
+        >>> found = ff.topk_support(scores, ff.structures.Bits(), 5)
+        >>> found.support.weights, found.certified
+        (tensor([0.4000, 0.3000, 0.2000, 0.1000]), tensor(True))
+
+    Reference: Correia, Niculae, Aziz and Martins, "Efficient marginalization of discrete and
+    structured latent variables via sparsity", 2020.
+    """
+    check_scores(scores)
+    if mask is not None:
+        check_mask(mask, scores)
+        scores = scores.masked_fill(~mask, -math.inf)
+    found = structure.k_best(scores.detach(), k)
+    event = structure.event_of(scores)
+    batch = scores.shape[: scores.dim() - structure.event_dim]
+    rows = batch.numel()
+    atoms = found.structures.view(rows * k, *event)
+    own = scores.reshape(rows, 1, *event).expand(rows, k, *event).reshape(rows * k, *event)
+    total = torch.where(atoms, own, 0.0).flatten(1).sum(1)
+    if structure.additional:
+        row = torch.arange(rows).repeat_interleave(k)
+        codes = structure.codes(atoms.cpu(), event)
+        total = total + structure.flat(batch, event).extra(codes, row, event).to(total)
+    valid = found.valid.view(rows, k)
+    weights = sparsemax(total.view(rows, k), mask=valid)
+    certified = (weights.detach() == 0).any(1)  # where there are fewer than k this holds as well
+    row, place = (weights.detach() > 0).nonzero(as_tuple=True)
+    support = Support(
+        weights[row, place], atoms.view(rows, k, *event)[row, place].to(scores), row, rows
+    )
+    every = structure_count(structure, event)
+    if every is not None and k >= every:
+        certified = torch.ones_like(certified)
+    return TopSupport(support, certified.view(batch))
+
+
+def structure_count(structure: Structure, event: torch.Size) -> int | None:
+    """How many structures there are, if that is known."""
+    try:
+        return structure.count(event)
+    except NotImplementedError:
+        return None

@@ -1,0 +1,151 @@
+"""Factor graphs by the kernels; the same questions as `PlainSolver`."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.structured.assignments import Pairing
+from fewfold.structured.choices import Choice
+from fewfold.structured.closed import ClosedForm, Knapsack, Pair, Row
+from fewfold.structured.consensus import Told
+from fewfold.structured.links import Group, Links
+from fewfold.structured.logic import Logic
+from fewfold.structured.sequences import Sequence
+from fewfold.structured.sequential import SequentialSubset
+from fewfold.structured.spanning import SpanningTree
+from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.trees import DependencyTree
+
+__all__ = ["NativeSolver", "known"]
+
+_KNOWN = (
+    Choice,
+    Knapsack,
+    Logic,
+    Pair,
+    Sequence,
+    SequentialSubset,
+    DependencyTree,
+    SpanningTree,
+    Pairing,
+)
+
+
+def known(links: Links) -> bool:
+    """Whether there are kernels for all factors."""
+    return _native.enabled() and all(isinstance(group.structure, _KNOWN) for group in links.groups)
+
+
+class NativeSolver:
+    """A graph with additional scores, solved by the kernels."""
+
+    def __init__(self, links: Links, made: list[Structure], rows: int) -> None:
+        assert _native.kernels is not None
+        self.links, self.made, self.rows = links, made, rows
+        self._kept: list[Any] = []  # what the kernels point to
+        self._first = np.cumsum([0, *[len(group.bits) for group in links.groups]]).tolist()
+        self._graph = _native.kernels.Graph(links.size)
+        scores = [torch.zeros(rows, 0, dtype=torch.float64)]
+        for group, structure in zip(links.groups, made, strict=True):
+            self._add(group, structure)
+            if isinstance(structure, Pair):
+                scores.append(structure.score.reshape(rows, -1))
+        self._pairs = torch.cat(scores, 1).contiguous()
+
+    def solve(
+        self, scores: Tensor, *, turns: int, tolerance: float, step: Tensor, warm: bool = False
+    ) -> Told:
+        """As `PlainSolver.solve`."""
+        scores, step = scores.contiguous(), step.contiguous()
+        marginals = torch.empty_like(scores)
+        took = torch.empty(self.rows, dtype=torch.int64)
+        apart, moved = scores.new_empty(self.rows), scores.new_empty(self.rows)
+        outcome = torch.empty(self.rows, dtype=torch.int32)
+        self._graph.solve(
+            scores.data_ptr(), self.rows, self._pairs.data_ptr(), turns, tolerance,
+            step.data_ptr(), warm, marginals.data_ptr(), took.data_ptr(), apart.data_ptr(),
+            moved.data_ptr(), outcome.data_ptr(), _native.threads(),
+        )  # fmt: skip
+        if bool((outcome == 2).any()):
+            raise_infeasible(outcome == 2, self.made[0])
+        return Told(marginals, took, apart, moved)
+
+    def pull(self, grad: Tensor) -> Tensor:
+        """As `PlainSolver.pull`."""
+        grad, to = grad.contiguous(), torch.empty_like(grad, memory_format=torch.contiguous_format)
+        self._graph.pull(grad.data_ptr(), to.data_ptr(), _native.threads())
+        return to
+
+    def active(self, place: int, change: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `PlainSolver.active`."""
+        change = None if change is None else change.contiguous()
+        count = len(self.links.groups[place].bits)
+        codes, weights, by, offsets = (
+            torch.from_numpy(part)
+            for part in self._graph.active(
+                self._first[place], count, 0 if change is None else change.data_ptr()
+            )
+        )
+        row = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff())
+        return codes.long(), weights, by, row
+
+    def weigh(self, place: int, values: Tensor) -> Tensor:
+        """As `PlainSolver.weigh`."""
+        values = values.contiguous()
+        to = values.new_zeros(self.rows, self.links.size)
+        count = len(self.links.groups[place].bits)
+        self._graph.weigh(self._first[place], count, values.data_ptr(), to.data_ptr())
+        return to
+
+    def _add(self, group: Group, structure: Structure) -> None:
+        graph, event, size = self._graph, group.event, group.bits.shape[1]
+        negated = torch.from_numpy(group.negated)
+        row = _row(structure, size)
+        if row is not None:
+            # <c, 1 - z> <= b is <-c, z> <= b - <c, 1>
+            signed = torch.where(negated, -row.costs, row.costs).contiguous()
+            bounds = row.bound - torch.where(negated, row.costs, 0.0).sum(1)
+            uses = self._uses(group, torch.zeros_like(negated))
+            graph.add_linear(uses, signed.data_ptr(), bounds.data_ptr(), row.equal)
+        elif isinstance(structure, Logic):
+            graph.add_any_out(self._uses(group, negated ^ structure.turned(size)))
+        elif isinstance(structure, Pair):
+            graph.add_pairs(self._uses(group, negated))
+        else:
+            uses = self._uses(group, negated)
+            shape = torch.empty(0, *event)
+            if isinstance(structure, Sequence):
+                chains, kept = structure._chains(shape)
+                self._kept.append(kept)
+                graph.add_sequences(uses, chains)
+            elif isinstance(structure, SequentialSubset):
+                self._kept.append(structure)
+                graph.add_subsets(uses, structure._subsets(shape))
+            elif isinstance(structure, DependencyTree):
+                graph.add_dependencies(uses, event[0], structure.projective, structure.single_root)
+            elif isinstance(structure, SpanningTree):
+                ends = structure._ends()
+                self._kept.append(ends)
+                graph.add_spanning(uses, ends.data_ptr(), structure.nodes)
+            else:
+                assert isinstance(structure, Pairing)
+                graph.add_assignments(uses, *event, structure.alone)
+
+    def _uses(self, group: Group, negated: Tensor) -> Any:
+        assert _native.kernels is not None
+        bits = torch.from_numpy(np.ascontiguousarray(group.bits))
+        sign = torch.where(negated, -1.0, 1.0).to(torch.float64).contiguous()
+        self._kept.append((bits, sign))
+        return _native.kernels.Uses(*bits.shape, bits.data_ptr(), sign.data_ptr())
+
+
+def _row(structure: Structure, size: int) -> Row | None:
+    if isinstance(structure, ClosedForm):
+        return structure.row(size)
+    if not isinstance(structure, Choice):
+        return None
+    least, most = structure.bounds(size)
+    return Row(torch.ones(size, dtype=torch.float64), float(most), least == most)

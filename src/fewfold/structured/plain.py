@@ -1,0 +1,182 @@
+"""The active set in plain numpy: for structures without a kernel, and where there are no kernels.
+
+All instances move in step, so that the oracle is asked about all of them at once.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Oracle", "PlainSolved", "solve_plain", "widen"]
+
+Array = NDArray[np.float64]
+Oracle = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""scores (n, parts), rows (n,) -> structures (n, parts), additional scores and feasible (n,)"""
+_DEPENDENT = 1e-9  # of a squared length, below which a structure is a mix of others
+
+
+@dataclass
+class PlainSolved:
+    """What the solver knows of one instance."""
+
+    atoms: Array
+    weights: Array = field(default_factory=lambda: np.ones(1))
+    scores: Array = field(default_factory=lambda: np.zeros(1))
+    gap: float = math.inf
+    turns: int = 0
+    converged: bool = False
+    feasible: bool = True
+
+    def settle(self) -> None:
+        """The best mix of the structures there are; those it does not need leave."""
+        while True:
+            best = _best_mix(self.atoms, self.scores)
+            negative = best < 0
+            if not negative.any():
+                self.weights = best
+                return
+            steps = np.where(negative, self.weights / (self.weights - best).clip(1e-300), math.inf)
+            leaves = int(steps.argmin())
+            self.weights = self.weights + steps[leaves] * (best - self.weights)
+            self.drop(leaves)
+
+    def drop(self, which: int) -> None:
+        self.atoms = np.delete(self.atoms, which, 0)
+        self.weights = np.delete(self.weights, which).clip(0)
+        self.scores = np.delete(self.scores, which)
+
+    def take(self, atom: Array, score: float) -> bool:
+        """One more structure; if it is a mix of the others, one of them leaves for it."""
+        lifted = np.column_stack([self.atoms, np.ones(len(self.atoms))]).T
+        new = np.append(atom, 1.0)
+        by, *_ = np.linalg.lstsq(lifted, new, rcond=None)
+        weight = 0.0
+        if np.square(lifted @ by - new).sum() <= _DEPENDENT * np.square(new).sum():
+            room = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
+            leaves = int(room.argmin())
+            if score - by @ self.scores <= 0 or not math.isfinite(room[leaves]):
+                return False
+            weight = room[leaves]
+            self.weights = (self.weights - weight * by).clip(0)
+            self.drop(leaves)
+        self.atoms = np.vstack([self.atoms, atom])
+        self.weights = np.append(self.weights, weight)
+        self.scores = np.append(self.scores, score)
+        return True
+
+
+def _best_mix(atoms: Array, scores: Array) -> Array:
+    """argmax s'x - |A x|^2 / 2 where x sums to one, of either sign."""
+    count = len(atoms)
+    system = np.zeros((count + 1, count + 1))
+    system[:count, :count] = atoms @ atoms.T + 1  # the ones shift the multiplier alone
+    system[:count, count] = system[count, :count] = 1
+    mix: Array = np.linalg.solve(system, np.append(scores, 1.0))[:count]
+    return mix
+
+
+def solve_plain(
+    scores: Tensor,
+    oracle: Oracle,
+    turns: int,
+    tolerance: float,
+    start: list[tuple[Array, Array]] | None = None,
+) -> list[PlainSolved]:
+    """SparseMAP of every row.
+
+    Args:
+        scores: (rows, parts) float64.
+        oracle: the best structures.
+        turns: calls of the oracle for a row, at most.
+        tolerance: of the gap.
+        start: structures (m, parts) of each row to start from, and their additional scores (m,).
+    """
+    every = torch.arange(len(scores))
+    first, extra, feasible = oracle(scores, every)
+    values = scores.numpy()
+    found = []
+    for row in range(len(scores)):
+        solved = PlainSolved(first[row : row + 1].double().numpy(), feasible=bool(feasible[row]))
+        solved.scores = _scores(solved.atoms, values[row], extra[row : row + 1].numpy())
+        for atom, more in zip(*start[row], strict=True) if start and solved.feasible else ():
+            score = float(_scores(atom[None], values[row], more[None])[0])
+            if math.isfinite(score) and not (solved.atoms == atom).all(1).any():
+                solved.take(atom, score)
+        found.append(solved)
+    running = [
+        row for row, one in enumerate(found) if one.feasible and np.isfinite(one.scores).all()
+    ]
+    while running:
+        for row in running:
+            found[row].settle()
+        left = np.stack([values[row] - found[row].weights @ found[row].atoms for row in running])
+        best, extra, _ = oracle(torch.from_numpy(left), torch.tensor(running))
+        running = [
+            row
+            for place, row in enumerate(running)
+            if _goes_on(
+                found[row], values[row], left[place], best[place].double().numpy(),
+                float(extra[place]), turns, tolerance,
+            )
+        ]  # fmt: skip
+    return found
+
+
+def widen(one: PlainSolved, values: Array, row: int, oracle: Oracle) -> None:
+    """Take in structures of weight zero, so that the mix spans the face it lies in.
+
+    Where scores are special it may need fewer structures than that; the derivative needs them. A
+    random direction along which all structures there are equal is followed a little, both ways.
+    """
+    mean = one.weights @ one.atoms
+    used, left = mean >= 1e-9, values - mean
+    draw = np.random.default_rng(0)
+    top = float((one.scores - one.atoms @ mean)[0])
+    found = True
+    while found and len(one.atoms) <= len(values):
+        along = np.where(used, draw.uniform(-1, 1, len(values)), 0.0)
+        spread = one.atoms - one.atoms[0]
+        along -= spread.T @ np.linalg.lstsq(spread @ spread.T, spread @ along, rcond=None)[0]
+        level, found = float(one.atoms[0] @ along), False
+        for sign in (-1, 1):
+            tried = np.where(used, left + sign * 1e-6 * along, -math.inf)
+            best, extra, feasible = oracle(torch.from_numpy(tried)[None], torch.tensor([row]))
+            atom, more = best[0].double().numpy(), extra.numpy()
+            value = float(_scores(atom[None], left, more)[0])
+            near = abs(value - top) < 1e-9 * (1 + abs(top))
+            if feasible[0] and near and abs(atom @ along - level) > 1e-6:
+                one.atoms = np.vstack([one.atoms, atom])
+                one.weights = np.append(one.weights, 0.0)
+                one.scores = np.append(one.scores, _scores(atom[None], values, more))
+                found = True
+                break
+
+
+def _scores(atoms: Array, values: Array, extra: Array) -> Array:
+    """Unused parts may be -inf."""
+    total: Array = (atoms * np.where(atoms != 0, values, 0.0)).sum(1) + extra
+    return total
+
+
+def _goes_on(
+    one: PlainSolved, values: Array, left: Array, atom: Array, extra: float, turns: int,
+    tolerance: float,
+) -> bool:  # fmt: skip
+    """Take in the structure that was found, unless nothing is left to gain."""
+    one.turns += 1
+    mean = one.weights @ one.atoms
+    square = float(mean @ mean)
+    now = float(one.weights @ one.scores) - square
+    new = float(_scores(atom[None], left, np.array([extra]))[0])
+    one.gap = max(0.0, new - now)
+    one.converged = one.gap <= max(tolerance, 1e-13 * (abs(new) + square))
+    if one.converged or one.turns >= turns or not math.isfinite(new):
+        return False
+    if (one.atoms == atom).all(1).any():
+        return False
+    return one.take(atom, float(_scores(atom[None], values, np.array([extra]))[0]))

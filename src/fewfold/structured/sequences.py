@@ -1,0 +1,304 @@
+"""Sequences: one state at each position, with scores for neighbouring states."""
+
+import math
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold._check import check_mask, check_scores
+from fewfold.structured.lattice import Lattice
+from fewfold.structured.opaque import registered
+from fewfold.structured.structure import Structure, raise_infeasible
+
+__all__ = ["Sequence", "live"]
+
+Kind = TypeVar("Kind", bound=Structure)
+
+
+@registered
+@dataclass(frozen=True, eq=False, repr=False)
+class Sequence(Structure):
+    """One of S states at each of n positions; scores are `(..., n, S)`.
+
+    The score of a sequence y is
+
+        start[y_1] + sum_i scores[i, y_i] + sum_i transitions[i, y_i, y_(i+1)] + stop[y_n].
+
+    A position of which all states are masked is left out: its neighbours become neighbours, with
+    the transition that leaves the left one. So sequences of a batch may differ in length.
+
+    Args:
+        transitions: (S, S), from row to column; (n - 1, S, S) where they differ by position; in
+            front of either, dimensions that broadcast to the batch. A tensor whose third last
+            dimension is n - 1 is by position; write `(..., 1, S, S)` where it is the batch.
+            -inf forbids a transition. None: no scores.
+        start: (S,) or (..., S), for the state of the first position.
+        stop: likewise, of the last position.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[0.5, 0.0], [-0.3, 0.2], [0.1, 0.4], [0.6, -0.2]])
+        >>> stay = torch.tensor([[0.3, -0.3], [-0.3, 0.3]])
+        >>> ff.sparsemap(scores, ff.structures.Sequence(stay))
+        tensor([[0.5500, 0.4500],
+                [0.5500, 0.4500],
+                [0.5500, 0.4500],
+                [0.6000, 0.4000]])
+
+    Reference: Viterbi, "Error bounds for convolutional codes and an asymptotically optimum decoding
+    algorithm", 1967.
+    """
+
+    transitions: Tensor | None = None
+    _: KW_ONLY
+    start: Tensor | None = None
+    stop: Tensor | None = None
+
+    event_dim: ClassVar[int] = 2
+    additional_names: ClassVar[tuple[str, ...]] = ("transitions", "start", "stop")
+
+    def check(self, event: torch.Size) -> None:
+        n, states = event
+        if not n or not states:
+            raise ValueError(f"a sequence must have positions and states, got {tuple(event)}")
+        wanted = {"transitions": (states, states), "start": (states,), "stop": (states,)}
+        for name, shape in wanted.items():
+            value = getattr(self, name)
+            if value is not None and value.shape[-len(shape) :] != shape:
+                raise ValueError(
+                    f"{name} must end in {shape} for {states} states, got {tuple(value.shape)}"
+                )
+
+    def slots(self, event: torch.Size) -> Tensor:
+        return torch.arange(event[0]).repeat_interleave(event[1])
+
+    def flat(self, batch: torch.Size, event: torch.Size) -> Self:
+        return replace(
+            self,
+            transitions=_rows(self._by_position(event[0]), batch, 3, "transitions"),
+            start=_rows(self.start, batch, 1, "start"),
+            stop=_rows(self.stop, batch, 1, "stop"),
+        )
+
+    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+        n, states = event
+        position = torch.arange(n)
+        there = codes >= 0
+        state = (codes - position * states).clamp(min=0)
+        last = torch.where(there, position, -1).cummax(1).values
+        left = torch.nn.functional.pad(last[:, :-1], (1, 0), value=-1)
+        total = torch.zeros(len(codes), dtype=torch.float64)
+        if self.transitions is not None and n > 1:
+            before = left.clamp(min=0)
+            which = before if self.transitions.shape[1] > 1 else torch.zeros_like(before)
+            step = self.transitions[row.unsqueeze(1), which, state.gather(1, before), state]
+            total = total + torch.where(there & (left >= 0), step, 0.0).sum(1)
+        if self.start is not None:
+            first = self.start[row.unsqueeze(1), state]
+            total = total + torch.where(there & (left < 0), first, 0.0).sum(1)
+        if self.stop is not None:
+            end = last[:, -1:]
+            final = self.stop[row, state.gather(1, end.clamp(min=0))[:, 0]]
+            total = total + torch.where(end[:, 0] >= 0, final, 0.0)
+        return total
+
+    def extra_pull(
+        self, by: Tensor, codes: Tensor, row: Tensor, batch: torch.Size, event: torch.Size
+    ) -> tuple[Tensor, ...] | None:
+        """The transpose of `extra` by a kernel, or None where there is none; self is not flat.
+
+        Args:
+            by: (m,) the gradient of what `extra` says of each structure.
+            codes, row, event: as in `extra`.
+            batch: the shape of the batch.
+
+        Returns:
+            The gradient of each of the additional scores.
+        """
+        if not _native.enabled():
+            return None
+        assert _native.kernels is not None
+        n, states = event
+        at: list[int] = []
+        found = []
+        tables = self._by_position(n)
+        ends = ((1, self.start, self.start), (1, self.stop, self.stop))
+        for own, value, wide in ((3, self.transitions, tables), *ends):
+            if value is None or wide is None:
+                at += [0] * (own // 2 + 2)
+                continue
+            shape, rows = wide.shape[-own:], batch.numel() if wide.dim() > own else 1
+            grad = torch.zeros(rows, *shape, dtype=torch.float64)
+            at += [grad.data_ptr(), grad.stride(0) if rows > 1 else 0]
+            at += [grad.stride(1) if shape[0] > 1 else 0] if own == 3 else []
+            lead = batch if wide.dim() > own else torch.Size()
+            found.append((grad, value, lead + shape, wide.shape))
+        codes, row, by = codes.contiguous(), row.contiguous(), by.contiguous()
+        _native.kernels.pull_sequences(
+            codes.data_ptr(), row.data_ptr(), by.data_ptr(), len(codes), n, states, *at
+        )
+        return tuple(
+            grad.view(shape).sum_to_size(wide).view(value.shape).to(value)
+            for grad, value, shape, wide in found
+        )
+
+    def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        codes, values = self._plain_k_best(scores, 1)
+        return self.dense(codes[:, 0], scores.shape[1:]), ~(values[:, 0] == -math.inf)
+
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+        assert _native.kernels is not None
+        chains, _kept = self._chains(scores)
+        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_sequences(request, chains)
+        return found
+
+    def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not _native.enabled():
+            return None
+        assert _native.kernels is not None
+        rows, n, states = scores.shape
+        chains, _kept = self._chains(scores)
+        codes, values = torch.empty(rows, n, dtype=torch.int32), scores.new_empty(rows)
+        _native.kernels.best_sequences(
+            scores.data_ptr(), rows, n * states, n, chains, codes.data_ptr(), values.data_ptr(),
+            _native.threads(),
+        )  # fmt: skip
+        return codes, values.masked_fill(values.isnan(), 0.0)  # NaN does not mean: none
+
+    def count(self, event: torch.Size) -> int:
+        return int(event[1] ** event[0])
+
+    def enumerate(self, event: torch.Size) -> Tensor:
+        n, states = event
+        numbers = torch.arange(states**n).unsqueeze(1) // states ** torch.arange(n) % states
+        return torch.nn.functional.one_hot(numbers, states).bool()
+
+    def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if not _native.enabled():
+            return self._plain_k_best(scores, k)
+        assert _native.kernels is not None
+        rows, n, states = scores.shape
+        chains, _kept = self._chains(scores)
+        codes, values = torch.empty(rows, k, n, dtype=torch.int32), scores.new_empty(rows, k)
+        _native.kernels.k_best_sequences(
+            scores.data_ptr(), rows, n * states, n, chains, k, codes.data_ptr(),
+            values.data_ptr(), _native.threads(),
+        )  # fmt: skip
+        return codes, values
+
+    def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Log of the sum of exp(score) over all sequences; its gradient are the marginals.
+
+        Args:
+            scores: `(..., n, S)`.
+            mask: as in `sparsemap`.
+
+        Returns:
+            (...,), differentiable in the scores and the additional ones.
+        """
+        rows, made, batch = live(self, scores, mask)
+        lattice, _ = made._lattice(rows)
+        return lattice.log_partition().view(batch).to(scores.dtype)
+
+    @torch.no_grad()
+    def sample(
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`(n, ..., positions, S)` bool: n sequences drawn in proportion to exp(score)."""
+        rows, made, event = self.prepared(scores, mask)
+        lattice, order = made._lattice(rows)
+        raise_infeasible(lattice.log_partition() == -math.inf, self)
+        states = lattice.sample(n, generator)
+        codes = _codes(states, lattice.length, order, event[1])
+        return made.dense(codes.flatten(0, 1), event).view(n, *scores.shape).to(scores.device)
+
+    def _by_position(self, n: int) -> Tensor | None:
+        """Transitions `(..., n - 1 or 1, S, S)`."""
+        tables = self.transitions
+        if tables is None or (tables.dim() > 2 and tables.shape[-3] in (1, n - 1)):
+            return tables
+        return tables.unsqueeze(-3)
+
+    def _plain_k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        lattice, order = self._lattice(scores)
+        states, values = lattice.k_best(k)
+        codes = _codes(states.transpose(0, 1), lattice.length, order, scores.shape[2])
+        none = (values == -math.inf).unsqueeze(2)
+        return codes.transpose(0, 1).masked_fill(none, -1), values
+
+    def _lattice(self, scores: Tensor) -> tuple[Lattice, Tensor]:
+        """The positions that are there as layers, in front, and (rows, n) where each one is."""
+        rows, n, states = scores.shape
+        there = ~(scores == -math.inf).all(2)
+        order = there.long().argsort(dim=1, descending=True, stable=True)
+        own = scores.gather(1, order.unsqueeze(2).expand(-1, -1, states))
+        none = scores.new_zeros(1).expand(rows, states)
+        steps = none.view(rows, 1, states, 1).expand(-1, -1, -1, states)
+        if self.transitions is not None:
+            steps = self.transitions
+            if steps.shape[1] > 1:
+                steps = steps[torch.arange(rows).unsqueeze(1), order[:, :-1].clamp(max=n - 2)]
+        start = none if self.start is None else self.start
+        stop = none if self.stop is None else self.stop
+        return Lattice(own, steps, start, stop, there.sum(1)), order
+
+    def _chains(self, scores: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+        """What the kernel wants to know, and the tensors it points to."""
+        assert _native.kernels is not None
+        _, n, states = scores.shape
+        at: list[int] = []
+        kept = []
+        tables = self.transitions
+        if tables is None:
+            at += [0, 0, 0]
+        else:
+            if tables.stride()[2:] != (states, 1):
+                tables = tables.contiguous()
+            kept.append(tables)
+            at += [tables.data_ptr(), tables.stride(0)]
+            at.append(tables.stride(1) if tables.shape[1] > 1 else 0)
+        for value in (self.start, self.stop):
+            if value is not None and value.stride(1) != 1:
+                value = value.contiguous()
+            if value is not None:
+                kept.append(value)
+            at += [0, 0] if value is None else [value.data_ptr(), value.stride(0)]
+        return _native.kernels.Chains(n, states, *at), tuple(kept)
+
+
+def live(structure: Kind, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Kind, torch.Size]:
+    """`(rows, *event)`, the flat structure and the batch, all of which carry gradients."""
+    check_scores(scores)
+    event = structure.event_of(scores)
+    if mask is not None:
+        check_mask(mask, scores)
+        scores = scores.masked_fill(~mask, -math.inf)
+    batch = scores.shape[: scores.dim() - structure.event_dim]
+    rows = scores.reshape(batch.numel(), *event)
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    given = [value.to(rows) for value in structure.additional]
+    return rows, structure.with_additional(given).flat(batch, event), batch
+
+
+def _rows(value: Tensor | None, batch: torch.Size, own: int, name: str) -> Tensor | None:
+    """Additional scores, `own` dimensions of them, for every instance."""
+    if value is None:
+        return None
+    shape = value.shape[value.dim() - own :]
+    try:
+        return value.expand(*batch, *shape).reshape(batch.numel(), *shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must broadcast to the batch {tuple(batch)}, got shape {tuple(value.shape)}"
+        ) from None
+
+
+def _codes(states: Tensor, length: Tensor, order: Tensor, size: int) -> Tensor:
+    """(m, rows, n) states of layers as (m, rows, n) codes by position."""
+    there = torch.arange(states.shape[2]) < length.unsqueeze(1)
+    codes = torch.where(there, order * size + states, -1)
+    return torch.empty_like(codes).scatter_(2, order.expand_as(codes), codes)

@@ -1,0 +1,232 @@
+"""Structure: a set of sets of parts, and the questions one may ask it."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_mask, check_scores, whole_number
+from fewfold.structured.kbest import KBest
+
+__all__ = ["Structure"]
+
+
+class Structure(ABC):
+    """A set of structures, each a set of parts; scores have one number for each part.
+
+    What one instance is, the *event*, are the last `event_dim` dimensions of the scores; all others
+    are the batch. A part whose score is -inf cannot be used.
+
+    A structure of one's own is easiest made by `Custom`.
+    """
+
+    event_dim: ClassVar[int] = 1
+    coded: ClassVar[bool] = True
+    """whether a structure is a set of parts; otherwise it is any vector"""
+    additional_names: ClassVar[tuple[str, ...]] = ()
+    """fields with scores of more than one part, such as transitions; None where there are none"""
+
+    def check(self, event: torch.Size) -> None:  # noqa: B027  (most take any)
+        """Raise unless scores of this event shape fit."""
+
+    def slots(self, event: torch.Size) -> Tensor:
+        """(parts,) the slot of each part: a structure has at most one part of a slot."""
+        return torch.arange(event.numel())
+
+    @abstractmethod
+    def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The best structures, without native code.
+
+        Args:
+            scores: `(rows, *event)` float64, -inf where a part cannot be used.
+
+        Returns:
+            `(rows, *event)` bool, and (rows,) whether there was any structure at all.
+        """
+
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+        """SparseMAP of all rows by a kernel, or None where there is none."""
+        return None
+
+    def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Codes (rows, slots) and values (rows,) of the best by a kernel, or None."""
+        return None
+
+    def direct(self, scores: Tensor) -> Tensor | None:
+        """Marginals by a map with derivatives of its own; None where it does not apply."""
+        return None
+
+    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Marginals, gaps, iterations and whether they converged, in closed form, or None."""
+        return None
+
+    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+        """By how much the marginals of `project` change with the scores, a symmetric map."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form")
+
+    @property
+    def additional(self) -> tuple[Tensor, ...]:
+        """Scores of more than one part, such as transitions."""
+        named = (getattr(self, name) for name in self.additional_names)
+        return tuple(value for value in named if isinstance(value, Tensor))
+
+    def with_additional(self, tensors: Sequence[Tensor]) -> Self:
+        """The same with other additional scores, in the order of `additional`."""
+        names = [n for n in self.additional_names if isinstance(getattr(self, n), Tensor)]
+        if not names:
+            return self
+        return replace(self, **dict(zip(names, tensors, strict=True)))  # type: ignore[type-var]
+
+    def rows(self, which: Tensor) -> Self:
+        """The same with the additional scores of these instances; self is flat."""
+        return self.with_additional([value[which] for value in self.additional])
+
+    def flat(self, batch: torch.Size, event: torch.Size) -> Self:
+        """The same with additional scores of shape (rows, ...), one for each instance."""
+        return self
+
+    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+        """What the additional scores add to each of some structures, differentiably; self is flat.
+
+        Args:
+            codes: (m, slots) int64, the part at each slot or -1.
+            row: (m,) the instance of each.
+            event: the shape of an instance.
+        """
+        return torch.zeros(len(codes), dtype=torch.float64)
+
+    def extra_pull(
+        self, by: Tensor, codes: Tensor, row: Tensor, batch: torch.Size, event: torch.Size
+    ) -> tuple[Tensor, ...] | None:
+        """The transpose of `extra` for each of the additional scores; None: autograd does it."""
+        return None
+
+    def count(self, event: torch.Size) -> int:
+        """How many structures there are, where a formula is known."""
+        raise NotImplementedError(f"how many {type(self).__name__} has is not known")
+
+    def enumerate(self, event: torch.Size) -> Tensor:
+        """All of them, `(structures, *event)` bool: for small events."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be enumerated")
+
+    def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError(f"the k best of {type(self).__name__} are not offered")
+
+    @property
+    def scale(self) -> float:
+        """Of the objective, next to that of `encoded` scores."""
+        return 1.0
+
+    def encoded(self, scores: Tensor) -> Tensor:
+        """Scores with which the sum of squares of the marginals is what is to be regularised."""
+        return scores
+
+    def told(self, objective: Tensor, event: torch.Size) -> Tensor:
+        """The objective, from that of `encoded` scores."""
+        return objective
+
+    def regulariser(self, marginals: Tensor) -> Tensor:
+        """What `sparsemap` takes off: (rows, parts) -> (rows,)."""
+        return marginals.square().sum(1) / 2
+
+    # What all structures offer, written once.
+
+    @torch.no_grad()
+    def argmax(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """The best structure: ones at its parts, zeros elsewhere, of the shape of the scores.
+
+        Raises:
+            ValueError: where an instance has no structure.
+        """
+        rows, made, event = self.prepared(scores, mask)
+        found = made.native_best(rows)
+        if found is None:
+            best, feasible = made.plain_best(rows)
+        else:
+            feasible = found[1] > -math.inf
+            best = made.dense(found[0].long(), event)
+        raise_infeasible(~feasible, self)
+        odd = rows.isnan().flatten(1).any(1) | (rows == math.inf).flatten(1).any(1)
+        best = best.to(scores.dtype).masked_fill(_like(odd, best), math.nan)
+        return best.view(scores.shape).to(scores.device)
+
+    @torch.no_grad()
+    def k_best(self, scores: Tensor, k: int, *, mask: Tensor | None = None) -> KBest:
+        """The k best structures of each instance, the best first."""
+        whole_number(k, "k")
+        rows, made, event = self.prepared(scores, mask)
+        codes, values = made._k_best(rows, k)
+        batch = scores.shape[: scores.dim() - self.event_dim]
+        structures = made.dense(codes.flatten(0, 1).long(), event)
+        return KBest(
+            structures.view(*batch, k, *event).to(scores.device),
+            values.view(*batch, k).to(scores),
+            (values > -math.inf).view(*batch, k).to(scores.device),
+        )
+
+    def prepared(
+        self, scores: Tensor, mask: Tensor | None, temperature: float = 1.0
+    ) -> tuple[Tensor, Self, torch.Size]:
+        """Constants for a solver: `(rows, *event)` float64, the flat structure, the event."""
+        check_scores(scores)
+        event = self.event_of(scores)
+        rows = scores.detach()
+        if mask is not None:
+            check_mask(mask, scores)
+            rows = rows.masked_fill(~mask, -math.inf)
+        batch = scores.shape[: scores.dim() - self.event_dim]
+        given = [value.detach().to("cpu", torch.float64) / temperature for value in self.additional]
+        rows = rows.to("cpu", torch.float64).reshape(batch.numel(), *event) / temperature
+        return rows.contiguous(), self.with_additional(given).flat(batch, event), event
+
+    def event_of(self, scores: Tensor) -> torch.Size:
+        """The shape of an instance, checked."""
+        if scores.dim() < self.event_dim:
+            raise ValueError(
+                f"scores of {type(self).__name__} must have at least {self.event_dim} dimensions, "
+                f"got shape {tuple(scores.shape)}"
+            )
+        event = scores.shape[scores.dim() - self.event_dim :]
+        self.check(event)
+        return event
+
+    def dense(self, codes: Tensor, event: torch.Size) -> Tensor:
+        """(m, slots) codes as `(m, *event)` bool."""
+        parts = torch.zeros(len(codes), event.numel() + 1, dtype=torch.bool)
+        parts.scatter_(1, torch.where(codes < 0, event.numel(), codes), True)
+        return parts[:, :-1].reshape(len(codes), *event)
+
+    def codes(self, structures: Tensor, event: torch.Size) -> Tensor:
+        """`(m, *event)` 0/1 as (m, slots) codes, int64."""
+        slots = self.slots(event)
+        size = int(slots.max()) + 1 if len(slots) else 0
+        found = torch.full((len(structures), size), -1)
+        which, part = structures.flatten(1).nonzero(as_tuple=True)
+        found[which, slots[part]] = part
+        return found
+
+    def __repr__(self) -> str:
+        shown = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            told = f"tensor{tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            shown.append(f"{field.name}={told}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _like(rows: Tensor, structures: Tensor) -> Tensor:
+    return rows.view(-1, *[1] * (structures.dim() - 1))
+
+
+def raise_infeasible(bad: Tensor, structure: Structure) -> None:
+    """Raise naming the first of the instances that have no structure."""
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0, 0])
+        raise ValueError(
+            f"instance {first} has no structure of {structure}: its mask, or scores of -inf, "
+            "leave nothing to choose from"
+        )

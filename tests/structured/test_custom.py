@@ -1,0 +1,69 @@
+"""Structures of one's own, and sparsemax over the k best."""
+
+import pytest
+import torch
+
+import fewfold as ff
+from fewfold.structured.structures import Bits, Custom, KSubset
+
+
+def two_best(scores: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(scores).scatter(-1, scores.topk(2).indices, 1.0)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_function_is_enough(batched: bool) -> None:
+    x = torch.randn(3, 4, 6, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    x.requires_grad_()
+    own, known = Custom(two_best, batched=batched), KSubset(2)
+    torch.testing.assert_close(ff.sparsemap(x, own), ff.sparsemap(x, known), atol=1e-9, rtol=0)
+    assert torch.autograd.gradcheck(lambda t: ff.sparsemap(t, own), x, eps=1e-7, atol=1e-6)
+    solution = ff.sparsemap_solution(x, own)
+    again = ff.sparsemap_solution(x, own, warm=solution)
+    assert (again.iterations < solution.iterations).any()
+    torch.testing.assert_close(again.marginals, solution.marginals, atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        solution.support.reduce(solution.support.atoms).view_as(x), solution.marginals
+    )
+
+
+def test_structures_may_be_any_vectors() -> None:
+    corners = torch.tensor([[1.0, 0.0], [-1.0, 2.0], [0.5, -3.0]], dtype=torch.double)
+
+    def best(scores: torch.Tensor) -> torch.Tensor:
+        return corners[(corners @ scores).argmax()]
+
+    point = torch.tensor([0.2, 0.1], dtype=torch.double)
+    # the nearest point of the triangle is the point itself: it lies inside
+    torch.testing.assert_close(ff.sparsemap(point, Custom(best)), point)
+
+
+def test_it_works_inside_a_compiled_function() -> None:
+    own = Custom(two_best)
+    compiled = torch.compile(lambda t: ff.sparsemap(2 * t, own).square())
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(compiled(x), ff.sparsemap(2 * x, own).square())
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="of the shape of the scores"):
+        ff.sparsemap(torch.randn(3), Custom(lambda scores: scores.sum()))
+    with pytest.raises(TypeError, match="function of scores"):
+        Custom(3)  # type: ignore[arg-type]
+
+
+def test_sparsemax_over_the_k_best() -> None:
+    x = torch.randn(5, 6, dtype=torch.double, generator=torch.Generator().manual_seed(2))
+    x.requires_grad_()
+    every = Bits().enumerate(torch.Size([6])).double()
+    whole = ff.sparsemax(x @ every.T)
+    found = ff.topk_support(x, Bits(), 40)
+    assert found.certified.all()
+    torch.testing.assert_close(found.support.reduce(found.support.atoms), whole @ every)
+    g = torch.randn(5, 6, dtype=torch.double, generator=torch.Generator().manual_seed(3))
+    one = torch.autograd.grad((found.support.reduce(found.support.atoms) * g).sum(), x)[0]
+    two = torch.autograd.grad(((whole @ every) * g).sum(), x)[0]
+    torch.testing.assert_close(one, two)
+    few = ff.topk_support(x, Bits(), 2)
+    assert not few.certified.all()
+    assert ff.topk_support(x[:, :2], Bits(), 4).certified.all()  # there are no more
