@@ -35,12 +35,6 @@ class ActiveSet {
   double weight(int64_t i) const { return mix_[at(i)]; }
   double score(int64_t i) const { return score_[at(i)]; }
 
-  bool has(const int32_t *code) const {
-    for (int64_t i = 0; i < size(); ++i)
-      if (!std::memcmp(this->code(i), code, at(slots_) * sizeof(int32_t))) return true;
-    return false;
-  }
-
   // Takes a structure in with weight zero. If it is an affine mix of the others these give way to it, as far as one of
   // them has weight to give, and that one leaves; false where the scores gain nothing by that.
   bool add(const int32_t *code, double score) {
@@ -53,7 +47,7 @@ class ActiveSet {
       gain -= row_[at(i)] * score_[at(i)];
       if (row_[at(i)] > 1e-9 && mix_[at(i)] / row_[at(i)] < most) most = mix_[at(i)] / row_[at(i)], leaves = i;
     }
-    if (leaves < 0 || !(gain > 0)) return false;
+    if (leaves < 0 || !(gain > 1e-13 * (1 + std::abs(score)))) return false;  // nothing: it may be one of them
     for (int64_t i = 0; i < n; ++i) mix_[at(i)] = std::max(0.0, mix_[at(i)] - most * row_[at(i)]);
     remove(leaves);
     return append(code, score, most);
@@ -242,7 +236,7 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
     const double floor = 1e-13 * (std::abs(value) + std::abs(level) + square);
     if (told.gap <= std::max(limits.tolerance, floor)) return told.outcome = Outcome::converged, told;
     if (told.turns >= limits.turns) return told;
-    if (!active.has(code) && active.add(code, score_of(code))) {
+    if (active.add(code, score_of(code))) {
       fresh = false;
       continue;
     }

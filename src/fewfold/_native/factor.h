@@ -34,8 +34,26 @@ inline void add_multiple(double *to, double by, const double *from, int64_t n) {
   if (rest) V::fma(each, V::load(from + i, rest, 0.0), V::load(to + i, rest, 0.0)).store(to + i, rest);
 }
 
+// Four columns at a time: what they do to the rest waits for one of them, not for each.
 inline void solve_lower(const Factor &f, int64_t n, double *x) {
-  for (int64_t c = 0; c < n; ++c) {
+  using V = Vec<double>;
+  int64_t c = 0;
+  for (; c + 4 <= n; c += 4) {
+    const double *p = f.l + c * f.room, *q = p + f.room, *r = q + f.room, *s = r + f.room;
+    const double a = x[c] / p[c], b = (x[c + 1] - p[c + 1] * a) / q[c + 1];
+    const double d = (x[c + 2] - p[c + 2] * a - q[c + 2] * b) / r[c + 2];
+    const double e = (x[c + 3] - p[c + 3] * a - q[c + 3] * b - r[c + 3] * d) / s[c + 3];
+    x[c] = a, x[c + 1] = b, x[c + 2] = d, x[c + 3] = e;
+    const V va = V::of(-a), vb = V::of(-b), vd = V::of(-d), ve = V::of(-e);
+    for (int64_t i = c + 4; i < n; i += V::N) {
+      const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
+      V sum = V::fma(va, V::load(p + i, m, 0.0), V::load(x + i, m, 0.0));
+      sum = V::fma(vb, V::load(q + i, m, 0.0), sum);
+      const V other = V::fma(vd, V::load(r + i, m, 0.0), ve * V::load(s + i, m, 0.0));
+      (sum + other).store(x + i, m);
+    }
+  }
+  for (; c < n; ++c) {
     const double *column = f.l + c * f.room;
     x[c] /= column[c];
     add_multiple(x + c + 1, -x[c], column + c + 1, n - c - 1);
@@ -43,7 +61,26 @@ inline void solve_lower(const Factor &f, int64_t n, double *x) {
 }
 
 inline void solve_upper(const Factor &f, int64_t n, double *x) {
-  for (int64_t c = n - 1; c >= 0; --c) {
+  using V = Vec<double>;
+  int64_t c = n;
+  for (; c >= 4; c -= 4) {
+    const double *p = f.l + (c - 4) * f.room, *q = p + f.room, *r = q + f.room, *s = r + f.room;
+    V vp = V::of(0), vq = V::of(0), vr = V::of(0), vs = V::of(0);
+    for (int64_t i = c; i < n; i += V::N) {
+      const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
+      const V known = V::load(x + i, m, 0.0);
+      vp = V::fma(known, V::load(p + i, m, 0.0), vp);
+      vq = V::fma(known, V::load(q + i, m, 0.0), vq);
+      vr = V::fma(known, V::load(r + i, m, 0.0), vr);
+      vs = V::fma(known, V::load(s + i, m, 0.0), vs);
+    }
+    const double e = (x[c - 1] - vs.sum()) / s[c - 1];
+    const double d = (x[c - 2] - vr.sum() - r[c - 1] * e) / r[c - 2];
+    const double b = (x[c - 3] - vq.sum() - q[c - 1] * e - q[c - 2] * d) / q[c - 3];
+    x[c - 4] = (x[c - 4] - vp.sum() - p[c - 1] * e - p[c - 2] * d - p[c - 3] * b) / p[c - 4];
+    x[c - 1] = e, x[c - 2] = d, x[c - 3] = b;
+  }
+  for (--c; c >= 0; --c) {
     const double *column = f.l + c * f.room;
     x[c] = (x[c] - dot(column + c + 1, x + c + 1, n - c - 1)) / column[c];
   }
@@ -95,7 +132,7 @@ inline void overlaps(const int32_t *codes, const int32_t *order, int64_t count, 
       out[i] = sum;
     } else {
       int32_t same = 0;
-      for (int64_t j = 0; j < slots; ++j) same += static_cast<int32_t>((code[j] == other[j]) & (code[j] >= 0));
+      for (int64_t j = 0; j < slots; ++j) same += (code[j] == other[j]) & (code[j] >= 0);
       out[i] = same;
     }
   }

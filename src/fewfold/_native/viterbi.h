@@ -52,6 +52,12 @@ inline void max_plus(const double *from, const double *table, int64_t states, co
 // The first place where a[i] + b[i] is `top`, the largest.
 inline int64_t place(const double *a, const double *b, int64_t n, double top) {
   using V = Vec<double>;
+  if (n > V::N && n <= 2 * V::N) {  // few states: no branch that could be guessed wrong
+    const int m = static_cast<int>(n - V::N);
+    const V one = V::load(a) + V::load(b), two = V::load(a + V::N, m, 0.0) + V::load(b + V::N, m, -INF<double>);
+    const unsigned less = V::bits(V::over(V::of(top), one)) | V::bits(V::over(V::of(top), two)) << V::N;
+    return __builtin_ctz(~less) < n ? __builtin_ctz(~less) : 0;
+  }
   for (int64_t i = 0; i < n; i += V::N) {
     const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
     const V sum = V::load(a + i, m, 0.0) + V::load(b + i, m, -INF<double>);
