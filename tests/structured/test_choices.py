@@ -106,3 +106,17 @@ def test_errors_say_what_to_do() -> None:
         ff.sparsemap(scores(), KSubset(2), mask=torch.tensor([True, False, False, False, False]))
     with pytest.raises(ValueError, match="k must be"):
         Budget(-1)
+
+
+def test_a_row_with_nothing_to_choose_from_is_the_empty_structure() -> None:
+    x = scores()
+    x[0] = -math.inf
+    subsets = KSubset(2)
+    assert not subsets.argmax(x)[0].any()
+    found = subsets.k_best(x, 3)
+    assert found.valid[0].tolist() == [True, False, False]
+    assert found.scores[0, 0] == 0
+    assert subsets.log_partition(x)[0] == 0
+    assert not subsets.sample(x, 20)[:, 0].any()
+    with pytest.raises(ValueError, match="instance 0 has no structure"):
+        subsets.sample(x.masked_fill(torch.arange(5) == 0, 1.0), 2)

@@ -94,7 +94,9 @@ class ActiveSet {
         if (to < 0 && from / (from - to) < step) step = from / (from - to), leaves = i;
       }
       if (leaves < 0) {
-        std::copy_n(row_.begin(), n, mix_.begin());
+        double sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += row_[at(i)];
+        for (int64_t i = 0; i < n; ++i) mix_[at(i)] = row_[at(i)] / sum;  // one but for rounding
         return shift + 1;
       }
       for (int64_t i = 0; i < n; ++i) mix_[at(i)] += step * (row_[at(i)] - mix_[at(i)]);
@@ -118,6 +120,13 @@ class ActiveSet {
     reset(slots_, by_);
     for (size_t i = 0; i < mix.size(); ++i) append(codes.data() + i * at(slots_), score[i], mix[i]);
     normalise();
+  }
+
+  // Scores anew, by a function of a structure.
+  template <class F> void rescore(F score_of) {
+    const Factor f = factor();
+    for (int64_t i = 0; i < size(); ++i) f.scores[i] = score_[at(i)] = score_of(code(i));
+    structured().solve_lower(f, size(), f.scores);
   }
 
   // to = the marginals of the mix
@@ -209,18 +218,25 @@ struct Told {
 template <class Oracle>
 Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits &limits, ActiveSet &active,
                double *marginals, double *left, int32_t *code) {
-  const auto score_of = [&](const int32_t *c) {
-    double sum = oracle.extra(c);
-    for (int64_t j = 0; j < active.slots(); ++j)
-      if (c[j] >= 0) sum += scores[c[j]];
-    return sum;
-  };
   if (!active.size()) {
     const double value = oracle.best(scores, code);
     if (std::isnan(value) || value == INFINITY) return {Outcome::no_numbers, 1, NAN};
     if (value == -INFINITY) return {Outcome::infeasible, 1, NAN};
-    active.append(code, score_of(code), 1);
+    active.append(code, 0, 1);
   }
+  // Scores of structures are those next to the first one, slot by slot: what all have in common, however large, would
+  // drown what they differ in.
+  const std::vector<int32_t> first(active.code(0), active.code(0) + active.slots());
+  const double own_extra = oracle.extra(first.data());
+  const auto score_of = [&](const int32_t *c) {
+    double sum = oracle.extra(c) - own_extra;
+    for (int64_t j = 0; j < active.slots(); ++j) {
+      const int32_t f = first[static_cast<size_t>(j)];
+      if (c[j] != f) sum += (c[j] < 0 ? 0 : scores[c[j]]) - (f < 0 ? 0 : scores[f]);
+    }
+    return sum;
+  };
+  active.rescore(score_of);
   Told told{Outcome::stopped, 0, INFINITY};
   bool fresh = false;
   for (;;) {
@@ -229,14 +245,18 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
     double own = 0;
     for (int64_t i = 0; i < active.size(); ++i) own += active.weight(i) * active.score(i);
     const double square = structured().take_off(scores, marginals, active.by(), parts, left);
-    const double value = oracle.best(left, code);
+    const double found = oracle.best(left, code);
     ++told.turns;
+    if (std::isnan(found) || found == INFINITY) return {Outcome::no_numbers, told.turns, NAN};
+    const double score = score_of(code);
+    double value = score;
+    for (int64_t j = 0; j < active.slots(); ++j)
+      if (code[j] >= 0) value -= marginals[code[j]] * (active.by() ? active.by()[code[j]] : 1.0);
     told.gap = std::max(0.0, value - (own - square));
-    if (std::isnan(value)) return {Outcome::no_numbers, told.turns, NAN};
-    const double floor = 1e-13 * (std::abs(value) + std::abs(level) + square);
+    const double floor = 4e-16 * std::abs(found) + 1e-13 * (std::abs(value) + std::abs(level) + square);
     if (told.gap <= std::max(limits.tolerance, floor)) return told.outcome = Outcome::converged, told;
     if (told.turns >= limits.turns) return told;
-    if (active.add(code, score_of(code))) {
+    if (active.add(code, score)) {
       fresh = false;
       continue;
     }
@@ -251,7 +271,7 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
 // face it lies in has dimensions, and the derivative is that of the face. `left` are the scores less the marginals; a
 // random direction along which all active structures are equal is followed a little, both ways. `room` holds 2 * parts.
 template <class Oracle>
-void widen(Oracle &oracle, const double *scores, int64_t parts, ActiveSet &active, const double *marginals,
+void widen(Oracle &oracle, int64_t parts, ActiveSet &active, const double *marginals,
            const double *left, int32_t *code, double *room) {
   double *along = room, *tried = room + parts;
   std::vector<double> by;
@@ -262,7 +282,8 @@ void widen(Oracle &oracle, const double *scores, int64_t parts, ActiveSet &activ
       if (c[j] >= 0) sum += values[c[j]];
     return sum;
   };
-  for (bool more = true; more && active.size() <= parts;) {
+  const int64_t most = std::min(parts, active.size() + 128);  // where nearly all are alike there is no end of them
+  for (bool more = true; more && active.size() <= most;) {
     more = false;
     for (int64_t p = 0; p < parts; ++p) {
       state = state * 6364136223846793005 + 1442695040888963407;
@@ -279,7 +300,7 @@ void widen(Oracle &oracle, const double *scores, int64_t parts, ActiveSet &activ
       if (!(oracle.best(tried, code) > -INFINITY)) return;
       const double value = oracle.extra(code) + sum_of(left, code);
       more = std::abs(value - top) < close && std::abs(sum_of(along, code) - level) > 1e-6 &&
-             active.append(code, oracle.extra(code) + sum_of(scores, code), 0);
+             active.append(code, 0, 0);
     }
   }
 }

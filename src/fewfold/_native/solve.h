@@ -83,12 +83,9 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
         const int64_t *at = address<const int64_t>(q.warm_offsets) + r;
         for (int64_t i = at[0]; i < at[1]; ++i) {
           const int32_t *c = address<const int32_t>(q.warm_codes) + i * q.slots;
-          double score = oracle.extra(c);
-          for (int64_t j = 0; j < q.slots; ++j)
-            if (c[j] >= 0) score += scores[c[j]];
-          if (std::isfinite(score)) active.append(c, score, 1);
+          active.append(c, 0, 1);
         }
-        active.normalise();
+        if (active.size()) active.normalise();
       }
       double *marginals = address<double>(q.marginals) + r * q.parts;
       const Told told = sparsemap(oracle, scores, q.parts, {q.turns, q.tolerance}, active, marginals,
@@ -102,7 +99,7 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
       }
       if (q.widen && told.outcome == Outcome::converged) {
         spare[mine].resize(static_cast<size_t>(2 * q.parts));
-        widen(oracle, scores, q.parts, active, marginals, left[mine].data(), code[mine].data(), spare[mine].data());
+        widen(oracle, q.parts, active, marginals, left[mine].data(), code[mine].data(), spare[mine].data());
       }
       for (int64_t p = 0; p < q.parts; ++p) marginals[p] = std::min(marginals[p], 1.0);  // rounding
       Found &to = found[static_cast<size_t>(r)];

@@ -12,7 +12,7 @@ from fewfold import _native
 from fewfold._check import whole_number
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.opaque import registered
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, raise_infeasible
 
 __all__ = ["Bits", "Budget", "Choice", "KSubset"]
 
@@ -77,7 +77,10 @@ class Choice(Structure):
             bits[:, :, i] = on
             rank = rank - on.long() * k
             ones = (ones - (on & counted).long()).clamp(min=0)  # where there are fewer than k
-        bits &= (values > -math.inf).unsqueeze(2)
+        absent = (scores == -math.inf).all(1)
+        values[absent] = -math.inf
+        values[absent, 0] = 0  # the empty structure
+        bits &= (values > -math.inf).unsqueeze(2) & ~absent.view(-1, 1, 1)
         codes = torch.where(bits, torch.arange(size), -1)
         return codes.int(), values
 
@@ -88,7 +91,9 @@ class Choice(Structure):
         least, most = self.bounds(rows.shape[-1])
         if (least, most) == (0, rows.shape[-1]):
             return torch.nn.functional.softplus(rows).sum(-1)
-        return _sums(rows, most)[-1][..., least : most + 1].logsumexp(-1)
+        sums = _sums(rows, most)[-1]
+        absent = (rows == -math.inf).all(-1)  # with nothing to choose from, nothing is chosen
+        return torch.where(absent, 0.0, sums[..., least : most + 1].logsumexp(-1))
 
     @torch.no_grad()
     def sample(
@@ -99,6 +104,9 @@ class Choice(Structure):
         rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
         self.event_of(rows)
         least, most = self.bounds(rows.shape[-1])
+        allowed = (rows > -math.inf).sum(-1)
+        raise_infeasible(((allowed < least) & (allowed > 0)).flatten(), self)
+        rows = rows.masked_fill((allowed == 0).unsqueeze(-1), 0.0)  # put out again below
         sums = _sums(rows, most)
         law = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
         left = least + _drawn(law, generator)
@@ -113,7 +121,7 @@ class Choice(Structure):
             draw = torch.rand(chance.shape, generator=generator, dtype=chance.dtype) < chance
             found[..., i] = draw
             left = left - draw.long()
-        return found
+        return found & (allowed > 0).unsqueeze(-1)
 
 
 def _sums(scores: Tensor, most: int) -> list[Tensor]:

@@ -14,12 +14,12 @@ from torch.autograd import forward_ad
 from fewfold.structured.solver import Active, Limits, derived, pulled, solve
 from fewfold.structured.structure import Structure
 
-__all__ = ["marginals_of", "tracked"]
+__all__ = ["Problem", "marginals_of", "tracked"]
 
 
 def marginals_of(scores: Tensor, structure: Structure, limits: Limits) -> Tensor:
     """SparseMAP of `(..., *event)`, differentiable any number of times."""
-    problem = _Problem(scores.shape, structure, limits)
+    problem = Problem(scores.shape, structure, limits)
     problem.tracked = tracked(scores, *structure.additional)
     found: Tensor = _Marginals.apply(scores, problem, *structure.additional)
     return found
@@ -32,7 +32,7 @@ def tracked(*values: Tensor) -> bool:
     return torch.is_grad_enabled() and any(value.requires_grad for value in values)
 
 
-class _Problem:
+class Problem:
     """What is solved, and then how the answer changes: `push`, and its transpose `pull`."""
 
     def __init__(self, shape: torch.Size, structure: Structure, limits: Limits) -> None:
@@ -42,7 +42,7 @@ class _Problem:
         self.tracked = True  # whether derivatives may be asked for
         self.active: Active | None = None
         self.closed: tuple[Tensor, Tensor] | None = None  # scores and marginals
-        self.under: tuple[int | None, _Problem] | None = None  # all instances of a vmap, its level
+        self.under: tuple[int | None, Problem] | None = None  # all instances of a vmap, its level
 
     def solve(self, scores: Tensor, additional: tuple[Tensor, ...]) -> Tensor:
         """Marginals of the shape of the scores."""
@@ -149,7 +149,7 @@ def _leading(values: tuple[Tensor, ...], dims: tuple[Any, ...], size: int) -> li
 
 class _Marginals(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, problem: _Problem, *additional: Tensor) -> Tensor:
+    def forward(scores: Tensor, problem: Problem, *additional: Tensor) -> Tensor:
         return problem.solve(scores, additional)
 
     @staticmethod
@@ -168,18 +168,18 @@ class _Marginals(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, dims: tuple[Any, ...], scores: Tensor, problem: _Problem, *additional: Tensor
+        info: Any, dims: tuple[Any, ...], scores: Tensor, problem: Problem, *additional: Tensor
     ) -> tuple[Tensor, int]:
         size = info.batch_size
         first, *others = _leading((scores, *additional), (dims[0], *dims[2:]), size)
         rows, joined = problem.joined(size, first, others)
-        inner = _Problem(rows.shape, problem.structure.with_additional(joined), problem.limits)
+        inner = Problem(rows.shape, problem.structure.with_additional(joined), problem.limits)
         problem.under = maybe_current_level(), inner
         found: Tensor = _Marginals.apply(rows, inner, *joined)
         return found.view(size, *problem.batch, *problem.event), 0
 
 
-def _pushed(problem: _Problem, scores: Tensor | None, additional: list[Tensor | None]) -> Tensor:
+def _pushed(problem: Problem, scores: Tensor | None, additional: list[Tensor | None]) -> Tensor:
     given = problem.structure.additional
     if scores is None:
         scores = torch.zeros((*problem.batch, *problem.event), dtype=torch.float64)
@@ -193,7 +193,7 @@ def _pushed(problem: _Problem, scores: Tensor | None, additional: list[Tensor | 
 
 class _Pulled(torch.autograd.Function):
     @staticmethod
-    def forward(grad: Tensor, problem: _Problem, more: bool) -> tuple[Tensor, ...]:
+    def forward(grad: Tensor, problem: Problem, more: bool) -> tuple[Tensor, ...]:
         return problem.pull(grad, more)
 
     @staticmethod
@@ -210,7 +210,7 @@ class _Pulled(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, dims: tuple[Any, ...], grad: Tensor, problem: _Problem, more: bool
+        info: Any, dims: tuple[Any, ...], grad: Tensor, problem: Problem, more: bool
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         (grad,) = _leading((grad,), dims[:1], info.batch_size)
         if problem.under is None or problem.under[0] != maybe_current_level():
@@ -228,7 +228,7 @@ class _Pulled(torch.autograd.Function):
 
 class _Pushed(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, problem: _Problem, *additional: Tensor) -> Tensor:
+    def forward(scores: Tensor, problem: Problem, *additional: Tensor) -> Tensor:
         return problem.push(scores, additional)
 
     @staticmethod
@@ -247,7 +247,7 @@ class _Pushed(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, dims: tuple[Any, ...], scores: Tensor, problem: _Problem, *additional: Tensor
+        info: Any, dims: tuple[Any, ...], scores: Tensor, problem: Problem, *additional: Tensor
     ) -> tuple[Tensor, int]:
         size = info.batch_size
         first, *others = _leading((scores, *additional), (dims[0], *dims[2:]), size)

@@ -62,8 +62,15 @@ class SparseMAP:
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         """The score of the best mix less its regulariser; the gradient are the marginals."""
-        found = sparsemap_solution(scores, self.structure, mask=mask, max_iter=self.max_iter)
-        return found.objective
+        structure = self.structure
+        if structure.additional:
+            found = sparsemap_solution(scores, structure, mask=mask, max_iter=self.max_iter)
+            return found.objective
+        probs = self.argmax(scores, mask=mask)
+        used = torch.where(probs.detach() != 0, scores, 0.0)  # an unused score may be -inf
+        batch = scores.shape[: scores.dim() - self.event_dim]
+        own = (probs * used).reshape(batch.numel(), -1).sum(1)
+        return (own - structure.regulariser(probs.reshape(batch.numel(), -1))).view(batch)
 
     @property
     def margin(self) -> None:

@@ -1,17 +1,17 @@
 """SparseMAP as one operator of a compiled graph."""
 
 import ast
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fewfold.structured.solver import Limits, pulled, solve
+from fewfold.structured.marginals import Problem
+from fewfold.structured.solver import Limits
 from fewfold.structured.structure import Structure
 
-__all__ = ["opaque_marginals", "registered"]
+__all__ = ["is_registered", "opaque_marginals", "registered"]
 
 _KINDS: dict[str, type[Structure]] = {}
 
@@ -20,6 +20,11 @@ def registered(kind: type[Structure]) -> type[Structure]:
     """Make a kind of structure known to compiled graphs, by its name."""
     _KINDS[kind.__name__] = kind
     return kind
+
+
+def is_registered(structure: Structure) -> bool:
+    """Whether compiled graphs know this kind of structure."""
+    return type(structure).__name__ in _KINDS
 
 
 def opaque_marginals(scores: Tensor, structure: Structure, limits: Limits) -> Tensor:
@@ -37,6 +42,8 @@ def _described(structure: Structure) -> tuple[str, list[Tensor]]:
         if isinstance(value, Tensor):
             told.append(field.name)
             tensors.append(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            told.append(f"{field.name}={int(value)}")  # a number to the compiler, not a symbol
         else:
             told.append(f"{field.name}={value!r}")
     return ";".join(told), tensors
@@ -57,13 +64,23 @@ def _marginals(
     scores: Tensor, tensors: list[Tensor], told: str, turns: int, tolerance: float
 ) -> Tensor:
     structure = _made(told, tensors)
-    rows, made, event = structure.prepared(scores, None)
-    return solve(rows, made, event, Limits(turns, tolerance)).marginals.view_as(scores).to(scores)
+    problem = Problem(scores.shape, structure, Limits(turns, tolerance))
+    return problem.solve(scores, structure.additional).contiguous()
 
 
 @_marginals.register_fake
 def _(scores: Tensor, tensors: list[Tensor], told: str, turns: int, tolerance: float) -> Tensor:
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+@_marginals.register_vmap
+def _(
+    info: Any, dims: tuple[Any, ...], scores: Tensor, tensors: list[Tensor], told: str, turns: int,
+    tolerance: float,
+) -> tuple[Tensor, int]:  # fmt: skip
+    if any(dim is not None for dim in dims[1]):
+        raise NotImplementedError("compiled, vmap over additional scores is not offered")
+    return _marginals(scores.movedim(dims[0], 0), tensors, told, turns, tolerance), 0
 
 
 @torch.library.custom_op("fewfold::sparsemap_pull", mutates_args=())
@@ -72,37 +89,15 @@ def _pull(
 ) -> list[Tensor]:
     """The gradients of the scores and of each tensor; solved once more, as nothing else is kept."""
     structure = _made(told, tensors)
-    rows, made, event = structure.prepared(scores, None)
-    active = solve(rows, made, event, Limits(turns, tolerance), widen=True)
-    flat = grad.detach().to("cpu", torch.float64).reshape(len(rows), -1)
-    back, by = pulled(flat, active)
-    return [
-        back.view_as(scores).to(scores),
-        *_extra_pull(structure, tensors, active, by, scores, event),
-    ]
-
-
-def _extra_pull(
-    structure: Structure, tensors: list[Tensor], active: Any, by: Tensor, scores: Tensor,
-    event: torch.Size,
-) -> list[Tensor]:  # fmt: skip
-    given = structure.additional
+    problem = Problem(scores.shape, structure, Limits(turns, tolerance))
+    problem.solve(scores, structure.additional)
+    back, *more = problem.pull(grad.detach(), True)
+    names = [part for part in told.split(";")[1:] if "=" not in part]
     found = [torch.zeros_like(tensor) for tensor in tensors]
-    if not given:
-        return found
-    batch = scores.shape[: scores.dim() - structure.event_dim]
-
-    def extra(*values: Tensor) -> Tensor:
-        wide = [value.to("cpu", torch.float64) for value in values]
-        flat = structure.with_additional(wide).flat(batch, event)
-        return flat.extra(active.codes, active.row, event)
-
-    pull: Callable[[Tensor], tuple[Tensor, ...]]
-    pull = torch.func.vjp(extra, *[value.detach() for value in given])[1]
-    for value, own in zip(given, pull(by), strict=True):
-        place = next(i for i, tensor in enumerate(tensors) if tensor is value)
-        found[place] = own.contiguous().clone()
-    return found
+    wanted = [name for name in structure.additional_names if name in names]
+    for name, own in zip(wanted, more, strict=True):
+        found[names.index(name)] = own.to(found[names.index(name)]).contiguous().clone()
+    return [back.contiguous().clone(), *found]
 
 
 @_pull.register_fake

@@ -24,6 +24,9 @@ _DEPENDENT = 1e-9  # of a squared length, below which a structure is a mix of ot
 class PlainSolved:
     """What the solver knows of one instance."""
 
+    values: Array
+    base: tuple[Array, float]
+    """the first structure and its additional score: scores are those next to it"""
     atoms: Array
     weights: Array = field(default_factory=lambda: np.ones(1))
     scores: Array = field(default_factory=lambda: np.zeros(1))
@@ -32,13 +35,19 @@ class PlainSolved:
     converged: bool = False
     feasible: bool = True
 
+    def score(self, atom: Array, extra: float) -> float:
+        """What all structures have in common, however large, does not drown the differences."""
+        first, own = self.base
+        change = atom - first
+        return math.fsum((change * np.where(change != 0, self.values, 0.0)).tolist()) + extra - own
+
     def settle(self) -> None:
         """The best mix of the structures there are; those it does not need leave."""
         while True:
             best = _best_mix(self.atoms, self.scores)
             negative = best < 0
             if not negative.any():
-                self.weights = best
+                self.weights = best / best.sum()
                 return
             steps = np.where(negative, self.weights / (self.weights - best).clip(1e-300), math.inf)
             leaves = int(steps.argmin())
@@ -59,7 +68,8 @@ class PlainSolved:
         if np.square(lifted @ by - new).sum() <= _DEPENDENT * np.square(new).sum():
             room = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
             leaves = int(room.argmin())
-            if score - by @ self.scores <= 0 or not math.isfinite(room[leaves]):
+            gain = score - by @ self.scores
+            if gain <= 1e-13 * (1 + abs(score)) or not math.isfinite(room[leaves]):
                 return False
             weight = room[leaves]
             self.weights = (self.weights - weight * by).clip(0)
@@ -101,15 +111,17 @@ def solve_plain(
     values = scores.numpy()
     found = []
     for row in range(len(scores)):
-        solved = PlainSolved(first[row : row + 1].double().numpy(), feasible=bool(feasible[row]))
-        solved.scores = _scores(solved.atoms, values[row], extra[row : row + 1].numpy())
-        for atom, more in zip(*start[row], strict=True) if start and solved.feasible else ():
-            score = float(_scores(atom[None], values[row], more[None])[0])
-            if math.isfinite(score) and not (solved.atoms == atom).all(1).any():
-                solved.take(atom, score)
+        atom, own = first[row].double().numpy(), float(extra[row])
+        solved = PlainSolved(values[row], (atom, own), atom[None], feasible=bool(feasible[row]))
+        for other, more in zip(*start[row], strict=True) if start and solved.feasible else ():
+            score = solved.score(other, float(more))
+            if math.isfinite(score) and not (solved.atoms == other).all(1).any():
+                solved.take(other, score)
         found.append(solved)
     running = [
-        row for row, one in enumerate(found) if one.feasible and np.isfinite(one.scores).all()
+        row
+        for row, one in enumerate(found)
+        if one.feasible and math.isfinite(one.base[1]) and np.isfinite(one.atoms).all()
     ]
     while running:
         for row in running:
@@ -120,63 +132,55 @@ def solve_plain(
             row
             for place, row in enumerate(running)
             if _goes_on(
-                found[row], values[row], left[place], best[place].double().numpy(),
-                float(extra[place]), turns, tolerance,
+                found[row], best[place].double().numpy(), float(extra[place]), turns, tolerance
             )
-        ]  # fmt: skip
+        ]
     return found
 
 
-def widen(one: PlainSolved, values: Array, row: int, oracle: Oracle) -> None:
+def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
     """Take in structures of weight zero, so that the mix spans the face it lies in.
 
     Where scores are special it may need fewer structures than that; the derivative needs them. A
     random direction along which all structures there are equal is followed a little, both ways.
     """
     mean = one.weights @ one.atoms
-    used, left = mean >= 1e-9, values - mean
+    used, left = mean >= 1e-9, one.values - mean
     draw = np.random.default_rng(0)
     top = float((one.scores - one.atoms @ mean)[0])
     found = True
-    while found and len(one.atoms) <= len(values):
-        along = np.where(used, draw.uniform(-1, 1, len(values)), 0.0)
+    most = min(len(mean), len(one.atoms) + 128)
+    while found and len(one.atoms) <= most:
+        along = np.where(used, draw.uniform(-1, 1, len(mean)), 0.0)
         spread = one.atoms - one.atoms[0]
         along -= spread.T @ np.linalg.lstsq(spread @ spread.T, spread @ along, rcond=None)[0]
         level, found = float(one.atoms[0] @ along), False
         for sign in (-1, 1):
             tried = np.where(used, left + sign * 1e-6 * along, -math.inf)
             best, extra, feasible = oracle(torch.from_numpy(tried)[None], torch.tensor([row]))
-            atom, more = best[0].double().numpy(), extra.numpy()
-            value = float(_scores(atom[None], left, more)[0])
+            atom = best[0].double().numpy()
+            score = one.score(atom, float(extra[0])) if feasible[0] else -math.inf
+            value = score - float(atom @ mean)
             near = abs(value - top) < 1e-9 * (1 + abs(top))
-            if feasible[0] and near and abs(atom @ along - level) > 1e-6:
+            if near and abs(atom @ along - level) > 1e-6:
                 one.atoms = np.vstack([one.atoms, atom])
                 one.weights = np.append(one.weights, 0.0)
-                one.scores = np.append(one.scores, _scores(atom[None], values, more))
+                one.scores = np.append(one.scores, score)
                 found = True
                 break
 
 
-def _scores(atoms: Array, values: Array, extra: Array) -> Array:
-    """Unused parts may be -inf."""
-    total: Array = (atoms * np.where(atoms != 0, values, 0.0)).sum(1) + extra
-    return total
-
-
-def _goes_on(
-    one: PlainSolved, values: Array, left: Array, atom: Array, extra: float, turns: int,
-    tolerance: float,
-) -> bool:  # fmt: skip
+def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance: float) -> bool:
     """Take in the structure that was found, unless nothing is left to gain."""
     one.turns += 1
     mean = one.weights @ one.atoms
     square = float(mean @ mean)
-    now = float(one.weights @ one.scores) - square
-    new = float(_scores(atom[None], left, np.array([extra]))[0])
-    one.gap = max(0.0, new - now)
-    one.converged = one.gap <= max(tolerance, 1e-13 * (abs(new) + square))
-    if one.converged or one.turns >= turns or not math.isfinite(new):
+    score = one.score(atom, extra)
+    value = score - float(atom @ mean)
+    one.gap = max(0.0, value - (float(one.weights @ one.scores) - square))
+    one.converged = one.gap <= max(tolerance, 1e-13 * (abs(value) + square))
+    if one.converged or one.turns >= turns or not math.isfinite(value):
         return False
     if (one.atoms == atom).all(1).any():
         return False
-    return one.take(atom, float(_scores(atom[None], values, np.array([extra]))[0]))
+    return one.take(atom, score)

@@ -1,7 +1,7 @@
 """SparseMAP of a batch: which solver, what it found, and how that changes with the scores."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +61,17 @@ class Active:
         """(m,) int64, the row of each structure, in order."""
         return torch.arange(len(self.marginals)).repeat_interleave(self.offsets.diff())
 
+    def kept(self, rows: Tensor) -> "Active":
+        """The same without the structures of the rows that are not kept, (rows,) bool."""
+        counts = torch.where(rows, self.offsets.diff(), 0)
+        some = rows[self.row]
+        offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        small = None if self.small is None else self.small[some].contiguous()
+        vectors = None if self.vectors is None else self.vectors[some]
+        return replace(
+            self, small=small, vectors=vectors, weights=self.weights[some], offsets=offsets
+        )
+
     def read(self, values: Tensor) -> Tensor:
         """(rows, parts) -> (m,): the sum over the parts of each structure."""
         if self.codes is None:
@@ -101,11 +112,13 @@ def solve(
     Raises:
         ValueError: if an instance has no structure.
     """
+    if not event.numel():
+        return _nothing(len(scores))
     if not structure.coded or not _native.enabled():
         return _plain(scores, structure, event, limits, warm, widen)
     rows, parts = len(scores), event.numel()
     slots = structure.slots(event)
-    width = int(slots.max()) + 1 if parts else 0
+    width = int(slots.max()) + 1
     marginals = scores.new_empty(rows, parts)
     gap, turns = scores.new_empty(rows), torch.empty(rows, dtype=torch.int64)
     outcome = torch.empty(rows, dtype=torch.int32)
@@ -126,6 +139,14 @@ def solve(
     raise_infeasible(outcome == 2, structure)
     codes, weights, offsets = (torch.from_numpy(part) for part in found)
     return Active(codes, None, weights, offsets, marginals, gap, turns, outcome == 0)
+
+
+def _nothing(rows: int) -> Active:
+    """Instances without parts: the empty structure."""
+    empty = torch.empty(rows, 0, dtype=torch.float64)
+    ones, zeros = torch.ones(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
+    done = torch.ones(rows, dtype=torch.bool)
+    return Active(empty.int(), None, ones, torch.arange(rows + 1), empty, zeros, zeros.long(), done)
 
 
 def _plain(
@@ -153,7 +174,7 @@ def _plain(
     found = plain.solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
     for place, one in enumerate(found) if widen and structure.coded else ():
         if one.converged:
-            plain.widen(one, flat[where[place]].numpy(), place, oracle)
+            plain.widen(one, place, oracle)
     infeasible = torch.zeros(rows, dtype=torch.bool)
     infeasible[where] = torch.tensor([not one.feasible for one in found], dtype=torch.bool)
     raise_infeasible(infeasible, structure)

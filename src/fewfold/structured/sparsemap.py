@@ -10,7 +10,7 @@ from torch import Tensor
 from fewfold import _native
 from fewfold._check import check_mask, check_scores, positive_number, whole_number
 from fewfold.structured.marginals import marginals_of, tracked
-from fewfold.structured.opaque import opaque_marginals
+from fewfold.structured.opaque import is_registered, opaque_marginals
 from fewfold.structured.solver import Active, Limits, derived, solve
 from fewfold.structured.structure import Structure
 from fewfold.support import Support
@@ -28,8 +28,9 @@ class Solution:
         objective: (batch,) the score of the mix less half the squared norm of its marginals.
         gap: (batch,) at most so much is missing to the best objective there is.
         iterations: (batch,) int64, calls of the oracle.
-        converged: (batch,) bool, whether the gap is within the tolerance.
-        active: what a later call can start from.
+        converged: (batch,) bool, whether the gap is within the tolerance, or within what rounding
+            leaves of scores of this size.
+        asked: what was solved, so that a later call can start from it.
     """
 
     marginals: Tensor
@@ -38,7 +39,39 @@ class Solution:
     gap: Tensor
     iterations: Tensor
     converged: Tensor
+    asked: "Asked"
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A problem and its active structures.
+
+    Attributes:
+        structure: with additional scores for every instance.
+        allowed: `(rows, *event)` the parts that could be used.
+        active: the structures that were found.
+    """
+
+    structure: Structure
+    allowed: Tensor
     active: Active
+
+    def fitting(self, structure: Structure, rows: Tensor) -> Active:
+        """The structures of those instances in which the same ones are possible as here."""
+        if rows.shape != self.allowed.shape or structure.event_dim != self.structure.event_dim:
+            raise ValueError(
+                f"warm must be a solution for scores of the same shape, {tuple(rows.shape)} with "
+                f"the batch flattened, got one for {tuple(self.allowed.shape)}"
+            )
+        usual = ((rows > -math.inf) == self.allowed) & (rows < math.inf)  # no NaN either
+        same = usual.flatten(1).all(1)
+        pairs = zip(structure.additional, self.structure.additional, strict=False)
+        for mine, its in pairs:
+            if mine.shape == its.shape:
+                same &= (mine.isneginf() == its.isneginf()).reshape(len(same), -1).all(1)
+        if not structure.same_set(self.structure):
+            same = torch.zeros_like(same)
+        return self.active.kept(same)
 
 
 def sparsemap(
@@ -86,15 +119,17 @@ def sparsemap(
     inference", 2018.
     """
     scores = _kept(scores, mask)
+    _check(structure, temperature)
     limits = _limits(max_iter, tol)
-    positive_number(temperature, "temperature")
     structure.event_of(scores)
     wide, structure = _cooled(scores, structure, temperature)
     if _native.ready(wide) and (found := structure.direct(wide)) is not None:
         return found.to(scores.dtype)
     if not torch.compiler.is_compiling():
         return marginals_of(wide, structure, limits).to(scores.dtype)
-    compiled = opaque_marginals if structure.coded else torch.compiler.disable(marginals_of)
+    compiled = (
+        opaque_marginals if is_registered(structure) else torch.compiler.disable(marginals_of)
+    )
     return compiled(wide, structure, limits).to(scores.dtype)
 
 
@@ -142,7 +177,8 @@ def sparsemap_solution(
 
     Args:
         scores, structure, mask, temperature, max_iter, tol: as in `sparsemap`.
-        warm: the solution of an earlier call of the same shape, whose structures to start from.
+        warm: the solution of an earlier call of the same shape, whose structures to start from;
+            an instance in which others are possible than there starts anew.
 
     Example:
         >>> import torch, fewfold as ff
@@ -152,13 +188,20 @@ def sparsemap_solution(
         (tensor(0.7113), tensor(True))
     """
     scores = _kept(scores, mask)
+    _check(structure, temperature)
     limits = _limits(max_iter, tol)
-    positive_number(temperature, "temperature")
     event = structure.event_of(scores)
     batch = scores.shape[: scores.dim() - structure.event_dim]
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "how many structures there are depends on the scores, which torch.func does not show; "
+            "inside its transforms use sparsemap"
+        )
     wide, structure = _cooled(scores, structure, temperature)
     rows, made, _ = structure.prepared(wide, None)
-    start = None if warm is None else _fitting(warm, batch)
+    if warm is not None and not isinstance(warm, Solution):
+        raise TypeError(f"warm must be a Solution, got {type(warm).__name__}")
+    start = None if warm is None else warm.asked.fitting(made, rows)
     widen = tracked(scores, *structure.additional)
     active = solve(rows, made, event, limits, start, widen=widen)
     live = wide.to("cpu", torch.float64).reshape(batch.numel(), event.numel())
@@ -184,7 +227,7 @@ def sparsemap_solution(
         (structure.scale * temperature * active.gap).view(batch).to(scores),
         active.turns.view(batch).to(scores.device),
         active.converged.view(batch).to(scores.device),
-        active,
+        Asked(made, rows > -math.inf, active),
     )
 
 
@@ -204,16 +247,18 @@ def _cooled(scores: Tensor, structure: Structure, temperature: float) -> tuple[T
     return structure.encoded(scores / temperature), structure.with_additional(cooled)
 
 
+def _check(structure: Structure, temperature: float) -> None:
+    if not isinstance(structure, Structure):
+        raise TypeError(
+            f"structure must be a value such as ff.structures.KSubset(5), got {structure!r}"
+        )
+    if isinstance(temperature, Tensor):
+        raise TypeError("temperature must be a number, got a Tensor; divide the scores by it")
+    positive_number(temperature, "temperature")
+
+
 def _limits(max_iter: int, tol: float) -> Limits:
     return Limits(whole_number(max_iter, "max_iter"), positive_number(tol, "tol"))
-
-
-def _fitting(warm: Solution, batch: torch.Size) -> Active:
-    if warm.objective.shape != batch:
-        raise ValueError(
-            f"warm must be of the same batch {tuple(batch)}, got {tuple(warm.objective.shape)}"
-        )
-    return warm.active
 
 
 def _atoms(active: Active, structure: Structure, event: torch.Size) -> Tensor:

@@ -81,6 +81,19 @@ class Structure(ABC):
             return self
         return replace(self, **dict(zip(names, tensors, strict=True)))  # type: ignore[type-var]
 
+    def same_set(self, other: "Structure") -> bool:
+        """Whether the other is the same but for additional scores."""
+        if type(self) is not type(other):
+            return False
+        for field in fields(self):  # type: ignore[arg-type]
+            mine, its = getattr(self, field.name), getattr(other, field.name)
+            if field.name in self.additional_names:
+                continue
+            both = isinstance(mine, Tensor) and isinstance(its, Tensor)
+            if not (torch.equal(mine, its) if both else mine is its or mine == its):
+                return False
+        return True
+
     def rows(self, which: Tensor) -> Self:
         """The same with the additional scores of these instances; self is flat."""
         return self.with_additional([value[which] for value in self.additional])
@@ -112,6 +125,17 @@ class Structure(ABC):
     def enumerate(self, event: torch.Size) -> Tensor:
         """All of them, `(structures, *event)` bool: for small events."""
         raise NotImplementedError(f"{type(self).__name__} cannot be enumerated")
+
+    def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Log of the sum of exp(score) over all structures; its gradient are the marginals."""
+        raise NotImplementedError(f"the sum over all {type(self).__name__} is not offered")
+
+    def sample(
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`(n, ...)` structures drawn in proportion to exp(score), bool."""
+        raise NotImplementedError(f"draws from all {type(self).__name__} are not offered")
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         raise NotImplementedError(f"the k best of {type(self).__name__} are not offered")
@@ -147,10 +171,12 @@ class Structure(ABC):
         if found is None:
             best, feasible = made.plain_best(rows)
         else:
-            feasible = found[1] > -math.inf
+            feasible = found[1] != -math.inf
             best = made.dense(found[0].long(), event)
-        raise_infeasible(~feasible, self)
         odd = rows.isnan().flatten(1).any(1) | (rows == math.inf).flatten(1).any(1)
+        for value in made.additional:
+            odd |= (value.isnan() | (value == math.inf)).reshape(len(odd), -1).any(1)
+        raise_infeasible(~feasible & ~odd, self)
         best = best.to(scores.dtype).masked_fill(_like(odd, best), math.nan)
         return best.view(scores.shape).to(scores.device)
 
