@@ -1,10 +1,21 @@
 """Fenchel-Young losses over structures: the one formula, for all of them."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 import fewfold as ff
-from fewfold.structured.structures import Bits, Budget, KSubset, Structure
+from fewfold.structured.structures import (
+    Bits,
+    Budget,
+    KSubset,
+    Sequence,
+    SequentialSubset,
+    SpanningTree,
+    Structure,
+)
 
 STRUCTURES = [Bits(), Bits(on_off=True), KSubset(2), Budget(2)]
 
@@ -35,6 +46,51 @@ def test_a_wrong_part_may_cost_something() -> None:
     assert costly > 0
     module = ff.FenchelYoungLoss(omega, cost=1.0)
     torch.testing.assert_close(module(x, y), costly)
+
+
+def test_a_module_holds_the_additional_scores_of_its_structure() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 4, 3, generator=generator)
+    y = torch.nn.functional.one_hot(torch.randint(3, (2, 4), generator=generator), 3).float()
+    table = nn.Parameter(torch.randn(3, 3, generator=generator))
+    stop = torch.randn(3, generator=generator)
+    module = ff.FenchelYoungLoss(ff.SparseMAP(Sequence(table, stop=stop)))
+    assert dict(module.named_parameters()) == {"structure_transitions": table}
+    assert [name for name, _ in module.named_buffers()] == ["structure_stop"]
+    assert list(module.state_dict()) == ["structure_transitions", "structure_stop"]
+    plain = ff.fenchel_young_loss(x, y, ff.SparseMAP(Sequence(table, stop=stop)))
+    (wanted,) = torch.autograd.grad(plain, table)
+    assert wanted.abs().max() > 0
+    loss = module(x, y)
+    torch.testing.assert_close(loss, plain)
+    loss.backward()
+    torch.testing.assert_close(table.grad, wanted)
+
+
+def test_a_module_uses_the_scores_it_holds_now() -> None:
+    x, y = torch.tensor([[0.3, 0.1], [0.2, 0.4]]), torch.eye(2)
+    module = ff.FenchelYoungLoss(ff.SparseMAP(Sequence(nn.Parameter(torch.zeros(2, 2)))))
+    before = module(x, y)
+    other = torch.tensor([[0.0, 3.0], [0.0, 0.0]])
+    module.load_state_dict({"structure_transitions": other})
+    torch.testing.assert_close(
+        module(x, y), ff.fenchel_young_loss(x, y, ff.SparseMAP(Sequence(other)))
+    )
+    assert module(x, y) < before
+    module.to(torch.double)
+    assert module.omega.structure.transitions.dtype == torch.double  # type: ignore[attr-defined]
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        copied.get_parameter("structure_transitions").zero_()
+    torch.testing.assert_close(copied(x, y), before)
+    assert module(x, y) < before
+
+
+def test_numbers_that_are_no_scores_stay_in_the_structure() -> None:
+    tree = SpanningTree(torch.tensor([[0, 1], [1, 2], [2, 0]]), 3)
+    assert not ff.FenchelYoungLoss(ff.SparseMAP(tree)).state_dict()
+    bonus = ff.FenchelYoungLoss(ff.SparseMAP(SequentialSubset(2, nn.Parameter(torch.tensor(0.5)))))
+    assert [name for name, _ in bonus.named_parameters()] == ["structure_bonus"]
 
 
 def test_what_is_about_classes_is_refused() -> None:

@@ -204,11 +204,13 @@ def test_three_hundred_by_three_hundred():
     ids=str,
 )
 def test_gradients(structure, shape, path):
-    instances = 3 if path == "native" else 1
+    instances, shape = (3, shape) if path == "native" else (1, (shape[0] - 2, shape[1] - 1))
     scores = drawn((instances, *shape), 5).requires_grad_()
     assert torch.autograd.gradcheck(lambda s: ff.sparsemap(s, structure), (scores,), atol=1e-6)
     if path == "native":
-        assert torch.autograd.gradgradcheck(lambda s: ff.sparsemap(s, structure), (scores,))
+        assert torch.autograd.gradgradcheck(
+            lambda s: ff.sparsemap(s, structure), (scores,), fast_mode=True
+        )
 
 
 @pytest.mark.native

@@ -1,5 +1,7 @@
 """Structures of one's own, and sparsemax over the k best."""
 
+import math
+
 import pytest
 import torch
 
@@ -48,8 +50,27 @@ def test_it_works_inside_a_compiled_function() -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match="of the shape of the scores"):
         ff.sparsemap(torch.randn(3), Custom(lambda scores: scores.sum()))
+    with pytest.raises(ValueError, match=r"of the shape of the scores .* got ndarray"):
+        ff.sparsemap(torch.randn(3), Custom(lambda scores: scores.numpy()))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="function of scores"):
         Custom(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_structure_must_be_finite(odd: float, batched: bool) -> None:
+    own = Custom(lambda scores: torch.full_like(scores, odd), batched=batched)
+    for ask in (own.argmax, lambda scores: ff.sparsemap(scores, own)):
+        with pytest.raises(ValueError, match="best must return finite numbers"):
+            ask(torch.zeros(2, 3))
+
+
+def test_scores_that_are_no_numbers_may_have_any_answer() -> None:
+    own = Custom(lambda scores: two_best(scores) + 0 * scores)
+    x = torch.tensor([[0.1, 0.2, 0.3], [0.1, math.nan, 0.3]])
+    best = own.argmax(x)
+    assert best[0].tolist() == [0, 1, 1]
+    assert best[1].isnan().all()
 
 
 def test_sparsemax_over_the_k_best() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -98,15 +99,12 @@ def test_all_structures_are_enumerated(structure: Structure, event: tuple[int, .
 @every_structure
 def test_the_best_and_the_k_best(structure: Structure, event: tuple[int, ...], path: str) -> None:
     x = normal(3, *event, seed=8)
-    for row in x:
-        known = values(structure, event, row).sort(descending=True).values
-        known = known[known > -math.inf]
-        assert torch.isclose(value(structure, structure.argmax(row).bool(), row), known[0])
     k = structure.count(torch.Size(event)) + 2
     found = structure.k_best(x, k)
     for i, row in enumerate(x):
         known = values(structure, event, row).sort(descending=True).values
         known = known[known > -math.inf]
+        assert torch.isclose(value(structure, structure.argmax(row).bool(), row), known[0])
         assert found.valid[i].sum() == len(known)
         torch.testing.assert_close(found.scores[i, : len(known)], known)
         alike = [value(structure, z, row) for z in found.structures[i, : len(known)]]
@@ -351,9 +349,46 @@ def test_a_transition_that_is_no_number(path: str) -> None:
     tables = normal(2, N - 1, S, S, seed=27)
     tables[1, 2, 1, 1] = math.nan
     x = normal(2, N, S, seed=28)
-    found = ff.sparsemap(x, Sequence(tables))
+    made = Sequence(tables)
+    found = ff.sparsemap(x, made)
     torch.testing.assert_close(found[0], ff.sparsemap(x[0], Sequence(tables[0])))
-    assert not found[1].isfinite().any() or path == "torch"
+    assert found[1].isnan().all()
+    best = made.argmax(x)
+    assert torch.equal(best[0], Sequence(tables[0]).argmax(x[0]))
+    assert best[1].isnan().all()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize("field", ["transitions", "start", "stop", "bonus", "bonus of none"])
+def test_an_additional_score_that_is_no_number_has_no_best(
+    field: str, odd: float, path: str
+) -> None:
+    """Neither value nor structure of its row are numbers; others are what they are alone."""
+    shape = {"transitions": (2, 1, S, S), "start": (2, S), "stop": (2, S)}.get(field, (2, N - 1))
+    table = normal(*shape, seed=38)
+    fine = table[0].clone()
+    table[1].view(-1)[1] = odd
+
+    def make(given: Tensor) -> Structure:
+        if "bonus" in field:
+            return SequentialSubset(0 if "none" in field else N, given)
+        return Sequence(**{field: given})  # type: ignore[arg-type]
+
+    structure = make(table)
+    x = normal(*(2, N, S)[: 1 + structure.event_dim], seed=39)
+    rows, made, _ = structure.prepared(x, None)
+    if path == "native":
+        answer = made.native_best(rows)
+        assert answer is not None
+        values = answer[1]
+    else:
+        values = made.plain_best(rows)[0].double().flatten(1).sum(1)
+    unused = field == "bonus of none" and odd == math.inf
+    assert values.isnan().tolist() == [False, not unused]
+    for found in (structure.argmax(x), ff.sparsemap(x, structure)):
+        assert found[0].isfinite().all()
+        assert unused or found[1].isnan().all()
+    assert torch.equal(structure.argmax(x)[0], make(fine).argmax(x[0]))
 
 
 def test_no_way_through_is_an_error(path: str) -> None:
@@ -396,6 +431,14 @@ def test_errors_say_what_was_expected(make: object, words: str) -> None:
         make()  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("given", [np.zeros((3, 3)), [[0.0]], torch.zeros(3, 3, dtype=torch.long)])
+@pytest.mark.parametrize("field", ["transitions", "start", "stop", "bonus"])
+def test_additional_scores_must_be_tensors_of_numbers(field: str, given: object) -> None:
+    kind = SequentialSubset if field == "bonus" else Sequence
+    with pytest.raises(TypeError, match=rf"^{field} must .*(floating-point|a torch.Tensor)"):
+        kind(**{**({"k": 1} if field == "bonus" else {}), field: given})  # type: ignore[arg-type]
+
+
 # Size.
 
 
@@ -435,7 +478,7 @@ def test_the_gradient_of_additional_scores_is_the_transpose_of_what_they_add() -
     bonuses = [torch.tensor(0.5).double(), *(normal(*s) for s in ((4,), (b, 4), (a, 1, 4), (1,)))]
     for structure, scores in [*made, *((SequentialSubset(3, bonus), bits) for bonus in bonuses)]:
         event = structure.event_of(scores)
-        active = ff.sparsemap_solution(scores, structure).active
+        active = ff.sparsemap_solution(scores, structure).asked.active
         by = normal(len(active.weights), seed=37)
 
         def extra(*given: Tensor, structure=structure, event=event, active=active) -> Tensor:  # type: ignore[no-untyped-def]

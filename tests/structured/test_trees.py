@@ -3,6 +3,7 @@
 import contextlib
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -73,12 +74,12 @@ def test_the_best_are_the_best_of_all(
 ) -> None:
     scores, every, values = made(structure, event, table)
     known = {tuple(one.flatten().tolist()) for one in every}
-    for path, rows in zip(both(), (12, 3), strict=True):
+    for path, rows, k in zip(both(), (12, 2), (6, 4), strict=True):
         own, worths = scores[:rows], values[:rows]
-        wanted = worths.sort(1, descending=True).values[:, :6]
+        wanted = worths.sort(1, descending=True).values[:, :k]
         with path:
             best = structure.argmax(own) > 0
-            ranked = structure.k_best(own, 6)
+            ranked = structure.k_best(own, k)
         assert {tuple(one.flatten().tolist()) for one in best} <= known
         worth = torch.where(best, own, 0.0).flatten(1).sum(1)
         torch.testing.assert_close(worth, worths.max(1).values)
@@ -115,12 +116,16 @@ def test_the_sum_has_second_derivatives(
     for forbidden in ([], [1, -1]):
         mask.view(-1)[forbidden] = False
         assert torch.autograd.gradgradcheck(
-            lambda own: structure.log_partition(own, mask=mask), (scores,)
+            lambda own: structure.log_partition(own, mask=mask), (scores,), fast_mode=True
         )
 
 
-@every_case
-@pytest.mark.parametrize("table", ["random", "huge", "gaps"])
+@pytest.mark.parametrize(
+    ("structure", "event", "table"),
+    [(*case, "random") for case in CASES]
+    + [(*case, table) for case in CASES if case[1] != (4, 4) for table in ("huge", "gaps")],
+    ids=str,
+)
 def test_draws_follow_the_distribution(
     structure: DependencyTree | SpanningTree, event: tuple[int, ...], table: str
 ) -> None:
@@ -129,7 +134,8 @@ def test_draws_follow_the_distribution(
     draws = structure.sample(scores, 4000, generator=torch.Generator().manual_seed(1))
     assert draws.shape == (4000, *scores.shape)
     assert draws.dtype == torch.bool
-    same = (draws.unsqueeze(2) == every).flatten(3).all(3)
+    own, known = draws.flatten(2).double(), every.flatten(1).double()
+    same = own.sum(2, keepdim=True) + known.sum(1) == 2 * own @ known.T  # they differ nowhere
     assert bool(same.any(2).all())
     shares = same.double().mean(0)
     # four deviations of a share are at most 4 * 0.5 / sqrt(4000); the seed is fixed
@@ -141,22 +147,23 @@ def test_sparsemap_solves_its_problem(structure: Structure, event: tuple[int, ..
     for table in ("random", "ties", "gaps"):
         scores, every, _ = made(structure, event, table)
         atoms = every.flatten(1).double().numpy()
+        rows = scores[:4].flatten(1).numpy()
+        wanted = np.stack([reference(atoms, own, 0.0 * atoms[:, 0]) for own in rows])
         for path in both():
             with path:
-                found = ff.sparsemap(scores[:5], structure)
-            for own, marginals in zip(scores[:5], found, strict=True):
-                wanted = reference(atoms, own.flatten().numpy(), 0.0 * atoms[:, 0])
-                error = marginals.flatten() - torch.from_numpy(wanted)
-                assert float(error.abs().max()) < 1e-8
+                found = ff.sparsemap(scores[:4], structure)
+            error = found.flatten(1) - torch.from_numpy(wanted)
+            assert float(error.abs().max()) < 1e-8
 
 
 @every_kind
 def test_absent_words_leave_a_smaller_tree(kind: DependencyTree) -> None:
     generator = torch.Generator().manual_seed(5)
-    scores = torch.randn(7, 7, generator=generator, dtype=torch.float64)
-    for absent in ([0], [6], [3], [0, 1, 4], [2, 3, 6], [0, 1, 2, 3, 4, 5]):
-        kept = [m for m in range(7) if m not in absent]
-        mask = torch.ones(7, 7, dtype=torch.bool)
+    scores = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    every = ([0], [4], [0, 1, 3], [2], [0, 1, 2, 3], [1, 2, 4])
+    for place, absent in enumerate(every):
+        kept = [m for m in range(5) if m not in absent]
+        mask = torch.ones(5, 5, dtype=torch.bool)
         mask[:, absent] = False
         small = scores[kept][:, kept]
 
@@ -165,7 +172,7 @@ def test_absent_words_leave_a_smaller_tree(kind: DependencyTree) -> None:
             assert not whole[..., :, absent].any()
             return whole[..., kept, :][..., :, kept]
 
-        for path in both():
+        for path in both()[: 1 + place % 2]:  # every second one without kernels as well
             with path:
                 assert torch.equal(inner(kind.argmax(scores, mask=mask)), kind.argmax(small))
                 wide, narrow = kind.k_best(scores, 3, mask=mask), kind.k_best(small, 3)
@@ -256,8 +263,8 @@ def test_a_nan_stays_in_its_row(kind: DependencyTree) -> None:
 @every_kind
 def test_long_sentences_agree_without_kernels(kind: DependencyTree) -> None:
     generator = torch.Generator().manual_seed(4)
-    for n in (2, 9, 17, 33):
-        scores = torch.randn(4, n, n, generator=generator, dtype=torch.float64)
+    for n in (2, 9, 17, 25):
+        scores = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
         native = kind.argmax(scores)
         with disabled():
             assert torch.equal(native, kind.argmax(scores))
@@ -278,7 +285,7 @@ def test_chains_of_nested_cycles(kind: DependencyTree) -> None:
 @pytest.mark.parametrize("single", [False, True])
 def test_sums_and_draws_hold_for_any_size_of_scores(single: bool) -> None:
     kind = DependencyTree(single_root=single)
-    scores = 300 * torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(8)).double()
+    scores = 300 * torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(8)).double()
     best = kind.argmax(scores)
     value = (best * scores).flatten(1).sum(1)
     torch.testing.assert_close(kind.log_partition(scores), value, rtol=1e-12, atol=1.0)
@@ -347,8 +354,12 @@ def test_graphs_that_cannot_be_spanned() -> None:
         SpanningTree(torch.tensor([[0, 1], [2, 3]]), 4)
     with pytest.raises(ValueError, match="from 0 to 1, got 0 to 2"):
         SpanningTree(torch.tensor([[0, 1], [1, 2]]), 2)
-    with pytest.raises(ValueError, match="whole numbers"):
-        SpanningTree(torch.zeros(2, 2), 2)
+    for edges in (torch.zeros(2, 2), torch.ones(1, 2, dtype=torch.bool), [0, 1]):
+        with pytest.raises(ValueError, match="whole numbers"):
+            SpanningTree(edges, 2)  # type: ignore[arg-type]
+    for other in ([[0, 1], [1]], [["a", "b"]], None):
+        with pytest.raises(TypeError, match=r"edges must be an \(E, 2\) tensor"):
+            SpanningTree(other, 2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="E=7"):
         GRAPH.argmax(torch.zeros(6))
     scores = torch.zeros(7).index_fill(0, torch.tensor([3, 4]), -math.inf)  # node 3 is cut off
@@ -366,6 +377,13 @@ def test_a_graph_of_one_node_has_the_empty_tree() -> None:
             assert alone.k_best(torch.ones(1), 2).valid.tolist() == [True, False]
     assert alone.log_partition(torch.ones(2, 1)).tolist() == [0, 0]
     assert not alone.sample(torch.ones(2, 1), 3).any()
+
+
+def test_edges_may_be_a_list() -> None:
+    scores = torch.tensor([0.5, 0.2, 0.0, 0.1, -0.3, 0.7, 1.0])
+    for edges in (EDGES.tolist(), EDGES.numpy()):
+        listed = SpanningTree(edges, 4)  # type: ignore[arg-type]
+        assert torch.equal(ff.sparsemap(scores, listed), ff.sparsemap(scores, GRAPH))
 
 
 def test_scores_must_be_square() -> None:

@@ -269,7 +269,8 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
 
 // Structures of weight zero that a solution lacks: where scores are special a mix may need fewer structures than the
 // face it lies in has dimensions, and the derivative is that of the face. `left` are the scores less the marginals; a
-// random direction along which all active structures are equal is followed a little, both ways. `room` holds 2 * parts.
+// random direction along which all active structures are equal is followed a little. The mix is inside the face, so that
+// some of it lies either way. `room` holds 2 * parts.
 template <class Oracle>
 void widen(Oracle &oracle, int64_t parts, ActiveSet &active, const double *marginals,
            const double *left, int32_t *code, double *room) {
@@ -295,13 +296,10 @@ void widen(Oracle &oracle, int64_t parts, ActiveSet &active, const double *margi
     for (int64_t i = 0; i < active.size(); ++i) active.add_to(i, -by[static_cast<size_t>(i)], along);
     const double level = sum_of(along, active.code(0));
     const double top = oracle.extra(active.code(0)) + sum_of(left, active.code(0)), close = 1e-9 * (1 + std::abs(top));
-    for (int sign = -1; sign <= 1 && !more; sign += 2) {
-      for (int64_t p = 0; p < parts; ++p) tried[p] = marginals[p] < 1e-9 ? -INFINITY : left[p] + sign * 1e-6 * along[p];
-      if (!(oracle.best(tried, code) > -INFINITY)) return;
-      const double value = oracle.extra(code) + sum_of(left, code);
-      more = std::abs(value - top) < close && std::abs(sum_of(along, code) - level) > 1e-6 &&
-             active.append(code, 0, 0);
-    }
+    for (int64_t p = 0; p < parts; ++p) tried[p] = marginals[p] < 1e-9 ? -INFINITY : left[p] + 1e-6 * along[p];
+    if (!(oracle.best(tried, code) > -INFINITY)) return;
+    const double value = oracle.extra(code) + sum_of(left, code);
+    more = std::abs(value - top) < close && std::abs(sum_of(along, code) - level) > 1e-6 && active.append(code, 0, 0);
   }
 }
 

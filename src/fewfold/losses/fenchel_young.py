@@ -133,6 +133,9 @@ def fenchel_young_loss(
 class FenchelYoungLoss(nn.Module):
     """`fenchel_young_loss` as a module; a learnable tensor inside `omega` is registered.
 
+    So are the additional scores of a structure: `FenchelYoungLoss(SparseMAP(Sequence(table)))` has
+    the parameter (or, if `table` is a plain tensor, the buffer) `structure_transitions`.
+
     Example:
         >>> import torch
         >>> from fewfold.losses import FenchelYoungLoss

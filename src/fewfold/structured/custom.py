@@ -45,15 +45,28 @@ class Custom(Structure):
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self.batched:
-            found = self.best(scores)
+            found = _shaped(self.best(scores), scores)
         else:
-            found = torch.stack([self.best(one) for one in scores]) if len(scores) else scores
-        if not isinstance(found, Tensor) or found.shape != scores.shape:
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            each = [_shaped(self.best(one), one) for one in scores]
+            found = torch.stack(each) if each else scores
+        odd = (scores.isnan() | (scores == math.inf)).flatten(1).any(1)  # may have odd answers
+        bad = ~found.isfinite().flatten(1).all(1) & ~odd
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0, 0])
             raise ValueError(
-                f"best must return structures of the shape of the scores {tuple(scores.shape)}, "
-                f"got {got}"
+                "best must return finite numbers, ones at the parts of a structure, got NaN or an "
+                f"infinity: {found[first].tolist()} for scores {scores[first].tolist()}"
             )
-        found = found.detach().to("cpu", torch.float64)
         used = torch.where(found != 0, scores, 0.0).flatten(1)
         return found, (used > -math.inf).all(1)
+
+
+def _shaped(found: Tensor, scores: Tensor) -> Tensor:
+    """What a function returned as float64 on the CPU, checked."""
+    if not isinstance(found, Tensor) or found.shape != scores.shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(
+            f"best must return structures of the shape of the scores {tuple(scores.shape)}, "
+            f"got {got}"
+        )
+    return found.detach().to("cpu", torch.float64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Lattice", "draw", "safe_logsumexp"]
+__all__ = ["Lattice", "draw", "safe_logsumexp", "told"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,15 @@ def safe_logsumexp(values: Tensor, dim: int) -> Tensor:
     total = (values - top).exp().sum(dim)
     none = total == 0
     return torch.where(none, -math.inf, torch.where(none, 1.0, total).log() + top.squeeze(dim))
+
+
+def told(structures: Tensor, values: Tensor) -> Tensor:
+    """Structures (rows, ...), all NaN where the value (rows,) is no number: NaN or +inf."""
+    odd = values.isnan() | (values == math.inf)
+    if not bool(odd.any()):
+        return structures
+    odd = odd.view(-1, *[1] * (structures.dim() - 1))
+    return structures.to(values.dtype).masked_fill(odd, math.nan)
 
 
 def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -142,7 +142,8 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
     """Take in structures of weight zero, so that the mix spans the face it lies in.
 
     Where scores are special it may need fewer structures than that; the derivative needs them. A
-    random direction along which all structures there are equal is followed a little, both ways.
+    random direction along which all structures there are equal is followed a little. The mix is
+    inside the face, so that some of it lies either way.
     """
     mean = one.weights @ one.atoms
     used, left = mean >= 1e-9, one.values - mean
@@ -155,19 +156,17 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
         spread = one.atoms - one.atoms[0]
         along -= spread.T @ np.linalg.lstsq(spread @ spread.T, spread @ along, rcond=None)[0]
         level, found = float(one.atoms[0] @ along), False
-        for sign in (-1, 1):
-            tried = np.where(used, left + sign * 1e-6 * along, -math.inf)
-            best, extra, feasible = oracle(torch.from_numpy(tried)[None], torch.tensor([row]))
-            atom = best[0].double().numpy()
-            score = one.score(atom, float(extra[0])) if feasible[0] else -math.inf
-            value = score - float(atom @ mean)
-            near = abs(value - top) < 1e-9 * (1 + abs(top))
-            if near and abs(atom @ along - level) > 1e-6:
-                one.atoms = np.vstack([one.atoms, atom])
-                one.weights = np.append(one.weights, 0.0)
-                one.scores = np.append(one.scores, score)
-                found = True
-                break
+        tried = np.where(used, left + 1e-6 * along, -math.inf)
+        best, extra, feasible = oracle(torch.from_numpy(tried)[None], torch.tensor([row]))
+        atom = best[0].double().numpy()
+        score = one.score(atom, float(extra[0])) if feasible[0] else -math.inf
+        value = score - float(atom @ mean)
+        near = abs(value - top) < 1e-9 * (1 + abs(top))
+        if near and abs(atom @ along - level) > 1e-6:
+            one.atoms = np.vstack([one.atoms, atom])
+            one.weights = np.append(one.weights, 0.0)
+            one.scores = np.append(one.scores, score)
+            found = True
 
 
 def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance: float) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import check_mask, check_scores
-from fewfold.structured.lattice import Lattice
+from fewfold.structured.lattice import Lattice, told
 from fewfold.structured.opaque import registered
 from fewfold.structured.structure import Structure, raise_infeasible
 
@@ -59,6 +59,12 @@ class Sequence(Structure):
 
     event_dim: ClassVar[int] = 2
     additional_names: ClassVar[tuple[str, ...]] = ("transitions", "start", "stop")
+
+    def __post_init__(self) -> None:
+        for name in self.additional_names:
+            value = getattr(self, name)
+            if value is not None:
+                check_scores(value, name)
 
     def check(self, event: torch.Size) -> None:
         n, states = event
@@ -147,7 +153,8 @@ class Sequence(Structure):
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         codes, values = self._plain_k_best(scores, 1)
-        return self.dense(codes[:, 0], scores.shape[1:]), ~(values[:, 0] == -math.inf)
+        best = self.dense(codes[:, 0], scores.shape[1:])
+        return told(best, values[:, 0]), ~(values[:, 0] == -math.inf)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         assert _native.kernels is not None
@@ -166,7 +173,7 @@ class Sequence(Structure):
             scores.data_ptr(), rows, n * states, n, chains, codes.data_ptr(), values.data_ptr(),
             _native.threads(),
         )  # fmt: skip
-        return codes, values.masked_fill(values.isnan(), 0.0)  # NaN does not mean: none
+        return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
 
     def count(self, event: torch.Size) -> int:
         return int(event[1] ** event[0])

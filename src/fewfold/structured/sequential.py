@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import whole_number
-from fewfold.structured.lattice import Lattice, draw, safe_logsumexp
+from fewfold.structured.lattice import Lattice, draw, safe_logsumexp, told
 from fewfold.structured.opaque import registered
 from fewfold.structured.sequences import live
 from fewfold.structured.structure import Structure, raise_infeasible
@@ -51,9 +51,15 @@ class SequentialSubset(Structure):
 
     def __post_init__(self) -> None:
         whole_number(self.k, "k", 0)
-        if not isinstance(self.bonus, Tensor):  # a tensor from here on, as all additional scores
+        if isinstance(self.bonus, (int, float)):  # a tensor from here on, as all additional scores
             given = torch.tensor(float(self.bonus), dtype=torch.float64)
             object.__setattr__(self, "bonus", given)
+        elif not isinstance(self.bonus, Tensor) or not self.bonus.is_floating_point():
+            came = self.bonus.dtype if isinstance(self.bonus, Tensor) else type(self.bonus).__name__
+            raise TypeError(
+                f"bonus must be a number or a floating-point tensor, got {came}; write "
+                "torch.as_tensor(bonus, dtype=torch.float32)"
+            )
 
     def check(self, event: torch.Size) -> None:
         n = event[0]
@@ -93,7 +99,8 @@ class SequentialSubset(Structure):
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         codes, values = self._plain_k_best(scores, 1)
-        return codes[:, 0] >= 0, ~(values[:, 0] == -math.inf)
+        value = values[:, 0].masked_fill(self._bonus.isnan().any(1), math.nan)  # even if k is 0
+        return told(codes[:, 0] >= 0, value), ~(value == -math.inf)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         assert _native.kernels is not None
@@ -112,7 +119,7 @@ class SequentialSubset(Structure):
             scores.data_ptr(), rows, n, n, self._subsets(scores), codes.data_ptr(),
             values.data_ptr(), _native.threads(),
         )  # fmt: skip
-        return codes, values.masked_fill(values.isnan(), 0.0)  # NaN does not mean: none
+        return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
 
     def count(self, event: torch.Size) -> int:
         return sum(math.comb(event[0], ones) for ones in range(self._least, self.k + 1))

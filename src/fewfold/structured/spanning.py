@@ -24,7 +24,8 @@ class SpanningTree(Structure):
     """Sets of edges that connect all nodes of a graph without a cycle; scores are `(..., E)`.
 
     Args:
-        edges: (E, 2) int, the two nodes of each edge; there may be several between two nodes.
+        edges: (E, 2) int, the two nodes of each edge; there may be several between two nodes. A
+            tensor, or what makes one, such as a list of pairs.
         nodes: how many nodes there are, numbered from 0.
 
     Raises:
@@ -45,8 +46,10 @@ class SpanningTree(Structure):
 
     def __post_init__(self) -> None:
         whole_number(self.nodes, "nodes")
-        edges = self.edges
-        if edges.dim() != 2 or edges.shape[1] != 2 or edges.is_floating_point():
+        edges = _tensor(self.edges)
+        object.__setattr__(self, "edges", edges)
+        whole = edges.dtype != torch.bool and not edges.is_floating_point()
+        if edges.dim() != 2 or edges.shape[1] != 2 or not whole or edges.is_complex():
             raise ValueError(
                 f"edges must be (E, 2) whole numbers, got {edges.dtype} of {tuple(edges.shape)}"
             )
@@ -177,6 +180,16 @@ class SpanningTree(Structure):
         diagonal = torch.diag_embed(table[:, 0, 1:])
         eye = torch.eye(self.nodes - 1, dtype=torch.bool, device=scores.device)
         return torch.where(eye, diagonal, table[:, 1:, 1:])
+
+
+def _tensor(edges: Any) -> Tensor:
+    try:
+        return torch.as_tensor(edges)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            "edges must be an (E, 2) tensor of whole numbers, or a list of pairs, got "
+            f"{type(edges).__name__}"
+        ) from None
 
 
 def _log_added(place: Tensor, values: Tensor, size: int) -> Tensor:
