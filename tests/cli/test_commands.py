@@ -374,7 +374,10 @@ def test_fit_with_anchors(log: Path, here: Path) -> None:
     assert alone.code == 0
     assert "times smaller" not in alone.out
     assert "tables: trained as anchors from the start" in alone.out
-    for wrong in (("--model", "ease", "--anchors", 8), ("--anchor-width", 3), ("--anchor-bits", 3)):
+    for wrong in (
+        ("--model", "ease", "--anchors", 8),
+        *(("--anchor-width", 3), ("--anchor-bits", 3), ("--alone",)),
+    ):
         assert "--anchors" in fewfold("fit", log, *wrong, "--out", here / "b").message
     wrong = fewfold("fit", log, "--anchors", "many", "--out", here / "b")
     assert "must be auto or a whole number" in wrong.message

@@ -291,6 +291,8 @@ def test_says_how_many_anchors_a_state_has() -> None:
         five.load_state_dict(ten.state_dict())
     with pytest.raises(RuntimeError, match=r"0\.anchors are 5 of length 4, the table has 10"):
         torch.nn.Sequential(ten).load_state_dict(torch.nn.Sequential(five).state_dict())
+    with pytest.raises(RuntimeError, match=r"anchors are a tensor of shape \(5,\)"):
+        five.load_state_dict({**five.state_dict(), "anchors": torch.zeros(5)})
     assert torch.equal(five.anchors, before)
     assert five.active == 5
 

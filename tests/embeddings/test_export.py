@@ -422,6 +422,9 @@ def test_a_lookup_of_few_bits_reads_only_its_rows(file: Path) -> None:
         ({"bits": "4"}, "damaged"),
         ({"bits": "few"}, "metadata"),
         ({"zero": "14"}, "zero cannot be 14 of 5 bits"),
+        ({"zero": "0"}, "zero cannot be 0 of 5 bits"),
+        ({"values": "7"}, "damaged"),
+        ({"layout": "another"}, "parts of 'another'"),
         ({"version": "1"}, "damaged"),
     ],
 )
@@ -430,6 +433,37 @@ def test_bits_that_do_not_fit(file: Path, layout: str, about: dict[str, str], me
     save_file(load_file(file), file, metadata(file) | about)
     with pytest.raises(ValueError, match=message):
         load_anchors(file)
+
+
+def test_mapped_few_bits_are_checked(file: Path) -> None:
+    """Also where no row but those asked for is read."""
+    save_anchors(laid_out("rows", True), file, values=torch.int8, bits=5)
+    tensors, about = load_file(file), metadata(file)
+    save_file({name: part for name, part in tensors.items() if name != "slots"}, file, about)
+    with pytest.raises(ValueError, match="parts of 'rows'"):
+        MappedAnchors(file)
+    tensors["lengths"][0] = K + 1
+    save_file(tensors, file, about)
+    with pytest.raises(ValueError, match="longer than there are anchors"):
+        MappedAnchors(file)[0]
+    tensors = {**tensors, "lengths": tensors["lengths"].clone()}
+    tensors["values"][:] = 255  # of five bits 31 is one more than any that is written
+    tensors["lengths"][0] = 1
+    save_file(tensors, file, about)
+    with pytest.raises(ValueError, match="beyond their range"):
+        MappedAnchors(file)[0]
+    save_anchors(laid_out("first few", True), file, values=torch.int8, bits=5)
+    tensors = load_file(file)
+    tensors["values"] = torch.cat([tensors["values"], tensors["values"][:1]])
+    save_file(tensors, file, metadata(file))
+    with pytest.raises(ValueError, match="values should be"):
+        MappedAnchors(file)
+
+
+def test_bits_are_a_whole_number(file: Path) -> None:
+    for bits in (2.5, "4"):
+        with pytest.raises(TypeError, match="bits must be an int"):
+            save_anchors(made(), file, values=torch.int8, bits=bits)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", PARTS)

@@ -1,5 +1,7 @@
 """A recommender whose tables are made of few anchors."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 import fewfold as ff
 import fewfold.recommender.anchored as anchored
+from fewfold.recommender.models import restore
 from tests.recommender.conftest import grouped
 
 SMALL = ff.VAE(hidden=16, latent=7, layers=0)
@@ -56,6 +59,10 @@ def test_the_report_has_the_dense_tables_beside(fitted: ff.Recommender) -> None:
     own, dense = (e.overall[ff.NDCG(10)].mean for e in (beside.own, beside.dense))
     assert own > 0.9 * dense
     assert "times smaller" in told
+    assert "(both without the shortcut)" in told
+    tables = 4 * 40 * (16 + 7 + 1)
+    assert beside.dense_tables == tables < beside.dense_bytes
+    assert beside.own_tables < tables
     assert fitted.report.as_dict()["anchors"]["bytes"] == beside.own_bytes
 
 
@@ -235,6 +242,82 @@ def test_a_training_that_ends_early_is_still_small() -> None:
     assert few.table.nonzeros() > 5 * 40
     few.settle()
     assert few.table.nonzeros() <= 3.2 * 40
+
+
+@pytest.mark.parametrize("how", ["taken", "copied", "pickled"])
+def test_the_anchor_of_the_bias_stays(dense: ff.FastVAE, how: str) -> None:
+    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 4), log())
+    if how == "taken":
+        few.settle()
+    elif how == "copied":
+        few = copy.deepcopy(few)
+    else:
+        few = pickle.loads(pickle.dumps(few))
+    before = few.table.anchors.detach().clone()
+    ff.train(few, log(), epochs=2, batch=16, progress=False)
+    assert torch.equal(few.table.anchors[0], before[0])
+    assert not torch.equal(few.table.anchors[1:], before[1:])
+
+
+def test_widths_by_default() -> None:
+    """Entries that are cut need not say which anchor they belong to: there are more of them."""
+    few = ff.Anchors(64)
+    assert (few.per_item(cut=True), few.per_item(cut=False)) == (24, 8)
+    assert ff.Anchors(4).per_item(cut=True) == 4
+    assert ff.Anchors(64, 5).per_item(cut=True) == ff.Anchors(64, 5).per_item(cut=False) == 5
+
+
+def test_so_many_or_auto() -> None:
+    for made in (ff.Recommender(anchors=12).model, ff.VAE(anchors=12)):  # type: ignore[arg-type]
+        assert made == ff.VAE(anchors=ff.Anchors(12))
+    assert ff.Recommender(anchors="auto").model == ff.VAE(anchors=ff.Anchors(None))
+    assert ff.AnchorVAE(40, 12).chosen == ff.Anchors(12)
+    for wrong in (8.0, True, "many", [8]):
+        with pytest.raises(TypeError, match=r'anchors must be how many, "auto" or Anchors'):
+            ff.Recommender(anchors=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r'anchors must be how many, "auto" or Anchors'):
+            ff.VAE(anchors=wrong)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_cut_is_told(dense: ff.FastVAE) -> None:
+    few = ff.AnchorVAE.from_dense(dense, 3, log())
+    assert few.chosen == ff.Anchors(3, 3)
+    with pytest.raises(TypeError, match="has anchors already"):
+        ff.AnchorVAE.from_dense(few, 3, log())
+    with pytest.raises(TypeError, match="anchors must be how many"):
+        ff.AnchorVAE.from_dense(dense, 3.5, log())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no interactions"):
+        ff.AnchorVAE.from_dense(dense, 3, ff.Interactions.from_pairs([], [], shape=(0, 40)))
+    broken = copy.deepcopy(dense)
+    with torch.no_grad():
+        broken.items[3, 2] = torch.nan
+    with pytest.raises(ValueError, match="not finite"):
+        ff.AnchorVAE.from_dense(broken, 3, log())
+
+
+def test_tables_of_other_items_are_refused(fitted: ff.Recommender, tmp_path: Path) -> None:
+    short = ff.Recommender(SMALL, anchors=FEW, training=ff.Training(epochs=1))
+    users, items = ["u", "u", "v", "v"], ["a1", "b2", "b2", "c3"]
+    tensors = short.fit({"user": users, "item": items}, progress=False).fitted.tensors()
+    with pytest.raises(ff.ArtifactError, match="3 rows for 40 items"):
+        restore(short.model, tensors, 40)
+    for name in ("table.values", "table.anchors"):
+        with pytest.raises(ff.ArtifactError, match="damaged"):
+            restore(short.model, {**tensors, name: torch.tensor(1)}, 3)
+    fitted._learned, whole = fitted._learned[:-3], fitted._learned
+    folder = fitted.save(tmp_path / "model")
+    fitted._learned = whole
+    with pytest.raises(ff.ArtifactError, match="learned does not fit 40 items"):
+        ff.Recommender.load(folder)
+
+
+def test_the_bias_is_counted_and_not_idle(dense: ff.FastVAE, tmp_path: Path) -> None:
+    rec = ff.Recommender(SMALL, anchors=FEW, training=TRAINING).fit(grouped(), progress=False)
+    found = ff.inspect(rec.save(tmp_path / "model")).anchors
+    assert found is not None
+    assert "0 anchors idle" in str(found)
+    table = rec.fitted.model.table  # type: ignore[attr-defined]
+    assert found.size == table.size()
 
 
 def test_refuses() -> None:

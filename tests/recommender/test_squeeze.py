@@ -127,3 +127,29 @@ def test_interactions_of_another_catalogue_are_refused(dense: ff.FastVAE) -> Non
     other = ff.Interactions.from_pairs([0, 1], [0, 1])
     with pytest.raises(ValueError, match="has 40 items, the interactions 2"):
         ff.AnchorVAE.from_dense(dense, ff.Anchors(4, 2), other)
+
+
+def test_more_anchors_do_no_harm() -> None:
+    """Those that few items have come not to cancel each other, also after rounding to bytes."""
+    generator = torch.Generator().manual_seed(1)
+    model = ff.FastVAE(1000, hidden=100, latent=27, layers=0, seed=0)
+    table = torch.randn(1000, 128, generator=generator) * torch.logspace(0, -1, 128)
+    table = table @ torch.linalg.qr(torch.randn(128, 128, generator=generator))[0]
+    with torch.no_grad():
+        model.inputs.copy_(table[:, :100])
+        model.items.copy_(table[:, 100:])
+    items = (torch.rand(8000, generator=generator) ** 6 * 1000).long()  # few that many have
+    users = torch.randint(300, (8000,), generator=generator)
+    log = ff.Interactions.from_pairs(users.tolist(), items.tolist(), shape=(300, 1000))
+    errors = []
+    for count in (16, 60):
+        few = ff.AnchorVAE.from_dense(model, ff.Anchors(count, 6), log)
+        few.settle()
+        errors.append(error(model, log, few.table.weight.detach()))
+    assert errors[1] < 1.05 * errors[0]
+
+
+def test_anchors_are_rounded_before_entries(dense: ff.FastVAE, log: ff.Interactions) -> None:
+    found = squeeze(dense, log, count=10, width=6, bits=8)
+    codes = found.anchors / (found.anchors.abs().amax(1, keepdim=True).clamp(min=1e-9) / 127)
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)

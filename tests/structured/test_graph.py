@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
+from fewfold.structured import links
 from fewfold.structured.assignments import Assignment
 from fewfold.structured.choices import Bits, Budget, KSubset
 from fewfold.structured.custom import Custom
@@ -451,3 +452,249 @@ def test_mistakes() -> None:
     graph.add(Xor(), u)
     with pytest.raises(TypeError, match="its own graph"):
         graph.solve()[FactorGraph().variable(torch.zeros(3))]
+
+
+INF = math.inf
+
+
+@pytest.mark.parametrize("value", [math.nan, INF, 1e200])
+@pytest.mark.parametrize("which", ["Sequence", "SequentialSubset", "Pair"])
+def test_additional_scores_that_are_no_numbers(path: None, which: str, value: float) -> None:
+    """The instance that has them has no answer; the other one is as if it were alone."""
+    bad = torch.tensor([0.3, value], dtype=torch.float64)
+    transitions = draw(39, 2, 1, 3, 3)
+    transitions[1, 0, 0, 2] = value
+    made = {
+        "Sequence": (Sequence(transitions), (4, 3)),
+        "SequentialSubset": (SequentialSubset(2, bad.unsqueeze(1)), (4,)),
+        "Pair": (Pair(bad), (2,)),
+    }
+    structure, event = made[which]
+    graph = FactorGraph(batch_dims=1)
+    scores = draw(40, 2, *event).requires_grad_()
+    u = graph.variable(scores)
+    graph.add(structure, u)
+    for solution in (graph.solve(), graph.solve_map()):
+        assert solution.converged.tolist() == [True, False]
+        assert int(solution.status[1]) == Status.APPROXIMATE
+        assert solution[u][1].isnan().all()
+        assert solution.objective[1].isnan()
+        assert solution[u][0].isfinite().all()
+    (grad,) = torch.autograd.grad(graph.solve()[u][0].square().sum(), scores)
+    assert grad[0].isfinite().all()
+
+
+def test_a_pair_that_cannot_be(path: None) -> None:
+    """A score of -inf for both is "at most one"."""
+    scores = draw(41, 6, 2).requires_grad_()
+    found = []
+    for structure in (Pair(torch.tensor(-INF)), AtMostOne()):
+        graph = FactorGraph(batch_dims=1)
+        u = graph.variable(scores)
+        graph.add(structure, u)
+        solution = graph.solve()
+        assert solution.converged.all()
+        (grad,) = torch.autograd.grad(solution[u].square().sum(), scores)
+        found.append((solution[u].detach(), solution.objective.detach(), grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("structure", "scores", "negated", "instance", "told"),
+    [
+        (KSubset(2), [1.0, -INF, -INF], [False] * 3, 0, "KSubset"),
+        (XorOut(), [-INF, -INF, 2.0], [False, False, False], None, ""),
+        (XorOut(), [-INF, -INF, -INF], [False, False, True], 0, "XorOut"),
+        (Xor(), [-INF, -INF, -INF], [False] * 3, None, ""),
+        (Xor(), [-INF, -INF, 0.2], [True, True, False], 0, "Xor"),
+        (OrOut(), [-INF, 0.3, -INF], [True, False, False], 0, "OrOut"),
+        (OrOut(), [-INF, -INF, -INF], [False, False, True], 0, "OrOut"),
+        (AndOut(), [-INF, -INF, -INF], [True, True, False], 0, "AndOut"),
+        (AndOut(), [-INF, 0.3, -INF], [False, False, True], 0, "AndOut"),
+        (Or(), [-INF, 0.5, -INF], [False, True, False], None, ""),
+        (Knapsack([1.0, 2.0, 1.0], 1.5), [0.4, -INF, 0.1], [False, True, False], 0, "Knapsack"),
+        (Knapsack([1.0, 2.0, 1.0], 2.0), [0.4, -INF, 0.1], [False, True, False], None, ""),
+        (Budget(1), [-INF, -INF, 0.1], [True, True, False], 0, "Budget"),
+    ],
+)  # fmt: skip
+def test_what_has_no_structure(
+    path: None, structure: Structure, scores: list[float], negated: list[bool],
+    instance: int | None, told: str,
+) -> None:  # fmt: skip
+    graph = FactorGraph()
+    u = graph.variable(torch.tensor(scores, dtype=torch.float64))
+    graph.add(Budget(3), u)
+    graph.add(structure, [~u[i] if turned else u[i] for i, turned in enumerate(negated)])
+    if instance is None:
+        solution = graph.solve()
+        assert solution.converged
+        off = torch.tensor(scores) == -INF
+        assert (solution[u][off] == 0).all()
+        return
+    for solve in (graph.solve, graph.solve_map):
+        with pytest.raises(ValueError, match=f"instance 0 has no structure of {told}"):
+            solve()
+
+
+def test_the_factor_without_a_structure_is_named(path: None) -> None:
+    scores = torch.zeros(2, 4, 3, 3, dtype=torch.float64)
+    # words 0 and 1 can only be each other's heads
+    scores[1, 2] = torch.tensor([[-INF, 0, -INF], [0, -INF, -INF], [-INF, -INF, 0]])
+    graph = FactorGraph(batch_dims=1)
+    u = graph.variable(scores)
+    graph.add(Budget(3), u[0])
+    graph.add(DependencyTree(), u)
+    with pytest.raises(
+        ValueError, match=r"instance 1 has no structure of DependencyTree.*factor 2"
+    ):
+        graph.solve()
+
+
+def test_bits_that_cannot_be_negated(path: None) -> None:
+    graph = FactorGraph()
+    u = graph.variable(torch.tensor([0.3, -INF, 0.2], dtype=torch.float64))
+    graph.add(SequentialSubset(2, 0.1), ~u)
+    with pytest.raises(ValueError, match="-inf cannot be negated in SequentialSubset"):
+        graph.solve()
+
+
+def test_a_factor_that_is_not_solved_is_told(path: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that agrees with nobody else still has to be the best one."""
+
+    def short(scores: Tensor, oracle: object, *rest: object) -> object:
+        return solve_plain(scores, oracle, 2, *rest[1:])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(links, "solve_plain", short)
+    shape = (400, 8) if _native.enabled() else (5, 3)  # takes the kernel more than a thousand turns
+    graph = FactorGraph()
+    u = graph.variable(0.01 * draw(0, *shape))
+    graph.add(Sequence(0.01 * draw(1, shape[1], shape[1])), u)
+    solution = graph.solve()
+    assert float(solution.primal_residual) == 0
+    assert not solution.converged
+    assert solution.status == Status.APPROXIMATE
+
+
+def small(scores: Tensor, transitions: Tensor, edge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Marginals, objective and whether they converged, of one instance."""
+    graph = FactorGraph()
+    u = graph.variable(scores)
+    graph.add(Sequence(transitions), u)
+    graph.add(AtMostOne(), u[:, 1])
+    graph.add(Pair(edge), [u[0, 0], u[2, 2]])
+    graph.add(Or(), ~u[:, 0])
+    solution = graph.solve(tol=1e-9)
+    return solution[u], solution.objective, solution.converged
+
+
+def three() -> tuple[Tensor, Tensor, Tensor]:
+    return 0.3 * draw(55, 3, 3, 3), 0.3 * draw(75, 3, 3, 3), torch.full((3,), 0.3).double()
+
+
+def test_vmap_is_one_by_one(path: None) -> None:
+    given = three()
+    marginals, objective, converged = torch.func.vmap(small)(*given)
+    for i, own in enumerate(zip(*given, strict=True)):
+        one = small(*own)
+        torch.testing.assert_close(marginals[i], one[0])
+        torch.testing.assert_close(objective[i], one[1])
+        assert converged[i]
+    shared = torch.func.vmap(small, (0, None, None))(given[0], given[1][0], given[2][0])
+    torch.testing.assert_close(shared[0][2], small(given[0][2], given[1][0], given[2][0])[0])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_transforms_of_functions(path: None, place: int) -> None:
+    """Of marginals, and of objectives."""
+
+    def value(*given: Tensor) -> Tensor:
+        return small(*given)[place]
+
+    def total(*given: Tensor) -> Tensor:
+        return value(*given).pow(3).sum()
+
+    given, every = three(), (0, 1, 2)
+    one = tuple(tensor[1] for tensor in given)
+    wanted = torch.autograd.functional.jacobian(value, one)
+    assert all(float(part.abs().max()) > 0.01 for part in wanted)
+    back, ahead = (way(value, every)(*one) for way in (torch.func.jacrev, torch.func.jacfwd))
+    many = torch.func.vmap(torch.func.jacrev(value, every))(*given)
+    for parts in zip(wanted, back, ahead, [part[1] for part in many], strict=True):
+        for part in parts[1:]:
+            torch.testing.assert_close(part, parts[0], atol=1e-10, rtol=0)
+    tracked = [tensor.clone().requires_grad_() for tensor in given]
+    sums = sum(total(*own) for own in zip(*tracked, strict=True))
+    slopes = torch.autograd.grad(sums, tracked)
+    inside = torch.func.vmap(torch.func.grad(total, every))(*given)
+    outside = torch.func.grad(lambda *x: torch.func.vmap(total)(*x).sum(), every)(*given)
+    for slope, *parts in zip(slopes, inside, outside, strict=True):
+        for part in parts:
+            torch.testing.assert_close(part, slope, atol=1e-10, rtol=0)
+
+
+def test_second_derivatives_by_transforms(path: None) -> None:
+    scores, transitions, edge = (tensor[0] for tensor in three())
+
+    def total(*given: Tensor) -> Tensor:
+        return small(*given)[0].pow(3).sum()
+
+    every, given = (0, 1, 2), (scores, transitions, edge)
+    wanted = torch.autograd.functional.hessian(total, given)
+    for row, other in zip(torch.func.hessian(total, every)(*given), wanted, strict=True):
+        for one, two in zip(row, other, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-9, rtol=0)
+    curved = torch.func.hessian(lambda x: small(x, transitions, edge)[1])(scores)
+    slope = torch.func.jacrev(lambda x: small(x, transitions, edge)[0])(scores)
+    torch.testing.assert_close(curved, slope, atol=1e-9, rtol=0)
+
+
+def test_no_instances(path: None) -> None:
+    scores = torch.zeros(0, 4, 3, requires_grad=True)
+    transitions = torch.zeros(3, 3, requires_grad=True)
+    graph = FactorGraph(batch_dims=1)
+    u = graph.variable(scores)
+    graph.add(Sequence(transitions), u)
+    graph.add(Budget(1), u[:, 0])
+    for solution in (graph.solve(), graph.solve_map()):
+        assert solution[u].shape == (0, 4, 3)
+        assert solution.objective.shape == solution.status.shape == (0,)
+    solution = graph.solve()
+    total = solution[u].sum() + solution.objective.sum()
+    grads = torch.autograd.grad(total, (scores, transitions))
+    assert [tuple(grad.shape) for grad in grads] == [(0, 4, 3), (3, 3)]
+    assert (grads[1] == 0).all()
+
+
+def test_factors_of_nothing(path: None) -> None:
+    scores = draw(60, 3, 4)
+    graph = FactorGraph()
+    u = graph.variable(scores)
+    graph.add(Xor(), u[:0])  # no factors
+    graph.add(Budget(1), u[0, :0])  # one without bits
+    solution = graph.solve()
+    torch.testing.assert_close(solution[u], scores.clamp(0, 1))
+    with pytest.raises(ValueError, match="at least 1 bits"):
+        graph.add(Xor(), u[0, :0])
+    for structure in (Xor(), Assignment()):
+        with pytest.raises(ValueError, match="an empty list"):
+            graph.add(structure, [])
+    nothing = FactorGraph()
+    w = nothing.variable(torch.zeros(0))
+    for solution in (nothing.solve(), nothing.solve_map()):
+        assert solution[w].shape == (0,)
+        assert solution.converged
+        assert solution.objective == 0
+
+
+def test_a_graph_without_factors(path: None) -> None:
+    scores = torch.tensor([[0.5, 2.0, -1.0], [0.2, -INF, 1.0]], dtype=torch.float64)
+    scores.requires_grad_()
+    graph = FactorGraph(batch_dims=1)
+    u = graph.variable(scores)
+    solution = graph.solve()
+    assert solution.converged.all()
+    torch.testing.assert_close(solution[u], scores.clamp(0, 1))
+    (grad,) = torch.autograd.grad(solution[u].sum(), scores)
+    assert grad.tolist() == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    assert graph.solve_map()[u].tolist() == [[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]

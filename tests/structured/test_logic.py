@@ -245,3 +245,24 @@ def test_large_scores_lose_nothing() -> None:
     wanted = torch.tensor([0.65, 0.0, 0.35, 0.0], dtype=torch.float64)
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
     assert np.isclose(float(found.sum()), 1.0)
+
+
+def test_scores_of_a_pair_are_numbers() -> None:
+    assert Pair(0.4).score.dtype == torch.float64
+    for score in (np.zeros(3), [0.1, 0.2], "0.3", None, torch.tensor([1])):
+        with pytest.raises(TypeError, match="score must be a number or a floating-point tensor"):
+            Pair(score)
+
+
+def test_the_nearest_point_with_bits_held_at_one() -> None:
+    """As if they were not there, and the bound less by what they cost."""
+    generator = torch.Generator().manual_seed(0)
+    y = 2 * torch.randn(50, 5, dtype=torch.float64, generator=generator)
+    y[:, 0] = math.inf
+    w = 1 / torch.randint(1, 4, (50, 5), generator=generator).double()
+    costs = 0.1 + torch.rand(50, 5, dtype=torch.float64, generator=generator)
+    bound = costs[:, 0] + 0.5 * costs[:, 1:].sum(1)
+    z, _ = nearest_linear(y, w, costs, bound, True)
+    rest, _ = nearest_linear(y[:, 1:], w[:, 1:], costs[:, 1:], bound - costs[:, 0], True)
+    torch.testing.assert_close((costs * z).sum(1), bound)
+    torch.testing.assert_close(z[:, 1:], rest)

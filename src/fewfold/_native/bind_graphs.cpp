@@ -54,7 +54,8 @@ class Graph {
 
   // pairs is (rows, pairs), steps (rows,). With `warm`, goes on from the multipliers of the last call.
   void solve(uintptr_t scores, int64_t rows, uintptr_t pairs, int64_t turns, double tolerance, uintptr_t steps, bool warm,
-             uintptr_t marginals, uintptr_t took, uintptr_t apart, uintptr_t moved, uintptr_t outcomes, int threads) {
+             uintptr_t marginals, uintptr_t took, uintptr_t apart, uintptr_t moved, uintptr_t outcomes,
+             uintptr_t failed, int threads) {
     if (!warm) plan_.finish(), states_.clear(), states_.resize(static_cast<size_t>(rows));
     each(rows, threads, [&](int64_t r, Consensus &consensus) {
       State &s = states_[static_cast<size_t>(r)];
@@ -68,6 +69,7 @@ class Graph {
       address<double>(apart)[r] = odd ? NAN : s.apart;
       address<double>(moved)[r] = odd ? NAN : s.moved;
       address<int32_t>(outcomes)[r] = static_cast<int32_t>(s.outcome);
+      address<int32_t>(failed)[r] = s.failed;
     });
   }
 

@@ -25,7 +25,7 @@ class Consensus {
   void solve(const double *scores, const double *pairs, const Search &search, State &s) {
     scores_ = scores, pairs_ = pairs;
     double largest = 0;
-    s.outcome = Outcome::stopped;
+    s.outcome = Outcome::stopped, s.failed = -1;
     for (int64_t i = 0; i < p_.bits; ++i) {
       if (std::isnan(scores[i]) || scores[i] == INFINITY) s.outcome = Outcome::no_numbers;
       if (std::isfinite(scores[i])) largest = std::max(largest, std::abs(scores[i]));
@@ -35,12 +35,18 @@ class Consensus {
     const double exact = EXACT * (1 + largest);
     look(s.l.data(), s);
     s.turns = 1, s.moved = s.apart;
-    while (s.turns < search.turns && s.apart > exact && s.outcome != Outcome::infeasible) {
+    const auto goes_on = [&] { return s.turns < search.turns && s.apart > exact && s.outcome == Outcome::stopped; };
+    while (goes_on()) {
       alternate(s, search.step, std::min(ALTERNATE, search.turns - s.turns));
-      for (int64_t k = 0; k < NEWTON && s.turns < search.turns && s.apart > exact; ++k) newton(s);
+      for (int64_t k = 0; k < NEWTON && goes_on(); ++k) newton(s);
       if (s.apart <= search.tolerance) break;
     }
-    if (s.outcome != Outcome::infeasible) s.outcome = s.apart <= search.tolerance ? Outcome::converged : Outcome::stopped;
+    if (s.outcome != Outcome::stopped) return;
+    for (size_t k = 0; k < p_.factors.size() && s.failed < 0; ++k) {
+      const FactorPlan &f = p_.factors[k];
+      if (f.kind == Kind::generic && !s.generics[at(f.extra)].settled()) s.failed = static_cast<int32_t>(k);
+    }
+    if (s.apart <= search.tolerance && s.failed < 0) s.outcome = Outcome::converged;
   }
 
   // to = by how much the marginals move with the scores: what the faces of all factors share of `change`.
@@ -127,7 +133,8 @@ class Consensus {
         case Kind::generic: {
           GenericState &g = s.generics[at(f.extra)];
           g.answer(y + o, w + o, ease, f.count, p_.generics[at(f.extra)].slots);
-          if (g.outcome == Outcome::infeasible) s.outcome = Outcome::infeasible;
+          if (s.outcome == Outcome::stopped && (g.outcome == Outcome::infeasible || g.outcome == Outcome::no_numbers))
+            s.outcome = g.outcome, s.failed = static_cast<int32_t>(k);
           std::copy(g.marginals.begin(), g.marginals.end(), z + o);
           break;
         }

@@ -188,7 +188,7 @@ class OrOutNearest {
 inline int nearest_pair(double y1, double y2, double w1, double w2, double score, double &z1, double &z2, uint8_t *free) {
   const bool flipped = score < 0;
   const double size = std::abs(score), first = flipped ? y1 - size / w1 : y1, second = flipped ? 1 - y2 : y2;
-  const double up_first = first + size / w1, up_second = second + size / w2;
+  const double up_first = flipped ? y1 : y1 + size / w1, up_second = second + size / w2;  // a size may be infinite
   double a, b;
   int bound = 0;
   if (first > up_second) {
@@ -196,7 +196,7 @@ inline int nearest_pair(double y1, double y2, double w1, double w2, double score
   } else if (second > up_first) {
     a = up_first, b = second;
   } else {
-    a = b = (w1 * first + w2 * second + size) / (w1 + w2);
+    a = b = (w1 * up_first + w2 * second) / (w1 + w2);
     bound = flipped ? 1 : -1;
   }
   a = LinearNearest::clip(a), b = LinearNearest::clip(b);

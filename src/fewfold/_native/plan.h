@@ -63,6 +63,10 @@ struct GenericState {
   std::vector<double> by, scores, marginals, left, mix;
   std::vector<int32_t> code, codes;
   Outcome outcome = Outcome::converged;
+  double gap = 0;
+
+  // Asks for less than that, but rounding may not allow it.
+  bool settled() const { return outcome == Outcome::converged || gap <= 1e-9; }
 
   void answer(const double *wanted, const double *weights, double ease, int64_t parts, int64_t slots) {
     bool same = !by.empty();
@@ -89,7 +93,9 @@ struct GenericState {
     }
     if (active.size()) active.normalise();
     const Limits limits{1000, ease > 1 ? 1e-6 : 1e-13};  // on the way there it need not be exact
-    outcome = sparsemap(*oracle, scores.data(), parts, limits, active, marginals.data(), left.data(), code.data()).outcome;
+    const Told told =
+        sparsemap(*oracle, scores.data(), parts, limits, active, marginals.data(), left.data(), code.data());
+    outcome = told.outcome, gap = told.gap;
   }
 };
 
@@ -101,6 +107,7 @@ struct State {
   std::vector<Bound> bound;
   std::vector<GenericState> generics;
   Outcome outcome = Outcome::stopped;
+  int32_t failed = -1;  // the first factor that has no structure, or whose own turns came to no end
   int64_t turns = 0;
   double apart = 0, moved = 0;
 };

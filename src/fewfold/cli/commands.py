@@ -111,14 +111,12 @@ def _recipe(arguments: argparse.Namespace) -> Any:
 def _anchors(arguments: argparse.Namespace) -> Any:
     count, width, bits = arguments.anchors, arguments.anchor_width, arguments.anchor_bits
     if count is None:
-        for name, given in (("anchor-width", width), ("anchor-bits", bits)):
+        asked = {"anchor-width": width, "anchor-bits": bits, "alone": arguments.alone or None}
+        for name, given in asked.items():
             if given is not None:
                 raise ValueError(f"--{name} is for --anchors; say how many: --anchors 64")
         return None
-    bits = 8 if bits is None else bits
-    if count == "auto":
-        return ff.Anchors(None, width or 8, bits)
-    return ff.Anchors(count, min(8, count) if width is None else width, bits)
+    return ff.Anchors(None if count == "auto" else count, width, 8 if bits is None else bits)
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:

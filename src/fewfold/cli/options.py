@@ -153,8 +153,12 @@ FIT = (
         Option("model", "which (default: fastvae)", "fastvae", choices=_MODELS),
         Option("hidden", "width of the encoder (default: 200)", 200, _positive, "N"),
         Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
-        Option("anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N"),
-        Option("anchor-width", "anchors an item mixes (default: 8)", None, _positive, "N"),
+        Option(
+            "anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N|auto"
+        ),
+        Option(
+            "anchor-width", "of an item, on average (default: 24, alone 8)", None, _positive, "N"
+        ),
         Option("anchor-bits", "of an anchor's weight, 2 to 8 (default: 8)", None, _bits, "N"),
         Option("alone", "train anchors from the start, no dense tables", False, switch=True),
         Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),

@@ -365,11 +365,14 @@ class AnchorEmbedding(nn.Module):
         self.attached.before_read(None)  # the values that come owe nothing
         given = state_dict.get(f"{prefix}anchors")
         if given is not None and given.shape != self.anchors.shape:
-            count, d = given.shape
-            arguments[-1].append(
-                f"{prefix}anchors are {count} of length {d}, the table has {len(self.anchors)} of "
-                f"length {self.embedding_dim}; make it with anchors={count}, embedding_dim={d}"
-            )
+            own = f"the table has {len(self.anchors)} of length {self.embedding_dim}"
+            if given.dim() == 2:
+                count, d = given.shape
+                told = f"{count} of length {d}, {own}; "
+                told += f"make it with anchors={count}, embedding_dim={d}"
+            else:
+                told = f"a tensor of shape {tuple(given.shape)}, {own}"
+            arguments[-1].append(f"{prefix}anchors are {told}")
             return
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 

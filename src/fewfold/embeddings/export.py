@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fewfold._check import whole_number
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.layout import SparseRows, small_integer
 from fewfold.embeddings.quantised import pack, to_bits, zero_code
-from fewfold.embeddings.stored import BLOCK, FORMAT, Stored, safetensors, version_of
+from fewfold.embeddings.stored import BLOCK, FORMAT, Stored, layout_of, safetensors, version_of
 
 __all__ = ["Sizes", "load_anchors", "packed_anchors", "save_anchors", "unpacked_anchors"]
 
@@ -113,7 +114,7 @@ def packed_anchors(
 
     With `scales` (K,) values are rounded to whole multiples of their anchor's.
     """
-    count = embedding.num_embeddings
+    count, bits = embedding.num_embeddings, whole_number(bits, "bits")
     row, slots, numbers = _entries(embedding)
     below = bool((numbers < 0).any()) or (bits < 8 and embedding.signed)
     packed, scales = pack(
@@ -139,7 +140,10 @@ def packed_anchors(
     }  # fmt: skip
     if bits < 8:
         zero = zero_code(bits, below)
-        about |= {"bits": bits, "zero": zero}
+        about |= {
+            "bits": bits, "zero": zero, "values": tensors["values"].numel(),
+            "layout": layout_of(tensors),
+        }  # fmt: skip
         tensors["values"] = to_bits(tensors["values"].to(torch.int16) + zero, bits)
     if embedding.padding_idx is not None:
         about["padding_idx"] = embedding.padding_idx

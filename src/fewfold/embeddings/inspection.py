@@ -64,6 +64,7 @@ class AnchorInspection:
         alike: pairs of names and their cosine, the most alike first, from a sample of objects.
         purity: mean over the groups, weighted by their members; None without labels.
         chance: the same for groups of these sizes drawn at random.
+        beside: numbers that are kept beside these, as those of a bias.
     """
 
     rows: int
@@ -75,11 +76,12 @@ class AnchorInspection:
     alike: tuple[tuple[str, str, float], ...]
     purity: float | None
     chance: float | None
+    beside: int = 0
 
     @property
     def size(self) -> int:
-        """Numbers to be kept: those of the anchors in use, and the non-zeros."""
-        return len(self.groups) * self.dim + self.nonzeros
+        """Numbers to be kept: those of the anchors in use, the non-zeros, and what is beside."""
+        return len(self.groups) * self.dim + self.nonzeros + self.beside
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

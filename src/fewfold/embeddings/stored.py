@@ -7,11 +7,14 @@
     No slots: values are of the first anchors in their order; without lengths of all, (rows, K).
 
 Values of fewer than eight bits are packed along their last dimension, and what stands for zero is
-`zero`; such files have version 2, all others version 1.
+`zero`; such files have version 2 and say which of the layouts they have and how many values, zeros
+among them. All others have version 1.
 
-Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx, bits, zero.
+Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx; bits, zero, values,
+layout (full, one width, rows, first few).
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +28,7 @@ from torch import Tensor
 from fewfold.embeddings.layout import SparseRows, small_integer
 from fewfold.embeddings.quantised import DTYPES, bits_at, from_bits, unpack, zero_code
 
-__all__ = ["BLOCK", "FORMAT", "Stored", "safetensors", "version_of"]
+__all__ = ["BLOCK", "FORMAT", "Stored", "layout_of", "safetensors", "version_of"]
 
 FORMAT, VERSION = "fewfold anchors", 2
 BLOCK = 64  # rows whose lengths are added up to find one of them
@@ -35,6 +38,13 @@ _INTEGERS = (torch.uint8, torch.int16, torch.int32)
 def version_of(bits: int) -> int:
     """The first version of the format that has values of so many bits."""
     return 1 if bits == 8 else 2
+
+
+def layout_of(tensors: Mapping[str, Tensor]) -> str:
+    """By which tensors there are."""
+    if "lengths" in tensors:
+        return "rows" if "slots" in tensors else "first few"
+    return "one width" if "slots" in tensors else "full"
 
 
 def safetensors() -> Any:
@@ -62,6 +72,8 @@ class Stored:
     padding_idx: int | None
     bits: int = 8
     zero: int = 0
+    values: int | None = None
+    """how many, zeros among them; None where that is the length of their tensor"""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Stored":
@@ -93,29 +105,33 @@ class Stored:
             numbers = {name: int(about[name]) for name in ("rows", "dim", "anchors", "nonzeros")}
             padding = int(about["padding_idx"]) if "padding_idx" in about else None
             if about["version"] != "1":
-                numbers |= {name: int(about[name]) for name in ("bits", "zero")}
+                numbers |= {name: int(about[name]) for name in ("bits", "zero", "values")}
+            layout = about["layout"] if about["version"] != "1" else layout_of(tensors)
             stored = cls(path, tensors, **numbers, signed=about["signed"] == "1",
                          padding_idx=padding)  # fmt: skip
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} is damaged: its metadata lacks {error}") from error
+        if layout != layout_of(tensors):
+            raise ValueError(f"{path} is damaged: it lacks or should not have parts of {layout!r}")
         stored._check_shapes()
         return stored
 
     @classmethod
     def bare(cls, tensors: dict[str, Tensor], *, bits: int, signed: bool) -> "Stored":
         """These tensors, which come without metadata; raises if they do not fit."""
+        odd = [name for name, part in tensors.items() if not part.dim()]
+        if odd or tensors["anchors"].dim() != 2:
+            raise ValueError(f"the table is damaged: {', '.join(odd) or 'anchors'} have no rows")
         count, dim = tensors["anchors"].shape
         lengths, values = tensors.get("lengths"), tensors["values"]
         rows = len(values if lengths is None else lengths)
         zero = zero_code(bits, signed) if bits < 8 else 0
         made = cls(Path("the table"), tensors, rows, dim, count, 0, signed, None, bits, zero)
-        each = made.width if lengths is None else int(lengths.sum())
-        nonzeros = int(made._numbers(values, each or 0).count_nonzero())
-        if lengths is not None and "slots" in tensors:
-            nonzeros = len(tensors["slots"])
-        made = replace(made, nonzeros=nonzeros)
+        many = rows * (made.width or 0) if lengths is None else int(lengths.sum())
+        made = replace(made, values=many, nonzeros=many if "slots" in tensors else 0)
         made._check_shapes()
-        return made
+        each = made.width if lengths is None else many
+        return replace(made, nonzeros=int(made._numbers(values, each or 0).count_nonzero()))
 
     @property
     def width(self) -> int | None:
@@ -201,10 +217,11 @@ class Stored:
         before = lengths[near.clamp(max=self.rows - 1)].long()
         begin = self.tensors["starts"][rows // BLOCK] + (before * (near < rows[:, None])).sum(1)
         length = lengths[rows].long()
-        whole = "slots" not in self.tensors
-        room = len(self.tensors["values"]) * 8 // self.bits if whole else self.nonzeros
+        room = len(self.tensors["values"]) if self.values is None else self.values
         if len(rows) and not 0 <= int(begin.min()) <= int((begin + length).max()) <= room:
             raise ValueError(f"{self.path} is damaged: rows lie outside of it")
+        if len(rows) and int(length.max()) > self.anchors:
+            raise ValueError(f"{self.path} is damaged: a row is longer than there are anchors")
         return begin, length
 
     def _slots(self, slots: Tensor) -> Tensor:
@@ -217,14 +234,19 @@ class Stored:
         """So many in the last dimension, as they are unless they were packed."""
         if self.bits == 8:
             return packed
-        return from_bits(packed, self.bits, count).to(torch.int16) - self.zero
+        return self._centred(from_bits(packed, self.bits, count))
 
     def _numbers_at(self, places: Tensor) -> Tensor:
         """Those at these places of a single row of them."""
         packed = self.tensors["values"]
         if self.bits == 8:
             return packed[places]
-        return bits_at(packed, self.bits, places).to(torch.int16) - self.zero
+        return self._centred(bits_at(packed, self.bits, places))
+
+    def _centred(self, codes: Tensor) -> Tensor:
+        if self.zero and bool((codes > 2 * self.zero).any()):
+            raise ValueError(f"{self.path} is damaged: values are beyond their range")
+        return codes.to(torch.int16) - self.zero
 
     def _values(self, packed: Tensor, slots: Tensor) -> Tensor:
         values = packed.to(self.dtype)
@@ -243,18 +265,23 @@ class Stored:
             raise ValueError(f"{self.path} is damaged: it cannot have {self.rows} rows")
         if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
             raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is no row")
-        if not 2 <= self.bits <= 8 or self.zero not in (0, zero_code(self.bits, True)):
+        zeros = {0} if self.bits == 8 else {zero_code(self.bits, True)}
+        if not self.signed:  # and then it has negative values all the same, or none
+            zeros.add(0)
+        if not 2 <= self.bits <= 8 or self.zero not in zeros:
             raise ValueError(
                 f"{self.path} is damaged: zero cannot be {self.zero} of {self.bits} bits"
             )
-        values = self.tensors.get("values", torch.empty(0))
         one_width = "lengths" not in self.tensors
         whole = "slots" not in self.tensors
-        each = self.anchors if whole else (*self.tensors["slots"].shape, 0)[1]
+        each = self.anchors if whole else (*self.tensors["slots"].shape, 0, 0)[1]
         many = (self.rows, each) if one_width else (self.nonzeros,)
-        packed = (*many[:-1], -(-many[-1] * self.bits // 8))
         if whole and not one_width:  # as many as lengths add up to, which are not read here
-            packed = (values.numel(),)
+            there = self.tensors.get("values", torch.empty(0)).numel()
+            many = (there if self.values is None else self.values,)
+        packed = (*many[:-1], -(-many[-1] * self.bits // 8))
+        if self.values not in (None, math.prod(many)) or self.nonzeros > math.prod(many):
+            raise ValueError(f"{self.path} is damaged: it cannot have {self.values} values")
         blocks = -(-self.rows // BLOCK)
         numbers = {*DTYPES, torch.uint8}
         expected: dict[str, tuple[tuple[int, ...], set[torch.dtype]]] = {

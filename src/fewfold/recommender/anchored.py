@@ -34,6 +34,7 @@ _PER_ANCHOR = 2.5e-4  # nats of an interaction that an anchor has to be worth
 _POPULAR = 0.75  # an item's share of the entries is its count to this power
 _BLOCK = 1 << 18  # items whose vectors are made at once
 _FULL = 1 << 25  # entries of a transform that is held in full
+_CUT, _TRAINED = 24, 8  # entries of an item, where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,44 @@ class Anchors:
     Attributes:
         count: anchors, each of the width of both tables together. None: their number is found in
             training, by what a twentieth of the users, kept out of it, would lose and gain.
-        width: non-zeros of an item, on average over the items.
+        width: non-zeros of an item, on average over the items. Where trained tables are cut 24 by
+            default, beside its bias; they are cheap, for which anchors they are need not be said.
+            Where anchors are trained 8 by default, its bias among them (beside them where items
+            are too many for a transform that is held in full).
         bits: of a non-zero as it is kept, from 2 to 8.
     """
 
     count: int | None = 64
-    width: int = 8
+    width: int | None = None
     bits: int = 8
 
     def __post_init__(self) -> None:
         if self.count is not None:
             whole_number(self.count, "count")
-        whole_number(self.width, "width")
         if not 2 <= whole_number(self.bits, "bits") <= 8:
             raise ValueError(f"bits must be between 2 and 8, got {self.bits}")
-        if self.width > self.most:
+        if self.width is not None and whole_number(self.width, "width") > self.most:
             raise ValueError(f"width must be at most count={self.most}, got {self.width}")
+
+    @classmethod
+    def of(cls, asked: "int | str | Anchors") -> "Anchors":
+        """So many, or `"auto"`: as many as training finds; `Anchors` are what they are.
+
+        Example:
+            >>> Anchors.of("auto") == Anchors(count=None), Anchors.of(16).count
+            (True, 16)
+        """
+        if isinstance(asked, Anchors):
+            return asked
+        if asked == "auto":
+            return cls(None)
+        if not isinstance(asked, int) or isinstance(asked, bool):
+            raise TypeError(f'anchors must be how many, "auto" or Anchors(...), got {asked!r}')
+        return cls(asked)
+
+    def per_item(self, *, cut: bool) -> int:
+        """The width, where none was given that which suits tables that are cut or trained."""
+        return min(_CUT if cut else _TRAINED, self.most) if self.width is None else self.width
 
     @property
     def most(self) -> int:
@@ -83,7 +106,7 @@ class AnchorVAE(FastVAE):
 
     Args:
         items: how many.
-        anchors: how many, and how few of them an item is made of.
+        anchors: how many, or `Anchors`: also how few of them an item is made of.
         hidden, latent, layers, dropout, seed: as in `FastVAE`.
 
     Example:
@@ -96,7 +119,7 @@ class AnchorVAE(FastVAE):
     def __init__(
         self,
         items: int,
-        anchors: Anchors,
+        anchors: int | str | Anchors,
         *,
         hidden: int = 200,
         latent: int = 63,
@@ -104,7 +127,7 @@ class AnchorVAE(FastVAE):
         dropout: float = 0.5,
         seed: int = 0,
     ) -> None:
-        self.chosen, self.hidden = anchors, hidden
+        self.chosen, self.hidden = Anchors.of(anchors), hidden
         self._packed: dict[str, Tensor] | None = None
         self._narrowing: Narrowing | None = None
         self._grid: Tensor | None = None  # of which entries are whole multiples, where they are
@@ -124,7 +147,7 @@ class AnchorVAE(FastVAE):
                 f"of {items} items too many numbers would be held to find how many anchors they "
                 "need; say how many: Anchors(256)"
             )
-        width = self.chosen.width + 1 if few else None
+        width = self.chosen.per_item(cut=False) + 1 if few else None
         table = AnchorEmbedding(
             items, hidden + latent + 1, anchors=count + 1, width=width, signed=True, sparse=True,
             generator=generator,
@@ -141,24 +164,28 @@ class AnchorVAE(FastVAE):
         inputs.normal_(0, hidden**-0.5 / _START, generator=generator)
         outputs.normal_(0, 0.5 * latent**-0.5 / _START, generator=generator)
         table.anchors[0, -1] = 1
-        table.anchors.register_hook(_but_the_bias)
         self.table = table
 
     @classmethod
     @torch.no_grad()
     def from_dense(
-        cls, model: FastVAE, anchors: Anchors, interactions: Interactions, *, seed: int = 0
+        cls,
+        model: FastVAE,
+        anchors: int | Anchors,
+        interactions: Interactions,
+        *,
+        seed: int = 0,
     ) -> "AnchorVAE":
         """The nearest to a trained model with dense tables; it may be trained on.
 
         Of ordered anchors an item has the first few, `width` on average by how often it is met, and
         its bias. Anchors and mixes are those with the least squared error of scores, and entries
-        are whole numbers of few bits: see `fewfold.recommender.squeeze`. Takes seconds, and the
-        memory of the dense tables once more.
+        are whole numbers of few bits: see `fewfold.recommender.squeeze`. Takes seconds, and for a
+        while three to four times the memory of the dense tables.
 
         Args:
             model: which.
-            anchors: how many, how few for an item, and in how many bits.
+            anchors: how many, or `Anchors`: also how few for an item, and in how many bits.
             interactions: the model was trained on.
             seed: of the users whose scores are looked at.
 
@@ -172,6 +199,9 @@ class AnchorVAE(FastVAE):
             >>> few.packed["values"].dtype, few.outputs().shape
             (torch.uint8, torch.Size([4, 3]))
         """
+        if isinstance(model, AnchorVAE):
+            raise TypeError("the model has anchors already; give the FastVAE with dense tables")
+        anchors = Anchors.of(anchors)
         if interactions.items != model.count:
             raise ValueError(
                 f"the model has {model.count} items, the interactions {interactions.items}; "
@@ -183,9 +213,10 @@ class AnchorVAE(FastVAE):
                 "say how many anchors, fewer of them, or train an AnchorVAE from the start"
             )
         hidden, rows = model.inputs.shape[1], model.count
+        width = anchors.per_item(cut=True)
         made = cls(
-            rows, anchors, hidden=hidden, latent=model.latent, layers=len(model.layers.layers),
-            dropout=model.dropout,
+            rows, replace(anchors, width=width), hidden=hidden, latent=model.latent,
+            layers=len(model.layers.layers), dropout=model.dropout,
         )  # fmt: skip
         rest = {
             name: value for name, value in model.state().items() if name not in ("inputs", "items")
@@ -194,8 +225,7 @@ class AnchorVAE(FastVAE):
         made.shortcut = model.shortcut
         count = min(anchors.most, hidden + model.latent, rows)
         found = squeeze(
-            model, interactions, count=count, width=min(anchors.width, count), bits=anchors.bits,
-            seed=seed,
+            model, interactions, count=count, width=min(width, count), bits=anchors.bits, seed=seed
         )  # fmt: skip
         made.table.transform.zero_()[:, : count + 1] = found.transform
         made.table.anchors[1:].zero_()
@@ -227,11 +257,15 @@ class AnchorVAE(FastVAE):
         return self._live()[:, self.hidden :]
 
     def _live(self) -> Tensor:
-        """The anchors, those not in use as zeros, so that nothing depends on their weights."""
+        """The anchors, those not in use as zeros, so that nothing depends on their weights.
+
+        That of the bias comes first, unless no item has one, and has no gradient: it stays.
+        """
         anchors, active = self.table.anchors, self.table.active
-        if active == len(anchors):
-            return anchors
-        return torch.cat([anchors[:active], torch.zeros_like(anchors[active:])])
+        bias = int(self.is_bias[0])
+        return torch.cat([
+            anchors[:bias].detach(), anchors[bias:active], torch.zeros_like(anchors[active:])
+        ])  # fmt: skip
 
     def _bag(self, history: Jagged, by: Tensor) -> Tensor:
         table = self.table
@@ -265,10 +299,10 @@ class AnchorVAE(FastVAE):
                 seen = Seeing(objective.proposal, queries.detach())
                 objective = replace(objective, proposal=seen)
             return objective(lifted, table.transform, history, generator)
+        few = Decoder(table, self._other, self._out.contiguous())
         if isinstance(objective, SampledSoftmax):
-            few = Decoder(table, self._other, self._out.contiguous())
             return objective(queries, few, history, generator)
-        return objective(queries, table.weight[:, self.hidden :], history, generator)
+        return objective(queries, few(torch.arange(self.count)), history, generator)
 
     @torch.no_grad()
     def entries(self) -> Tensor:
@@ -313,10 +347,11 @@ class AnchorVAE(FastVAE):
 
     def take(self, tensors: dict[str, Tensor]) -> None:
         """Become the model with this table."""
-        dim, wide = tensors["anchors"].shape[-1], self.hidden + self.latent + 1
-        if dim != wide:
-            raise ValueError(f"anchors must be {wide} wide, got {dim}")
-        table = unpacked_anchors(Stored.bare(tensors, bits=self.chosen.bits, signed=True))
+        stored = Stored.bare(tensors, bits=self.chosen.bits, signed=True)
+        wide = self.hidden + self.latent + 1
+        if stored.dim != wide:
+            raise ValueError(f"anchors must be {wide} wide, got {stored.dim}")
+        table = unpacked_anchors(stored)
         table.sparse = True
         self.table, self._packed, self._grid = table, tensors, tensors["value_scales"]
 
@@ -347,11 +382,15 @@ class AnchorVAE(FastVAE):
         self._grid = model._grid
         self._pack(made)
 
+    @property
+    def is_bias(self) -> Tensor:
+        """(anchors,) whether it is that of the bias, which is nothing but its column."""
+        return (self.table.anchors.detach()[:, :-1] == 0).all(1)
+
     @torch.no_grad()
     def without_bias(self) -> AnchorEmbedding:
         """The table without the anchor of the bias: what remains says what items are."""
-        table = copy.deepcopy(self.table)
-        bias = (table.anchors[:, :-1] == 0).all(1)
+        table, bias = copy.deepcopy(self.table), self.is_bias
         if table.slots is None:
             table.transform[:, bias] = 0
         else:
@@ -385,17 +424,10 @@ class AnchorVAE(FastVAE):
             return proximal(optimizer, self.table, l1=0.0, regrow=Regrow(until=int(_END * steps)))
         narrowing = Narrowing(
             first=self.chosen.most + 1,
-            last=self.chosen.width,
+            last=self.chosen.per_item(cut=False),
             after=int(_BEGIN * steps),
             over=max(1, int((_END - _BEGIN) * steps)),
             shares=(counts + 1.0) ** _POPULAR,
         )
         self._narrowing = narrowing
         return proximal(optimizer, self.table, l1=0.0, keep=narrowing)
-
-
-def _but_the_bias(gradient: Tensor) -> Tensor:
-    """The first anchor is the bias's, and stays."""
-    gradient = gradient.clone()
-    gradient[0] = 0
-    return gradient

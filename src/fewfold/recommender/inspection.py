@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,4 +101,7 @@ def _anchors(rec: Recommender) -> AnchorInspection | None:
         kinds = len({value for value in values if value is not None})
         if 1 < kinds <= fewest:
             labels, fewest = values, kinds
-    return inspect_anchors(model.without_bias(), labels=labels, names=rec.items.tolist())
+    table, bias = model.without_bias(), int(model.is_bias.sum())
+    found = inspect_anchors(table, labels=labels, names=rec.items.tolist())
+    kept = bias * table.embedding_dim + model.table.nonzeros() - table.nonzeros()
+    return replace(found, anchors=found.anchors - bias, beside=kept)

@@ -154,8 +154,11 @@ def restore(recipe: Recipe, tensors: dict[str, Tensor], items: int) -> Fitted:
         if by_item and tensor.dim() and len(tensor) != items:
             raise ArtifactError(f"{name} has {len(tensor)} rows, but there are {items} items")
     try:
-        if isinstance(recipe, VAE):
-            return FittedVAE.restore(recipe, dict(tensors))
-        return FittedBaseline.restore(recipe, tensors, items)
-    except (AttributeError, KeyError, RuntimeError, ValueError) as error:
+        if not isinstance(recipe, VAE):
+            return FittedBaseline.restore(recipe, tensors, items)
+        fitted = FittedVAE.restore(recipe, dict(tensors))
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ArtifactError(f"the weights are not those of {recipe!r}: {error}") from error
+    if fitted.model.count != items:
+        raise ArtifactError(f"the tables have {fitted.model.count} rows for {items} items")
+    return fitted

@@ -60,8 +60,8 @@ class VAE:
         shortcut: rank of the linear item-item model that is added, 0 for none; by default 1024
             for up to 7,800 items, 192 for more than 41,000, and between such that its table has
             eight million numbers. With anchors none, unless a rank is given: its table is dense.
-        anchors: make both tables of few anchors, tens of times smaller: how many, or how many
-            and how few of them for an item. See `Anchors`.
+        anchors: make both tables of few anchors, tens of times smaller: `Anchors`, or how many, or
+            `"auto"`, which become `Anchors`.
     """
 
     hidden: int = 200
@@ -76,6 +76,8 @@ class VAE:
         whole_number(self.layers, "layers", least=0)
         if self.shortcut is not None:
             whole_number(self.shortcut, "shortcut", least=0)
+        if self.anchors is not None:
+            object.__setattr__(self, "anchors", Anchors.of(self.anchors))
 
     def rank(self, items: int) -> int:
         """Of the shortcut, for as many items."""
@@ -87,14 +89,13 @@ class VAE:
 Recipe = VAE | Baseline
 
 
-def with_anchors(recipe: Recipe, anchors: int | Anchors | None) -> Recipe:
+def with_anchors(recipe: Recipe, anchors: int | str | Anchors | None) -> Recipe:
     """The recipe with tables of as many anchors; as it is without any."""
     if anchors is None:
         return recipe
     if not isinstance(recipe, VAE):
         raise ValueError(f"a {type(recipe).__name__} has no tables to make of anchors; fit a VAE")
-    few = anchors if isinstance(anchors, Anchors) else Anchors(anchors, min(8, anchors))
-    return replace(recipe, anchors=few)
+    return replace(recipe, anchors=Anchors.of(anchors))
 
 
 def without_anchors(recipe: Recipe) -> VAE | None:

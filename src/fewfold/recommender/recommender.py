@@ -16,7 +16,7 @@ from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.artifact import read_artifact, write_artifact
 from fewfold.recommender.asked import allowed_items, histories_of, known, one_or_many
 from fewfold.recommender.attributes import Attributes, read_attributes
-from fewfold.recommender.beside import Beside, bytes_of
+from fewfold.recommender.beside import Beside
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.data.log import Log, plan_log, read_log
@@ -52,8 +52,9 @@ class Recommender:
     Args:
         model: `VAE()`, for any number of items, or a baseline such as `EASE()`, hard to beat while
             there are few.
-        anchors: make the tables of the `VAE` of so many anchors, tens of times smaller; or
-            `Anchors`, which also says how few of them an item mixes, and in how many bits.
+        anchors: make the tables of the `VAE` of so many anchors, tens of times smaller; `"auto"` of
+            as many as are worth it; or `Anchors`, which also says how few of them an item mixes,
+            and in how many bits.
         training: of the `VAE`.
         seed: the same seed gives the same model.
 
@@ -79,7 +80,7 @@ class Recommender:
         self,
         model: Recipe | None = None,
         *,
-        anchors: int | Anchors | None = None,
+        anchors: int | str | Anchors | None = None,
         training: Training | None = None,
         seed: int = 0,
     ) -> None:
@@ -118,10 +119,10 @@ class Recommender:
             refit: learn again, from everything, after the evaluation. Without it a `VAE` leaves
                 out a few pairs on which it tries how much its shortcut should weigh.
             alone: where the tables are to be of anchors, train these from the start and never
-                have dense ones: less memory, and a little worse. Otherwise dense ones are trained
-                and cut to anchors, and the report shows both. (Where the number of anchors is to
-                be found, or items are too many to be cut, anchors are trained in either case,
-                and dense ones beside them for the report.)
+                have dense ones: less memory, and by the log better or worse at the same size.
+                Otherwise dense ones are trained and cut to anchors, and the report shows both.
+                (Where the number of anchors is to be found, or items are too many to be cut,
+                anchors are trained in either case, and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
@@ -148,8 +149,7 @@ class Recommender:
                     dense = fit(learn, recipe=whole).fitted
                 if dense is not None:
                     their = measure(dense, seen=found.log.counts() > 0)
-                    sizes = bytes_of(found.fitted), bytes_of(dense)
-                    beside = Beside(evaluation, their, *sizes)
+                    beside = Beside.of(found.fitted, dense, evaluation, their)
                 if refit:
                     stage = checkpoint and checkpoint.stage("refit")
                     found = fit(log.interactions, checkpoint=stage, weight=found.weight)
@@ -438,6 +438,8 @@ class Recommender:
         rec._items, rec.attributes = unpack_items(parts["items.safetensors"])
         tensors = parts["model.safetensors"]
         rec._learned = tensors.pop("learned", rec._learned)
+        if rec._learned.dim() != 1 or len(rec._learned) not in (0, len(rec._items)):
+            raise ArtifactError(f"{folder}: learned does not fit {len(rec._items)} items")
         rec._fitted = restore(model, tensors, len(rec._items))
         if "users.safetensors" in parts:
             rec.users, rec.history = unpack_users(parts["users.safetensors"], len(rec._items))

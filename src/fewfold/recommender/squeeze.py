@@ -18,7 +18,8 @@ __all__ = ["Squeezed", "score_metric", "squeeze"]
 _POPULAR = 0.75  # the power of its count that an item's number of anchors goes with
 _FLAT = 1e-2  # of the mean of a metric's diagonal: no direction is free of charge
 _USERS = 1500  # of whom the metric is the mean
-_ROUNDS, _SWEEPS = 12, 3  # of least squares in turn, and over the entries on their grid
+_ROUNDS, _SWEEPS = 12, 16  # of least squares in turn, and over the entries on their grid
+_BLOCK = 4096  # items whose entries are moved at once, such that they stay in the cache
 _CLIPS = (1.0, 0.8, 0.6, 0.45, 0.35, 0.25)  # of the largest entry, where there are few bits
 
 
@@ -28,7 +29,8 @@ class Squeezed:
 
     Attributes:
         transform: (items, K + 1), zero from an item's number of anchors on.
-        anchors: (K + 1, hidden + latent + 1); the first is a one in the column of the bias.
+        anchors: (K + 1, hidden + latent + 1), a byte a number and a step for each; the first is a
+            one in the column of the bias.
         steps: (K + 1,) of which the entries of a column are whole multiples.
     """
 
@@ -45,8 +47,8 @@ def squeeze(
 
     Minimises  sum_i w_i |t_i A - x_i|_M^2  over anchors A and mixes t_i of the first n_i of them,
     where x_i is an item's row in both tables, w_i how often it is met and M the metric of scores.
-    Least squares for mixes and anchors in turn; then entries are rounded, and moved in turn to the
-    whole number that is best given all others.
+    Least squares for mixes and anchors in turn; then both are rounded, and entries moved in turn to
+    the whole number that is best given all others.
 
     Args:
         model: which.
@@ -56,15 +58,19 @@ def squeeze(
         bits: of an entry.
         seed: of the users who tell the metric.
     """
-    both = torch.cat([model.inputs, model.items], 1)
-    metric = score_metric(model, interactions, seed=seed).to(both.dtype)
-    weights = interactions.counts().to(both.dtype) + 1
+    if not all(table.isfinite().all() for table in (model.inputs, model.items)):
+        raise ValueError("the tables of the model are not finite; has training diverged?")
+    if not interactions.pairs:
+        raise ValueError("there are no interactions to see scores by; give those of the training")
+    kind = model.items.dtype
+    metric = score_metric(model, interactions, seed=seed).to(kind)
+    weights = interactions.counts().to(kind) + 1
     lengths = _lengths(weights, count, width)
     # In the order of their lengths, so that those who have an anchor are the first so many.
     order = lengths.argsort(descending=True, stable=True)
-    fit = _Fit(both[order], metric, weights[order], lengths[order])
-    mix, anchors = fit.alternate(count)
-    mix, anchors, steps = fit.to_grid(mix, anchors, (1 << bits - 1) - 1)
+    both = torch.cat([model.inputs[order], model.items[order]], 1)
+    fit = _Fit(both, metric, weights[order], lengths[order])
+    mix, anchors, steps = fit.to_grid(*fit.alternate(count), (1 << bits - 1) - 1)
     return Squeezed(torch.empty_like(mix).index_copy_(0, order, mix), anchors, steps)
 
 
@@ -132,40 +138,51 @@ class _Fit:
         bias[0, -1] = 1
         anchors = torch.cat([bias, first / first.norm(dim=1, keepdim=True).clamp(min=1e-30)])
         anchors = anchors.to(self.both.dtype)
+        anchors = self._apart(anchors)
         mix = self._mixes(anchors)
         for _ in range(_ROUNDS):
-            anchors = self._anchors(mix)
+            anchors = self._apart(self._anchors(mix))
             mix = self._mixes(anchors)
         return mix, anchors
 
     def to_grid(self, mix: Tensor, anchors: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Entries at most `top` steps from zero, the anchors that suit them, and the steps."""
+        """Entries at most `top` steps from zero, anchors of a byte a number, and the steps."""
         steps = self._steps(mix, top)
         mix = (mix / steps).round().clamp(-top, top) * steps
         for _ in range(_SWEEPS):
-            anchors = self._anchors(mix)
+            anchors = _in_bytes(self._anchors(mix))  # before the entries, which make up for it
             products, square = self._products(anchors)
-            for k, step in enumerate(steps):
-                have = int((self.lengths > k).sum())
-                left = products[:have, k] - mix[:have] @ square[:, k]
-                best = mix[:have, k] + left / square[k, k].clamp(min=1e-30)
-                mix[:have, k] = (best / step).round().clamp(-top, top) * step
-        return mix, self._anchors(mix), steps
+            parts = (whole.split(_BLOCK) for whole in (mix, products, self.lengths))
+            for some, aims, lengths in zip(*parts, strict=True):
+                few = int(lengths[0])  # the longest comes first
+                for k, step in enumerate(steps[:few]):
+                    have = int((lengths > k).sum())
+                    left = aims[:have, k] - some[:have, :few] @ square[:few, k]
+                    best = some[:have, k] + left / square[k, k].clamp(min=1e-30)
+                    some[:have, k] = (best / step).round().clamp(-top, top) * step
+        return mix, anchors, steps
 
     def _products(self, anchors: Tensor) -> tuple[Tensor, Tensor]:
         """Of rows and of anchors with the anchors, in the metric."""
         lifted = self.metric @ anchors.T
         return self.both @ lifted, anchors @ lifted
 
+    def _apart(self, anchors: Tensor) -> Tensor:
+        """Orthogonal in the metric, of length one but for the bias; so many span what they did.
+
+        Or those of the last, which few items have, may come to cancel each other, and rounding does
+        to scores what it does to the sizes that cancel.
+        """
+        lower = torch.linalg.cholesky(_firm(self.metric.double(), 1e-12))
+        axes, _ = torch.linalg.qr((anchors.double() @ lower).T)
+        apart = torch.linalg.solve_triangular(lower.T, axes, upper=True).T.to(anchors.dtype)
+        return torch.cat([anchors[:1], apart[1:]])
+
     def _mixes(self, anchors: Tensor) -> Tensor:
-        """The best there are with these anchors."""
+        """The best there are with anchors that are orthogonal."""
         products, square = self._products(anchors)
-        firm, mix, begin = _firm(square.double(), 1e-9), torch.zeros_like(products), 0
-        for length, many in zip(*self.lengths.unique_consecutive(return_counts=True), strict=True):
-            rows = slice(begin, begin := begin + int(many))
-            found = torch.linalg.solve(firm[:length, :length], products[rows, :length].T.double())
-            mix[rows, :length] = found.T.to(mix.dtype)
-        return mix
+        there = torch.arange(len(anchors)) < self.lengths[:, None]
+        return products.div_(square.diagonal()).mul_(there)
 
     def _anchors(self, mix: Tensor) -> Tensor:
         """The best there are with these mixes; the first stays what it is."""
@@ -187,6 +204,12 @@ class _Fit:
             for step in tried
         ])  # fmt: skip
         return tried.gather(0, errors.argmin(0, keepdim=True))[0]
+
+
+def _in_bytes(anchors: Tensor) -> Tensor:
+    """Whole numbers of steps of their own, from -127 to 127, as anchors are kept."""
+    step = anchors.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
+    return (anchors / step).round() * step
 
 
 def _firm(square: Tensor, share: float) -> Tensor:

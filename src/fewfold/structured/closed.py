@@ -10,11 +10,12 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import non_negative_number
+from fewfold.structured.choices import Choice
 from fewfold.structured.nearest import Face, nearest_linear, nearest_pair
 from fewfold.structured.opaque import registered
 from fewfold.structured.structure import Structure
 
-__all__ = ["ClosedForm", "Knapsack", "Pair", "Row"]
+__all__ = ["ClosedForm", "Knapsack", "Pair", "Row", "reachable", "row_of"]
 
 
 class Row(NamedTuple):
@@ -25,12 +26,27 @@ class Row(NamedTuple):
     equal: bool
 
 
+def reachable(row: Row, off: Tensor, on: Tensor) -> Tensor:
+    """(rows,) whether a condition can be met with these bits, (rows, n), held at 0 and at 1."""
+    low = torch.where(off, 0.0, torch.where(on, row.costs, row.costs.clamp(max=0))).sum(1)
+    high = torch.where(off, 0.0, torch.where(on, row.costs, row.costs.clamp(min=0))).sum(1)
+    rounding = 1e-12 * row.costs.abs().sum()
+    met = low <= row.bound + rounding
+    return met & (high >= row.bound - rounding) if row.equal else met
+
+
 class ClosedForm(Structure):
     """Bits whose nearest point in a weighted norm is known; graphs ask for it."""
 
     def row(self, size: int) -> Row | None:
         """The condition on so many bits that is all there is to know, or None."""
         return None
+
+    def possible(self, off: Tensor, on: Tensor) -> Tensor:
+        """(rows,) whether there is a structure with these bits held at 0 and at 1; self is flat."""
+        row = self.row(off.shape[1])
+        assert row is not None
+        return reachable(row, off, on)
 
     def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
         """argmin sum w (z - y)^2 / 2, less additional scores, by rows; self is flat."""
@@ -71,6 +87,16 @@ class ClosedForm(Structure):
         tight = (row.costs * scores.clamp(0, 1)).sum(1, keepdim=True) > row.bound
         across = torch.where(tight | row.equal, row.costs, 0.0)
         return Face(free, across, torch.zeros_like(free), one).push(change)
+
+
+def row_of(structure: Structure, size: int) -> Row | None:
+    """The condition on so many bits that is all there is to know of a structure, or None."""
+    if isinstance(structure, ClosedForm):
+        return structure.row(size)
+    if not isinstance(structure, Choice):
+        return None
+    least, most = structure.bounds(size)
+    return Row(torch.ones(size, dtype=torch.float64), float(most), least == most)
 
 
 @registered
@@ -139,8 +165,14 @@ class Pair(ClosedForm):
     additional_names = ("score",)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.score, Tensor):
-            object.__setattr__(self, "score", torch.as_tensor(self.score, dtype=torch.float64))
+        if isinstance(self.score, (int, float)):  # a tensor from here on, as all additional scores
+            object.__setattr__(self, "score", torch.tensor(float(self.score), dtype=torch.float64))
+        elif not isinstance(self.score, Tensor) or not self.score.is_floating_point():
+            came = self.score.dtype if isinstance(self.score, Tensor) else type(self.score).__name__
+            raise TypeError(
+                f"score must be a number or a floating-point tensor, got {came}; write "
+                "torch.as_tensor(score, dtype=torch.float32)"
+            )
 
     def check(self, event: torch.Size) -> None:
         if event[0] != 2:
@@ -151,6 +183,9 @@ class Pair(ClosedForm):
 
     def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         return torch.where((codes >= 0).all(1), self.score[row], 0.0)
+
+    def possible(self, off: Tensor, on: Tensor) -> Tensor:
+        return ~(on.all(1) & (self.score == -math.inf))
 
     def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
         return nearest_pair(y, w, self.score)

@@ -29,16 +29,18 @@ class Told:
     """What a solver says of rows (instances).
 
     Attributes:
-        marginals: (rows, bits); NaN where scores are NaN or +inf.
+        marginals: (rows, bits); NaN where scores are NaN.
         turns: (rows,) int64.
         apart: (rows,) how far factors disagree, root mean square.
         moved: (rows,) how far the marginals moved in the last turn.
+        settled: (rows,) bool, whether every factor's own answer is the best it has.
     """
 
     marginals: Tensor
     turns: Tensor
     apart: Tensor
     moved: Tensor
+    settled: Tensor
 
 
 class PlainSolver:
@@ -56,13 +58,13 @@ class PlainSolver:
         """LP-SparseMAP of (rows, bits) scores.
 
         Args:
-            scores: float64, -inf where a bit is off.
+            scores: float64, -inf where a bit is off, NaN in rows that have no answer.
             turns: at most.
             tolerance: of the disagreement.
             step: (rows,) of alternating directions.
             warm: whether to start from the multipliers of the last call.
         """
-        odd = (scores.isnan() | (scores == math.inf)).any(1)
+        odd = scores.isnan().any(1)
         clean = torch.where(odd.unsqueeze(1), 0.0, scores)
         start = self._found.multipliers if warm and self._found else None
         found = _agree(
@@ -71,8 +73,8 @@ class PlainSolver:
         )  # fmt: skip
         self._found, self._odd = found, odd
         marginals = found.marginals.masked_fill(odd.unsqueeze(1), math.nan)
-        told = (value.masked_fill(odd, math.nan) for value in (found.apart, found.moved))
-        return Told(marginals, found.turns, *told)
+        apart, moved = (value.masked_fill(odd, math.nan) for value in (found.apart, found.moved))
+        return Told(marginals, found.turns, apart, moved, found.faces.settled(len(scores)))
 
     def pull(self, grad: Tensor) -> Tensor:
         """By how much the marginals move as the scores move by this; a symmetric map."""

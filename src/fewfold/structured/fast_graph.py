@@ -1,5 +1,6 @@
 """Factor graphs by the kernels; the same questions as `PlainSolver`."""
 
+import bisect
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,14 @@ from torch import Tensor
 from fewfold import _native
 from fewfold.structured.assignments import Pairing
 from fewfold.structured.choices import Choice
-from fewfold.structured.closed import ClosedForm, Knapsack, Pair, Row
+from fewfold.structured.closed import Knapsack, Pair, row_of
 from fewfold.structured.consensus import Told
-from fewfold.structured.links import Group, Links
+from fewfold.structured.links import Group, Links, raise_impossible
 from fewfold.structured.logic import Logic
 from fewfold.structured.sequences import Sequence
 from fewfold.structured.sequential import SequentialSubset
 from fewfold.structured.spanning import SpanningTree
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 from fewfold.structured.trees import DependencyTree
 
 __all__ = ["NativeSolver", "known"]
@@ -63,15 +64,18 @@ class NativeSolver:
         marginals = torch.empty_like(scores)
         took = torch.empty(self.rows, dtype=torch.int64)
         apart, moved = scores.new_empty(self.rows), scores.new_empty(self.rows)
-        outcome = torch.empty(self.rows, dtype=torch.int32)
+        outcome, failed = torch.empty(2, self.rows, dtype=torch.int32)
         self._graph.solve(
             scores.data_ptr(), self.rows, self._pairs.data_ptr(), turns, tolerance,
             step.data_ptr(), warm, marginals.data_ptr(), took.data_ptr(), apart.data_ptr(),
-            moved.data_ptr(), outcome.data_ptr(), _native.threads(),
+            moved.data_ptr(), outcome.data_ptr(), failed.data_ptr(), _native.threads(),
         )  # fmt: skip
-        if bool((outcome == 2).any()):
-            raise_infeasible(outcome == 2, self.made[0])
-        return Told(marginals, took, apart, moved)
+        settled, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
+        if impossible:
+            factor = int(failed[impossible[0]])
+            place = bisect.bisect_right(self._first, factor) - 1
+            raise_impossible(self.links.groups[place], impossible[0], factor - self._first[place])
+        return Told(marginals, took, apart, moved, settled)
 
     def pull(self, grad: Tensor) -> Tensor:
         """As `PlainSolver.pull`."""
@@ -103,7 +107,7 @@ class NativeSolver:
     def _add(self, group: Group, structure: Structure) -> None:
         graph, event, size = self._graph, group.event, group.bits.shape[1]
         negated = torch.from_numpy(group.negated)
-        row = _row(structure, size)
+        row = row_of(structure, size)
         if row is not None:
             # <c, 1 - z> <= b is <-c, z> <= b - <c, 1>
             signed = torch.where(negated, -row.costs, row.costs).contiguous()
@@ -140,12 +144,3 @@ class NativeSolver:
         sign = torch.where(negated, -1.0, 1.0).to(torch.float64).contiguous()
         self._kept.append((bits, sign))
         return _native.kernels.Uses(*bits.shape, bits.data_ptr(), sign.data_ptr())
-
-
-def _row(structure: Structure, size: int) -> Row | None:
-    if isinstance(structure, ClosedForm):
-        return structure.row(size)
-    if not isinstance(structure, Choice):
-        return None
-    least, most = structure.bounds(size)
-    return Row(torch.ones(size, dtype=torch.float64), float(most), least == most)

@@ -14,7 +14,8 @@ from torch import Tensor
 from fewfold._check import check_scores, positive_number, whole_number
 from fewfold.structured.choices import Bits
 from fewfold.structured.links import Group, Links
-from fewfold.structured.relaxation import Relaxation, relaxed
+from fewfold.structured.relaxation import Search
+from fewfold.structured.relaxed import relaxed
 from fewfold.structured.structure import Structure
 
 __all__ = ["FactorGraph", "GraphSolution", "Status", "Variable"]
@@ -93,7 +94,8 @@ class GraphSolution:
         iterations: (batch,) int64.
         primal_residual: (batch,) how far factors disagree, root mean square.
         dual_residual: (batch,) how far marginals moved in the last turn, root mean square.
-        converged: (batch,) bool, whether both are within the tolerance.
+        converged: (batch,) bool, whether both are within the tolerance, and all factors that are
+            solved by turns of their own are solved.
         status: (batch,) of `Status`.
     """
 
@@ -194,9 +196,11 @@ class FactorGraph:
         cut = joined.bits.ndim - structure.event_dim
         factors, event = torch.Size(joined.shape[:cut]), torch.Size(joined.shape[cut:])
         structure.check(event)
-        flat = joined.bits.reshape(factors.numel(), -1)
+        flat = joined.bits.reshape(factors.numel(), event.numel())
         if (np.diff(np.sort(flat, 1), axis=1) == 0).any():
             raise ValueError("a factor must not use a bit twice")
+        if not flat.size:
+            return  # no factors, or one of no bits: it asks for nothing
         negated = joined.negated.reshape(flat.shape)
         self._groups.append(Group(structure, flat, negated, factors, event))
 
@@ -210,6 +214,13 @@ class FactorGraph:
             tol: of the residuals.
             step_size: of alternating directions, which lead to where Newton's method begins; times
                 the size of the scores.
+
+        Returns:
+            The solution; NaN for an instance with scores, additional ones too, that are NaN, +inf
+            or beyond 1e150.
+
+        Raises:
+            ValueError: where scores of -inf leave a factor of an instance no structure.
 
         Example:
             >>> import torch, fewfold as ff
@@ -246,23 +257,27 @@ class FactorGraph:
         if not self._scores:
             raise ValueError("the graph has no bits; write u = graph.variable(scores)")
         batch, kind = self._batch(), self._scores[0]
-        flat = [one.to("cpu", torch.float64).reshape(batch.numel(), -1) for one in self._scores]
-        scores = torch.cat(flat, 1)
-        problem = Relaxation(Links(self._groups, self._size), batch, max_iter, tol, step_size)
-        found = relaxed(scores, problem, regularised=regularised)
-        told = problem.told
-        converged = told.apart <= tol  # NaN is not
+        flat = [
+            one.to("cpu", torch.float64).reshape(batch.numel(), one.shape[len(batch) :].numel())
+            for one in self._scores
+        ]
+        links = Links(self._groups, self._size)
+        found, objective, told = relaxed(
+            torch.cat(flat, 1), links, batch, Search(max_iter, tol, step_size, regularised)
+        )
+        turns, apart, moved, settled = told.unbind(1)
+        converged = (apart <= tol) & (settled > 0)  # NaN is not
         if not regularised:
-            converged = converged & (told.moved <= tol)
-        whole = (told.marginals == told.marginals.round()).all(1)
+            converged = converged & (moved <= tol)
+        whole = (found == found.round()).all(1)
         status = torch.where(whole, int(Status.INTEGER), int(Status.FRACTIONAL))
         status = torch.where(converged, status, int(Status.APPROXIMATE))
         return GraphSolution(
             found.view(*batch, self._size).to(kind),
-            problem.objective(scores, regularised=regularised).view(batch).to(kind),
-            told.turns.view(batch).to(kind.device),
-            told.apart.view(batch).to(kind),
-            told.moved.view(batch).to(kind),
+            objective.view(batch).to(kind),
+            turns.long().view(batch).to(kind.device),
+            apart.view(batch).to(kind),
+            moved.view(batch).to(kind),
             converged.view(batch).to(kind.device),
             status.view(batch).to(kind.device),
             self,
@@ -278,6 +293,8 @@ class FactorGraph:
                 raise TypeError("bits must be variables of this graph, slices or lists of them")
         if isinstance(bits, Variable):
             return bits
+        if not given:
+            raise ValueError("bits must be a variable, or a list of some; got an empty list")
         if structure.event_dim == 1:
             parts = [(np.atleast_1d(one.bits), np.atleast_1d(one.negated)) for one in given]
             which, negated = (np.concatenate(side) for side in zip(*parts, strict=True))

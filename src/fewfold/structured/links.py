@@ -15,13 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fewfold.structured.choices import Choice
-from fewfold.structured.closed import ClosedForm
+from fewfold.structured.closed import ClosedForm, reachable, row_of
 from fewfold.structured.nearest import Face, nearest_linear
 from fewfold.structured.plain import PlainSolved, solve_plain
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 
-__all__ = ["ActiveFaces", "Answers", "Faces", "Group", "Links", "Pushed"]
+__all__ = [
+    "ActiveFaces", "Answers", "Faces", "Group", "Links", "Pushed", "check_held", "raise_impossible",
+]  # fmt: skip
+
+CLOSE = 1e-9  # a gap that is none: it asks for less, but rounding may not allow that
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,9 @@ class Answers:
                 faces.append(face)
             else:
                 found = _active(structure, group.event, near, weight, self.known[place])
+                for row, one in enumerate(found):
+                    if not one.feasible:
+                        raise_impossible(group, *divmod(row, count))
                 self.known[place] = found
                 scale = weight.sqrt()
                 z = torch.from_numpy(np.stack([one.weights @ one.atoms for one in found])) / scale
@@ -142,6 +148,15 @@ class Faces:
 
     links: Links
     parts: Sequence[Pushed]
+
+    def settled(self, rows: int) -> Tensor:
+        """(rows,) whether all are those of the best answers; those in closed form are."""
+        found = torch.ones(rows, dtype=torch.bool)
+        for part in self.parts:
+            if isinstance(part, ActiveFaces):
+                own = torch.tensor([one.converged or one.gap <= CLOSE for one in part.found])
+                found &= own.view(rows, -1).all(1)
+        return found
 
     def push(self, change: Tensor) -> Tensor:
         """(rows, links) -> (rows, links)."""
@@ -192,15 +207,57 @@ def closed_form(structure: Structure) -> Callable[[Tensor, Tensor], tuple[Tensor
     """The nearest point in a weighted norm, where it is known."""
     if isinstance(structure, ClosedForm):
         return structure.nearest
-    if not isinstance(structure, Choice):
+    if row_of(structure, 0) is None:
         return None
 
     def nearest(y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
-        least, most = structure.bounds(y.shape[1])
-        bound = y.new_full((len(y),), float(most))
-        return nearest_linear(y, w, torch.ones_like(y), bound, least == most)
+        row = row_of(structure, y.shape[1])
+        assert row is not None
+        bound = y.new_full((len(y),), row.bound)
+        return nearest_linear(y, w, row.costs.expand_as(y), bound, row.equal)
 
     return nearest
+
+
+def check_held(links: Links, made: Sequence[Structure], scores: Tensor) -> None:
+    """Raise where bits that are held at 0, by scores of -inf, leave a factor nothing.
+
+    Structures without a closed form tell themselves, but cannot hold a bit at 1.
+    """
+    if not bool((scores == -math.inf).any()):
+        return
+    for place, (group, structure) in enumerate(zip(links.groups, made, strict=True)):
+        span = links.spans[place]
+        held = scores[:, links.bit[span]] == -math.inf
+        parts = (len(scores) * len(group.bits), -1)
+        on = (held & links.negated[span]).view(parts)
+        if closed_form(structure) is None:
+            if bool(on.any()):
+                raise ValueError(
+                    f"bits with a score of -inf cannot be negated in {group.structure}"
+                )
+            continue
+        off = (held & ~links.negated[span]).view(parts)
+        bad = ~_possible(structure, off, on) & ~off.all(1)  # it is absent if all are off
+        if bool(bad.any()):
+            raise_impossible(group, *divmod(int(bad.nonzero()[0, 0]), len(group.bits)))
+
+
+def _possible(structure: Structure, off: Tensor, on: Tensor) -> Tensor:
+    if isinstance(structure, ClosedForm):
+        return structure.possible(off, on)
+    row = row_of(structure, off.shape[1])
+    assert row is not None
+    return reachable(row, off, on)
+
+
+def raise_impossible(group: Group, instance: int, factor: int) -> None:
+    """Raise naming a factor that has no structure."""
+    where = f" at factor {factor}" if len(group.bits) > 1 else ""
+    raise ValueError(
+        f"instance {instance} has no structure of {group.structure}{where}: scores of -inf leave "
+        "nothing to choose from"
+    )
 
 
 def _active(
@@ -208,10 +265,6 @@ def _active(
 ) -> list[PlainSolved]:
     """SparseMAP in a weighted norm: that of structures whose parts are as large as sqrt(w)."""
     scale = w.sqrt()
-    if bool((y == math.inf).any()):
-        raise ValueError(
-            f"bits with a score of -inf cannot be negated in {type(structure).__name__}"
-        )
 
     def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = torch.where(left == -math.inf, left, left * scale[which])
@@ -226,9 +279,7 @@ def _active(
         extra = _extra(structure, atoms.round().view(-1, *event), row, event).numpy()
         ends = np.cumsum(counts.numpy())[:-1]
         start = [(one.atoms, own) for one, own in zip(known, np.split(extra, ends), strict=True)]
-    found = solve_plain(y * scale, oracle, 1000, 1e-12, start)
-    raise_infeasible(torch.tensor([not one.feasible for one in found]), structure)
-    return found
+    return solve_plain(y * scale, oracle, 1000, 1e-12, start)
 
 
 def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:

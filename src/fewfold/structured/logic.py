@@ -59,6 +59,14 @@ class Logic(ClosedForm):
             return Row(-sign, -bound, False)
         return Row(sign, bound, self.rule is Rule.ONE)
 
+    def possible(self, off: Tensor, on: Tensor) -> Tensor:
+        if self.rule is not Rule.ANY_OUT:
+            return super().possible(off, on)
+        if bool(self.turned(off.shape[1]).any()):  # all bits are turned, or none
+            off, on = on, off
+        never = off[:, -1] & on[:, :-1].any(1)
+        return ~(never | (on[:, -1] & off[:, :-1].all(1)))
+
     def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
         if self.rule is not Rule.ANY_OUT:
             return super().nearest(y, w)

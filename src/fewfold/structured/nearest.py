@@ -7,7 +7,6 @@ All work on rows: y, the point to be near to, and w, the weights, are (rows, bit
 A y of -inf, or +inf, holds its bit at 0, or 1.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +72,8 @@ def _bent(y: Tensor, w: Tensor, costs: Tensor, bound: Tensor) -> Tensor:
     moves = (costs != 0) & y.isfinite()
     rate = torch.where(moves, costs / w, 1.0)
     # <costs, z> falls as x grows, and is linear between the x at which a bit leaves 0 or 1
-    turns = torch.stack([y / rate, (y - 1) / rate], 2).nan_to_num(0.0)
+    turns = torch.stack([y / rate, (y - 1) / rate], 2)
+    turns = torch.where(moves.unsqueeze(2), turns, 0.0)  # those of others change nothing
     first, last = turns.amin(2), turns.amax(2)
     slope = torch.where(moves, costs * rate, 0.0)
     where, order = torch.cat([first, last], 1).sort(1)
@@ -129,16 +129,17 @@ def nearest_pair(y: Tensor, w: Tensor, score: Tensor) -> tuple[Tensor, Face]:
     """
     flipped = score < 0
     size = score.abs()
-    first = torch.where(flipped, y[:, 0] + score / w[:, 0], y[:, 0])
+    up_first = torch.where(flipped, y[:, 0], y[:, 0] + size / w[:, 0])
     second = torch.where(flipped, 1 - y[:, 1], y[:, 1])
-    up_first, up_second = first + size / w[:, 0], second + size / w[:, 1]
+    first = torch.where(flipped, y[:, 0] - size / w[:, 0], y[:, 0])
+    up_second = second + size / w[:, 1]
     above, below = first > up_second, second > up_first
-    both = (w[:, 0] * first + w[:, 1] * second + size) / (w[:, 0] + w[:, 1])
+    both = (w[:, 0] * up_first + w[:, 1] * second) / (w[:, 0] + w[:, 1])
     one = torch.where(above, first, torch.where(below, up_first, both)).clamp(0, 1)
     two = torch.where(above, up_second, torch.where(below, second, both)).clamp(0, 1)
     z = torch.stack([one, torch.where(flipped, 1 - two, two)], 1)
     free = torch.stack([(one > 0) & (one < 1), (two > 0) & (two < 1)], 1)
     sign = torch.where(flipped, 1.0, -1.0).to(y)
     across = torch.stack([torch.ones_like(sign), sign], 1)
-    apart = (above | below | (first == -math.inf) | (second == -math.inf)).unsqueeze(1)
+    apart = (above | below).unsqueeze(1)
     return z, Face(free, torch.where(apart, 0.0, across), torch.zeros_like(free), w)

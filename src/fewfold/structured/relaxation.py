@@ -1,7 +1,8 @@
-"""LP-SparseMAP of a batch as one differentiable function of all scores."""
+"""LP-SparseMAP of a batch: what is solved, and how that changes with all scores."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,131 +10,226 @@ from torch import Tensor
 from fewfold.structured.closed import Pair
 from fewfold.structured.consensus import PlainSolver, Told
 from fewfold.structured.fast_graph import NativeSolver, known
-from fewfold.structured.links import Links
+from fewfold.structured.links import Links, check_held
 from fewfold.structured.structure import Structure
 
-__all__ = ["Relaxation", "relaxed"]
+__all__ = ["Relaxation", "Search"]
 
 SHARP = 10.0  # in LP-MAP, scores next to the pull towards the last marginals
+LARGEST = 1e150  # a score that is larger is no number: sums and squares would overflow
+
+
+class Search(NamedTuple):
+    """How to look for the best: by at most so many turns, until factors agree so well."""
+
+    turns: int
+    tolerance: float
+    step: float
+    regularised: bool
 
 
 class Relaxation:
-    """What is solved, and what it leaves for derivatives."""
+    """What is solved, and what it leaves for derivatives.
+
+    All tensors have instances first: scores (rows, bits), additional ones (rows, factors, ...).
+    """
 
     def __init__(
-        self, links: Links, batch: torch.Size, turns: int, tolerance: float, step: float
+        self, links: Links, structures: Sequence[Structure], rows: int, search: Search
     ) -> None:
-        self.links, self.batch = links, batch
-        self.turns, self.tolerance, self.step = turns, tolerance, step
-        self.additional = [v for group in links.groups for v in group.structure.additional]
+        """`structures` are those of the groups, flat; their additional scores may be any."""
+        self.links, self.structures, self.rows, self.search = links, structures, rows, search
+        self.under: tuple[int | None, Relaxation] | None = (
+            None  # all instances of a vmap, its level
+        )
+        self.solver: PlainSolver | NativeSolver | None = None
+
+    def wider(self, size: int) -> "Relaxation":
+        """So many times as many instances."""
+        return Relaxation(self.links, self.structures, size * self.rows, self.search)
+
+    def zeros(self) -> list[Tensor]:
+        """Changes of scores and of additional ones that change nothing."""
+        found = [torch.zeros(self.rows, self.links.size, dtype=torch.float64)]
+        for group, structure in zip(self.links.groups, self.structures, strict=True):
+            for value in structure.additional:
+                shape = (self.rows, len(group.bits), *value.shape[1:])
+                found.append(torch.zeros(shape, dtype=torch.float64))
+        return found
 
     def made(self, additional: Sequence[Tensor]) -> list[Structure]:
         """Flat structures with these additional scores: rows are (instances, factors)."""
-        left = [value.to("cpu", torch.float64) for value in additional]
-        found = []
-        for group in self.links.groups:
-            count = len(group.structure.additional)
-            own, left = left[:count], left[count:]
-            batch = torch.Size([*self.batch, *group.factors])
-            found.append(group.structure.with_additional(own).flat(batch, group.event))
+        left, found = [value.flatten(0, 1) for value in additional], []
+        for structure in self.structures:
+            count = len(structure.additional)
+            found.append(structure.with_additional(left[:count]))
+            left = left[count:]
         return found
 
-    def solve(self, scores: Tensor, additional: Sequence[Tensor]) -> Tensor:
-        """(rows, bits) marginals; how they came about is kept."""
-        self.solver = self._solver(additional)
-        self.told = self._turn(scores)
-        return self.told.marginals
+    def solve(self, scores: Tensor, additional: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows, bits) marginals, (rows,) objectives, (rows, 4) turns, apart, moved and settled."""
+        if not scores.numel():
+            nothing = scores.new_zeros(len(scores), 4)
+            nothing[:, 3] = 1
+            return torch.zeros_like(scores), nothing[:, 0].clone(), nothing
+        odd = _unusable(scores)
+        for value in additional:
+            odd = odd | _unusable(value.flatten(1))
+        if bool(odd.any()):
+            scores = scores.masked_fill(odd.unsqueeze(1), math.nan)
+            additional = [value.masked_fill(_like(odd, value), 0.0) for value in additional]
+        check_held(self.links, self.made(additional), scores)
+        sharp = 1.0 if self.search.regularised else SHARP
+        kind = NativeSolver if known(self.links) else PlainSolver
+        sharper = self.made([sharp * value for value in additional])
+        self.solver = kind(self.links, sharper, self.rows)
+        self.told = self._turn(scores) if self.search.regularised else self._map(scores)
+        told = self.told
+        marginals = told.marginals.clone()  # its own would hold on to what is differentiated
+        parts = (told.turns.double(), told.apart, told.moved, told.settled.double())
+        return marginals, self._objective(scores, additional), torch.stack(parts, 1)
 
-    def solve_map(self, scores: Tensor, additional: Sequence[Tensor]) -> Tensor:
+    def _map(self, scores: Tensor) -> Told:
         """LP-MAP: each turn is best near to the last one's answer; finitely many are enough."""
-        self.solver = self._solver([SHARP * value for value in additional])
         middle = torch.zeros_like(scores)
         turns = torch.zeros(len(scores), dtype=torch.int64)
         moved = torch.full_like(turns, 1, dtype=torch.float64)
         told = None
-        while bool(((moved > self.tolerance) & (turns < self.turns)).any()):
+        while bool(((moved > self.search.tolerance) & (turns < self.search.turns)).any()):
             told = self._turn(SHARP * scores + middle, warm=told is not None)
             moved = (told.marginals - middle).abs().amax(1).nan_to_num(0.0)
             middle, turns = told.marginals.nan_to_num(0.0), turns + told.turns
         assert told is not None
         near = told.marginals.round()
-        whole = (told.marginals - near).abs() <= self.tolerance
+        whole = (told.marginals - near).abs() <= self.search.tolerance
         marginals = torch.where(whole, near, told.marginals)
-        self.told = Told(marginals, turns, told.apart, torch.maximum(moved, told.apart))
-        return marginals
-
-    def _solver(self, additional: Sequence[Tensor]) -> PlainSolver | NativeSolver:
-        kind = NativeSolver if known(self.links) else PlainSolver
-        return kind(self.links, self.made([v.detach() for v in additional]), self.batch.numel())
+        moved = torch.maximum(moved, told.apart)
+        return Told(marginals, turns, told.apart, moved, told.settled)
 
     def _turn(self, scores: Tensor, warm: bool = False) -> Told:
+        assert self.solver is not None
         step = _size(scores)
         for structure in self.solver.made:
             for value in structure.additional:
                 step = torch.maximum(step, _size(value.reshape(len(scores), -1)))
         return self.solver.solve(
-            scores, turns=self.turns, tolerance=self.tolerance, step=self.step * step, warm=warm
-        )
+            scores, turns=self.search.turns, tolerance=self.search.tolerance,
+            step=self.search.step * step, warm=warm,
+        )  # fmt: skip
 
-    def objective(self, scores: Tensor, *, regularised: bool) -> Tensor:
-        """(rows,) its gradient are the marginals, of parts and of additional scores."""
+    def _objective(self, scores: Tensor, additional: Sequence[Tensor]) -> Tensor:
         mu = self.told.marginals
         total = torch.where(mu != 0, scores * mu, 0.0).sum(1)
-        if regularised:
+        if self.search.regularised:
             total = total - mu.square().sum(1) / 2
-        for place, structure in enumerate(self.made(self.additional)):
+        return total + self._priced(additional)
+
+    def _priced(self, additional: Sequence[Tensor]) -> Tensor:
+        """(rows,) what additional scores add to the objective."""
+        assert self.solver is not None
+        total = torch.zeros(self.rows, dtype=torch.float64)
+        for place, structure in enumerate(self.made(additional)):
             if isinstance(structure, Pair):
-                z = self.links.local(place, mu)
-                own = structure.score * _both(structure.score.detach(), z)
-                total = total + own.view(len(mu), -1).sum(1)
+                both = self._both(place)
+                own = torch.where(both != 0, structure.score * both, 0.0)
+                total = total + own.view(self.rows, -1).sum(1)
             elif structure.additional:
                 codes, weights, _, row = self.solver.active(place, None)
                 group = self.links.groups[place]
-                extra = structure.extra(codes, row, group.event) * weights
-                total = total.index_add(0, row // len(group.bits), extra)
+                extra = torch.where(weights != 0, structure.extra(codes, row, group.event), 0.0)
+                total = total.index_add(0, row // len(group.bits), extra * weights)
         return total
 
-    def pull(self, grad: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Gradients of the scores and of all additional ones."""
-        moved = self.solver.pull(grad)
-        if not self.additional:
-            return moved, ()
+    def pull(self, grad: Tensor, price: Tensor, more: bool) -> tuple[Tensor, ...]:
+        """Gradients of the scores and of all additional ones.
+
+        Args:
+            grad: (..., rows, bits) of the marginals.
+            price: (..., rows) of the objectives.
+            more: whether gradients of additional scores are wanted; zeros otherwise.
+        """
+        if grad.dim() > 2:
+            every = [self.pull(*own, more) for own in zip(grad, price, strict=True)]
+            return tuple(torch.stack(parts) for parts in zip(*every, strict=True))
+        zeros = self.zeros()
+        if self.solver is None:
+            return tuple(zeros)
+        moved = self.solver.pull(grad) if bool((grad != 0).any()) else torch.zeros_like(grad)
+        back = moved + price.unsqueeze(1) * self.told.marginals
+        if not more or len(zeros) == 1:
+            return back, *zeros[1:]
         with torch.enable_grad():
-            given = [value.detach().requires_grad_() for value in self.additional]
-            made = self.made(given)
+            given = [value.requires_grad_() for value in zeros[1:]]
             sums = [
-                self._moved_extra(place, structure, moved)
-                for place, structure in enumerate(made)
+                self._moved_extra(place, structure, moved, price)
+                for place, structure in enumerate(self.made(given))
                 if structure.additional
             ]
-            return moved, torch.autograd.grad(torch.stack(sums).sum(), given)
+            return back, *torch.autograd.grad(torch.stack(sums).sum(), given)
 
-    def push(self, scores: Tensor, additional: Sequence[Tensor]) -> Tensor:
-        """How marginals move with scores and additional ones; the transpose of `pull`."""
+    def push(self, scores: Tensor, additional: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """How marginals and objectives move with all scores."""
+        if scores.dim() > 2:
+            every = [self.push(one, more) for one, *more in zip(scores, *additional, strict=True)]
+            marginals, objectives = zip(*every, strict=True)
+            return torch.stack(marginals), torch.stack(objectives)
+        if self.solver is None:
+            return torch.zeros_like(scores), scores.new_zeros(len(scores))
         total = scores
         for place, structure in enumerate(self.made(additional)):
-            group = self.links.groups[place]
             if isinstance(structure, Pair):
-                flat = self.solver.made[place]
-                assert isinstance(flat, Pair)
-                z = self.links.local(place, self.told.marginals)
-                own = structure.score.unsqueeze(1) * _leans(flat.score, z)
+                own = structure.score.unsqueeze(1) * self._leans(place)
                 total = total + self.links.gathered(place, own)
             elif structure.additional:
                 codes, _, _, row = self.solver.active(place, None)
-                extra = structure.extra(codes, row, group.event)
-                total = total + self.solver.weigh(place, extra.detach())
-        return self.solver.pull(total)
+                extra = structure.extra(codes, row, self.links.groups[place].event)
+                total = total + self.solver.weigh(place, extra)
+        objective = (scores * self.told.marginals).sum(1) + self._priced(additional)
+        return self.solver.pull(total), objective
 
-    def _moved_extra(self, place: int, structure: Structure, moved: Tensor) -> Tensor:
-        """What additional scores add, by how much their share changes as marginals do."""
+    def _moved_extra(
+        self, place: int, structure: Structure, moved: Tensor, price: Tensor
+    ) -> Tensor:
+        """What additional scores add, by how much their share is worth, or changes."""
+        assert self.solver is not None
+        group = self.links.groups[place]
+        each = price.repeat_interleave(len(group.bits))
         if isinstance(structure, Pair):
-            z = self.links.local(place, self.told.marginals)
             change = self.links.local_change(place, moved)
-            lean = _leans(structure.score.detach(), z)
-            return (structure.score * (lean * change).sum(1)).sum()
-        codes, _, by, row = self.solver.active(place, moved)
-        return (structure.extra(codes, row, self.links.groups[place].event) * by).sum()
+            share = (self._leans(place) * change).sum(1)
+            if bool((price != 0).any()):
+                share = share + each * self._both(place)
+            return (structure.score * share).sum()
+        codes, weights, by, row = self.solver.active(place, moved)
+        return (structure.extra(codes, row, group.event) * (by + each[row] * weights)).sum()
+
+    def _both(self, place: int) -> Tensor:
+        """How much of both bits of a pair is on: all that can be, or as little, as it wants."""
+        score, z = self._pair(place)
+        return torch.where(score >= 0, z.amin(1), (z.sum(1) - 1).clamp(min=0))
+
+    def _leans(self, place: int) -> Tensor:
+        """(n, 2) the slope of `_both`."""
+        score, z = self._pair(place)
+        first = (z[:, 0] <= z[:, 1]).to(z)
+        lower = torch.stack([first, 1 - first], 1)
+        above = (z.sum(1, keepdim=True) > 1).to(z).expand(-1, 2)
+        return torch.where(score.unsqueeze(1) >= 0, lower, above)
+
+    def _pair(self, place: int) -> tuple[Tensor, Tensor]:
+        assert self.solver is not None
+        flat = self.solver.made[place]
+        assert isinstance(flat, Pair)
+        return flat.score, self.links.local(place, self.told.marginals)
+
+
+def _unusable(values: Tensor) -> Tensor:
+    """(rows,) whether a row has what is no number; -inf is one."""
+    return ~((values.abs() <= LARGEST) | (values == -math.inf)).all(1)
+
+
+def _like(rows: Tensor, values: Tensor) -> Tensor:
+    return rows.view(-1, *[1] * (values.dim() - 1))
 
 
 def _size(values: Tensor) -> Tensor:
@@ -141,65 +237,3 @@ def _size(values: Tensor) -> Tensor:
     finite = values.isfinite()
     total = torch.where(finite, values, 0.0).square().sum(1) / finite.sum(1).clamp(min=1)
     return total.sqrt().clamp(min=1)
-
-
-def _both(score: Tensor, z: Tensor) -> Tensor:
-    """How much of both bits is on: as much as can be, or as little, as the score wants."""
-    return torch.where(score >= 0, z.amin(1), (z.sum(1) - 1).clamp(min=0))
-
-
-def _leans(score: Tensor, z: Tensor) -> Tensor:
-    """(n, 2) the slope of `_both`."""
-    first = (z[:, 0] <= z[:, 1]).to(z)
-    lower = torch.stack([first, 1 - first], 1)
-    above = (z.sum(1, keepdim=True) > 1).to(z).expand(-1, 2)
-    return torch.where(score.unsqueeze(1) >= 0, lower, above)
-
-
-def relaxed(scores: Tensor, problem: Relaxation, *, regularised: bool) -> Tensor:
-    """(rows, bits) marginals; LP-SparseMAP is differentiable by all scores."""
-    if not regularised:
-        return problem.solve_map(scores, problem.additional)
-    found: Tensor = _Relaxed.apply(scores, problem, *problem.additional)
-    return found
-
-
-class _Relaxed(torch.autograd.Function):
-    """Piecewise linear in all scores, so that derivatives repeat themselves."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, problem: Relaxation, *additional: Tensor) -> Tensor:
-        ctx.problem = problem
-        return problem.solve(scores, additional).clone()  # its own would hold on to this node
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        back, *more = _Pulled.apply(grads[0], ctx.problem)
-        return (back, None, *more)
-
-
-class _Pulled(torch.autograd.Function):
-    """Gradients of the scores and all additional ones, linear in that of the marginals."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor, problem: Relaxation) -> tuple[Tensor, ...]:
-        ctx.problem = problem
-        back, more = problem.pull(grad)
-        return (back, *more)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _Pushed.apply(ctx.problem, *grads), None
-
-
-class _Pushed(torch.autograd.Function):
-    """The transpose of `_Pulled`."""
-
-    @staticmethod
-    def forward(ctx: Any, problem: Relaxation, scores: Tensor, *additional: Tensor) -> Tensor:
-        ctx.problem = problem
-        return problem.push(scores, additional)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return (None, *_Pulled.apply(grads[0], ctx.problem))
