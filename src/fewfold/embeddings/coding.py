@@ -24,7 +24,7 @@ class Coding:
         anchors: of unit length, (anchors, d).
         weights: (rows, width); zero where a row needs fewer.
         slots: which anchors, distinct and rising along a row, int64 (rows, width).
-        error: what is lost, |table - weights anchors| / |table|, Frobenius.
+        error: what is lost, `|table - weights anchors| / |table|`, Frobenius.
     """
 
     anchors: Tensor

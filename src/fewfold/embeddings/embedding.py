@@ -260,7 +260,7 @@ class AnchorEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The table itself, (rows, d), with a gradient: for code that wants `nn.Embedding.weight`.
+        """The table itself, (rows, d), with a gradient, for code that wants `nn.Embedding.weight`.
 
         It costs what this class is there to save.
         """

@@ -30,7 +30,7 @@ def proximal(
 
     After a step of the optimiser, every entry of a transform T solves
 
-        min_t  (t - T_ij)^2 / (2 eta_ij) + l1 |t|,    t >= 0 unless the table is signed,
+        min_t  (t - T_ij)^2 / (2 eta_ij) + l1 abs(t),    t >= 0 unless the table is signed,
 
     where eta_ij is the step size the optimiser itself uses there: lr for SGD, lr over the root of
     the second moment for Adam. So T_ij becomes max(T_ij - l1 eta_ij, 0).

@@ -212,7 +212,7 @@ def apart(
 ) -> Tensor:
     """A penalty on anchors that are shared by objects which are not alike.
 
-        weight * sum over (u, v) of |t_u| . |t_v|
+        weight * sum over (u, v) of abs(t_u) . abs(t_v)
 
     The cost is that of the pairs, whatever the vocabulary. Add it to the loss.
 

@@ -153,7 +153,7 @@ class Bits(Choice):
 
     Args:
         on_off: a bit that is off is a part of its own, with score 0: what is regularised is then
-            |mu|^2 + |1 - mu|^2.
+            half of `mu^2 + (1 - mu)^2`, summed.
 
     Example:
         >>> import torch, fewfold as ff

@@ -120,7 +120,7 @@ class GraphSolution:
 class FactorGraph:
     """Structures over shared bits: marginals that all of them allow, the best such.
 
-        mu = argmax <t, mu> + sum_f <v_f, nu_f> - |mu|^2 / 2,
+        mu = argmax <t, mu> + sum_f <v_f, nu_f> - <mu, mu> / 2,
 
     where mu, at the bits of every factor f, is a mix of its structures, and v_f are its additional
     scores. With one factor this is `sparsemap`; with several it is the relaxation of "all factors

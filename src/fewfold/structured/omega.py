@@ -13,7 +13,7 @@ __all__ = ["SparseMAP"]
 
 @dataclass(frozen=True)
 class SparseMAP:
-    """Half the squared norm of marginals, |mu|^2 / 2, over the mixes of structures.
+    """Half the squared norm of marginals, `<mu, mu> / 2`, over the mixes of structures.
 
     It is an `Omega` over the last dimensions of the scores, as many as an instance has.
 
@@ -38,7 +38,7 @@ class SparseMAP:
         return self.structure.event_dim
 
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        """|mu|^2 / 2, less the additional scores of a structure; with such ones mu must be one."""
+        """`<mu, mu> / 2`, less the additional scores of a structure; mu must be one if it has some."""
         structure, event = self.structure, self.structure.event_of(probs)
         batch = probs.shape[: probs.dim() - self.event_dim]
         flat = probs.reshape(batch.numel(), -1)

@@ -87,7 +87,7 @@ def sparsemap(
 
     With a structure's parts as a 0/1 vector a and the scores t of parts,
 
-        mu = argmax over mixes of structures of  <t, mu> + <v, nu> - |mu|^2 / 2,
+        mu = argmax over mixes of structures of  <t, mu> + <v, nu> - <mu, mu> / 2,
 
     where <v, nu> are additional scores that some structures have, such as transitions. For one
     part of many this is sparsemax. The gradient is exact, to the scores and the additional ones.
