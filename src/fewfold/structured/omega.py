@@ -38,7 +38,7 @@ class SparseMAP:
         return self.structure.event_dim
 
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        """`<mu, mu> / 2`, less the additional scores of a structure; mu must be one if it has some."""
+        """`<mu, mu> / 2`, less additional scores; where there are such, mu must be a structure."""
         structure, event = self.structure, self.structure.event_of(probs)
         batch = probs.shape[: probs.dim() - self.event_dim]
         flat = probs.reshape(batch.numel(), -1)
