@@ -180,7 +180,7 @@ inline void factorise(double *l, int64_t n, int64_t room, double least, double *
   }
 }
 
-inline AssignmentTable assignment_table() {
+constexpr AssignmentTable assignment_table() {
   return {usable, best_two, nearest_column, onto_simplex, support_of, factorise};
 }
 

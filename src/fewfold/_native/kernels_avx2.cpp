@@ -3,7 +3,7 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables avx2_tables = {"avx2",           avx2::table<float>(),   avx2::table<double>(),
+constexpr Tables avx2_tables = {"avx2",           avx2::table<float>(),   avx2::table<double>(),
                             avx2::draw,      avx2::cell_log_probs, avx2::mix_cells,
                             avx2::within,    avx2::nearest,   avx2::byte_scores,    avx2::above};
 }

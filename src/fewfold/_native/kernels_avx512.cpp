@@ -3,7 +3,7 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables avx512_tables = {"avx512",           avx512::table<float>(),   avx512::table<double>(),
+constexpr Tables avx512_tables = {"avx512",           avx512::table<float>(),   avx512::table<double>(),
                               avx512::draw,      avx512::cell_log_probs, avx512::mix_cells,
                               avx512::within,    avx512::nearest,   avx512::byte_scores,    avx512::above};
 }

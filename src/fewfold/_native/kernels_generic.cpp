@@ -2,7 +2,7 @@
 #include "rows.h"
 
 namespace fewfold {
-const Tables generic_tables = {"generic",           generic::table<float>(),   generic::table<double>(),
+constexpr Tables generic_tables = {"generic",           generic::table<float>(),   generic::table<double>(),
                                generic::draw,      generic::cell_log_probs, generic::mix_cells,
                                generic::within,    generic::nearest,   generic::byte_scores,    generic::above};
 }

@@ -3,5 +3,5 @@
 #include "factor.h"
 
 namespace fewfold {
-const StructuredTable avx2_structured = avx2::structured_table();
+constexpr StructuredTable avx2_structured = avx2::structured_table();
 }

@@ -3,5 +3,5 @@
 #include "factor.h"
 
 namespace fewfold {
-const StructuredTable avx512_structured = avx512::structured_table();
+constexpr StructuredTable avx512_structured = avx512::structured_table();
 }

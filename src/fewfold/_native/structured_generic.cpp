@@ -2,5 +2,5 @@
 #include "factor.h"
 
 namespace fewfold {
-const StructuredTable generic_structured = generic::structured_table();
+constexpr StructuredTable generic_structured = generic::structured_table();
 }
