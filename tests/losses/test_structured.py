@@ -93,6 +93,35 @@ def test_numbers_that_are_no_scores_stay_in_the_structure() -> None:
     assert [name for name, _ in bonus.named_parameters()] == ["structure_bonus"]
 
 
+def test_a_module_holds_its_cost() -> None:
+    x, y = torch.randn(2, 4, generator=torch.Generator().manual_seed(4)), torch.eye(4)[:2]
+    cost = torch.tensor([0.5, 1.0, 2.0, 0.0])
+    module = ff.FenchelYoungLoss(ff.SparseMAP(KSubset(1)), cost=cost.clone())
+    assert list(module.state_dict()) == ["cost"]
+    torch.testing.assert_close(
+        module(x, y), ff.fenchel_young_loss(x, y, ff.SparseMAP(KSubset(1)), cost=cost)
+    )
+    module.load_state_dict({"cost": 2 * cost})
+    torch.testing.assert_close(
+        module(x, y), ff.fenchel_young_loss(x, y, ff.SparseMAP(KSubset(1)), cost=2 * cost)
+    )
+    assert module.to(torch.double).cost.dtype == torch.double  # type: ignore[union-attr]
+    learned = ff.FenchelYoungLoss(ff.SparseMAP(KSubset(1)), cost=nn.Parameter(cost.clone()))
+    assert [name for name, _ in learned.named_parameters()] == ["cost"]
+    learned(x, y).backward()
+    assert learned.cost.grad.abs().max() > 0  # type: ignore[union-attr]
+    assert not ff.FenchelYoungLoss(ff.SparseMAP(KSubset(1)), cost=1.0).state_dict()
+
+
+def test_a_cost_must_fit_the_scores() -> None:
+    x, y, omega = torch.zeros(2, 3), torch.eye(3)[:2], ff.SparseMAP(KSubset(1))
+    for cost in (torch.ones(2), torch.ones(4, 2, 3)):
+        with pytest.raises(ValueError, match="cost must broadcast to the shape of the scores"):
+            ff.fenchel_young_loss(x, y, omega, cost=cost)
+    with pytest.raises(TypeError, match="cost must be a number or a tensor, got str"):
+        ff.fenchel_young_loss(x, y, omega, cost="1")  # type: ignore[arg-type]
+
+
 def test_what_is_about_classes_is_refused() -> None:
     x, y = torch.zeros(2, 3), torch.zeros(2, 3)
     omega = ff.SparseMAP(Bits())

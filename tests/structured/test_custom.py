@@ -88,3 +88,15 @@ def test_sparsemax_over_the_k_best() -> None:
     few = ff.topk_support(x, Bits(), 2)
     assert not few.certified.all()
     assert ff.topk_support(x[:, :2], Bits(), 4).certified.all()  # there are no more
+
+
+def test_nothing_to_choose_from_has_no_k_best() -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(4))
+    keep = torch.ones(3, 4, dtype=torch.bool)
+    keep[1, 1:] = False
+    with pytest.raises(ValueError, match=r"instance 1 has no structure of KSubset\(k=2\)"):
+        ff.topk_support(x, KSubset(2), 3, mask=keep)
+    x[1, 0] = math.nan
+    found = ff.topk_support(x, KSubset(2), 3)
+    assert found.support.counts[1] == 0
+    assert not found.certified[1]

@@ -457,19 +457,24 @@ def test_mistakes() -> None:
 INF = math.inf
 
 
-@pytest.mark.parametrize("value", [math.nan, INF, 1e200])
-@pytest.mark.parametrize("which", ["Sequence", "SequentialSubset", "Pair"])
-def test_additional_scores_that_are_no_numbers(path: None, which: str, value: float) -> None:
-    """The instance that has them has no answer; the other one is as if it were alone."""
+def odd(which: str, value: float) -> tuple[Structure, tuple[int, ...]]:
+    """A structure with such an additional score for the second of two instances."""
     bad = torch.tensor([0.3, value], dtype=torch.float64)
     transitions = draw(39, 2, 1, 3, 3)
     transitions[1, 0, 0, 2] = value
-    made = {
+    made: dict[str, tuple[Structure, tuple[int, ...]]] = {
         "Sequence": (Sequence(transitions), (4, 3)),
         "SequentialSubset": (SequentialSubset(2, bad.unsqueeze(1)), (4,)),
         "Pair": (Pair(bad), (2,)),
     }
-    structure, event = made[which]
+    return made[which]
+
+
+@pytest.mark.parametrize("value", [math.nan, INF])
+@pytest.mark.parametrize("which", ["Sequence", "SequentialSubset", "Pair"])
+def test_additional_scores_that_are_no_numbers(path: None, which: str, value: float) -> None:
+    """The instance that has them has no answer; the other one is as if it were alone."""
+    structure, event = odd(which, value)
     graph = FactorGraph(batch_dims=1)
     scores = draw(40, 2, *event).requires_grad_()
     u = graph.variable(scores)
@@ -482,6 +487,37 @@ def test_additional_scores_that_are_no_numbers(path: None, which: str, value: fl
         assert solution[u][0].isfinite().all()
     (grad,) = torch.autograd.grad(graph.solve()[u][0].square().sum(), scores)
     assert grad[0].isfinite().all()
+
+
+@pytest.mark.parametrize("value", [1e200, -1.7e308])
+@pytest.mark.parametrize("which", ["scores", "Sequence", "SequentialSubset", "Pair"])
+def test_numbers_that_are_too_large_are_refused(path: None, which: str, value: float) -> None:
+    structure, event = odd("Pair" if which == "scores" else which, value)
+    graph = FactorGraph(batch_dims=1)
+    scores = draw(40, 2, *event)
+    if which == "scores":
+        structure, scores[1, 0] = Pair(0.3), value
+    graph.add(structure, graph.variable(scores))
+    for solve in (graph.solve, graph.solve_map):
+        with pytest.raises(ValueError, match=r"at most 1e\+150 in size, got .*; write -inf"):
+            solve()
+
+
+def test_what_has_no_answer_leaves_shared_scores_alone(path: None) -> None:
+    scores, transitions = draw(42, 3, 4, 3), draw(43, 3, 3).requires_grad_()
+    scores[1, 0, 0] = math.nan
+
+    def total(rows: list[int], given: list[int]) -> Tensor:
+        graph = FactorGraph(batch_dims=1)
+        u = graph.variable(scores[given])
+        graph.add(Sequence(transitions), u)
+        graph.add(Budget(1), u[:, 0])
+        solution = graph.solve()
+        return solution[u][rows].pow(3).sum() + solution.objective[rows].sum()
+
+    (alone,) = torch.autograd.grad(total([0, 1], [0, 2]), transitions)
+    (among,) = torch.autograd.grad(total([0, 2], [0, 1, 2]), transitions)
+    torch.testing.assert_close(among, alone)
 
 
 def test_a_pair_that_cannot_be(path: None) -> None:
@@ -647,6 +683,33 @@ def test_second_derivatives_by_transforms(path: None) -> None:
     curved = torch.func.hessian(lambda x: small(x, transitions, edge)[1])(scores)
     slope = torch.func.jacrev(lambda x: small(x, transitions, edge)[0])(scores)
     torch.testing.assert_close(curved, slope, atol=1e-9, rtol=0)
+
+
+def test_second_derivatives_of_the_objective(path: None) -> None:
+    """By scores and additional ones: against differences of the slope, and by transforms."""
+    given = tuple(tensor[0] for tensor in three())
+    sizes = [tensor.numel() for tensor in given]
+
+    def objective(flat: Tensor) -> Tensor:
+        parts = flat.split(sizes)
+        return small(*[part.view_as(own) for part, own in zip(parts, given, strict=True)])[1]
+
+    at = torch.cat([tensor.flatten() for tensor in given])
+    slope, which = (
+        torch.func.grad(objective),
+        torch.arange(3).repeat_interleave(torch.tensor(sizes)),
+    )
+    ways = [torch.where(which == kind, draw(90, len(at)), 0.0) for kind in range(3)]
+    wanted = torch.stack([difference(slope, at, along) for along in ways])
+    assert all(float(part.abs().max()) > 0.01 for own in wanted for part in own.split(sizes))
+    by_product = [torch.autograd.functional.vhp(objective, at, along)[1] for along in ways]
+    torch.testing.assert_close(torch.stack(by_product), wanted, atol=1e-7, rtol=0)
+    for hessian in (
+        torch.func.hessian(objective)(at),
+        torch.func.jacrev(torch.func.jacfwd(objective))(at),
+        torch.func.vmap(torch.func.hessian(objective))(torch.stack([at + 0.1, at]))[1],
+    ):
+        torch.testing.assert_close(torch.stack(ways) @ hessian, wanted, atol=1e-7, rtol=0)
 
 
 def test_no_instances(path: None) -> None:

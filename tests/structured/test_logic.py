@@ -239,12 +239,47 @@ def test_one_bit_is_too_few() -> None:
     assert sparsemap(torch.tensor([-3.0]), Xor()).tolist() == [1.0]
 
 
-def test_large_scores_lose_nothing() -> None:
-    scores = 1e6 + torch.tensor([0.9, 0.2, 0.6, -0.5], dtype=torch.float64)
-    found = sparsemap(scores, Xor())
-    wanted = torch.tensor([0.65, 0.0, 0.35, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
-    assert np.isclose(float(found.sum()), 1.0)
+@pytest.mark.parametrize("structure", [Xor(), AtMostOne(), XorOut(), Or(), Imply()], ids=name)
+def test_large_scores_lose_nothing(structure: Logic, path: str) -> None:
+    """Where the condition is tight, a step across it changes nothing, however far it goes."""
+    scores = draw(16, 100, 4).mul(4).round().div(4)  # quarters, which 2 ** 50 can be added to
+    row = structure.row(4)
+    assert row is not None
+    far = scores + 2.0**20 * row.costs
+    near = sparsemap(far, structure)
+    torch.testing.assert_close(near @ row.costs, torch.full((100,), row.bound).double())
+    found = sparsemap(scores + 2.0**50 * row.costs, structure)
+    torch.testing.assert_close(found, near, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("structure", [*LOGIC, Knapsack([1.0, 2.0, 1.0, 0.5], 1.0)], ids=name)
+@pytest.mark.parametrize("size", [1e17, 1e40, 1e140])
+def test_huge_scores_stay_on_the_polytope(structure: ClosedForm, size: float, path: str) -> None:
+    """Some of them tied, so that the answer is between two structures."""
+    scores = size * draw(17, 200, 4)
+    scores[:, 1] = scores[:, 0]
+    scores[::2, 2] = -scores[::2, 3]
+    found = sparsemap(scores, structure)
+    assert ((found >= 0) & (found <= 1)).all()
+    row = structure.row(4)
+    if row is None:  # the last bit is the "or", or the "and", of the others
+        bits = 1 - found if isinstance(structure, AndOut) else found
+        assert (bits[:, :-1] <= bits[:, -1:]).all()
+        assert (bits[:, :-1].sum(1) >= bits[:, -1] - 1e-12).all()
+        return
+    total = found @ row.costs
+    assert (total <= row.bound + 1e-12).all()
+    if row.equal:
+        assert (total >= row.bound - 1e-12).all()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_pair_score_that_is_no_number(odd: float, path: str) -> None:
+    scores, pair = draw(18, 2, 2), Pair(torch.tensor([0.3, odd], dtype=torch.float64))
+    for found in (sparsemap(scores, pair), pair.argmax(scores)):
+        assert found[1].isnan().all()
+        assert found[0].isfinite().all()
+    assert sparsemap_solution(scores, pair).converged.tolist() == [True, False]
 
 
 def test_scores_of_a_pair_are_numbers() -> None:

@@ -157,6 +157,20 @@ def test_losses_under_transforms() -> None:
         torch.func.grad(lambda t: ff.sparsemap_solution(t, S.Sequence()).objective.sum())(x)
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("structure", [S.Bits(on_off=True), S.KSubset(2), S.Sequence()], ids=repr)
+def test_a_temperature_does_not_overflow_half_precision(structure: Structure, path: Any) -> None:
+    x = torch.tensor([[60.0, 59.99], [-60.0, 0.01], [3.0, 2.0]], dtype=torch.float16)
+    x = x if structure.event_dim == 2 else x.flatten()
+    with path():
+        found = ff.sparsemap(x, structure, temperature=1e-4)
+        solution = ff.sparsemap_solution(x, structure, temperature=1e-4)
+        wanted = ff.sparsemap(x.double(), structure, temperature=1e-4)
+    assert found.dtype == solution.marginals.dtype == torch.float16
+    torch.testing.assert_close(found, wanted.half())
+    torch.testing.assert_close(solution.marginals, wanted.half())
+
+
 def test_what_is_not_offered_says_so() -> None:
     with pytest.raises(NotImplementedError, match="sum over all Xor"):
         ff.gibbs_marginals(drawn(3), S.Xor())

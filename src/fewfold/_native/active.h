@@ -7,11 +7,22 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "structured.h"
 
 namespace fewfold {
+
+// Sum of values[code[j]] - less[j] over all slots; without a part, of -less[j].
+inline double sum_over(const int32_t *code, int64_t slots, const double *values, const double *less = nullptr) {
+  double sum[4] = {0, 0, 0, 0};  // four, as each waits for its predecessor
+  for (int64_t j = 0; j < slots; ++j) {
+    const double own = code[j] < 0 ? 0 : values[code[j]];
+    sum[j % 4] += less ? own - less[j] : own;
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
 
 // Structures that are affinely independent, their mix, and the factor of A'A + 11'. The ones shift what all scores of
 // active structures are equal to, as the mix sums to one, and make the matrix regular.
@@ -21,6 +32,7 @@ class ActiveSet {
   void reset(int64_t slots, const double *by = nullptr) {
     slots_ = slots;
     by_ = by;
+    whole_ = true;
     order_.clear();
     free_.clear();
     mix_.clear();
@@ -33,7 +45,7 @@ class ActiveSet {
   const double *by() const { return by_; }
   const int32_t *code(int64_t i) const { return codes_.data() + at(order_[i]) * slots_; }
   double weight(int64_t i) const { return mix_[at(i)]; }
-  double score(int64_t i) const { return score_[at(i)]; }
+  double mean_score() const { return structured().dot(mix_.data(), score_.data(), size()); }
 
   // Takes a structure in with weight zero. If it is an affine mix of the others these give way to it, as far as one of
   // them has weight to give, and that one leaves; false where the scores gain nothing by that.
@@ -57,20 +69,22 @@ class ActiveSet {
   bool append(const int32_t *code, double score, double weight) {
     const int64_t n = size();
     grow(n + 1);
-    structured().overlaps(codes_.data(), order_.data(), n, slots_, code, by_, row_.data());
-    double own = 1;
-    for (int64_t j = 0; j < slots_; ++j)
-      if (code[j] >= 0) own += by_ ? by_[code[j]] : 1.0;
+    int64_t has = 0;
+    for (int64_t j = 0; j < slots_; ++j) has += code[j] >= 0;
+    const double own = 1 + (by_ ? sum_over(code, slots_, by_) : static_cast<double>(has));
+    structured().overlaps(codes_.data(), order_.data(), n, slots_, sought(code, has), by_, row_.data());
     for (int64_t i = 0; i < n; ++i) row_[at(i)] += 1;
     const Factor f = factor();
     structured().solve_lower(f, n, row_.data());
     const double left = own - structured().dot(row_.data(), row_.data(), n);
     if (!(left > 1e-9 * own)) return false;
-    const double corner = std::sqrt(left);
+    const double corner = std::sqrt(left), one_by = 1 / corner;
     for (int64_t i = 0; i < n; ++i) f.l[i * room_ + n] = row_[at(i)];
     f.l[n * room_ + n] = corner;
-    f.scores[n] = (score - structured().dot(row_.data(), f.scores, n)) / corner;
-    f.ones[n] = (1 - structured().dot(row_.data(), f.ones, n)) / corner;
+    f.inverse[n] = one_by;
+    f.scores[n] = (score - structured().dot(row_.data(), f.scores, n)) * one_by;
+    f.ones[n] = (1 - structured().dot(row_.data(), f.ones, n)) * one_by;
+    whole_ &= has == slots_;
     order_.push_back(place(code));
     score_.push_back(score);
     mix_.push_back(weight);
@@ -122,6 +136,33 @@ class ActiveSet {
     normalise();
   }
 
+  // Appends the columns of the factor, each from the diagonal on.
+  void give_factor(std::vector<double> &to) const {
+    for (int64_t c = 0; c < size(); ++c) {
+      const double *column = l_.data() + c * room_;
+      to.insert(to.end(), column + c, column + size());
+    }
+  }
+
+  // Takes in `count` structures, in place of all there are, with what give_factor() appended for them.
+  void take_factor(const int32_t *codes, int64_t count, const double *from) {
+    reset(slots_, by_);
+    grow(count);
+    codes_.assign(codes, codes + count * slots_);
+    order_.resize(at(count));
+    std::iota(order_.begin(), order_.end(), 0);
+    for (int32_t part : codes_) whole_ &= part >= 0;
+    mix_.assign(at(count), 0.0);
+    score_.assign(at(count), 0.0);
+    const Factor f = factor();
+    for (int64_t c = 0; c < count; from += count - c, ++c) {
+      std::copy_n(from, count - c, f.l + c * room_ + c);
+      f.inverse[c] = 1 / *from;
+      f.scores[c] = 0, f.ones[c] = 1;
+    }
+    structured().solve_lower(f, count, f.ones);
+  }
+
   // Scores anew, by a function of a structure.
   template <class F> void rescore(F score_of) {
     const Factor f = factor();
@@ -138,7 +179,13 @@ class ActiveSet {
   // to += by * structure i
   void add_to(int64_t i, double by, double *to) const {
     const int32_t *c = code(i);
-    for (int64_t j = 0; j < slots_; ++j)
+    const int64_t slots = slots_;
+    int64_t j = 0;
+    for (; whole_ && j + 4 <= slots; j += 4) {  // parts differ: no sum waits for another
+      const double one = to[c[j]] + by, two = to[c[j + 1]] + by, three = to[c[j + 2]] + by, four = to[c[j + 3]] + by;
+      to[c[j]] = one, to[c[j + 1]] = two, to[c[j + 2]] = three, to[c[j + 3]] = four;
+    }
+    for (; j < slots; ++j)
       if (c[j] >= 0) to[c[j]] += by;
   }
 
@@ -146,10 +193,13 @@ class ActiveSet {
   void derive(double *x) {
     const int64_t n = size();
     const Factor f = factor();
-    structured().solve_lower(f, n, x);
-    const double shift = structured().dot(f.ones, x, n) / structured().dot(f.ones, f.ones, n);
-    for (int64_t i = 0; i < n; ++i) x[i] -= shift * f.ones[i];
-    structured().solve_upper(f, n, x);
+    double *own = row_.data();  // has room for whole vectors
+    std::copy_n(x, n, own);
+    structured().solve_lower(f, n, own);
+    const double shift = structured().dot(f.ones, own, n) / structured().dot(f.ones, f.ones, n);
+    for (int64_t i = 0; i < n; ++i) own[i] -= shift * f.ones[i];
+    structured().solve_upper(f, n, own);
+    std::copy_n(own, n, x);
   }
 
   // Makes the weights sum to one after some structures were left out.
@@ -162,7 +212,15 @@ class ActiveSet {
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-  Factor factor() { return {l_.data(), room_, along_.data(), along_.data() + room_}; }
+  Factor factor() { return {l_.data(), room_, along_.data(), along_.data() + room_, along_.data() + 2 * room_}; }
+
+  // A structure with -2 where it has no part: equal to nothing.
+  const int32_t *sought(const int32_t *code, int64_t has) {
+    if (has == slots_) return code;
+    sought_.resize(at(slots_));
+    for (int64_t j = 0; j < slots_; ++j) sought_[at(j)] = code[j] < 0 ? -2 : code[j];
+    return sought_.data();
+  }
 
   int32_t place(const int32_t *code) {
     int32_t where;
@@ -178,13 +236,12 @@ class ActiveSet {
   }
 
   void grow(int64_t n) {
-    if (at(n) > row_.size()) row_.resize(at(std::max<int64_t>(n, 2 * static_cast<int64_t>(row_.size()))));
     if (n <= room_) return;
-    const int64_t room = std::max<int64_t>({16, n, room_ + room_ / 2});
-    std::vector<double> wider(at(room * room)), along(at(2 * room));
+    const int64_t room = (std::max<int64_t>({16, n, room_ + room_ / 2}) + 7) / 8 * 8;  // whole vectors
+    std::vector<double> wider(at(room * room)), along(at(3 * room));
     const int64_t have = size();
     for (int64_t c = 0; c < have; ++c) std::copy_n(l_.data() + c * room_, have, wider.data() + c * room);
-    for (int k = 0; k < 2; ++k) std::copy_n(along_.data() + k * room_, std::min(have, room_), along.data() + k * room);
+    for (int k = 0; k < 3; ++k) std::copy_n(along_.data() + k * room_, std::min(have, room_), along.data() + k * room);
     l_.swap(wider);
     along_.swap(along);
     room_ = room;
@@ -193,7 +250,8 @@ class ActiveSet {
 
   int64_t slots_ = 0, room_ = 0;
   const double *by_ = nullptr;
-  std::vector<int32_t> codes_, order_, free_;
+  bool whole_ = true;  // whether every structure has a part at every slot
+  std::vector<int32_t> codes_, order_, free_, sought_;
   std::vector<double> l_, along_, mix_, score_, row_;
 };
 
@@ -226,15 +284,12 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
   }
   // Scores of structures are those next to the first one, slot by slot: what all have in common, however large, would
   // drown what they differ in.
-  const std::vector<int32_t> first(active.code(0), active.code(0) + active.slots());
-  const double own_extra = oracle.extra(first.data());
+  const int32_t *first = active.code(0);
+  const double own_extra = oracle.extra(first);
+  std::vector<double> base(static_cast<size_t>(active.slots()));
+  for (int64_t j = 0; j < active.slots(); ++j) base[static_cast<size_t>(j)] = first[j] < 0 ? 0 : scores[first[j]];
   const auto score_of = [&](const int32_t *c) {
-    double sum = oracle.extra(c) - own_extra;
-    for (int64_t j = 0; j < active.slots(); ++j) {
-      const int32_t f = first[static_cast<size_t>(j)];
-      if (c[j] != f) sum += (c[j] < 0 ? 0 : scores[c[j]]) - (f < 0 ? 0 : scores[f]);
-    }
-    return sum;
+    return oracle.extra(c) - own_extra + sum_over(c, active.slots(), scores, base.data());
   };
   active.rescore(score_of);
   Told told{Outcome::stopped, 0, INFINITY};
@@ -242,16 +297,16 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
   for (;;) {
     const double level = active.settle();
     active.marginals(marginals, parts);
-    double own = 0;
-    for (int64_t i = 0; i < active.size(); ++i) own += active.weight(i) * active.score(i);
+    const double own = active.mean_score();
     const double square = structured().take_off(scores, marginals, active.by(), parts, left);
     const double found = oracle.best(left, code);
     ++told.turns;
     if (std::isnan(found) || found == INFINITY) return {Outcome::no_numbers, told.turns, NAN};
     const double score = score_of(code);
     double value = score;
-    for (int64_t j = 0; j < active.slots(); ++j)
-      if (code[j] >= 0) value -= marginals[code[j]] * (active.by() ? active.by()[code[j]] : 1.0);
+    if (!active.by()) value -= sum_over(code, active.slots(), marginals);
+    for (int64_t j = 0; active.by() && j < active.slots(); ++j)
+      if (code[j] >= 0) value -= marginals[code[j]] * active.by()[code[j]];
     told.gap = std::max(0.0, value - (own - square));
     const double floor = 4e-16 * std::abs(found) + 1e-13 * (std::abs(value) + std::abs(level) + square);
     if (told.gap <= std::max(limits.tolerance, floor)) return told.outcome = Outcome::converged, told;
@@ -276,19 +331,16 @@ void widen(Oracle &oracle, int64_t parts, ActiveSet &active, const double *margi
            const double *left, int32_t *code, double *room) {
   double *along = room, *tried = room + parts;
   std::vector<double> by;
-  uint64_t state = 0x9e3779b97f4a7c15;
-  const auto sum_of = [&](const double *values, const int32_t *c) {
-    double sum = 0;
-    for (int64_t j = 0; j < active.slots(); ++j)
-      if (c[j] >= 0) sum += values[c[j]];
-    return sum;
-  };
+  uint64_t drawn = 0;
+  const auto sum_of = [&](const double *values, const int32_t *c) { return sum_over(c, active.slots(), values); };
   const int64_t most = std::min(parts, active.size() + 128);  // where nearly all are alike there is no end of them
   for (bool more = true; more && active.size() <= most;) {
     more = false;
     for (int64_t p = 0; p < parts; ++p) {
-      state = state * 6364136223846793005 + 1442695040888963407;
-      along[p] = marginals[p] < 1e-9 ? 0 : static_cast<double>(state >> 11) * 0x1p-52 - 1;
+      uint64_t bits = ++drawn * 0x9e3779b97f4a7c15;  // each by itself: no number waits for another
+      bits = (bits ^ bits >> 32) * 0xd6e8feb86659fd93;
+      const double random = static_cast<double>(static_cast<int32_t>(bits >> 32)) * 0x1p-31;
+      along[p] = marginals[p] < 1e-9 ? 0 : random;
     }
     by.resize(static_cast<size_t>(active.size()));
     for (int64_t i = 0; i < active.size(); ++i) by[static_cast<size_t>(i)] = sum_of(along, active.code(i));

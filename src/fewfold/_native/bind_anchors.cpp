@@ -96,6 +96,17 @@ int64_t mix(uintptr_t anchors, int64_t k, int64_t d, uintptr_t weight, uintptr_t
   return -1;
 }
 
+// Sums of rows of a table, bag after bag: the terms are given as they are.
+template <class T>
+void blend(uintptr_t rows, int64_t d, uintptr_t weight, uintptr_t slot, uintptr_t offset, int64_t bags, uintptr_t out,
+           int threads) {
+  const Terms<T> t{reading<T>(weight), reading<int32_t>(slot), 1, reading<int64_t>(offset), nullptr};
+  const int64_t each = bags ? reading<int64_t>(offset)[bags] / bags + 1 : 1;
+  share(bags, each * d, threads, [&](int64_t a, int64_t b) {
+    table<T>().mix(reading<T>(rows), d, t, a, b, writing<T>(out));
+  });
+}
+
 // Gradients: `values`, of each term, and `pull`, of the anchors, which starts at zero. Either may be left out.
 template <class T>
 void unmix(uintptr_t anchors, int64_t d, uintptr_t terms, uintptr_t slot, int64_t s, uintptr_t offset, uintptr_t by,
@@ -315,6 +326,7 @@ template <class T> void bind(nb::module_ &m, const std::string &suffix) {
   using release = nb::call_guard<nb::gil_scoped_release>;
   m.def(("mix_" + suffix).c_str(), &mix<T>, release());
   m.def(("unmix_" + suffix).c_str(), &unmix<T>, release());
+  m.def(("blend_" + suffix).c_str(), &blend<T>, release());
   m.def(("tied_" + suffix).c_str(), &tied<T>, release());
   m.def(("untied_" + suffix).c_str(), &untied<T>, release());
   m.def(("untied_pull_" + suffix).c_str(), &untied_pull<T>, release());

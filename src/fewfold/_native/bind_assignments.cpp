@@ -107,7 +107,7 @@ nb::tuple sparsemap_assignments(Request q, const Shape &s) {
     q.warm_codes = reinterpret_cast<uintptr_t>(codes.data());
     q.warm_offsets = reinterpret_cast<uintptr_t>(offsets.data());
   }
-  return solve_rows(q, [&](int64_t) { return AssignmentOracle(s.rows, s.columns, s.alone); });
+  return solve_rows(q, [&](int64_t, int) { return AssignmentOracle(s.rows, s.columns, s.alone); });
 }
 
 }  // namespace

@@ -208,12 +208,12 @@ void bind_graphs(nb::module_ &m) {
   // A solved graph lives as long as the tensors that came out of it, which may be until the interpreter ends.
   nb::set_leak_warnings(false);
   m.def("sparsemap_logic", [](const Request &q, int rule, uintptr_t turned) {
-    return solve_rows(q, [&](int64_t) {
+    return solve_rows(q, [&](int64_t, int) {
       return LogicOracle(q.parts, static_cast<Rule>(rule), address<const uint8_t>(turned));
     });
   });
   m.def("sparsemap_pairs", [](const Request &q, uintptr_t scores) {
-    return solve_rows(q, [&](int64_t r) { return PairOracle(address<const double>(scores)[r]); });
+    return solve_rows(q, [&](int64_t r, int) { return PairOracle(address<const double>(scores)[r]); });
   });
   m.def("nearest_linear", &nearest_linear, nb::call_guard<nb::gil_scoped_release>());
   m.def("nearest_any_out", &nearest_any_out, nb::call_guard<nb::gil_scoped_release>());

@@ -11,7 +11,7 @@ namespace {
 // SparseMAP, the best and the k best for what `Oracle` makes of a `Problem`.
 template <class Oracle, class Problem> void bind_chain(nb::module_ &m, const std::string &name) {
   m.def(("sparsemap_" + name).c_str(), [](const Request &q, const Problem &problem) {
-    return solve_rows(q, [&](int64_t r) { return Oracle(problem, r); });
+    return solve_rows(q, [&](int64_t r, int) { return Oracle(problem, r); });
   });
   m.def(("best_" + name).c_str(),
         [](uintptr_t scores, int64_t rows, int64_t parts, int64_t slots, const Problem &problem, uintptr_t codes,
@@ -47,6 +47,7 @@ void bind_sequences(nb::module_ &m) {
                           int64_t stop_by_row) {
         new (to) Chains{positions, states, given_at(transitions, by_row, by_position), given_at(start, start_by_row),
                         given_at(stop, stop_by_row)};
+        if (transitions && !by_row) turn(to->transitions.data, to->tables(), by_position, states, to->turned);
       });
   nb::class_<Subsets>(m, "Subsets")
       .def("__init__", [](Subsets *to, int64_t positions, int64_t on, bool at_most, uintptr_t bonus, int64_t by_row,
@@ -57,7 +58,7 @@ void bind_sequences(nb::module_ &m) {
         [](uintptr_t codes, uintptr_t row, uintptr_t by, int64_t count, int64_t positions, int64_t states,
            uintptr_t transitions, int64_t by_row, int64_t by_position, uintptr_t start, int64_t start_by_row,
            uintptr_t stop, int64_t stop_by_row) {
-          pull_sequences(address<const int64_t>(codes), address<const int64_t>(row), address<const double>(by), count,
+          pull_sequences(address<const int32_t>(codes), address<const int64_t>(row), address<const double>(by), count,
                          positions, states,
                          {address<double>(transitions), by_row, by_position, address<double>(start), start_by_row,
                           address<double>(stop), stop_by_row});

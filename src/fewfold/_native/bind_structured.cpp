@@ -45,27 +45,31 @@ void derive(uintptr_t codes, uintptr_t offsets, int64_t rows, int64_t slots, uin
 }
 
 // The gradient of the scores, (rows, parts), from that of the marginals; `by`, (m,), is that of the scores of structures.
-void pull(uintptr_t codes, uintptr_t offsets, int64_t rows, int64_t slots, int64_t parts, uintptr_t grad, uintptr_t by,
-          uintptr_t out, int threads) {
+// `factors` is what solve_rows() gave, or 0: they are made anew.
+void pull(uintptr_t codes, uintptr_t offsets, uintptr_t factors, int64_t rows, int64_t slots, int64_t parts,
+          uintptr_t grad, uintptr_t by, uintptr_t out, int threads) {
   std::vector<ActiveSet> sets(static_cast<size_t>(std::max(1, threads)));
+  const int64_t *at = address<const int64_t>(offsets);
+  std::vector<int64_t> begin(static_cast<size_t>(rows) + 1);  // of the factor of each row
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t n = at[r + 1] - at[r];
+    begin[static_cast<size_t>(r) + 1] = begin[static_cast<size_t>(r)] + n * (n + 1) / 2;
+  }
   each_row(rows, threads, [&](int64_t r, int lane) {
     ActiveSet &active = sets[static_cast<size_t>(lane)];
     active.reset(slots);
+    const int32_t *code = address<const int32_t>(codes) + at[r] * slots;
+    const int64_t n = at[r + 1] - at[r];
+    if (factors)
+      active.take_factor(code, n, address<const double>(factors) + begin[static_cast<size_t>(r)]);
+    else  // all of them are taken in, as they were independent when they were found
+      for (int64_t i = 0; i < n; ++i) active.append(code + i * slots, 0, 0);
     const double *g = address<const double>(grad) + r * parts;
-    double *to = address<double>(out) + r * parts;
+    double *own = address<double>(by) + at[r], *to = address<double>(out) + r * parts;
+    std::fill_n(own, n, 0.0);
     std::fill_n(to, parts, 0.0);
-    const int64_t first = address<const int64_t>(offsets)[r], last = address<const int64_t>(offsets)[r + 1];
-    double *own = address<double>(by) + first;
-    for (int64_t i = first; i < last; ++i) {
-      const int32_t *code = address<const int32_t>(codes) + i * slots;
-      const bool kept = active.append(code, 0, 0);
-      double sum = 0;
-      for (int64_t j = 0; j < slots && kept; ++j)
-        if (code[j] >= 0) sum += g[code[j]];
-      if (kept) own[active.size() - 1] = sum;  // all of them are, as they were independent when they were found
-    }
-    std::fill(own + active.size(), own + (last - first), 0.0);
     if (!active.size()) return;
+    for (int64_t i = 0; i < active.size(); ++i) own[i] = sum_over(active.code(i), slots, g);
     active.derive(own);
     for (int64_t i = 0; i < active.size(); ++i) active.add_to(i, own[i], to);
   });
@@ -78,7 +82,7 @@ void bind_structured(nb::module_ &m) {
       .def(nb::init<uintptr_t, int64_t, int64_t, int64_t, int64_t, double, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
                     uintptr_t, uintptr_t, int, bool>());
   m.def("sparsemap_choices", [](const Request &q, int64_t least, int64_t most) {
-    return solve_rows(q, [&](int64_t) { return ChoiceOracle(q.parts, least, most); });
+    return solve_rows(q, [&](int64_t, int) { return ChoiceOracle(q.parts, least, most); });
   });
   m.def("pull", &pull, nb::call_guard<nb::gil_scoped_release>());
   m.def("derive", &derive, nb::call_guard<nb::gil_scoped_release>());

@@ -79,7 +79,9 @@ void bind_trees(nb::module_ &m) {
   nb::class_<Best>(m, "BestTrees")
       .def(nb::init<uintptr_t, int64_t, int64_t, int64_t, int64_t, uintptr_t, uintptr_t, int>());
   m.def("sparsemap_dependencies", [](const Request &q, bool projective, bool single) {
-    return solve_rows(q, [&](int64_t) { return TreeOracle(q.slots, projective, single); });
+    std::vector<TreeOracle> lanes;
+    for (int lane = 0; lane < std::max(1, q.threads); ++lane) lanes.emplace_back(q.slots, projective, single);
+    return solve_rows(q, [&](int64_t, int lane) -> TreeOracle & { return lanes[static_cast<size_t>(lane)]; });
   });
   m.def(
       "best_dependencies",
@@ -89,7 +91,7 @@ void bind_trees(nb::module_ &m) {
       },
       nb::call_guard<nb::gil_scoped_release>());
   m.def("sparsemap_spanning", [](const Request &q, uintptr_t ends, int64_t nodes) {
-    return solve_rows(q, [&](int64_t) { return SpanningOracle(address<const int32_t>(ends), q.slots, nodes); });
+    return solve_rows(q, [&](int64_t, int) { return SpanningOracle(address<const int32_t>(ends), q.slots, nodes); });
   });
   m.def(
       "best_spanning",

@@ -15,7 +15,7 @@ namespace fewfold {
 class ColumnLaplacian {
  public:
   explicit ColumnLaplacian(int64_t columns)
-      : n_(columns), l_(at(columns * columns)), diagonal_(at(columns)), support_(at(columns + 8)) {}
+      : n_(columns), l_(at(columns * columns + 8)), diagonal_(at(columns)), inverse_(at(columns)), x_(at(columns + 8)), support_(at(columns + 8)) {}
 
   // Row i has the columns where its values, less the prices, exceed level(i).
   template <class Level, class Fixed>
@@ -36,18 +36,21 @@ class ColumnLaplacian {
     }
     for (int64_t j = 0; j < n_; ++j) l_[at(j * n_ + j)] += free[j] ? ridge : 1;
     structured().assignment.factorise(l_.data(), n_, n_, 1e-13, diagonal_.data());
+    for (int64_t j = 0; j < n_; ++j) inverse_[at(j)] = 1 / l_[at(j * n_ + j)];
   }
 
-  void solve(double *x) const {
-    const Factor f{const_cast<double *>(l_.data()), n_, nullptr, nullptr};
-    structured().solve_lower(f, n_, x);
-    structured().solve_upper(f, n_, x);
+  void solve(double *x) {
+    const Factor f{l_.data(), n_, nullptr, nullptr, inverse_.data()};
+    std::copy_n(x, n_, x_.data());
+    structured().solve_lower(f, n_, x_.data());
+    structured().solve_upper(f, n_, x_.data());
+    std::copy_n(x_.data(), n_, x);
   }
 
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
   int64_t n_;
-  std::vector<double> l_, diagonal_;
+  std::vector<double> l_, diagonal_, inverse_, x_;  // l_ and x_ with room for whole vectors
   std::vector<int32_t> support_;
 };
 

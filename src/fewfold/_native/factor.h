@@ -34,28 +34,30 @@ inline void add_multiple(double *to, double by, const double *from, int64_t n) {
   if (rest) V::fma(each, V::load(from + i, rest, 0.0), V::load(to + i, rest, 0.0)).store(to + i, rest);
 }
 
-// Four columns at a time: what they do to the rest waits for one of them, not for each.
+// Four columns at a time: what they do to the rest waits for one of them, not for each. Vectors begin at multiples of
+// their length, and are whole, as one that was stored in parts cannot be read at once. So x has room for n rounded up
+// to whole vectors, and so have columns of L; above the diagonal may be any numbers.
 inline void solve_lower(const Factor &f, int64_t n, double *x) {
   using V = Vec<double>;
   int64_t c = 0;
   for (; c + 4 <= n; c += 4) {
     const double *p = f.l + c * f.room, *q = p + f.room, *r = q + f.room, *s = r + f.room;
-    const double a = x[c] / p[c], b = (x[c + 1] - p[c + 1] * a) / q[c + 1];
-    const double d = (x[c + 2] - p[c + 2] * a - q[c + 2] * b) / r[c + 2];
-    const double e = (x[c + 3] - p[c + 3] * a - q[c + 3] * b - r[c + 3] * d) / s[c + 3];
-    x[c] = a, x[c + 1] = b, x[c + 2] = d, x[c + 3] = e;
+    const double *inverse = f.inverse + c;
+    const double a = x[c] * inverse[0], b = (x[c + 1] - p[c + 1] * a) * inverse[1];
+    const double d = (x[c + 2] - p[c + 2] * a - q[c + 2] * b) * inverse[2];
+    const double e = (x[c + 3] - p[c + 3] * a - q[c + 3] * b - r[c + 3] * d) * inverse[3];
     const V va = V::of(-a), vb = V::of(-b), vd = V::of(-d), ve = V::of(-e);
-    for (int64_t i = c + 4; i < n; i += V::N) {
-      const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
-      V sum = V::fma(va, V::load(p + i, m, 0.0), V::load(x + i, m, 0.0));
-      sum = V::fma(vb, V::load(q + i, m, 0.0), sum);
-      const V other = V::fma(vd, V::load(r + i, m, 0.0), ve * V::load(s + i, m, 0.0));
-      (sum + other).store(x + i, m);
+    static_assert(V::N <= 8, "of what is before c nothing may change");
+    for (int64_t i = (c + 4) / V::N * V::N; i < n; i += V::N) {
+      const V sum = V::fma(vb, V::load(q + i), V::fma(va, V::load(p + i), V::load(x + i)));
+      const V other = V::fma(vd, V::load(r + i), ve * V::load(s + i));
+      (sum + other).store(x + i);
     }
+    x[c] = a, x[c + 1] = b, x[c + 2] = d, x[c + 3] = e;
   }
   for (; c < n; ++c) {
     const double *column = f.l + c * f.room;
-    x[c] /= column[c];
+    x[c] *= f.inverse[c];
     add_multiple(x + c + 1, -x[c], column + c + 1, n - c - 1);
   }
 }
@@ -74,15 +76,16 @@ inline void solve_upper(const Factor &f, int64_t n, double *x) {
       vr = V::fma(known, V::load(r + i, m, 0.0), vr);
       vs = V::fma(known, V::load(s + i, m, 0.0), vs);
     }
-    const double e = (x[c - 1] - vs.sum()) / s[c - 1];
-    const double d = (x[c - 2] - vr.sum() - r[c - 1] * e) / r[c - 2];
-    const double b = (x[c - 3] - vq.sum() - q[c - 1] * e - q[c - 2] * d) / q[c - 3];
-    x[c - 4] = (x[c - 4] - vp.sum() - p[c - 1] * e - p[c - 2] * d - p[c - 3] * b) / p[c - 4];
+    const double *inverse = f.inverse + c;
+    const double e = (x[c - 1] - vs.sum()) * inverse[-1];
+    const double d = (x[c - 2] - vr.sum() - r[c - 1] * e) * inverse[-2];
+    const double b = (x[c - 3] - vq.sum() - q[c - 1] * e - q[c - 2] * d) * inverse[-3];
+    x[c - 4] = (x[c - 4] - vp.sum() - p[c - 1] * e - p[c - 2] * d - p[c - 3] * b) * inverse[-4];
     x[c - 1] = e, x[c - 2] = d, x[c - 3] = b;
   }
   for (--c; c >= 0; --c) {
     const double *column = f.l + c * f.room;
-    x[c] = (x[c] - dot(column + c + 1, x + c + 1, n - c - 1)) / column[c];
+    x[c] = (x[c] - dot(column + c + 1, x + c + 1, n - c - 1)) * f.inverse[c];
   }
 }
 
@@ -98,8 +101,9 @@ inline void drop(const Factor &f, int64_t n, int64_t i, double *spare) {
   for (int64_t k = i; k + 1 < n; ++k) {
     const double *next = f.l + (k + 1) * f.room;
     double *to = f.l + k * f.room;
-    const double a = spare[k + 1], b = next[k + 1], size = std::sqrt(a * a + b * b);
-    const double c = a / size, s = b / size;
+    const double a = spare[k + 1], b = next[k + 1], one_by = 1 / std::sqrt(a * a + b * b);
+    const double c = a * one_by, s = b * one_by;
+    f.inverse[k] = one_by;
     const V cs = V::of(c), sn = V::of(s);
     int64_t r = k + 1;
     for (; r + V::N <= n; r += V::N) {  // what is written lies one row above what is read
@@ -131,26 +135,31 @@ inline void overlaps(const int32_t *codes, const int32_t *order, int64_t count, 
         if (code[j] >= 0 && code[j] == other[j]) sum += by[code[j]];
       out[i] = sum;
     } else {
-      int32_t same = 0;
-      for (int64_t j = 0; j < slots; ++j) same += (code[j] == other[j]) & (code[j] >= 0);
-      out[i] = same;
+      out[i] = static_cast<double>(count_equal(code, other, slots));
     }
   }
 }
 
 inline double take_off(const double *scores, const double *mu, const double *by, int64_t n, double *left) {
   using V = Vec<double>;
-  V sum = V::of(0);
-  for (int64_t i = 0; i < n; i += V::N) {
+  V sum = V::of(0), other = sum;
+  int64_t i = 0;
+  for (; !by && i + 2 * V::N <= n; i += 2 * V::N) {
+    const V x = V::load(mu + i), y = V::load(mu + i + V::N);
+    sum = V::fma(x, x, sum), other = V::fma(y, y, other);
+    (V::load(scores + i) - x).store(left + i);
+    (V::load(scores + i + V::N) - y).store(left + i + V::N);
+  }
+  for (; i < n; i += V::N) {
     const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
     const V x = V::load(mu + i, m, 0.0), pull = by ? x * V::load(by + i, m, 0.0) : x;
     sum = V::fma(pull, x, sum);
     (V::load(scores + i, m, 0.0) - pull).store(left + i, m);
   }
-  return sum.sum();
+  return (sum + other).sum();
 }
 
-inline StructuredTable structured_table() { return {overlaps, solve_lower, solve_upper, drop, dot, viterbi, trace, any_nan, count_step, arborescence, eisner, assignment_table(), take_off}; }
+constexpr StructuredTable structured_table() { return {overlaps, solve_lower, solve_upper, drop, dot, viterbi, trace, any_nan, count_step, arborescence, eisner, assignment_table(), take_off, all_numbers}; }
 
 }  // namespace FEWFOLD_ISA
 }  // namespace fewfold

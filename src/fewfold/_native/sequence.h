@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "structured.h"
@@ -17,9 +18,21 @@ struct Given {
   const double *at(int64_t row) const { return data ? data + row * by_row : nullptr; }
 };
 
+// `tables` of transitions, `between` numbers apart, by columns.
+inline void turn(const double *from, int64_t tables, int64_t between, int64_t states, std::vector<double> &to) {
+  to.resize(static_cast<size_t>(tables * states * states));
+  double *table = to.data();
+  for (int64_t i = 0; i < tables; ++i, table += states * states)
+    for (int64_t r = 0; r < states; ++r)
+      for (int64_t s = 0; s < states; ++s) table[s * states + r] = from[i * between + r * states + s];
+}
+
 struct Chains {
   int64_t positions, states;
   Given transitions, start, stop;
+  std::vector<double> turned = {};  // transitions by columns, if all rows have the same ones
+
+  int64_t tables() const { return positions < 2 ? 0 : transitions.by_position ? positions - 1 : 1; }
 };
 
 // One state at each position, part = position * states + state. A position of which all scores are -inf is left out;
@@ -28,32 +41,32 @@ class SequenceOracle {
  public:
   SequenceOracle(const Chains &chains, int64_t row)
       : n_(chains.positions), s_(chains.states), between_(chains.transitions.by_position),
-        transitions_(chains.transitions.at(row)), start_(chains.start.at(row)), stop_(chains.stop.at(row)) {
+        wide_((s_ + 7) / 8 * 8), tables_(chains.tables()), transitions_(chains.transitions.at(row)), start_(chains.start.at(row)), stop_(chains.stop.at(row)) {
     none_.assign(at(transitions_ ? s_ : s_ * s_), 0.0);
     if (!transitions_) transitions_ = none_.data(), between_ = 0;
     if (!start_) start_ = none_.data();
     if (!stop_) stop_ = none_.data();
-    room_.resize(at(2 * n_ * s_ + (between_ ? 0 : s_ * s_)));
-    double *turned = room_.data() + 2 * n_ * s_;
-    if (!between_)
-      for (int64_t r = 0; r < s_ * s_; ++r) turned[r] = transitions_[r % s_ * s_ + r / s_];
+    room_.resize(at(2 * (n_ + 1) * wide_));
+    if (!chains.turned.empty())
+      turned_ = chains.turned.data();
+    else
+      turn(transitions_, tables_, between_, s_, own_turned_), turned_ = own_turned_.data();
     where_.reserve(at(n_));
     const StructuredTable &t = structured();
-    const int64_t tables = n_ < 2 ? 0 : between_ ? n_ - 1 : 1;
     broken_ = t.any_nan(start_, s_) || t.any_nan(stop_, s_);
-    for (int64_t i = 0; i < tables && !broken_; ++i) broken_ = t.any_nan(table(i), s_ * s_);
+    for (int64_t i = 0; i < tables_ && !broken_; ++i) broken_ = t.any_nan(table(i), s_ * s_);
   }
 
   double best(const double *scores, int32_t *code) {
     std::fill_n(code, n_, -1);
     if (!look(scores)) return std::numeric_limits<double>::quiet_NaN();
     if (where_.empty()) return 0;
-    double *reach = room_.data(), *most = reach + n_ * s_, *turned = between_ ? nullptr : most + n_ * s_;
-    const Chain chain{s_, between_, transitions_, turned, start_, stop_, reach, most};
-    const int64_t m = layers(), last = structured().viterbi(chain, scores, where_.data(), m);
-    if (last < 0) return -INFINITY;
-    structured().trace(chain, where_.data(), m, last, code);
-    return reach[(m - 1) * s_ + last] + stop_[last];
+    double *reach = room_.data(), *most = reach + (n_ + 1) * wide_;
+    const Chain chain{s_, wide_, between_, transitions_, turned_, start_, stop_, reach, most};
+    const int64_t m = layers(), middle = structured().viterbi(chain, scores, where_.data(), m);
+    if (middle < 0) return -INFINITY;
+    structured().trace(chain, where_.data(), m, middle, code);
+    return reach[m / 2 * wide_ + middle] + most[(m / 2 + 1) * wide_ + middle];
   }
 
   double extra(const int32_t *code) const {
@@ -72,6 +85,10 @@ class SequenceOracle {
   // some are no numbers.
   bool look(const double *scores) {
     scores_ = scores;
+    if (structured().all_numbers(scores, n_ * s_)) {
+      if (layers() < n_) where_.resize(at(n_)), std::iota(where_.begin(), where_.end(), 0);
+      return !broken_;
+    }
     where_.clear();
     for (int64_t i = 0; i < n_; ++i) {
       const double *own = scores + i * s_;
@@ -99,11 +116,11 @@ class SequenceOracle {
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
   const double *table(int64_t position) const { return transitions_ + position * between_; }
 
-  int64_t n_, s_, between_;
-  const double *transitions_, *start_, *stop_;
+  int64_t n_, s_, between_, wide_, tables_;
+  const double *transitions_, *turned_, *start_, *stop_;
   const double *scores_ = nullptr;
   bool broken_ = false;
-  std::vector<double> none_, room_;
+  std::vector<double> none_, room_, own_turned_;
   std::vector<int64_t> where_;
 };
 
@@ -118,7 +135,7 @@ struct Pulled {
 };
 
 // Adds by[i] to the gradient of every additional score that structure i, of instance row[i], has.
-inline void pull_sequences(const int64_t *codes, const int64_t *row, const double *by, int64_t count, int64_t positions,
+inline void pull_sequences(const int32_t *codes, const int64_t *row, const double *by, int64_t count, int64_t positions,
                            int64_t states, const Pulled &to) {
   for (int64_t i = 0; i < count; ++i, codes += positions) {
     int64_t last = -1, from = -1;

@@ -358,6 +358,27 @@ template <class T> struct Vec {
 
 #endif
 
+// For how many i < n a[i] and b[i] are equal.
+inline int64_t count_equal(const int32_t *a, const int32_t *b, int64_t n) {
+  int64_t i = 0, sum = 0;
+#if defined(FEWFOLD_AVX512)
+  for (; i < n; i += 16) {
+    const __mmask16 m = static_cast<__mmask16>(n - i < 16 ? (1u << (n - i)) - 1 : 0xffffu);
+    const __m512i x = _mm512_maskz_loadu_epi32(m, a + i), y = _mm512_maskz_loadu_epi32(m, b + i);
+    sum += __builtin_popcount(_mm512_mask_cmpeq_epi32_mask(m, x, y));
+  }
+#elif defined(FEWFOLD_AVX2)
+  for (; i + 8 <= n; i += 8) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(a + i));
+    const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(b + i));
+    sum += __builtin_popcount(
+        static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(x, y)))));
+  }
+#endif
+  for (; i < n; ++i) sum += a[i] == b[i];
+  return sum;
+}
+
 // Adds v to two double vectors.
 inline void widen(Vec<double> v, Vec<double> &a, Vec<double> &) { a = a + v; }
 #if defined(FEWFOLD_AVX512)

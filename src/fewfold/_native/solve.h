@@ -58,12 +58,13 @@ template <class T> nanobind::ndarray<nanobind::numpy, T> given(std::vector<T> &&
   return nanobind::ndarray<nanobind::numpy, T>(kept->data(), shape.size(), shape.data(), owner);
 }
 
-// Solves every row with the oracle that make(row) returns, and hands over (codes, weights, offsets): the structures of
-// row r are those from offsets[r] to offsets[r + 1].
+// Solves every row with the oracle that make(row, lane) returns, and hands over (codes, weights, offsets, factors): the
+// structures of row r are those from offsets[r] to offsets[r + 1], and for derivatives the factor of each row follows
+// that of the one before.
 template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
   struct Found {
     std::vector<int32_t> codes;
-    std::vector<double> weights;
+    std::vector<double> weights, factor;
   };
   std::vector<Found> found(static_cast<size_t>(q.rows));
   {
@@ -77,7 +78,7 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
       const size_t mine = static_cast<size_t>(lane);
       ActiveSet &active = sets[mine];
       active.reset(q.slots);
-      auto oracle = make(r);
+      auto &&oracle = make(r, lane);
       const double *scores = address<const double>(q.scores) + r * q.parts;
       if (q.warm_offsets) {
         const int64_t *at = address<const int64_t>(q.warm_offsets) + r;
@@ -108,19 +109,21 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
         to.codes.insert(to.codes.end(), active.code(i), active.code(i) + q.slots);
         to.weights.push_back(active.weight(i));
       }
+      if (q.widen) active.give_factor(to.factor);
     });
   }
   std::vector<int32_t> codes;
-  std::vector<double> weights;
+  std::vector<double> weights, factors;
   std::vector<int64_t> offsets{0};
   for (const Found &one : found) {
     codes.insert(codes.end(), one.codes.begin(), one.codes.end());
     weights.insert(weights.end(), one.weights.begin(), one.weights.end());
+    factors.insert(factors.end(), one.factor.begin(), one.factor.end());
     offsets.push_back(static_cast<int64_t>(weights.size()));
   }
-  const size_t m = weights.size(), slots = static_cast<size_t>(q.slots), rows = offsets.size();
+  const size_t m = weights.size(), slots = static_cast<size_t>(q.slots), rows = offsets.size(), all = factors.size();
   return nanobind::make_tuple(given(std::move(codes), {m, slots}), given(std::move(weights), {m}),
-                              given(std::move(offsets), {rows}));
+                              given(std::move(offsets), {rows}), given(std::move(factors), {all}));
 }
 
 }  // namespace fewfold

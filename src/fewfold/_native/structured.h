@@ -7,11 +7,11 @@
 namespace fewfold {
 
 // A triangular factor L of a growing matrix, by columns: L[r, c] is at [c * room + r], r >= c. `scores` and
-// `ones` are L^-1 s and L^-1 1, kept along.
+// `ones` are L^-1 s and L^-1 1, kept along; `inverse` are the inverses of the diagonal.
 struct Factor {
   double *l;
   int64_t room;
-  double *scores, *ones;
+  double *scores, *ones, *inverse;
 };
 
 // Columns and rows of trees over n words have room for the root and for reading whole vectors past the end.
@@ -20,18 +20,20 @@ static constexpr int64_t tree_reals(int64_t n) { return (4 * n + 4) * tree_colum
 static constexpr int64_t tree_wholes(int64_t n) { return 18 * n; }
 
 // A chain of states: transitions[from, to], `between` numbers from those of the next position. `turned` has them by
-// columns, or is null. Room for what viterbi leaves to trace.
+// columns. Room for what viterbi leaves to trace, `wide` numbers for each position and one more: states in whole vectors.
 struct Chain {
-  int64_t states, between;
+  int64_t states, wide, between;
   const double *transitions, *turned, *start, *stop;
   double *reach, *most;
 };
 
 struct StructuredTable {
-  // How many parts structure i of `codes`, taken in this order, shares with `code`; with `by` the sum of theirs.
+  // How many parts structure i of `codes`, taken in this order, shares with `code`; with `by` the sum of theirs. Where
+  // `code` has no part it is less than -1.
   void (*overlaps)(const int32_t *codes, const int32_t *order, int64_t count, int64_t slots, const int32_t *code,
                    const double *by, double *out);
-  void (*solve_lower)(const Factor &f, int64_t n, double *x);  // L x = what is in x
+  // L x = what is in x. Of x and of the columns of L are read, of x also written, the next few numbers: n rounded up to 8.
+  void (*solve_lower)(const Factor &f, int64_t n, double *x);
   void (*solve_upper)(const Factor &f, int64_t n, double *x);  // L' x = what is in x
   void (*drop)(const Factor &f, int64_t n, int64_t which, double *spare);  // without one row, of what L is a factor of
   double (*dot)(const double *a, const double *b, int64_t n);
@@ -47,6 +49,7 @@ struct StructuredTable {
   AssignmentTable assignment;  // assign.h
   // left = scores - by * mu (by null: one); returns the sum of by * mu^2
   double (*take_off)(const double *scores, const double *mu, const double *by, int64_t n, double *left);
+  bool (*all_numbers)(const double *a, int64_t n);  // neither NaN nor -inf
 };
 
 const StructuredTable &structured();  // that of this processor

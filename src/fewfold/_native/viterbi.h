@@ -7,14 +7,16 @@ namespace fewfold {
 namespace FEWFOLD_ISA {
 
 // most[s] = max over r of from[r] + table[r, s] and to[s] = most[s] + add[s], for `Blocks` vectors of states, the last
-// of `last` states. Two maxima, of even and odd r, as each waits for its predecessor. A sum that is no number is never
-// the largest.
+// of `last` states, after which anything is written: what is stored in part cannot be read again at once. Several
+// maxima, of every r that many apart, as each waits for its predecessor. A sum that is no number is never the largest.
 template <int Blocks>
 inline void max_plus_block(const double *from, const double *table, int64_t states, const double *add, double *most,
                            double *to, int last) {
   using V = Vec<double>;
-  V even[Blocks], odd[Blocks];
-  for (int b = 0; b < Blocks; ++b) even[b] = odd[b] = V::of(-INF<double>);
+  constexpr int Ways = Blocks > 2 ? 2 : 4;
+  V best[Ways][Blocks];
+  for (int w = 0; w < Ways; ++w)
+    for (int b = 0; b < Blocks; ++b) best[w][b] = V::of(-INF<double>);
   const auto meet = [&](V *top, int64_t r) {
     const V start = V::of(from[r]);
     const double *row = table + r * states;
@@ -24,13 +26,16 @@ inline void max_plus_block(const double *from, const double *table, int64_t stat
     top[b] = V::max(start + end, top[b]);
   };
   int64_t r = 0;
-  for (; r + 1 < states; r += 2) meet(even, r), meet(odd, r + 1);
-  if (r < states) meet(even, r);
+  for (; r + Ways <= states; r += Ways)
+    for (int w = 0; w < Ways; ++w) meet(best[w], r + w);
+  if (r < states) meet(best[0], r++);
+  if (r < states) meet(best[1], r++);
+  if (Ways == 4 && r < states) meet(best[2 % Ways], r);
   for (int b = 0; b < Blocks; ++b) {
-    const int n = b + 1 < Blocks ? V::N : last;
-    const V top = V::max(odd[b], even[b]);
-    top.store(most + b * V::N, n);
-    (top + V::load(add + b * V::N, n, 0.0)).store(to + b * V::N, n);
+    V top = V::max(best[1][b], best[0][b]);
+    if (Ways == 4) top = V::max(V::max(best[Ways - 1][b], best[Ways - 2][b]), top);
+    top.store(most + b * V::N);
+    (top + V::load(add + b * V::N, b + 1 < Blocks ? V::N : last, 0.0)).store(to + b * V::N);
   }
 }
 
@@ -67,40 +72,52 @@ inline int64_t place(const double *a, const double *b, int64_t n, double top) {
   return 0;
 }
 
-// The best values with which each state is reached; returns the best last state, or -1.
+// The best values with which each state is reached, from both ends to the middle: neither half waits for the other.
+// Returns the best state there, or -1.
 inline int64_t viterbi(const Chain &c, const double *scores, const int64_t *where, int64_t layers) {
   using V = Vec<double>;
-  const int64_t n = c.states;
-  const double *first = scores + where[0] * n;
-  for (int64_t s = 0; s < n; ++s) c.reach[s] = first[s] + c.start[s];
-  for (int64_t j = 1; j < layers; ++j)
-    max_plus(c.reach + (j - 1) * n, c.transitions + where[j - 1] * c.between, n, scores + where[j] * n, c.most + j * n,
-             c.reach + j * n);
-  const double *last = c.reach + (layers - 1) * n;
-  V most = V::of(-INF<double>);
+  const int64_t n = c.states, w = c.wide, middle = layers / 2, last = layers - 1;
+  double *right = c.reach + w, *most = c.most + w;  // one further on, so that the middle has both
+  for (int64_t s = 0; s < n; ++s) {
+    c.reach[s] = scores[where[0] * n + s] + c.start[s];
+    right[last * w + s] = scores[where[last] * n + s] + c.stop[s];
+    most[last * w + s] = c.stop[s];
+  }
+  for (int64_t j = 1, k = last; j <= middle || k > middle; ++j, --k) {
+    const double *from = c.transitions + where[j - 1] * c.between;
+    if (j <= middle) max_plus(c.reach + (j - 1) * w, from, n, scores + where[j] * n, c.most + j * w, c.reach + j * w);
+    if (k <= middle) continue;
+    const double *to = c.turned + where[k - 1] * c.between;
+    max_plus(right + k * w, to, n, scores + where[k - 1] * n, most + (k - 1) * w, right + (k - 1) * w);
+  }
+  const double *left = c.reach + middle * w, *rest = most + middle * w;
+  V top = V::of(-INF<double>);
   for (int64_t s = 0; s < n; s += V::N) {
     const int m = static_cast<int>(n - s < V::N ? n - s : V::N);
-    most = V::max(V::load(last + s, m, 0.0) + V::load(c.stop + s, m, -INF<double>), most);
+    top = V::max(V::load(left + s, m, -INF<double>) + V::load(rest + s, m, -INF<double>), top);
   }
-  const double top = most.top();
-  return top > -INF<double> ? place(last, c.stop, n, top) : -1;
+  const double value = top.top();
+  return value > -INF<double> ? place(left, rest, n, value) : -1;
 }
 
-// The states on the best way to this last one. Only here is asked which state was the best to come from: the same sum
-// as in `viterbi`, so that it is found by being equal.
+// The states on the best way through this state of the middle. Only here is asked which neighbour was the best: the
+// same sum as in `viterbi`, so that it is found by being equal.
 inline void trace(const Chain &c, const int64_t *where, int64_t layers, int64_t state, int32_t *code) {
-  const int64_t n = c.states;
-  for (int64_t j = layers - 1;; --j) {
-    code[where[j]] = static_cast<int32_t>(where[j] * n + state);
-    if (!j) return;
-    const double *reach = c.reach + (j - 1) * n, top = c.most[j * n + state];
-    if (c.turned) {
-      state = place(reach, c.turned + state * n, n, top);
-      continue;
+  const int64_t n = c.states, w = c.wide, middle = layers / 2;
+  const double *right = c.reach + w, *most = c.most + w;
+  const auto mark = [&](int64_t j, int64_t s) { code[where[j]] = static_cast<int32_t>(where[j] * n + s); };
+  mark(middle, state);
+  int64_t before = state, after = state;
+  for (int64_t j = middle, k = middle; j > 0 || k + 1 < layers; --j, ++k) {
+    if (j > 0) {
+      const double *from = c.turned + where[j - 1] * c.between + before * n;
+      before = place(c.reach + (j - 1) * w, from, n, c.most[j * w + before]);
+      mark(j - 1, before);
     }
-    const double *column = c.transitions + where[j - 1] * c.between + state;
-    for (state = 0; state + 1 < n; ++state)
-      if (reach[state] + column[state * n] == top) break;
+    if (k + 1 >= layers) continue;
+    const double *to = c.transitions + where[k] * c.between + after * n;
+    after = place(right + (k + 1) * w, to, n, most[k * w + after]);
+    mark(k + 1, after);
   }
 }
 
@@ -118,6 +135,17 @@ inline bool any_nan(const double *a, int64_t n) {
     found |= V::bits(V::nan(x, x));
   }
   return found != 0;
+}
+
+inline bool all_numbers(const double *a, int64_t n) {
+  using V = Vec<double>;
+  const V least = V::of(LOWEST<double>);
+  unsigned odd = 0;
+  int64_t i = 0;
+  for (; i + V::N <= n; i += V::N) odd |= V::bits(V::over(least, V::load(a + i)));
+  const int rest = static_cast<int>(n - i);
+  if (rest) odd |= V::bits(V::over(least, V::load(a + i, rest, 0.0)));
+  return !odd;
 }
 
 // One more bit. `off` and `on` hold the best value for every number of bits that are on so far, by whether the last

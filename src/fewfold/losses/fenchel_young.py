@@ -11,6 +11,7 @@ is the Jacobian of the map.
 import torch
 from torch import Tensor, nn
 
+from fewfold._check import check_scores
 from fewfold.losses.gap import (
     SIMPLEX,
     against_index,
@@ -96,6 +97,7 @@ def fenchel_young_loss(
     _check_omega(omega)
     if hasattr(omega, "event_dim"):
         _check_structured(weight, ignore_index, label_smoothing, scores, target)
+        _check_cost(cost, scores)
         check_options(reduction, label_smoothing)
         losses = _of_structures(scores, target.to(scores.dtype), omega, cost)
         return Reduction(reduction, None, None, None)(losses).to(scores.dtype)
@@ -134,7 +136,8 @@ class FenchelYoungLoss(nn.Module):
     """`fenchel_young_loss` as a module; a learnable tensor inside `omega` is registered.
 
     So are the additional scores of a structure: `FenchelYoungLoss(SparseMAP(Sequence(table)))` has
-    the parameter (or, if `table` is a plain tensor, the buffer) `structure_transitions`.
+    the parameter (or, if `table` is a plain tensor, the buffer) `structure_transitions`. And so are
+    `weight` and a `cost` that is a tensor.
 
     Example:
         >>> import torch
@@ -156,7 +159,11 @@ class FenchelYoungLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_options(reduction, label_smoothing)
-        self.cost = cost
+        self.cost: float | Tensor | None
+        if isinstance(cost, Tensor) and not isinstance(cost, nn.Parameter):
+            self.register_buffer("cost", cost)
+        else:
+            self.cost = cost
         self._omega = omega
         self.ignore_index = ignore_index
         self.reduction = reduction
@@ -211,11 +218,25 @@ def _check_structured(
             "weight, ignore_index and label_smoothing are about classes; with an omega over "
             "structures leave them out"
         )
-    if target.shape != scores.shape:
+    check_scores(scores)
+    if not isinstance(target, Tensor) or target.shape != scores.shape:
         raise ValueError(
             f"the target must be structures of the shape of the scores {tuple(scores.shape)}, "
-            f"got {tuple(target.shape)}"
+            f"got {tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__}"
         )
+
+
+def _check_cost(cost: float | Tensor | None, scores: Tensor) -> None:
+    if isinstance(cost, Tensor):
+        try:
+            cost.expand(scores.shape)
+        except RuntimeError:
+            raise ValueError(
+                f"cost must broadcast to the shape of the scores {tuple(scores.shape)}, "
+                f"got {tuple(cost.shape)}"
+            ) from None
+    elif cost is not None and not isinstance(cost, (int, float)):
+        raise TypeError(f"cost must be a number or a tensor, got {type(cost).__name__}")
 
 
 def _weighed(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold._check import check_mask, check_scores
 from fewfold.maps.entmax import sparsemax
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, raise_infeasible
 from fewfold.support import Support
 
 __all__ = ["TopSupport", "topk_support"]
@@ -43,6 +43,12 @@ def topk_support(
         k: how many.
         mask: as in `sparsemap`.
 
+    Returns:
+        The support, empty and not certified for an instance with NaN or +inf.
+
+    Raises:
+        ValueError: if an instance has no structure at all.
+
     Example:
         >>> import torch, fewfold as ff
         >>> scores = torch.tensor([0.5, -0.2, 1.0, 0.1])
@@ -68,7 +74,8 @@ def topk_support(
         row = torch.arange(rows).repeat_interleave(k)
         codes = structure.codes(atoms.cpu(), event)
         total = total + structure.flat(batch, event).extra(codes, row, event).to(total)
-    valid = found.valid.view(rows, k)
+    valid, odd = found.valid.view(rows, k), found.scores.view(rows, k).isnan().any(1)
+    raise_infeasible(~valid.any(1) & ~odd, structure)
     weights = sparsemax(total.view(rows, k), mask=valid)
     certified = (weights.detach() == 0).any(1)  # where there are fewer than k this holds as well
     row, place = (weights.detach() > 0).nonzero(as_tuple=True)
@@ -78,7 +85,7 @@ def topk_support(
     every = structure_count(structure, event)
     if every is not None and k >= every:
         certified = torch.ones_like(certified)
-    return TopSupport(support, certified.view(batch))
+    return TopSupport(support, (certified & ~odd).view(batch))
 
 
 def structure_count(structure: Structure, event: torch.Size) -> int | None:

@@ -130,11 +130,11 @@ def _sums(scores: Tensor, most: int) -> list[Tensor]:
     start[..., 0] = 0
     sums = [start]
     for i in range(scores.shape[-1]):
-        without, with_it = sums[-1][..., 1:], sums[-1][..., :-1] + scores[..., i : i + 1]
-        # where neither is possible the gradient of logaddexp would be no number
-        never = torch.maximum(without, with_it) == -math.inf
-        grown = torch.logaddexp(without.masked_fill(never, 0), with_it.masked_fill(never, 0))
-        grown = grown.masked_fill(never, -math.inf)
+        both = torch.stack([sums[-1][..., 1:], sums[-1][..., :-1] + scores[..., i : i + 1]])
+        # where neither is possible the gradient would be no number, and the second derivative of
+        # torch.logaddexp is none where one is not
+        never = (both == -math.inf).all(0)
+        grown = both.masked_fill(never, 0).logsumexp(0).masked_fill(never, -math.inf)
         sums.append(torch.cat([sums[-1][..., :1], grown], -1))
     return sums
 
@@ -168,6 +168,17 @@ class Bits(Choice):
 
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, size
+
+    def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Flips of the best one: the k best touch its k - 1 least certain bits alone."""
+        price, which = scores.abs().topk(min(k - 1, scores.shape[1]), 1, largest=False)
+        flips, values = super()._k_best(-price, k)
+        best = (scores > 0).unsqueeze(1).expand(-1, k, -1)
+        which = which.unsqueeze(1).expand(-1, k, -1)
+        bits = best ^ torch.zeros_like(best).scatter(2, which, flips >= 0)
+        values = values + scores.clamp(min=0).sum(1, keepdim=True)
+        bits &= (values > -math.inf).unsqueeze(2)
+        return torch.where(bits, torch.arange(scores.shape[1]), -1).int(), values
 
     @property
     def scale(self) -> float:

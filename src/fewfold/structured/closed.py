@@ -11,11 +11,14 @@ from torch import Tensor
 from fewfold import _native
 from fewfold._check import non_negative_number
 from fewfold.structured.choices import Choice
+from fewfold.structured.lattice import told
 from fewfold.structured.nearest import Face, nearest_linear, nearest_pair
 from fewfold.structured.opaque import registered
 from fewfold.structured.structure import Structure
 
 __all__ = ["ClosedForm", "Knapsack", "Pair", "Row", "reachable", "row_of"]
+
+LARGE = 1e6  # a score next to which a kernel may be wrong in the tenth digit
 
 
 class Row(NamedTuple):
@@ -69,7 +72,7 @@ class ClosedForm(Structure):
         return z
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if _native.enabled():
+        if _native.enabled() and not _large(scores):
             z = self.native_nearest(scores)
         else:
             z, _ = self.nearest(scores, torch.ones_like(scores))
@@ -87,6 +90,11 @@ class ClosedForm(Structure):
         tight = (row.costs * scores.clamp(0, 1)).sum(1, keepdim=True) > row.bound
         across = torch.where(tight | row.equal, row.costs, 0.0)
         return Face(free, across, torch.zeros_like(free), one).push(change)
+
+
+def _large(scores: Tensor) -> bool:
+    """Whether a kernel, whose prices are of the size of the scores, would lose what is small."""
+    return bool(((scores.abs() > LARGE) & scores.isfinite()).any())
 
 
 def row_of(structure: Structure, size: int) -> Row | None:
@@ -196,8 +204,8 @@ class Pair(ClosedForm):
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         first, second = scores[:, :1], scores[:, 1:]
         both = first + second + self.score.unsqueeze(1)
-        values = torch.cat([torch.zeros_like(first), second, first, both], 1)
-        return _FOUR[values.argmax(1)], torch.ones(len(scores), dtype=torch.bool)
+        value, which = torch.cat([torch.zeros_like(first), second, first, both], 1).max(1)
+        return told(_FOUR[which], value), torch.ones(len(scores), dtype=torch.bool)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         assert _native.kernels is not None

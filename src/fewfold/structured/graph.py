@@ -216,11 +216,12 @@ class FactorGraph:
                 the size of the scores.
 
         Returns:
-            The solution; NaN for an instance with scores, additional ones too, that are NaN, +inf
-            or beyond 1e150.
+            The solution; NaN, with a gradient of zero, for an instance with scores, additional
+            ones too, that are NaN or +inf.
 
         Raises:
-            ValueError: where scores of -inf leave a factor of an instance no structure.
+            ValueError: where scores of -inf leave a factor of an instance no structure, and where
+                finite scores are beyond 1e150.
 
         Example:
             >>> import torch, fewfold as ff

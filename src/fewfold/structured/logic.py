@@ -32,16 +32,48 @@ class Rule(enum.IntEnum):
     ANY = 2
     ANY_OUT = 3  # the last bit tells whether any of the others is on
 
+    def allows(self, bits: Tensor) -> Tensor:
+        """(m,) which of these, (m, bits) bool, it allows."""
+        ones = bits.sum(1)
+        if self is Rule.ANY_OUT:
+            return bits[:, :-1].any(1) == bits[:, -1]
+        return {Rule.ONE: ones == 1, Rule.AT_MOST_ONE: ones <= 1, Rule.ANY: ones >= 1}[self]
 
+    def best(self, scores: Tensor) -> Tensor:
+        """The best bits by row; +inf where a bit must be on."""
+        if self is Rule.ANY_OUT:
+            inputs = Rule.ANY.best(scores[:, :-1])
+            gain = torch.where(inputs, scores[:, :-1], 0.0).sum(1, keepdim=True) + scores[:, -1:]
+            return torch.cat([inputs, torch.ones_like(gain, dtype=torch.bool)], 1) & (gain > 0)
+        first = torch.zeros_like(scores, dtype=torch.bool)
+        first.scatter_(1, scores.argmax(1, keepdim=True), True)
+        on = scores > 0
+        if self is Rule.ANY:
+            return torch.where(on.any(1, keepdim=True), on, first)
+        return first & on if self is Rule.AT_MOST_ONE else first
+
+
+@dataclass(frozen=True, repr=False)
 class Logic(ClosedForm):
-    """A rule, and which bits it reads the other way round."""
+    """A rule, and which bits it reads the other way round; it needs at least so many bits."""
 
     rule: ClassVar[Rule]
-    least: ClassVar[int] = 1
+    turns: ClassVar[slice]
+    least: ClassVar[int]
+
+    def __init_subclass__(
+        cls, *, rule: Rule | None = None, turns: slice = slice(0), least: int = 1
+    ) -> None:
+        super().__init_subclass__()
+        if rule is not None:
+            cls.rule, cls.turns, cls.least = rule, turns, least
+            registered(dataclass(frozen=True, repr=False)(cls))
 
     def turned(self, size: int) -> Tensor:
         """(bits,) which of so many are read the other way round."""
-        return torch.zeros(size, dtype=torch.bool)
+        found = torch.zeros(size, dtype=torch.bool)
+        found[self.turns] = True
+        return found
 
     def check(self, event: torch.Size) -> None:
         if event[0] < self.least:
@@ -50,8 +82,6 @@ class Logic(ClosedForm):
             )
 
     def row(self, size: int) -> Row | None:
-        if self.rule is Rule.ANY_OUT:
-            return None
         turned = self.turned(size)
         sign = torch.where(turned, -1.0, 1.0).to(torch.float64)
         bound = 1.0 - float(turned.sum())
@@ -59,36 +89,10 @@ class Logic(ClosedForm):
             return Row(-sign, -bound, False)
         return Row(sign, bound, self.rule is Rule.ONE)
 
-    def possible(self, off: Tensor, on: Tensor) -> Tensor:
-        if self.rule is not Rule.ANY_OUT:
-            return super().possible(off, on)
-        if bool(self.turned(off.shape[1]).any()):  # all bits are turned, or none
-            off, on = on, off
-        never = off[:, -1] & on[:, :-1].any(1)
-        return ~(never | (on[:, -1] & off[:, :-1].all(1)))
-
-    def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
-        if self.rule is not Rule.ANY_OUT:
-            return super().nearest(y, w)
-        turned = self.turned(y.shape[1])
-        z, face = nearest_or_out(torch.where(turned, 1 - y, y), w)
-        return torch.where(turned, 1 - z, z), face  # all bits are turned, or none: the same face
-
-    def native_nearest(self, scores: Tensor) -> Tensor:
-        if self.rule is not Rule.ANY_OUT:
-            return super().native_nearest(scores)
-        assert _native.kernels is not None
-        turned = self.turned(scores.shape[1])
-        y = torch.where(turned, 1 - scores, scores)
-        z = torch.empty_like(y)
-        _native.kernels.nearest_any_out(y.data_ptr(), *y.shape, z.data_ptr(), _native.threads())
-        return torch.where(turned, 1 - z, z)
-
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         turned = self.turned(scores.shape[1])
-        absent = (scores == -math.inf).all(1)
-        best = _best(torch.where(turned, -scores, scores), self.rule) ^ turned
-        best &= ~absent.unsqueeze(1)
+        absent = (scores == -math.inf).all(1, keepdim=True)
+        best = (self.rule.best(torch.where(turned, -scores, scores)) ^ turned) & ~absent
         return best, ~(best & (scores == -math.inf)).any(1)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
@@ -100,16 +104,8 @@ class Logic(ClosedForm):
         return found
 
     def enumerate(self, event: torch.Size) -> Tensor:
-        every = _every(event[0])
-        bits = every ^ self.turned(event[0])
-        ones = bits.sum(1)
-        if self.rule is Rule.ONE:
-            return every[ones == 1]
-        if self.rule is Rule.AT_MOST_ONE:
-            return every[ones <= 1]
-        if self.rule is Rule.ANY:
-            return every[ones >= 1]
-        return every[bits[:, :-1].any(1) == bits[:, -1]]
+        every = torch.tensor(list(itertools.product([False, True], repeat=event[0])))
+        return every[self.rule.allows(every ^ self.turned(event[0]))]
 
     def count(self, event: torch.Size) -> int:
         size = int(event[0])
@@ -121,30 +117,33 @@ class Logic(ClosedForm):
         }[self.rule]
 
 
-def _every(size: int) -> Tensor:
-    return torch.tensor(list(itertools.product([False, True], repeat=size))).view(-1, size)
+class Output(Logic):
+    """Those that no single condition tells. All bits are turned, or none: the same face."""
+
+    def row(self, size: int) -> Row | None:
+        return None
+
+    def possible(self, off: Tensor, on: Tensor) -> Tensor:
+        if bool(self.turned(off.shape[1]).any()):
+            off, on = on, off
+        never = off[:, -1] & on[:, :-1].any(1)
+        return ~(never | (on[:, -1] & off[:, :-1].all(1)))
+
+    def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
+        turned = self.turned(y.shape[1])
+        z, face = nearest_or_out(torch.where(turned, 1 - y, y), w)
+        return torch.where(turned, 1 - z, z), face
+
+    def native_nearest(self, scores: Tensor) -> Tensor:
+        assert _native.kernels is not None
+        turned = self.turned(scores.shape[1])
+        y = torch.where(turned, 1 - scores, scores)
+        z = torch.empty_like(y)
+        _native.kernels.nearest_any_out(y.data_ptr(), *y.shape, z.data_ptr(), _native.threads())
+        return torch.where(turned, 1 - z, z)
 
 
-def _best(scores: Tensor, rule: Rule) -> Tensor:
-    """The best bits by a rule; +inf where a bit must be on."""
-    first = torch.zeros_like(scores, dtype=torch.bool)
-    first.scatter_(1, scores.argmax(1, keepdim=True), True)
-    on = scores > 0
-    if rule is Rule.ONE:
-        return first
-    if rule is Rule.AT_MOST_ONE:
-        return first & on
-    if rule is Rule.ANY:
-        return torch.where(on.any(1, keepdim=True), on, first)
-    inputs = _best(scores[:, :-1], Rule.ANY)
-    gain = torch.where(inputs, scores[:, :-1], 0.0).sum(1, keepdim=True) + scores[:, -1:]
-    on = gain > 0
-    return torch.cat([inputs & on, on], 1)
-
-
-@registered
-@dataclass(frozen=True, repr=False)
-class Xor(Logic):
+class Xor(Logic, rule=Rule.ONE):
     """Exactly one bit is on; SparseMAP is sparsemax.
 
     Example:
@@ -153,12 +152,8 @@ class Xor(Logic):
         tensor([0.5500, 0.4500, 0.0000])
     """
 
-    rule = Rule.ONE
 
-
-@registered
-@dataclass(frozen=True, repr=False)
-class AtMostOne(Logic):
+class AtMostOne(Logic, rule=Rule.AT_MOST_ONE):
     """At most one bit is on.
 
     Example:
@@ -167,12 +162,8 @@ class AtMostOne(Logic):
         tensor([0.2000, 0.3000, 0.0000])
     """
 
-    rule = Rule.AT_MOST_ONE
 
-
-@registered
-@dataclass(frozen=True, repr=False)
-class Or(Logic):
+class Or(Logic, rule=Rule.ANY):
     """At least one bit is on.
 
     Example:
@@ -181,12 +172,8 @@ class Or(Logic):
         tensor([0.4500, 0.5500, 0.0000])
     """
 
-    rule = Rule.ANY
 
-
-@registered
-@dataclass(frozen=True, repr=False)
-class Imply(Logic):
+class Imply(Logic, rule=Rule.ANY, turns=slice(-1), least=2):
     """If all bits but the last are on, the last is on.
 
     Example:
@@ -195,16 +182,8 @@ class Imply(Logic):
         tensor([0.5667, 0.4667, 0.0333])
     """
 
-    rule = Rule.ANY
-    least = 2
 
-    def turned(self, size: int) -> Tensor:
-        return torch.arange(size) < size - 1
-
-
-@registered
-@dataclass(frozen=True, repr=False)
-class XorOut(Logic):
+class XorOut(Logic, rule=Rule.ONE, turns=slice(-1, None), least=2):
     """At most one bit but the last is on; the last tells whether one is.
 
     Example:
@@ -213,16 +192,8 @@ class XorOut(Logic):
         tensor([0.2333, 0.1333, 0.3667])
     """
 
-    rule = Rule.ONE
-    least = 2
 
-    def turned(self, size: int) -> Tensor:
-        return torch.arange(size) == size - 1
-
-
-@registered
-@dataclass(frozen=True, repr=False)
-class OrOut(Logic):
+class OrOut(Output, rule=Rule.ANY_OUT, least=2):
     """The last bit tells whether any other is on.
 
     Example:
@@ -231,13 +202,8 @@ class OrOut(Logic):
         tensor([0.7500, 0.2000, 0.7500])
     """
 
-    rule = Rule.ANY_OUT
-    least = 2
 
-
-@registered
-@dataclass(frozen=True, repr=False)
-class AndOut(Logic):
+class AndOut(Output, rule=Rule.ANY_OUT, turns=slice(None), least=2):
     """The last bit tells whether all others are on.
 
     Example:
@@ -245,9 +211,3 @@ class AndOut(Logic):
         >>> ff.sparsemap(torch.tensor([0.9, 0.2, 0.6]), ff.structures.AndOut())
         tensor([0.9000, 0.4000, 0.4000])
     """
-
-    rule = Rule.ANY_OUT
-    least = 2
-
-    def turned(self, size: int) -> Tensor:
-        return torch.ones(size, dtype=torch.bool)

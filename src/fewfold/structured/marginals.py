@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from fewfold.structured.solver import Active, Limits, derived, pulled, solve
@@ -46,7 +47,9 @@ class Problem:
 
     def solve(self, scores: Tensor, additional: tuple[Tensor, ...]) -> Tensor:
         """Marginals of the shape of the scores."""
-        self.structure = self.structure.with_additional(additional)
+        known = self.structure.additional
+        if any(mine is not given for mine, given in zip(known, additional, strict=True)):
+            self.structure = self.structure.with_additional(additional)
         rows, made, event = self.structure.prepared(scores, None)
         closed = None if additional else made.project(rows)
         if closed is not None:
@@ -87,9 +90,9 @@ class Problem:
             return (back,)
         if not more:
             return back, *[torch.zeros_like(value) for value in given]
-        assert self.active.codes is not None
+        assert self.active.small is not None
         found = self.structure.extra_pull(
-            by, self.active.codes, self.active.row, self.batch, self.event
+            by, self.active.small, self.active.row, self.batch, self.event
         )
         if found is not None:
             return back, *found
@@ -147,7 +150,22 @@ def _leading(values: tuple[Tensor, ...], dims: tuple[Any, ...], size: int) -> li
     ]
 
 
-class _Marginals(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """A function whose arguments are all given by position.
+
+    Without a transform that needs no look at what `forward` is called with, which takes longer
+    than a small problem.
+    """
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*args)
+        args = unwrap_dead_wrappers(args)
+        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
+
+
+class _Marginals(_Function):
     @staticmethod
     def forward(scores: Tensor, problem: Problem, *additional: Tensor) -> Tensor:
         return problem.solve(scores, additional)
@@ -158,7 +176,7 @@ class _Marginals(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        back, *more = _Pulled.apply(grads[0], ctx.problem, any(ctx.needs_input_grad[2:]))
+        back, *more = _pull(ctx.problem, grads[0], any(ctx.needs_input_grad[2:]))
         return (back, None, *more)
 
     @staticmethod
@@ -191,7 +209,14 @@ def _pushed(problem: Problem, scores: Tensor | None, additional: list[Tensor | N
     return found
 
 
-class _Pulled(torch.autograd.Function):
+def _pull(problem: Problem, grad: Tensor, more: bool) -> tuple[Tensor, ...]:
+    if not tracked(grad):
+        return problem.pull(grad, more)
+    found: tuple[Tensor, ...] = _Pulled.apply(grad, problem, more)
+    return found
+
+
+class _Pulled(_Function):
     @staticmethod
     def forward(grad: Tensor, problem: Problem, more: bool) -> tuple[Tensor, ...]:
         return problem.pull(grad, more)
@@ -226,7 +251,7 @@ class _Pulled(torch.autograd.Function):
         return (back, *own), (columns,) * (1 + len(own))
 
 
-class _Pushed(torch.autograd.Function):
+class _Pushed(_Function):
     @staticmethod
     def forward(scores: Tensor, problem: Problem, *additional: Tensor) -> Tensor:
         return problem.push(scores, additional)
@@ -237,7 +262,7 @@ class _Pushed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        back, *more = _Pulled.apply(grads[0], ctx.problem, any(ctx.needs_input_grad[2:]))
+        back, *more = _pull(ctx.problem, grads[0], any(ctx.needs_input_grad[2:]))
         return (back, None, *more)
 
     @staticmethod

@@ -71,15 +71,17 @@ def _bent(y: Tensor, w: Tensor, costs: Tensor, bound: Tensor) -> Tensor:
     """z = clip(y - x costs / w, 0, 1) with <costs, z> = bound, or as near to it as there is."""
     moves = (costs != 0) & y.isfinite()
     rate = torch.where(moves, costs / w, 1.0)
+    way = torch.where(moves, 2 / rate.abs(), 0.0).amax(1, keepdim=True)
+    y = _brought_near(y, rate, costs, bound, way)
     # <costs, z> falls as x grows, and is linear between the x at which a bit leaves 0 or 1
     turns = torch.stack([y / rate, (y - 1) / rate], 2)
     turns = torch.where(moves.unsqueeze(2), turns, 0.0)  # those of others change nothing
-    first, last = turns.amin(2), turns.amax(2)
+    first, last = turns.clamp(-way.unsqueeze(2), way.unsqueeze(2)).sort(2).values.unbind(2)
     slope = torch.where(moves, costs * rate, 0.0)
     where, order = torch.cat([first, last], 1).sort(1)
     falls = torch.cat([slope, -slope], 1).gather(1, order).cumsum(1)
     steps = torch.where(where.diff(dim=1) > 0, falls[:, :-1] * where.diff(dim=1), 0.0)
-    highest = (costs * torch.where(moves, (costs > 0).to(y), y.clamp(0, 1))).sum(1, keepdim=True)
+    highest = (costs * torch.where(moves, y + way * rate, y).clamp(0, 1)).sum(1, keepdim=True)
     values = torch.cat([highest, highest - steps.cumsum(1)], 1)  # <costs, z> at each turn
     place = (values >= bound.unsqueeze(1)).sum(1, keepdim=True)
     here = where.gather(1, (place - 1).clamp(min=0))
@@ -92,6 +94,25 @@ def _bent(y: Tensor, w: Tensor, costs: Tensor, bound: Tensor) -> Tensor:
     own = torch.where(inside, costs * y, 0.0).sum(1)
     x = torch.where(length > 0, (own - rest) / torch.where(length > 0, length, 1.0), middle[:, 0])
     return torch.where(moves, (y - x.unsqueeze(1) * rate).clamp(0, 1), y.clamp(0, 1))
+
+
+def _brought_near(y: Tensor, rate: Tensor, costs: Tensor, bound: Tensor, way: Tensor) -> Tensor:
+    """y - x rate with an x near to the answer, so that nothing is lost however large y is.
+
+    It would be the answer if bits, as they leave 0 or come to it, went all the way at once; so it
+    is off by less than the longest `way`.
+    """
+    moves = (costs != 0) & y.isfinite()
+    most = (costs * torch.where(moves, (costs > 0).to(y), y.clamp(0, 1))).sum(1, keepdim=True)
+    for _ in range(10):  # each leaves a rounding of the last
+        where, order = torch.where(moves, y / rate, 0.0).sort(1)
+        falls = torch.where(moves, costs.abs(), 0.0).gather(1, order).cumsum(1)
+        place = (most - falls >= bound.unsqueeze(1)).sum(1, keepdim=True)
+        x = where.gather(1, place.clamp(max=y.shape[1] - 1))
+        y = torch.where(moves, y - x * rate, y)
+        if not bool((x.abs() > 1e3 * way).any()):
+            break
+    return y
 
 
 def nearest_or_out(y: Tensor, w: Tensor) -> tuple[Tensor, Face]:

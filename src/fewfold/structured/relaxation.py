@@ -11,12 +11,12 @@ from fewfold.structured.closed import Pair
 from fewfold.structured.consensus import PlainSolver, Told
 from fewfold.structured.fast_graph import NativeSolver, known
 from fewfold.structured.links import Links, check_held
+from fewfold.structured.size import check_size
 from fewfold.structured.structure import Structure
 
 __all__ = ["Relaxation", "Search"]
 
 SHARP = 10.0  # in LP-MAP, scores next to the pull towards the last marginals
-LARGEST = 1e150  # a score that is larger is no number: sums and squares would overflow
 
 
 class Search(NamedTuple):
@@ -72,12 +72,12 @@ class Relaxation:
             nothing = scores.new_zeros(len(scores), 4)
             nothing[:, 3] = 1
             return torch.zeros_like(scores), nothing[:, 0].clone(), nothing
-        odd = _unusable(scores)
+        self.odd = _odd(scores)  # instances that have no answer, and whose slopes are zero
         for value in additional:
-            odd = odd | _unusable(value.flatten(1))
-        if bool(odd.any()):
-            scores = scores.masked_fill(odd.unsqueeze(1), math.nan)
-            additional = [value.masked_fill(_like(odd, value), 0.0) for value in additional]
+            self.odd |= _odd(value.flatten(1))
+        if bool(self.odd.any()):
+            scores = scores.masked_fill(self.odd.unsqueeze(1), math.nan)
+            additional = [value.masked_fill(_like(self.odd, value), 0.0) for value in additional]
         check_held(self.links, self.made(additional), scores)
         sharp = 1.0 if self.search.regularised else SHARP
         kind = NativeSolver if known(self.links) else PlainSolver
@@ -140,43 +140,27 @@ class Relaxation:
                 total = total.index_add(0, row // len(group.bits), extra * weights)
         return total
 
-    def pull(self, grad: Tensor, price: Tensor, more: bool) -> tuple[Tensor, ...]:
-        """Gradients of the scores and of all additional ones.
+    def slopes(self, more: bool) -> tuple[Tensor, ...]:
+        """Gradients of the objectives by scores and, if `more`, by additional ones."""
+        if self.solver is None:
+            return tuple(self.zeros()) if more else (self.zeros()[0],)
+        own = self.told.marginals.masked_fill(self.odd.unsqueeze(1), 0.0)
+        return own, *(self._shares(None) if more else ())
+
+    def bent(self, changes: Sequence[Tensor], more: bool) -> tuple[Tensor, ...]:
+        """How `slopes` move with scores and, if they are given, additional ones: a symmetric map.
 
         Args:
-            grad: (..., rows, bits) of the marginals.
-            price: (..., rows) of the objectives.
-            more: whether gradients of additional scores are wanted; zeros otherwise.
+            changes: (..., rows, bits) of scores, and (..., rows, factors, ...) of additional ones.
+            more: as in `slopes`.
         """
-        if grad.dim() > 2:
-            every = [self.pull(*own, more) for own in zip(grad, price, strict=True)]
+        if changes[0].dim() > 2:
+            every = [self.bent(own, more) for own in zip(*changes, strict=True)]
             return tuple(torch.stack(parts) for parts in zip(*every, strict=True))
-        zeros = self.zeros()
         if self.solver is None:
-            return tuple(zeros)
-        moved = self.solver.pull(grad) if bool((grad != 0).any()) else torch.zeros_like(grad)
-        back = moved + price.unsqueeze(1) * self.told.marginals
-        if not more or len(zeros) == 1:
-            return back, *zeros[1:]
-        with torch.enable_grad():
-            given = [value.requires_grad_() for value in zeros[1:]]
-            sums = [
-                self._moved_extra(place, structure, moved, price)
-                for place, structure in enumerate(self.made(given))
-                if structure.additional
-            ]
-            return back, *torch.autograd.grad(torch.stack(sums).sum(), given)
-
-    def push(self, scores: Tensor, additional: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """How marginals and objectives move with all scores."""
-        if scores.dim() > 2:
-            every = [self.push(one, more) for one, *more in zip(scores, *additional, strict=True)]
-            marginals, objectives = zip(*every, strict=True)
-            return torch.stack(marginals), torch.stack(objectives)
-        if self.solver is None:
-            return torch.zeros_like(scores), scores.new_zeros(len(scores))
-        total = scores
-        for place, structure in enumerate(self.made(additional)):
+            return self.slopes(more)
+        total = changes[0]
+        for place, structure in enumerate(self.made(changes[1:]) if len(changes) > 1 else ()):
             if isinstance(structure, Pair):
                 own = structure.score.unsqueeze(1) * self._leans(place)
                 total = total + self.links.gathered(place, own)
@@ -184,24 +168,28 @@ class Relaxation:
                 codes, _, _, row = self.solver.active(place, None)
                 extra = structure.extra(codes, row, self.links.groups[place].event)
                 total = total + self.solver.weigh(place, extra)
-        objective = (scores * self.told.marginals).sum(1) + self._priced(additional)
-        return self.solver.pull(total), objective
+        moved = self.solver.pull(total).masked_fill(self.odd.unsqueeze(1), 0.0)
+        return moved, *(self._shares(moved) if more else ())
 
-    def _moved_extra(
-        self, place: int, structure: Structure, moved: Tensor, price: Tensor
-    ) -> Tensor:
-        """What additional scores add, by how much their share is worth, or changes."""
+    def _shares(self, moved: Tensor | None) -> tuple[Tensor, ...]:
+        """How much additional parts are used, or by how much that moves as the marginals move."""
         assert self.solver is not None
-        group = self.links.groups[place]
-        each = price.repeat_interleave(len(group.bits))
-        if isinstance(structure, Pair):
-            change = self.links.local_change(place, moved)
-            share = (self._leans(place) * change).sum(1)
-            if bool((price != 0).any()):
-                share = share + each * self._both(place)
-            return (structure.score * share).sum()
-        codes, weights, by, row = self.solver.active(place, moved)
-        return (structure.extra(codes, row, group.event) * (by + each[row] * weights)).sum()
+        with torch.enable_grad():
+            given = [value.requires_grad_() for value in self.zeros()[1:]]
+            sums = []
+            for place, structure in enumerate(self.made(given)):
+                if isinstance(structure, Pair):
+                    used = self._both(place)
+                    if moved is not None:
+                        used = (self._leans(place) * self.links.local_change(place, moved)).sum(1)
+                    sums.append(structure.score * used)
+                elif structure.additional:
+                    codes, weights, by, row = self.solver.active(place, moved)
+                    extra = structure.extra(codes, row, self.links.groups[place].event)
+                    used = weights if moved is None else by
+                    sums.append(extra * used)
+            found = torch.autograd.grad([own.sum() for own in sums], given) if given else ()
+        return tuple(value.masked_fill(_like(self.odd, value), 0.0) for value in found)
 
     def _both(self, place: int) -> Tensor:
         """How much of both bits of a pair is on: all that can be, or as little, as it wants."""
@@ -223,9 +211,10 @@ class Relaxation:
         return flat.score, self.links.local(place, self.told.marginals)
 
 
-def _unusable(values: Tensor) -> Tensor:
-    """(rows,) whether a row has what is no number; -inf is one."""
-    return ~((values.abs() <= LARGEST) | (values == -math.inf)).all(1)
+def _odd(values: Tensor) -> Tensor:
+    """(rows,) whether a row has a NaN or +inf."""
+    check_size(values)
+    return ~(values < math.inf).all(1)
 
 
 def _like(rows: Tensor, values: Tensor) -> Tensor:

@@ -66,23 +66,32 @@ class _Relaxed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.problem = inputs[1]
+        scores, ctx.problem, *additional = inputs
         ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(output[0])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, *additional)
+        ctx.save_for_forward(scores, *additional)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         grad, price, _ = grads
-        more = any(ctx.needs_input_grad[2:])
-        back, *others = _Pulled.apply(ctx.problem, more, grad, price)
-        (marginals,) = ctx.saved_tensors  # the slope of the objective, which has a slope of its own
-        back = back + price.unsqueeze(-1) * (marginals - marginals.detach())
-        return back, None, *others
+        more, back = any(ctx.needs_input_grad[2:]), []
+        if grad is not None:
+            back.append(_Bent.apply(ctx.problem, more, grad))
+        if price is not None:
+            slopes = _Slopes.apply(ctx.problem, more, *ctx.saved_tensors)
+            back.append([_times(price, slope) for slope in slopes])
+        first, *others = (sum(parts) for parts in zip(*back, strict=True)) if back else (None,)
+        return first, None, *_filled(others, len(ctx.saved_tensors) - 1)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         scores, _, *additional = tangents
-        return *_pushed(ctx.problem, scores, *additional), None
+        changes = _changes(ctx.problem, scores, *additional)
+        slopes = _Slopes.apply(ctx.problem, len(changes) > 1, *ctx.saved_tensors)
+        parts = zip(slopes, changes, strict=True)
+        priced = [(slope * change).flatten(1).sum(1) for slope, change in parts]
+        return _Bent.apply(ctx.problem, False, *changes)[0], sum(priced), None
 
     @staticmethod
     def vmap(
@@ -95,20 +104,29 @@ class _Relaxed(torch.autograd.Function):
         return tuple(v.unflatten(0, (info.batch_size, problem.rows)) for v in found), (0, 0, 0)
 
 
-def _pushed(problem: Relaxation, *changes: Tensor | None) -> Any:
-    filled = [
-        zeros if change is None else change
-        for zeros, change in zip(problem.zeros(), changes, strict=True)
-    ]
-    return _Pushed.apply(problem, *filled)
+def _times(price: Tensor, slope: Tensor) -> Tensor:
+    return price.view(*price.shape, *[1] * (slope.dim() - price.dim())) * slope
 
 
-class _Pulled(torch.autograd.Function):
-    """Gradients of all scores, linear in those of marginals and objectives."""
+def _filled(values: list[Tensor], count: int) -> list[Tensor | None]:
+    """As many values: all, or where they were not asked for none."""
+    return [*values] if values else [None] * count
+
+
+def _changes(problem: Relaxation, *changes: Tensor | None) -> list[Tensor]:
+    """Zeros for those that are missing; without additional ones if all of these are."""
+    zeros = problem.zeros()
+    if all(change is None for change in changes[1:]):
+        zeros = zeros[:1]
+    return [z if c is None else c for z, c in zip(zeros, changes, strict=False)]
+
+
+class _Slopes(torch.autograd.Function):
+    """Gradients of the objectives as functions of all scores."""
 
     @staticmethod
-    def forward(problem: Relaxation, more: bool, grad: Tensor, price: Tensor) -> Any:
-        return problem.pull(grad, price, more)
+    def forward(problem: Relaxation, more: bool, *given: Tensor) -> Any:
+        return problem.slopes(more)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -116,40 +134,43 @@ class _Pulled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return None, None, *_pushed(ctx.problem, *grads)
+        more = any(ctx.needs_input_grad[3:])
+        first, *others = _Bent.apply(ctx.problem, more, *grads)
+        return None, None, first, *_filled(others, len(ctx.needs_input_grad) - 3)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _Pulled.apply(ctx.problem, ctx.more, *tangents[2:])
+        return _Bent.apply(ctx.problem, ctx.more, *_changes(ctx.problem, *tangents[2:]))
 
     @staticmethod
-    def vmap(
-        info: Any, dims: tuple[Any, ...], problem: Relaxation, more: bool, *values: Tensor
-    ) -> Any:
-        leading = _leading(values, dims[2:], info.batch_size)
-        return _through(_Pulled, problem, info.batch_size, leading, more)
+    def vmap(info: Any, dims: tuple[Any, ...], problem: Relaxation, more: bool, *given: Any) -> Any:
+        leading = _leading(given, dims[2:], info.batch_size)
+        return _through(_Slopes, problem, info.batch_size, leading, more)
 
 
-class _Pushed(torch.autograd.Function):
-    """How marginals and objectives move with all scores."""
+class _Bent(torch.autograd.Function):
+    """How the slopes move with scores, and additional ones if they are given."""
 
     @staticmethod
-    def forward(problem: Relaxation, *changes: Tensor) -> Any:
-        return problem.push(changes[0], changes[1:])
+    def forward(problem: Relaxation, more: bool, *changes: Tensor) -> Any:
+        return problem.bent(changes, more)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.problem = inputs[0]
+        ctx.problem, ctx.more = inputs[:2]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return None, *_Pulled.apply(ctx.problem, any(ctx.needs_input_grad[2:]), *grads)
+        more = len(ctx.needs_input_grad) > 3  # as there were additional scores
+        return None, None, *_Bent.apply(ctx.problem, more, *grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _pushed(ctx.problem, *tangents[1:])
+        return _Bent.apply(ctx.problem, ctx.more, *_changes(ctx.problem, *tangents[2:]))
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], problem: Relaxation, *changes: Tensor) -> Any:
-        leading = _leading(changes, dims[1:], info.batch_size)
-        return _through(_Pushed, problem, info.batch_size, leading)
+    def vmap(
+        info: Any, dims: tuple[Any, ...], problem: Relaxation, more: bool, *changes: Tensor
+    ) -> Any:
+        leading = _leading(changes, dims[2:], info.batch_size)
+        return _through(_Bent, problem, info.batch_size, leading, more)

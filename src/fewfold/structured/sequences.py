@@ -81,6 +81,9 @@ class Sequence(Structure):
     def slots(self, event: torch.Size) -> Tensor:
         return torch.arange(event[0]).repeat_interleave(event[1])
 
+    def width(self, event: torch.Size) -> int:
+        return event[0]
+
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
         return replace(
             self,
@@ -118,7 +121,8 @@ class Sequence(Structure):
 
         Args:
             by: (m,) the gradient of what `extra` says of each structure.
-            codes, row, event: as in `extra`.
+            codes: as in `extra`, int32 or int64.
+            row, event: as in `extra`.
             batch: the shape of the batch.
 
         Returns:
@@ -142,7 +146,7 @@ class Sequence(Structure):
             at += [grad.stride(1) if shape[0] > 1 else 0] if own == 3 else []
             lead = batch if wide.dim() > own else torch.Size()
             found.append((grad, value, lead + shape, wide.shape))
-        codes, row, by = codes.contiguous(), row.contiguous(), by.contiguous()
+        codes, row, by = codes.int().contiguous(), row.contiguous(), by.contiguous()
         _native.kernels.pull_sequences(
             codes.data_ptr(), row.data_ptr(), by.data_ptr(), len(codes), n, states, *at
         )
@@ -156,10 +160,10 @@ class Sequence(Structure):
         best = self.dense(codes[:, 0], scores.shape[1:])
         return told(best, values[:, 0]), ~(values[:, 0] == -math.inf)
 
-    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         assert _native.kernels is not None
         chains, _kept = self._chains(scores)
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_sequences(request, chains)
+        found: tuple[Any, ...] = _native.kernels.sparsemap_sequences(request, chains)
         return found
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -40,6 +40,7 @@ class Active:
         offsets: (rows + 1,) int64, where the structures of each row begin.
         marginals: (rows, parts) float64.
         gap, turns, converged: (rows,).
+        factors: what a kernel keeps for derivatives, or None.
     """
 
     small: Tensor | None
@@ -50,6 +51,7 @@ class Active:
     gap: Tensor
     turns: Tensor
     converged: Tensor
+    factors: Tensor | None = None
 
     @cached_property
     def codes(self) -> Tensor | None:
@@ -59,7 +61,8 @@ class Active:
     @cached_property
     def row(self) -> Tensor:
         """(m,) int64, the row of each structure, in order."""
-        return torch.arange(len(self.marginals)).repeat_interleave(self.offsets.diff())
+        counts = np.diff(self.offsets.numpy())
+        return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
 
     def kept(self, rows: Tensor) -> "Active":
         """The same without the structures of the rows that are not kept, (rows,) bool."""
@@ -68,8 +71,9 @@ class Active:
         offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
         small = None if self.small is None else self.small[some].contiguous()
         vectors = None if self.vectors is None else self.vectors[some]
+        weights = self.weights[some]
         return replace(
-            self, small=small, vectors=vectors, weights=self.weights[some], offsets=offsets
+            self, small=small, vectors=vectors, weights=weights, offsets=offsets, factors=None
         )
 
     def read(self, values: Tensor) -> Tensor:
@@ -117,8 +121,7 @@ def solve(
     if not structure.coded or not _native.enabled():
         return _plain(scores, structure, event, limits, warm, widen)
     rows, parts = len(scores), event.numel()
-    slots = structure.slots(event)
-    width = int(slots.max()) + 1
+    width = structure.width(event)
     marginals = scores.new_empty(rows, parts)
     gap, turns = scores.new_empty(rows), torch.empty(rows, dtype=torch.int64)
     outcome = torch.empty(rows, dtype=torch.int32)
@@ -137,8 +140,9 @@ def solve(
     if found is None:
         return _plain(scores, structure, event, limits, warm, widen)
     raise_infeasible(outcome == 2, structure)
-    codes, weights, offsets = (torch.from_numpy(part) for part in found)
-    return Active(codes, None, weights, offsets, marginals, gap, turns, outcome == 0)
+    codes, weights, offsets, *more = (torch.from_numpy(part) for part in found)
+    factors = more[0] if more and widen else None
+    return Active(codes, None, weights, offsets, marginals, gap, turns, outcome == 0, factors)
 
 
 def _nothing(rows: int) -> Active:
@@ -268,8 +272,10 @@ def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
     rows, parts = active.marginals.shape
     grad, back, by = grad.contiguous(), torch.empty_like(active.marginals), active.weights.clone()
     _native.kernels.pull(
-        active.small.data_ptr(), active.offsets.data_ptr(), rows, active.small.shape[1], parts,
-        grad.data_ptr(), by.data_ptr(), back.data_ptr(), _native.threads(),
+        active.small.data_ptr(), active.offsets.data_ptr(),
+        0 if active.factors is None else active.factors.data_ptr(),
+        rows, active.small.shape[1], parts, grad.data_ptr(), by.data_ptr(), back.data_ptr(),
+        _native.threads(),
     )  # fmt: skip
     return back, by
 

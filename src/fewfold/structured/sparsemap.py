@@ -123,14 +123,14 @@ def sparsemap(
     limits = _limits(max_iter, tol)
     structure.event_of(scores)
     wide, structure = _cooled(scores, structure, temperature)
-    if _native.ready(wide) and (found := structure.direct(wide)) is not None:
-        return found.to(scores.dtype)
-    if not torch.compiler.is_compiling():
-        return marginals_of(wide, structure, limits).to(scores.dtype)
-    compiled = (
-        opaque_marginals if is_registered(structure) else torch.compiler.disable(marginals_of)
-    )
-    return compiled(wide, structure, limits).to(scores.dtype)
+    found = structure.direct(wide) if _native.ready(wide) else None
+    if found is None:
+        solve = marginals_of
+        if torch.compiler.is_compiling():
+            known = is_registered(structure)
+            solve = opaque_marginals if known else torch.compiler.disable(marginals_of)
+        found = solve(wide, structure, limits)
+    return found.to(scores.device, scores.dtype)
 
 
 def sparsemap_support(
@@ -240,11 +240,13 @@ def _kept(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _cooled(scores: Tensor, structure: Structure, temperature: float) -> tuple[Tensor, Structure]:
-    """Scores, additional ones too, at this temperature."""
-    if temperature == 1:
-        return structure.encoded(scores), structure
-    cooled = [value / temperature for value in structure.additional]
-    return structure.encoded(scores / temperature), structure.with_additional(cooled)
+    """Scores, additional ones too, at this temperature; no narrow type overflows on the way."""
+    if temperature == 1 and structure.scale == 1:
+        return scores, structure
+    wide, *more = (
+        v.to("cpu", torch.float64) / temperature for v in (scores, *structure.additional)
+    )
+    return structure.encoded(wide), structure.with_additional(more)
 
 
 def _check(structure: Structure, temperature: float) -> None:

@@ -37,6 +37,10 @@ class Structure(ABC):
         """(parts,) the slot of each part: a structure has at most one part of a slot."""
         return torch.arange(event.numel())
 
+    def width(self, event: torch.Size) -> int:
+        """How many slots there are."""
+        return int(self.slots(event).max()) + 1 if event.numel() else 0
+
     @abstractmethod
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The best structures, without native code.
@@ -48,7 +52,7 @@ class Structure(ABC):
             `(rows, *event)` bool, and (rows,) whether there was any structure at all.
         """
 
-    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         """SparseMAP of all rows by a kernel, or None where there is none."""
         return None
 
@@ -115,7 +119,10 @@ class Structure(ABC):
     def extra_pull(
         self, by: Tensor, codes: Tensor, row: Tensor, batch: torch.Size, event: torch.Size
     ) -> tuple[Tensor, ...] | None:
-        """The transpose of `extra` for each of the additional scores; None: autograd does it."""
+        """The transpose of `extra` for each of the additional scores; None: autograd does it.
+
+        Codes may be int32 as well; self is not flat.
+        """
         return None
 
     def count(self, event: torch.Size) -> int:
@@ -228,11 +235,9 @@ class Structure(ABC):
 
     def codes(self, structures: Tensor, event: torch.Size) -> Tensor:
         """`(m, *event)` 0/1 as (m, slots) codes, int64."""
-        slots = self.slots(event)
-        size = int(slots.max()) + 1 if len(slots) else 0
-        found = torch.full((len(structures), size), -1)
+        found = torch.full((len(structures), self.width(event)), -1)
         which, part = structures.flatten(1).nonzero(as_tuple=True)
-        found[which, slots[part]] = part
+        found[which, self.slots(event)[part]] = part
         return found
 
     def __repr__(self) -> str:

@@ -62,6 +62,9 @@ class DependencyTree(Structure):
     def slots(self, event: torch.Size) -> Tensor:
         return torch.arange(event[0]).repeat(event[0])
 
+    def width(self, event: torch.Size) -> int:
+        return event[0]
+
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self.projective:
             return self._plain_projective(scores)
@@ -82,9 +85,9 @@ class DependencyTree(Structure):
             (grad,) = torch.autograd.grad(value.sum(), own)
         return grad > 0.5, ~(value.detach() < FORBIDDEN / 2)
 
-    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         assert _native.kernels is not None
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_dependencies(
+        found: tuple[Any, ...] = _native.kernels.sparsemap_dependencies(
             request, self.projective, self.single_root
         )
         return found
