@@ -8,6 +8,7 @@ import torch
 import fewfold as ff
 from experiments.fastvae import run, table
 from experiments.record import Record
+from tests.pictures import has_colour
 
 matplotlib = pytest.importorskip("matplotlib")
 from experiments.fastvae import figures  # noqa: E402
@@ -86,7 +87,7 @@ def test_figures(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(matplotlib.rcParams, "savefig.dpi", 50)
     figures.draw_all([*figures.FIGURES], seeds=1)
     pictures = [record.path.parent / f"figure{number}.png" for number in figures.FIGURES]
-    assert all(picture.stat().st_size > 10_000 for picture in pictures)
+    assert all(has_colour(picture) for picture in pictures)
     assert len(record.rows(figure="time")) == 6
 
 

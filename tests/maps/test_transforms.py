@@ -32,8 +32,8 @@ def test_functional(case, name, request):
 
 
 @WARNINGS
+@pytest.mark.parametrize("name", TRACED)  # fastest, as the last two share a program
 @every_map
-@pytest.mark.parametrize("name", TRACED)
 def test_traced(case, name, request):
     if not case.wide and name != "export":
         pytest.skip("one representative per kind of code is compiled")

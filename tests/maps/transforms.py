@@ -4,6 +4,7 @@ The tests run these checks; ``python -m tests.maps.transforms docs/transforms_ta
 too and writes the table of the documentation from what passed.
 """
 
+import functools
 import sys
 import tempfile
 import warnings
@@ -186,12 +187,19 @@ def compiled_dynamic(case: Case, backend: str = "aot_eager") -> None:
         close(slope(fast, scores), slope(layer, scores), 1e-5)
 
 
+@functools.lru_cache(maxsize=1)
+def program(case: Case) -> torch.export.ExportedProgram:
+    """For any number of rows; tracing takes longest, so that the next check finds it here."""
+    layer = Layer(case, 6).eval()
+    return torch.export.export(layer, (random_scores(4, 6).float(),), dynamic_shapes=BATCH)
+
+
 def exported(case: Case) -> None:
     layer = Layer(case, 6)
-    program = torch.export.export(layer, (random_scores(4, 6).float(),), dynamic_shapes=BATCH)
+    module = program(case).module()
     for rows in (4, 7):
         scores = holes(random_scores(rows, 6, seed=rows).float())
-        close(program.module()(scores), layer(scores))
+        close(module(scores), layer(scores))
 
 
 def onnx(case: Case) -> None:
@@ -199,14 +207,7 @@ def onnx(case: Case) -> None:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")  # the exporter and its libraries warn about themselves
         path = Path(folder) / "map.onnx"
-        torch.onnx.export(
-            layer.eval(),
-            (random_scores(4, 6).float(),),
-            path,
-            dynamo=True,
-            dynamic_shapes=BATCH,
-            verbose=False,
-        )
+        torch.onnx.export(program(case), (), path, dynamo=True, verbose=False)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3
