@@ -12,6 +12,7 @@ SUITES = (
     "optim",
     "embeddings",
     "structured",
+    "expectation",
     "fastvae",
     "serving",
     "ingest",

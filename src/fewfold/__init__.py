@@ -36,6 +36,13 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("epsilon_perplexity", "optimal_epsilon", "sparsemax_score", "jensen_shannon"),
         *("sample", "sample_support"),
     ),
+    # cost, scores -> expected cost
+    "expectation": (
+        *("expect", "Expectation", "Estimator", "SparseMarginal", "Dense"),
+        *("ScoreFunction", "RunningMean", "SelfCritic", "LeaveOneOut", "Learned"),
+        *("SumAndSample", "VIMCO", "Gumbel", "REBAR", "DisARM", "annealed"),
+        *("embed_atoms", "log_likelihood"),
+    ),
     # ids -> vectors from few anchors; where they start and what they are compared with: the room
     "embeddings": (
         *("AnchorEmbedding", "AnchorEmbeddingBag", "AnchorMixture", "SparseRows", "Relations"),
@@ -108,6 +115,24 @@ if TYPE_CHECKING:
     from fewfold.embeddings.schedules import Narrowing as Narrowing
     from fewfold.embeddings.schedules import Regrow as Regrow
     from fewfold.embeddings.schedules import Warmup as Warmup
+    from fewfold.expectation.baselines import Learned as Learned
+    from fewfold.expectation.baselines import LeaveOneOut as LeaveOneOut
+    from fewfold.expectation.baselines import RunningMean as RunningMean
+    from fewfold.expectation.baselines import SelfCritic as SelfCritic
+    from fewfold.expectation.binary import DisARM as DisARM
+    from fewfold.expectation.drawn import VIMCO as VIMCO
+    from fewfold.expectation.drawn import ScoreFunction as ScoreFunction
+    from fewfold.expectation.drawn import SumAndSample as SumAndSample
+    from fewfold.expectation.estimators import Estimator as Estimator
+    from fewfold.expectation.expect import Expectation as Expectation
+    from fewfold.expectation.expect import embed_atoms as embed_atoms
+    from fewfold.expectation.expect import expect as expect
+    from fewfold.expectation.likelihood import log_likelihood as log_likelihood
+    from fewfold.expectation.marginal import Dense as Dense
+    from fewfold.expectation.marginal import SparseMarginal as SparseMarginal
+    from fewfold.expectation.relaxed import REBAR as REBAR
+    from fewfold.expectation.relaxed import Gumbel as Gumbel
+    from fewfold.expectation.relaxed import annealed as annealed
     from fewfold.losses.fenchel_young import FenchelYoungLoss as FenchelYoungLoss
     from fewfold.losses.fenchel_young import fenchel_young_loss as fenchel_young_loss
     from fewfold.losses.linear import linear_entmax_loss as linear_entmax_loss

@@ -1,0 +1,137 @@
+"""Expected costs of discrete latents: the few pairs that matter next to a loop over everything."""
+
+import heapq
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fewfold as ff
+from benchmarks.harness import Case, Pair
+
+BATCH = 64
+
+
+def cases() -> list[Case]:
+    """Every row, in the order of the claims."""
+    return [
+        Case(
+            "sparse marginal, a step",
+            f"{BATCH} x 256, about 3 each",
+            "a loop over all values",
+            1 / 20,
+            _categories,
+        ),
+        Case(
+            "top-k bits, a step",
+            f"{BATCH} x 128, k=10",
+            "a loop over the examples",
+            1 / 5,
+            _bits,
+        ),
+    ]
+
+
+def _categories() -> Pair:
+    torch.manual_seed(0)
+    symbols, width = 256, 256
+    scores = 1.3 * torch.randn(BATCH, symbols)  # sparsemax leaves about 3
+    images = torch.randn(BATCH, 16, width)
+    target = torch.randint(16, (BATCH,))
+    table = nn.Parameter(torch.randn(symbols, width) / width**0.5)
+    given = scores.requires_grad_()
+
+    def answer(message: Tensor, row: Tensor) -> Tensor:
+        logits = torch.bmm(images[row], message.unsqueeze(2)).squeeze(2)
+        return F.cross_entropy(logits, target[row], reduction="none")
+
+    def ours() -> None:
+        out = ff.expect(
+            lambda atoms, row: answer(ff.embed_atoms(atoms, table), row),
+            given,
+            ff.SparseMarginal(),
+        )
+        _learn(out.loss - 0.1 * out.entropy.mean(), given, table)
+
+    everyone = torch.arange(BATCH)
+
+    def peer() -> None:
+        probs = ff.sparsemax(given)
+        total = given.new_zeros(())
+        for symbol in range(symbols):
+            message = table[symbol].expand(BATCH, width)
+            total = total + (probs[:, symbol] * answer(message, everyone)).mean()
+        entropy = -(probs * probs.clamp(min=1e-10).log()).sum(1).mean()
+        _learn(total - 0.1 * entropy, given, table)
+
+    _agree(ours, peer, given)
+    return Pair(ours, peer)
+
+
+def _bits() -> Pair:
+    torch.manual_seed(0)
+    size, k = 128, 10
+    scores = torch.randn(BATCH, size, requires_grad=True)
+    pixels = torch.rand(BATCH, 784)
+    decoder = nn.Sequential(nn.Linear(size, 128), nn.ReLU(), nn.Linear(128, 784))
+
+    def cost(atoms: Tensor, row: Tensor) -> Tensor:
+        found = decoder(atoms)
+        return F.binary_cross_entropy_with_logits(found, pixels[row], reduction="none").sum(1)
+
+    estimator, over = ff.SparseMarginal(k=k), ff.structures.Bits()
+
+    def ours() -> None:
+        out = ff.expect(cost, scores, estimator, over)
+        _learn(out.loss - out.entropy.mean(), scores, *decoder.parameters())
+
+    def peer() -> None:
+        total = scores.new_zeros(())
+        for i in range(BATCH):
+            bits = torch.tensor(_best_bits(scores[i].tolist(), k))
+            probs = ff.sparsemax(bits @ scores[i])
+            used = probs.detach() > 0
+            probs, bits = probs[used], bits[used]
+            value = (probs * cost(bits, torch.full((len(bits),), i))).sum()
+            total = total + value + (probs * probs.log()).sum()
+        _learn(total / BATCH, scores, *decoder.parameters())
+
+    _agree(ours, peer, scores)
+    return Pair(ours, peer)
+
+
+def _best_bits(scores: list[float], k: int) -> list[list[float]]:
+    """The k best bit vectors, by flipping the least certain bits of the best one in a heap."""
+    price = sorted((abs(score), i) for i, score in enumerate(scores))
+    best = [float(score > 0) for score in scores]
+    found = [best]
+    heap: list[tuple[float, int, tuple[int, ...]]] = [(price[0][0], 0, (price[0][1],))]
+    while heap and len(found) < k:
+        cost, last, flips = heapq.heappop(heap)
+        bits = list(best)
+        for i in flips:
+            bits[i] = 1 - bits[i]
+        found.append(bits)
+        if last + 1 < len(price):
+            more, i = price[last + 1]
+            heapq.heappush(heap, (cost + more, last + 1, (*flips, i)))
+            without = cost - price[last][0] + more
+            heapq.heappush(heap, (without, last + 1, (*flips[:-1], i)))
+    return found
+
+
+def _learn(loss: Tensor, *parameters: Tensor) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+    loss.backward()
+
+
+def _agree(ours: Callable[[], None], peer: Callable[[], None], scores: Tensor) -> None:
+    """A race is fair only between two that compute the same."""
+    grads = []
+    for call in (ours, peer):
+        call()
+        assert scores.grad is not None
+        grads.append(scores.grad.clone())
+    torch.testing.assert_close(*grads, atol=1e-3, rtol=1e-3)

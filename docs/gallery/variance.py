@@ -1,0 +1,171 @@
+"""How much the gradient of each estimator varies, and how often it asks for the cost."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import fewfold as ff
+
+torch.manual_seed(0)
+problems, copies = 8, 3000  # the gradients of eight problems, each estimated so many times
+temperatures = {2.0: "2", 1.0: "1", 0.5: "½", 0.25: "T = ¼"}
+nought = 0.005  # where no variance is drawn
+
+
+@dataclass
+class Toy:
+    """For each problem a point, to be met by one vector of a table, or by a sum of some."""
+
+    title: str
+    over: ff.structures.Structure | None
+    scores: Tensor  # (problems, n)
+    table: Tensor  # (n, 4)
+    points: Tensor  # (problems, 4)
+
+    def cost(self, atoms: Tensor, row: Tensor) -> Tensor:
+        met = ff.embed_atoms(atoms, self.table)  # atoms: ids, bits or relaxed vectors
+        return (self.points[row % problems] - met).square().sum(1)
+
+    def expect(self, estimator: ff.Estimator, copies: int) -> tuple[ff.Expectation, Tensor]:
+        """What is expected, and its gradients, (copies, problems, n)."""
+        scores = self.scores.repeat(copies, 1, 1).requires_grad_()
+        context = self.points.expand(copies, -1, -1)
+        out = ff.expect(self.cost, scores, estimator, self.over, context=context)
+        (gradients,) = torch.autograd.grad(out.surrogate.sum(), scores, retain_graph=True)
+        return out, gradients
+
+    def measure(self, series: list[ff.Estimator]) -> Tensor:
+        """Calls for a row, variance and bias; the gradient is of length one. (3, estimators)"""
+        _, (true,) = self.expect(ff.Dense(), 1)
+        rows = []
+        for estimator in series:
+            out, found = self.expect(estimator, copies)
+            variance = found.var(0).sum() / true.square().sum()
+            apart = (found.mean(0) - true).square().sum() / true.square().sum()
+            bias = (apart - variance / copies).clamp(min=0).sqrt()
+            rows.append(torch.stack([out.calls.float().mean(), variance, bias]))
+        return torch.stack(rows, 1)
+
+
+def baselines(toy: Toy) -> tuple[ff.RunningMean, ff.Learned]:
+    """Both after they have seen some costs."""
+    mean = ff.RunningMean()
+    toy.expect(ff.ScoreFunction(baseline=mean), copies)
+    learned = ff.Learned(nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1)))
+    optimiser = torch.optim.Adam(learned.parameters(), lr=0.02)
+    for _ in range(300):
+        out, _ = toy.expect(ff.ScoreFunction(baseline=learned), 16)
+        optimiser.zero_grad()
+        out.loss.backward()
+        optimiser.step()
+    return mean.eval(), learned
+
+
+def unbiased(toy: Toy) -> dict[str, list[ff.Estimator]]:
+    """Each kind, asking for more and more."""
+    mean, learned = baselines(toy)
+    many = (1, 2, 4, 8, 16)
+    found: dict[str, list[ff.Estimator]] = {
+        "score function": [ff.ScoreFunction(samples) for samples in many],
+        "running mean": [ff.ScoreFunction(samples, mean) for samples in many],
+        "learned": [ff.ScoreFunction(samples, learned) for samples in many],
+        "leave one out": [ff.ScoreFunction(samples, ff.LeaveOneOut()) for samples in many[1:]],
+        "self-critic": [ff.ScoreFunction(1, ff.SelfCritic())],
+        "sum and sample": [ff.SumAndSample(k, learned) for k in (1, 2, 4, 8)],
+        "REBAR": [ff.REBAR(0.5)],
+    }
+    return found if toy.over is None else {**found, "DisARM": [ff.DisARM()]}
+
+
+toys = [
+    Toy(
+        "one of 16 categories", None,
+        1.5 * torch.randn(problems, 16), torch.randn(16, 4), torch.randn(problems, 4),
+    ),
+    Toy(
+        "8 bits", ff.structures.Bits(),
+        torch.randn(problems, 8), torch.randn(8, 4) / 8**0.5, torch.randn(problems, 4),
+    ),
+]  # fmt: skip
+colours = {
+    "score function": "#222222", "running mean": "#E69F00", "learned": "#0072B2",
+    "leave one out": "#009E73", "self-critic": "#D55E00", "sum and sample": "#CC79A7",
+    "REBAR": "#3B9BD0", "DisARM": "#8C510A", "Gumbel": "#5E3C99", "straight-through": "#B2182B",
+    "dense": "#222222", "sparse": "#222222",
+}  # fmt: skip
+# Where each name is written, in points from the last of its marks, in both pictures.
+places = {
+    "score function": [(7, 0), (7, 0)], "running mean": [(7, 6), (7, 0)],
+    "learned": [(7, -9), (7, -5)], "leave one out": [(7, -2), (7, 6)],
+    "self-critic": [(26, 34), (30, 66)], "sum and sample": [(7, 0), (7, 0)],
+    "REBAR": [(28, 24), (-8, -34)], "DisARM": [(0, 0), (-30, -42)],
+}  # fmt: skip
+
+
+def line(axes: Axes, name: str, x: Tensor, y: Tensor, **options: Any) -> None:
+    print(f"  {name:18}" + "  ".join(f"{a:.3g}: {b:.3g}" for a, b in zip(x, y, strict=True)))
+    axes.plot(x, y, color=colours[name], marker="o", markersize=5, **options)
+
+
+def write(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], name: str) -> None:
+    leader = {"arrowstyle": "-", "linewidth": 0.6, "color": colours[name], "shrinkA": 0}
+    axes.annotate(
+        text, (x, y), offset, textcoords="offset points", va="center",
+        fontsize=9, color=colours[name], arrowprops=leader if abs(offset[1]) > 9 else None,
+    )  # fmt: skip
+
+
+def exact(axes: Axes, toy: Toy) -> None:
+    """Those that draw nothing, in a band of their own below the others."""
+    for name, estimator in {"dense": ff.Dense(), "sparse": ff.SparseMarginal()}.items():
+        calls = toy.expect(estimator, 1)[0].calls.float().mean().item()
+        print(f"  {name:18}{calls:.3g}: 0")
+        mark, text = ("D", name) if calls < 32 else (">", f"{name}: {calls:.0f}")
+        place = min(calls, 20.0)  # further to the right there is no room
+        axes.plot(place, nought, color=colours[name], marker=mark, markersize=5)
+        write(axes, text, place, nought, (7, 0), name)
+
+
+def dress(soft: Axes, main: Axes) -> None:
+    for axes in (soft, main):
+        axes.axhspan(0, 0.009, color="0.93", zorder=0)
+        axes.grid(color="0.9", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    main.set(xscale="log", yscale="log", xlim=(0.85, 75), ylim=(0.003, 300))
+    main.set(xlabel="calls of the cost for a row", title="unbiased")
+    main.set_xticks(ticks := [1, 2, 4, 8, 16, 32], [str(tick) for tick in ticks])
+    main.set_xticks([], minor=True)
+    soft.set(xlabel="bias", title="one call, biased", xlim=(0, 1))
+    soft.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+    soft.set_yticks([nought, 0.01, 0.1, 1, 10, 100], ["0", "0.01", "0.1", "1", "10", "100"])
+    soft.set_yticks([], minor=True)
+    soft.text(0.5, nought, "exact", ha="center", va="center", fontsize=9, color="0.4")
+
+
+figure = Figure(figsize=(10, 5.2), dpi=130, layout="constrained")
+figure.supylabel("variance of the gradient / its squared length", fontsize=10)
+for i, (toy, part) in enumerate(zip(toys, figure.subfigures(1, 2, squeeze=False)[0], strict=True)):
+    part.suptitle(toy.title, fontweight="bold")
+    soft, main = part.subplots(1, 2, sharey=True, width_ratios=[1, 2.6])
+    print(f"{toy.title}\n  calls: variance")
+    for name, series in unbiased(toy).items():
+        calls, variance, _ = toy.measure(series)
+        line(main, name, calls, variance)
+        write(main, name, calls[-1].item(), variance[-1].item(), places[name][i], name)
+    exact(main, toy)
+    print("  bias: variance")
+    for high, (name, through) in enumerate({"Gumbel": False, "straight-through": True}.items()):
+        series = [ff.Gumbel(temperature, through) for temperature in temperatures]
+        _, variance, bias = toy.measure(series)
+        line(soft, name, bias, variance, markerfacecolor="white")
+        soft.text(0.06, 0.9 + 0.05 * high, name, transform=soft.transAxes, fontsize=9,
+                  color=colours[name])  # fmt: skip
+    for told, x, y in zip(temperatures.values(), bias.tolist(), variance.tolist(), strict=True):
+        write(soft, told, x, y, (6, 4), "straight-through")
+    dress(soft, main)
+figure.savefig(sys.argv[1])

@@ -1,0 +1,102 @@
+"""The autoencoder with a latent of bits, and what each method trains it with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor, nn
+
+import fewfold as ff
+from experiments.bit_vector_vae.pixels import pixel_nll
+from fewfold.structured.structure import Structure
+
+PIXELS, VALUES, RANK, HIDDEN = 784, 256, 5, 128
+SMALL, LARGE = 32, 128  # bits of the published latents
+Sizes = dict[int, float]
+
+
+class BitVAE(nn.Module):
+    """Images to scores of bits, and bits to a categorical distribution of every pixel."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(PIXELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, bits))
+        self.decoder = nn.Sequential(
+            nn.Linear(bits, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, RANK * PIXELS)
+        )
+        self.output = nn.Linear(RANK, VALUES)
+
+    def cost(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """-log p(image | bits), for the pairs of one of these `(rows, pixels)` and some bits."""
+        pixels = images.long()
+
+        def cost(atoms: Tensor, row: Tensor) -> Tensor:
+            features = self.decoder(atoms).view(-1, RANK, PIXELS)
+            return pixel_nll(features, self.output.weight, self.output.bias, pixels, row)
+
+        return cost
+
+
+@dataclass(frozen=True)
+class Method:
+    """How one row of the table is trained; numbers that depend on the bits are given by them."""
+
+    estimator: Callable[[], ff.Estimator]
+    lr: Sizes
+    over: Callable[[int], Structure] = lambda bits: ff.structures.Bits()
+    batch: Sizes = field(default_factory=dict)  # 64 unless given
+    rate: Sizes = field(default_factory=dict)  # at which a temperature falls
+
+    def scores(self, found: Tensor, bits: int) -> Tensor:
+        """What the latent is scored by, from what the encoder finds.
+
+        A bit that is off is a part of its own, as in `Bits(on_off=True)`; over a budget that is the
+        same as half of score and one.
+        """
+        return (found + 1) / 2 if isinstance(self.over(bits), ff.structures.Budget) else found
+
+    def at(self, estimator: ff.Estimator, step: int, bits: int) -> ff.Estimator:
+        """The estimator after so many steps."""
+        if not isinstance(estimator, ff.Gumbel):
+            return estimator
+        return replace(estimator, temperature=ff.annealed(step, rate=self.rate[bits]))
+
+
+def testing(estimator: ff.Estimator, samples: int) -> ff.Estimator:
+    """With so many draws, where it draws, and without a baseline, which is for gradients."""
+    if isinstance(estimator, ff.ScoreFunction):
+        return ff.ScoreFunction(samples)
+    return replace(estimator, samples=samples) if isinstance(estimator, ff.Gumbel) else estimator
+
+
+def learned(width: int = 512) -> ff.Learned:
+    """A network that expects a cost, given the image."""
+    layers: list[nn.Module] = [nn.Linear(PIXELS, width), nn.ReLU()]
+    for _ in range(2):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return ff.Learned(nn.Sequential(*layers, nn.Linear(width, 1)))
+
+
+METHODS = {
+    "top-k sparsemax": Method(lambda: ff.SparseMarginal(k=10), {SMALL: 2e-3, LARGE: 1e-3}),
+    "SparseMAP": Method(
+        ff.SparseMarginal,
+        {SMALL: 2e-3, LARGE: 2e-3},
+        over=lambda bits: ff.structures.Bits(on_off=True),
+        batch={LARGE: 16},
+    ),
+    "SparseMAP, budget": Method(
+        ff.SparseMarginal,
+        {SMALL: 2e-3, LARGE: 2e-3},
+        over=lambda bits: ff.structures.Budget(bits // 2),
+        batch={LARGE: 16},
+    ),
+    "SFE": Method(lambda: ff.ScoreFunction(baseline=ff.RunningMean()), {SMALL: 1e-3, LARGE: 1e-3}),
+    "SFE+": Method(lambda: ff.ScoreFunction(baseline=ff.SelfCritic()), {SMALL: 1e-3, LARGE: 1e-3}),
+    "NVIL": Method(lambda: ff.ScoreFunction(baseline=learned()), {SMALL: 1e-3, LARGE: 5e-4}),
+    "Gumbel": Method(ff.Gumbel, {SMALL: 1e-3, LARGE: 1e-3}, rate={SMALL: 1e-5, LARGE: 1e-4}),
+    "ST Gumbel": Method(
+        lambda: ff.Gumbel(straight_through=True),
+        {SMALL: 1e-3, LARGE: 5e-4},
+        rate={SMALL: 1e-5, LARGE: 1e-5},
+    ),
+}

@@ -1,0 +1,105 @@
+"""The negative log-likelihood of grey images whose pixels are categorical with logits of low rank.
+
+The logits of one image are (784, 256), those of a batch of pairs half a gigabyte. Here they exist
+for one image at a time, in the cache of one core, and what is kept of them are gradients.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Sums of exponentials that float32 keeps all digits of; beyond them the largest logit is taken off.
+LEAST, MOST = 1e-25, 1e30
+
+
+def pixel_nll(
+    features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor
+) -> Tensor:
+    """Sum over the pixels of logsumexp(W h + b) - (W h + b) at the pixel's value, `(m,)`.
+
+    Args:
+        features: h, `(m, rank, pixels)`.
+        weight: W, `(values, rank)`.
+        bias: b, `(values,)`.
+        pixels: int64 values `(rows, pixels)` of the images.
+        row: `(m,)`, the image that each of the features is meant to give.
+
+    Example:
+        >>> h, W, b = torch.zeros(1, 5, 784), torch.zeros(256, 5), torch.zeros(256)
+        >>> nll = pixel_nll(h, W, b, torch.zeros(3, 784).long(), torch.tensor([2]))
+        >>> round(nll.item() / 784, 4)  # log 256
+        5.5452
+    """
+    nll: Tensor = _PixelNLL.apply(features, weight, bias, pixels, row)
+    return nll
+
+
+class _PixelNLL(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor
+    ) -> Tensor:
+        m, rank, size = features.shape
+        lifted = torch.cat([features, features.new_ones(m, 1, size)], 1)
+        columns = torch.cat([weight.t(), bias.unsqueeze(0)])  # the bias is one weight more
+        wanted = columns.index_select(1, pixels.flatten()).view(rank + 1, -1, size)
+        wanted = wanted.transpose(0, 1).index_select(0, row)
+        log_sums, slopes, outer = _log_sums(lifted, columns, any(ctx.needs_input_grad))
+        if slopes is not None:
+            slopes -= wanted[:, :rank]
+        ctx.save_for_backward(lifted, slopes, outer, pixels, row)
+        nll: Tensor = log_sums.sum(1) - torch.linalg.vecdot(lifted.flatten(1), wanted.flatten(1))
+        return nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        lifted, slopes, outer, pixels, row = ctx.saved_tensors
+        each = gradient.view(-1, 1, 1)
+        # Pairs of one image have the same pixels: they are added up before they are spread out.
+        owned = lifted.new_zeros(len(pixels), *lifted.shape[1:]).index_add_(0, row, lifted * each)
+        columns = (gradient @ outer.flatten(1)).view_as(outer[0])
+        spread = owned.transpose(0, 1).flatten(1)
+        columns -= torch.zeros_like(columns).index_add_(1, pixels.flatten(), spread)
+        return slopes * each, columns[:-1].t(), columns[-1], None, None
+
+
+def _log_sums(
+    lifted: Tensor, columns: Tensor, differentiate: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Log sums `(m, pixels)`, and their slopes: in h `(m, rank, pixels)`, in W and b, `outer`.
+
+    With E = exp(W h + b), the sums are E 1, the slopes E W / sums and E' (h / sums): two products
+    with E as it is, which is never divided nor read in any other way.
+    """
+    m, channels, size = lifted.shape
+    values = columns.shape[1]
+    sides = columns.clone()
+    sides[-1] = 1  # E W and E 1 at once
+    powers = lifted.new_empty(size, values)
+    sums = lifted.new_empty(m, channels if differentiate else 1, size)
+    outer = lifted.new_empty(m, channels, values) if differentiate else None
+    top = lifted.new_zeros(m, size)
+
+    def add_up(image: Tensor, of_image: Tensor, of_table: Tensor | None) -> None:
+        torch.exp(powers, out=powers)
+        if of_table is None:
+            torch.sum(powers, 1, out=of_image[0])
+        else:
+            torch.mm(sides, powers.t(), out=of_image)
+            torch.mm(image / of_image[-1], powers, out=of_table)
+
+    held = list(zip(lifted, sums, [None] * m if outer is None else outer, strict=True))
+    for image, of_image, of_table in held:
+        torch.mm(image.t(), columns, out=powers)
+        add_up(image, of_image, of_table)
+    least, most = sums[:, -1].amin(1), sums[:, -1].amax(1)
+    for i in (~((least > LEAST) & (most < MOST))).nonzero().flatten().tolist():
+        torch.mm(lifted[i].t(), columns, out=powers)
+        top[i] = powers.amax(1)
+        powers -= top[i].unsqueeze(1)
+        add_up(*held[i])
+    log_sums = sums[:, -1].log() + top
+    return log_sums, sums[:, :-1].div_(sums[:, -1:]) if differentiate else None, outer

@@ -1,0 +1,137 @@
+"""Digits from few labels: the label of the others is a latent variable, summed over or drawn.
+
+``python -m experiments.semisupervised_vae.run`` adds what is missing to results.json: it may be
+stopped and started again.
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+
+import torch
+
+import fewfold as ff
+from experiments.record import Record, Row, origin
+from experiments.semisupervised_vae.digits import Split, load
+from experiments.semisupervised_vae.model import perceptron
+from experiments.semisupervised_vae.training import Budget, LabelByLabel, Method, Training, bound
+from fewfold import _progress
+from fewfold._timing import race
+
+RECORD = Record(Path(__file__).parent / "results.json")
+KEPT = Path(__file__).parents[2] / "build" / "semisupervised_vae"
+FULL = 200
+
+METHODS = {
+    "sparse": Method(5e-4, lambda step, _: ff.SparseMarginal(), sparse=True),
+    "dense": Method(1e-3, lambda step, _: ff.Dense()),
+    "SFE": Method(1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.RunningMean),
+    "SFE+": Method(1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.SelfCritic),
+    "NVIL": Method(
+        1e-3,
+        lambda step, own: ff.ScoreFunction(baseline=own),
+        lambda: ff.Learned(perceptron(784, 512, 512, 512, 1)),
+    ),
+    "Gumbel": Method(1e-3, lambda step, _: ff.Gumbel(ff.annealed(step, rate=1e-4))),
+    "ST Gumbel": Method(
+        1e-3, lambda step, _: ff.Gumbel(ff.annealed(step, rate=1e-4), straight_through=True)
+    ),
+    "sum and sample": Method(1e-3, lambda step, own: ff.SumAndSample(baseline=own), ff.RunningMean),
+}
+
+
+def training(name: str, split: Split, budget: Budget, seed: int) -> Training:
+    """The method at its checkpoint if there is one, otherwise at its warm start."""
+    method = METHODS[name]
+    state = Training(method, split, budget, seed)
+    if _kept(name, seed).exists():
+        state.load(_kept(name, seed))
+        if len(state.curve) <= budget.epochs:
+            return state
+        state = Training(method, split, budget, seed)
+    state.warm_start(_kept("warm sparsemax" if method.sparse else "warm softmax", seed))
+    return state
+
+
+def train(name: str, split: Split, budget: Budget, seed: int) -> Row:
+    """A row: the accuracy after the last epoch, and how it got there."""
+    state = training(name, split, budget, seed)
+    while len(state.curve) < budget.epochs:
+        point = state.epoch()
+        done = len(state.curve)
+        told = ", ".join(f"{what} {value:g}" for what, value in point.items())
+        _progress.line(f"{name}, seed {seed}, epoch {done} of {budget.epochs}: {told}")
+        if done % budget.keep == 0 or done == budget.epochs:
+            state.save(_kept(name, seed))
+    _progress.line("")
+    last = bound(state.model, split.test, state.method.exact, seed)
+    return {
+        "test": state.curve[-1]["test"],
+        "warm start": state.start,
+        "test negative ELBO": last["negative ELBO"],
+        "support": last["calls"],
+        "processor seconds": round(state.seconds, 1),
+        "curve": {what: [point[what] for point in state.curve] for what in state.curve[-1]},
+    }
+
+
+def step_times(
+    split: Split, budget: Budget, seed: int, *, names: Sequence[str] = (), seconds: float = 30.0
+) -> dict[str, float]:
+    """Milliseconds that a step of each method takes, side by side, at its checkpoint.
+
+    With the method ``dense`` comes the same sum with one call of the decoder after the other.
+    """
+    states = {name: training(name, split, budget, seed) for name in names or METHODS}
+    if "dense" in states:
+        loop = states["dense, label by label"] = LabelByLabel(METHODS["dense"], split, budget, seed)
+        loop.model.load_state_dict(states["dense"].model.state_dict())
+    endless = {
+        name: chain.from_iterable(state.steps() for _ in count()) for name, state in states.items()
+    }
+    times = race({name: partial(next, steps) for name, steps in endless.items()}, seconds=seconds)
+    return {name: round(1e3 * time.median, 3) for name, time in times.items()}
+
+
+def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:
+    """Add the rows that are not there yet."""
+    split: Split | None = None
+    for seed in seeds:
+        for name in names:
+            key = {"method": name, "seed": seed, "epochs": budget.epochs}
+            if RECORD.rows(**key):
+                continue
+            split = split or load()
+            row = RECORD.once(partial(train, name, split, budget, seed), **key)
+            print(row["test"], row["curve"]["calls"][-1], flush=True)
+
+
+def _kept(name: str, seed: int) -> Path:
+    return KEPT / f"{name.replace(' ', '-')}-{seed}.safetensors"
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
+    parser.add_argument("--seed", type=int, action="append", help="by default 43 and 44")
+    parser.add_argument("--epochs", type=int, default=Budget.epochs)
+    parser.add_argument("--full", action="store_true", help="the published 200 epochs")
+    parser.add_argument("--times", action="store_true", help="milliseconds per step, and no more")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # weights of pixels that are never white decay for ever
+    names, seeds = options.method or [*METHODS], options.seed or [43, 44]
+    budget = Budget(epochs=FULL if options.full else options.epochs)
+    if options.times:
+        times = step_times(load(), budget, seeds[0], names=names)
+        RECORD.add([{"milliseconds": times, "seed": seeds[0], **origin()}])
+        print(times)
+    else:
+        run(names, seeds, budget)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Training the autoencoder with any estimator, so that it may be stopped and resumed."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fewfold as ff
+from experiments import checkpoint
+from experiments.semisupervised_vae.digits import Digits, Split, draw
+from experiments.semisupervised_vae.model import SemisupervisedVAE
+
+Point = dict[str, float]
+Baseline = nn.Module | None
+_TOLD = ("step", "curve", "seconds", "start")  # what is no tensor
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to learn without labels.
+
+    Attributes:
+        lr: of Adam, as published.
+        estimator: that of a step, given its number and the baseline.
+        baseline: what the estimator compares with, if anything.
+        sparse: whether labels are predicted by sparsemax and not by softmax.
+    """
+
+    lr: float
+    estimator: Callable[[int, Any], ff.Estimator]
+    baseline: Callable[[], Baseline] = lambda: None
+    sparse: bool = False
+
+    @property
+    def exact(self) -> ff.Estimator:
+        """The expectation under what the method predicts, to evaluate with."""
+        return ff.SparseMarginal() if self.sparse else ff.Dense()
+
+    def supervised(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a classifier."""
+        return (ff.sparsemax_loss if self.sparse else F.cross_entropy)(scores, labels)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of everything; as published but for the number of epochs, which is 200 there."""
+
+    epochs: int = 60
+    warm: int = 100
+    batch: int = 64
+    hidden: int = 128
+    wide: int = 256
+    decay: float = 1e-5
+    warm_lr: float = 1e-3
+    keep: int = 5  # epochs between checkpoints
+
+
+class Training:
+    """A model, its optimiser and its generator somewhere between the first epoch and the last."""
+
+    def __init__(self, method: Method, split: Split, budget: Budget, seed: int) -> None:
+        self.method, self.split, self.budget, self.seed = method, split, budget, seed
+        torch.manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        pixels, classes = split.test.grey.shape[1], int(split.test.labels.max()) + 1
+        self.model = SemisupervisedVAE(pixels, classes, hidden=budget.hidden, wide=budget.wide)
+        self.baseline = method.baseline()
+        self.learned = nn.ModuleList(m for m in (self.model, self.baseline) if m is not None)
+        self.optimizer = self._adam(method.lr)
+        self.step, self.seconds, self.start = 0, 0.0, 0.0
+        self.curve: list[Point] = []
+
+    def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.Expectation]:
+        """Of images with these labels, and as many others above them.
+
+        Both kinds go through the decoder in one call: the cost of the estimator's labels takes
+        the known ones along.
+        """
+        count = len(images) - len(labels)
+        scores, price = self.model.classifier(images), self.model.costs(images, self.generator)
+        known: list[Tensor] = []
+
+        def cost(atoms: Tensor, row: Tensor) -> Tensor:
+            own = labels if atoms.dim() == 1 else F.one_hot(labels, scores.shape[1]).to(atoms)
+            rows = torch.cat([row, torch.arange(count, len(images))])
+            costs = price(torch.cat([atoms, own]), rows)
+            known.append(costs[len(row) :])
+            return costs[: len(row)]
+
+        estimator = self.method.estimator(self.step, self.baseline)
+        unlabelled = scores[:count]
+        out = ff.expect(
+            cost, unlabelled, estimator, context=images[:count], generator=self.generator
+        )
+        supervised = known[0].mean() + self.method.supervised(scores[count:], labels)
+        times = len(self.split.unlabelled) / len(self.split.labelled)
+        return supervised + times * (out.loss - out.entropy.mean()), out
+
+    def steps(self) -> Iterator[ff.Expectation]:
+        """One after the other, for one epoch."""
+        for images, labels in self.split.batches(self.budget.batch, self.generator):
+            loss, out = self.loss(images, labels)
+            self._descend(loss)
+            self.step += 1
+            yield out
+
+    def epoch(self) -> Point:
+        """Every unlabelled image once."""
+        began = time.process_time()
+        calls = bound = 0.0
+        for out in self.steps():
+            calls += len(out.support.row)
+            bound += float((out.value - out.entropy.detach()).sum())
+        self.seconds += time.process_time() - began
+        count = len(self.split.unlabelled)
+        point = {"calls": round(calls / count, 4), "negative ELBO": round(bound / count, 3)}
+        point |= {
+            part: accuracy(self.model, getattr(self.split, part), len(self.curve))
+            for part in ("valid", "test")
+        }
+        self.curve.append(point)
+        return point
+
+    def warm_epoch(self) -> None:
+        """Every labelled image once, and no other."""
+        known = self.split.labelled
+        for rows in torch.randperm(len(known), generator=self.generator).split(self.budget.batch):
+            images, labels = draw(known.grey[rows], self.generator), known.labels[rows]
+            costs = self.model.costs(images, self.generator)(labels, torch.arange(len(labels)))
+            scores = self.model.classifier(images)
+            self._descend(costs.mean() + self.method.supervised(scores, labels))
+
+    def warm_start(self, path: Path) -> None:
+        """Begin from the labels alone; the weights are kept at this path for the next method."""
+        from safetensors.torch import load_file, save_file
+
+        if not path.exists():
+            self.optimizer = self._adam(self.budget.warm_lr)
+            for _ in range(self.budget.warm):
+                self.warm_epoch()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, lambda partial: save_file(self.model.state_dict(), partial))
+        self.model.load_state_dict(load_file(path))
+        self.optimizer = self._adam(self.method.lr)
+        self.generator.manual_seed(self.seed)  # the same whether or not the weights were there
+        self.start = accuracy(self.model, self.split.test, 0)
+
+    def save(self, path: Path) -> None:
+        """All that the next epoch depends on."""
+        told = {name: getattr(self, name) for name in _TOLD}
+        checkpoint.save(path, self.learned, self.optimizer, self.generator, told)
+
+    def load(self, path: Path) -> None:
+        """Go on where `save` was called."""
+        told = checkpoint.load(path, self.learned, self.optimizer, self.generator)
+        for name in _TOLD:
+            setattr(self, name, told[name])
+
+    def _adam(self, lr: float) -> torch.optim.Optimizer:
+        parameters = self.learned.parameters()
+        return torch.optim.Adam(parameters, lr, weight_decay=self.budget.decay, fused=True)
+
+    def _descend(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+class LabelByLabel(Training):
+    """The sum over all labels as one would write it first: a call of the decoder for each."""
+
+    def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.Expectation]:
+        """The same number as that of `Dense`, up to the noise."""
+        count = len(images) - len(labels)
+        scores, price = self.model.classifier(images), self.model.costs(images, self.generator)
+        rows = torch.arange(len(images))
+
+        def cost(atoms: Tensor, row: Tensor) -> Tensor:
+            each = [price(torch.full((count,), z), rows[:count]) for z in range(scores.shape[1])]
+            return torch.stack(each, 1)[row, atoms]
+
+        out = ff.expect(cost, scores[:count], ff.Dense())
+        known = price(labels, rows[count:])
+        supervised = known.mean() + self.method.supervised(scores[count:], labels)
+        times = len(self.split.unlabelled) / len(self.split.labelled)
+        return supervised + times * (out.loss - out.entropy.mean()), out
+
+
+@torch.no_grad()
+def accuracy(model: SemisupervisedVAE, part: Digits, seed: int) -> float:
+    """Per cent of the images, drawn once, whose most likely label is the right one."""
+    generator = torch.Generator().manual_seed(seed)
+    hits = sum(
+        int((model.classifier(draw(grey, generator)).argmax(1) == labels).sum())
+        for grey, labels in zip(part.grey.split(1000), part.labels.split(1000), strict=True)
+    )
+    return round(100 * hits / len(part), 2)
+
+
+@torch.no_grad()
+def bound(model: SemisupervisedVAE, part: Digits, estimator: ff.Estimator, seed: int) -> Point:
+    """The negative ELBO, without the constant log 10, and the calls of the decoder per image."""
+    generator = torch.Generator().manual_seed(seed)
+    total = calls = 0.0
+    for grey in part.grey.split(250):
+        images = draw(grey, generator)
+        costs = model.costs(images, generator)
+        out = ff.expect(costs, model.classifier(images), estimator)
+        total += float((out.value - out.entropy).sum())
+        calls += len(out.support.row)
+    return {"negative ELBO": round(total / len(part), 3), "calls": round(calls / len(part), 4)}
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    partial = path.with_suffix(".tmp")  # a file that is half written is never read
+    write(partial)
+    os.replace(partial, path)

@@ -1,0 +1,153 @@
+"""The ways to train the two agents, and the settings that were published for each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fewfold as ff
+from experiments.signalling_game.data import Batch
+from experiments.signalling_game.model import Agents, Expected
+from fewfold.expectation.baselines import Baseline
+
+
+@dataclass(frozen=True)
+class Method:
+    """An estimator for the sender's symbol, and how fast to learn with it.
+
+    Attributes:
+        lr: learning rate of Adam.
+        entropy: how much an even choice is rewarded.
+        estimator: from the step and, in training, a baseline.
+        baseline: made once for each agent, from the dimension of the images.
+        zero_one: the receiver draws its answer as well, and its cost is -1 if it is right.
+        relaxed: symbols are mixed.
+    """
+
+    lr: float
+    entropy: float
+    estimator: Callable[[int, Baseline | None], ff.Estimator]
+    baseline: Callable[[int], Baseline] | None = None
+    zero_one: bool = False
+    relaxed: bool = field(default=False, kw_only=True)
+
+
+def score_function(step: int, baseline: Baseline | None) -> ff.Estimator:
+    """One draw."""
+    return ff.ScoreFunction(baseline=baseline)
+
+
+def gumbel(*, straight_through: bool) -> Callable[[int, Baseline | None], ff.Estimator]:
+    """One relaxed draw, of a temperature that falls to a half."""
+
+    def at(step: int, baseline: Baseline | None) -> ff.Estimator:
+        temperature = ff.annealed(step, rate=1e-5, every=1000)
+        return ff.Gumbel(temperature, straight_through=straight_through)
+
+    return at
+
+
+def running_mean(dim: int) -> Baseline:
+    """Of all costs before."""
+    return ff.RunningMean()
+
+
+def self_critic(dim: int) -> Baseline:
+    """Another draw."""
+    return ff.SelfCritic()
+
+
+def learned(dim: int) -> Baseline:
+    """What a network makes of the candidates."""
+    return ff.Learned(Expected(dim))
+
+
+METHODS = {
+    "sparse": Method(5e-3, 0.1, lambda step, baseline: ff.SparseMarginal()),
+    "dense": Method(1e-3, 0.1, lambda step, baseline: ff.Dense()),
+    "SFE (NLL)": Method(1e-3, 0.05, score_function, running_mean),
+    "SFE (0/1)": Method(1e-3, 0.01, score_function, running_mean, zero_one=True),
+    "SFE+ (0/1)": Method(1e-3, 0.05, score_function, self_critic, zero_one=True),
+    "NVIL": Method(1e-3, 0.1, score_function, learned),
+    "Gumbel": Method(1e-3, 0.01, gumbel(straight_through=False), relaxed=True),
+    "ST Gumbel": Method(1e-3, 0.01, gumbel(straight_through=True), relaxed=True),
+}
+
+
+class Players(nn.Module):
+    """The agents and what their costs are compared with."""
+
+    def __init__(self, method: Method, dim: int, **sizes: int) -> None:
+        super().__init__()
+        self.method = method
+        self.agents = Agents(dim, relaxed=method.relaxed, **sizes)
+        agents = 1 + method.zero_one
+        self.baselines = nn.ModuleList(
+            method.baseline(dim) for _ in range(agents) if method.baseline is not None
+        )
+
+    def baseline(self, agent: int) -> Baseline | None:
+        """That of the sender (0) or the receiver (1)."""
+        if not self.training or not len(self.baselines):
+            return None
+        found = self.baselines[agent]
+        assert isinstance(found, Baseline)
+        return found
+
+    def play(
+        self,
+        batch: Batch,
+        step: int,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss to follow, and the calls of the receiver per game."""
+        method, bonus = self.method, []
+        seen = self.agents.receiver.see(batch.candidates)
+
+        def surprise(symbols: Tensor, row: Tensor) -> Tensor:
+            scores = self.agents.receiver(symbols, row, seen)
+            return F.cross_entropy(scores, batch.target[row], reduction="none")
+
+        def failure(symbols: Tensor, row: Tensor) -> Tensor:
+            scores = self.agents.receiver(symbols, row, seen)
+            right = batch.target[row]
+            answer = ff.expect(
+                lambda position, pair: -(position == right[pair]).to(scores.dtype),
+                scores,
+                method.estimator(step, self.baseline(1)),
+                generator=generator,
+            )
+            bonus.append(answer.entropy.mean())
+            return answer.surrogate
+
+        out = ff.expect(
+            failure if method.zero_one else surprise,
+            self.agents.sender(batch.shown),
+            method.estimator(step, self.baseline(0)),
+            context=batch.candidates,
+            generator=generator,
+        )
+        bonus.append(out.entropy.mean())
+        return out.loss - method.entropy * torch.stack(bonus).sum(), out.calls
+
+    @torch.no_grad()
+    def success(
+        self, batch: Batch, step: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Per game: how probably the likeliest answer is right, given a symbol of the sender's law;
+        whether it is, given its best symbol; and the calls of the receiver for the former.
+
+        Marginals are exact, estimators that draw do so once, and Gumbel's mixes stay mixed.
+        """
+        receiver, scores = self.agents.receiver, self.agents.sender(batch.shown)
+        seen = receiver.see(batch.candidates)
+
+        def right(symbols: Tensor, row: Tensor) -> Tensor:
+            answers: Tensor = receiver(symbols, row, seen).argmax(1)
+            return (answers == batch.target[row]).to(scores.dtype)
+
+        drawn = ff.expect(right, scores, self.method.estimator(step, None), generator=generator)
+        best = right(scores.argmax(1), torch.arange(len(scores)))
+        return drawn.value, best, drawn.calls

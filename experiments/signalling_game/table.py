@@ -1,0 +1,135 @@
+"""results.json as the table of the README, and as a picture.
+
+``python -m experiments.signalling_game.table``
+"""
+
+import os
+import statistics
+from pathlib import Path
+
+import matplotlib
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from experiments.fastvae.table import insert
+from experiments.record import Row
+from experiments.signalling_game.methods import METHODS
+from experiments.signalling_game.run import RECORD
+
+HERE = Path(__file__).parent
+README, PICTURE = HERE / "README.md", HERE / "curves.png"
+# Success and calls with features of ImageNet, 500 epochs, means of ten seeds.
+PUBLISHED = {
+    "dense": ("93.37 ± 0.42", "256"),
+    "sparse": ("93.35 ± 0.50", "3.13 ± 0.48"),
+    "SFE (0/1)": ("55.36 ± 2.92", "1"),
+    "SFE+ (0/1)": ("44.32 ± 2.72", "2"),
+    "NVIL": ("37.04 ± 1.61", "1"),
+    "SFE (NLL)": ("33.05 ± 2.84", "1"),
+    "ST Gumbel": ("27.42 ± 13.36", "1"),
+    "Gumbel": ("23.51 ± 16.19", "1"),
+}
+PLACES = {
+    ("signal-game", False): "published features",
+    ("fashion-mnist", False): "Fashion-MNIST",
+    ("mnist", False): "MNIST",
+    ("fashion-mnist", True): "Fashion-MNIST, one class",
+    ("mnist", True): "MNIST, one class",
+}
+# Colours of Okabe and Ito, which everybody can tell apart.
+COLORS = dict(
+    zip(
+        METHODS,
+        ["#D55E00", "#000000", "#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#A6761D"],
+        strict=True,
+    )
+)
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: published and ours; won games in per cent, those with the best symbol, calls."""
+    lines = [["", "published", "calls"]]
+    shown = places(rows)
+    for place, epochs in shown:
+        lines[0] += [f"{PLACES[place]}, {epochs} epochs", "best symbol", "calls", "seeds"]
+    lines.append(["---"] * len(lines[0]))
+    for method, published in PUBLISHED.items():
+        cells = [method, *published]
+        for place, epochs in shown:
+            cells += _cells(_of(rows, place, epochs, method))
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def places(rows: list[Row]) -> list[tuple[tuple[str, bool], int]]:
+    """What was played for how long."""
+    found = {((row["data"], row["one class"]), row["epochs"]) for row in rows}
+    return sorted(found, key=lambda x: ([*PLACES].index(x[0]), x[1]))
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Won games against epochs and against calls of the receiver, and the calls of an epoch."""
+    shown = places(rows)
+    figure, panels = pyplot.subplots(
+        len(shown), 3, figsize=(11, 3.0 * len(shown)), squeeze=False, layout="constrained"
+    )
+    for line, (place, epochs) in zip(panels, shown, strict=True):
+        for method, color in COLORS.items():
+            for row in _of(rows, place, epochs, method)[:1]:
+                _curves(line, row, method, color)
+        line[0].set(ylabel=f"{PLACES[place]}\nvalidation games won, %", xlabel="epoch")
+        line[1].set(xscale="log", xlabel="calls of the receiver per game, so far, × 6,400")
+        line[2].set(yscale="log", xlabel="epoch", ylabel="calls per game")
+        for axes in line:
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _curves(panels: list, row: Row, method: str, color: str) -> None:  # type: ignore[type-arg]
+    curve = row["curve"]
+    epochs = range(1, 1 + len(curve["success"]))
+    total, spent = 0.0, []
+    for calls in curve["calls"]:
+        total += calls
+        spent.append(total)
+    panels[0].plot(epochs, curve["success"], c=color, label=method, lw=1)
+    panels[1].plot(spent, curve["success"], c=color, lw=1)
+    panels[2].plot(epochs, curve["calls"], c=color, lw=1)
+    panels[2].fill_between(epochs, curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
+
+
+def _of(rows: list[Row], place: tuple[str, bool], epochs: int, method: str) -> list[Row]:
+    key = (*place, epochs, method)
+    return [
+        row for row in rows if (row["data"], row["one class"], row["epochs"], row["method"]) == key
+    ]
+
+
+def _cells(rows: list[Row]) -> list[str]:
+    if not rows:
+        return [""] * 4
+    names = ("success", "best", "calls at the end")
+    return [*(_mean([row[name] for row in rows]) for name in names), str(len(rows))]
+
+
+def _mean(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def main() -> None:
+    """Rewrite the README and the picture."""
+    matplotlib.use("Agg")
+    rows = RECORD.rows()
+    partial = README.with_suffix(".tmp")
+    partial.write_text(insert(README.read_text(), table(rows)))
+    os.replace(partial, README)
+    figure = draw(rows)
+    figure.savefig(PICTURE, dpi=120)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()

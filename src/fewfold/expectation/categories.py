@@ -1,0 +1,95 @@
+"""The law of one of n categories."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold.expectation.laws import Law, zeroed
+from fewfold.expectation.noise import exponential, gumbel
+
+__all__ = ["CategoryLaw"]
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryLaw(Law):
+    """One of n categories, by softmax; atoms are ids."""
+
+    @property
+    def event(self) -> torch.Size:
+        return self.scores.shape[-1:]
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """(rows, n); -inf in a row with nothing kept."""
+        empty = (self.flat.detach() == -math.inf).all(-1, keepdim=True)
+        return self.flat.masked_fill(empty, 0.0).log_softmax(-1).masked_fill(empty, -math.inf)
+
+    @property
+    def drawable(self) -> Tensor:
+        """The same; rows with nothing kept are refused."""
+        empty = (self.log_probs.detach() == -math.inf).all(-1)
+        if bool(empty.any()):
+            raise ValueError(
+                f"row {int(empty.nonzero()[0])} has no category left, so none can be drawn; leave "
+                "such rows out; in expect SparseMarginal and Dense give them nothing"
+            )
+        return self.log_probs
+
+    def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
+        return _drawn(self.drawable.detach(), draws, generator)
+
+    def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
+        return self.log_probs[row, atoms]
+
+    def entropy(self) -> Tensor:
+        log_probs = self.log_probs
+        return -(log_probs.exp() * zeroed(log_probs)).sum(-1)
+
+    def kl(self, prior: Self) -> Tensor:
+        probs = self.log_probs.exp()
+        used = probs.detach() > 0
+        own, others = (torch.where(used, law.log_probs, 0.0) for law in (self, prior))
+        return (probs * (own - others)).sum(-1)
+
+    def every(self) -> tuple[Tensor, Tensor]:
+        return torch.arange(self.event[0], device=self.scores.device), self.log_probs
+
+    def best(self, k: int) -> tuple[Tensor, Tensor]:
+        values, found = self.flat.detach().topk(min(k, self.event[0]), -1)
+        return found, values > -math.inf
+
+    def outside(
+        self, chosen: Tensor, valid: Tensor, draws: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        others = self.drawable.scatter(1, chosen, -math.inf)
+        mass = others.exp().sum(-1)
+        none = mass.detach().unsqueeze(-1) == 0  # what is drawn there has no meaning
+        law = torch.where(none, 0.0, others.detach()).log_softmax(-1)
+        return _drawn(law, draws, generator), mass
+
+    def relaxed(self, temperature: float, draws: int, generator: torch.Generator | None) -> Tensor:
+        scores = self.drawable.unsqueeze(1)
+        noise = gumbel((self.rows, draws, *self.event), scores, generator)
+        return ((scores + noise) / temperature).softmax(-1)
+
+    def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        log_probs = self.drawable
+        noisy = log_probs + gumbel(log_probs.shape, log_probs, generator)
+        draw = F.one_hot(noisy.detach().argmax(-1), self.event[0]).bool()
+        # the largest is Gumbel itself, the others are Gumbel below it
+        waits = exponential(log_probs.shape, log_probs, generator).log()
+        first = torch.where(draw, waits, 0.0).sum(-1, keepdim=True)
+        later = torch.logaddexp(waits - zeroed(log_probs), first)
+        again = -torch.where(draw, waits, later)
+        again = again.masked_fill(log_probs.detach() == -math.inf, -math.inf)
+        return draw.to(log_probs), noisy, again
+
+
+def _drawn(log_probs: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+    wide = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
+    return torch.multinomial(wide.exp(), draws, replacement=True, generator=generator)

@@ -1,0 +1,224 @@
+"""expect: the expected cost of a discrete latent, by the estimator of your choice."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold._check import check_mask, check_scores
+from fewfold.expectation.bits import BitLaw
+from fewfold.expectation.categories import CategoryLaw
+from fewfold.expectation.estimators import Estimator
+from fewfold.expectation.gibbs import GibbsLaw
+from fewfold.expectation.laws import Law
+from fewfold.structured.choices import Bits
+from fewfold.structured.structure import Structure
+from fewfold.support import Support
+
+__all__ = ["Cost", "Expectation", "costs_of", "embed_atoms", "expect", "law_for"]
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """An expected cost, its gradient, and what is known of the latent.
+
+    Attributes:
+        loss: what to back-propagate: the mean over rows of `surrogate`, and the error of a
+            learned baseline. The entropy is not in it.
+        surrogate: `(*batch,)` the same for each row, without the baseline's error. Its value is
+            the expected cost, so it may be the cost of an outer `expect`.
+        support: the pairs (row, atom) whose cost was computed, and their weights.
+        law: the full distribution with these scores.
+        exact: whether the weights of the support are the distribution of the latent.
+    """
+
+    loss: Tensor
+    surrogate: Tensor
+    support: Support
+    law: Law
+    exact: bool
+
+    @property
+    def value(self) -> Tensor:
+        """`(*batch,)` the expected cost, a constant."""
+        return self.surrogate.detach()
+
+    @property
+    def calls(self) -> Tensor:
+        """`(*batch,)` how many atoms the cost was computed for."""
+        return self.support.counts.view(self.law.batch)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """`(*batch,)` of the latent in nats, exact, with its gradient.
+
+        Under `SparseMarginal` that of the sparse distribution, otherwise of the full one.
+        """
+        weights = self.support.weights
+        found = self.support.reduce(-weights.log()) if self.exact else self.law.entropy()
+        return found.view(self.law.batch)
+
+    def kl(self, prior: Tensor | None = None) -> Tensor:
+        """`(*batch,)` divergence of the latent from a prior, exact, with its gradient.
+
+        Args:
+            prior: scores of the prior, which broadcast to those of the latent; uniform over all
+                values unless given. Additional scores, such as transitions, are those of the
+                latent.
+        """
+        law = self.law.uniform() if prior is None else self.law.like(prior)
+        if not self.exact:
+            return self.law.kl(law).view(self.law.batch)
+        log_prior = law.log_prob(self.support.atoms, self.support.row)
+        found = self.support.reduce(self.support.weights.log() - log_prior)
+        return found.view(self.law.batch)
+
+
+def expect(
+    cost: Cost,
+    scores: Tensor,
+    estimator: Estimator,
+    over: Structure | None = None,
+    *,
+    mask: Tensor | None = None,
+    context: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Expectation:
+    """The expected cost of a discrete latent with these scores, and its gradient.
+
+    The cost is called once, with all pairs of a row and an atom that the estimator asks for, one
+    after the other; never with others. The gradient goes through the cost to what it uses, and
+    through the scores.
+
+    Args:
+        cost: `cost(atoms, row) -> (m,)`. `row` (m,) int64 says which of the flattened batch rows an
+            atom belongs to. Atoms are (m,) int64 ids of categories, `(m, *event)` tensors of 0 and
+            1 for bits and structures, and `(m, n)` vectors from `Gumbel` and `REBAR`.
+        scores: `(*batch, n)` for categories, otherwise `(*batch, *event)`.
+        estimator: `SparseMarginal()`, `Dense()`, `ScoreFunction()`, `SumAndSample()`, `Gumbel()`,
+            `DisARM()`, `REBAR()` or `VIMCO()`.
+        over: what the latent ranges over, `ff.structures.Bits()` for one; categories unless given.
+        mask: boolean, True = keep; the same as a score of -inf.
+        context: `(*batch, ...)` what a `Learned` baseline sees of each row.
+        generator: source of randomness.
+
+    Returns:
+        `Expectation`: loss, value, entropy, calls and more.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[0.3, -0.2, 0.5, 0.1]], requires_grad=True)
+        >>> price = torch.tensor([1.0, 2.0, 0.5, 3.0])
+        >>> out = ff.expect(lambda atoms, row: price[atoms], scores, ff.SparseMarginal(ff.Gini()))
+        >>> out.loss.backward()
+        >>> scores.grad, out.calls
+        (tensor([[-0.5000,  0.0000, -1.0000,  1.5000]]), tensor([3]))
+
+    Several latents of which the cost takes all are nested: the cost of the outer one calls
+    `expect` for the inner one, with scores picked by `row`, and returns its `surrogate`.
+    """
+    law = law_for(scores, estimator, over, mask)
+    if not law.rows:
+        return _of_nothing(law, estimator)
+    choice = estimator.choose(law, generator)
+    costs = costs_of(cost, choice.support.atoms, choice.support.row)
+    if not len(costs):
+        costs = law.scores.flatten()[:0]  # so that there is a gradient, of nothing
+    if context is not None:
+        context = _rows_of(context, law)
+    baseline = estimator.compare(choice, costs, context)
+    surrogate = estimator.surrogate(choice, costs, baseline)
+    loss = surrogate.mean()
+    if baseline is not None and baseline.requires_grad:
+        assert choice.drawn is not None
+        error = (costs.detach() - baseline)[choice.drawn[:, : choice.scored]].square()
+        loss = loss + (error.mean() if len(error) else error.sum())
+    return Expectation(loss, surrogate.view(law.batch), choice.support, law, estimator.exact)
+
+
+def law_for(
+    scores: Tensor, estimator: Estimator, over: Structure | None, mask: Tensor | None
+) -> Law:
+    """The law of the latent, whoever says what it ranges over."""
+    if not isinstance(estimator, Estimator):
+        raise TypeError(f"estimator must be a value such as ff.SparseMarginal(), got {estimator!r}")
+    own = estimator.structure
+    if own is not None and over is not None and own is not over:
+        raise ValueError(f"the estimator is for {own!r}, and over={over!r}; leave over out")
+    over = over if own is None else own
+    check_scores(scores)
+    if mask is not None:
+        check_mask(mask, scores)
+        scores = scores.masked_fill(~mask, -math.inf)
+    if over is None:
+        return CategoryLaw(scores)
+    if not isinstance(over, Structure):
+        raise TypeError(
+            f"over must be a structure such as ff.structures.Bits(), or None for categories, "
+            f"got {over!r}"
+        )
+    over.event_of(scores)
+    return BitLaw(scores, over) if isinstance(over, Bits) else GibbsLaw(scores, over)
+
+
+def embed_atoms(atoms: Tensor, weight: Tensor) -> Tensor:
+    """What stands in the rows of a table for ids, or for the vectors of relaxed estimators.
+
+    Args:
+        atoms: (m,) ids, or `(m, n)` vectors.
+        weight: `(n, d)`.
+
+    Returns:
+        `(m, d)`: rows of the table, or their mixes.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> table = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> ff.embed_atoms(torch.tensor([1]), table)
+        tensor([[0., 2.]])
+        >>> ff.embed_atoms(torch.tensor([[0.5, 0.5]]), table)
+        tensor([[0.5000, 1.0000]])
+    """
+    return atoms.to(weight) @ weight if atoms.is_floating_point() else F.embedding(atoms, weight)
+
+
+def costs_of(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
+    """(m,) what the cost says, checked; it is not asked about nothing."""
+    if not len(row):
+        return torch.zeros(0, device=row.device)
+    found = cost(atoms, row)
+    if not isinstance(found, Tensor) or found.shape != row.shape:
+        came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(
+            f"cost must return one number for each of the {len(row)} pairs, a tensor of shape "
+            f"({len(row)},), got {came}"
+        )
+    if not found.is_floating_point():
+        raise TypeError(f"cost must return floating-point numbers, got {found.dtype}")
+    return found
+
+
+def _of_nothing(law: Law, estimator: Estimator) -> Expectation:
+    """For a batch without rows: the same shapes, with a gradient of nothing."""
+    nothing = law.scores.flatten()
+    atoms = law.flat.detach() if law.structure else nothing.long()
+    support = Support(nothing, atoms, nothing.long(), 0)
+    return Expectation(nothing.sum(), nothing.view(law.batch), support, law, estimator.exact)
+
+
+def _rows_of(context: Tensor, law: Law) -> Tensor:
+    if not isinstance(context, Tensor):
+        raise TypeError(f"context must be a torch.Tensor, got {type(context).__name__}")
+    size = len(law.batch)
+    if context.shape[:size] != law.batch:
+        raise ValueError(
+            f"context must start with the shape of the batch {tuple(law.batch)}, "
+            f"got {tuple(context.shape)}"
+        )
+    return context.reshape(law.rows, *context.shape[size:])

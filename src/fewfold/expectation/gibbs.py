@@ -1,0 +1,119 @@
+"""The law of structures: one of many, with a share of exp(its score)."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fewfold.expectation.laws import Law, listed, pairs, zeroed
+from fewfold.structured.gibbs import gibbs_marginals
+from fewfold.structured.structure import Structure, raise_infeasible
+
+__all__ = ["GibbsLaw"]
+
+
+@dataclass(frozen=True, eq=False)
+class GibbsLaw(Law):
+    """One structure of many; atoms are 0/1 tensors of the shape of an instance."""
+
+    over: Structure
+
+    @property
+    def structure(self) -> Structure:
+        return self.over
+
+    @property
+    def event(self) -> torch.Size:
+        return self.over.event_of(self.scores)
+
+    @property
+    def kept(self) -> Tensor:
+        """Which parts there may be."""
+        return self.flat.detach() > -math.inf
+
+    @property
+    def wide(self) -> Tensor:
+        """The scores of parts, 0 for -inf; double, as sums of many of them are compared."""
+        return zeroed(self.flat).double()
+
+    @property
+    def own(self) -> Structure:
+        """The structure with the additional scores of each row."""
+        return self.over.flat(self.batch, self.event)
+
+    def totals(self, atoms: Tensor, row: Tensor) -> Tensor:
+        """(m,) the score of each structure, double."""
+        found = torch.where(atoms > 0.5, self.flat.double()[row], 0.0).flatten(1).sum(1)
+        if not self.over.additional:
+            return found
+        codes = self.over.codes((atoms > 0.5).cpu(), self.event)
+        own = self.own.with_additional([value.cpu() for value in self.own.additional])
+        return found + own.extra(codes, row.cpu(), self.event).to(found)
+
+    def log_partition(self) -> Tensor:
+        """(rows,) logarithm of the sum of exp(score) over all structures, double."""
+        found = self.own.log_partition(self.wide, mask=self.kept)
+        raise_infeasible(found.detach() == -math.inf, self.over)
+        return found
+
+    def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
+        found = self.own.sample(self.wide.detach(), draws, mask=self.kept, generator=generator)
+        return found.transpose(0, 1).to(self.scores)
+
+    def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
+        return (self.totals(atoms, row) - self.log_partition()[row]).to(self.scores)
+
+    def entropy(self) -> Tensor:
+        """The log-partition less its slope as all scores grow in proportion."""
+        given = (self.scores, *self.over.additional)
+        tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
+        with torch.enable_grad():
+            factor = self.wide.new_ones(self.rows).requires_grad_()
+            grown = [_grown(value, factor) for value in self.own.additional]
+            scores = _grown(self.wide, factor)
+            total = self.own.with_additional(grown).log_partition(scores, mask=self.kept)
+            (slope,) = torch.autograd.grad(total.sum(), factor, create_graph=tracked)
+            found = (total - slope).clamp(min=0).to(self.scores)
+        return found if tracked else found.detach()
+
+    def kl(self, prior: Self) -> Tensor:
+        if prior.over is not self.over:  # additional scores do not cancel
+            return prior.log_partition().to(self.scores) - self.entropy()
+        marginals = gibbs_marginals(self.wide, self.own, mask=self.kept)
+        others = torch.where(marginals.detach() > 0, prior.flat.double(), 0.0)
+        apart = (marginals * (self.wide - others)).flatten(1).sum(1)
+        return (prior.log_partition() - self.log_partition() + apart).to(self.scores)
+
+    def every(self) -> tuple[Tensor, Tensor]:
+        every = listed(self.over, self.event).to(self.scores)
+        atoms, row = pairs(every.expand(self.rows, *every.shape))
+        totals = self.totals(atoms, row).view(self.rows, len(every))
+        never = (totals.detach() == -math.inf).all(1)
+        if not bool(never.any()):
+            return every, totals.log_softmax(-1).to(self.scores)
+        if bool((never & self.kept.flatten(1).any(1)).any()):
+            raise ValueError(
+                f"row {int(never.nonzero()[0])} has no {self.told} of {tuple(self.event)} that its "
+                "mask allows, and Dense lists no smaller ones; use SparseMarginal or ScoreFunction"
+            )
+        # with nothing to choose from there is the empty structure, and only then
+        empty = totals.new_full((self.rows, 1), -math.inf).masked_fill(never.unsqueeze(1), 0.0)
+        every = torch.cat([every, torch.zeros_like(every[:1])])
+        return every, torch.cat([totals, empty], 1).log_softmax(-1).to(self.scores)
+
+    def uniform(self) -> Self:
+        over = self.over.with_additional([_level(value) for value in self.over.additional])
+        return replace(self, scores=_level(self.scores), over=over)
+
+
+def _grown(value: Tensor, factor: Tensor) -> Tensor:
+    """Each row times its factor; what is impossible stays so."""
+    grown = zeroed(value) * factor.view(-1, *[1] * (value.dim() - 1))
+    return torch.where(value.detach() == -math.inf, -math.inf, grown)
+
+
+def _level(scores: Tensor) -> Tensor:
+    """No difference but between what is possible and what is not."""
+    return torch.zeros_like(scores).masked_fill(scores == -math.inf, -math.inf)

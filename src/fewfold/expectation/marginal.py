@@ -1,0 +1,115 @@
+"""Marginalisation: every atom with a share is visited, and no other."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fewfold._check import whole_number
+from fewfold.expectation.categories import CategoryLaw
+from fewfold.expectation.estimators import Choice, Estimator
+from fewfold.expectation.laws import Law
+from fewfold.maps.omega import Gini, Omega, Shannon, Subset
+from fewfold.maps.sparse import map_support
+from fewfold.structured.best import topk_support
+from fewfold.structured.omega import SparseMAP
+from fewfold.structured.sparsemap import sparsemap_support
+from fewfold.structured.structure import Structure
+from fewfold.support import Support
+
+__all__ = ["Dense", "SparseMarginal"]
+
+
+@dataclass(frozen=True)
+class SparseMarginal(Estimator):
+    """The exact expectation under a sparse distribution, by visiting its few atoms.
+
+    Args:
+        omega: whose map gives the distribution of categories; sparsemax unless given. Structures
+            are mixed by SparseMAP: give `expect` what the latent is `over`, or `SparseMAP(...)`
+            here.
+        k: keep the k best alone, categories or structures, by sparsemax of their scores
+            (categories: by omega). The bound on the calls of the cost.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[0.3, -0.2, 0.5, 0.1]])
+        >>> price = torch.tensor([1.0, 2.0, 0.5, 3.0])
+        >>> out = ff.expect(lambda atoms, row: price[atoms], scores, ff.SparseMarginal())
+        >>> out.value, out.calls
+        (tensor([1.0000]), tensor([3]))
+
+    Reference: Correia, Niculae, Aziz and Martins, "Efficient marginalization of discrete and
+    structured latent variables via sparsity", NeurIPS 2020.
+    """
+
+    omega: Omega | SparseMAP = Gini()  # noqa: RUF009  (an immutable value)
+    k: int | None = None
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.omega, (Omega, SparseMAP)):
+            raise TypeError(
+                f"omega must be a regulariser such as ff.Gini(), got {self.omega!r}; what the "
+                "latent ranges over is said to expect: over=ff.structures.Bits()"
+            )
+        if isinstance(self.omega, Subset):
+            raise ValueError(
+                f"{self.omega!r} weighs several categories with 1, which is no distribution; the "
+                "latent is then a set: write SparseMarginal() and over=ff.structures.KSubset(k)"
+            )
+        if self.k is not None:
+            whole_number(self.k, "k")
+
+    @property
+    def structure(self) -> Structure | None:
+        return self.omega.structure if isinstance(self.omega, SparseMAP) else None
+
+    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
+        return Choice(self._support(law))
+
+    def _support(self, law: Law) -> Support:
+        over = law.structure
+        if over is None:
+            return self._categories(law)
+        if not isinstance(self.omega, Gini | SparseMAP):
+            raise ValueError(
+                f"structures are mixed by SparseMAP, and the k best by sparsemax, got "
+                f"{self.omega!r}; write SparseMarginal() or SparseMarginal(k=...)"
+            )
+        if self.k is not None:
+            return topk_support(law.scores, over, self.k).support
+        most = self.omega.max_iter if isinstance(self.omega, SparseMAP) else SparseMAP.max_iter
+        return sparsemap_support(law.scores, over, max_iter=most)
+
+    def _categories(self, law: Law) -> Support:
+        if self.k is None or self.k >= law.event[0]:
+            return map_support(law.flat, self.omega)
+        values, which = law.flat.topk(self.k, -1)
+        few = map_support(values, self.omega)
+        return Support(few.weights, which[few.row, few.atoms], few.row, few.rows)
+
+
+@dataclass(frozen=True)
+class Dense(Estimator):
+    """The exact expectation under softmax, by visiting everything there is.
+
+    Bits and structures are listed one by one, as long as there are no more than a million.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[0.3, -0.2, 0.5, 0.1]])
+        >>> price = torch.tensor([1.0, 2.0, 0.5, 3.0])
+        >>> out = ff.expect(lambda atoms, row: price[atoms], scores, ff.Dense())
+        >>> out.value, out.calls
+        (tensor([1.4479]), tensor([4]))
+    """
+
+    exact: ClassVar[bool] = True
+
+    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
+        if isinstance(law, CategoryLaw):
+            return Choice(map_support(law.flat, Shannon()))
+        atoms, log_probs = law.every()
+        few = Support.from_dense(log_probs.exp())
+        return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))

@@ -1,0 +1,34 @@
+"""Noise that draws and relaxations are made of."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["exponential", "gumbel", "logistic", "uniform"]
+
+
+def uniform(
+    shape: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """In single precision at least: half precision has too few numbers near 0."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    return torch.rand(shape, dtype=wide, device=like.device, generator=generator)
+
+
+def gumbel(
+    shape: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    return -exponential(shape, like, generator).log()
+
+
+def exponential(
+    shape: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    drawn = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return drawn.exponential_(generator=generator).clamp_(min=torch.finfo(like.dtype).tiny)
+
+
+def logistic(
+    shape: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    point = uniform(shape, like, generator)
+    return point.logit(eps=torch.finfo(point.dtype).eps).to(like.dtype)
