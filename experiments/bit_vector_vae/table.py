@@ -3,7 +3,6 @@
 ``python -m experiments.bit_vector_vae.table``
 """
 
-import os
 import statistics
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from experiments import readme
 from experiments.bit_vector_vae.model import LARGE, METHODS, SMALL
 from experiments.bit_vector_vae.run import RECORD, per_pixel
-from experiments.fastvae.table import insert
 from experiments.record import Row
 
 HERE = Path(__file__).parent
@@ -151,12 +150,9 @@ def main() -> None:
     """Rewrite the README and the pictures."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
-    partial = README.with_suffix(".tmp")
-    partial.write_text(insert(README.read_text(), table(rows)))
-    os.replace(partial, README)
+    readme.update(README, table(rows))
     for path, figure in ((CURVES, curves(rows)), (PLANE, plane(rows))):
-        figure.savefig(path, dpi=120)
-        pyplot.close(figure)
+        readme.keep(figure, path)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """The table of the README from results.json: ``python -m experiments.fastvae.table``."""
 
 import json
-import os
 import statistics
 from pathlib import Path
 from typing import Any
 
+from experiments import readme
+
 HERE = Path(__file__).parent
 RESULTS, README = HERE / "results.json", HERE / "README.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 DATA = {"ml10m": "ML10M", "gowalla": "Gowalla", "epinions": "Epinions"}
 # NDCG@50 and Recall@50 of Table 3 of the paper, means of five runs.
 PUBLISHED = {
@@ -43,14 +43,6 @@ def table(rows: list[Row]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def insert(text: str, generated: str) -> str:
-    """The text with what is between the two markers replaced."""
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"the text must hold the lines {BEGIN} and {END}")
-    before, rest = text.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n{generated}\n{END}{rest.split(END, 1)[1]}"
-
-
 def _of(rows: list[Row], data: str, model: str) -> list[Row]:
     return [row for row in rows if (row["data"], row["model"]) == (data, model)]
 
@@ -78,9 +70,7 @@ def _seconds(rows: list[Row]) -> str:
 def main() -> None:
     """Rewrite the README."""
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    partial = README.with_suffix(".tmp")
-    partial.write_text(insert(README.read_text(), table(rows)))
-    os.replace(partial, README)
+    readme.update(README, table(rows))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """README and picture from results.json: ``python -m experiments.movielens_ratings.table``."""
 
 import json
-import os
 import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.fastvae.table import insert
+from experiments import readme
 from experiments.movielens_ratings.models import WIDTH
 from experiments.movielens_ratings.run import COSTS, METHODS, SPLITS
 
@@ -124,9 +123,7 @@ def main() -> None:
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     costs = f"{COSTS.l1:g} for a non-zero and {COSTS.per_anchor:g} for an anchor"
     both = f"{table(rows)}\n\nThe objective, with {costs}:\n\n{grid(rows)}"
-    partial = README.with_suffix(".tmp")
-    partial.write_text(insert(README.read_text(), both))
-    os.replace(partial, README)
+    readme.update(README, both)
     picture(rows, PICTURE)
 
 

@@ -3,12 +3,11 @@
 ``python -m experiments.ptb_language_model.table``
 """
 
-import os
 import re
 import statistics
 from pathlib import Path
 
-from experiments.fastvae.table import insert
+from experiments import readme
 from experiments.record import Record, Row
 
 HERE = Path(__file__).parent
@@ -118,9 +117,7 @@ def main() -> None:
     parts = [markdown(published()), "Ours, Penn Treebank:", markdown(table(rows, "ptb"))]
     if any(row["text"] == "wikitext2" for row in rows):
         parts += ["Ours, WikiText-2:", markdown(table(rows, "wikitext2"))]
-    partial = README.with_suffix(".tmp")
-    partial.write_text(insert(README.read_text(), "\n\n".join(parts)))
-    os.replace(partial, README)
+    readme.update(README, "\n\n".join(parts))
     draw(rows, FIGURE)
 
 

@@ -7,7 +7,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.fastvae.table import DATA, insert
+from experiments import readme
+from experiments.fastvae.table import DATA
 from experiments.recommender_compression.run import ANCHORS, DENSE, LOW_RANK, RECORD
 
 HERE = Path(__file__).parent
@@ -120,7 +121,7 @@ def _spread(rows: list[Row]) -> str:
 def main() -> None:
     """Write both."""
     rows = RECORD.rows()
-    README.write_text(insert(README.read_text(), f"{bars(rows)}\n\n{table(rows)}"))
+    readme.update(README, f"{bars(rows)}\n\n{table(rows)}")
     draw(rows, PICTURE)
 
 

@@ -4,7 +4,6 @@
 """
 
 import itertools
-import os
 import statistics
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.fastvae.table import insert
+from experiments import readme
 from experiments.record import Row
 from experiments.semisupervised_vae.run import METHODS, RECORD
 
@@ -127,12 +126,8 @@ def main() -> None:
     """Rewrite the README and the picture."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
-    partial = README.with_suffix(".tmp")
-    partial.write_text(insert(README.read_text(), f"{table(rows)}\n\n{times(rows)}".rstrip()))
-    os.replace(partial, README)
-    figure = draw(rows)
-    figure.savefig(PICTURE, dpi=120)
-    pyplot.close(figure)
+    readme.update(README, f"{table(rows)}\n\n{times(rows)}".rstrip())
+    readme.keep(draw(rows), PICTURE)
 
 
 if __name__ == "__main__":

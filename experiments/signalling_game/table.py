@@ -3,7 +3,6 @@
 ``python -m experiments.signalling_game.table``
 """
 
-import os
 import statistics
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from experiments.fastvae.table import insert
+from experiments import readme
 from experiments.record import Row
 from experiments.signalling_game.methods import METHODS
 from experiments.signalling_game.run import RECORD
@@ -123,12 +122,8 @@ def main() -> None:
     """Rewrite the README and the picture."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
-    partial = README.with_suffix(".tmp")
-    partial.write_text(insert(README.read_text(), table(rows)))
-    os.replace(partial, README)
-    figure = draw(rows)
-    figure.savefig(PICTURE, dpi=120)
-    pyplot.close(figure)
+    readme.update(README, table(rows))
+    readme.keep(draw(rows), PICTURE)
 
 
 if __name__ == "__main__":

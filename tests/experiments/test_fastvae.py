@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fewfold as ff
+from experiments import readme
 from experiments.fastvae import run, table
 from experiments.record import Record
 from tests.pictures import has_colour
@@ -108,17 +109,17 @@ def test_table_leaves_out_what_is_missing() -> None:
 
 
 def test_table_goes_between_its_markers() -> None:
-    text = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
-    once = table.insert(text, "new")
-    assert once == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter\n"
-    assert table.insert(once, "new") == once
+    text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+    once = readme.insert(text, "new")
+    assert once == f"before\n{readme.BEGIN}\nnew\n{readme.END}\nafter\n"
+    assert readme.insert(once, "new") == once
     with pytest.raises(ValueError, match="must hold"):
-        table.insert("no markers", "new")
+        readme.insert("no markers", "new")
 
 
 def test_readme_has_the_markers_and_the_figures() -> None:
     text = table.README.read_text()
-    assert table.insert(text, table.table([])) != ""
+    assert readme.insert(text, table.table([])) != ""
     assert all(f"figure{number}.png" in text for number in figures.FIGURES)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fewfold as ff
+from experiments import readme
 from experiments.recommender_compression import run
 from experiments.record import Record
 from fewfold.recommender.anchored import Anchors, AnchorVAE
@@ -123,5 +124,5 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
 
 def test_the_readme_has_the_markers_and_the_picture() -> None:
     text = table.README.read_text()
-    assert table.insert(text, "new") != text
+    assert readme.insert(text, "new") != text
     assert "size.png" in text
