@@ -2,14 +2,16 @@
 
 ``python -m experiments.signalling_game.run`` adds the rows that are missing to results.json:
 ``--method sparse --seed 322 --epochs 100`` some of them, ``--data mnist`` those of other images,
-``--one-class`` those of games whose images are all of one class, ``--full`` those of the published
-length. It may be stopped and started again: a run on its way is kept in build/signalling_game, and
-goes on as if it had never stopped.
+``--one-class`` those of games whose images are all of one class, ``--lr 0.005`` those of another
+learning rate, ``--full`` those of the published length. It may be stopped and started again: a run
+on its way is kept in build/signalling_game, and goes on as if it had never stopped.
 """
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,6 @@ def train(
     names = ("success", "best", "calls", "low", "high")
     return {
         **{name: round(x, 2) for name, x in found.items()},
-        "lr": method.lr,
         "entropy": method.entropy,
         "seconds of training": round(sum(point["seconds"] for point in run.curve), 1),
         "curve": {name: [round(point[name], 2) for point in run.curve] for name in names},
@@ -134,14 +135,21 @@ def train(
 
 
 def run(
-    name: str, chosen: list[str], seeds: list[int], budget: Budget, *, one_class: bool = False
+    name: str,
+    chosen: list[str],
+    seeds: list[int],
+    budget: Budget,
+    *,
+    one_class: bool = False,
+    rates: Sequence[float | None] = (None,),
 ) -> None:
-    """Add the rows that are not there yet."""
+    """Add the rows that are not there yet; a rate of None is the method's own."""
     loaded: tuple[Games, Games] | None = None
-    for seed in seeds:
+    for seed, rate in product(seeds, rates):
         for method in chosen:
+            own = METHODS[method] if rate is None else replace(METHODS[method], lr=rate)
             key: dict[str, Any] = {"data": name, "one class": one_class, "method": method}
-            key |= {"seed": seed, "epochs": budget.epochs}
+            key |= {"seed": seed, "epochs": budget.epochs, "lr": own.lr}
             if RECORD.rows(**key):
                 continue
             if loaded is None:
@@ -151,7 +159,7 @@ def run(
                 loaded = train_games, test_games
             stem = "-".join(str(x) for x in key.values()).replace("/", "").replace(" ", "-")
             kept = RUNS / f"{stem}.safetensors"
-            row = train(method, METHODS[method], loaded, budget, seed, kept)
+            row = train(method, own, loaded, budget, seed, kept)
             RECORD.add([{**key, **row, **origin()}])
             shown = {name: row[name] for name in ("success", "best", "calls at the end")}
             print(key, shown, flush=True)
@@ -165,13 +173,15 @@ def main() -> None:
     parser.add_argument("--one-class", action="store_true", help="all candidates of one class")
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 322")
+    parser.add_argument("--lr", type=float, action="append", help="by default the method's own")
     parser.add_argument("--epochs", type=int, default=Budget.epochs)
     parser.add_argument("--full", action="store_true", help="the published length")
     options = parser.parse_args()
     torch.set_num_threads(1)
     budget = FULL if options.full else replace(Budget(), epochs=options.epochs)
     methods, seeds = options.method or [*METHODS], options.seed or [322]
-    run(options.data, methods, seeds, budget, one_class=options.one_class)
+    rates = options.lr or [None]
+    run(options.data, methods, seeds, budget, one_class=options.one_class, rates=rates)
 
 
 if __name__ == "__main__":

@@ -100,10 +100,19 @@ def _curves(panels: list, row: Row, method: str, color: str) -> None:  # type: i
 
 
 def _of(rows: list[Row], place: tuple[str, bool], epochs: int, method: str) -> list[Row]:
+    """With the learning rate that wins the most validation games."""
     key = (*place, epochs, method)
-    return [
+    own = [
         row for row in rows if (row["data"], row["one class"], row["epochs"], row["method"]) == key
     ]
+    by_rate: dict[float, list[Row]] = {}
+    for row in own:
+        by_rate.setdefault(row["lr"], []).append(row)
+
+    def won(found: list[Row]) -> float:
+        return statistics.mean(row["curve"]["success"][-1] for row in found)
+
+    return max(by_rate.values(), key=won, default=[])
 
 
 def _cells(rows: list[Row]) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fewfold as ff
 from experiments import datasets
-from experiments.record import Record
+from experiments.record import Record, Row
 from experiments.signalling_game import data, run
 from experiments.signalling_game.data import Games
 from experiments.signalling_game.methods import METHODS, Players
@@ -231,6 +231,17 @@ def test_results_grow_and_are_shown(
     sparse = [row["success"] for row in rows if row["method"] == "sparse"]
     assert f"| {sum(sparse) / 2:.2f} ± " in text
     assert has_colour(tmp_path / "curves.png")
+
+
+def test_the_rate_that_wins_in_validation_is_shown() -> None:
+    def row(lr: float, valid: float, test: float, seed: int = 0) -> Row:
+        shown = {"success": test, "best": test, "calls at the end": 2.0, "seed": seed, "lr": lr}
+        key = {"data": "mnist", "one class": False, "method": "sparse", "epochs": 1}
+        return {**key, **shown, "curve": {"success": [99.0, valid]}}
+
+    rows = [row(1e-3, 50.0, 90.0), row(5e-3, 60.0, 40.0), row(5e-3, 70.0, 44.0, seed=1)]
+    assert "| 42.00 ± 2.83 |" in table.table(rows)
+    assert "90.00" not in table.table(rows)
 
 
 def test_the_published_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
