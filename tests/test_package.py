@@ -54,7 +54,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_every_room_is_exported_completely() -> None:
-    for room in ("maps", "losses", "recommender", "structured"):
+    for room in ("attention", "maps", "losses", "recommender", "structured"):
         assert set(getattr(fewfold, room).__all__) == set(fewfold._ROOMS[room])
 
 

@@ -43,6 +43,15 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("SumAndSample", "VIMCO", "Gumbel", "REBAR", "DisARM", "annealed"),
         *("embed_atoms", "log_likelihood"),
     ),
+    # queries, memory -> values
+    "attention": (
+        *("sparse_attention", "attention_support", "watch_attention", "Attended"),
+        *("MultiheadAttention", "register_attention", "picture_attention"),
+        *("hopfield_retrieve", "Retrieval", "Energy", "FenchelYoung"),
+        *("Quadratic", "Sphere", "LayerNormed", "Classical", "DenseAssociative", "Exponential"),
+        *("separation", "is_stored", "retrieved_in_one_step", "storage_bound"),
+        *("Hopfield", "HopfieldPooling", "HopfieldLayer", "Heads"),
+    ),
     # ids -> vectors from few anchors; where they start and what they are compared with: the room
     "embeddings": (
         *("AnchorEmbedding", "AnchorEmbeddingBag", "AnchorMixture", "SparseRows", "Relations"),
@@ -97,6 +106,31 @@ def __dir__() -> list[str]:
 # rooms, because a function may share its name with the file it lives in.
 if TYPE_CHECKING:
     from fewfold._native import show_config as show_config
+    from fewfold.attention.energies import Classical as Classical
+    from fewfold.attention.energies import DenseAssociative as DenseAssociative
+    from fewfold.attention.energies import Energy as Energy
+    from fewfold.attention.energies import Exponential as Exponential
+    from fewfold.attention.energies import FenchelYoung as FenchelYoung
+    from fewfold.attention.energies import LayerNormed as LayerNormed
+    from fewfold.attention.energies import Quadratic as Quadratic
+    from fewfold.attention.energies import Sphere as Sphere
+    from fewfold.attention.hopfield import Retrieval as Retrieval
+    from fewfold.attention.hopfield import hopfield_retrieve as hopfield_retrieve
+    from fewfold.attention.huggingface import register_attention as register_attention
+    from fewfold.attention.layers import Heads as Heads
+    from fewfold.attention.layers import Hopfield as Hopfield
+    from fewfold.attention.layers import HopfieldLayer as HopfieldLayer
+    from fewfold.attention.layers import HopfieldPooling as HopfieldPooling
+    from fewfold.attention.multihead import MultiheadAttention as MultiheadAttention
+    from fewfold.attention.picture import picture_attention as picture_attention
+    from fewfold.attention.sparse_attention import attention_support as attention_support
+    from fewfold.attention.sparse_attention import sparse_attention as sparse_attention
+    from fewfold.attention.storage import is_stored as is_stored
+    from fewfold.attention.storage import retrieved_in_one_step as retrieved_in_one_step
+    from fewfold.attention.storage import separation as separation
+    from fewfold.attention.storage import storage_bound as storage_bound
+    from fewfold.attention.watch import Attended as Attended
+    from fewfold.attention.watch import watch_attention as watch_attention
     from fewfold.embeddings.embedding import AnchorEmbedding as AnchorEmbedding
     from fewfold.embeddings.embedding_bag import AnchorEmbeddingBag as AnchorEmbeddingBag
     from fewfold.embeddings.export import load_anchors as load_anchors

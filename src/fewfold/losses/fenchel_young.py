@@ -12,14 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import check_scores
-from fewfold.losses.gap import (
-    SIMPLEX,
-    against_index,
-    against_probs,
-    one_hot,
-    tensors,
-    with_tensors,
-)
+from fewfold.losses.gap import SIMPLEX, against_index, against_probs, one_hot
 from fewfold.losses.targets import (
     Reduction,
     check_indices,
@@ -29,6 +22,7 @@ from fewfold.losses.targets import (
     smooth,
 )
 from fewfold.maps.omega import Gini, Omega, Subset
+from fewfold.structured.tensors import hold, with_tensors
 
 __all__ = ["FenchelYoungLoss", "fenchel_young_loss"]
 
@@ -170,12 +164,7 @@ class FenchelYoungLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.weight: Tensor | None
         self.register_buffer("weight", weight)
-        self._learned = tuple(tensors(omega))
-        for name, value in tensors(omega).items():
-            if isinstance(value, nn.Parameter):
-                self.register_parameter(name, value)
-            else:
-                self.register_buffer(name, value)
+        self._learned = hold(self, omega)
 
     @property
     def omega(self) -> Omega:

@@ -16,9 +16,9 @@ from fewfold.maps.constrained import Bounded
 from fewfold.maps.fused import Fused, Oscar
 from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
 from fewfold.maps.rows import eager
-from fewfold.structured.structure import Structure
+from fewfold.structured.tensors import tensors, with_tensors
 
-__all__ = ["SIMPLEX", "against_index", "against_probs", "one_hot", "tensors", "with_tensors"]
+__all__ = ["SIMPLEX", "against_index", "against_probs", "one_hot"]
 
 SIMPLEX = (Shannon, Gini, Tsallis, Norm, Bounded, Fused, Oscar)  # their maps sum to 1
 
@@ -180,43 +180,6 @@ def one_hot(scores: Tensor, index: Tensor, dim: int) -> Tensor:
 
 
 # What the losses know about regularisers.
-
-
-def tensors(omega: Omega) -> dict[str, Tensor]:
-    """The tensors among the fields of a regulariser, and the additional scores of its structure.
-
-    The transitions of a structure in the field `structure` are called `structure_transitions`.
-    """
-    if not dataclasses.is_dataclass(omega):
-        return {}
-    found = {}
-    for field in dataclasses.fields(omega):
-        value = getattr(omega, field.name)
-        if isinstance(value, Tensor):
-            found[field.name] = value
-        elif isinstance(value, Structure):
-            found.update(zip(_learned(field.name, value), value.additional, strict=True))
-    return found
-
-
-def with_tensors(omega: Omega, changed: dict[str, Tensor]) -> Omega:
-    """The same regulariser with other tensors."""
-    if not changed:
-        return omega
-    fields: dict[str, Any] = dict(changed)
-    for field in dataclasses.fields(omega):  # type: ignore[arg-type]
-        value = getattr(omega, field.name)
-        if isinstance(value, Structure):
-            given = [fields.pop(name) for name in _learned(field.name, value)]
-            fields[field.name] = value.with_additional(given)
-    other: Omega = dataclasses.replace(omega, **fields)  # type: ignore[type-var]
-    return other
-
-
-def _learned(field: str, structure: Structure) -> list[str]:
-    """Names, without dots as modules want them, of the additional scores of a structure."""
-    names = structure.additional_names
-    return [f"{field}_{name}" for name in names if isinstance(getattr(structure, name), Tensor)]
 
 
 def _constant(omega: Omega) -> bool:

@@ -1,0 +1,260 @@
+"""Energies of an associative memory, and the step that lowers each of them.
+
+Queries are `(..., m, d)` and the memory is `(..., n, d)`, one pattern per row.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold._check import check_mask, positive_number, whole_number
+from fewfold.maps.entmax import softmax
+from fewfold.maps.omega import Omega, Shannon
+
+__all__ = [
+    "Classical",
+    "DenseAssociative",
+    "Energy",
+    "Exponential",
+    "FenchelYoung",
+    "LayerNormed",
+    "Psi",
+    "Quadratic",
+    "Sphere",
+]
+
+
+class Psi(Protocol):
+    """A convex function of queries, and the map it makes of a mix of patterns."""
+
+    def value(self, query: Tensor) -> Tensor:
+        """`(...,)` of queries `(..., d)`."""
+
+    def settle(self, mixed: Tensor) -> Tensor:
+        """The query that a mix of patterns leads to: the gradient of the conjugate."""
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """Half the squared norm; a mix of patterns is the next query."""
+
+    def value(self, query: Tensor) -> Tensor:
+        return query.square().sum(-1) / 2
+
+    def settle(self, mixed: Tensor) -> Tensor:
+        return mixed
+
+
+@dataclass(frozen=True)
+class Sphere:
+    """No cost within a ball; the next query has its radius."""
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive_number(self.radius, "radius")
+
+    def value(self, query: Tensor) -> Tensor:
+        inside = query.norm(dim=-1) <= self.radius * (1 + 1e-5)
+        return torch.where(inside, 0.0, math.inf).to(query)
+
+    def settle(self, mixed: Tensor) -> Tensor:
+        return self.radius * F.normalize(mixed, dim=-1)
+
+
+@dataclass(frozen=True)
+class LayerNormed:
+    """No cost for mean 0 and variance of at most 1; the next query has variance 1."""
+
+    def value(self, query: Tensor) -> Tensor:
+        centre = query.mean(-1).abs() <= 1e-5
+        inside = query.square().mean(-1) <= 1 + 1e-4
+        return torch.where(centre & inside, 0.0, math.inf).to(query)
+
+    def settle(self, mixed: Tensor) -> Tensor:
+        # a mix without any variance stays, and no other is changed
+        return F.layer_norm(mixed, mixed.shape[-1:], eps=torch.finfo(mixed.dtype).tiny)
+
+
+class Energy(ABC):
+    """What a memory lowers, step by step: a value to give to `hopfield_retrieve`."""
+
+    @abstractmethod
+    def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """`(..., m)` the energy of each query."""
+
+    @abstractmethod
+    def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """`(..., m, d)` queries whose energy is not higher."""
+
+
+@dataclass(frozen=True)
+class FenchelYoung(Energy):
+    """The energy of a memory with any regulariser:
+
+        E(q) = -Omega*(beta X q) / beta + Psi(q),    q <- grad Psi*(X^T argmax_Omega(beta X q)).
+
+    With `Shannon()` this is the modern Hopfield network, whose step is softmax attention; with a
+    sparse map patterns are retrieved exactly; with `Subset(k)` or `SparseMAP(structure)` several
+    patterns at once.
+
+    Args:
+        omega: the regulariser.
+        beta: how sharp; the higher, the fewer patterns are mixed.
+        psi: of the queries: `Quadratic()`, `Sphere()` or `LayerNormed()`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> memory = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> energy = ff.FenchelYoung(ff.Gini(), beta=2.0)
+        >>> energy.step(torch.tensor([[0.9, 0.3]]), memory)
+        tensor([[1., 0.]])
+
+    Reference: Santos, Niculae, McNamee and Martins, "Hopfield-Fenchel-Young networks", 2024.
+    """
+
+    omega: Omega = Shannon()  # noqa: RUF009  (an immutable value)
+    beta: float = 1.0
+    psi: Psi = Quadratic()
+
+    def __post_init__(self) -> None:
+        positive_number(self.beta, "beta")
+        check_rowwise(self.omega)
+
+    def scores(self, query: Tensor, memory: Tensor) -> Tensor:
+        """`(..., m, n)` of queries and patterns."""
+        check_memory(query, memory)
+        return self.beta * query @ memory.transpose(-2, -1)
+
+    def probs(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """`(..., m, n)` how much of each pattern a step takes."""
+        return self.omega.argmax(self.scores(query, memory), mask=mask)
+
+    def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        found = self.omega.conjugate(self.scores(query, memory), mask=mask)
+        return self.psi.value(query) - found / self.beta
+
+    def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return self.psi.settle(self.probs(query, memory, mask=mask) @ memory)
+
+    def offset(self, memory: Tensor) -> Tensor:
+        """What to add to the value so that it is never below 0 within the hull of the patterns.
+
+        `-Omega(u) / beta + M^2 / 2` with uniform u and M the largest norm; for probabilities and
+        `Quadratic()`.
+        """
+        size = memory.shape[-2]
+        uniform = memory.new_full((size,), 1 / size)
+        largest = memory.square().sum(-1).amax(-1)
+        return largest / 2 - self.omega.value(uniform) / self.beta
+
+
+@dataclass(frozen=True)
+class Classical(Energy):
+    """`-||X q||^2 / 2` of signs, with `q <- sign(X^T X q)`; stores about .14 d patterns."""
+
+    def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return -_kept(query, memory, mask).square().sum(-1) / 2
+
+    def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return _signs(_kept(query, memory, mask) @ memory, query)
+
+
+@dataclass(frozen=True)
+class DenseAssociative(Energy):
+    """`-sum_i [x_i q]_+^n` of signs, with `q <- sign(X^T [X q]_+^(n-1))`.
+
+    Args:
+        power: n, 2 or more; the higher, the more patterns are stored.
+
+    Reference: Krotov and Hopfield, "Dense associative memory for pattern recognition", 2016.
+    """
+
+    power: int = 3
+
+    def __post_init__(self) -> None:
+        whole_number(self.power, "power", least=2)
+
+    def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return -_kept(query, memory, mask).clamp(min=0).pow(self.power).sum(-1)
+
+    def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        scores = _kept(query, memory, mask).clamp(min=0)
+        # in units of the largest, so that no power overflows
+        scores = scores / scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+        return _signs(scores.pow(self.power - 1) @ memory, query)
+
+
+@dataclass(frozen=True)
+class Exponential(Energy):
+    """`-log sum_i exp(x_i q)` of signs, with `q <- sign(X^T exp(X q))`.
+
+    The logarithm leaves the order of energies as it is, and keeps them finite.
+
+    Reference: Demircigil, Heusel, Loewe, Upgang and Vermet, "On a model of associative memory with
+    huge storage capacity", 2017.
+    """
+
+    def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return -Shannon().conjugate(_kept(query, memory, None), mask=mask)
+
+    def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return _signs(softmax(_kept(query, memory, None), mask=mask) @ memory, query)
+
+
+def check_memory(query: Tensor, memory: Tensor) -> None:
+    """Raise unless queries and patterns are vectors of one size and kind."""
+    for name, tensor in (("query", query), ("memory", memory)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
+            came = (
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                if isinstance(tensor, Tensor)
+                else type(tensor).__name__
+            )
+            raise ValueError(f"{name} must be floating-point vectors (..., count, d), got {came}")
+    if query.shape[-1] != memory.shape[-1]:
+        raise ValueError(
+            f"queries and patterns must have one size, got {query.shape[-1]} and {memory.shape[-1]}"
+        )
+    if query.dtype != memory.dtype and not torch.is_autocast_enabled(query.device.type):
+        raise TypeError(
+            f"queries and patterns must have one dtype, got {query.dtype} and {memory.dtype}; "
+            "write memory.to(query.dtype)"
+        )
+    try:
+        torch.broadcast_shapes(query.shape[:-2], memory.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            "what stands before queries and patterns must broadcast, got "
+            f"{tuple(query.shape[:-2])} and {tuple(memory.shape[:-2])}"
+        ) from None
+
+
+def check_rowwise(omega: Omega) -> None:
+    """Raise unless omega is a regulariser that maps the scores of each query by themselves."""
+    if isinstance(omega, type) or not isinstance(omega, Omega):
+        raise TypeError(f"omega must be a value such as ff.Gini(), got {omega!r}")
+    if getattr(omega, "event_dim", 1) != 1:
+        raise ValueError(
+            f"omega must map the scores of one query, got {omega}, which maps a matrix of scores"
+        )
+
+
+def _kept(query: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+    """How much each query and pattern have in common; nothing, where masked."""
+    check_memory(query, memory)
+    scores = query @ memory.transpose(-2, -1)
+    if mask is None:
+        return scores
+    check_mask(mask, scores)
+    return scores.masked_fill(~mask, 0.0)
+
+
+def _signs(field: Tensor, query: Tensor) -> Tensor:
+    """The sign of each; what is pulled nowhere stays."""
+    return torch.where(field == 0, query, field.sign())

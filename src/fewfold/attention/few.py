@@ -1,0 +1,131 @@
+"""Attention by the few keys in a support: the kernels, and gradients that touch no other key."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.maps.fast import covers, kernel, support
+from fewfold.maps.omega import Gini, Omega, Tsallis
+
+__all__ = ["Few", "blend", "few_of", "pull_few"]
+
+_PART = 8  # a support of less than this part of its row is kept as indices
+_LEARNT = 1.25  # below it a slope in alpha is left to the map, which has more digits
+
+
+@dataclass(frozen=True, eq=False)
+class Few:
+    """The support of a piece: weight and row of keys of each atom, and where each query starts."""
+
+    weight: Tensor
+    slot: Tensor
+    first: Tensor
+
+    def dense(self, values: Tensor, shape: torch.Size) -> Tensor:
+        """Values of the atoms at their places in (heads, rows, keys), zeros elsewhere."""
+        heads, rows, keys = shape
+        query = torch.repeat_interleave(self.first.diff())
+        head = query // max(rows, 1)
+        place = query * keys + self.slot - head * keys
+        return values.new_zeros(heads * rows * keys).index_add(0, place, values).view(shape)
+
+
+def few_of(scores: Tensor, omega: Omega, learns: bool) -> Few | None:
+    """The support of a piece, if it is a small part of it and the kernels can find it."""
+    alpha = _alpha(omega)
+    heads, rows, keys = scores.shape
+    if alpha is None or not covers(scores, alpha) or heads * keys >= 2**31:
+        return None
+    if learns and isinstance(alpha, Tensor) and bool((alpha < _LEARNT).any()):
+        return None
+    index, weight, count = support(scores, alpha, False)
+    # an answer that is no number must be told as such, by the map itself
+    if len(index) * _PART > scores.numel() or not bool(weight.sum().isfinite()):
+        return None
+    first = torch.zeros(len(count) + 1, dtype=torch.int64)
+    torch.cumsum(count, 0, out=first[1:])
+    slot = index.int()
+    if heads > 1:
+        head = torch.arange(heads, dtype=torch.int32) * keys
+        slot += head.repeat_interleave(rows).repeat_interleave(count)
+    return Few(weight, slot, first)
+
+
+def _alpha(omega: Omega) -> float | Tensor | None:
+    """Of sparsemax and entmax, which the kernels know."""
+    match omega:
+        case Gini():
+            return 2.0
+        case Tsallis(order):
+            return float(order) if isinstance(order, int | float) else order
+    return None
+
+
+def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
+    """Sums of rows of (heads, S, d), one for each query."""
+    rows = table.contiguous()
+    size = rows.shape[-1]
+    out = rows.new_empty(len(few.first) - 1, size)
+    kernel("blend", rows.dtype)(
+        rows.data_ptr(), size, weight.data_ptr(), few.slot.data_ptr(), few.first.data_ptr(),
+        len(out), out.data_ptr(), _native.threads(),
+    )  # fmt: skip
+    return out
+
+
+def _unblend(table: Tensor, weight: Tensor, few: Few, grad: Tensor, dots: Tensor | None) -> Tensor:
+    """The gradient of the rows; that of each weight goes into `dots`."""
+    rows = table.contiguous()
+    pull = torch.zeros_like(rows)
+    kernel("unmix", rows.dtype)(
+        rows.data_ptr(), rows.shape[-1], weight.data_ptr(), few.slot.data_ptr(), 1,
+        few.first.data_ptr(), 0, len(few.first) - 1, grad.data_ptr(),
+        0 if dots is None else dots.data_ptr(), pull.data_ptr(), _native.threads(),
+    )  # fmt: skip
+    return pull
+
+
+def pull_few(
+    given: tuple[Tensor, Tensor, Tensor],
+    omega: Omega,
+    few: Few,
+    kept: Tensor | None,
+    grad: Tensor,
+    scale: float,
+) -> list[Tensor]:
+    """Gradients of a piece's queries, keys and values, and of alpha if it is a tensor."""
+    query, key, value = given
+    dots = torch.empty_like(few.weight)
+    to_value = _unblend(value, few.weight if kept is None else few.weight * kept, few, grad, dots)
+    if kept is not None:
+        dots = dots * kept
+    count = few.first.diff()
+    row = torch.repeat_interleave(count, output_size=len(few.slot))
+    order = _alpha(omega)
+    if isinstance(order, Tensor):
+        order = order.expand(*query.shape[:2], 1).reshape(-1)[row]
+    slope = few.weight ** (2 - order)  # type: ignore[operator]
+    mean = _sums(slope * dots, row, count) / _sums(slope, row, count)
+    moved = slope * (dots - mean[row]) * scale
+    to_query = blend(key, moved, few).view(query.shape)
+    to_key = _unblend(key, moved, few, query.contiguous(), None)
+    if not isinstance(order, Tensor):
+        return [to_query, to_key, to_value]
+    to_alpha = _to_alpha(few.weight, dots, order, row, count)
+    return [to_query, to_key, to_value, to_alpha.to(query.dtype).view(*query.shape[:2], 1)]
+
+
+def _to_alpha(weight: Tensor, grad: Tensor, order: Tensor, row: Tensor, count: Tensor) -> Tensor:
+    """(rows,) the gradient of each row's alpha, in double precision as near 1 digits cancel."""
+    probs, c = weight.double(), order.double() - 1
+    slope = probs ** (1 - c)
+    share = slope / _sums(slope, row, count)[row]
+    surprise = -probs * probs.log()
+    spread = surprise - share * _sums(surprise, row, count)[row]
+    return _sums(grad.double() * ((probs - share) / c**2 + spread / c), row, count)
+
+
+def _sums(values: Tensor, row: Tensor, count: Tensor) -> Tensor:
+    return values.new_zeros(len(count)).index_add(0, row, values)

@@ -1,0 +1,27 @@
+"""A regulariser inside a module: its tensors move, are saved and learn with the module."""
+
+from torch import nn
+
+from fewfold.maps.omega import Omega
+from fewfold.structured.tensors import hold, with_tensors
+
+__all__ = ["Held"]
+
+
+class Held(nn.Module):
+    """Holds the tensors of an omega, such as an alpha that learns, as parameters or buffers."""
+
+    def __init__(self, omega: Omega) -> None:
+        super().__init__()
+        if isinstance(omega, type) or not isinstance(omega, Omega):
+            raise TypeError(f"omega must be a value such as ff.Gini(), got {omega!r}")
+        self._omega = omega
+        self._names = hold(self, omega)
+
+    @property
+    def value(self) -> Omega:
+        """The regulariser, with its tensors where the module now holds them."""
+        return with_tensors(self._omega, {name: getattr(self, name) for name in self._names})
+
+    def extra_repr(self) -> str:
+        return f"{self._omega}"

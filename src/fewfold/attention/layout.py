@@ -1,0 +1,170 @@
+"""Shapes and masks of attention: who looks at whom."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_scores
+
+__all__ = ["Layout"]
+
+_SMALL = 2**21  # scores that are held at once without a second thought
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What scores there are.
+
+    Attributes:
+        batch: what stands before queries and keys, heads included.
+        queries: L.
+        keys: S.
+        group: query heads that share a head of keys.
+        mask: boolean or numbers to add, as it was given.
+        causal: query i sees the keys up to i.
+        scale: of the scores.
+    """
+
+    batch: torch.Size
+    queries: int
+    keys: int
+    group: int
+    mask: Tensor | None
+    causal: bool
+    scale: float
+
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float | None,
+        grouped: bool,
+    ) -> "Layout":
+        """Checked."""
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            check_scores(tensor, name)
+            if tensor.dim() < 2:
+                raise ValueError(
+                    f"{name} must be (..., positions, size), got shape {tuple(tensor.shape)}"
+                )
+        if query.shape[-1] != key.shape[-1]:
+            raise ValueError(
+                f"query and key must have vectors of one size, got {query.shape[-1]} and "
+                f"{key.shape[-1]}"
+            )
+        if key.shape[:-1] != value.shape[:-1]:
+            raise ValueError(
+                f"every key needs a value: key is {tuple(key.shape)} and value {tuple(value.shape)}"
+            )
+        _check_dtypes(query, key, value)
+        batch, group = _batch(query, key, grouped)
+        if scale is not None and not math.isfinite(scale):
+            raise ValueError(f"scale must be finite, got {scale}")
+        made = cls(
+            batch,
+            query.shape[-2],
+            key.shape[-2],
+            group,
+            mask,
+            causal,
+            1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
+        )
+        made._check_mask()
+        return made
+
+    def _check_mask(self) -> None:
+        if self.mask is None:
+            return
+        if not isinstance(self.mask, Tensor) or not (
+            self.mask.dtype == torch.bool or self.mask.is_floating_point()
+        ):
+            came = self.mask.dtype if isinstance(self.mask, Tensor) else type(self.mask).__name__
+            raise TypeError(
+                f"mask must be boolean (True = take part) or numbers to add, got {came}"
+            )
+        try:
+            fits = torch.broadcast_shapes(self.mask.shape, self.shape) == self.shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"mask must broadcast to {tuple(self.shape)}, got {tuple(self.mask.shape)}"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the scores."""
+        return torch.Size([*self.batch, self.queries, self.keys])
+
+    @property
+    def heads(self) -> int:
+        """How many there are in the whole batch."""
+        return self.batch.numel()
+
+    @property
+    def small(self) -> bool:
+        """Whether all scores may be held at once."""
+        return self.shape.numel() <= _SMALL
+
+    def shared(self, keys: Tensor) -> Tensor:
+        """Keys or values for each head of queries."""
+        return keys if self.group == 1 else keys.repeat_interleave(self.group, -3)
+
+    def by_head(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`(heads, L, d)` queries, and keys and values `(heads / group, S, ...)`, in one block."""
+        if torch.is_autocast_enabled(query.device.type) and query.dtype != torch.float64:
+            low = torch.get_autocast_dtype(query.device.type)  # as torch's own attention does
+            query, key, value = query.to(low), key.to(low), value.to(low)
+        if self.group == 1:
+            query, key, value = (
+                one.expand(*self.batch, *one.shape[-2:]) for one in (query, key, value)
+            )
+        query = query.reshape(self.heads, *query.shape[-2:])
+        key, value = (
+            one.reshape(self.heads // self.group, *one.shape[-2:]) for one in (key, value)
+        )
+        return query.contiguous(), key.contiguous(), value.contiguous()
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """All of them, masked."""
+        found = (query * self.scale) @ self.shared(key).transpose(-2, -1)
+        if self.causal:
+            found = found.masked_fill(
+                ~torch.ones(self.queries, self.keys, dtype=torch.bool, device=query.device).tril(),
+                -math.inf,
+            )
+        if self.mask is None:
+            return found
+        if self.mask.dtype == torch.bool:
+            return found.masked_fill(~self.mask, -math.inf)
+        return found + self.mask.to(found.dtype)
+
+
+def _check_dtypes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    same = query.dtype == key.dtype == value.dtype
+    if not (same or torch.is_autocast_enabled(query.device.type)):
+        raise TypeError(
+            f"query, key and value must have one dtype, got {query.dtype}, {key.dtype} and "
+            f"{value.dtype}; write key.to(query.dtype)"
+        )
+
+
+def _batch(query: Tensor, key: Tensor, grouped: bool) -> tuple[torch.Size, int]:
+    """What stands before queries and keys, and how many heads of queries share one of keys."""
+    same = query.dim() == key.dim() >= 3 and query.shape[:-3] == key.shape[:-3]
+    if grouped and same and key.shape[-3] and query.shape[-3] % key.shape[-3] == 0:
+        return query.shape[:-2], query.shape[-3] // key.shape[-3]
+    try:
+        return torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]), 1
+    except RuntimeError:
+        more = "; for fewer heads of keys write enable_gqa=True" if same and not grouped else ""
+        raise ValueError(
+            f"query and key must have the same heads and batch, got {tuple(query.shape[:-2])} and "
+            f"{tuple(key.shape[:-2])}{more}"
+        ) from None

@@ -1,0 +1,68 @@
+"""A picture of what was attended to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fewfold.support import Support
+
+__all__ = ["picture_attention"]
+
+
+def picture_attention(
+    weights: Tensor | Support,
+    queries: Sequence[str],
+    keys: Sequence[str] | None = None,
+    *,
+    axes: Any = None,
+) -> Any:
+    """Draw the weights of one head: a filled cell for each pair that is attended to.
+
+    Cells with exactly no weight stay empty, so that what is impossible looks different from what
+    is unlikely.
+
+    Args:
+        weights: `(m, n)`, or the `attention_support` of one head.
+        queries: a word for each row.
+        keys: a word for each column; the queries unless given.
+        axes: of matplotlib, to draw on; a new figure unless given.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> words = ["a", "few", "words"]
+        >>> axes = ff.picture_attention(ff.sparsemax(torch.eye(3)), words)
+        >>> axes.get_title()
+        '3 of 9 pairs'
+    """
+    try:
+        from matplotlib import pyplot
+        from matplotlib.patches import Rectangle
+    except ImportError as error:
+        raise ImportError(
+            "picture_attention needs matplotlib: pip install fewfold[demo]"
+        ) from error
+    keys = queries if keys is None else keys
+    dense = weights.to_dense(len(keys)) if isinstance(weights, Support) else weights
+    if dense.shape != (len(queries), len(keys)):
+        raise ValueError(
+            f"weights must be of one head, ({len(queries)}, {len(keys)}) as there are words, got "
+            f"{tuple(dense.shape)}"
+        )
+    dense = dense.detach().float().cpu()
+    if axes is None:
+        size = (0.45 * len(keys) + 1.5, 0.35 * len(queries) + 1.2)
+        axes = pyplot.subplots(figsize=size, layout="constrained")[1]
+    colours = pyplot.get_cmap("viridis")
+    for row, column in dense.nonzero().tolist():
+        weight = float(dense[row, column])
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=colours(1 - weight)))
+    axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
+    axes.set_xticks(range(len(keys)), list(keys), rotation=60, ha="right")
+    axes.set_yticks(range(len(queries)), list(queries))
+    axes.set_title(f"{int((dense != 0).sum())} of {dense.numel()} pairs", fontsize=9)
+    axes.tick_params(length=0)
+    return axes

@@ -1,0 +1,144 @@
+"""Attention whose weights are exactly zero for all but a few keys."""
+
+import torch
+from torch import Tensor
+
+from fewfold._check import fraction
+from fewfold.attention.chunked import chunked, untransformed
+from fewfold.attention.layout import Layout
+from fewfold.attention.pieces import Plan, by_head, divisible
+from fewfold.attention.watch import is_watched, note
+from fewfold.maps.omega import Omega, Tsallis
+from fewfold.maps.sparse import map_support
+from fewfold.structured.tensors import tensors
+from fewfold.support import Support
+
+__all__ = ["attention_support", "sparse_attention"]
+
+
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """`omega.argmax(query key^T scale) value`, with the conventions of torch's attention.
+
+    A query row whose keys are all masked gives zeros. Long sequences are worked off in pieces of
+    queries, so that the matrix of scores never exists; of each query the keys in its support are
+    kept, and the backward pass touches no others.
+
+    Args:
+        query: `(..., heads, L, d)`.
+        key: `(..., heads, S, d)`.
+        value: `(..., heads, S, dv)`.
+        omega: the map from scores to weights: `Gini()` is sparsemax, `Tsallis(alpha)` entmax, also
+            with an alpha that learns, such as (heads, 1, 1); `Subset(k)` chooses k keys.
+        mask: boolean, True = take part, or numbers to add to the scores; broadcasts to
+            `(..., heads, L, S)`.
+        is_causal: query i sees the keys up to i.
+        scale: of the scores; `1 / sqrt(d)` unless given.
+        dropout_p: share of the weights that is dropped; the others grow accordingly.
+        enable_gqa: key and value may have fewer heads, each for a group of query heads.
+        generator: source of randomness for the dropout.
+
+    Returns:
+        `(..., heads, L, dv)`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> query = torch.tensor([[[3.0, 0.0], [0.0, 1.0]]])
+        >>> key = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]])
+        >>> value = torch.tensor([[[1.0], [2.0], [3.0]]])
+        >>> ff.sparse_attention(query, key, value, ff.Gini())
+        tensor([[[1.0000],
+                 [2.3232]]])
+
+    Reference: Correia, Niculae and Martins, "Adaptively sparse transformers", 2019.
+    """
+    layout = Layout.of(query, key, value, mask, is_causal, scale, enable_gqa)
+    check_omega(omega)
+    fraction(dropout_p, "dropout_p")
+    if is_watched():
+        with torch.no_grad():
+            note(attention_support_of(query, key, omega, layout), layout)
+    if layout.small or not _in_pieces(omega, layout, query, key, value):
+        probs = omega.argmax(layout.scores(query, key))
+        if dropout_p:
+            probs = _dropped(probs, dropout_p, generator)
+        return probs @ layout.shared(value)
+    return chunked(query, key, value, omega, layout, dropout_p, generator)
+
+
+def attention_support(
+    query: Tensor,
+    key: Tensor,
+    omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Support:
+    """Which keys each query of `sparse_attention` attends to, and how much.
+
+    Returns:
+        Atoms are positions of keys; rows are the queries, `(..., heads, L)` flattened.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> query = torch.tensor([[[3.0, 0.0], [0.0, 1.0]]])
+        >>> key = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]])
+        >>> support = ff.attention_support(query, key, ff.Gini())
+        >>> support.row.tolist(), support.atoms.tolist()
+        ([0, 1, 1], [0, 1, 2])
+    """
+    layout = Layout.of(query, key, key, mask, is_causal, scale, enable_gqa)
+    check_omega(omega)
+    return attention_support_of(query, key, omega, layout)
+
+
+def attention_support_of(query: Tensor, key: Tensor, omega: Omega, layout: Layout) -> Support:
+    """What each query of a layout attends to."""
+    if layout.small or not _in_pieces(omega, layout, query, key):
+        return map_support(layout.scores(query, key), omega)
+    query, key, _ = layout.by_head(query, key, key)
+    plan = Plan(layout, omega)
+    parameters = [by_head(learnt, layout) for learnt in tensors(omega).values()]
+    number = torch.arange(layout.heads * layout.queries).view(layout.heads, layout.queries)
+    weights, atoms, row = [], [], []
+    for piece in plan.pieces():
+        scores = plan.scores(query[piece.heads, piece.rows], plan.shared(key, piece), piece)
+        found = map_support(scores, plan.own(piece, parameters))
+        weights.append(found.weights)
+        atoms.append(found.atoms)
+        row.append(number[piece.heads, piece.rows].reshape(-1).to(found.row.device)[found.row])
+    return Support(torch.cat(weights), torch.cat(atoms), torch.cat(row), number.numel())
+
+
+def check_omega(omega: Omega) -> None:
+    """Raise unless omega is a regulariser."""
+    if isinstance(omega, type) or not isinstance(omega, Omega):
+        raise TypeError(
+            f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {omega!r}"
+        )
+
+
+def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
+    """Whether nothing asks for operations that torch can look into."""
+    mask = layout.mask
+    return (
+        divisible(omega) and untransformed(*given) and not (mask is not None and mask.requires_grad)
+    )
+
+
+def _dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    stay = torch.rand(probs.shape, generator=generator, device=probs.device) >= share
+    return probs * stay.to(probs) / (1 - share)

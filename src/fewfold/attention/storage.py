@@ -1,0 +1,229 @@
+"""What a memory holds: which patterns are retrieved exactly, and how many there can be."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold._check import non_negative_number, positive_number, whole_number
+from fewfold.attention.energies import FenchelYoung, Quadratic, check_memory
+from fewfold.maps.omega import Omega, Shannon, Subset, Tsallis
+from fewfold.structured.omega import SparseMAP
+
+__all__ = ["is_stored", "retrieved_in_one_step", "separation", "storage_bound"]
+
+
+def separation(memory: Tensor) -> Tensor:
+    """`(..., n)` how far each pattern leads in its own direction:
+
+        min over j of x_i (x_i - x_j).
+
+    Args:
+        memory: `(..., n, d)`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.separation(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]]))
+        tensor([0.2000, 0.2000, 1.0000])
+    """
+    check_memory(memory, memory)
+    shared = memory @ memory.transpose(-2, -1)
+    own = shared.diagonal(dim1=-2, dim2=-1)
+    same = torch.eye(memory.shape[-2], dtype=torch.bool, device=memory.device)
+    return own - shared.masked_fill(same, -math.inf).amax(-1)
+
+
+def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None) -> Tensor:
+    """Is each pattern where it is after a step?
+
+    A pattern is where its separation is at least margin / beta, with the margin m of omega: 1 for
+    sparsemax and normmax, 1 / (alpha - 1) for entmax. Never under softmax, which has no margin.
+
+    Args:
+        memory: `(..., n, d)`.
+        energy: with `Quadratic()` on the side of queries.
+        chosen: `(..., m, n)` of 0 and 1, sets of patterns, where omega takes several at once; each
+            is asked about as the sum of its patterns.
+
+    Returns:
+        `(..., n)` bool, or `(..., m)` of the sets.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> memory = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]])
+        >>> ff.is_stored(memory, ff.FenchelYoung(ff.Gini(), beta=2.0))
+        tensor([False, False,  True])
+    """
+    check_memory(memory, memory)
+    if chosen is not None:
+        return retrieved_in_one_step(chosen.to(memory) @ memory, memory, chosen, energy)
+    if isinstance(energy.omega, (Subset, SparseMAP)):
+        raise ValueError(
+            f"{energy.omega} takes several patterns at once; write is_stored(memory, energy, "
+            "chosen) with the sets to ask about"
+        )
+    own = torch.arange(memory.shape[-2], device=memory.device).expand(memory.shape[:-1])
+    return retrieved_in_one_step(memory, memory, own, energy)
+
+
+@torch.no_grad()
+def retrieved_in_one_step(
+    query: Tensor, memory: Tensor, target: Tensor, energy: FenchelYoung
+) -> Tensor:
+    """Will one step lead each query exactly to its target?
+
+    A pattern is reached where it leads the scores `beta X q` by the margin of omega; a set or
+    structure y of patterns where it is the best one for the scores `beta X q - y`. Both are exact:
+    elsewhere the step ends in a mix.
+
+    Args:
+        query: `(..., m, d)`.
+        memory: `(..., n, d)`.
+        target: `(..., m)` int64, the pattern of each query; or `(..., m, n)` of 0 and 1 where omega
+            chooses several.
+        energy: with `Quadratic()` on the side of queries.
+
+    Returns:
+        `(..., m)` bool.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> memory = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> query = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
+        >>> energy = ff.FenchelYoung(ff.Gini(), beta=2.0)
+        >>> ff.retrieved_in_one_step(query, memory, torch.tensor([0, 0]), energy)
+        tensor([ True, False])
+
+    Reference: Santos, Niculae, McNamee and Martins, "Sparse and structured Hopfield networks",
+    2024, where the thresholds of the scores are m / beta.
+    """
+    _check_energy(energy)
+    scores, omega = energy.scores(query, memory), energy.omega
+    if isinstance(omega, SparseMAP):
+        return _is_best(_chosen(target, scores), scores, omega)
+    if isinstance(omega, Subset):
+        return _leads(_chosen(target, scores), scores, omega)
+    if target.shape != scores.shape[:-1] or target.is_floating_point():
+        raise ValueError(
+            f"target must be {tuple(scores.shape[:-1])} ids of patterns, got {target.dtype} of "
+            f"shape {tuple(target.shape)}"
+        )
+    margin = _margin(omega)
+    if margin is None:
+        return torch.zeros(scores.shape[:-1], dtype=torch.bool, device=scores.device)
+    if margin == 0:  # not known: see where the step leads
+        return omega.argmax(scores).gather(-1, target.unsqueeze(-1)).squeeze(-1) == 1
+    own = scores.gather(-1, target.unsqueeze(-1))
+    others = scores.scatter(-1, target.unsqueeze(-1), -math.inf).amax(-1)
+    return own.squeeze(-1) - others >= margin
+
+
+def storage_bound(
+    omega: Omega, beta: float, *, dim: int, radius: float = 1.0, noise: float = 0.0,
+    failure: float = 0.01,
+) -> float:  # fmt: skip
+    """How many random patterns on a sphere can be retrieved in one step, up to a constant:
+
+        sqrt(failure) zeta^((dim - 1) / 2),   cos(1 / zeta) = 1 - 2 noise / M - m / (beta M^2),
+
+    with radius M and the margin m of omega.
+
+    Args:
+        omega: a regulariser with a margin; without one nothing is ever retrieved exactly.
+        beta: how sharp.
+        dim: of the patterns.
+        radius: of the sphere, M.
+        noise: how far a query may be from its pattern.
+        failure: probability that it is not retrieved.
+
+    Returns:
+        0 where beta is too low for the noise.
+
+    Example:
+        >>> import fewfold as ff
+        >>> round(ff.storage_bound(ff.Gini(), 100.0, dim=16))
+        233571
+    """
+    positive_number(beta, "beta")
+    positive_number(radius, "radius")
+    non_negative_number(noise, "noise")
+    whole_number(dim, "dim", least=2)
+    if not 0 < failure <= 1:
+        raise ValueError(f"failure must be above 0 and at most 1, got {failure}")
+    if isinstance(omega, (Subset, SparseMAP)):
+        raise ValueError(f"the bound is about single patterns, and {omega} takes several at once")
+    margin = _margin(omega)
+    if margin is None:
+        return 0.0
+    if margin == 0:
+        raise ValueError(f"the bound needs a margin, and that of {omega} depends on the pattern")
+    cosine = 1 - 2 * noise / radius - margin / (beta * radius**2)
+    if cosine <= -1:
+        return 0.0
+    return float(math.sqrt(failure) * (1 / math.acos(cosine)) ** ((dim - 1) / 2))
+
+
+def _check_energy(energy: Any) -> None:
+    if not isinstance(energy, FenchelYoung):
+        raise TypeError(
+            f"energy must be a value such as ff.FenchelYoung(ff.Gini(), beta=4.0), got {energy!r}"
+        )
+    if not isinstance(energy.psi, Quadratic):
+        raise ValueError(
+            f"what is retrieved exactly is known with Quadratic() on the side of queries, got "
+            f"{energy.psi}"
+        )
+
+
+def _margin(omega: Omega) -> float | None:
+    """None where no lead is enough, and 0 where the lead that is enough depends on more."""
+    margin = omega.margin
+    if margin is None and not isinstance(omega, (Shannon, Tsallis)):
+        return 0.0
+    if isinstance(margin, Tensor) and margin.numel() > 1:
+        raise ValueError(
+            f"omega must have one margin, got {tuple(margin.shape)} of them; ask for one alpha "
+            "at a time"
+        )
+    return None if margin is None or math.isinf(float(margin)) else float(margin)
+
+
+def _leads(chosen: Tensor, scores: Tensor, omega: Subset) -> Tensor:
+    """Whether all in each set lead all outside of it by 1; with `at_most`, they also lead 0."""
+    on = chosen > 0.5
+    least = scores.masked_fill(~on, math.inf).amin(-1)
+    rest = scores.masked_fill(on, -math.inf).amax(-1)
+    size = on.sum(-1)
+    budget = torch.as_tensor(omega.k, device=scores.device)
+    if not omega.at_most:
+        return (least - rest >= 1) & (size == budget)
+    full = (least >= 1) & torch.where(size == budget, least - rest >= 1, rest <= 0)
+    return full & (size <= budget)
+
+
+def _is_best(chosen: Tensor, scores: Tensor, omega: SparseMAP) -> Tensor:
+    """Whether nothing is better than each structure, its own parts being worth one less."""
+    structure = omega.structure
+    rest = structure.encoded(scores) - chosen
+
+    def worth(made: Tensor) -> Tensor:
+        own = (rest * made).sum(-1)
+        if not structure.additional:
+            return own
+        # what additional scores add is what `value` has less of than the squares
+        return own + made.square().sum(-1) / 2 - omega.value(made)
+
+    return worth(structure.argmax(rest)) <= worth(chosen)
+
+
+def _chosen(target: Tensor, scores: Tensor) -> Tensor:
+    """Targets as 0 and 1."""
+    if target.shape == scores.shape:
+        return target.to(scores)
+    if target.shape == scores.shape[:-1] and not target.is_floating_point():
+        return torch.zeros_like(scores).scatter(-1, target.unsqueeze(-1), 1.0)
+    raise ValueError(
+        f"target must be {tuple(scores.shape[:-1])} ids or {tuple(scores.shape)} of 0 and 1, "
+        f"got {tuple(target.shape)}"
+    )

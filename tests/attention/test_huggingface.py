@@ -1,0 +1,72 @@
+"""A tiny model of Hugging Face transformers, randomly initialised, with our attention."""
+
+import pytest
+import torch
+
+import fewfold as ff
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def tokens() -> dict[str, torch.Tensor]:
+    """Two sequences, the first with three tokens of padding on its left."""
+    ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[0, :3] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def test_softmax_is_the_model_as_it_was(model, tokens) -> None:
+    was = model(**tokens).logits
+    model.set_attn_implementation(ff.register_attention("fewfold-softmax", ff.Shannon()))
+    seen = tokens["attention_mask"].bool()
+    torch.testing.assert_close(model(**tokens).logits[seen], was[seen], atol=1e-5, rtol=1e-4)
+
+
+def test_sparse_attention_learns_and_generates(model, tokens) -> None:
+    was = model(**tokens).logits
+    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    out = model(**tokens, labels=tokens["input_ids"])
+    assert not torch.allclose(out.logits, was)
+    out.loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    told = model.generate(**tokens, max_new_tokens=4, do_sample=False)
+    again = model.generate(**tokens, max_new_tokens=4, do_sample=False, use_cache=False)
+    assert torch.equal(told, again)  # one query against the cache sees all of it
+
+
+def test_padding_changes_nothing(model, tokens) -> None:
+    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    padded = model(**tokens).logits[0, 3:]
+    alone = model(input_ids=tokens["input_ids"][:1, 3:]).logits[0]
+    torch.testing.assert_close(padded, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_both_directions(tokens) -> None:
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=64, attn_implementation=ff.register_attention(),
+    )  # fmt: skip
+    bert = transformers.BertModel(config).eval()
+    state = bert(**tokens).last_hidden_state
+    changed = tokens["input_ids"].clone()
+    changed[1, -1] = (changed[1, -1] + 1) % 50
+    other = bert(input_ids=changed, attention_mask=tokens["attention_mask"]).last_hidden_state
+    assert not torch.allclose(state[1, 0], other[1, 0])  # the first sees the last
+    torch.testing.assert_close(state[0], other[0])

@@ -1,0 +1,231 @@
+"""Sparse attention against its definition, whole and in pieces."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fewfold as ff
+from fewfold.attention import attention_support, layout, pieces, sparse_attention
+
+D = torch.float64
+
+
+def _alpha() -> Tensor:
+    return torch.tensor([1.3, 1.5, 1.8, 2.0], dtype=D).view(4, 1, 1).requires_grad_()
+
+
+def _upper() -> Tensor:
+    """Every fourth key may have everything, so that few masks leave too little."""
+    upper = torch.full((41,), 0.3, dtype=D)
+    upper[::4] = 1.5
+    return upper.requires_grad_()
+
+
+OMEGAS = {
+    "softmax": lambda: ff.Shannon(),
+    "entmax": lambda: ff.Tsallis(1.5),
+    "an alpha per head": lambda: ff.Tsallis(_alpha()),
+    "sparsemax": lambda: ff.Gini(),
+    "normmax": lambda: ff.Norm(1.7),
+    "k-subset": lambda: ff.Subset(2),
+    "bounds": lambda: ff.Bounded(upper=_upper()),
+    "SparseMAP": lambda: ff.SparseMAP(ff.structures.Budget(2)),
+}
+MASKS = {
+    "no mask": None,
+    "boolean": lambda: _boolean(),
+    "numbers": lambda: torch.randn(4, 37, 41, generator=_seed(4), dtype=D),
+}
+
+
+def _boolean() -> Tensor:
+    """The first key is for everybody: what is bounded has to go somewhere."""
+    mask = torch.rand(2, 1, 37, 41, generator=_seed(3)) > 0.3
+    mask[..., 0] = True
+    return mask
+
+
+def _seed(number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def _inputs(heads: int = 4, scale: float = 3.0, seed: int = 0) -> list[Tensor]:
+    g = _seed(seed)
+    shapes = ((2, 4, 37, 8), (2, heads, 41, 8), (2, heads, 41, 5))
+    sizes = (scale, scale, 1.0)
+    return [
+        (size * torch.randn(shape, generator=g, dtype=D)).requires_grad_()
+        for shape, size in zip(shapes, sizes, strict=True)
+    ]
+
+
+def _plain(query, key, value, omega, mask=None, is_causal=False, **options) -> Tensor:
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, 1) for x in (key, value))
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if is_causal:
+        late = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(late, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return omega.argmax(scores) @ value
+
+
+@pytest.fixture(params=[100, 2_000, 10**6], ids=lambda size: f"{size} at once")
+def in_pieces(request, monkeypatch) -> int:
+    monkeypatch.setattr(layout, "_SMALL", 0)
+    monkeypatch.setattr(pieces, "_AT_ONCE", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", OMEGAS)
+def test_pieces_are_the_whole(name, mask, causal, in_pieces) -> None:
+    """Output and every gradient."""
+    omega, inputs = OMEGAS[name](), _inputs()
+    given = None if MASKS[mask] is None else MASKS[mask]()
+    learnt = [x for x in vars(omega).values() if isinstance(x, Tensor) and x.requires_grad]
+    if name == "SparseMAP":
+        inputs = [x[:1, :1] for x in inputs]
+        given = None if given is None else given.expand(2, 4, 37, 41)[:1, :1]
+    ours = sparse_attention(*inputs, omega, mask=given, is_causal=causal)
+    plain = _plain(*inputs, omega, mask=given, is_causal=causal)
+    torch.testing.assert_close(ours, plain)
+    grad = torch.randn(ours.shape, generator=_seed(9), dtype=D)
+    for one, other in zip(
+        torch.autograd.grad(ours, [*inputs, *learnt], grad),
+        torch.autograd.grad(plain, [*inputs, *learnt], grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_grouped_heads(heads, in_pieces) -> None:
+    inputs = _inputs(heads)
+    ours = sparse_attention(*inputs, enable_gqa=True)
+    plain = _plain(*inputs, ff.Tsallis(1.5))
+    torch.testing.assert_close(ours, plain)
+    grad = torch.randn(ours.shape, generator=_seed(9), dtype=D)
+    for one, other in zip(
+        torch.autograd.grad(ours, inputs, grad),
+        torch.autograd.grad(plain, inputs, grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_broad_supports_are_computed_again(in_pieces) -> None:
+    """Scores that are nearly equal leave every key in the support."""
+    inputs = _inputs(scale=0.1)
+    ours, plain = sparse_attention(*inputs, ff.Gini()), _plain(*inputs, ff.Gini())
+    torch.testing.assert_close(ours, plain)
+    for one, other in zip(
+        torch.autograd.grad(ours.square().sum(), inputs),
+        torch.autograd.grad(plain.square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_softmax_is_torch_attention(is_causal) -> None:
+    query, key, value = _inputs()
+    key, value = key[:, :, :37], value[:, :, :37]
+    ours = sparse_attention(query, key, value, ff.Shannon(), is_causal=is_causal)
+    theirs = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_masked_query_gives_zeros(small, monkeypatch) -> None:
+    if not small:
+        monkeypatch.setattr(layout, "_SMALL", 0)
+    inputs = _inputs()
+    mask = torch.ones(37, 41, dtype=torch.bool)
+    mask[5] = False
+    out = sparse_attention(*inputs, mask=mask)
+    assert not out[:, :, 5].any()
+    assert out[:, :, 4].any()
+    for grad in torch.autograd.grad(out.sum(), inputs):
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_dropout(small, monkeypatch) -> None:
+    """Same seed, same weights; the mean is that without; the gradient is of what was kept."""
+    if not small:
+        monkeypatch.setattr(layout, "_SMALL", 0)
+    query, key, value = _inputs()
+    value = torch.ones_like(value).requires_grad_()
+
+    def dropped(seed: int) -> Tensor:
+        return sparse_attention(query, key, value, dropout_p=0.4, generator=_seed(seed))
+
+    torch.testing.assert_close(dropped(0), dropped(0))
+    assert not torch.equal(dropped(0), dropped(1))
+    mean = torch.stack([dropped(i) for i in range(60)]).mean()
+    assert abs(float(mean.detach()) - 1) < 0.03  # 4 standard errors
+    out = dropped(0)
+    (to_value,) = torch.autograd.grad(out[..., 0].sum(), value)
+    # values are ones: what comes out is the sum of the weights that were kept
+    torch.testing.assert_close(to_value[..., 0].sum(), out[..., 0].sum())
+
+
+def test_support_holds_the_weights() -> None:
+    query, key, value = _inputs()
+    support = attention_support(query, key, ff.Gini())
+    out = sparse_attention(query, key, value, ff.Gini())
+    row = support.row // 37  # of heads
+    flat = value.reshape(8, 41, -1)
+    torch.testing.assert_close(support.reduce(flat[row, support.atoms]).view(out.shape), out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision(dtype, in_pieces) -> None:
+    inputs = [x.detach().to(dtype) for x in _inputs()]
+    out = sparse_attention(*inputs)
+    assert out.dtype == dtype
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    wide = _plain(*(x.double() for x in inputs), ff.Tsallis(1.5))
+    torch.testing.assert_close(out.double(), wide, atol=tolerance, rtol=tolerance)
+
+
+def test_transforms() -> None:
+    query, key, value = (x.detach()[:, :, :6, :4] for x in _inputs())
+    one = sparse_attention(query, key, value)
+    mapped = torch.func.vmap(lambda q, k, v: sparse_attention(q, k, v))(query, key, value)
+    torch.testing.assert_close(mapped, one)
+    compiled = torch.compile(sparse_attention, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(query, key, value), one)
+    small = [x[:1, :1, :3].clone().requires_grad_() for x in (query, key, value)]
+    assert torch.autograd.gradcheck(sparse_attention, small)
+    assert torch.autograd.gradgradcheck(sparse_attention, small)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"query": torch.randn(2, 4, 37, 7, dtype=D)}, "vectors of one size, got 7 and 8"),
+        ({"value": torch.randn(2, 4, 40, 5, dtype=D)}, "every key needs a value"),
+        ({"key": torch.randn(2, 2, 41, 8, dtype=D), "value": torch.randn(2, 2, 41, 5, dtype=D)},
+         "enable_gqa=True"),
+        ({"mask": torch.ones(3, 41, dtype=torch.bool)}, "mask must broadcast to"),
+        ({"scale": math.inf}, "scale must be finite"),
+        ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1"),
+    ],
+)  # fmt: skip
+def test_errors(change, says) -> None:
+    names = ("query", "key", "value")
+    given = {**dict(zip(names, _inputs(), strict=True)), **change}
+    with pytest.raises(ValueError, match=says):
+        sparse_attention(*[given.pop(name) for name in names], **given)
+
+
+def test_a_mask_of_integers() -> None:
+    with pytest.raises(TypeError, match=r"boolean .True = take part. or numbers"):
+        sparse_attention(*_inputs(), mask=torch.ones(37, 41, dtype=torch.int64))
