@@ -13,6 +13,7 @@ SUITES = (
     "embeddings",
     "structured",
     "expectation",
+    "attention",
     "fastvae",
     "serving",
     "ingest",

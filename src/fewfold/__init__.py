@@ -106,6 +106,7 @@ def __dir__() -> list[str]:
 # rooms, because a function may share its name with the file it lives in.
 if TYPE_CHECKING:
     from fewfold._native import show_config as show_config
+    from fewfold.attention.association import Heads as Heads
     from fewfold.attention.energies import Classical as Classical
     from fewfold.attention.energies import DenseAssociative as DenseAssociative
     from fewfold.attention.energies import Energy as Energy
@@ -117,7 +118,6 @@ if TYPE_CHECKING:
     from fewfold.attention.hopfield import Retrieval as Retrieval
     from fewfold.attention.hopfield import hopfield_retrieve as hopfield_retrieve
     from fewfold.attention.huggingface import register_attention as register_attention
-    from fewfold.attention.layers import Heads as Heads
     from fewfold.attention.layers import Hopfield as Hopfield
     from fewfold.attention.layers import HopfieldLayer as HopfieldLayer
     from fewfold.attention.layers import HopfieldPooling as HopfieldPooling

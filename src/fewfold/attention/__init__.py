@@ -1,5 +1,6 @@
 """queries, memory -> values: sparse attention and associative memories."""
 
+from fewfold.attention.association import Heads
 from fewfold.attention.energies import (
     Classical,
     DenseAssociative,
@@ -12,7 +13,7 @@ from fewfold.attention.energies import (
 )
 from fewfold.attention.hopfield import Retrieval, hopfield_retrieve
 from fewfold.attention.huggingface import register_attention
-from fewfold.attention.layers import Heads, Hopfield, HopfieldLayer, HopfieldPooling
+from fewfold.attention.layers import Hopfield, HopfieldLayer, HopfieldPooling
 from fewfold.attention.multihead import MultiheadAttention
 from fewfold.attention.picture import picture_attention
 from fewfold.attention.sparse_attention import attention_support, sparse_attention

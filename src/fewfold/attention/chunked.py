@@ -57,10 +57,11 @@ class _Attend(torch.autograd.Function):
         learns = any(ctx.needs_input_grad[4:])
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         parts: list[Tensor | None] = []
+        room = plan.room(query)
         for number, piece in enumerate(plan.pieces()):
             own = plan.own(piece, list(parameters))
             at_key, at_value = plan.shared(key, piece), plan.shared(value, piece)
-            scores = plan.scores(query[piece.heads, piece.rows], at_key, piece)
+            scores = plan.scores(query[piece.heads, piece.rows], at_key, piece, room)
             few = few_of(scores, own, learns)
             if few is None:
                 parts += [None, None, None]
@@ -116,11 +117,34 @@ def _by_pieces(
         )
         if part is None:
             found = _again(own, plan, piece, parameters, number, at)
-        else:
-            kept = plan.kept(part.weight.shape, number, part.weight)
-            found = pull_few(own, plan.own(piece, parameters), part, kept, at, plan.layout.scale)
-        _add(to, found, plan, piece)
+            to[0][piece.heads, piece.rows] += found[0]
+            _add_shared(to, found[1:3], plan, piece)
+            for whole, more in zip(to[3:], found[3:], strict=True):
+                whole += more  # of all heads, zero outside of the piece
+            continue
+        kept = plan.kept(part.weight.shape, number, part.weight)
+        omega, scale = plan.own(piece, parameters), plan.layout.scale
+        into = to[1][piece.heads, : piece.keys], to[2][piece.heads, : piece.keys]
+        direct = plan.layout.group == 1 and all(one.is_contiguous() for one in into)
+        if not direct:
+            into = own[1].new_zeros(own[1].shape), own[2].new_zeros(own[2].shape)
+        to_query, to_alpha = pull_few(own, omega, part, kept, at, scale, into)
+        to[0][piece.heads, piece.rows] += to_query
+        if not direct:
+            _add_shared(to, into, plan, piece)
+        if to_alpha is not None:
+            rows = piece.rows if to[3].shape[1] > 1 else slice(None)
+            to[3][piece.heads, rows] += to_alpha.sum_to_size(to[3][piece.heads, rows].shape)
     return to
+
+
+def _add_shared(to: list[Tensor], found: Sequence[Tensor], plan: Plan, piece: Piece) -> None:
+    """Add a piece's gradients of keys and values to those of the whole."""
+    for whole, part in zip(to[1:3], found, strict=True):
+        if plan.layout.group == 1:
+            whole[piece.heads, : piece.keys] += part
+        else:
+            whole[:, : piece.keys].index_add_(0, plan.owners(piece, part), part)
 
 
 def _again(
@@ -140,7 +164,9 @@ def _again(
         asked = [query, key, value, *(one for one in cut if one.requires_grad)]
         found = iter(torch.autograd.grad(out, asked, grad, materialize_grads=True))
         some = [next(found) for _ in range(3)]
-        return [*some, *(next(found) if one.requires_grad else one for one in cut)]
+        return [
+            *some, *(next(found) if one.requires_grad else torch.zeros_like(one) for one in cut)
+        ]  # fmt: skip
 
 
 def _differentiable(
@@ -164,21 +190,3 @@ def _differentiable(
     graph = torch.is_grad_enabled()
     grads = iter(torch.autograd.grad(out, asked, grad, create_graph=graph, allow_unused=True))
     return [next(grads) if one.requires_grad else None for one in given]
-
-
-def _add(to: list[Tensor], found: list[Tensor], plan: Plan, piece: Piece) -> None:
-    """Add the gradients of a piece to those of the whole."""
-    to[0][piece.heads, piece.rows] += found[0]
-    for whole, part in zip(to[1:3], found[1:3], strict=True):
-        if plan.layout.group == 1:
-            whole[piece.heads, : piece.keys] += part
-        else:
-            whole[:, : piece.keys].index_add_(0, plan.owners(piece, part), part)
-    for whole, part in zip(to[3:], found[3:], strict=True):
-        if not whole.is_floating_point():
-            continue
-        if part.shape == whole.shape:  # computed again, for all heads
-            whole += part
-        else:
-            rows = piece.rows if whole.shape[1] > 1 else slice(None)
-            whole[piece.heads, rows] += part.sum_to_size(whole[piece.heads, rows].shape)

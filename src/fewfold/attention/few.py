@@ -1,5 +1,6 @@
 """Attention by the few keys in a support: the kernels, and gradients that touch no other key."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +42,7 @@ def few_of(scores: Tensor, omega: Omega, learns: bool) -> Few | None:
     if learns and isinstance(alpha, Tensor) and bool((alpha < _LEARNT).any()):
         return None
     index, weight, count = support(scores, alpha, False)
-    # an answer that is no number must be told as such, by the map itself
-    if len(index) * _PART > scores.numel() or not bool(weight.sum().isfinite()):
+    if len(index) * _PART > scores.numel() or not _ordinary(scores, weight):
         return None
     first = torch.zeros(len(count) + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=first[1:])
@@ -51,6 +51,11 @@ def few_of(scores: Tensor, omega: Omega, learns: bool) -> Few | None:
         head = torch.arange(heads, dtype=torch.int32) * keys
         slot += head.repeat_interleave(rows).repeat_interleave(count)
     return Few(weight, slot, first)
+
+
+def _ordinary(scores: Tensor, weight: Tensor) -> bool:
+    """Whether no score is NaN or +inf: then the map itself knows better what to say."""
+    return bool(weight.sum().isfinite()) and bool(scores.amax() < math.inf)
 
 
 def _alpha(omega: Omega) -> float | Tensor | None:
@@ -75,16 +80,16 @@ def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
     return out
 
 
-def _unblend(table: Tensor, weight: Tensor, few: Few, grad: Tensor, dots: Tensor | None) -> Tensor:
-    """The gradient of the rows; that of each weight goes into `dots`."""
+def _unblend(
+    table: Tensor, weight: Tensor, few: Few, grad: Tensor, into: Tensor, dots: Tensor | None
+) -> None:
+    """Add the gradient of the rows to `into`; that of each weight goes into `dots`."""
     rows = table.contiguous()
-    pull = torch.zeros_like(rows)
     kernel("unmix", rows.dtype)(
         rows.data_ptr(), rows.shape[-1], weight.data_ptr(), few.slot.data_ptr(), 1,
         few.first.data_ptr(), 0, len(few.first) - 1, grad.data_ptr(),
-        0 if dots is None else dots.data_ptr(), pull.data_ptr(), _native.threads(),
+        0 if dots is None else dots.data_ptr(), into.data_ptr(), _native.threads(),
     )  # fmt: skip
-    return pull
 
 
 def pull_few(
@@ -94,11 +99,16 @@ def pull_few(
     kept: Tensor | None,
     grad: Tensor,
     scale: float,
-) -> list[Tensor]:
-    """Gradients of a piece's queries, keys and values, and of alpha if it is a tensor."""
+    into: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of a piece's queries, and of alpha if it is a tensor.
+
+    Those of keys and values are added to `into`, which must lie in one block each.
+    """
     query, key, value = given
     dots = torch.empty_like(few.weight)
-    to_value = _unblend(value, few.weight if kept is None else few.weight * kept, few, grad, dots)
+    used = few.weight if kept is None else few.weight * kept
+    _unblend(value, used, few, grad, into[1], dots)
     if kept is not None:
         dots = dots * kept
     count = few.first.diff()
@@ -110,11 +120,11 @@ def pull_few(
     mean = _sums(slope * dots, row, count) / _sums(slope, row, count)
     moved = slope * (dots - mean[row]) * scale
     to_query = blend(key, moved, few).view(query.shape)
-    to_key = _unblend(key, moved, few, query.contiguous(), None)
+    _unblend(key, moved, few, query.contiguous(), into[0], None)
     if not isinstance(order, Tensor):
-        return [to_query, to_key, to_value]
+        return to_query, None
     to_alpha = _to_alpha(few.weight, dots, order, row, count)
-    return [to_query, to_key, to_value, to_alpha.to(query.dtype).view(*query.shape[:2], 1)]
+    return to_query, to_alpha.to(query.dtype).view(*query.shape[:2], 1)
 
 
 def _to_alpha(weight: Tensor, grad: Tensor, order: Tensor, row: Tensor, count: Tensor) -> Tensor:

@@ -59,11 +59,21 @@ class Plan:
     dropout: float = 0.0
     seed: int = 0
 
+    def room(self, like: Tensor) -> Tensor:
+        """For the scores of any piece: small things that stay would else lie where they lay."""
+        heads, rows = self._size()
+        return like.new_empty(min(heads, self.layout.heads) * rows * self.layout.keys)
+
+    def _size(self) -> tuple[int, int]:
+        """Heads and queries of a piece."""
+        queries, keys = self.layout.queries, self.layout.keys
+        rows = min(queries, max(1, _AT_ONCE // max(keys, 1)))
+        return (max(1, _AT_ONCE // max(queries * keys, 1)) if rows == queries else 1), rows
+
     def pieces(self) -> Iterator[Piece]:
         """One after the other."""
         heads, queries, keys = self.layout.heads, self.layout.queries, self.layout.keys
-        rows = min(queries, max(1, _AT_ONCE // max(keys, 1)))
-        many = max(1, _AT_ONCE // max(queries * keys, 1)) if rows == queries else 1
+        many, rows = self._size()
         for head in range(0, heads, many):
             for row in range(0, queries, rows):
                 last = min(row + rows, queries)
@@ -81,9 +91,13 @@ class Plan:
         heads = torch.arange(piece.heads.start, piece.heads.stop, device=like.device)
         return heads // self.layout.group
 
-    def scores(self, query: Tensor, key: Tensor, piece: Piece) -> Tensor:
-        """(heads, rows, keys) of a piece, from its own queries and keys."""
-        found = torch.bmm(query * self.layout.scale, key.transpose(1, 2))
+    def scores(
+        self, query: Tensor, key: Tensor, piece: Piece, room: Tensor | None = None
+    ) -> Tensor:
+        """(heads, rows, keys) of a piece, from its own queries and keys, and in room if given."""
+        shape = (*query.shape[:2], key.shape[1])
+        out = None if room is None else room[: math.prod(shape)].view(shape)
+        found = torch.bmm(query * self.layout.scale, key.transpose(1, 2), out=out)
         if self.layout.causal:
             row = torch.arange(piece.rows.start, piece.rows.stop, device=query.device)
             later = torch.arange(piece.keys, device=query.device) > row.unsqueeze(1)

@@ -72,7 +72,7 @@ def sparse_attention(
     if layout.small or not _in_pieces(omega, layout, query, key, value):
         probs = omega.argmax(layout.scores(query, key))
         if dropout_p:
-            probs = _dropped(probs, dropout_p, generator)
+            probs = dropped(probs, dropout_p, generator)
         return probs @ layout.shared(value)
     return chunked(query, key, value, omega, layout, dropout_p, generator)
 
@@ -139,6 +139,7 @@ def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
     )
 
 
-def _dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+def dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    """Weights without some of them, the others grown accordingly."""
     stay = torch.rand(probs.shape, generator=generator, device=probs.device) >= share
     return probs * stay.to(probs) / (1 - share)

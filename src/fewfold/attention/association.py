@@ -1,0 +1,181 @@
+"""What the modules of associative memories have in common: projections and the steps between."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fewfold._check import fraction, positive_number, whole_number
+from fewfold.attention.chunked import untransformed
+from fewfold.attention.energies import check_rowwise
+from fewfold.attention.held import Held
+from fewfold.attention.layout import Layout
+from fewfold.attention.sparse_attention import dropped, sparse_attention
+from fewfold.attention.watch import is_watched, note
+from fewfold.maps.omega import Omega, Shannon
+from fewfold.support import Support
+
+__all__ = ["Association", "Heads"]
+
+_FEW = 8  # values are made of patterns in a support alone if it is less than this part of them
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How many associations are made side by side.
+
+    Args:
+        count: of heads.
+        size: of the vectors compared in a head; `dim / count` unless given.
+        dropout: share of the weights of patterns that is dropped in training.
+    """
+
+    count: int = 1
+    size: int | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole_number(self.count, "count")
+        if self.size is not None:
+            whole_number(self.size, "size")
+        fraction(self.dropout, "dropout")
+
+    def width(self, dim: int) -> int:
+        """Of a head, in a module for vectors of this size."""
+        if self.size is None and dim % self.count:
+            raise ValueError(
+                f"dim={dim} cannot be shared out among {self.count} heads; write "
+                f"Heads({self.count}, size={dim // self.count + 1})"
+            )
+        return dim // self.count if self.size is None else self.size
+
+
+class Association(nn.Module):
+    """Projections of queries and patterns, and the steps between them."""
+
+    def __init__(
+        self, dim: int, omega: Omega, beta: float | Tensor | None, heads: int | Heads, steps: int
+    ) -> None:
+        super().__init__()
+        check_rowwise(omega)
+        self.dim = whole_number(dim, "dim")
+        self.heads = heads if isinstance(heads, Heads) else Heads(heads)
+        self.steps = whole_number(steps, "steps")
+        self.omega = Held(omega)
+        width = self.heads.width(dim)
+        self.beta: float | Tensor
+        beta = _checked_beta(1 / math.sqrt(width) if beta is None else beta, self.heads.count)
+        if isinstance(beta, Tensor) and not isinstance(beta, nn.Parameter):
+            self.register_buffer("beta", beta)
+        else:
+            self.beta = beta
+        inner = width * self.heads.count
+        self.state_norm, self.stored_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.value_norm = nn.LayerNorm(dim)
+        self.query = nn.Linear(dim, inner)
+        self.key = nn.Linear(dim, inner)
+        self.value = nn.Linear(dim, inner)
+        self.out = nn.Linear(inner, dim)
+
+    def associate(self, state: Tensor, stored: Tensor, mask: Tensor | None) -> Tensor:
+        """`(..., m, dim)` queries and `(..., n, dim)` patterns to `(..., m, dim)`."""
+        for name, tensor in (("query", state), ("memory", stored)):
+            if not isinstance(tensor, Tensor) or tensor.dim() < 2 or tensor.shape[-1] != self.dim:
+                came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise ValueError(f"{name} must be (..., count, {self.dim}), got {came}")
+        query = self._split(self.query(self.state_norm(state)))
+        key = self._split(self.key(self.stored_norm(stored)))
+        mask = None if mask is None else _mask_of(mask, state, stored)
+        scaled = key * self.beta.view(-1, 1, 1) if isinstance(self.beta, Tensor) else key
+        beta = 1.0 if isinstance(self.beta, Tensor) else self.beta
+        omega = self.omega.value
+        for _ in range(self.steps - 1):
+            query = sparse_attention(query, scaled, key, omega, mask=mask, scale=beta)
+        layout = Layout.of(query, scaled, scaled, mask, False, beta, False)
+        if self._may_be_few(layout, omega, query, stored):
+            found = self._by_support(layout, omega, query, scaled, stored)
+        else:
+            found = sparse_attention(
+                query, scaled, self._values(stored), omega,
+                mask=mask, scale=beta, dropout_p=self._drop,
+            )  # fmt: skip
+        joined: Tensor = self.out(found.transpose(-3, -2).flatten(-2))
+        return joined
+
+    def _may_be_few(self, layout: Layout, omega: Omega, query: Tensor, stored: Tensor) -> bool:
+        """Whether queries are so few that most patterns may be of no use to any of them."""
+        each = layout.heads * layout.queries // max(stored.shape[:-2].numel(), 1)
+        return (
+            layout.small
+            and _FEW * each <= layout.keys
+            and not isinstance(omega, Shannon)
+            and stored.shape[:-2] in (layout.batch[:-1], ())  # rows tell which memory is theirs
+            and untransformed(query, stored)
+        )
+
+    def _by_support(
+        self, layout: Layout, omega: Omega, query: Tensor, key: Tensor, stored: Tensor
+    ) -> Tensor:
+        """`(..., heads, m, width)`, with values made of those patterns alone that have a weight.
+
+        Values are linear in what they are made of, so that it is mixed first and projected then.
+        """
+        probs = omega.argmax(layout.scores(query, key))
+        if is_watched():
+            note(Support.from_dense(probs.detach()), layout)
+        if self._drop:
+            probs = dropped(probs, self._drop, None)
+        support = Support.from_dense(probs)
+        if _FEW * len(support.weights) > stored.shape[:-1].numel():
+            return probs @ self._values(stored)
+        bag = support.row // (layout.heads * layout.queries // max(stored.shape[:-2].numel(), 1))
+        used = stored.reshape(-1, self.dim)[bag * layout.keys + support.atoms]
+        mixed = support.reduce(self.value_norm(used)).view(*layout.shape[:-1], self.dim)
+        total = probs.sum(-1, keepdim=True)
+        weight = self.value.weight.view(self.heads.count, -1, self.dim)
+        bias = self.value.bias.view(self.heads.count, 1, -1)
+        return mixed @ weight.mT + total * bias
+
+    @property
+    def _drop(self) -> float:
+        return self.heads.dropout if self.training else 0.0
+
+    def _values(self, stored: Tensor) -> Tensor:
+        return self._split(self.value(self.value_norm(stored)))
+
+    def _split(self, values: Tensor) -> Tensor:
+        """`(..., m, heads * width)` as `(..., heads, m, width)`."""
+        parts: Tensor = values.unflatten(-1, (self.heads.count, -1))
+        return parts.transpose(-3, -2)
+
+    def extra_repr(self) -> str:
+        beta = "learnt" if isinstance(self.beta, nn.Parameter) else self.beta
+        return f"dim={self.dim}, beta={beta}, {self.heads}, steps={self.steps}"
+
+
+def _checked_beta(beta: float | Tensor, heads: int) -> float | Tensor:
+    if not isinstance(beta, Tensor):
+        return positive_number(beta, "beta")
+    if beta.shape != (heads,):
+        raise ValueError(f"beta must be a number or a tensor ({heads},), got {tuple(beta.shape)}")
+    if not bool((beta > 0).all()):
+        raise ValueError(f"beta must be greater than 0, got {beta.min().item()}")
+    return beta
+
+
+def _mask_of(mask: Tensor, state: Tensor, stored: Tensor) -> Tensor:
+    """The mask of patterns, or of queries and patterns, for every head."""
+    pairs = (*torch.broadcast_shapes(state.shape[:-2], stored.shape[:-2]), state.shape[-2])
+    pairs = (*pairs, stored.shape[-2])
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean tensor (True = keep), got {came}")
+    if mask.shape == stored.shape[:-1]:
+        return mask.unsqueeze(-2).unsqueeze(-3)
+    if mask.shape == pairs:
+        return mask.unsqueeze(-3)
+    raise ValueError(
+        f"mask must be {tuple(stored.shape[:-1])}, of the patterns, or "
+        f"{pairs}, got {tuple(mask.shape)}"
+    )
