@@ -96,44 +96,17 @@ def test_signs_are_repaired(name) -> None:
     assert torch.equal(hopfield_retrieve(query, memory, SIGNED[name]).state, memory)
 
 
-def test_offset_bounds_the_energy_from_below() -> None:
+def test_offset_bounds_the_energy() -> None:
     memory = _random(7, 5)
     weights = torch.rand(200, 7, generator=torch.Generator().manual_seed(1), dtype=D)
     inside = (weights / weights.sum(1, keepdim=True)) @ memory
     for omega in (ff.Shannon(), ff.Tsallis(1.5), ff.Gini(), ff.Norm(2.0)):
         energy = FenchelYoung(omega, 1.5)
-        assert bool((energy.value(inside, memory) + energy.offset(memory) >= 0).all())
-
-
-@pytest.mark.parametrize("name", ["entmax15", "sparsemax", "normmax2", "normmax5"])
-def test_exact_retrieval_is_predicted(name) -> None:
-    """10,000 queries around random patterns: those predicted arrive, at distance 0; no others."""
-    memory = torch.nn.functional.normalize(_random(100, 20), dim=1)
-    target = torch.arange(10_000) % 100
-    far = torch.linspace(0, 0.5, 10_000, dtype=D).unsqueeze(1)
-    query = memory[target] + far * _random(10_000, 20, seed=1) / 20**0.5
-    energy = FenchelYoung(OMEGAS[name], beta=3.0 * OMEGAS[name].margin)
-    found = energy.step(query, memory)
-    arrived = (found - memory[target]).norm(dim=1) == 0
-    predicted = retrieved_in_one_step(query, memory, target, energy)
-    assert torch.equal(arrived, predicted)
-    assert 1_000 < int(arrived.sum()) < 9_000
-
-
-@pytest.mark.parametrize("name", ["ksubset2", "2 as structures", "2 in a row"])
-def test_exact_retrieval_of_several(name) -> None:
-    memory = torch.nn.functional.normalize(_random(12, 20), dim=1)
-    first = torch.arange(10_000) % 11
-    chosen = torch.zeros(10_000, 12, dtype=D)
-    chosen[torch.arange(10_000), first] = 1
-    chosen[torch.arange(10_000), first + 1] = 1
-    far = torch.linspace(0, 1.5, 10_000, dtype=D).unsqueeze(1)
-    query = chosen @ memory + far * _random(10_000, 20, seed=1) / 20**0.5
-    energy = FenchelYoung(OMEGAS[name], beta=3.0)
-    arrived = (energy.probs(query, memory) == chosen).all(1)
-    predicted = retrieved_in_one_step(query, memory, chosen, energy)
-    assert torch.equal(arrived, predicted)
-    assert 1_000 < int(arrived.sum()) < 9_500
+        value = energy.value(inside, memory) + energy.offset(memory)
+        largest = memory.square().sum(1).max()
+        highest = torch.minimum(2 * largest, energy.offset(memory))
+        assert bool((value >= 0).all())
+        assert bool((value <= highest + 1e-12).all())
 
 
 def test_softmax_is_never_exact() -> None:
@@ -176,6 +149,56 @@ def test_retrieval_ends() -> None:
     torch.testing.assert_close(masked.state, memory[2].expand(3, 5, 4))
 
 
+@pytest.mark.parametrize("energy", [*SIGNED.values(), *ENERGIES.values()], ids=repr)
+def test_masked_patterns_are_as_if_absent(energy) -> None:
+    memory, query = _random(6, 9).sign(), _random(5, 9, seed=1).sign()
+    mask = torch.tensor([True, False, True, True, False, True]).expand(5, 6)
+    some = memory[[0, 2, 3, 5]]
+    if "bonus" in repr(energy):  # a masked one stays between its neighbours
+        some, mask = memory[:4], torch.arange(6).expand(5, 6) < 4
+    torch.testing.assert_close(energy.step(query, memory, mask=mask), energy.step(query, some))
+    torch.testing.assert_close(energy.value(query, memory, mask=mask), energy.value(query, some))
+
+
+@pytest.mark.parametrize("psi", [ff.Quadratic(), ff.Sphere(), ff.LayerNormed()], ids=repr)
+@pytest.mark.parametrize("omega", [ff.Gini(), ff.Shannon()], ids=repr)
+def test_without_any_pattern_there_is_nothing(omega, psi) -> None:
+    memory, query = _random(6, 9), _random(5, 9, seed=1).requires_grad_()
+    none = torch.zeros(5, 6, dtype=torch.bool)
+    found = FenchelYoung(omega, 2.0, psi).step(query, memory, mask=none)
+    assert not found.any()
+    (grad,) = torch.autograd.grad(found.sum(), query)
+    assert not grad.any()
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_signs_without_any_pattern_stay(name) -> None:
+    memory, query = _random(6, 9).sign(), _random(5, 9, seed=1).sign()
+    none = torch.zeros(5, 6, dtype=torch.bool)
+    assert torch.equal(SIGNED[name].step(query, memory, mask=none), query)
+    assert not SIGNED[name].value(query, memory, mask=none).any()
+
+
+def test_retrieval_has_a_gradient_through_its_steps() -> None:
+    memory, query = _random(5, 3), _random(2, 3, seed=1)
+    energy = FenchelYoung(ff.Tsallis(1.5), 0.8)
+
+    def state(query: Tensor, memory: Tensor) -> Tensor:
+        return hopfield_retrieve(query, memory, energy, max_steps=3).state
+
+    assert torch.autograd.gradcheck(state, (query.requires_grad_(), memory.requires_grad_()))
+
+
+def test_every_query_has_a_memory_of_its_own_in_a_batch() -> None:
+    memory, query = _random(3, 6, 4), _random(5, 4, seed=1)
+    energy = FenchelYoung(ff.Gini(), 3.0)
+    found = hopfield_retrieve(query, memory, energy)
+    for i in range(3):
+        alone = hopfield_retrieve(query, memory[i], energy)
+        torch.testing.assert_close(found.state[i], alone.state)
+        assert torch.equal(found.steps[i], alone.steps)
+
+
 def test_storage_bound() -> None:
     assert storage_bound(ff.Shannon(), 5.0, dim=10) == 0
     assert storage_bound(ff.Gini(), 0.4, dim=10) == 0
@@ -193,6 +216,10 @@ def test_storage_bound() -> None:
         (lambda: hopfield_retrieve(_random(2, 3), _random(4, 5)), "one size, got 3 and 5"),
         (lambda: hopfield_retrieve(_random(3), _random(4, 3)), r"query must be .* vectors"),
         (lambda: hopfield_retrieve(_random(2, 3), _random(4, 3), max_steps=0), "max_steps must"),
+        (lambda: hopfield_retrieve(_random(2, 3, 3), _random(4, 5, 3)), "must broadcast, got"),
+        (lambda: hopfield_retrieve(_random(2, 3), _random(4, 3), tol=-1.0), "tol must be finite"),
+        (lambda: FenchelYoung(ff.SparseMAP(ff.structures.Assignment())), "maps a matrix"),
+        (lambda: Sphere(0.0), "radius must be finite and greater than 0"),
         (lambda: storage_bound(ff.Gini(), 1.0, dim=4, failure=0.0), "failure must be above 0"),
     ],
 )
@@ -202,5 +229,9 @@ def test_errors(call, says) -> None:
 
 
 def test_an_energy_is_a_value() -> None:
+    with pytest.raises(TypeError, match="omega must be a value such as"):
+        FenchelYoung(ff.Gini)
+    with pytest.raises(TypeError, match=r"one dtype, got torch.float64 and torch.float32"):
+        hopfield_retrieve(_random(2, 3), _random(4, 3).float())
     with pytest.raises(TypeError, match="energy must be a value such as"):
         hopfield_retrieve(_random(2, 3), _random(4, 3), ff.Gini())

@@ -70,3 +70,22 @@ def test_both_directions(tokens) -> None:
     other = bert(input_ids=changed, attention_mask=tokens["attention_mask"]).last_hidden_state
     assert not torch.allclose(state[1, 0], other[1, 0])  # the first sees the last
     torch.testing.assert_close(state[0], other[0])
+
+
+def test_what_a_model_attends_to_can_be_seen(model, tokens) -> None:
+    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    with ff.watch_attention() as layers, torch.no_grad():
+        model(**tokens)
+    assert [layer.shape for layer in layers] == [(2, 4, 9, 9)] * 2
+    first = layers[0].head(0, 1)
+    assert first.counts[:3].tolist() == [0, 0, 0]  # padding sees nothing
+    assert int(first.atoms.min()) == 3  # and is not seen
+    assert bool((first.atoms <= first.row).all())
+
+
+def test_what_has_no_meaning_here_is_refused(model, tokens) -> None:
+    model.set_attn_implementation(ff.register_attention())
+    attend = transformers.AttentionInterface()["fewfold"]
+    heads = torch.randn(1, 4, 3, 8)
+    with pytest.raises(ValueError, match="has no softcap"):
+        attend(model, heads, heads, heads, None, softcap=30.0)

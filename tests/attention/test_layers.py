@@ -11,6 +11,7 @@ from fewfold.attention import (
     HopfieldLayer,
     HopfieldPooling,
     MultiheadAttention,
+    association,
     sparse_attention,
 )
 
@@ -21,6 +22,7 @@ OMEGAS = [
     ff.Norm(2.0),
     ff.Subset(2),
     ff.SparseMAP(ff.structures.KSubset(2)),
+    ff.SparseMAP(ff.structures.SequentialSubset(2, 0.3)),
 ]
 
 
@@ -54,6 +56,79 @@ def test_bags_smaller_than_k_take_all() -> None:
     everything = HopfieldPooling(8, ff.Subset(2))
     everything.load_state_dict(pool.state_dict())
     torch.testing.assert_close(pool(bag, mask=mask), everything(bag[:, :2]))
+
+
+@pytest.mark.parametrize("omega", OMEGAS, ids=repr)
+def test_values_of_a_support_are_those_of_all(omega, monkeypatch) -> None:
+    """Pooling of large bags makes values of the patterns it uses alone."""
+    pool = HopfieldPooling(6, omega, beta=3.0, heads=2, queries=2, steps=2).double()
+    bags = _data(3, 80, 6).double().requires_grad_()
+    mask = torch.rand(3, 80, generator=torch.Generator().manual_seed(1)) > 0.1
+    results = []
+    for few in (8, 10**9):
+        monkeypatch.setattr(association, "_FEW", few)
+        out = pool(bags, mask=mask)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [bags, *_own(pool)])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def _own(module: nn.Module) -> list[Tensor]:
+    return list(module.parameters())
+
+
+def test_values_are_made_of_few_patterns() -> None:
+    pool = HopfieldPooling(6, ff.Gini(), beta=3.0)
+    rows = []
+    pool.value_norm.register_forward_hook(lambda _, given, __: rows.append(given[0].numel() // 6))
+    pool(_data(3, 80, 6))
+    pool.value.weight.data.zero_()
+    assert rows[0] < 3 * 80 / 8
+
+
+def test_memories_of_a_batch_keep_to_themselves() -> None:
+    """Whatever of queries and memories is shared."""
+    layer = Hopfield(6, ff.Gini(), beta=3.0)
+    state, stored = _data(5, 1, 2, 6), _data(1, 3, 40, 6)
+    found = layer(state, stored)
+    assert found.shape == (5, 3, 2, 6)
+    for i in range(5):
+        for j in range(3):
+            torch.testing.assert_close(found[i, j], layer(state[i, 0], stored[0, j]))
+
+
+def test_pairs_may_be_masked() -> None:
+    pool = HopfieldPooling(6, ff.Gini(), queries=2)
+    bags = _data(3, 7, 6)
+    mask = torch.ones(3, 2, 7, dtype=torch.bool)
+    mask[:, 1, 3:] = False
+    found = pool(bags, mask=mask)
+    torch.testing.assert_close(found[:, 0], pool(bags)[:, 0])
+    torch.testing.assert_close(found[:, 1], pool(bags[:, :3])[:, 1])
+
+
+def test_what_omega_learns_is_a_parameter() -> None:
+    alpha = nn.Parameter(torch.tensor(1.4))
+    layer = Hopfield(6, ff.Tsallis(alpha))
+    assert dict(layer.named_parameters())["omega.alpha"] is alpha
+    layer(_data(2, 5, 6)).square().sum().backward()
+    assert bool(alpha.grad != 0)
+    bonus = nn.Parameter(torch.zeros(6))
+    pool = HopfieldPooling(6, ff.SparseMAP(ff.structures.SequentialSubset(2, bonus)))
+    pool(_data(2, 7, 6)).square().sum().backward()
+    assert bool(bonus.grad.any())
+    assert "beta" in Hopfield(6, beta=torch.ones(1)).double().state_dict()
+
+
+def test_a_learned_memory_is_projected_once() -> None:
+    layer = HopfieldLayer(8, ff.Gini(), patterns=5, heads=2)
+    query = _data(2, 4, 3, 8)
+    given = Hopfield(8, ff.Gini(), heads=2)
+    given.load_state_dict({k: v for k, v in layer.state_dict().items() if k != "patterns"})
+    rows = []
+    layer.key.register_forward_hook(lambda _, x, __: rows.append(x[0].shape))
+    torch.testing.assert_close(layer(query), given(query, layer.patterns))
+    assert rows == [(5, 8)]
 
 
 def test_order_does_not_matter() -> None:
@@ -119,6 +194,14 @@ def test_multihead_is_torch_attention_under_softmax() -> None:
     torch.testing.assert_close(ours(query, memory), theirs(query, memory, memory)[0])
 
 
+def test_another_range_of_alpha() -> None:
+    attention = MultiheadAttention(16, 4, ff.AdaptiveEntmax(4, low=1.0, high=3.0))
+    assert attention.alpha.tolist() == [2.0] * 4
+    attention(_data(2, 6, 16)).square().sum().backward()
+    assert bool((attention.omega.raw.grad != 0).all())
+    assert MultiheadAttention(16, 4, ff.Gini()).alpha is None
+
+
 def test_grouped_keys() -> None:
     attention = MultiheadAttention(16, 4, ff.Gini(), key_heads=2)
     assert attention.key.out_features == 8
@@ -141,3 +224,16 @@ def test_grouped_keys() -> None:
 def test_errors(call, says) -> None:
     with pytest.raises(ValueError, match=says):
         call()
+
+
+@pytest.mark.parametrize("module", [Hopfield, HopfieldPooling, HopfieldLayer])
+def test_omega_is_a_value(module) -> None:
+    with pytest.raises(TypeError, match="omega must be a value such as"):
+        module(8, ff.Gini)
+    with pytest.raises(ValueError, match="maps a matrix of scores"):
+        module(8, ff.SparseMAP(ff.structures.Assignment()))
+
+
+def test_masks_are_boolean() -> None:
+    with pytest.raises(TypeError, match="mask must be a boolean tensor"):
+        Hopfield(8)(_data(2, 3, 8), mask=torch.ones(2, 3))

@@ -229,3 +229,21 @@ def test_errors(change, says) -> None:
 def test_a_mask_of_integers() -> None:
     with pytest.raises(TypeError, match=r"boolean .True = take part. or numbers"):
         sparse_attention(*_inputs(), mask=torch.ones(37, 41, dtype=torch.int64))
+
+
+def test_arguments_of_the_wrong_kind() -> None:
+    query, key, value = _inputs()
+    with pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float32"):
+        sparse_attention(query, key.float(), value)
+    with pytest.raises(TypeError, match=r"omega must be a regulariser such as Gini\(\)"):
+        sparse_attention(query, key, value, ff.Gini)
+    with pytest.raises(ValueError, match=r"the tensors of omega must broadcast|alpha must be"):
+        sparse_attention(query, key, value, ff.Tsallis(torch.full((3, 1, 1), 1.5, dtype=D)))
+
+
+def test_a_mask_of_another_precision() -> None:
+    query, key, value = (x.detach().float() for x in _inputs())
+    mask = torch.randn(37, 41, dtype=D, generator=_seed(1))
+    found = sparse_attention(query, key, value, mask=mask)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, sparse_attention(query, key, value, mask=mask.float()))

@@ -55,6 +55,7 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
         >>> ff.is_stored(memory, ff.FenchelYoung(ff.Gini(), beta=2.0))
         tensor([False, False,  True])
     """
+    _check_energy(energy)
     check_memory(memory, memory)
     if chosen is not None:
         return retrieved_in_one_step(chosen.to(memory) @ memory, memory, chosen, energy)
