@@ -57,6 +57,7 @@ docs: $(STAMP)
 
 tables: $(STAMP)
 	$(PY) -m tests.maps.transforms docs/transforms_table.md
+	$(PY) -m tests.attention.transforms docs/transforms_attention.md
 
 bench: $(STAMP)
 	$(PY) -m benchmarks

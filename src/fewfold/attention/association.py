@@ -105,14 +105,11 @@ class Association(nn.Module):
 
     def _may_be_few(self, layout: Layout, omega: Omega, query: Tensor, stored: Tensor) -> bool:
         """Whether queries are so few that most patterns may be of no use to any of them."""
+        if not untransformed(query, stored) or isinstance(omega, Shannon) or not layout.small:
+            return False
         each = layout.heads * layout.queries // max(stored.shape[:-2].numel(), 1)
-        return (
-            layout.small
-            and _FEW * each <= layout.keys
-            and not isinstance(omega, Shannon)
-            and stored.shape[:-2] in (layout.batch[:-1], ())  # rows tell which memory is theirs
-            and untransformed(query, stored)
-        )
+        own = stored.shape[:-2] in (layout.batch[:-1], ())  # rows tell which memory is theirs
+        return own and _FEW * each <= layout.keys
 
     def _by_support(
         self, layout: Layout, omega: Omega, query: Tensor, key: Tensor, stored: Tensor

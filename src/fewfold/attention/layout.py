@@ -64,7 +64,7 @@ class Layout:
             )
         _check_dtypes(query, key, value)
         batch, group = _batch(query, key, grouped)
-        if scale is not None and not math.isfinite(scale):
+        if scale is not None and not -math.inf < scale < math.inf:  # a compiler traces it
             raise ValueError(f"scale must be finite, got {scale}")
         made = cls(
             batch,

@@ -69,7 +69,7 @@ def sparse_attention(
     if is_watched():
         with torch.no_grad():
             note(attention_support_of(query, key, omega, layout), layout)
-    if layout.small or not _in_pieces(omega, layout, query, key, value):
+    if not _in_pieces(omega, layout, query, key, value):
         probs = omega.argmax(layout.scores(query, key))
         if dropout_p:
             probs = dropped(probs, dropout_p, generator)
@@ -107,7 +107,7 @@ def attention_support(
 
 def attention_support_of(query: Tensor, key: Tensor, omega: Omega, layout: Layout) -> Support:
     """What each query of a layout attends to."""
-    if layout.small or not _in_pieces(omega, layout, query, key):
+    if not _in_pieces(omega, layout, query, key):
         return map_support(layout.scores(query, key), omega)
     query, key, _ = layout.by_head(query, key, key)
     plan = Plan(layout, omega)
@@ -132,10 +132,13 @@ def check_omega(omega: Omega) -> None:
 
 
 def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
-    """Whether nothing asks for operations that torch can look into."""
+    """Whether scores are many, and nothing asks for operations that torch can look into."""
     mask = layout.mask
     return (
-        divisible(omega) and untransformed(*given) and not (mask is not None and mask.requires_grad)
+        untransformed(*given)  # first: a trace must not look at sizes
+        and not layout.small
+        and divisible(omega)
+        and not (mask is not None and mask.requires_grad)
     )
 
 
