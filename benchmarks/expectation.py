@@ -59,7 +59,8 @@ def _categories() -> Pair:
     def peer() -> None:
         probs = ff.sparsemax(given)
         total = given.new_zeros(())
-        for symbol in range(symbols):
+        used = (probs.detach() > 0).any(0).nonzero()[:, 0].tolist()  # as the reference does
+        for symbol in used:
             message = table[symbol].expand(BATCH, width)
             total = total + (probs[:, symbol] * answer(message, everyone)).mean()
         entropy = -(probs * probs.clamp(min=1e-10).log()).sum(1).mean()

@@ -39,7 +39,8 @@ class Split:
     def batches(self, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """An epoch: images without label and as many with, below them, and the labels of these.
 
-        Every unlabelled image comes once; the labelled ones start again when there are no more.
+        Every unlabelled image comes once, and with it the labelled one of the same number, modulo
+        how many there are; so every labelled image comes nine times an epoch.
         """
         order = torch.randperm(len(self.unlabelled), generator=generator)
         for rows in order.split(size):

@@ -48,9 +48,12 @@ def training(name: str, split: Split, budget: Budget, seed: int) -> Training:
     state = Training(method, split, budget, seed)
     if _kept(name, seed).exists():
         state.load(_kept(name, seed))
-        if len(state.curve) <= budget.epochs:
-            return state
-        state = Training(method, split, budget, seed)
+        if len(state.curve) > budget.epochs:
+            raise ValueError(
+                f"{_kept(name, seed)} has had {len(state.curve)} epochs, more than "
+                f"{budget.epochs}; move it away"
+            )
+        return state
     state.warm_start(_kept("warm sparsemax" if method.sparse else "warm softmax", seed))
     return state
 

@@ -63,7 +63,7 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
             f"mask must be a boolean tensor (True = keep), got {came}; write mask.bool(), "
             "or ~mask.bool() if it marks what to drop"
         )
-    if not _fits(mask.shape, scores.shape):
+    if not fits(mask.shape, scores.shape):
         raise ValueError(
             f"mask must broadcast to the shape of the scores {tuple(scores.shape)}, "
             f"got {tuple(mask.shape)}"
@@ -166,7 +166,7 @@ def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
         return value
     ndim = scores.dim()
     aligned = (1,) * (ndim - value.dim()) + tuple(value.shape)
-    if value.dim() > ndim or aligned[dim] != 1 or not _fits(aligned, scores.shape):
+    if value.dim() > ndim or aligned[dim] != 1 or not fits(aligned, scores.shape):
         expected = list(scores.shape)
         expected[dim] = 1
         raise ValueError(
@@ -177,7 +177,7 @@ def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
     return value.reshape(aligned).movedim(dim, -1)
 
 
-def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether `shape` broadcasts to `target` without growing it."""
     if len(shape) > len(target):
         return False

@@ -90,7 +90,7 @@ CASES = {
     "no strength": (
         lambda: ff.REBAR(strength=INF),
         ValueError,
-        ("strength must be finite, got inf",),
+        ("strength must be finite and at least 0, got inf",),
     ),
     "a network for a baseline": (
         lambda: ff.ScoreFunction(baseline=nn.Linear(2, 1)),

@@ -44,11 +44,12 @@ class RunningMean(Baseline):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
-        used = self.mean.to(costs).expand(costs.shape)
+        used = self.mean.to(costs, copy=True).expand(costs.shape)
         if self.training and torch.is_grad_enabled() and costs.numel():
-            self.count += 1
-            # out of place: what was used may still be needed
-            self.mean = self.mean + (costs.detach().mean().to(self.mean) - self.mean) / self.count
+            mean = costs.detach().mean().to(self.mean)
+            if bool(mean.isfinite()):  # one bad batch is not remembered for ever
+                self.count += 1
+                self.mean += (mean - self.mean) / self.count
         return used
 
 
@@ -65,11 +66,6 @@ class LeaveOneOut(Baseline):
     """The mean of the costs of the other draws of the same row; for two draws or more."""
 
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
-        if scored < 2:
-            raise ValueError(
-                "LeaveOneOut compares the draws of a row with each other, and there is one; write "
-                "ScoreFunction(samples=2, baseline=LeaveOneOut())"
-            )
         return (costs.sum(1, keepdim=True) - costs) / (scored - 1)
 
 

@@ -1,6 +1,5 @@
 """The law of independent bits."""
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -62,9 +61,9 @@ class BitLaw(Law):
     ) -> tuple[Tensor, Tensor]:
         """Bit by bit, each with the probability of all its completions but those chosen."""
         scores = self.flat.unsqueeze(1)
-        wide = self.bit_log_probs(chosen, scores).double()  # (rows, k, D)
+        wide = self.bit_log_probs(chosen, scores.double())  # (rows, k, D)
         mass = (1 - torch.where(valid, wide.sum(-1).exp(), 0.0).sum(-1)).clamp(min=0)
-        free = (self.flat.detach() > -math.inf).sum(-1)
+        free = self.flat.detach().isfinite().sum(-1)
         mass = torch.where(valid.sum(-1) >= 2.0**free, 0.0, mass)  # all are chosen
         wide, bits = wide.detach(), chosen > 0.5
         rest = wide.flip(-1).cumsum(-1).flip(-1).exp()  # from bit i to the end

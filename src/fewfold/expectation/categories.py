@@ -25,9 +25,10 @@ class CategoryLaw(Law):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """(rows, n); -inf in a row with nothing kept."""
-        empty = (self.flat.detach() == -math.inf).all(-1, keepdim=True)
-        return self.flat.masked_fill(empty, 0.0).log_softmax(-1).masked_fill(empty, -math.inf)
+        """(rows, n), at least float32; -inf in a row with nothing kept."""
+        wide = self.flat.to(torch.promote_types(self.flat.dtype, torch.float32))
+        empty = (wide.detach() == -math.inf).all(-1, keepdim=True)
+        return wide.masked_fill(empty, 0.0).log_softmax(-1).masked_fill(empty, -math.inf)
 
     @property
     def drawable(self) -> Tensor:
@@ -44,20 +45,22 @@ class CategoryLaw(Law):
         return _drawn(self.drawable.detach(), draws, generator)
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
-        return self.log_probs[row, atoms]
+        return self.log_probs[row, atoms].to(self.scores)
 
     def entropy(self) -> Tensor:
         log_probs = self.log_probs
-        return -(log_probs.exp() * zeroed(log_probs)).sum(-1)
+        return -(log_probs.exp() * zeroed(log_probs)).sum(-1).to(self.scores)
 
     def kl(self, prior: Self) -> Tensor:
         probs = self.log_probs.exp()
         used = probs.detach() > 0
         own, others = (torch.where(used, law.log_probs, 0.0) for law in (self, prior))
-        return (probs * (own - others)).sum(-1)
+        return (probs * (own - others)).sum(-1).to(self.scores)
 
     def every(self) -> tuple[Tensor, Tensor]:
-        return torch.arange(self.event[0], device=self.scores.device), self.log_probs
+        return torch.arange(self.event[0], device=self.scores.device), self.log_probs.to(
+            self.scores
+        )
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
         values, found = self.flat.detach().topk(min(k, self.event[0]), -1)
@@ -70,12 +73,12 @@ class CategoryLaw(Law):
         mass = others.exp().sum(-1)
         none = mass.detach().unsqueeze(-1) == 0  # what is drawn there has no meaning
         law = torch.where(none, 0.0, others.detach()).log_softmax(-1)
-        return _drawn(law, draws, generator), mass
+        return _drawn(law, draws, generator), mass.to(self.scores)
 
     def relaxed(self, temperature: float, draws: int, generator: torch.Generator | None) -> Tensor:
         scores = self.drawable.unsqueeze(1)
         noise = gumbel((self.rows, draws, *self.event), scores, generator)
-        return ((scores + noise) / temperature).softmax(-1)
+        return ((scores + noise) / temperature).softmax(-1).to(self.scores)
 
     def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.drawable
@@ -87,9 +90,8 @@ class CategoryLaw(Law):
         later = torch.logaddexp(waits - zeroed(log_probs), first)
         again = -torch.where(draw, waits, later)
         again = again.masked_fill(log_probs.detach() == -math.inf, -math.inf)
-        return draw.to(log_probs), noisy, again
+        return tuple(values.to(self.scores) for values in (draw, noisy, again))  # type: ignore[return-value]
 
 
 def _drawn(log_probs: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
-    wide = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
-    return torch.multinomial(wide.exp(), draws, replacement=True, generator=generator)
+    return torch.multinomial(log_probs.exp(), draws, replacement=True, generator=generator)

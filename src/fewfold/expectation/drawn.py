@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
-from fewfold.expectation.baselines import Baseline
+from fewfold.expectation.baselines import Baseline, LeaveOneOut
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law, pairs
 from fewfold.support import Support
@@ -46,7 +46,7 @@ class ScoreFunction(Estimator):
 
     def __post_init__(self) -> None:
         whole_number(self.samples, "samples")
-        _check_baseline(self.baseline)
+        _check_baseline(self.baseline, self.samples)
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
         draws = self.samples + (0 if self.baseline is None else self.baseline.extra)
@@ -89,7 +89,7 @@ class SumAndSample(Estimator):
 
     def __post_init__(self) -> None:
         whole_number(self.k, "k")
-        _check_baseline(self.baseline)
+        _check_baseline(self.baseline, 1)
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
         chosen, valid = law.best(self.k)
@@ -128,7 +128,8 @@ class VIMCO(Estimator):
         -log 1/S sum_s p(x, z_s) / q(z_s),
 
     between the negative ELBO (S = 1) and `-log p(x)`. The entropy of q is a part of it, so it is
-    not to be added again. The gradient of the bound is unbiased.
+    not to be added again. The gradient of the bound is unbiased, for a cost that is not itself
+    drawn.
 
     Args:
         samples: S, two or more.
@@ -175,9 +176,14 @@ def _compared(
     return torch.zeros_like(costs).index_put((at,), found[:, : choice.scored].to(costs))
 
 
-def _check_baseline(baseline: Baseline | None) -> None:
+def _check_baseline(baseline: Baseline | None, samples: int) -> None:
     if not isinstance(baseline, Baseline | None):
         raise TypeError(
             f"baseline must be a value such as ff.RunningMean(), got {baseline!r}; "
             "a network goes into ff.Learned(network)"
+        )
+    if isinstance(baseline, LeaveOneOut) and samples < 2:
+        raise ValueError(
+            "LeaveOneOut compares the draws of a row with each other, and there is one; write "
+            "ScoreFunction(samples=2, baseline=LeaveOneOut())"
         )

@@ -39,6 +39,9 @@ class Estimator(ABC):
     #: Whether the weights are the distribution of the latent itself.
     exact: ClassVar[bool] = False
 
+    #: Whether atoms are vectors, for categories too.
+    relaxed: ClassVar[bool] = False
+
     @property
     def structure(self) -> Structure | None:
         """What the latent ranges over, where the estimator says it itself."""

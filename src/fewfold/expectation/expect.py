@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +53,7 @@ class Expectation:
         """`(*batch,)` how many atoms the cost was computed for."""
         return self.support.counts.view(self.law.batch)
 
-    @cached_property
+    @property
     def entropy(self) -> Tensor:
         """`(*batch,)` of the latent in nats, exact, with its gradient.
 
@@ -69,7 +68,8 @@ class Expectation:
 
         Args:
             prior: scores of the prior, which broadcast to those of the latent; uniform over all
-                values unless given. Additional scores, such as transitions, are those of the
+                values unless given. What the latent cannot be (masked, or of a score of -inf) the
+                prior cannot be either. Additional scores, such as transitions, are those of the
                 latent.
         """
         law = self.law.uniform() if prior is None else self.law.like(prior)
@@ -105,7 +105,8 @@ def expect(
             `DisARM()`, `REBAR()` or `VIMCO()`.
         over: what the latent ranges over, `ff.structures.Bits()` for one; categories unless given.
         mask: boolean, True = keep; the same as a score of -inf.
-        context: `(*batch, ...)` what a `Learned` baseline sees of each row.
+        context: `(*batch, ...)` what a `Learned` baseline sees of each row; its error trains the
+            baseline, never what made the context.
         generator: source of randomness.
 
     Returns:
@@ -134,6 +135,8 @@ def expect(
         context = _rows_of(context, law)
     baseline = estimator.compare(choice, costs, context)
     surrogate = estimator.surrogate(choice, costs, baseline)
+    if estimator.exact and law.structure is not None:  # elsewhere sums see to it
+        surrogate = surrogate.masked_fill(law.odd, math.nan)
     loss = surrogate.mean()
     if baseline is not None and baseline.requires_grad:
         assert choice.drawn is not None
@@ -149,7 +152,7 @@ def law_for(
     if not isinstance(estimator, Estimator):
         raise TypeError(f"estimator must be a value such as ff.SparseMarginal(), got {estimator!r}")
     own = estimator.structure
-    if own is not None and over is not None and own is not over:
+    if own is not None and over is not None and not _same(own, over):
         raise ValueError(f"the estimator is for {own!r}, and over={over!r}; leave over out")
     over = over if own is None else own
     check_scores(scores)
@@ -165,6 +168,11 @@ def law_for(
         )
     over.event_of(scores)
     return BitLaw(scores, over) if isinstance(over, Bits) else GibbsLaw(scores, over)
+
+
+def _same(one: Structure, two: Structure) -> bool:
+    """Whether it is said twice; additional scores are compared by identity."""
+    return one is two or (one.same_set(two) and not one.additional and not two.additional)
 
 
 def embed_atoms(atoms: Tensor, weight: Tensor) -> Tensor:
@@ -207,7 +215,8 @@ def costs_of(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
 def _of_nothing(law: Law, estimator: Estimator) -> Expectation:
     """For a batch without rows: the same shapes, with a gradient of nothing."""
     nothing = law.scores.flatten()
-    atoms = law.flat.detach() if law.structure else nothing.long()
+    vectors = law.structure is not None or estimator.relaxed
+    atoms = law.flat.detach() if vectors else nothing.long()
     support = Support(nothing, atoms, nothing.long(), 0)
     return Expectation(nothing.sum(), nothing.view(law.batch), support, law, estimator.exact)
 
@@ -221,4 +230,4 @@ def _rows_of(context: Tensor, law: Law) -> Tensor:
             f"context must start with the shape of the batch {tuple(law.batch)}, "
             f"got {tuple(context.shape)}"
         )
-    return context.reshape(law.rows, *context.shape[size:])
+    return context.detach().reshape(law.rows, *context.shape[size:])

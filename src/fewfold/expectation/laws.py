@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._check import fits
 from fewfold.structured.structure import Structure
 
 __all__ = ["Law", "listed", "pairs", "zeroed"]
@@ -68,14 +69,19 @@ class Law(ABC):
         return self.like(torch.zeros_like(self.scores))
 
     def like(self, scores: Tensor) -> Self:
-        """The same values with other scores, which broadcast to these."""
-        if not isinstance(scores, Tensor) or not _fits(scores, self.scores):
+        """The same values, those of a score of -inf left out, with others that broadcast."""
+        if not isinstance(scores, Tensor) or not fits(scores.shape, self.scores.shape):
             came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
                 f"a prior must be scores that broadcast to {tuple(self.scores.shape)}, got {came}"
             )
         spread = scores.expand(self.scores.shape).to(self.scores)
         return replace(self, scores=torch.where(self.scores == -math.inf, -math.inf, spread))
+
+    @property
+    def odd(self) -> Tensor:
+        """(rows,) which have a NaN or +inf, and no expectation."""
+        return ~(self.flat.detach().flatten(1) < math.inf).all(1)
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
         """`(rows, k, *atom)` the most likely values, and (rows, k) whether there are so many."""
@@ -144,10 +150,3 @@ _MANY = 2**20
 def zeroed(scores: Tensor) -> Tensor:
     """0 for -inf, where it would be multiplied by 0."""
     return torch.where(scores.detach() == -math.inf, 0.0, scores)
-
-
-def _fits(scores: Tensor, target: Tensor) -> bool:
-    try:
-        return bool(torch.broadcast_shapes(scores.shape, target.shape) == target.shape)
-    except RuntimeError:
-        return False

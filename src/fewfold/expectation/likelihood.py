@@ -38,7 +38,8 @@ def log_likelihood(
         cost, scores, estimator, over, mask, generator: as in `expect`; the cost gets ids, bits or
             structures whatever the estimator, and is called as often as `pairs` asks for.
         samples: draws per row.
-        prior: scores of p(z), which broadcast to those of the latent; uniform unless given.
+        prior: scores of p(z), which broadcast to those of the latent; uniform unless given. What
+            the latent cannot be (masked, or of a score of -inf) is left out of it.
         pairs: of a row and an atom in one call of the cost, at most.
 
     Returns:
@@ -94,9 +95,11 @@ def _sums(logs: Tensor, row: Tensor, rows: int) -> Tensor:
 
 def _within(atoms: Tensor, owner: Tensor, support: Tensor, row: Tensor) -> Tensor:
     """Which atoms of which rows are in the support of their row."""
-    words = torch.cat([_words(support), _words(atoms)])
-    keyed = torch.cat([torch.cat([row, owner]).unsqueeze(1), words], 1)
-    _, code = keyed.unique(dim=0, return_inverse=True)
+    code = torch.cat([row, owner])
+    for word in torch.cat([_words(support), _words(atoms)]).unbind(1):
+        # one number for each pair of what was seen so far and this word
+        rank = word.unique(return_inverse=True)[1]
+        code = (code * len(word) + rank).unique(return_inverse=True)[1]
     return torch.isin(code[len(row) :], code[: len(row)])
 
 

@@ -84,9 +84,10 @@ class SparseMarginal(Estimator):
 
     def _categories(self, law: Law) -> Support:
         if self.k is None or self.k >= law.event[0]:
-            return map_support(law.flat, self.omega)
-        values, which = law.flat.topk(self.k, -1)
+            return map_support(law.scores, self.omega)
+        values, which = law.scores.topk(self.k, -1)
         few = map_support(values, self.omega)
+        which = which.view(law.rows, self.k)
         return Support(few.weights, which[few.row, few.atoms], few.row, few.rows)
 
 
@@ -94,6 +95,7 @@ class SparseMarginal(Estimator):
 class Dense(Estimator):
     """The exact expectation under softmax, by visiting everything there is.
 
+    What has a share of exactly zero, in floating point, is not visited: it would change nothing.
     Bits and structures are listed one by one, as long as there are no more than a million.
 
     Example:

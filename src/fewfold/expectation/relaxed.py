@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fewfold._check import positive_number, whole_number
+from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold.expectation.bits import BitLaw
 from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.estimators import Choice, Estimator
@@ -45,6 +46,7 @@ class Gumbel(Estimator):
     temperature: float = 1.0
     straight_through: bool = False
     samples: int = 1
+    relaxed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive_number(self.temperature, "temperature")
@@ -74,11 +76,11 @@ class REBAR(Estimator):
 
     temperature: float = 0.5
     strength: float = 1.0
+    relaxed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive_number(self.temperature, "temperature")
-        if not math.isfinite(self.strength):
-            raise ValueError(f"strength must be finite, got {self.strength}")
+        object.__setattr__(self, "strength", non_negative_number(self.strength, "strength"))
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
         draw, noisy, again = law.coupled(generator)

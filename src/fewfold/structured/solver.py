@@ -232,7 +232,9 @@ class _Derived(torch.autograd.Function):
 
     @staticmethod
     def forward(values: Tensor, active: Active) -> Tensor:
-        columns = values.detach().reshape(len(values), -1).T.contiguous().clone()
+        columns = (
+            values.detach().reshape(len(values), values.shape[1:].numel()).T.contiguous().clone()
+        )
         _derive(active, columns)
         return columns.T.reshape(values.shape)
 
