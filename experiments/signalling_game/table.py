@@ -82,7 +82,7 @@ def draw(rows: list[Row]) -> Figure:
         for axes in line:
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
-    panels[0][0].legend(frameon=False, fontsize=7)
+    figure.legend(frameon=False, fontsize=8, ncols=len(COLORS), loc="outside upper center")
     return figure
 
 
