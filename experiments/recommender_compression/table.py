@@ -92,6 +92,9 @@ def draw(rows: list[Row], path: Path) -> None:
                 label = f"{DENSE}, int8, cut" if kind == DENSE else kind
                 axes.plot(*zip(*points, strict=True), style, color=colour, label=label)
         axes.set(xscale="log", xlabel="bytes of both tables", ylabel=NDCG, title=DATA[data])
+        low, high = axes.get_ylim()
+        whole = _mean(_some(rows, data, DENSE), NDCG)
+        axes.set_ylim(min(low, 0.95 * whole), max(high, 1.02 * whole))  # noise looks small
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.grid(alpha=0.3)
     figure.axes[0].legend()

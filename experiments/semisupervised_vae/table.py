@@ -110,7 +110,13 @@ def _cells(method: str, rows: list[Row]) -> list[str]:
     )
     seconds = statistics.mean(row["processor seconds"] / row["epochs"] for row in rows)
     late = statistics.mean(statistics.mean(row["curve"]["test"][-10:]) for row in rows)
-    told = [ours, f"{late:.2f}", seeds, str(rows[0]["epochs"]), f"{calls:.3f}".rstrip("0").rstrip(".")]
+    told = [
+        ours,
+        f"{late:.2f}",
+        seeds,
+        str(rows[0]["epochs"]),
+        f"{calls:.3f}".rstrip("0").rstrip("."),
+    ]
     return [method, *published, *told, f"{bound:.2f}", f"{start:.2f}", f"{seconds:.1f}"]
 
 
