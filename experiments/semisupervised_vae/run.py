@@ -5,9 +5,8 @@ stopped and started again.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, count
 from pathlib import Path
 
 import torch
@@ -91,10 +90,8 @@ def step_times(
     if "dense" in states:
         loop = states["dense, label by label"] = LabelByLabel(METHODS["dense"], split, budget, seed)
         loop.model.load_state_dict(states["dense"].model.state_dict())
-    endless = {
-        name: chain.from_iterable(state.steps() for _ in count()) for name, state in states.items()
-    }
-    times = race({name: partial(next, steps) for name, steps in endless.items()}, seconds=seconds)
+    calls = {name: partial(next, _endless(state)) for name, state in states.items()}
+    times = race(calls, seconds=seconds)
     return {name: round(1e3 * time.median, 3) for name, time in times.items()}
 
 
@@ -109,6 +106,12 @@ def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:
             split = split or load()
             row = RECORD.once(partial(train, name, split, budget, seed), **key)
             print(row["test"], row["curve"]["calls"][-1], flush=True)
+
+
+def _endless(state: Training) -> Iterator[ff.Expectation]:
+    """One epoch after the other."""
+    while True:
+        yield from state.steps()
 
 
 def _kept(name: str, seed: int) -> Path:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -200,8 +201,19 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
         run.train(name, split, replace(TINY, epochs=2), seed=7)
 
 
-def test_steps_are_timed_side_by_side(record: Record, split: Split) -> None:
+def test_steps_are_timed_side_by_side(
+    record: Record, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Training] = []
+    start = Training.__init__
+
+    def begin(self: Training, *args: Any) -> None:
+        start(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(Training, "__init__", begin)
     times = run.step_times(split, TINY, 43, names=["sparse", "dense"], seconds=0.05)
+    assert all(state.step > 2 for state in made)  # each contestant has run, and not one for all
     assert list(times) == ["sparse", "dense", "dense, label by label"]
     assert all(time > 0 for time in times.values())
 
