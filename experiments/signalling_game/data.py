@@ -3,7 +3,7 @@
 The published features are the folder ``signal-game`` under ``FEWFOLD_DATA``, as they come:
 ``train`` and ``test``, each with ``ours_images_single_sm0.h5`` (one matrix, an image per row) and
 ``ours_images_single_sm0.objects`` (a pickled array of what the images show). They need ``h5py``.
-Without them the game is played with the pixels of MNIST and Fashion-MNIST.
+Without them the game is played with MNIST and Fashion-MNIST, images of 14 times 14 pixels.
 """
 
 import pickle
@@ -21,6 +21,7 @@ from experiments.images import images
 FEATURES = "signal-game"
 NAMES = ("fashion-mnist", "mnist", FEATURES)
 VALID_SEED, TEST_SEED = 20200724, 20200725
+LENGTH = 2.0  # of the vectors of pixels: with 1 the dense sum does not begin to learn
 _STEM = "ours_images_single_sm0"
 
 
@@ -45,7 +46,7 @@ class Games:
     """Images from which games are drawn.
 
     Attributes:
-        features: (images, dim) of length one each.
+        features: (images, dim), all of one length.
         images: in the order of their classes.
         first: (classes + 1,) where the images of each class begin.
         one_class: all candidates of a game are of one class, drawn at random.
@@ -93,11 +94,12 @@ def different(bound: Tensor, count: int, generator: torch.Generator) -> Tensor:
         drawn[again] = below(bound[again, None].expand(-1, count), generator)
 
 
-def gather(features: Tensor, labels: Tensor, **kind: bool) -> Games:
-    """Games over these images."""
+def gather(features: Tensor, labels: Tensor, length: float = 1.0, **kind: bool) -> Games:
+    """Games over these images, as vectors of this length."""
     sizes = torch.unique(labels, return_counts=True)[1]
     first = F.pad(sizes.cumsum(0), (1, 0))
-    return Games(F.normalize(features, dim=1), labels.argsort(stable=True), first, **kind)
+    vectors = length * F.normalize(features, dim=1)
+    return Games(vectors, labels.argsort(stable=True), first, **kind)
 
 
 def load(name: str, part: str, *, one_class: bool = False) -> Games:
@@ -106,7 +108,8 @@ def load(name: str, part: str, *, one_class: bool = False) -> Games:
         features, labels = published(datasets.DATA / name / part)
         return gather(features, labels, one_class=one_class, distinct=not one_class)
     pixels, labels = images(name, part)
-    return gather(pixels.flatten(1).float(), labels, one_class=one_class)
+    small = F.avg_pool2d(pixels.float().unsqueeze(1), 2).flatten(1)
+    return gather(small, labels, LENGTH, one_class=one_class)
 
 
 def published(folder: Path) -> tuple[Tensor, Tensor]:

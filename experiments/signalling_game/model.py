@@ -1,7 +1,6 @@
 """The two agents of the game of Lazaridou et al., of whom the sender sees the target alone."""
 
 import math
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 import fewfold as ff
 
-MOST_NODES = 384  # beyond, all sigmoids are as cheap
+_APART = 0.1  # of nodes, where the steepest sigmoid has a slope of 1/4
 _NEARBY = 12  # pairs per row beyond which all symbols are scored at once
 
 
@@ -17,8 +16,8 @@ class Units(nn.Module):
     """One function of a number, the same for every entry: `sum_j v_j sigmoid(w_j x)`.
 
     A few thousand entries times 512 sigmoids would be most of the work of a step. As all entries go
-    through the same smooth function, it is evaluated at Chebyshev nodes only and interpolated; its
-    nearest pole, `i pi / max |w|`, says how many nodes leave an error at the rounding of float32.
+    through the same smooth function, it and its slope are evaluated at equal distances only, and
+    interpolated by cubics between. The distance leaves an error at the rounding of float32.
     """
 
     def __init__(self, units: int) -> None:
@@ -30,11 +29,19 @@ class Units(nn.Module):
         """Of the shape of `x`."""
         radius = max(float(x.detach().abs().max()), 1e-6)
         nodes = self.nodes(radius)
-        if nodes > MOST_NODES or nodes >= x.numel():
+        if 2 * nodes >= x.numel():
             return self.plain(x)
-        places, transform = _cosines(nodes)
-        coefficients = transform @ self.plain(radius * places)  # few: in double
-        return _Series.apply(x, coefficients, radius)  # type: ignore[no-any-return]
+        step = 2 * radius / (nodes - 1)
+        sigmoids = torch.sigmoid(torch.linspace(-radius, radius, nodes)[:, None] * self.inner)
+        value = sigmoids @ self.outer
+        slope = step * ((sigmoids * (1 - sigmoids)) @ (self.outer * self.inner))
+        place = ((x + radius) / step).clamp(0, nodes - 1)
+        left = place.detach().long().clamp(max=nodes - 2)
+        t = place - left
+        ends = (torch.stack([value, slope], 1)[end] for end in (left, left + 1))
+        (first, rising), (last, arriving) = (end.unbind(-1) for end in ends)
+        bend = 2 * (first - last) + rising + arriving
+        return first + t * (rising + t * (last - first - rising - bend + t * bend))
 
     def plain(self, x: Tensor) -> Tensor:
         """Every sigmoid of every entry."""
@@ -42,54 +49,7 @@ class Units(nn.Module):
 
     def nodes(self, radius: float) -> int:
         """How many are needed between plus and minus this."""
-        steepest = max(float(self.inner.detach().abs().max()), 1e-6)
-        return math.ceil(17 / math.asinh(math.pi / (radius * steepest))) + 2
-
-
-@cache
-def _cosines(nodes: int) -> tuple[Tensor, Tensor]:
-    """Where to evaluate between -1 and 1, and what makes coefficients of the values there."""
-    angles = (torch.arange(nodes, dtype=torch.float64) + 0.5) * (math.pi / nodes)
-    transform = torch.arange(nodes, dtype=torch.float64)[:, None].mul(angles).cos() * (2 / nodes)
-    transform[0] /= 2
-    return angles.cos(), transform
-
-
-class _Series(torch.autograd.Function):
-    """`sum_k c_k T_k(x / radius)`, with the polynomials kept for the gradient."""
-
-    @staticmethod
-    def forward(ctx, x, coefficients, radius):  # type: ignore[no-untyped-def]
-        """All polynomials by doubling: `T_(k+j) = 2 T_k T_j - T_(k-j)`."""
-        terms = len(coefficients)
-        flat = x.reshape(-1) / radius
-        basis = flat.new_empty(terms, len(flat))
-        basis[0], basis[1] = 1, flat
-        known = 1
-        while known < terms - 1:
-            more = min(known, terms - 1 - known)
-            fresh = basis[known + 1 : known + 1 + more]
-            torch.mul(basis[1 : more + 1], 2 * basis[known], out=fresh)
-            fresh -= basis[known - more : known].flip(0)
-            known += more
-        ctx.save_for_backward(basis, coefficients)
-        ctx.radius = radius
-        return (coefficients.to(flat.dtype) @ basis).view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        """The derivative of a series is another one."""
-        basis, coefficients = ctx.saved_tensors
-        flat = grad.reshape(-1)
-        slope = torch.zeros(len(coefficients) + 1, dtype=torch.float64)
-        scaled = coefficients * torch.arange(len(coefficients)) * (2 / ctx.radius)
-        slope[:-2] = scaled[1:]
-        for parity in (0, 1):
-            part = slope[parity::2]
-            slope[parity::2] = part.flip(0).cumsum(0).flip(0)
-        slope[0] /= 2
-        steep = slope[:-1].to(flat.dtype) @ basis
-        return (flat * steep).view_as(grad), (basis @ flat).double(), None
+        return math.ceil(2 * radius * float(self.inner.detach().abs().max()) / _APART) + 2
 
 
 class Sender(nn.Module):

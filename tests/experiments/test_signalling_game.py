@@ -18,7 +18,7 @@ from experiments.record import Record, Row
 from experiments.signalling_game import data, run
 from experiments.signalling_game.data import Games
 from experiments.signalling_game.methods import METHODS, Players
-from experiments.signalling_game.model import MOST_NODES, Expected, Receiver, Units
+from experiments.signalling_game.model import Expected, Receiver, Units
 from tests.pictures import has_colour
 
 pytest.importorskip("matplotlib")
@@ -80,10 +80,9 @@ def test_images_have_length_one() -> None:
 def test_interpolated_units_are_the_sigmoids(spread: float) -> None:
     torch.manual_seed(0)
     units = Units(32)
-    x = (spread * torch.randn(40, 16)).requires_grad_()
-    assert units.nodes(float(x.detach().abs().max())) < MOST_NODES
-    assert units(x).grad_fn.name() == "_SeriesBackward"
-    weights = torch.randn(40, 16)
+    x = (spread * torch.randn(80, 64)).requires_grad_()
+    assert 2 * units.nodes(float(x.detach().abs().max())) < x.numel()
+    weights = torch.randn(80, 64)
     exact = units.plain(x.double())
     params = [x, *units.parameters()]
     torch.testing.assert_close(units(x).double(), exact, atol=1e-6, rtol=1e-6)
@@ -289,9 +288,9 @@ def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not datasets.has("fashion-mnist"), reason="no Fashion-MNIST here")
 def test_real_images_are_played_with() -> None:
     made = data.load("fashion-mnist", "test", one_class=True)
-    assert made.features.shape == (10_000, 784)
+    assert made.features.shape == (10_000, 196)
     assert made.first.diff().tolist() == [1000] * 10
-    played = run.Run(METHODS["sparse"], 784, replace(TINY, batches=2, candidates=16), seed=0)
+    played = run.Run(METHODS["sparse"], 196, replace(TINY, batches=2, candidates=16), seed=0)
     played.epoch(made, made)
     assert isinstance(METHODS["sparse"].estimator(0, None), ff.SparseMarginal)
     assert 0 <= played.curve[0]["success"] <= 100

@@ -1,0 +1,1 @@
+"""Multiple instance learning: bags of digits and of regions of photographs."""
