@@ -117,6 +117,20 @@ def test_the_cost_is_called_once_with_the_support(latent, name, make, count):
         same(out.loss, out.surrogate.mean())
 
 
+@every_row
+def test_without_gradients(latent, name, make, count):
+    """Also where tensors were made in inference mode, of which autograd may keep none."""
+    plain = latent.scores(2, 3)
+    found = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            cost = Cost(latent, rows=6)
+            out = expected(latent, plain * 1, generator=seeded())(cost, estimator=make())
+            found.append((out.value.clone(), out.entropy.clone(), out.kl().clone()))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
 @each_kind
 def test_batches_of_any_shape(latent, name, make, count):
     """The same rows in other shapes give the same numbers, each with its own cost."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fewfold as ff
+from fewfold.expectation.categories import CategoryLaw
 from tests.expectation.cases import (
     BARRED,
     BITS,
@@ -128,6 +129,30 @@ def test_in_pieces(latent, estimator):
         assert kinds == {torch.int64 if latent is CATEGORIES else torch.float64}
     assert found[0].shape == (2, 3)
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", [ff.SparseMarginal(), ff.ScoreFunction()], ids=str)
+def test_draws_are_not_held_all_at_once(estimator, monkeypatch):
+    """A few at a time, each of them new: they agree with all at once as two seeds do."""
+    monkeypatch.setattr("fewfold.expectation.likelihood._AT_ONCE", 20)
+    held: list[int] = []
+    sample = CategoryLaw.sample
+
+    def counted(law, draws, generator):
+        held.append(draws * law.rows)
+        return sample(law, draws, generator)
+
+    monkeypatch.setattr(CategoryLaw, "sample", counted)
+    scores, cost = CATEGORIES.scores(6), mild(CATEGORIES)
+    found = ff.log_likelihood(
+        cost, scores, estimator, samples=4000, generator=torch.Generator().manual_seed(0)
+    )
+    assert sum(held) == 6 * 4000
+    assert max(held) <= 20
+    _, log_prior = prior_of(CATEGORIES, "uniform")
+    torch.testing.assert_close(
+        found, likelihood(CATEGORIES, cost, log_prior).expand(6), atol=0.05, rtol=0
+    )
 
 
 def test_more_bits_than_a_word():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.expectation.laws import Law, listed, pairs, zeroed
-from fewfold.structured.gibbs import gibbs_marginals
+from fewfold.structured.gibbs import gibbs_marginals, kept
 from fewfold.structured.structure import Structure, raise_infeasible
 
 __all__ = ["GibbsLaw"]
@@ -69,11 +69,12 @@ class GibbsLaw(Law):
         """The log-partition less its slope as all scores grow in proportion."""
         given = (self.scores, *self.over.additional)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
-        with torch.enable_grad():
-            factor = self.wide.new_ones(self.rows).requires_grad_()
-            grown = [_grown(value, factor) for value in self.own.additional]
-            scores = _grown(self.wide, factor)
-            total = self.own.with_additional(grown).log_partition(scores, mask=self.kept)
+        with torch.inference_mode(False), torch.enable_grad():
+            factor = torch.ones(self.rows, dtype=self.wide.dtype, device=self.wide.device)
+            factor.requires_grad_()
+            grown = [_grown(kept(value), factor) for value in self.own.additional]
+            scores = _grown(kept(self.wide), factor)
+            total = self.own.with_additional(grown).log_partition(scores, mask=kept(self.kept))
             (slope,) = torch.autograd.grad(total.sum(), factor, create_graph=tracked)
             found = (total - slope).clamp(min=0).to(self.scores)
         return found if tracked else found.detach()

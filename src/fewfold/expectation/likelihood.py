@@ -1,6 +1,7 @@
 """The likelihood of data whose latent is summed out: exact on the support, drawn elsewhere."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from fewfold.expectation.laws import pairs as flat_pairs
 from fewfold.structured.structure import Structure
 
 __all__ = ["log_likelihood"]
+
+_AT_ONCE = 2**16  # draws that are held; what comes out for a seed depends on it
 
 
 @torch.no_grad()
@@ -59,17 +62,17 @@ def log_likelihood(
         return scores.new_zeros(law.batch)
     own = law.uniform() if prior is None else law.like(prior)
     if not estimator.exact:
-        atoms, row = _drawn(law, samples, generator)
-        terms = own.log_prob(atoms, row) - law.log_prob(atoms, row)
-        terms = terms - math.log(samples)
-        found = _sums(terms - _pieces(cost, atoms, row, pairs), row, law.rows)
+        found = law.flat.new_full((law.rows,), -math.inf)
+        for atoms, row in _drawn(law, whole_number(samples, "samples"), generator):
+            terms = own.log_prob(atoms, row) - law.log_prob(atoms, row) - math.log(samples)
+            terms = terms - _pieces(cost, atoms, row, pairs)
+            found = torch.logaddexp(found, _sums(terms, row, law.rows))
         return found.view(law.batch)
     support = estimator.choose(law, generator).support
     atoms, row = support.atoms, support.row
     inside = own.log_prob(atoms, row) - _pieces(cost, atoms, row, pairs)
     found = _sums(inside, row, law.rows)
-    if samples:
-        others, owner = _drawn(own, samples, generator)
+    for others, owner in _drawn(own, samples, generator):
         new = ~_within(others, owner, atoms, row)
         others, owner = others[new], owner[new]
         outside = -_pieces(cost, others, owner, pairs) - math.log(samples)
@@ -77,8 +80,13 @@ def log_likelihood(
     return found.view(law.batch)
 
 
-def _drawn(law: Law, samples: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    return flat_pairs(law.sample(whole_number(samples, "samples"), generator))
+def _drawn(
+    law: Law, samples: int, generator: torch.Generator | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Atoms and their rows, a few draws of every row at a time, as many as memory has room for."""
+    most = max(1, _AT_ONCE // law.rows)
+    for first in range(0, samples, most):
+        yield flat_pairs(law.sample(min(most, samples - first), generator))
 
 
 def _pieces(cost: Cost, atoms: Tensor, row: Tensor, pairs: int) -> Tensor:

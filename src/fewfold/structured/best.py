@@ -67,21 +67,20 @@ def topk_support(
     event = structure.event_of(scores)
     batch = scores.shape[: scores.dim() - structure.event_dim]
     rows = batch.numel()
-    atoms = found.structures.view(rows * k, *event)
-    own = scores.reshape(rows, 1, *event).expand(rows, k, *event).reshape(rows * k, *event)
-    total = torch.where(atoms, own, 0.0).flatten(1).sum(1)
+    atoms = found.structures.view(rows, k, *event).to(scores.dtype)
+    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, -1, 1)
+    total = torch.bmm(atoms.flatten(2), own).squeeze(2)
     if structure.additional:
         row = torch.arange(rows).repeat_interleave(k)
-        codes = structure.codes(atoms.cpu(), event)
-        total = total + structure.flat(batch, event).extra(codes, row, event).to(total)
+        codes = structure.codes(found.structures.view(rows * k, *event).cpu(), event)
+        extra = structure.flat(batch, event).extra(codes, row, event)
+        total = total + extra.to(total).view(rows, k)
     valid, odd = found.valid.view(rows, k), found.scores.view(rows, k).isnan().any(1)
     raise_infeasible(~valid.any(1) & ~odd, structure)
-    weights = sparsemax(total.view(rows, k), mask=valid)
+    weights = sparsemax(total, mask=valid)
     certified = (weights.detach() == 0).any(1)  # where there are fewer than k this holds as well
     row, place = (weights.detach() > 0).nonzero(as_tuple=True)
-    support = Support(
-        weights[row, place], atoms.view(rows, k, *event)[row, place].to(scores), row, rows
-    )
+    support = Support(weights[row, place], atoms[row, place], row, rows)
     every = structure_count(structure, event)
     if every is not None and k >= every:
         certified = torch.ones_like(certified)

@@ -50,7 +50,7 @@ class Choice(Structure):
         least, most = self.bounds(event[0])
         return sum(math.comb(event[0], ones) for ones in range(least, most + 1))
 
-    def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         """Bit after bit, the k best prefixes of each number of ones; O(D most k)."""
         rows, size = scores.shape
         least, most = self.bounds(size)
@@ -81,8 +81,7 @@ class Choice(Structure):
         values[absent] = -math.inf
         values[absent, 0] = 0  # the empty structure
         bits &= (values > -math.inf).unsqueeze(2) & ~absent.view(-1, 1, 1)
-        codes = torch.where(bits, torch.arange(size), -1)
-        return codes.int(), values
+        return bits.flatten(0, 1), values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Log of the sum of exp(score) over all structures; its gradient are the marginals."""
@@ -169,16 +168,15 @@ class Bits(Choice):
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, size
 
-    def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         """Flips of the best one: the k best touch its k - 1 least certain bits alone."""
         price, which = scores.abs().topk(min(k - 1, scores.shape[1]), 1, largest=False)
-        flips, values = super()._k_best(-price, k)
-        best = (scores > 0).unsqueeze(1).expand(-1, k, -1)
-        which = which.unsqueeze(1).expand(-1, k, -1)
-        bits = best ^ torch.zeros_like(best).scatter(2, which, flips >= 0)
+        flips, values = super()._k_best_parts(-price, k, torch.Size([price.shape[1]]))
+        bits = (scores > 0).repeat_interleave(k, 0)
+        which = which.repeat_interleave(k, 0)
+        bits.scatter_(1, which, bits.gather(1, which) ^ flips)
         values = values + scores.clamp(min=0).sum(1, keepdim=True)
-        bits &= (values > -math.inf).unsqueeze(2)
-        return torch.where(bits, torch.arange(scores.shape[1]), -1).int(), values
+        return bits & (values > -math.inf).view(-1, 1), values
 
     @property
     def scale(self) -> float:

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Summable", "gibbs_marginals"]
+__all__ = ["Summable", "gibbs_marginals", "kept"]
 
 
 class Summable(Protocol):
@@ -31,8 +31,14 @@ def gibbs_marginals(scores: Tensor, structure: Summable, *, mask: Tensor | None 
         tensor([0.3179, 0.1579, 0.5242])
     """
     tracked = torch.is_grad_enabled() and scores.requires_grad
-    with torch.enable_grad():
-        own = scores if scores.requires_grad else scores.detach().requires_grad_()
-        total = structure.log_partition(own, mask=mask).sum()
+    with torch.inference_mode(False), torch.enable_grad():
+        own = scores if scores.requires_grad else kept(scores).detach().requires_grad_()
+        allowed = None if mask is None else kept(mask)
+        total = structure.log_partition(own, mask=allowed).sum()
         (found,) = torch.autograd.grad(total, own, create_graph=tracked)
     return found
+
+
+def kept(value: Tensor) -> Tensor:
+    """A tensor that autograd may keep, whether or not it was made in `torch.inference_mode`."""
+    return value.clone() if value.is_inference() else value

@@ -145,7 +145,13 @@ class Structure(ABC):
         raise NotImplementedError(f"draws from all {type(self).__name__} are not offered")
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(rows, k, slots) codes of the best, and (rows, k) their scores."""
         raise NotImplementedError(f"the k best of {type(self).__name__} are not offered")
+
+    def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
+        """The same with `(rows * k, *event)` bool instead of codes."""
+        codes, values = self._k_best(scores, k)
+        return self.dense(codes.flatten(0, 1).long(), event), values
 
     @property
     def scale(self) -> float:
@@ -192,9 +198,8 @@ class Structure(ABC):
         """The k best structures of each instance, the best first."""
         whole_number(k, "k")
         rows, made, event = self.prepared(scores, mask)
-        codes, values = made._k_best(rows, k)
+        structures, values = made._k_best_parts(rows, k, event)
         batch = scores.shape[: scores.dim() - self.event_dim]
-        structures = made.dense(codes.flatten(0, 1).long(), event)
         return KBest(
             structures.view(*batch, k, *event).to(scores.device),
             values.view(*batch, k).to(scores),
