@@ -2,8 +2,8 @@
 
 ``python -m experiments.signalling_game.run`` adds the rows that are missing to results.json:
 ``--method sparse --seed 322 --epochs 100`` some of them, ``--data mnist`` those of other images,
-``--one-class`` those of games whose images are all of one class, ``--lr 0.005`` those of another
-learning rate, ``--full`` those of the published length. It may be stopped and started again: a run
+``--one-class`` those of games whose images are all of one class, ``--lr 0.005 --entropy 0.05`` those
+of another learning rate or reward of an even choice, ``--full`` those of the published length. It may be stopped and started again: a run
 on its way is kept in build/signalling_game, and goes on as if it had never stopped.
 """
 
@@ -128,7 +128,6 @@ def train(
     names = ("success", "best", "calls", "low", "high")
     return {
         **{name: round(x, 2) for name, x in found.items()},
-        "entropy": method.entropy,
         "seconds of training": round(sum(point["seconds"] for point in run.curve), 1),
         "curve": {name: [round(point[name], 2) for point in run.curve] for name in names},
     }
@@ -141,15 +140,15 @@ def run(
     budget: Budget,
     *,
     one_class: bool = False,
-    rates: Sequence[float | None] = (None,),
+    settings: Sequence[dict[str, float]] = ({},),
 ) -> None:
-    """Add the rows that are not there yet; a rate of None is the method's own."""
+    """Add the rows that are not there yet; settings that are not given are the method's own."""
     loaded: tuple[Games, Games] | None = None
-    for seed, rate in product(seeds, rates):
+    for seed, other in product(seeds, settings):
         for method in chosen:
-            own = METHODS[method] if rate is None else replace(METHODS[method], lr=rate)
+            own = replace(METHODS[method], **other)
             key: dict[str, Any] = {"data": name, "one class": one_class, "method": method}
-            key |= {"seed": seed, "epochs": budget.epochs, "lr": own.lr}
+            key |= {"seed": seed, "epochs": budget.epochs, "lr": own.lr, "entropy": own.entropy}
             if RECORD.rows(**key):
                 continue
             if loaded is None:
@@ -174,14 +173,17 @@ def main() -> None:
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 322")
     parser.add_argument("--lr", type=float, action="append", help="by default the method's own")
+    parser.add_argument("--entropy", type=float, action="append", help="by default its own")
     parser.add_argument("--epochs", type=int, default=Budget.epochs)
     parser.add_argument("--full", action="store_true", help="the published length")
     options = parser.parse_args()
     torch.set_num_threads(1)
     budget = FULL if options.full else replace(Budget(), epochs=options.epochs)
     methods, seeds = options.method or [*METHODS], options.seed or [322]
-    rates = options.lr or [None]
-    run(options.data, methods, seeds, budget, one_class=options.one_class, rates=rates)
+    rates = [{"lr": lr} for lr in options.lr or []] or [{}]
+    bonuses = [{"entropy": entropy} for entropy in options.entropy or []] or [{}]
+    settings = [{**rate, **bonus} for rate, bonus in product(rates, bonuses)]
+    run(options.data, methods, seeds, budget, one_class=options.one_class, settings=settings)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ def table(rows: list[Row]) -> str:
     lines = [["", "published", "calls"]]
     shown = places(rows)
     for place, epochs in shown:
-        lines[0] += [f"{PLACES[place]}, {epochs} epochs", "best symbol", "calls", "seeds"]
+        own = ["best symbol", "calls", "seeds", "rate, entropy"]
+        lines[0] += [f"{PLACES[place]}, {epochs} epochs", *own]
     lines.append(["---"] * len(lines[0]))
     for method, published in PUBLISHED.items():
         cells = [method, *published]
@@ -100,26 +101,27 @@ def _curves(panels: list, row: Row, method: str, color: str) -> None:  # type: i
 
 
 def _of(rows: list[Row], place: tuple[str, bool], epochs: int, method: str) -> list[Row]:
-    """With the learning rate that wins the most validation games."""
+    """With the rate and the reward of an even choice that win the most validation games."""
     key = (*place, epochs, method)
     own = [
         row for row in rows if (row["data"], row["one class"], row["epochs"], row["method"]) == key
     ]
-    by_rate: dict[float, list[Row]] = {}
+    alike: dict[tuple[float, float], list[Row]] = {}
     for row in own:
-        by_rate.setdefault(row["lr"], []).append(row)
+        alike.setdefault((row["lr"], row["entropy"]), []).append(row)
 
     def won(found: list[Row]) -> float:
         return statistics.mean(row["curve"]["success"][-1] for row in found)
 
-    return max(by_rate.values(), key=won, default=[])
+    return max(alike.values(), key=won, default=[])
 
 
 def _cells(rows: list[Row]) -> list[str]:
     if not rows:
-        return [""] * 4
+        return [""] * 5
     names = ("success", "best", "calls at the end")
-    return [*(_mean([row[name] for row in rows]) for name in names), str(len(rows))]
+    chosen = f"{rows[0]['lr']:g}, {rows[0]['entropy']:g}"
+    return [*(_mean([row[name] for row in rows]) for name in names), str(len(rows)), chosen]
 
 
 def _mean(values: list[float]) -> str:

@@ -235,6 +235,7 @@ def test_results_grow_and_are_shown(
 def test_the_rate_that_wins_in_validation_is_shown() -> None:
     def row(lr: float, valid: float, test: float, seed: int = 0) -> Row:
         shown = {"success": test, "best": test, "calls at the end": 2.0, "seed": seed, "lr": lr}
+        shown |= {"entropy": 0.1}
         key = {"data": "mnist", "one class": False, "method": "sparse", "epochs": 1}
         return {**key, **shown, "curve": {"success": [99.0, valid]}}
 
