@@ -2,9 +2,10 @@
 
 ``python -m experiments.signalling_game.run`` adds the rows that are missing to results.json:
 ``--method sparse --seed 322 --epochs 100`` some of them, ``--data mnist`` those of other images,
-``--one-class`` those of games whose images are all of one class, ``--lr 0.005 --entropy 0.05`` those
-of another learning rate or reward of an even choice, ``--full`` those of the published length. It may be stopped and started again: a run
-on its way is kept in build/signalling_game, and goes on as if it had never stopped.
+``--one-class`` those of games whose images are all of one class, ``--lr 0.005 --entropy 0.05``
+those of another learning rate or reward of an even choice, ``--full`` those of the published
+length. It may be stopped and started again: a run on its way is kept in build/signalling_game, and
+goes on as if it had never stopped.
 """
 
 import argparse
@@ -140,7 +141,7 @@ def run(
     budget: Budget,
     *,
     one_class: bool = False,
-    settings: Sequence[dict[str, float]] = ({},),
+    settings: Sequence[dict[str, Any]] = ({},),
 ) -> None:
     """Add the rows that are not there yet; settings that are not given are the method's own."""
     loaded: tuple[Games, Games] | None = None
