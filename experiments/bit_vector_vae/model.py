@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import fewfold as ff
 from experiments.bit_vector_vae.pixels import pixel_nll
+from experiments.networks import perceptron
 from fewfold.structured.structure import Structure
 
 PIXELS, VALUES, RANK, HIDDEN = 784, 256, 5, 128
@@ -70,10 +71,7 @@ def testing(estimator: ff.Estimator, samples: int) -> ff.Estimator:
 
 def learned(width: int = 512) -> ff.Learned:
     """A network that expects a cost, given the image."""
-    layers: list[nn.Module] = [nn.Linear(PIXELS, width), nn.ReLU()]
-    for _ in range(2):
-        layers += [nn.Linear(width, width), nn.ReLU()]
-    return ff.Learned(nn.Sequential(*layers, nn.Linear(width, 1)))
+    return ff.Learned(perceptron(PIXELS, width, width, width, 1))
 
 
 METHODS = {

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import fewfold as ff
 from experiments.multiple_instance_learning.bags import Bags
+from experiments.networks import perceptron
 
 MAPS: dict[str, ff.Omega] = {
     "softmax": ff.Shannon(),
@@ -48,7 +49,7 @@ def see_digits(dim: int = 500) -> nn.Module:
 
 def see_regions(dim: int) -> nn.Module:
     """(n, 230) to (n, dim)."""
-    return nn.Sequential(nn.Linear(230, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU())
+    return nn.Sequential(*perceptron(230, dim, dim), nn.ReLU())
 
 
 class Pooled(nn.Module):

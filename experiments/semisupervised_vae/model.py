@@ -1,12 +1,12 @@
 """A variational autoencoder of digits with a discrete and a continuous latent variable."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 import fewfold as ff
+from experiments.networks import perceptron
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 _LEAST = 1e-8  # added to probabilities under a logarithm, as published
@@ -68,14 +68,6 @@ class SemisupervisedVAE(nn.Module):
             return total
 
         return cost
-
-
-def perceptron(*sizes: int) -> nn.Sequential:
-    """Linear layers of these sizes with rectifiers between them."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def _two_inputs(first: int, classes: int, outputs: int) -> tuple[nn.Linear, nn.Parameter]:

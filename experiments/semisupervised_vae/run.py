@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 import fewfold as ff
+from experiments.networks import perceptron
 from experiments.record import Record, Row, origin
 from experiments.semisupervised_vae.digits import Split, load
-from experiments.semisupervised_vae.model import perceptron
 from experiments.semisupervised_vae.training import Budget, LabelByLabel, Method, Training, bound
 from fewfold import _progress
 from fewfold._timing import race

@@ -3,10 +3,10 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fewfold as ff
+from experiments.networks import perceptron
 
 _APART = 0.1  # of nodes, where the steepest sigmoid has a slope of 1/4
 _NEARBY = 12  # pairs per row beyond which all symbols are scored at once
@@ -119,15 +119,9 @@ class Expected(nn.Module):
 
     def __init__(self, dim: int, hidden: int = 512) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Linear(first, second)
-            for first, second in ((dim, hidden), (hidden, hidden), (hidden, hidden), (hidden, 1))
-        )
+        self.each = perceptron(dim, hidden, hidden, hidden, 1)
 
     def forward(self, candidates: Tensor) -> Tensor:
         """(games, candidates, dim) to (games,)."""
-        *inner, last = self.layers
-        for layer in inner:
-            candidates = F.relu(layer(candidates))
-        mean: Tensor = last(candidates).squeeze(-1).mean(-1)
+        mean: Tensor = self.each(candidates).squeeze(-1).mean(-1)
         return mean
