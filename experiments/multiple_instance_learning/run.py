@@ -10,7 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -55,7 +55,7 @@ class Budget:
 
 
 SHORT = Budget(
-    Settings(1e-3, gamma=0.8, size=16, epochs=8, patience=3),
+    Settings(1e-3, gamma=0.6, size=16, epochs=5, patience=2),
     Settings(1e-3, size=8, better=3.0),
 )
 FULL = Budget(Settings(1e-5), Settings(1e-3, better=3.0))
@@ -185,7 +185,7 @@ def main() -> None:
     tasks, names = options.task or [*TASKS], options.map or [*MAPS]
     budget = FULL if options.full else SHORT
     if options.tune:
-        tune(tasks, names, budget)
+        tune(tasks, names, budget if options.full else replace(budget, bags=1000))
     else:
         run(tasks, names, options.seed or [*SEEDS], budget)
 
