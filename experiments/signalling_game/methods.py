@@ -33,6 +33,10 @@ class Method:
     zero_one: bool = False
     relaxed: bool = field(default=False, kw_only=True)
 
+    def players(self, dim: int, **sizes: int) -> "Players":
+        """Before training, for images of this dimension."""
+        return Players(self, dim, **sizes)
+
 
 def score_function(step: int, baseline: Baseline | None) -> ff.Estimator:
     """One draw."""

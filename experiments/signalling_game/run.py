@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from experiments import checkpoint, datasets
 from experiments.record import Record, Row, origin
 from experiments.signalling_game import data
 from experiments.signalling_game.data import Games
-from experiments.signalling_game.methods import METHODS, Method, Players
+from experiments.signalling_game.methods import METHODS
 from fewfold import _progress
 
 HERE = Path(__file__).parent
@@ -47,13 +47,26 @@ class Budget:
 FULL = Budget(epochs=500)
 
 
+class Playable(Protocol):
+    """What a run is of: a learning rate, and players who learn with it.
+
+    Players have `play` and `success`, as those of `methods.py` have.
+    """
+
+    @property
+    def lr(self) -> float: ...
+
+    def players(self, dim: int, **sizes: int) -> Any:
+        """Before training, for images of this dimension."""
+
+
 class Run:
     """A method on its way: players, their optimiser, chance, and what was measured."""
 
-    def __init__(self, method: Method, dim: int, budget: Budget, seed: int) -> None:
+    def __init__(self, method: Playable, dim: int, budget: Budget, seed: int) -> None:
         torch.manual_seed(seed)
         self.budget = budget
-        self.players = Players(method, dim, **budget.sizes)
+        self.players = method.players(dim, **budget.sizes)
         self.optimizer = torch.optim.Adam(self.players.parameters(), method.lr, fused=True)
         self.generator = torch.Generator().manual_seed(seed)
         self.curve: list[dict[str, float]] = []
@@ -108,7 +121,7 @@ class Run:
 
 
 def train(
-    name: str, method: Method, games: tuple[Games, Games], budget: Budget, seed: int, kept: Path
+    name: str, method: Playable, games: tuple[Games, Games], budget: Budget, seed: int, kept: Path
 ) -> Row:
     """A row: how many games of test images are won after the last epoch, and the way there."""
     train_games, test_games = games
