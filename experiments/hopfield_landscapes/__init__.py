@@ -1,0 +1,1 @@
+"""Where associative memories lead: basins, energies, and states between patterns."""
