@@ -75,7 +75,7 @@ class Pooled(nn.Module):
 
 
 @torch.no_grad()
-def scores(network: nn.Module, bags: Bags, size: int = 128) -> Tensor:
+def scores(network: nn.Module, bags: Bags, size: int = 16) -> Tensor:
     """(bags,) logits, with nothing dropped."""
     network.eval()
     parts = torch.arange(len(bags)).split(size)

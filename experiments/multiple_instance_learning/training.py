@@ -1,5 +1,6 @@
 """Training of a network for bags, which stops when validation no longer gains."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,13 +57,13 @@ def fit(
     generator: torch.Generator,
     told: Callable[[int, dict[str, float]], None] = lambda epoch, valid: None,
 ) -> Fitted:
-    """Train on the first part, stop by the second, measure the third at the best epoch."""
+    """Train on the first part, stop by the second, and test the best epoch with the third."""
     train, valid, test = parts
     optimizer = torch.optim.AdamW(network.parameters(), settings.lr, weight_decay=1e-4, fused=True)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, settings.gamma)
-    best: Fitted | None = None
+    best, kept, top = 0, {}, {"area": -math.inf}
     epoch = 0
-    while epoch < settings.epochs and (best is None or epoch - best.epoch < settings.patience):
+    while epoch < settings.epochs and epoch - best < settings.patience:
         epoch += 1
         network.train()
         for which in torch.randperm(len(train), generator=generator).split(settings.size):
@@ -75,10 +76,11 @@ def fit(
         scheduler.step()
         found = measure(scores(network, valid), valid.labels)
         told(epoch, found)
-        if best is None or found["area"] > best.valid["area"] + settings.better:
-            best = Fitted(epoch, epoch, found, measure(scores(network, test), test.labels))
-    assert best is not None
-    return Fitted(best.epoch, epoch, best.valid, best.test)
+        if found["area"] > top["area"] + settings.better:
+            best, top = epoch, found
+            kept = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(kept)
+    return Fitted(best, epoch, top, measure(scores(network, test), test.labels))
 
 
 def measure(found: Tensor, labels: Tensor) -> dict[str, float]:
