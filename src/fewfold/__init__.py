@@ -51,6 +51,10 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         *("Quadratic", "Sphere", "LayerNormed", "Classical", "DenseAssociative", "Exponential"),
         *("separation", "is_stored", "retrieved_in_one_step", "storage_bound"),
         *("Hopfield", "HopfieldPooling", "HopfieldLayer", "Heads"),
+        *("continuous_attention", "ContinuousAttention", "Density", "LineDensity", "PlaneDensity"),
+        *("Basis", "GaussianBasis", "RectangularBasis", "FourierBasis", "PowerBasis"),
+        *("Signal", "Ridge", "Locator", "QueryHeads", "SignalHeads", "AttentionMoments"),
+        *("ContinuousMemory", "Sticky"),
     ),
     # ids -> vectors from few anchors; where they start and what they are compared with: the room
     "embeddings": (
@@ -107,6 +111,24 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from fewfold._native import show_config as show_config
     from fewfold.attention.association import Heads as Heads
+    from fewfold.attention.continuous.attention import continuous_attention as continuous_attention
+    from fewfold.attention.continuous.basis import Basis as Basis
+    from fewfold.attention.continuous.basis import GaussianBasis as GaussianBasis
+    from fewfold.attention.continuous.basis import RectangularBasis as RectangularBasis
+    from fewfold.attention.continuous.density import Density as Density
+    from fewfold.attention.continuous.density import LineDensity as LineDensity
+    from fewfold.attention.continuous.locate import AttentionMoments as AttentionMoments
+    from fewfold.attention.continuous.locate import Locator as Locator
+    from fewfold.attention.continuous.locate import QueryHeads as QueryHeads
+    from fewfold.attention.continuous.locate import SignalHeads as SignalHeads
+    from fewfold.attention.continuous.memory import ContinuousMemory as ContinuousMemory
+    from fewfold.attention.continuous.memory import Sticky as Sticky
+    from fewfold.attention.continuous.module import ContinuousAttention as ContinuousAttention
+    from fewfold.attention.continuous.plane_density import PlaneDensity as PlaneDensity
+    from fewfold.attention.continuous.signal import Ridge as Ridge
+    from fewfold.attention.continuous.signal import Signal as Signal
+    from fewfold.attention.continuous.smooth import FourierBasis as FourierBasis
+    from fewfold.attention.continuous.smooth import PowerBasis as PowerBasis
     from fewfold.attention.energies import Classical as Classical
     from fewfold.attention.energies import DenseAssociative as DenseAssociative
     from fewfold.attention.energies import Energy as Energy

@@ -1,0 +1,200 @@
+"""Densities to attend with, alone or mixed: what they share, and those on the line."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_scores
+from fewfold.attention.chunked import untransformed
+from fewfold.attention.continuous.profile import (
+    checked_alpha,
+    exponent,
+    is_polynomial,
+    normaliser,
+    radius,
+    spread,
+)
+from fewfold.attention.continuous.quadrature import graded_law, law_between
+
+__all__ = ["LEAST_VARIANCE", "Density", "LineDensity", "check_positive", "joint_shape"]
+
+LEAST_VARIANCE = 1e-6  # of densities made of what a model says
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """What densities on the line and on the plane have in common."""
+
+    mu: Tensor
+    sigma_sq: Tensor
+    alpha: float = 2.0
+    weights: Tensor | None = None
+
+    dim: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        check_scores(self.mu.reshape(-1) if isinstance(self.mu, Tensor) else self.mu, "mu")
+        check_scores(
+            self.sigma_sq.reshape(-1) if isinstance(self.sigma_sq, Tensor) else self.sigma_sq,
+            "sigma_sq",
+        )
+        object.__setattr__(self, "alpha", checked_alpha(self.alpha))
+        self._check_shapes()
+        if self.weights is not None and self.weights.shape != self.shape:
+            raise ValueError(
+                f"weights must have one number per component, {tuple(self.shape)} as mu has, got "
+                f"{tuple(self.weights.shape)}"
+            )
+
+    def _check_shapes(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> torch.Size:
+        """How many densities there are, components of mixtures counted."""
+        raise NotImplementedError
+
+    @property
+    def working(self) -> Self:
+        """The same in a dtype precise enough to compute with."""
+        dtype = torch.promote_types(self.mu.dtype, self.sigma_sq.dtype)
+        dtype = torch.promote_types(dtype, torch.float32)
+        return replace(self, mu=self.mu.to(dtype), sigma_sq=self.sigma_sq.to(dtype))
+
+    def mixed(self, values: Tensor) -> Tensor:
+        """`(*shape, n)` to `(..., n)`: what was found for components, for their mixtures."""
+        values = values.to(self.mu.dtype)
+        if self.weights is None:
+            return values
+        return (values * self.weights.to(values).unsqueeze(-1)).sum(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class LineDensity(Density):
+    """Densities on the line whose score is `-(t - mu)^2 / (2 sigma_sq)`.
+
+    `p = argmax E_p[score] + H_alpha(p)`, with Tsallis' entropy: the Gaussian for alpha 1, and for
+    alpha above 1
+
+        p(t) = c/a (1 - ((t - mu) / a)^2)^kappa  on  [mu - a, mu + a],
+
+    `kappa = 1 / (alpha - 1)` and `a = R(alpha) sigma_sq^(1 / (alpha + 1))`: the truncated parabola
+    for alpha 2, the biweight for 3/2, the triweight for 4/3.
+
+    Args:
+        mu: `(...)`, the means.
+        sigma_sq: `(...)`, positive; the variance for alpha 1, and grows with it otherwise.
+        alpha: at least 1.
+        weights: `(..., m)`, makes the last dimension of the others one of components, and the
+            density their mixture.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> p = ff.LineDensity(torch.tensor([0.4]), torch.tensor([0.05]), alpha=2.0)
+        >>> p.half_width, p.pdf(torch.tensor([0.4, 0.9])), p.variance
+        (tensor([0.4217]), tensor([1.7784, 0.0000]), tensor([0.0356]))
+
+    Reference: Martins et al., "Sparse continuous distributions and Fenchel-Young losses", 2022.
+    """
+
+    dim: ClassVar[int] = 1
+
+    @classmethod
+    def from_moments(
+        cls, mean: Tensor, variance: Tensor, alpha: float = 2.0, weights: Tensor | None = None
+    ) -> Self:
+        """The density with this mean and variance, both `(...)`."""
+        alpha = checked_alpha(alpha)
+        if alpha == 1:
+            return cls(mean, variance, alpha, weights)
+        scaled = variance * (spread(1, alpha) / radius(1, alpha) ** 2)
+        return cls(mean, scaled ** ((alpha + 1) / 2), alpha, weights)
+
+    @classmethod
+    def from_attention(cls, probs: Tensor, positions: Tensor, alpha: float = 2.0) -> Self:
+        """The density with the moments of discrete attention, and a variance of at least 1e-6.
+
+        Args:
+            probs: `(..., L)`.
+            positions: broadcasts to `(..., L)`.
+        """
+        mean = (probs * positions).sum(-1)
+        variance = (probs * (positions - mean.unsqueeze(-1)) ** 2).sum(-1)
+        return cls.from_moments(mean, variance + LEAST_VARIANCE, alpha)
+
+    def _check_shapes(self) -> None:
+        try:
+            torch.broadcast_shapes(self.mu.shape, self.sigma_sq.shape)
+        except RuntimeError:
+            raise ValueError(
+                f"mu and sigma_sq must have one shape, got {tuple(self.mu.shape)} and "
+                f"{tuple(self.sigma_sq.shape)}"
+            ) from None
+        check_positive(self.sigma_sq)
+
+    @property
+    def shape(self) -> torch.Size:
+        return joint_shape(self.mu.shape, self.sigma_sq.shape)
+
+    @property
+    def half_width(self) -> Tensor:
+        """`(...)`: half the width of the support; infinite for the Gaussian."""
+        if self.alpha == 1:
+            return torch.full_like(self.sigma_sq, math.inf)
+        return radius(1, self.alpha) * self.sigma_sq ** (1 / (self.alpha + 1))
+
+    @property
+    def variance(self) -> Tensor:
+        """`(...)`, of each component."""
+        if self.alpha == 1:
+            return self.sigma_sq
+        return self.half_width**2 / spread(1, self.alpha)
+
+    def pdf(self, points: Tensor) -> Tensor:
+        """The density at points that broadcast against `(...)` without components."""
+        points = points if self.weights is None else points.unsqueeze(-1)
+        away = points - self.mu
+        if self.alpha == 1:
+            found = torch.exp(-(away**2) / (2 * self.sigma_sq))
+            found = found / (2 * math.pi * self.sigma_sq).sqrt()
+        else:
+            kappa, half = exponent(self.alpha), self.half_width
+            inside = (1 - (away / half) ** 2).clamp(min=0)
+            found = normaliser(1, kappa) / half * inside**kappa
+        return found if self.weights is None else (found * self.weights).sum(-1)
+
+    def mass(self, low: Tensor, high: Tensor) -> Tensor:
+        """The probability of intervals that broadcast against the components `(...)`.
+
+        A polynomial density is integrated exactly, from numbers of one sign: no two values of a
+        distribution function are subtracted.
+        """
+        if self.alpha == 1:
+            scale = (2 * self.sigma_sq).sqrt()
+            low, high = (low - self.mu) / scale, (high - self.mu) / scale
+            flip = low + high < 0  # differences of small tails, not of numbers close to one
+            low, high = torch.where(flip, -high, low), torch.where(flip, -low, high)
+            return (torch.erfc(low) - torch.erfc(high)) / 2
+        kappa, half = exponent(self.alpha), self.half_width
+        low, high = ((end - self.mu) / half for end in (low, high))
+        low, high = low.clamp(-1, 1), high.clamp(-1, 1)
+        if is_polynomial(kappa):
+            return law_between(low, high, kappa)
+        return graded_law(low, high, kappa)[1].sum(-1)
+
+
+def joint_shape(one: torch.Size, other: torch.Size) -> torch.Size:
+    """What both broadcast to."""
+    return torch.Size(torch.broadcast_shapes(one, other))
+
+
+def check_positive(values: Tensor) -> None:
+    """Raise unless all of them are above zero; under a transform nobody can look."""
+    if untransformed(values) and not bool((values > 0).all()):
+        raise ValueError(
+            f"sigma_sq must be positive, and positive definite on the plane, got "
+            f"{float(values.detach().min()):g}; write torch.nn.functional.softplus(raw) + 1e-6"
+        )
