@@ -13,6 +13,7 @@ SUITES = (
     "embeddings",
     "structured",
     "expectation",
+    "distributions",
     "attention",
     "fastvae",
     "serving",

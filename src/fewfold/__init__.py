@@ -28,6 +28,14 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "sampling": (
         *("Proposal", "Given", "Uniform", "Popularity", "MultiIndex", "QuadraticKernel", "Dynamic"),
     ),
+    # parameters -> random variable
+    "distributions": (
+        *("GaussianSparsemax", "HardConcrete", "BinaryHardConcrete", "MixedDirichlet"),
+        *("MaxEntropyMixed", "FaceMixture", "Concrete", "LogisticNormal", "SparseCategorical"),
+        *("QGaussian", "wasserstein2", "direct_sum_entropy", "direct_sum_kl"),
+        *("mutual_information", "Estimate", "FaceLaw", "GibbsFaces", "FacesBySize", "ListedFaces"),
+        *("uniform_faces", "all_faces", "face_of", "face_index", "face_dimension", "log_ndtr"),
+    ),
     # scores, target -> loss
     "losses": (
         *("fenchel_young_loss", "FenchelYoungLoss"),
@@ -153,6 +161,31 @@ if TYPE_CHECKING:
     from fewfold.attention.storage import storage_bound as storage_bound
     from fewfold.attention.watch import Attended as Attended
     from fewfold.attention.watch import watch_attention as watch_attention
+    from fewfold.distributions.face_laws import FaceLaw as FaceLaw
+    from fewfold.distributions.faces import all_faces as all_faces
+    from fewfold.distributions.faces import face_dimension as face_dimension
+    from fewfold.distributions.faces import face_index as face_index
+    from fewfold.distributions.faces import face_of as face_of
+    from fewfold.distributions.gaussian_sparsemax import GaussianSparsemax as GaussianSparsemax
+    from fewfold.distributions.gibbs_faces import GibbsFaces as GibbsFaces
+    from fewfold.distributions.hard_concrete import BinaryHardConcrete as BinaryHardConcrete
+    from fewfold.distributions.hard_concrete import HardConcrete as HardConcrete
+    from fewfold.distributions.information import Estimate as Estimate
+    from fewfold.distributions.information import direct_sum_entropy as direct_sum_entropy
+    from fewfold.distributions.information import direct_sum_kl as direct_sum_kl
+    from fewfold.distributions.information import mutual_information as mutual_information
+    from fewfold.distributions.log_ndtr import log_ndtr as log_ndtr
+    from fewfold.distributions.mixed_dirichlet import FaceMixture as FaceMixture
+    from fewfold.distributions.mixed_dirichlet import MaxEntropyMixed as MaxEntropyMixed
+    from fewfold.distributions.mixed_dirichlet import MixedDirichlet as MixedDirichlet
+    from fewfold.distributions.q_gaussian import QGaussian as QGaussian
+    from fewfold.distributions.q_gaussian import wasserstein2 as wasserstein2
+    from fewfold.distributions.relaxed import Concrete as Concrete
+    from fewfold.distributions.relaxed import LogisticNormal as LogisticNormal
+    from fewfold.distributions.sized_faces import FacesBySize as FacesBySize
+    from fewfold.distributions.sized_faces import ListedFaces as ListedFaces
+    from fewfold.distributions.sized_faces import uniform_faces as uniform_faces
+    from fewfold.distributions.sparse_categorical import SparseCategorical as SparseCategorical
     from fewfold.embeddings.embedding import AnchorEmbedding as AnchorEmbedding
     from fewfold.embeddings.embedding_bag import AnchorEmbeddingBag as AnchorEmbeddingBag
     from fewfold.embeddings.export import load_anchors as load_anchors

@@ -1,0 +1,47 @@
+"""Parameters to random variables: points of the simplex with exact zeros, and q-Gaussians."""
+
+from fewfold.distributions.face_laws import FaceLaw
+from fewfold.distributions.faces import all_faces, face_dimension, face_index, face_of
+from fewfold.distributions.gaussian_sparsemax import GaussianSparsemax
+from fewfold.distributions.gibbs_faces import GibbsFaces
+from fewfold.distributions.hard_concrete import BinaryHardConcrete, HardConcrete
+from fewfold.distributions.information import (
+    Estimate,
+    direct_sum_entropy,
+    direct_sum_kl,
+    mutual_information,
+)
+from fewfold.distributions.log_ndtr import log_ndtr
+from fewfold.distributions.mixed_dirichlet import FaceMixture, MaxEntropyMixed, MixedDirichlet
+from fewfold.distributions.q_gaussian import QGaussian, wasserstein2
+from fewfold.distributions.relaxed import Concrete, LogisticNormal
+from fewfold.distributions.sized_faces import FacesBySize, ListedFaces, uniform_faces
+from fewfold.distributions.sparse_categorical import SparseCategorical
+
+__all__ = [
+    "BinaryHardConcrete",
+    "Concrete",
+    "Estimate",
+    "FaceLaw",
+    "FaceMixture",
+    "FacesBySize",
+    "GaussianSparsemax",
+    "GibbsFaces",
+    "HardConcrete",
+    "ListedFaces",
+    "LogisticNormal",
+    "MaxEntropyMixed",
+    "MixedDirichlet",
+    "QGaussian",
+    "SparseCategorical",
+    "all_faces",
+    "direct_sum_entropy",
+    "direct_sum_kl",
+    "face_dimension",
+    "face_index",
+    "face_of",
+    "log_ndtr",
+    "mutual_information",
+    "uniform_faces",
+    "wasserstein2",
+]

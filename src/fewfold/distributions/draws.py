@@ -1,0 +1,47 @@
+"""What every distribution of this room shares: draws that take a generator, and their noise."""
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.types import _size
+
+__all__ = ["Reparameterised", "gumbel", "logistic", "normal"]
+
+_NOTHING = torch.Size()
+
+
+class Reparameterised(Distribution):
+    """A distribution whose draws are differentiable functions of its parameters."""
+
+    has_rsample = True
+
+    def rsample(
+        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """`(*sample_shape, *batch_shape, *event_shape)` draws that carry gradients."""
+        raise NotImplementedError
+
+    def sample(
+        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """`(*sample_shape, *batch_shape, *event_shape)` draws."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, generator=generator)
+
+
+def normal(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal noise."""
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def gumbel(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gumbel noise: minus the logarithm of an exponential."""
+    drawn = torch.empty(shape, dtype=like.dtype, device=like.device)
+    drawn.exponential_(generator=generator)
+    return drawn.clamp_(min=torch.finfo(like.dtype).tiny).log_().neg_()
+
+
+def logistic(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Logistic noise: the logit of a uniform draw."""
+    point = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+    return point.logit_(eps=torch.finfo(like.dtype).eps)

@@ -1,0 +1,230 @@
+"""A random face, and a Dirichlet on it: distributions over all faces of the simplex."""
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints, kl_divergence
+from torch.types import _size
+
+from fewfold._check import check_scores, non_negative_number, whole_number
+from fewfold.distributions.divergence import divergence
+from fewfold.distributions.face_laws import FaceLaw
+from fewfold.distributions.faces import all_faces, face_of, on_simplex
+from fewfold.distributions.gibbs_faces import GibbsFaces
+from fewfold.distributions.sized_faces import FacesBySize
+
+__all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
+
+_NOTHING = torch.Size()
+
+
+class FaceMixture(Distribution):
+    """A face from any law of faces, then a Dirichlet over the corners of that face.
+
+    `p(y) = P(f) Dirichlet(y_f; concentration_f)` on the face f of y, with respect to the sum of
+    the Lebesgue measures of all faces (counting at the corners). Draws are not reparameterised,
+    because the face is discrete; given a face they are, see `rsample_on`. Entropy, mean and
+    divergence go through all faces, so they are for up to 20 coordinates.
+
+    Args:
+        faces: the law of the face.
+        concentration: (..., K) positive, shared by all faces.
+
+    Example:
+        John is at home 15 hours of 24, at work for 8, and on the road between for one:
+
+        >>> import torch, fewfold as ff
+        >>> hours = torch.tensor([15.0, 8.0, 1.0])
+        >>> john = ff.FaceMixture(ff.ListedFaces(hours / 24), torch.ones(2))
+        >>> print(f"{john.entropy():.4f} nats, {john.entropy() / math.log(2):.4f} bits")
+        0.7924 nats, 1.1432 bits
+
+    Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
+    distributions", 2022.
+    """
+
+    arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}  # noqa: RUF012
+    support = on_simplex
+
+    def __init__(
+        self, faces: FaceLaw, concentration: Tensor, *, validate_args: bool | None = None
+    ) -> None:
+        check_scores(concentration, "concentration")
+        size = faces.event_shape[0]
+        if concentration.shape[-1] != size:
+            raise ValueError(
+                f"concentration must have K={size} entries, one for each corner, got "
+                f"{concentration.shape[-1]}"
+            )
+        batch = torch.broadcast_shapes(faces.batch_shape, concentration.shape[:-1])
+        self.faces = faces.expand(batch)
+        self.concentration = concentration.expand(*batch, size)
+        super().__init__(batch, torch.Size([size]), validate_args=validate_args)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        new: Self = self._get_checked_instance(type(self), _instance)
+        new.faces = self.faces.expand(batch_shape)
+        new.concentration = self.concentration.expand(*batch_shape, *self.event_shape)
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def sample(
+        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """`(*sample_shape, *batch_shape, K)` draws with exact zeros."""
+        with torch.no_grad():
+            faces = self.faces.sample(sample_shape, generator=generator)
+            return self.rsample_on(faces, generator=generator)
+
+    def rsample_on(self, faces: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """One draw on each of the given faces, differentiable in the concentration.
+
+        Args:
+            faces: (..., K) boolean.
+            generator: of the randomness.
+
+        Returns:
+            (..., K) positive exactly where the faces are.
+        """
+        shape = torch.broadcast_shapes(faces.shape, self.concentration.shape)
+        spread = self.concentration.expand(shape)
+        gamma: Tensor = torch._standard_gamma(spread, generator=generator)
+        tiny = torch.finfo(gamma.dtype).tiny
+        parts = torch.where(faces, gamma.clamp(min=tiny), 0.0)
+        drawn = parts / parts.sum(-1, keepdim=True)
+        return torch.where(faces, drawn.clamp(min=tiny), 0.0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        on = face_of(value)
+        inside = torch.where(on, value, 1.0).log()
+        powers = torch.where(on, self.concentration - 1, 0.0)
+        density = (powers * inside).sum(-1) - _log_beta(self.concentration, on)
+        return self.faces.log_prob(on) + density
+
+    def entropy(self) -> Tensor:
+        """With respect to the direct-sum measure, in nats."""
+        on, probs = self._every()
+        within = _entropy(self.concentration.unsqueeze(-2), on)
+        return self.faces.entropy() + (probs * within).sum(-1)
+
+    @property
+    def mean(self) -> Tensor:
+        on, probs = self._every()
+        shares = torch.where(on, self.concentration.unsqueeze(-2), 0.0)
+        shares = shares / shares.sum(-1, keepdim=True)
+        return (probs.unsqueeze(-1) * shares).sum(-2)
+
+    def _every(self) -> tuple[Tensor, Tensor]:
+        """All faces, (2^K - 1, K), and their probabilities, (..., 2^K - 1)."""
+        probs = self.faces.every().exp()
+        return all_faces(self.event_shape[0], probs.device), probs
+
+
+class MixedDirichlet(FaceMixture):
+    """The face is a draw of `GibbsFaces(scores)`, the point on it one of a Dirichlet.
+
+    `p(y) ∝ exp(sum_k w_k (2 f_k - 1)) Dirichlet(y_f; concentration_f)`, f the face of y.
+
+    Args:
+        scores: (..., K) the w, real.
+        concentration: (..., K) positive.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> law = ff.MixedDirichlet(torch.tensor([0.5, -0.3, 0.1]), torch.ones(3))
+        >>> law.log_prob(torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.5, 0.3]]))
+        tensor([-1.4675, -1.1743])
+        >>> law.entropy()
+        tensor(1.6787)
+
+    Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
+    distributions", 2022.
+    """
+
+    def __init__(
+        self, scores: Tensor, concentration: Tensor, *, validate_args: bool | None = None
+    ) -> None:
+        faces = GibbsFaces(scores, validate_args=validate_args)
+        super().__init__(faces, concentration, validate_args=validate_args)
+
+
+class MaxEntropyMixed(FaceMixture):
+    """The law of the longest code: faces coded without loss, coordinates with `bits` bits each.
+
+    `P(f) ∝ 2^(bits (|f| - 1)) / (|f| - 1)!` and uniform on each face. Its code length,
+    `entropy + bits log(2) E[dimension]`, is the largest there is:
+    `log sum_k C(K, k) 2^(bits (k - 1)) / (k - 1)!`, the logarithm of a Laguerre polynomial.
+
+    Args:
+        size: K, the number of corners.
+        bits: of a coordinate, at least 0.
+
+    Example:
+        >>> import fewfold as ff
+        >>> ff.MaxEntropyMixed(2).entropy().exp()
+        tensor(3.)
+        >>> ff.MaxEntropyMixed(3, bits=1).code_length.exp()
+        tensor(11.0000)
+
+    Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
+    distributions", 2022; the number of faces of each size, C(K, k), counts.
+    """
+
+    def __init__(
+        self, size: int, bits: float = 0, *, dtype: torch.dtype = torch.float32,
+        validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.bits = non_negative_number(bits, "bits")
+        dims = torch.arange(whole_number(size, "size"), dtype=torch.float64)
+        weights = (dims * (self.bits * math.log(2)) - (dims + 1).lgamma()).to(dtype)
+        faces = FacesBySize(weights, validate_args=validate_args)
+        super().__init__(faces, torch.ones(size, dtype=dtype), validate_args=validate_args)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        new = super().expand(batch_shape, _instance)
+        new.bits = self.bits
+        return new
+
+    @property
+    def code_length(self) -> Tensor:
+        """(...) the largest expected code length, in nats."""
+        assert isinstance(self.faces, FacesBySize)
+        return self.faces.log_normaliser
+
+    def entropy(self) -> Tensor:
+        assert isinstance(self.faces, FacesBySize)
+        sizes = self.faces.sizes()
+        dims = torch.arange(self.event_shape[0], device=sizes.device)
+        return self.code_length - self.bits * math.log(2) * (sizes * dims).sum(-1)
+
+
+@divergence(FaceMixture, FaceMixture)
+def _kl(p: FaceMixture, q: FaceMixture) -> Tensor:
+    on, probs = p._every()
+    within = _divergence(p.concentration.unsqueeze(-2), q.concentration.unsqueeze(-2), on)
+    return kl_divergence(p.faces, q.faces) + (probs * within).sum(-1)
+
+
+def _log_beta(concentration: Tensor, on: Tensor) -> Tensor:
+    """The logarithm of the normaliser of a Dirichlet on a face."""
+    inside = torch.where(on, concentration, 1.0).lgamma().sum(-1)
+    return inside - torch.where(on, concentration, 0.0).sum(-1).lgamma()
+
+
+def _entropy(a: Tensor, on: Tensor) -> Tensor:
+    """Of a Dirichlet on a face; 0 at a corner."""
+    total = torch.where(on, a, 0.0).sum(-1)
+    each = torch.where(on, (a - 1) * a.digamma(), 0.0).sum(-1)
+    return _log_beta(a, on) + (total - on.sum(-1)) * total.digamma() - each
+
+
+def _divergence(a: Tensor, b: Tensor, on: Tensor) -> Tensor:
+    """Of one Dirichlet from another on the same face."""
+    total = torch.where(on, a, 0.0).sum(-1, keepdim=True).digamma()
+    each = torch.where(on, (a - b) * (a.digamma() - total), 0.0).sum(-1)
+    return _log_beta(b, on) - _log_beta(a, on) + each

@@ -1,0 +1,284 @@
+"""q-Gaussians: bounded densities, or heavy tails, that maximise a Tsallis entropy."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import broadcast_all
+from torch.types import _size
+
+from fewfold._check import check_scores
+from fewfold.distributions.divergence import divergence
+from fewfold.distributions.draws import Reparameterised, normal
+from fewfold.distributions.gamma_ratio import (
+    digamma_ratio,
+    expm1_ratio,
+    log1p_ratio,
+    log_gamma_ratio,
+)
+
+__all__ = ["QGaussian", "wasserstein2"]
+
+_NOTHING = torch.Size()
+_NEAR = 1e-10  # alphas nearer to 1 than this count as this
+
+
+class QGaussian(Reparameterised):
+    """The regularised prediction of a quadratic score; Gaussian at alpha = 1.
+
+    `argmax_p E_p[f] - Omega_alpha(p)` over densities, with the Tsallis negentropy
+    `Omega_alpha(p) = (int p^alpha - 1) / (alpha (alpha - 1))` and the score
+    `f(t) = -(t - loc)^T Sigma^-1 (t - loc) / 2`. The answer is
+    `p(t) = [(alpha - 1) (f(t) - tau)]_+^(1 / (alpha - 1))`: above alpha = 1 it lives on an
+    ellipsoid (4/3 triweight, 3/2 biweight, 2 a truncated paraboloid), below it has the tails of a
+    Student t. Sigma is the scale of the score and not the covariance, see `from_covariance`.
+
+    Args:
+        loc: (..., n).
+        scale_tril: (..., n, n) lower triangular, `Sigma = scale_tril scale_tril^T`.
+        alpha: (...) greater than 0 and than 1 - 2 / n; it may learn.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> law = ff.QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
+        >>> law.radius, law.variance, law.tsallis_entropy()
+        (tensor(1.8860), tensor([0.0356]), tensor(-0.2114))
+        >>> law.log_prob(torch.tensor([[0.4], [0.9]])).exp()
+        tensor([1.7784, 0.0000])
+
+    Reference: Martins, Treviso, Farinhas, Aguiar, Figueiredo, Blondel and Niculae, "Sparse
+    continuous distributions and Fenchel-Young losses", 2022.
+    """
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale_tril: Tensor,
+        alpha: Tensor | float = 2.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        check_scores(loc, "loc")
+        check_scores(scale_tril, "scale_tril")
+        n = loc.shape[-1]
+        if scale_tril.shape[-2:] != (n, n):
+            raise ValueError(
+                f"scale_tril must be (..., {n}, {n}) for loc of {n} entries, got "
+                f"{tuple(scale_tril.shape)}; for a row of scales write torch.diag_embed(scale)"
+            )
+        flat = loc[..., 0] + 0 * scale_tril[..., 0, 0]
+        _, self.alpha = broadcast_all(flat, alpha)
+        batch = self.alpha.shape
+        self.loc = loc.expand(*batch, n)
+        self.scale_tril = scale_tril.expand(*batch, n, n)
+        super().__init__(batch, torch.Size([n]), validate_args=validate_args)
+
+    @classmethod
+    def from_covariance(
+        cls, loc: Tensor, covariance: Tensor, alpha: Tensor | float = 2.0, **options: Any
+    ) -> "QGaussian":
+        """The one with this mean (..., n) and this covariance (..., n, n).
+
+        Example:
+            >>> import torch, fewfold as ff
+            >>> ff.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[0.2]])).variance
+            tensor([0.2000])
+        """
+        factor = torch.linalg.cholesky(covariance)
+        n = loc.shape[-1]
+        log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_det, order = broadcast_all(log_det, alpha)
+        c = _away(order - 1)
+        inner = 2 * log_gamma_ratio(c, n / 2) - n * math.log(2 * math.pi) - log_det
+        log_scale = (1 + c * n / 2) * (order + n * c / 2).log() - c / 2 * inner
+        return cls(loc, factor * (log_scale / 2).exp()[..., None, None], alpha, **options)
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
+        return {
+            "loc": constraints.real_vector,
+            "scale_tril": constraints.lower_cholesky,
+            "alpha": constraints.greater_than(max(0.0, 1 - 2 / self.loc.shape[-1])),
+        }
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        """Every vector has a density; it is 0 outside the ellipsoid."""
+        return constraints.real_vector
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> "QGaussian":
+        new: QGaussian = self._get_checked_instance(QGaussian, _instance)
+        n = self.event_shape[0]
+        new.loc = self.loc.expand(*batch_shape, n)
+        new.scale_tril = self.scale_tril.expand(*batch_shape, n, n)
+        new.alpha = self.alpha.expand(batch_shape)
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def _c(self) -> Tensor:
+        return _away(self.alpha - 1)
+
+    @property
+    def _log_det(self) -> Tensor:
+        """(...) log |Sigma|."""
+        return 2 * self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @property
+    def log_peak(self) -> Tensor:
+        """(...) the logarithm of the density at `loc`."""
+        n, c = self.event_shape[0], self._c
+        inner = 2 * log_gamma_ratio(c, n / 2) - n * math.log(2 * math.pi) - self._log_det
+        return inner / (2 + c * n)
+
+    @property
+    def threshold(self) -> Tensor:
+        """(...) tau; -inf at alpha = 1."""
+        return -(self._c * self.log_peak).exp() / self._c
+
+    @property
+    def radius(self) -> Tensor:
+        """(...) of the support, in `sqrt((t - loc)^T Sigma^-1 (t - loc))`; inf up to alpha 1."""
+        bounded = self.alpha > 1
+        square = torch.where(bounded, -2 * self.threshold, 1.0)
+        return torch.where(bounded, square.sqrt(), math.inf)
+
+    def _square(self, value: Tensor) -> Tensor:
+        """`(t - loc)^T Sigma^-1 (t - loc)`."""
+        apart = (value - self.loc).unsqueeze(-1)
+        shape = torch.broadcast_shapes(apart.shape[:-2], self.batch_shape)
+        factor = self.scale_tril.expand(*shape, *self.scale_tril.shape[-2:])
+        apart = apart.expand(*shape, *apart.shape[-2:])
+        solved: Tensor = torch.linalg.solve_triangular(factor, apart, upper=False)
+        return solved.square().sum((-2, -1))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        u = -self._square(value) / 2 * (-self._c * self.log_peak).exp()
+        inside = self._c * u.detach() > -1
+        found = self.log_peak + log1p_ratio(self._c, torch.where(inside, u, 0.0))
+        return torch.where(inside, found, -math.inf)
+
+    def rsample(
+        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """A Gaussian vector over the root of a gamma variable, which contains it if bounded."""
+        noise = normal(self._extended_shape(sample_shape), self.loc, generator)
+        n, c = self.event_shape[0], self._c
+        bounded = c > 0
+        order = torch.where(bounded, 1 / c + 1, -1 / c - n / 2)
+        gamma: Tensor = torch._standard_gamma(order.expand(noise.shape[:-1]), generator=generator)
+        total = torch.where(bounded, gamma + noise.square().sum(-1) / 2, gamma)
+        factor = ((c * self.log_peak).exp() / (c.abs() * total)).sqrt()
+        return self.loc + factor.unsqueeze(-1) * (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+
+    @property
+    def _spread(self) -> Tensor:
+        """The covariance as a multiple of Sigma; inf where it does not exist."""
+        c, n = self._c, self.event_shape[0]
+        below = 2 * self.alpha + n * c
+        finite = below > 0
+        found = 2 * (c * self.log_peak).exp() / torch.where(finite, below, 1.0)
+        return torch.where(finite, found, math.inf)
+
+    @property
+    def mean(self) -> Tensor:
+        heavy = 2 + self._c * (self.event_shape[0] + 1) <= 0
+        return torch.where(heavy.unsqueeze(-1), math.nan, self.loc)
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """(..., n, n) of the distribution."""
+        return self._spread[..., None, None] * (self.scale_tril @ self.scale_tril.mT)
+
+    @property
+    def variance(self) -> Tensor:
+        return self._spread.unsqueeze(-1) * self.scale_tril.square().sum(-1)
+
+    def tsallis_entropy(self) -> Tensor:
+        """(...) `-Omega_alpha(p)`."""
+        c, n = self._c, self.event_shape[0]
+        bent = 2 * self.alpha * expm1_ratio(c, self.log_peak)
+        return (n - bent) / (self.alpha * (2 * self.alpha + n * c))
+
+    def entropy(self) -> Tensor:
+        """(...) Shannon's, in nats."""
+        return digamma_ratio(self._c, self.event_shape[0] / 2) - self.log_peak
+
+    def fenchel_young_loss(self, value: Tensor) -> Tensor:
+        """`Omega*(f) - f(value)`: zero gradient where mean and covariance match the data's.
+
+        The loss against a point; that of `Omega` at the point, which is infinite, is left out.
+
+        Args:
+            value: (..., n).
+
+        Returns:
+            (...), convex in `Sigma^-1 loc` and `-Sigma^-1 / 2`.
+
+        Example:
+            >>> import torch, fewfold as ff
+            >>> law = ff.QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
+            >>> law.fenchel_young_loss(torch.tensor([0.5]))
+            tensor(-0.4671)
+        """
+        n = self.event_shape[0]
+        value_of_map = (1 + n * self._c / 2) * self.tsallis_entropy() - n / (2 * self.alpha)
+        return self._square(value) / 2 + value_of_map
+
+
+def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
+    """The Wasserstein-2 distance between two q-Gaussians of the same alpha.
+
+    `|loc_p - loc_q|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)`, under a root, of covariances A and B.
+
+    Args:
+        p, q: of equal alpha, with finite covariances.
+
+    Returns:
+        (...).
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> one, two = (ff.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[v]])) for v in (1.0, 9.0))
+        >>> ff.wasserstein2(one, two)
+        tensor(2.0000)
+
+    Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean
+    and Hilbert spaces", 1990.
+    """  # noqa: E501
+    if not bool((p.alpha == q.alpha).all()):
+        raise ValueError(
+            f"p and q must have the same alpha, got {p.alpha} and {q.alpha}; members of different "
+            "families have no closed form"
+        )
+    a, b = p.covariance_matrix, q.covariance_matrix
+    factor = torch.linalg.cholesky(a)
+    cross: Tensor = torch.linalg.eigvalsh(factor.mT @ b @ factor).clamp(min=0).sqrt().sum(-1)
+    trace = (a + b).diagonal(dim1=-2, dim2=-1).sum(-1) - 2 * cross
+    return ((p.loc - q.loc).square().sum(-1) + trace.clamp(min=0)).sqrt()
+
+
+@divergence(QGaussian, QGaussian)
+def _kl(p: QGaussian, q: QGaussian) -> Tensor:
+    if not bool((q.alpha == 1).all()):
+        raise NotImplementedError(
+            f"the divergence has a closed form from a Gaussian (alpha = 1), got alpha {q.alpha}; "
+            "write direct_sum_kl(p, q, samples=10_000)"
+        )
+    solved: Tensor = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)
+    spread = p._spread * solved.square().sum((-2, -1)) + q._square(p.loc)
+    return spread / 2 - q.log_peak - p.entropy()
+
+
+def _away(c: Tensor) -> Tensor:
+    """Not closer to 0 than what can be divided by."""
+    return torch.where(c.abs() < _NEAR, c - c.detach() + _NEAR, c)

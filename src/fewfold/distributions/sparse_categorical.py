@@ -1,0 +1,109 @@
+"""A categorical distribution with exact zeros."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.types import _size
+
+from fewfold._check import check_scores
+from fewfold.distributions.divergence import divergence
+from fewfold.maps import Omega
+
+__all__ = ["SparseCategorical"]
+
+_NOTHING = torch.Size()
+
+
+class SparseCategorical(Distribution):
+    """A choice among K whose probabilities are a sparse map of scores.
+
+    `p = omega.argmax(scores)`; outcomes outside the support have probability exactly 0.
+
+    Args:
+        omega: the regulariser whose map gives the probabilities, such as `Gini()` for sparsemax.
+        scores: (..., K).
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> law = ff.SparseCategorical(ff.Gini(), torch.tensor([-2.0, 0.0, 0.5]))
+        >>> law.log_prob(torch.arange(3)), law.entropy()
+        (tensor([   -inf, -1.3863, -0.2877]), tensor(0.5623))
+    """
+
+    arg_constraints = {"probs": constraints.simplex}  # noqa: RUF012
+    has_enumerate_support = True
+
+    def __init__(self, omega: Omega, scores: Tensor, *, validate_args: bool | None = None) -> None:
+        check_scores(scores)
+        self.omega, self.scores = omega, scores
+        self.probs = omega.argmax(scores)
+        super().__init__(scores.shape[:-1], validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Ids from 0 to K - 1; `face` says which have a positive probability."""
+        return constraints.integer_interval(0, self.probs.shape[-1] - 1)
+
+    @property
+    def face(self) -> Tensor:
+        """(..., K) boolean: which outcomes are possible."""
+        return self.probs.detach() > 0
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> "SparseCategorical":
+        new: SparseCategorical = self._get_checked_instance(SparseCategorical, _instance)
+        size = self.probs.shape[-1]
+        new.omega = self.omega
+        new.scores = self.scores.expand(*batch_shape, size)
+        new.probs = self.probs.expand(*batch_shape, size)
+        Distribution.__init__(new, torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def sample(
+        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """`(*sample_shape, *batch_shape)` int64 ids."""
+        shape = self._extended_shape(sample_shape)
+        with torch.no_grad():
+            rows = self.probs.reshape(-1, self.probs.shape[-1])
+            count = torch.Size(sample_shape).numel()
+            drawn = torch.multinomial(rows, count, True, generator=generator)
+            return drawn.T.reshape(shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        probs = self.probs.expand(*shape, self.probs.shape[-1])
+        picked = probs.gather(-1, value.long().expand(shape).unsqueeze(-1)).squeeze(-1)
+        return _log(picked, -math.inf)
+
+    def entropy(self) -> Tensor:
+        """In nats."""
+        return -(self.probs * _log(self.probs, 0.0)).sum(-1)
+
+    @property
+    def mode(self) -> Tensor:
+        return self.probs.argmax(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All ids, possible or not; `(K, *batch_shape)`."""
+        values = torch.arange(self.probs.shape[-1], device=self.probs.device)
+        values = values.view(-1, *(1,) * len(self.batch_shape))
+        return values.expand(-1, *self.batch_shape) if expand else values
+
+
+@divergence(SparseCategorical, SparseCategorical)
+def _kl(p: SparseCategorical, q: SparseCategorical) -> Tensor:
+    """Infinite where q misses an outcome of p."""
+    theirs = torch.where(p.face, _log(q.probs, -math.inf), 0.0)
+    return (p.probs * (_log(p.probs, 0.0) - theirs)).sum(-1)
+
+
+def _log(probs: Tensor, at_zero: float) -> Tensor:
+    """The logarithm, and a constant at 0 that no gradient passes."""
+    on = probs.detach() > 0
+    return torch.where(on, torch.where(on, probs, 1.0).log(), at_zero)

@@ -1,0 +1,249 @@
+"""Closed forms of one distribution each, next to quadrature and enumeration."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from scipy import integrate
+from torch.autograd import gradcheck
+from torch.distributions import kl_divergence
+
+import fewfold as ff
+from fewfold import distributions as fd
+from tests.distributions.cases import PAIR, TRIL2, TRIPLE, real, seeded
+
+
+def close(found, wanted, atol=1e-8):
+    torch.testing.assert_close(
+        torch.as_tensor(found, dtype=torch.float64),
+        torch.as_tensor(wanted, dtype=torch.float64),
+        rtol=0,
+        atol=atol,
+    )
+
+
+def points(law, at):
+    return law.log_prob(torch.tensor(at, dtype=torch.float64)).exp().item()
+
+
+# Two coordinates, between which there is one number.
+
+PAIRS = {
+    "gaussian": fd.GaussianSparsemax(*PAIR),
+    "full gaussian": fd.GaussianSparsemax(PAIR[0], scale_tril=TRIL2),
+    "narrow": fd.GaussianSparsemax(real(0.5, 0.1), real(0.02, 0.03)),
+    "hard concrete": fd.HardConcrete(real(0.5, 0.1), 0.7, 1.2),
+    "cold": fd.HardConcrete(real(0.5, 0.1), 0.05, 1.1),
+    "hot": fd.HardConcrete(real(0.5, 0.1), 6.0, 1.4),
+    "hardly stretched": fd.HardConcrete(real(0.5, 0.1), 1.5, 1.0001),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_by_quadrature(name):
+    law, other = PAIRS[name], fd.HardConcrete(real(0.1, 0.2), 0.9, 1.3)
+    other = (
+        fd.GaussianSparsemax(real(0.1, 0.2), 0.7) if "full" in name or "gaussian" in name else other
+    )
+    density = lambda y: points(law, [y, 1 - y])  # noqa: E731
+
+    def over(function):
+        cuts = [
+            0,
+            1e-6,
+            1e-4,
+            0.01,
+            0.1,
+            0.3,
+            0.5,
+            0.65,
+            0.7,
+            0.75,
+            0.9,
+            0.99,
+            1 - 1e-4,
+            1 - 1e-6,
+            1,
+        ]
+        parts = itertools.pairwise(cuts)
+        tight = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200}
+        return sum(integrate.quad(function, a, b, **tight)[0] for a, b in parts)
+
+    ends = [points(law, [1.0, 0.0]), points(law, [0.0, 1.0])]
+    plogp = lambda p: p * math.log(p) if p > 0 else 0.0  # noqa: E731
+    close(sum(ends) + over(density), 1.0)
+    close(law.mean[0], ends[0] + over(lambda y: y * density(y)))
+    second = ends[0] + over(lambda y: y * y * density(y))
+    close(law.variance[0], second - law.mean[0].item() ** 2)
+    close(law.entropy(), -sum(map(plogp, ends)) - over(lambda y: plogp(density(y))))
+    if type(law) is type(other):
+        there = [points(other, [1.0, 0.0]), points(other, [0.0, 1.0])]
+        cross = sum(p * math.log(q) for p, q in zip(ends, there, strict=True) if p > 0)
+        inside = over(lambda y: density(y) * math.log(points(other, [y, 1 - y])))
+        close(kl_divergence(law, other), -law.entropy().item() - cross - inside)
+
+
+def test_no_closed_form_beyond_two():
+    law = fd.GaussianSparsemax(*TRIPLE)
+    for ask in (
+        law.entropy,
+        lambda: law.mean,
+        lambda: law.variance,
+        lambda: kl_divergence(law, law),
+    ):
+        with pytest.raises(NotImplementedError, match=r"two coordinates, got 3; write direct_sum"):
+            ask()
+    hard = fd.HardConcrete(torch.zeros(3), 0.5)
+    for ask in (hard.entropy, lambda: hard.mean, lambda: hard.log_prob(torch.eye(3))):
+        with pytest.raises(
+            NotImplementedError, match="no closed form beyond two coordinates, got 3"
+        ):
+            ask()
+
+
+def test_gaussian_sparsemax_ignores_a_common_shift():
+    loc, scale = TRIPLE
+    y = fd.GaussianSparsemax(loc, scale).sample((50,), generator=seeded())
+    for shift in (3.0, -100.0):
+        moved = fd.GaussianSparsemax(loc + shift, scale).log_prob(y)
+        close(moved, fd.GaussianSparsemax(loc, scale).log_prob(y), 1e-9)
+
+
+def test_limits_of_the_noise():
+    loc, scale = TRIPLE
+    drawn = fd.GaussianSparsemax(loc, 1e-9 * scale).sample((5,), generator=seeded())
+    close(drawn, ff.sparsemax(loc).expand(5, 3), 1e-7)
+    corners = fd.GaussianSparsemax(0 * loc, 1e6 * torch.ones(3).double()).log_prob(
+        torch.eye(3).double()
+    )
+    close(corners.exp(), real(1, 1, 1) / 3, 1e-5)
+
+
+def test_a_small_scale_beside_a_large_one():
+    """An edge a million times narrower than the Gaussian it cuts."""
+    law = fd.GaussianSparsemax(real(0.0, 0.3, 0.1), real(1.0, 1e-6, 1e-4))
+    y = law.sample((100,), generator=seeded())
+    assert law.log_prob(y).isfinite().all()
+    # x_1 above 1.3 takes everything, as the second is at 0.3
+    close(law.log_prob(real(1.0, 0.0, 0.0)).exp(), 0.5 * math.erfc(1.3 / math.sqrt(2)), 1e-6)
+
+
+def test_value_gradient_inside_a_face():
+    loc, scale = TRIPLE
+    for law in (
+        fd.GaussianSparsemax(loc, scale, validate_args=False),
+        fd.Concrete(loc, 0.7, validate_args=False),
+        fd.LogisticNormal(loc, scale, validate_args=False),
+        fd.MixedDirichlet(loc, scale + 1, validate_args=False),
+    ):
+        assert gradcheck(law.log_prob, (real(0.5, 0.3, 0.2).requires_grad_(),))
+    inside = fd.BinaryHardConcrete(real(0.5)[0], 0.7, 1.2)
+    assert gradcheck(inside.log_prob, (real(0.2, 0.8).requires_grad_(),))
+    bounded = fd.QGaussian(real(0.3, 0.6), TRIL2, 1.5)
+    assert gradcheck(bounded.log_prob, (real(0.35, 0.5).requires_grad_(),))
+
+
+# q-Gaussians
+
+ALPHAS = [0.5, 0.9, 1 - 1e-6, 1.0, 1 + 1e-6, 1.01, 4 / 3, 1.5, 2.0, 3.0, 10.0]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_q_gaussian_by_quadrature(alpha):
+    law = fd.QGaussian(real(0.4), real([0.3]), alpha)
+    half = min(law.radius.item() * 0.3, math.inf)
+    density = lambda t: points(law, [0.4 + t])  # noqa: E731
+
+    def over(function):
+        if math.isinf(half):
+            return 2 * integrate.quad(function, 0, math.inf, epsabs=1e-13, limit=400)[0]
+        # t = half (1 - s^2): the density may have a root or a corner at its end
+        inner = lambda s: function(half * (1 - s * s)) * 2 * half * s  # noqa: E731
+        return 2 * integrate.quad(inner, 0, 1, epsabs=1e-13, limit=400)[0]
+
+    log = lambda p: p * math.log(p) if p > 0 else 0.0  # noqa: E731
+    close(over(density), 1)
+    if alpha > 0.5:
+        close(law.variance[0], over(lambda t: t * t * density(t)))
+    close(law.entropy(), -over(lambda t: log(density(t))))
+    if abs(alpha - 1) > 1e-3:
+        power = over(lambda t: density(t) ** alpha)
+        close(law.tsallis_entropy(), (1 - power) / (alpha * (alpha - 1)))
+
+
+@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.5, 2.0, 3.0])
+def test_q_gaussian_from_its_covariance(alpha):
+    covariance = real([0.5, 0.1], [0.1, 0.3])
+    law = fd.QGaussian.from_covariance(real(1.0, 2.0), covariance, alpha)
+    close(law.covariance_matrix, covariance, 1e-9)
+    if alpha > 1:
+        drawn = law.sample((1000,), generator=seeded())
+        assert (law._square(drawn).sqrt() <= law.radius).all()
+        assert (law._square(drawn).sqrt() > 0.8 * law.radius).any()
+    assert law.log_prob(law.loc + 1e3) == -math.inf if alpha > 1 else True
+
+
+def test_q_gaussians_tend_to_the_gaussian():
+    gauss = torch.distributions.MultivariateNormal(real(0.3, 0.6), scale_tril=TRIL2)
+    at = real(0.5, 0.2)
+    for alpha in (1 - 1e-7, 1.0, 1 + 1e-7):
+        law = fd.QGaussian(real(0.3, 0.6), TRIL2, alpha)
+        close(law.log_prob(at), gauss.log_prob(at), 1e-5)
+        close(law.entropy(), gauss.entropy(), 1e-6)
+        close(law.tsallis_entropy(), gauss.entropy(), 1e-6)
+        close(law.covariance_matrix, gauss.covariance_matrix, 1e-6)
+
+
+def test_heavy_tails_are_those_of_student():
+    law = fd.QGaussian(real(0.4), real([0.3]), 0.5)  # alpha = 1 - 2 / (freedom + 1)
+    student = torch.distributions.StudentT(real(3.0)[0], 0.4, 1.0)
+    scale = ((student.log_prob(real(0.4)) - law.log_peak).exp()).item()
+    at = real(-3.0, 0.4, 7.0)
+    peer = torch.distributions.StudentT(real(3.0)[0], 0.4, scale)
+    close(law.log_prob(at.unsqueeze(-1)), peer.log_prob(at))
+
+
+def test_fenchel_young_loss_matches_moments():
+    draw = seeded()
+    data = torch.randn(500, 2, generator=draw, dtype=torch.float64) @ TRIL2.T + real(1.0, -1.0)
+    covariance = (data - data.mean(0)).T @ (data - data.mean(0)) / len(data)
+    best = fd.QGaussian.from_covariance(data.mean(0), covariance, 1.5)
+    loc, factor = best.loc.clone().requires_grad_(), best.scale_tril.clone().requires_grad_()
+    loss = fd.QGaussian(loc, factor, 1.5, validate_args=False).fenchel_young_loss(data).mean()
+    slopes = torch.autograd.grad(loss, [loc, factor])
+    for slope in slopes:
+        close(slope.tril() if slope.dim() == 2 else slope, torch.zeros_like(slope))
+    assert gradcheck(
+        lambda m, f, a: fd.QGaussian(m, f.tril(), a).fenchel_young_loss(data[:3]),
+        (
+            best.loc.clone().requires_grad_(),
+            TRIL2.clone().requires_grad_(),
+            real(1.4)[0].requires_grad_(),
+        ),
+    )
+
+
+def test_wasserstein_distance():
+    a, b = real([0.5, 0.1], [0.1, 0.3]), real([0.2, -0.1], [-0.1, 0.6])
+    p = fd.QGaussian.from_covariance(real(0.0, 0.0), a, 2.0)
+    q = fd.QGaussian.from_covariance(real(3.0, 4.0), b, 2.0)
+
+    def root(m):
+        values, vectors = torch.linalg.eigh(m)
+        return vectors @ torch.diag(values.sqrt()) @ vectors.T
+
+    bures = torch.trace(a + b - 2 * root(root(a) @ b @ root(a)))
+    close(fd.wasserstein2(p, q), (25 + bures).sqrt())
+    close(fd.wasserstein2(p, p), 0.0, 1e-6)
+    with pytest.raises(ValueError, match="same alpha, got"):
+        fd.wasserstein2(p, fd.QGaussian.from_covariance(real(0.0, 0.0), a, 1.5))
+
+
+def test_scaled_draws_of_q_gaussians_are_differentiable():
+    loc, factor = real(0.3, 0.6).requires_grad_(), TRIL2.clone().requires_grad_()
+    for alpha in (0.8, 1.0, 2.0):
+        assert gradcheck(
+            lambda m, f, a=alpha: fd.QGaussian(m, f.tril(), a).rsample((3,), generator=seeded()),
+            (loc, factor),
+        )

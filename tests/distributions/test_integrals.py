@@ -1,0 +1,151 @@
+"""log_ndtr, the expected product and the orthant, next to many digits and brute force."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from torch.autograd import gradcheck
+
+from fewfold import distributions as fd
+from fewfold.distributions.expected_product import log_expected_product
+from fewfold.distributions.orthant import log_orthant
+from fewfold.distributions.panels import panels
+from tests.distributions.cases import real, seeded
+
+
+def test_log_ndtr_and_two_derivatives():
+    x = torch.linspace(-60, 8, 69, dtype=torch.float64).requires_grad_()
+    value = fd.log_ndtr(x)
+    (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    with mpmath.workdps(60):
+        for row in zip(x.tolist(), value.tolist(), first.tolist(), second.tolist(), strict=True):
+            at = mpmath.mpf(row[0])
+            below = mpmath.erfc(-at / mpmath.sqrt(2)) / 2
+            hazard = mpmath.exp(-at * at / 2) / mpmath.sqrt(2 * mpmath.pi) / below
+            wanted = (mpmath.log(below), hazard, -hazard * (at + hazard))
+            for found, exact in zip(row[1:], wanted, strict=True):
+                assert abs((found - exact) / exact) < 1e-12
+
+
+def test_log_ndtr_in_single_precision():
+    x = torch.linspace(-100, 20, 1201)
+    torch.testing.assert_close(
+        fd.log_ndtr(x).double(), fd.log_ndtr(x.double()), rtol=1e-5, atol=1e-37
+    )
+
+
+def log_concave(t, shift, slope):
+    return torch.special.log_ndtr(shift + slope * t.unsqueeze(-1)).sum(-1) - t.square() / 2
+
+
+def brute(shift, slope):
+    """Panels cut at every factor's own scale and towards the peak, found by thirds."""
+    low, high = -1e7, 1e7
+    for _ in range(200):
+        third = (high - low) / 3
+        left, right = log_concave(real(low + third, high - third), shift, slope)
+        low, high = (low + third, high) if left < right else (low, high - third)
+    marks = 2.0 ** torch.arange(-3, 9, dtype=torch.float64)
+    marks = torch.cat([-marks, marks, real(0.0)])
+    cuts = ((-shift / slope).unsqueeze(-1) + marks / slope.abs().unsqueeze(-1)).flatten()
+    fine = 2.0 ** (torch.arange(-60, 8, dtype=torch.float64) / 2)
+    cuts = torch.cat([cuts, low + fine, low - fine]).clamp(low - 12, low + 12).sort().values
+    t, weight = panels(cuts.unique())
+    logs = torch.cat([log_concave(part, shift, slope) for part in t.split(2000)])
+    return (logs + weight.log()).logsumexp(0) - math.log(2 * math.pi) / 2
+
+
+def hard_cases():
+    draw = seeded()
+    for trial in range(40):
+        n = (1, 2, 5, 20)[trial % 4]
+        steep = (0.3, 1.0, 2.0, 4.0, 6.0)[trial % 5]
+        slope = (0.8 * steep * torch.randn(n, generator=draw, dtype=torch.float64)).exp()
+        if trial % 7 == 0:
+            slope = slope * torch.where(torch.rand(n, generator=draw) < 0.5, 1.0, -1.0)
+        if trial % 6 == 0:
+            slope = slope[:1].expand(n)
+        place = (0.3, 1.0, 3.0, 10.0)[trial % 3] * torch.randn(n, generator=draw).double()
+        yield -place * slope - (5 if trial % 8 == 0 else 0), slope
+
+
+@pytest.mark.parametrize("given", list(hard_cases()), ids=map(str, range(40)))
+def test_expected_product_however_steep(given):
+    shift, slope = given
+    wanted = brute(shift, slope)
+    found = log_expected_product(shift[None], slope[None])[0]
+    assert (found - wanted).abs() <= 1e-10 * max(1, abs(wanted))
+    single = log_expected_product(shift[None].float(), slope[None].float())[0]
+    assert (single - wanted).abs() <= 2e-5 * max(1, abs(wanted))
+
+
+def test_gradients_of_the_expected_product():
+    draw = seeded(1)
+    shift = torch.randn(3, 4, generator=draw, dtype=torch.float64, requires_grad=True)
+    for steep in (1.0, 300.0):
+        slope = steep * (0.2 + torch.rand(3, 4, generator=draw, dtype=torch.float64))
+        slope = slope.requires_grad_()
+        near = (shift * steep, slope)
+        assert gradcheck(
+            lambda a, b, s=steep: log_expected_product(a * s, b), (near[0] / steep, slope)
+        )
+    assert torch.autograd.gradgradcheck(
+        log_expected_product, (shift, torch.ones(3, 4).double().requires_grad_())
+    )
+
+
+@pytest.mark.parametrize("rho", [-0.99, -0.5, 0.0, 1e-6, 0.3, 0.9, 0.999])
+def test_orthant_of_two(rho):
+    matrix = real([1.0, rho], [rho, 1.0])
+    found = log_orthant(torch.zeros(1, 2).double(), matrix[None]).exp()
+    assert (found - (0.25 + math.asin(rho) / (2 * math.pi))).abs() < 1e-11
+    mean = real([0.7, -0.2])
+    wanted = multivariate_normal(mean[0].numpy(), matrix.numpy()).cdf([0, 0])
+    assert (log_orthant(mean, matrix[None]).exp() - wanted).abs() < 1e-7
+
+
+def test_orthant_of_more():
+    draw = seeded(2)
+    for size in (3, 5, 8):
+        factor = torch.randn(size, size, generator=draw, dtype=torch.float64)
+        matrix = factor @ factor.T + torch.eye(size)
+        mean = torch.randn(size, generator=draw, dtype=torch.float64)
+        found = log_orthant(mean[None], matrix[None]).exp()
+        law = multivariate_normal(mean.numpy(), matrix.numpy())
+        law.maxpts, law.abseps = 2_000_000, 1e-7
+        assert (found / law.cdf([0] * size) - 1).abs() < 2e-3
+
+
+def test_lattice_agrees_with_the_integral():
+    draw = seeded(3)
+    loc = 0.5 * torch.randn(6, generator=draw, dtype=torch.float64)
+    scale = 0.3 + torch.rand(6, generator=draw, dtype=torch.float64)
+    one, two = (
+        fd.GaussianSparsemax(loc, scale),
+        fd.GaussianSparsemax(loc, scale_tril=torch.diag(scale)),
+    )
+    y = one.sample((200,), generator=draw)
+    torch.testing.assert_close(one.log_prob(y), two.log_prob(y), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [3, 8, 64])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.5, 5.0])
+def test_a_shared_grid_agrees_with_each_its_own(size, spread):
+    """Many points under one law, and the same points under as many copies of it."""
+    draw = seeded(size)
+    loc = torch.randn(size, generator=draw, dtype=torch.float64).requires_grad_()
+    noise = torch.randn(size, generator=draw, dtype=torch.float64)
+    scale = (spread * noise).exp().requires_grad_()
+    y = fd.GaussianSparsemax(loc, scale).sample((200,), generator=draw)
+    shared = fd.GaussianSparsemax(loc, scale).log_prob(y)
+    each = fd.GaussianSparsemax(loc.expand(200, size), scale.expand(200, size)).log_prob(y)
+    torch.testing.assert_close(shared, each, rtol=1e-10, atol=1e-10)
+    ours, theirs = (torch.autograd.grad(found.sum(), [loc, scale]) for found in (shared, each))
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-7, atol=1e-7)
+    law = fd.GaussianSparsemax(loc.float(), scale.float(), validate_args=False)
+    single = law.log_prob(y.float())
+    torch.testing.assert_close(single.double(), each, rtol=1e-4, atol=1e-4)
