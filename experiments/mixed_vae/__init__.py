@@ -1,0 +1,1 @@
+"""An autoencoder of digits whose ten numbers may be zeros."""

@@ -1,0 +1,118 @@
+"""Digits become ten numbers of six laws: losses, gradients, likelihoods, and a run of each."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from experiments.mixed_vae import model, run
+from experiments.mixed_vae.latents import LATENTS, SIZE
+from experiments.mixed_vae.model import Split, Training
+from experiments.record import Record
+
+pytest.importorskip("safetensors")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def said(name: str, rows: int = 1) -> Tensor:
+    """What an encoder might say."""
+    return torch.randn(1, LATENTS[name].outputs, generator=seeded(3)).expand(rows, -1)
+
+
+def price(points: Tensor, row: Tensor) -> Tensor:
+    """A smooth cost that differs everywhere."""
+    weights = torch.linspace(-1, 2, SIZE)
+    return (points @ weights + 0.5 * (points @ weights.flip(0)).square()).to(points)
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_weights_of_draws_average_to_one(name: str) -> None:
+    """Draws of the posterior, weighted by prior over posterior, are draws of the prior."""
+    latent, rows = LATENTS[name], 8_000
+    narrow = 0.2 * said(name, rows)
+    points, logs = latent.weighted(narrow, seeded())
+    assert points.shape == (rows, SIZE)
+    mean = logs.exp().mean()
+    error = logs.exp().std() / rows**0.5
+    assert abs(mean - 1) < 4 * error + 0.02
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_the_rate_is_minus_the_mean_of_the_weights(name: str) -> None:
+    latent, rows = LATENTS[name], 4_000
+    told = 0.5 * said(name, rows)
+    logs = latent.weighted(told, seeded())[1]
+    rate = latent.rate(told, seeded(1))
+    spread = (logs.std() + rate.std()) / rows**0.5
+    assert abs(rate.mean() + logs.mean()) < 5 * spread + 1e-3
+    assert rate.mean() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in LATENTS if name != "straight-through"])
+def test_the_gradient_is_that_of_cost_and_rate(name: str) -> None:
+    """The mean of many estimates is near the slope of many draws with the same noise."""
+    latent, rows, width = LATENTS[name], 6_000, 0.3
+    start = 0.5 * said(name)[0]
+    leaf = start.clone().requires_grad_()
+    latent.loss(leaf.expand(rows, -1), price, seeded())[0].mean().backward()
+    along = torch.nn.functional.normalize(torch.randn(len(start), generator=seeded(7)), dim=0)
+
+    def value(at: Tensor) -> Tensor:
+        told = at.expand(2 * rows, -1)
+        costs = latent.loss(told, price, seeded(5))[1]
+        return costs.mean() + latent.rate(told, seeded(6)).mean()
+
+    with torch.no_grad():
+        slope = (value(start + width * along) - value(start - width * along)) / (2 * width)
+    assert float(leaf.grad @ along) == pytest.approx(float(slope), abs=0.15)
+
+
+@pytest.fixture
+def digits(monkeypatch: pytest.MonkeyPatch) -> Split:
+    """Small images of two kinds."""
+    kinds = torch.rand(2, 20, generator=seeded()).round()
+    which = torch.arange(300) % 2
+    grey = (0.9 * kinds[which] + 0.05).float()
+    split = Split(grey, grey[:60], grey[:50])
+    monkeypatch.setattr(run, "load", lambda: split)
+    return split
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_it_learns(name: str, digits: Split) -> None:
+    state = Training(LATENTS[name], digits, seed=0, width=24)
+    for group in state.optimizer.param_groups:
+        group["lr"] = 3e-3
+    first = state.epoch(20)
+    for _ in range(6):
+        last = state.epoch(20)
+    total = last["distortion"] + last["rate"]
+    assert total < first["distortion"] + first["rate"]
+    found = state.measure(digits.test, samples=20)
+    assert found["nll"] < found["distortion"] + found["rate"] + 0.5
+
+
+def test_rows_are_added_once_and_go_on(
+    digits: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(tmp_path / "results.json")
+    monkeypatch.setattr(run, "RECORD", record)
+    monkeypatch.setattr(run, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(run, "SAMPLES", 3)
+    for _ in range(2):
+        run.run(["Gaussian", "mixed Dirichlet"], [1], 1)
+    run.run(["Gaussian"], [1], 2)
+    assert [(row["method"], row["epochs"]) for row in record.rows()] == [
+        ("Gaussian", 1), ("mixed Dirichlet", 1), ("Gaussian", 2),
+    ]  # fmt: skip
+    one, two = (record.rows(method="Gaussian", epochs=epochs)[0]["curve"] for epochs in (1, 2))
+    assert two["rate"][:1] == one["rate"]
+    straight = Training(LATENTS["Gaussian"], digits, seed=1)
+    straight.epoch()
+    straight.epoch()
+    assert [point["rate"] for point in straight.curve] == two["rate"]
+    assert model.PIXELS == 784
