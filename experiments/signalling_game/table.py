@@ -46,19 +46,17 @@ COLORS = dict(
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: published and ours; won games in per cent, those with the best symbol, calls."""
-    lines = [["", "published", "calls"]]
-    shown = places(rows)
-    for place, epochs in shown:
-        own = ["best symbol", "calls", "seeds", "rate, entropy"]
-        lines[0] += [f"{PLACES[place]}, {epochs} epochs", *own]
-    lines.append(["---"] * len(lines[0]))
-    for method, published in PUBLISHED.items():
-        cells = [method, *published]
-        for place, epochs in shown:
-            cells += _cells(_of(rows, place, epochs, method))
-        lines.append(cells)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    """Markdown, for each game: published and ours; won games in per cent, those with the best
+    symbol, calls."""
+    head = ["", "published", "calls", "won", "best symbol", "calls", "seeds", "rate, entropy"]
+    parts = []
+    for place, epochs in places(rows):
+        lines = [head, ["---"] * len(head)]
+        for method, published in PUBLISHED.items():
+            lines.append([method, *published, *_cells(_of(rows, place, epochs, method))])
+        told = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        parts.append(f"{PLACES[place]}, {epochs} epochs:\n\n{told}")
+    return "\n\n".join(parts)
 
 
 def places(rows: list[Row]) -> list[tuple[tuple[str, bool], int]]:
@@ -118,7 +116,7 @@ def _of(rows: list[Row], place: tuple[str, bool], epochs: int, method: str) -> l
 
 def _cells(rows: list[Row]) -> list[str]:
     if not rows:
-        return [""] * 5
+        return ["not run", *[""] * 4]
     names = ("success", "best", "calls at the end")
     chosen = f"{rows[0]['lr']:g}, {rows[0]['entropy']:g}"
     return [*(_mean([row[name] for row in rows]) for name in names), str(len(rows)), chosen]
