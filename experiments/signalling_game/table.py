@@ -81,7 +81,11 @@ def draw(rows: list[Row]) -> Figure:
         for axes in line:
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, fontsize=8, ncols=len(COLORS), loc="outside upper center")
+    lines = {line.get_label(): line for row in panels for line in row[0].get_lines()}
+    figure.legend(
+        lines.values(), lines, frameon=False, fontsize=8, ncols=len(COLORS),
+        loc="outside upper center",
+    )  # fmt: skip
     return figure
 
 
