@@ -47,7 +47,7 @@ tests: $(STAMP)
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
 	$(PY) -m pytest -n 2 --dist worksteal -q
-	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -n 2 src README.md docs tests/test_package.py
+	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not slow" src README.md docs tests/test_package.py
 	FEWFOLD_ISA=avx2 $(PY) -m pytest -q -n 2 -m native $(KERNEL_TESTS)
 	FEWFOLD_ISA=generic $(PY) -m pytest -q -n 2 -m native $(KERNEL_TESTS)
 

@@ -30,13 +30,14 @@ _CHUNK = 2**18  # entries drawn at a time: they stay in the cache
 class GaussianSparsemax(Reparameterised):
     """The sparsemax of a Gaussian vector: a random point of the simplex, often on a face.
 
-    `y = sparsemax(x)`, `x ~ N(loc, Sigma)`. On the face S where y is positive its density is
+    `y = sparsemax(x)`, `x ~ N(loc, Sigma)`. On the face S of n corners, where y is positive, its
+    density is
 
-        |S| int prod_(i in S) N(y_i + t; loc_i, scale_i^2) prod_(j not in S) Phi((t - loc_j) / scale_j) dt
+        n int prod_(i in S) N(y_i + t; loc_i, scale_i^2) prod_(j not in S) Phi((t - loc_j) / scale_j) dt
 
     with respect to the sum of the Lebesgue measures of all faces (counting at the corners). For a
     diagonal Sigma that is one integral, computed to about 1e-10 in double precision. For any other
-    it contains the probability of an orthant of K - |S| dimensions: exact up to two of them, and
+    it contains the probability of an orthant of K - n dimensions: exact up to two of them, and
     a lattice rule beyond, with a relative error of typically 1e-4, and up to 5e-3 for 20 scores.
 
     Args:
