@@ -165,6 +165,9 @@ def test_the_table_has_published_next_to_ours(record: Record, tmp_path: Path) ->
     assert "92.0 ± 1.0" in told
     assert "97.3 ± 0.4" in told
     assert "80.0 ± 0.0" in told
+    alone = table.table(record.rows(seed=1))
+    assert "| 91.0 |" in alone
+    assert "*" not in alone
     path = tmp_path / "table.png"
     table.readme.keep(table.draw(record.rows()), path)
     assert has_colour(path)
