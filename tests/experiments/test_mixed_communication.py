@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments.mixed_communication import run
+from experiments.mixed_communication import run, table
 from experiments.mixed_communication.methods import METHODS, Method
-from experiments.record import Record
+from experiments.record import Record, Row
 from experiments.signalling_game import data
 from experiments.signalling_game.data import Games
 from experiments.signalling_game.run import Budget, Run
+from tests.pictures import has_colour
 
 pytest.importorskip("safetensors")
 SIZES = {"symbols": 12, "embedding": 8, "hidden": 16}
@@ -69,3 +70,28 @@ def test_rows_are_added_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     symbols = {row["method"]: row["symbols"] for row in rows}
     assert (symbols["Gumbel-softmax"], symbols["straight-through"]) == (12, 1)
     assert 1 <= symbols["Gaussian-sparsemax"] < 12
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- table: begin -->\n<!-- table: end -->\n")
+    monkeypatch.setattr(table, "RECORD", record)
+    monkeypatch.setattr(table, "README", readme)
+    monkeypatch.setattr(table, "PICTURE", tmp_path / "curves.png")
+    table.main()
+    text = readme.read_text()
+    assert all(f"| {method} | {table.PUBLISHED[method][0]} |" in text for method in METHODS)
+    assert has_colour(tmp_path / "curves.png")
+
+
+def test_the_rate_that_wins_in_validation_is_shown() -> None:
+    def row(epochs: int, lr: float, valid: float, test: float) -> Row:
+        key = {"data": "mnist", "method": "hard concrete", "epochs": epochs, "lr": lr}
+        found = {"success": test, "best": test, "symbols": 3.0}
+        return {**key, **found, "curve": {"success": [99.0, valid]}}
+
+    rows = [row(2, 1e-3, 50.0, 90.0), row(2, 5e-3, 60.0, 40.0), row(1, 1e-3, 31.5, 32.0)]
+    text = table.table(rows)
+    assert (
+        "| hard concrete | 76.07 ± 7.76 | 21.43 ± 17.56 | 40.00 | 40.00 | 3.00 | 1 | 0.005 |"
+        in text
+    )
+    assert "90.00" not in text
+    assert "| hard concrete | 31.5 |" in text

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.mixed_vae import model, run
+from experiments.mixed_vae import model, run, table
 from experiments.mixed_vae.latents import LATENTS, SIZE
 from experiments.mixed_vae.model import Split, Training
 from experiments.record import Record
+from tests.pictures import has_colour
 
 pytest.importorskip("safetensors")
 
@@ -116,3 +117,15 @@ def test_rows_are_added_once_and_go_on(
     straight.epoch()
     assert [point["rate"] for point in straight.curve] == two["rate"]
     assert model.PIXELS == 784
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- table: begin -->\n<!-- table: end -->\n")
+    monkeypatch.setattr(table, "RECORD", record)
+    monkeypatch.setattr(table, "README", readme)
+    monkeypatch.setattr(table, "PICTURE", tmp_path / "curves.png")
+    table.main()
+    text = readme.read_text()
+    last = record.rows(method="Gaussian", epochs=2)[0]
+    ours = " | ".join(f"{last[what]:.2f}" for what in table.FIGURES)
+    assert f"| Gaussian | 76.67 | 19.94 | 91.12 | {ours} | 1 | 2 |" in text
+    assert "| Dirichlet | 78.62 | 19.94 | 93.81 | not run |" in text
+    assert has_colour(tmp_path / "curves.png")
