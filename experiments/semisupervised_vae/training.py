@@ -175,10 +175,14 @@ class Training:
 class LabelByLabel(Training):
     """The sum over all labels as one would write it first: a call of the decoder for each."""
 
+    def price(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """The cost of labels; the first layer has seen the images once for all of them."""
+        return self.model.costs(images, self.generator)
+
     def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.Expectation]:
         """The same number as that of `Dense`, up to the noise."""
         count = len(images) - len(labels)
-        scores, price = self.model.classifier(images), self.model.costs(images, self.generator)
+        scores, price = self.model.classifier(images), self.price(images)
         rows = torch.arange(len(images))
 
         def cost(atoms: Tensor, row: Tensor) -> Tensor:
@@ -190,6 +194,19 @@ class LabelByLabel(Training):
         supervised = known.mean() + self.method.supervised(scores[count:], labels)
         times = len(self.split.unlabelled) / len(self.split.labelled)
         return supervised + times * (out.loss - out.entropy.mean()), out
+
+
+class ImageAndLabel(LabelByLabel):
+    """As in the authors' code: image and label enter q(h | x, z) together, anew for each label."""
+
+    def price(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """The cost of labels, from the images of these rows."""
+
+        def cost(labels: Tensor, row: Tensor) -> Tensor:
+            seen = self.model.costs(images.index_select(0, row), self.generator)
+            return seen(labels, torch.arange(len(row)))
+
+        return cost
 
 
 @torch.no_grad()

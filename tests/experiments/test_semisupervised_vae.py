@@ -20,7 +20,7 @@ from experiments.datasets import has
 from experiments.semisupervised_vae import run, table
 from experiments.semisupervised_vae.digits import Digits, Split, digits, draw, load
 from experiments.semisupervised_vae.model import SemisupervisedVAE
-from experiments.semisupervised_vae.training import Budget, LabelByLabel, Training, accuracy, bound
+from experiments.semisupervised_vae.training import Budget, Training, accuracy, bound
 
 TINY = Budget(epochs=4, warm=20, batch=16, hidden=16, wide=16, warm_lr=3e-3, keep=2)
 
@@ -147,9 +147,11 @@ def test_the_loss_weighs_what_is_labelled_and_what_is_not(split: Split, name: st
     torch.testing.assert_close(loss, known + rule(scores[8:], labels) + 160 / 32 * unknown)
 
 
-def test_label_by_label_is_the_same_sum(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loop", run.LOOPS)
+def test_loops_are_the_same_sum(loop: str, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "randn", lambda shape, generator: torch.zeros(shape))
-    states = [kind(run.METHODS["dense"], split, TINY, seed=0) for kind in (Training, LabelByLabel)]
+    kinds = (Training, run.LOOPS[loop])
+    states = [kind(run.METHODS["dense"], split, TINY, seed=0) for kind in kinds]
     images, labels = next(split.batches(16, torch.Generator().manual_seed(0)))
     losses = [state.loss(images, labels)[0] for state in states]
     torch.testing.assert_close(*losses)
@@ -214,7 +216,7 @@ def test_steps_are_timed_side_by_side(
     monkeypatch.setattr(Training, "__init__", begin)
     times = run.step_times(split, TINY, 43, names=["sparse", "dense"], seconds=0.05)
     assert all(state.step > 2 for state in made)  # each contestant has run, and not one for all
-    assert list(times) == ["sparse", "dense", "dense, label by label"]
+    assert list(times) == ["sparse", "dense", *run.LOOPS]
     assert all(time > 0 for time in times.values())
 
 
