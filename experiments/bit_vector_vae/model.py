@@ -28,11 +28,10 @@ class BitVAE(nn.Module):
 
     def cost(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """-log p(image | bits), for the pairs of one of these `(rows, pixels)` and some bits."""
-        pixels = images.long()
 
         def cost(atoms: Tensor, row: Tensor) -> Tensor:
             features = self.decoder(atoms).view(-1, RANK, PIXELS)
-            return pixel_nll(features, self.output.weight, self.output.bias, pixels, row)
+            return pixel_nll(features, self.output.weight, self.output.bias, images, row)
 
         return cost
 

@@ -1,7 +1,8 @@
 """The negative log-likelihood of grey images whose pixels are categorical with logits of low rank.
 
 The logits of one image are (784, 256), those of a batch of pairs half a gigabyte. Here they exist
-for one image at a time, in the cache of one core, and what is kept of them are gradients.
+for a few pixels at a time, in the cache of one core, and what is kept of them are gradients. That
+is what pixels.cpp does; where it cannot be compiled, torch does it an image at a time.
 """
 
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from experiments.bit_vector_vae.native import Kernel, kernel
 
 # Sums of exponentials that float32 keeps all digits of; beyond them the largest logit is taken off.
 LEAST, MOST = 1e-25, 1e30
@@ -23,7 +26,7 @@ def pixel_nll(
         features: h, `(m, rank, pixels)`.
         weight: W, `(values, rank)`.
         bias: b, `(values,)`.
-        pixels: int64 values `(rows, pixels)` of the images.
+        pixels: values `(rows, pixels)` of the images; bytes are the fastest.
         row: `(m,)`, the image that each of the features is meant to give.
 
     Example:
@@ -41,29 +44,81 @@ class _PixelNLL(torch.autograd.Function):
     def forward(
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor
     ) -> Tensor:
-        m, rank, size = features.shape
-        lifted = torch.cat([features, features.new_ones(m, 1, size)], 1)
-        columns = torch.cat([weight.t(), bias.unsqueeze(0)])  # the bias is one weight more
-        wanted = columns.index_select(1, pixels.flatten()).view(rank + 1, -1, size)
-        wanted = wanted.transpose(0, 1).index_select(0, row)
-        log_sums, slopes, outer = _log_sums(lifted, columns, any(ctx.needs_input_grad))
-        if slopes is not None:
-            slopes -= wanted[:, :rank]
-        ctx.save_for_backward(lifted, slopes, outer, pixels, row)
-        nll: Tensor = log_sums.sum(1) - torch.linalg.vecdot(lifted.flatten(1), wanted.flatten(1))
+        call = kernel()
+        differentiate = any(ctx.needs_input_grad)
+        if call is not None and _fits(features, weight, bias, pixels, row):
+            nll, slopes, outer = _native(call, features, weight, bias, pixels, row, differentiate)
+        else:
+            nll, slopes, outer = _plain(features, weight, bias, pixels, row, differentiate)
+        ctx.save_for_backward(slopes, outer)
         return nll
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        lifted, slopes, outer, pixels, row = ctx.saved_tensors
-        each = gradient.view(-1, 1, 1)
-        # Pairs of one image have the same pixels: they are added up before they are spread out.
-        owned = lifted.new_zeros(len(pixels), *lifted.shape[1:]).index_add_(0, row, lifted * each)
-        columns = (gradient @ outer.flatten(1)).view_as(outer[0])
-        spread = owned.transpose(0, 1).flatten(1)
-        columns -= torch.zeros_like(columns).index_add_(1, pixels.flatten(), spread)
-        return slopes * each, columns[:-1].t(), columns[-1], None, None
+        slopes, outer = ctx.saved_tensors
+        columns = (gradient @ outer.flatten(1)).view(outer.shape[1:])
+        return slopes * gradient.view(-1, 1, 1), columns[:-1].t(), columns[-1], None, None
+
+
+def _fits(features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor) -> bool:
+    """Whether the kernel is for such tensors: a byte is a value of its table without a check."""
+    m, _, size = features.shape
+    shapes = (m, 5, size), (256, 5), (256,), (len(pixels), size), (m,)
+    dtypes = (torch.float32,) * 3 + (torch.uint8, torch.int64)
+    return all(
+        x.shape == shape and x.dtype == dtype and x.is_cpu
+        for x, shape, dtype in zip(
+            (features, weight, bias, pixels, row), shapes, dtypes, strict=True
+        )
+    )
+
+
+def _native(
+    call: Kernel,
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    pixels: Tensor,
+    row: Tensor,
+    differentiate: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What `_plain` gives, by the kernel."""
+    given = [x.contiguous() for x in (features, weight, bias, pixels, row)]
+    m, rank, size = features.shape
+    nll = features.new_empty(m)
+    slopes = torch.empty_like(given[0]) if differentiate else None
+    outer = features.new_empty(m, rank + 1, len(weight)) if differentiate else None
+    made = [None if x is None else x.data_ptr() for x in (nll, slopes, outer)]
+    wrong = call(*[x.data_ptr() for x in given], m, len(pixels), size, *made)
+    if wrong >= 0:
+        raise IndexError(f"row must be below {len(pixels)}, got {int(row[wrong])} at {wrong}")
+    return nll, slopes, outer
+
+
+def _plain(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    pixels: Tensor,
+    row: Tensor,
+    differentiate: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Values `(m,)`, slopes of each in its features, and in W and b, `(m, rank + 1, values)`."""
+    m, rank, size = features.shape
+    lifted = torch.cat([features, features.new_ones(m, 1, size)], 1)
+    columns = torch.cat([weight.t(), bias.unsqueeze(0)])  # the bias is one weight more
+    wanted = columns.index_select(1, pixels.long().flatten()).view(rank + 1, -1, size)
+    wanted = wanted.transpose(0, 1).index_select(0, row)
+    log_sums, slopes, outer = _log_sums(lifted, columns, differentiate)
+    if slopes is not None and outer is not None:
+        slopes -= wanted[:, :rank]
+        outer.scatter_add_(2, pixels[row].long().unsqueeze(1).expand_as(lifted), -lifted)
+    return (
+        log_sums.sum(1) - torch.linalg.vecdot(lifted.flatten(1), wanted.flatten(1)),
+        slopes,
+        outer,
+    )
 
 
 def _log_sums(

@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 import fewfold as ff
 from experiments.bit_vector_vae import run
 from experiments.bit_vector_vae.model import LARGE, METHODS, PIXELS, SMALL, BitVAE
-from experiments.bit_vector_vae.pixels import pixel_nll
 from experiments.bit_vector_vae.training import Data, Run
 from experiments.datasets import has
 from experiments.record import Record
@@ -45,38 +42,6 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     monkeypatch.setattr(run, "TEST", TINY)
     monkeypatch.setattr(run, "VALID", TINY)
     return kept
-
-
-def plain(features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor) -> Tensor:
-    logits = torch.einsum("mrp,vr->mvp", features, weight) + bias.unsqueeze(1)
-    return F.cross_entropy(logits, pixels[row], reduction="none").sum(1)
-
-
-def drawn(scale: float, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    inputs = [
-        torch.randn(shape, generator=generator, dtype=dtype) for shape in ((4, 3, 5), (7, 3), (7,))
-    ]
-    inputs[0] *= scale
-    pixels = torch.randint(7, (3, 5), generator=generator)
-    return [x.requires_grad_() for x in inputs], pixels, torch.tensor([2, 0, 0, 1])
-
-
-@pytest.mark.parametrize("scale", [1, 300])  # sums of exponentials within and beyond float32
-def test_the_likelihood_is_that_of_the_plain_formula(scale: float) -> None:
-    inputs, pixels, row = drawn(scale, torch.float32)
-    ours, expected = (nll(*inputs, pixels, row) for nll in (pixel_nll, plain))
-    torch.testing.assert_close(ours, expected)
-    with torch.no_grad():
-        torch.testing.assert_close(pixel_nll(*inputs, pixels, row), expected)
-    outer = torch.tensor([1.0, -2.0, 0.0, 0.5])
-    ours, expected = (torch.autograd.grad(found, inputs, outer) for found in (ours, expected))
-    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-4)
-
-
-def test_the_gradient_of_the_likelihood() -> None:
-    inputs, pixels, row = drawn(1, torch.float64)
-    assert torch.autograd.gradcheck(lambda *x: pixel_nll(*x, pixels, row), inputs)
 
 
 def test_a_budget_has_parts_for_bits_that_are_off() -> None:

@@ -1,0 +1,63 @@
+"""pixels.cpp, compiled at first use for the processor of this machine."""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("pixels.cpp")
+BUILD = Path(__file__).parents[2] / "build" / "bit_vector_vae"
+# Nothing that reorders sums: the rounding of powers depends on their order.
+FLAGS = ["-std=c++17", "-O3", "-march=native", "-shared", "-fPIC"]
+Kernel = Callable[..., int]
+
+
+@functools.cache
+def kernel() -> Kernel | None:
+    """The function of pixels.cpp; none without a compiler, or with `FEWFOLD_NATIVE=0`."""
+    if os.environ.get("FEWFOLD_NATIVE", "1") == "0":
+        return None
+    try:
+        found = ctypes.CDLL(str(_compiled())).pixel_nll
+    except (OSError, subprocess.CalledProcessError) as error:
+        told = error.stderr if isinstance(error, subprocess.CalledProcessError) else error
+        logging.getLogger(__name__).warning(
+            "no kernel, torch will be several times slower: %s", told
+        )
+        return None
+    found.restype = ctypes.c_int64
+    found.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3 + [ctypes.c_void_p] * 3
+    return found
+
+
+def _compiled() -> Path:
+    """The library, which is compiled unless it is there, for this source and this processor."""
+    told = "\n".join([*FLAGS, _processor(), SOURCE.read_text()])
+    path = BUILD / f"pixels-{hashlib.sha256(told.encode()).hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        raise FileNotFoundError("there is no C++ compiler; install one or set CXX")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as place:  # two processes may be at it
+        made = Path(place) / path.name
+        command = [compiler, *FLAGS, str(SOURCE), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        os.replace(made, path)
+    return path
+
+
+def _processor() -> str:
+    """What instructions there are: a folder may be seen by more than one machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
