@@ -130,9 +130,9 @@ inline float powers(const Table& table, const float* h, Vector* kept, Vector& su
     return top;
 }
 
-// Slopes E W / sum of several pixels, in h; `weights` has 1 / sum of each.
+// E W of several pixels, which share what is read of W.
 template <int count>
-inline void slopes(const Table& table, const Vector (*kept)[vectors], float (*found)[channels]) {
+inline void products(const Table& table, const Vector (*kept)[vectors], float (*found)[channels]) {
     Vector total[count][rank] = {};
     for (int v = 0; v < vectors; ++v)
         for (int c = 0; c < rank; ++c) {
@@ -193,20 +193,21 @@ double pair(const Table& table, const float* features, const std::uint8_t* pixel
             for (int c = 0; c < rank; ++c) h[p][c] = features[c * size + first + p];
             h[p][rank] = 1;
             linear += powers<differentiate>(table, h[p], kept[differentiate ? p : 0], sum[p]);
-            for (int c = 0; c < channels; ++c)
-                linear -= h[p][c] * table.column(c)[pixels[first + p]];
+            float logit = table.column(rank)[pixels[first + p]];
+            for (int c = 0; c < rank; ++c) logit += h[p][c] * table.column(c)[pixels[first + p]];
+            linear -= logit;
         }
         for (int p = 0; p < count; p += 4) {
-            const Quad four = sums(sum[p], sum[p + 1], sum[p + 2], sum[p + 3]);
+            const Quad four = sums(sum[p], sum[p + 1], sum[p + 2], sum[p + 3]), inverse = 1 / four;
             for (int q = p; q < std::min(p + 4, count); ++q) {
                 product.times(four[q - p]);
-                for (int c = 0; c < channels; ++c) share[q][c] = h[q][c] / four[q - p];
+                for (int c = 0; c < channels; ++c) share[q][c] = h[q][c] * inverse[q - p];
             }
         }
         if constexpr (differentiate) {
             int p = 0;
-            for (; p + 2 <= count; p += 2) slopes<2>(table, kept + p, found + p);
-            if (p < count) slopes<1>(table, kept + p, found + p);
+            for (; p + 2 <= count; p += 2) products<2>(table, kept + p, found + p);
+            if (p < count) products<1>(table, kept + p, found + p);
             spread(kept, share, count, total);
             for (int c = 0; c < rank; ++c)
                 for (int q = 0; q < count; ++q)
