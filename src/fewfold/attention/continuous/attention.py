@@ -33,7 +33,8 @@ def continuous_attention(
         mu: `(..., m)` for m queries; `(..., m, 2)` on the plane.
         sigma_sq: `(..., m)`, positive; `(..., m, 2, 2)` on the plane, positive definite.
         basis: functions psi that the signal is made of; not for a `Signal`, which has its own.
-        alpha: 1 for the Gaussian, 4/3, 3/2, 2 for triweight, biweight, truncated parabola.
+        alpha: 1 for the Gaussian, 4/3, 3/2, 2 for triweight, biweight, truncated parabola; any
+            other above 1, and heavy tails below, by quadrature.
         weights: `(..., m, k)`, of the components of mixtures; mu and sigma_sq then have a dimension
             of k after that of m.
         mask: boolean, True = keep, broadcasts to values without their last dimension. Values that

@@ -1,15 +1,18 @@
 """Functions that signals are made of: what they are at points, and on average under densities."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
+from fewfold._check import whole_number
 from fewfold.attention.continuous.bump import expected_bump, normal
-from fewfold.attention.continuous.density import Density, LineDensity
+from fewfold.attention.continuous.density import Density, LineDensity, check_finite, check_positive
 from fewfold.attention.continuous.plane import expected_boxes, expected_bumps
 from fewfold.attention.continuous.plane_density import PlaneDensity
 from fewfold.attention.continuous.profile import exponent
@@ -29,11 +32,32 @@ class Basis(ABC):
         self.dim = dim
         self.tensors = tensors
         self.fits: dict[Any, Tensor] = {}
+        self._versions: tuple[int, ...] = ()
 
     @property
     def learns(self) -> bool:
         """Whether the functions have a gradient, so that nothing may be kept."""
         return any(one.requires_grad for one in self.tensors.values())
+
+    def kept(self, key: Any) -> Tensor | None:
+        """What is in `fits`, unless tensors have changed: load_state_dict writes to frozen ones."""
+        if torch.compiler.is_compiling():  # there nobody can ask for versions
+            frozen = any(isinstance(one, Parameter) for one in self.tensors.values())
+            return None if frozen else self.fits.get(key)
+        tensors = self.tensors.values()
+        versions = tuple(0 if one.is_inference() else one._version for one in tensors)
+        if versions != self._versions:
+            self.fits.clear()
+            self._versions = versions
+        return self.fits.get(key)
+
+    def replaced(self, tensors: dict[str, Tensor]) -> Self:
+        """The same functions of other tensors; of the same, itself."""
+        if all(one is self.tensors[name] for name, one in tensors.items()):
+            return self
+        other = copy.copy(self)
+        other.tensors, other.fits = tensors, {}
+        return other
 
     @abstractmethod
     def __len__(self) -> int:
@@ -53,11 +77,18 @@ class Basis(ABC):
                 f"{type(self).__name__} of dimension {self.dim} needs a {kind}, got a "
                 f"{type(density).__name__}"
             )
-        return density.mixed(self._expect(density.working))
+        own = density.working
+        return density.mixed(self._expect(own) if own.alpha >= 1 else self._heavy(own))
+
+    def _heavy(self, density: Any) -> Tensor:
+        """The same for alpha below 1: a sum over Gaussians of many widths."""
+        many, shares = density.gaussians()
+        each: Tensor = self._expect(many) * shares.unsqueeze(-1)
+        return each.sum(-2)
 
     @abstractmethod
     def _expect(self, density: Any) -> Tensor:
-        """`(*density.shape, n)`."""
+        """`(*density.shape, n)`, for alpha from 1."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} functions, dim={self.dim})"
@@ -88,15 +119,18 @@ class GaussianBasis(Basis):
         plane = centres.dim() == 2
         if centres.dim() not in (1, 2) or (plane and centres.shape[1] != 2) or not len(centres):
             raise ValueError(
-                f"centres must be (n,) on the line or (n, 2) on the plane, got "
+                f"centres must be (n,) on the line or (n, 2) on the plane, some, got "
                 f"{tuple(centres.shape)}"
             )
+        check_finite(centres, "centres")
         allowed = [(), centres.shape[:1], *([centres.shape] if plane else [])]
-        if widths.shape not in allowed or not bool((widths > 0).all()):
+        if widths.shape not in allowed:
             raise ValueError(
-                f"widths must be positive, one or as many as centres {len(centres)}, got shape "
-                f"{tuple(widths.shape)} with least {float(widths.detach().min()):g}"
+                f"widths must be one or as many as centres {len(centres)}, got "
+                f"{tuple(widths.shape)}"
             )
+        check_finite(widths, "widths")
+        check_positive(widths, "widths")
         super().__init__(2 if plane else 1, centres=centres, widths=widths)
 
     @classmethod
@@ -104,6 +138,11 @@ class GaussianBasis(Basis):
         cls, count: int, widths: Sequence[float] = (0.1, 0.5), dim: int = 1
     ) -> "GaussianBasis":
         """`count` centres evenly spread over [0, 1], in each direction, for each of the widths."""
+        whole_number(count, "count")
+        if dim not in (1, 2):
+            raise ValueError(f"dim must be 1, the line, or 2, the plane, got {dim}")
+        if not isinstance(widths, Sequence) or not len(widths):
+            raise TypeError(f"widths must be numbers, some, got {widths!r}; write [0.1, 0.5]")
         line = torch.linspace(0, 1, count, dtype=torch.float64)
         centres = line if dim == 1 else torch.cartesian_prod(line, line)
         each = torch.as_tensor(list(widths), dtype=torch.float64)
@@ -160,14 +199,16 @@ class RectangularBasis(Basis):
     def __init__(
         self, edges: Tensor | Sequence[float], edges_across: Tensor | Sequence[float] | None = None
     ) -> None:
-        given = {"edges": edges, "across": edges_across}
+        given = {"edges": edges, "edges_across": edges_across}
         axes = {name: numbers(one) for name, one in given.items() if one is not None}
         for name, one in axes.items():
             if one.dim() != 1 or len(one) < 2 or not bool((one.diff() > 0).all()):
                 raise ValueError(
-                    f"{name} must be (n + 1,), at least two numbers that increase, got "
-                    f"{tuple(one.shape)}; write torch.linspace(0, 1, n + 1)"
+                    f"{name} must be (n + 1,), at least two numbers that increase, got shape "
+                    f"{tuple(one.shape)}, {one.flatten()[:5].tolist()}; write "
+                    "torch.linspace(0, 1, n + 1)"
                 )
+            check_finite(one, name)
         super().__init__(len(axes), **axes)
 
     def __len__(self) -> int:
@@ -177,7 +218,7 @@ class RectangularBasis(Basis):
         if self.dim == 1:
             return _indicators(points, self.tensors["edges"])
         rows = _indicators(points[..., 0], self.tensors["edges"])
-        columns = _indicators(points[..., 1], self.tensors["across"])
+        columns = _indicators(points[..., 1], self.tensors["edges_across"])
         return (rows.unsqueeze(-1) * columns.unsqueeze(-2)).flatten(-2)
 
     def _expect(self, density: LineDensity | PlaneDensity) -> Tensor:

@@ -9,17 +9,28 @@ from torch import Tensor
 
 from fewfold._check import check_scores
 from fewfold.attention.chunked import untransformed
+from fewfold.attention.continuous.heavy import gaussian_scales
 from fewfold.attention.continuous.profile import (
     checked_alpha,
     exponent,
     is_polynomial,
     normaliser,
+    profile,
     radius,
     spread,
 )
 from fewfold.attention.continuous.quadrature import graded_law, law_between
 
-__all__ = ["LEAST_VARIANCE", "Density", "LineDensity", "check_positive", "joint_shape"]
+__all__ = [
+    "LEAST_VARIANCE",
+    "Density",
+    "LineDensity",
+    "check_finite",
+    "check_positive",
+    "joint_shape",
+    "moments_exist",
+    "working",
+]
 
 LEAST_VARIANCE = 1e-6  # of densities made of what a model says
 
@@ -36,17 +47,24 @@ class Density:
     dim: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        check_scores(self.mu.reshape(-1) if isinstance(self.mu, Tensor) else self.mu, "mu")
-        check_scores(
-            self.sigma_sq.reshape(-1) if isinstance(self.sigma_sq, Tensor) else self.sigma_sq,
-            "sigma_sq",
-        )
+        check_finite(self.mu, "mu")
+        check_finite(self.sigma_sq, "sigma_sq")
         object.__setattr__(self, "alpha", checked_alpha(self.alpha))
         self._check_shapes()
-        if self.weights is not None and self.weights.shape != self.shape:
+        if self.weights is not None:
+            self._check_weights(self.weights)
+
+    def _check_weights(self, weights: Tensor) -> None:
+        check_finite(weights, "weights")
+        if weights.shape != self.shape or not self.shape:
             raise ValueError(
-                f"weights must have one number per component, {tuple(self.shape)} as mu has, got "
-                f"{tuple(self.weights.shape)}"
+                f"weights must have one number per component, {tuple(self.shape)} as mu has and "
+                f"at least one dimension, got {tuple(weights.shape)}"
+            )
+        if untransformed(weights) and bool((weights < 0).any()):
+            raise ValueError(
+                f"weights must not be negative, got {float(weights.detach().min()):g}; write "
+                "raw.softmax(-1)"
             )
 
     def _check_shapes(self) -> None:
@@ -63,6 +81,10 @@ class Density:
         dtype = torch.promote_types(self.mu.dtype, self.sigma_sq.dtype)
         dtype = torch.promote_types(dtype, torch.float32)
         return replace(self, mu=self.mu.to(dtype), sigma_sq=self.sigma_sq.to(dtype))
+
+    def gaussians(self) -> tuple["Density", Tensor]:
+        """Below alpha 1: Gaussians `(*shape, count)`, and shares `(count,)` to add them by."""
+        raise NotImplementedError
 
     def mixed(self, values: Tensor) -> Tensor:
         """`(*shape, n)` to `(..., n)`: what was found for components, for their mixtures."""
@@ -82,12 +104,15 @@ class LineDensity(Density):
         p(t) = c/a (1 - ((t - mu) / a)^2)^kappa  on  [mu - a, mu + a],
 
     `kappa = 1 / (alpha - 1)` and `a = R(alpha) sigma_sq^(1 / (alpha + 1))`: the truncated parabola
-    for alpha 2, the biweight for 3/2, the triweight for 4/3.
+    for alpha 2, the biweight for 3/2, the triweight for 4/3. For alpha below 1 tails are heavy,
+    those of Student's t with `2 / (1 - alpha) - 1` degrees of freedom:
+
+        p(t) = c/a (1 + ((t - mu) / a)^2)^kappa,  of infinite variance for alpha up to 1/3.
 
     Args:
-        mu: `(...)`, the means.
+        mu: `(...)`, the means; for alpha below 1 the medians.
         sigma_sq: `(...)`, positive; the variance for alpha 1, and grows with it otherwise.
-        alpha: at least 1.
+        alpha: above 0.
         weights: `(..., m)`, makes the last dimension of the others one of components, and the
             density their mixture.
 
@@ -108,8 +133,10 @@ class LineDensity(Density):
     ) -> Self:
         """The density with this mean and variance, both `(...)`."""
         alpha = checked_alpha(alpha)
+        check_positive(variance, "variance")
         if alpha == 1:
             return cls(mean, variance, alpha, weights)
+        moments_exist(1, alpha)
         scaled = variance * (spread(1, alpha) / radius(1, alpha) ** 2)
         return cls(mean, scaled ** ((alpha + 1) / 2), alpha, weights)
 
@@ -121,37 +148,51 @@ class LineDensity(Density):
             probs: `(..., L)`.
             positions: broadcasts to `(..., L)`.
         """
+        probs = working(probs)
+        if joint_shape(probs.shape, positions.shape) is None:
+            raise ValueError(
+                f"probs and positions must be (..., L), got {tuple(probs.shape)} and "
+                f"{tuple(positions.shape)}"
+            )
         mean = (probs * positions).sum(-1)
         variance = (probs * (positions - mean.unsqueeze(-1)) ** 2).sum(-1)
         return cls.from_moments(mean, variance + LEAST_VARIANCE, alpha)
 
     def _check_shapes(self) -> None:
-        try:
-            torch.broadcast_shapes(self.mu.shape, self.sigma_sq.shape)
-        except RuntimeError:
+        if joint_shape(self.mu.shape, self.sigma_sq.shape) is None:
             raise ValueError(
                 f"mu and sigma_sq must have one shape, got {tuple(self.mu.shape)} and "
                 f"{tuple(self.sigma_sq.shape)}"
-            ) from None
-        check_positive(self.sigma_sq)
+            )
+        check_positive(self.sigma_sq, "sigma_sq")
 
     @property
     def shape(self) -> torch.Size:
-        return joint_shape(self.mu.shape, self.sigma_sq.shape)
+        return torch.Size(torch.broadcast_shapes(self.mu.shape, self.sigma_sq.shape))
 
     @property
     def half_width(self) -> Tensor:
-        """`(...)`: half the width of the support; infinite for the Gaussian."""
-        if self.alpha == 1:
+        """`(...)`: half the width of the support; infinite for alpha up to 1."""
+        if self.alpha <= 1:
             return torch.full_like(self.sigma_sq, math.inf)
+        return self.unit
+
+    @property
+    def unit(self) -> Tensor:
+        """`(...)`: a, the unit of length of the profile."""
         return radius(1, self.alpha) * self.sigma_sq ** (1 / (self.alpha + 1))
 
     @property
     def variance(self) -> Tensor:
-        """`(...)`, of each component."""
+        """`(...)`, of each component; infinite for alpha up to 1/3."""
         if self.alpha == 1:
             return self.sigma_sq
-        return self.half_width**2 / spread(1, self.alpha)
+        return self.unit**2 / spread(1, self.alpha)
+
+    def gaussians(self) -> tuple["LineDensity", Tensor]:
+        variances, shares = gaussian_scales(1, self.alpha, self.sigma_sq)
+        widths = self.unit.square().unsqueeze(-1) * variances
+        return LineDensity(self.mu.unsqueeze(-1), widths, 1.0), shares
 
     def pdf(self, points: Tensor) -> Tensor:
         """The density at points that broadcast against `(...)` without components."""
@@ -161,9 +202,8 @@ class LineDensity(Density):
             found = torch.exp(-(away**2) / (2 * self.sigma_sq))
             found = found / (2 * math.pi * self.sigma_sq).sqrt()
         else:
-            kappa, half = exponent(self.alpha), self.half_width
-            inside = (1 - (away / half) ** 2).clamp(min=0)
-            found = normaliser(1, kappa) / half * inside**kappa
+            kappa, unit = exponent(self.alpha), self.unit
+            found = normaliser(1, kappa) / unit * profile((away / unit) ** 2, kappa)
         return found if self.weights is None else (found * self.weights).sum(-1)
 
     def mass(self, low: Tensor, high: Tensor) -> Tensor:
@@ -178,6 +218,9 @@ class LineDensity(Density):
             flip = low + high < 0  # differences of small tails, not of numbers close to one
             low, high = torch.where(flip, -high, low), torch.where(flip, -low, high)
             return (torch.erfc(low) - torch.erfc(high)) / 2
+        if self.alpha < 1:
+            many, shares = self.gaussians()
+            return many.mass(low.unsqueeze(-1), high.unsqueeze(-1)) @ shares
         kappa, half = exponent(self.alpha), self.half_width
         low, high = ((end - self.mu) / half for end in (low, high))
         low, high = low.clamp(-1, 1), high.clamp(-1, 1)
@@ -186,15 +229,40 @@ class LineDensity(Density):
         return graded_law(low, high, kappa)[1].sum(-1)
 
 
-def joint_shape(one: torch.Size, other: torch.Size) -> torch.Size:
-    """What both broadcast to."""
-    return torch.Size(torch.broadcast_shapes(one, other))
+def joint_shape(one: torch.Size, other: torch.Size) -> torch.Size | None:
+    """What both broadcast to, if they do."""
+    try:
+        return torch.Size(torch.broadcast_shapes(one, other))
+    except RuntimeError:
+        return None
 
 
-def check_positive(values: Tensor) -> None:
+def working(values: Tensor) -> Tensor:
+    """The same in a dtype in which small variances exist."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def moments_exist(dim: int, alpha: float) -> None:
+    """Raise unless densities with this alpha have a variance."""
+    if not spread(dim, alpha):
+        raise ValueError(
+            f"alpha must be above {dim / (dim + 2):.4g} for a density of dimension {dim} with a "
+            f"variance, got {alpha:g}, whose tails are too heavy; give sigma_sq instead"
+        )
+
+
+def check_finite(values: Tensor, name: str) -> None:
+    """Raise unless it is a real tensor of finite numbers; under a transform nobody can look."""
+    check_scores(values.reshape(-1) if isinstance(values, Tensor) else values, name)
+    if untransformed(values) and not bool(values.isfinite().all()):
+        odd = values.detach().flatten()
+        raise ValueError(f"{name} must be finite, got {float(odd[~odd.isfinite()][0])}")
+
+
+def check_positive(values: Tensor, name: str) -> None:
     """Raise unless all of them are above zero; under a transform nobody can look."""
     if untransformed(values) and not bool((values > 0).all()):
         raise ValueError(
-            f"sigma_sq must be positive, and positive definite on the plane, got "
-            f"{float(values.detach().min()):g}; write torch.nn.functional.softplus(raw) + 1e-6"
+            f"{name} must be positive, got {float(values.detach().min()):g}; write "
+            "torch.nn.functional.softplus(raw) + 1e-6"
         )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fewfold._check import whole_number
 from fewfold.attention.continuous.attention import density_of
 from fewfold.attention.continuous.basis import Basis
-from fewfold.attention.continuous.density import LEAST_VARIANCE, Density, LineDensity
+from fewfold.attention.continuous.density import LEAST_VARIANCE, Density, LineDensity, working
 from fewfold.attention.continuous.plane_density import PlaneDensity, two_by_two
 from fewfold.attention.continuous.signal import Signal, cell_centres, own_positions
 from fewfold.attention.held import Held
@@ -66,11 +66,6 @@ def _covariance(diagonal: Tensor, below: Tensor) -> Tensor:
         diagonal[..., 1] + below**2 + LEAST_VARIANCE,
     ]
     return two_by_two(*entries)
-
-
-def working(values: Tensor) -> Tensor:
-    """The same in a dtype in which small variances exist."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class Locator(ABC):

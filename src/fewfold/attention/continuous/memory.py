@@ -78,6 +78,8 @@ class ContinuousMemory:
             )
         if not 0 < positive_number(tau, "tau") < 1:
             raise ValueError(f"tau must be between 0 and 1, got {tau}")
+        if sticky is not None and not isinstance(sticky, Sticky):
+            raise TypeError(f"sticky must be a value such as Sticky(), or None, got {sticky!r}")
         self.basis, self.tau = basis, tau
         self.samples = whole_number(samples, "samples")
         self.ridge, self.sticky = positive_number(ridge, "ridge"), sticky

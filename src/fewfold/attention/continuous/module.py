@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fewfold._check import check_mask, whole_number
 from fewfold.attention.continuous.basis import Basis, GaussianBasis
-from fewfold.attention.continuous.density import Density
+from fewfold.attention.continuous.density import Density, joint_shape
 from fewfold.attention.continuous.locate import Locator, Places, QueryHeads
 from fewfold.attention.continuous.profile import checked_alpha
 from fewfold.attention.continuous.signal import Ridge, Signal, check_basis
@@ -25,7 +25,8 @@ class ContinuousAttention(nn.Module):
         dim: of the vectors.
         basis: what signals are made of: 32 Gaussian functions of two widths unless given. Its
             dimension decides whether values are sequences or images.
-        alpha: 1 for Gaussian densities, 2 for truncated parabolas, between them what is between.
+        alpha: 1 for Gaussian densities, 2 for truncated parabolas, between them what is between,
+            and below 1 heavy tails.
         heads: how many; must divide `dim`.
         locator: `QueryHeads()`, linear in the query; `SignalHeads()`, linear in how it matches the
             signal; `AttentionMoments(omega)`, as discrete attention.
@@ -59,15 +60,27 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"heads must divide dim={dim}, got {heads}")
         if isinstance(locator, type) or not isinstance(locator, Locator):
             raise TypeError(f"locator must be a value such as QueryHeads(), got {locator!r}")
-        self.basis = GaussianBasis.grid(16) if basis is None else basis
-        check_basis(self.basis)
+        self._basis = GaussianBasis.grid(16) if basis is None else basis
+        check_basis(self._basis)
         self.alpha, self.ridge = checked_alpha(alpha), Ridge.of(ridge)
-        for name, tensor in self.basis.tensors.items():
+        for name, tensor in self._basis.tensors.items():
             if isinstance(tensor, nn.Parameter):
                 self.register_parameter(f"basis_{name}", tensor)
-        self.locate = locator.build(Places(dim, heads, self.basis, self.alpha))
+        self.locate = locator.build(Places(dim, heads, self._basis, self.alpha))
         # without biases, so that a memory of which nothing is kept gives zeros
         self.value, self.out = (nn.Linear(dim, dim, bias=False) for _ in range(2))
+
+    @property
+    def basis(self) -> Basis:
+        """What signals are made of, of the parameters that the module has now.
+
+        `torch.func.functional_call` puts others in their place for a while.
+        """
+        own = {
+            name: getattr(self, f"basis_{name}", tensor)
+            for name, tensor in self._basis.tensors.items()
+        }
+        return self._basis.replaced(own)
 
     def forward(
         self, query: Tensor, memory: Tensor | Signal, *, mask: Tensor | None = None
@@ -82,7 +95,7 @@ class ContinuousAttention(nn.Module):
         signal, density = self._look(query, memory, mask)
         values = self.value(signal.coefficients)
         parts = values.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
-        found = Signal(parts, self.basis).expect(density)
+        found = Signal(parts, signal.basis).expect(density)
         joined: Tensor = self.out(found.transpose(-3, -2).flatten(-2))
         return joined
 
@@ -123,6 +136,12 @@ class ContinuousAttention(nn.Module):
                 came = tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__
                 where = "m" if name == "query" else shape
                 raise ValueError(f"{name} must be (..., {where}, {self.dim}), got {came}")
+        rest = memory.shape[: -1 - len(shape.split(", "))]
+        if joint_shape(query.shape[:-2], rest) is None:
+            raise ValueError(
+                f"query and memory must have one batch, got {tuple(query.shape)} and "
+                f"{tuple(memory.shape)}"
+            )
 
     def extra_repr(self) -> str:
         return f"{self.dim}, {self.basis}, alpha={self.alpha:g}, heads={self.heads}, {self.ridge}"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fewfold.attention.continuous.bump import expected_bump
 from fewfold.attention.continuous.plane_density import PlaneDensity, two_by_two
-from fewfold.attention.continuous.profile import exponent, is_polynomial, normaliser
-from fewfold.attention.continuous.quadrature import between, enough, graded
+from fewfold.attention.continuous.profile import exponent, is_polynomial, normaliser, profile
+from fewfold.attention.continuous.quadrature import between, edge, enough, graded
 
 __all__ = ["expected_boxes", "expected_bumps"]
 
@@ -35,13 +35,13 @@ def expected_bumps(density: PlaneDensity, centres: Tensor, widths: Tensor) -> Te
     variance, cross = spread[..., 0, 0], spread[..., 0, 1]
     slope = cross / variance
     left = (spread[..., 1, 1] - cross * slope).unsqueeze(-1).sqrt()
-    angle, step = _slices(place[..., 0], variance.sqrt())
+    angle, step = _slices(place[..., 0], variance.sqrt(), edge(kappa))
     v, h = angle.sin(), angle.cos()
     away = v - place[..., :1]
     across = torch.exp(-(away**2) / (2 * variance.unsqueeze(-1)))
     across = across / (2 * math.pi * variance).sqrt().unsqueeze(-1)
     along = expected_bump(h, place[..., 1:] + slope.unsqueeze(-1) * away, left, kappa)
-    total = (step * across * along * h ** (2 * kappa + 2)).sum(-1)
+    total = (step * across * along * profile(v**2, kappa + 1)).sum(-1)
     area = root[..., 0, 0] * root[..., 1, 1]
     return normaliser(2, kappa) / normaliser(1, kappa) * total / area
 
@@ -72,9 +72,9 @@ def _short_axis_first(spread: Tensor) -> Tensor:
     return two_by_two(cos, sin, -sin, cos)
 
 
-def _slices(place: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Angles and weights `(..., slices)`, where a bump at this place across slices is not zero."""
-    ends = [(place + side * 9 * width).detach().clamp(-1, 1).asin() for side in (-1, 1)]
+def _slices(place: Tensor, width: Tensor, end: float) -> tuple[Tensor, Tensor]:
+    """Angles and weights `(..., slices)`, where neither bump nor disc has ended."""
+    ends = [(place + side * 9 * width).detach().clamp(-end, end).asin() for side in (-1, 1)]
     return between(ends[0], ends[1], enough(56, 40, place))
 
 
@@ -102,7 +102,7 @@ def _sides(start: Tensor, end: Tensor, alpha: float) -> Tensor:
     along = along / along.norm(dim=-1, keepdim=True)
     distance = start[..., 0] * along[..., 1] - start[..., 1] * along[..., 0]
     first, last = (start * along).sum(-1), (end * along).sum(-1)
-    limit = _FAR if alpha == 1 else 1.0
+    limit = _FAR if alpha == 1 else _limit(exponent(alpha))
     square = limit**2 - distance**2
     crosses = square > 0
     half = torch.where(crosses, torch.where(crosses, square, 1.0).sqrt(), 0.0)
@@ -111,6 +111,11 @@ def _sides(start: Tensor, end: Tensor, alpha: float) -> Tensor:
     outside = _angle(first, low, distance) + _angle(high, last, distance)
     mass: Tensor = (inside + outside) / (2 * math.pi)
     return mass
+
+
+def _limit(kappa: float) -> float:
+    """The radius beyond which there is nothing: a polynomial is summed exactly up to one."""
+    return 1.0 if is_polynomial(kappa) else edge(kappa)
 
 
 def _angle(start: Tensor, end: Tensor, distance: Tensor) -> Tensor:

@@ -1,23 +1,35 @@
-"""The profile (1 - r^2)^kappa that all densities of finite width share, and its constants."""
+"""The profile (1 - r^2)^kappa, or (1 + r^2)^kappa, that densities share, and its constants."""
 
 import math
 
+import torch
 from torch import Tensor
 
-__all__ = ["checked_alpha", "exponent", "is_polynomial", "normaliser", "radius", "spread"]
+__all__ = [
+    "STEEP",
+    "checked_alpha",
+    "exponent",
+    "is_polynomial",
+    "normaliser",
+    "profile",
+    "radius",
+    "spread",
+]
+
+STEEP = 50.0  # powers above which the profile is over well before one
 
 _LARGEST = 12  # powers of the profile that are still worked off as polynomials
 
 
 def checked_alpha(alpha: float) -> float:
-    """`alpha` as a float: finite, and at least one."""
+    """`alpha` as a float: finite, and above zero."""
     if isinstance(alpha, (bool, Tensor)) or not isinstance(alpha, (int, float)):
         raise TypeError(f"alpha must be a number, got {type(alpha).__name__}; write alpha=2.0")
-    if not 1 <= alpha < math.inf:
+    if not 0 < alpha < math.inf:
         raise ValueError(
-            f"alpha must be finite and at least 1, got {alpha}; 1 is the Gaussian, 4/3 the "
-            "triweight, 3/2 the biweight, 2 the truncated parabola; below 1 tails are heavy and "
-            "not offered"
+            f"alpha must be finite and above 0, got {alpha}; 1 is the Gaussian, 4/3 the "
+            "triweight, 3/2 the biweight, 2 the truncated parabola; between 0 and 1 tails are "
+            "heavy, and at 0 there is no density on the plane that integrates to one"
         )
     return float.fromhex(float(alpha).hex())  # so that a compiler takes it for a constant
 
@@ -31,23 +43,47 @@ def exponent(alpha: float) -> float:
 
 def is_polynomial(kappa: float) -> bool:
     """Whether the profile is a polynomial of moderate degree."""
-    return kappa == round(kappa) and kappa <= _LARGEST
+    return kappa == round(kappa) and 0 < kappa <= _LARGEST
+
+
+def profile(square: Tensor, kappa: float) -> Tensor:
+    """`(1 - square)^kappa` where that is positive, else 0; `(1 + square)^kappa` of heavy tails."""
+    if kappa < 0:
+        return torch.exp(kappa * torch.log1p(square))
+    if kappa <= STEEP:
+        return (1 - square).clamp(min=0) ** kappa
+    inside = square < 1  # a base so close to one has lost what its power shows
+    return torch.where(
+        inside, torch.exp(kappa * torch.log1p(-torch.where(inside, square, 0.0))), 0.0
+    )
 
 
 def radius(dim: int, alpha: float) -> float:
-    """R: the support is where the distance to the mean is below `R |Sigma|^(-1/(2n + 4 kappa))`."""
+    """R: the unit of length of the profile is `R |Sigma|^(-1/(2n + 4 kappa)) Sigma^(1/2)`.
+
+    Above alpha 1 it is where the support ends.
+    """
     kappa = exponent(alpha)
-    log = math.lgamma(dim / 2 + kappa + 1) - math.lgamma(kappa + 1)
-    log += kappa * math.log(2 * kappa) - dim / 2 * math.log(math.pi)
+    log = math.log(normaliser(dim, kappa)) + kappa * math.log(2 * abs(kappa))
     return math.exp(log / (2 * kappa + dim))
 
 
 def spread(dim: int, alpha: float) -> float:
-    """The squared radius of the support over the variance along an axis of the unit ball."""
-    return dim + 2 * exponent(alpha) + 2
+    """The squared unit of length over the variance along an axis; 0 where that is infinite."""
+    found = dim + 2 * exponent(alpha) + 2
+    return found if alpha > 1 else max(-found, 0.0)
 
 
 def normaliser(dim: int, kappa: float) -> float:
-    """c with `c (1 - r^2)^kappa` a density on the unit ball."""
-    log = math.lgamma(dim / 2 + kappa + 1) - math.lgamma(kappa + 1)
-    return math.exp(log - dim / 2 * math.log(math.pi))
+    """c with `c (1 - r^2)^kappa` a density on the unit ball, or `c (1 + r^2)^kappa` everywhere."""
+    start = kappa + 1 if kappa > 0 else -kappa - dim / 2
+    return math.exp(_log_gamma_ratio(start, dim) - dim / 2 * math.log(math.pi))
+
+
+def _log_gamma_ratio(x: float, dim: int) -> float:
+    """`log Gamma(x + dim / 2) - log Gamma(x)`, for large x not as a difference of larger ones."""
+    if dim == 2:
+        return math.log(x)
+    if dim != 1 or x < 1e3:
+        return math.lgamma(x + dim / 2) - math.lgamma(x)
+    return math.log(x - 1 / 4 + 1 / (32 * x) + 1 / (128 * x**2)) / 2

@@ -6,9 +6,9 @@ import math
 import torch
 from torch import Tensor
 
-from fewfold.attention.continuous.profile import normaliser
+from fewfold.attention.continuous.profile import STEEP, normaliser, profile
 
-__all__ = ["between", "enough", "gegenbauer", "graded", "graded_law", "law_between"]
+__all__ = ["between", "edge", "enough", "gegenbauer", "graded", "graded_law", "law_between"]
 
 
 def enough(double: int, single: int, like: Tensor) -> int:
@@ -71,13 +71,21 @@ def _step(y: Tensor) -> Tensor:
 
 def graded_law(low: Tensor, high: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Nodes u and masses `(..., count)` of `c (1 - u^2)^kappa du` from low to high in [-1, 1]."""
-    edge = math.sqrt(-math.expm1(-50 / kappa))  # beyond which there is nothing
-    low, high = low.clamp(-edge, edge).unsqueeze(-1), high.clamp(-edge, edge).unsqueeze(-1)
+    end = edge(kappa)
+    low, high = low.clamp(-end, end).unsqueeze(-1), high.clamp(-end, end).unsqueeze(-1)
     place, rest, weights = graded(enough(96, 64, low), low)
     width = high - low
+    nodes, scale = low + width * place, normaliser(1, kappa) * width * weights
+    if kappa > STEEP:
+        return nodes, scale * profile(nodes**2, kappa)
     # from the near end, lest differences of numbers close to one decide
     product = ((1 + low) + width * place) * ((1 - high) + width * rest)
-    return low + width * place, normaliser(1, kappa) * width * weights * _power(product, kappa)
+    return nodes, scale * _power(product, kappa)
+
+
+def edge(kappa: float) -> float:
+    """Where in [0, 1] the profile (1 - r^2)^kappa is over, for any dtype."""
+    return math.sqrt(-math.expm1(-50 / kappa))
 
 
 def law_between(low: Tensor, high: Tensor, kappa: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fewfold._check import check_mask, check_scores, positive_number
 from fewfold.attention.chunked import untransformed
 from fewfold.attention.continuous.basis import Basis
-from fewfold.attention.continuous.density import Density
+from fewfold.attention.continuous.density import Density, joint_shape
 
 __all__ = [
     "Ridge",
@@ -23,7 +23,7 @@ __all__ = [
     "solution",
 ]
 
-_MOST = 256  # matrices kept for a basis
+_MOST = 2**23  # numbers that matrices kept for a basis have together, 64 MB
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,13 @@ class Signal:
 
     def expect(self, density: Density) -> Tensor:
         """`E_p[V]`, `(..., m, d)` for densities `(..., m)`, whose batch is that of the signal."""
-        return self.basis.expect(density).to(self.coefficients) @ self.coefficients
+        found = self.basis.expect(density).to(self.coefficients)
+        if joint_shape(found.shape[:-2], self.coefficients.shape[:-2]) is None:
+            raise ValueError(
+                f"densities must be (..., m) with the batch of the signal "
+                f"{tuple(self.coefficients.shape[:-2])}, got {tuple(found.shape[:-1])}"
+            )
+        return found @ self.coefficients
 
     def detach(self) -> Self:
         """The same without its past."""
@@ -168,15 +174,15 @@ def kept(basis: Basis, key: Any, like: Tensor, build: Callable[[], Tensor]) -> T
     if basis.learns:
         return build().to(like.device)
     full = (key, like.device)
-    found = basis.fits.get(full)
+    found = basis.kept(full)
     if found is None:
         if not untransformed(like):
             return build().to(like.device)
         with torch.inference_mode(False), torch.no_grad():
             found = build().to(like.device)
-        if len(basis.fits) >= _MOST:
-            del basis.fits[next(iter(basis.fits))]  # the oldest
         basis.fits[full] = found
+        while sum(one.numel() for one in basis.fits.values()) > _MOST and len(basis.fits) > 1:
+            del basis.fits[next(iter(basis.fits))]  # the oldest
     return found
 
 

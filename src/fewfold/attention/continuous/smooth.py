@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.attention.continuous.basis import Basis, numbers
-from fewfold.attention.continuous.density import LineDensity
+from fewfold.attention.continuous.density import LineDensity, check_finite
 from fewfold.attention.continuous.plane_density import PlaneDensity
 from fewfold.attention.continuous.profile import exponent
 from fewfold.attention.continuous.quadrature import gegenbauer
@@ -20,6 +20,8 @@ _NODES = 128  # enough for waves of which 60 fit into the support
 
 class PowerBasis(Basis):
     """`psi_j(t) = t^j` for j from 0 to a degree, on the line; averages are exact.
+
+    Under heavy tails, alpha below 1, powers below `2 / (1 - alpha) - 1` have one.
 
     Example:
         >>> import torch, fewfold as ff
@@ -48,6 +50,27 @@ class PowerBasis(Basis):
         points = density.mu.unsqueeze(-1) + density.half_width.unsqueeze(-1) * nodes
         return (self(points) * weights.unsqueeze(-1)).sum(-2)
 
+    def _heavy(self, density: LineDensity) -> Tensor:
+        """By the moments of Student's t, of which the lower ones exist."""
+        shape = -exponent(density.alpha) - 0.5
+        if self.degree >= 2 * shape:
+            least = (self.degree - 1) / (self.degree + 1)
+            raise ValueError(
+                f"alpha must be above {least:.4g} for t^{self.degree} to have an average, got "
+                f"{density.alpha:g}, whose tails are too heavy; write PowerBasis of a lower degree"
+            )
+        mu, square = density.mu, density.unit**2 + 0 * density.mu
+        central = [torch.ones_like(square)]  # of order 0, 2, 4, ...
+        for k in range(1, self.degree // 2 + 1):
+            central.append(central[-1] * square * (k - 0.5) / (shape - k))
+        found = []
+        for j in range(self.degree + 1):
+            terms = [
+                math.comb(j, 2 * k) * mu ** (j - 2 * k) * central[k] for k in range(j // 2 + 1)
+            ]
+            found.append(torch.stack(terms).sum(0))
+        return torch.stack(found, -1)
+
     def _gaussian(self, mu: Tensor, sigma_sq: Tensor) -> Tensor:
         found = [torch.ones_like(mu + sigma_sq), mu + 0 * sigma_sq]
         for j in range(2, self.degree + 1):
@@ -74,11 +97,13 @@ class FourierBasis(Basis):
 
     def __init__(self, frequencies: Tensor | Sequence[float]) -> None:
         given = numbers(frequencies)
-        if given.dim() not in (1, 2) or (given.dim() == 2 and given.shape[1] != 2):
+        flat = given.dim() == 1
+        if not (flat or (given.dim() == 2 and given.shape[1] == 2)) or not len(given):
             raise ValueError(
-                f"frequencies must be (n,) on the line or (n, 2) on the plane, got "
+                f"frequencies must be (n,) on the line or (n, 2) on the plane, some, got "
                 f"{tuple(given.shape)}"
             )
+        check_finite(given, "frequencies")
         super().__init__(given.dim(), frequencies=given)
 
     def __len__(self) -> int:
@@ -105,7 +130,8 @@ class FourierBasis(Basis):
 
 def _average_cosine(square: Tensor, kappa: float) -> Tensor:
     """`E cos(x U)` of `x^2`, where U has a density ~ (1 - u^2)^kappa."""
-    near = square < (1.5 * _NODES) ** 2
+    # of steep profiles, which are close to a Gaussian, much is over long before one
+    near = square < max((1.5 * _NODES) ** 2, 200 * kappa)
     x = torch.where(near, square, 1.0).clamp(min=1e-30).sqrt().unsqueeze(-1)
     nodes, weights = gegenbauer(_NODES, kappa, square)
     return torch.where(near, (torch.cos(x * nodes) * weights).sum(-1), 0.0)
