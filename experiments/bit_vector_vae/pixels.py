@@ -35,17 +35,25 @@ def pixel_nll(
         >>> round(nll.item() / 784, 4)  # log 256
         5.5452
     """
-    nll: Tensor = _PixelNLL.apply(features, weight, bias, pixels, row)
+    # Asked here: the function itself runs without a tape, and cannot tell whether there is one.
+    wanted = any(x.requires_grad for x in (features, weight, bias))
+    differentiate = wanted and torch.is_grad_enabled()
+    nll: Tensor = _PixelNLL.apply(features, weight, bias, pixels, row, differentiate)
     return nll
 
 
 class _PixelNLL(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        pixels: Tensor,
+        row: Tensor,
+        differentiate: bool,
     ) -> Tensor:
         call = kernel()
-        differentiate = any(ctx.needs_input_grad)
         if call is not None and _fits(features, weight, bias, pixels, row):
             nll, slopes, outer = _native(call, features, weight, bias, pixels, row, differentiate)
         else:
@@ -58,7 +66,7 @@ class _PixelNLL(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         slopes, outer = ctx.saved_tensors
         columns = (gradient @ outer.flatten(1)).view(outer.shape[1:])
-        return slopes * gradient.view(-1, 1, 1), columns[:-1].t(), columns[-1], None, None
+        return slopes * gradient.view(-1, 1, 1), columns[:-1].t(), columns[-1], None, None, None
 
 
 def _fits(features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor) -> bool:

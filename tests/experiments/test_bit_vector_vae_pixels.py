@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,28 @@ def test_tables_of_any_shape(scale: float) -> None:
 def test_the_gradient_of_the_likelihood() -> None:
     inputs, images, row = drawn(row=[2, 0, 0, 1], **SMALL, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda *x: pixel_nll(*x, images, row), inputs)
+
+
+@pytest.mark.parametrize("name", [pytest.param("_native", marks=needs_kernel), "_plain"])
+def test_slopes_are_found_only_where_they_are_wanted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters require gradients without a tape too."""
+    work, kept = getattr(pixels, name), []
+
+    def watched(*given: Any) -> tuple[Tensor | None, ...]:
+        kept.append(work(*given))
+        return kept[-1]
+
+    monkeypatch.setattr(pixels, name, watched)
+    if name == "_plain":
+        monkeypatch.setattr(pixels, "kernel", lambda: None)
+    inputs, images, row = drawn()
+    pixel_nll(*inputs, images, row)
+    with torch.no_grad():
+        pixel_nll(*inputs, images, row)
+    pixel_nll(*[x.detach() for x in inputs], images, row)
+    assert [slopes is None for _, slopes, _ in kept] == [False, True, True]
 
 
 @needs_kernel
