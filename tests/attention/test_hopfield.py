@@ -219,6 +219,7 @@ def test_storage_bound() -> None:
         (lambda: hopfield_retrieve(_random(2, 3, 3), _random(4, 5, 3)), "must broadcast, got"),
         (lambda: hopfield_retrieve(_random(2, 3), _random(4, 3), tol=-1.0), "tol must be finite"),
         (lambda: FenchelYoung(ff.SparseMAP(ff.structures.Assignment())), "maps a matrix"),
+        (lambda: hopfield_retrieve(_random(2, 3), _random(3)), r"memory must be .* vectors"),
         (lambda: Sphere(0.0), "radius must be finite and greater than 0"),
         (lambda: storage_bound(ff.Gini(), 1.0, dim=4, failure=0.0), "failure must be above 0"),
     ],
@@ -231,7 +232,29 @@ def test_errors(call, says) -> None:
 def test_an_energy_is_a_value() -> None:
     with pytest.raises(TypeError, match="omega must be a value such as"):
         FenchelYoung(ff.Gini)
+    with pytest.raises(TypeError, match="psi must be a value such as"):
+        FenchelYoung(psi=Sphere)
+    with pytest.raises(TypeError, match=r"beta must be a number, got a tensor; write float.beta."):
+        FenchelYoung(beta=torch.tensor(2.0))
     with pytest.raises(TypeError, match=r"one dtype, got torch.float64 and torch.float32"):
         hopfield_retrieve(_random(2, 3), _random(4, 3).float())
     with pytest.raises(TypeError, match="energy must be a value such as"):
         hopfield_retrieve(_random(2, 3), _random(4, 3), ff.Gini())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("psi", [Sphere(), Sphere(3.0), LayerNormed()], ids=repr)
+def test_normalised_queries_in_low_precision(psi, dtype) -> None:
+    """What is settled is where the energy is finite; without any pattern there is no NaN."""
+    memory, query = _random(6, 16).to(dtype), _random(50, 16, seed=1).to(dtype)
+    energy = FenchelYoung(ff.Shannon(), 2.0, psi)
+    after = energy.step(query, memory)
+    assert bool(energy.value(after, memory).isfinite().all())
+    assert bool(energy.value(2 * after, memory).isinf().all())
+    assert not energy.step(query, memory, mask=torch.zeros(50, 6, dtype=torch.bool)).any()
+
+
+def test_what_is_no_number_does_not_rest() -> None:
+    query = torch.tensor([[torch.nan, 0.0], [1.0, 0.0]], dtype=D)
+    found = hopfield_retrieve(query, torch.eye(2, dtype=D), FenchelYoung(ff.Gini(), 5.0))
+    assert found.converged.tolist() == [False, True]

@@ -89,3 +89,69 @@ def test_what_has_no_meaning_here_is_refused(model, tokens) -> None:
     heads = torch.randn(1, 4, 3, 8)
     with pytest.raises(ValueError, match="has no softcap"):
         attend(model, heads, heads, heads, None, softcap=30.0)
+
+
+def _agree(model, inputs: dict[str, torch.Tensor], seen: torch.Tensor) -> None:
+    """Softmax of ours and the model's own attention, which knows every convention."""
+    with torch.no_grad():
+        was = model.eval()(**inputs)[0]
+        model.set_attn_implementation(ff.register_attention("fewfold-softmax", ff.Shannon()))
+        torch.testing.assert_close(model(**inputs)[0][seen], was[seen], atol=1e-5, rtol=1e-4)
+
+
+def test_a_sliding_window(tokens) -> None:
+    config = transformers.MistralConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=3,
+    )  # fmt: skip
+    mistral = transformers.MistralForCausalLM(config)
+    _agree(mistral, tokens, tokens["attention_mask"].bool())
+    mistral.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    with ff.watch_attention() as layers, torch.no_grad():
+        mistral(**tokens)
+    far = layers[0].support
+    assert int((far.row % 9 - far.atoms).max()) == 2
+
+
+def test_a_bias_of_positions_and_two_sequences(tokens) -> None:
+    config = transformers.T5Config(
+        vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    inputs = {**tokens, "decoder_input_ids": tokens["input_ids"]}
+    t5 = transformers.T5ForConditionalGeneration(config)
+    _agree(t5, inputs, torch.ones(2, 9, dtype=torch.bool))
+    t5.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    t5(**inputs)[0].square().sum().backward()
+    bias = t5.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    assert bool(bias.grad.any())
+
+
+def test_masks_of_four_dimensions(model, tokens) -> None:
+    """Boolean, True = take part, or numbers to add: both say what is_causal says."""
+    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    ids = tokens["input_ids"]
+    seen = torch.ones(9, 9, dtype=torch.bool).tril().expand(2, 1, 9, 9)
+    added = torch.zeros(2, 1, 9, 9).masked_fill(~seen, torch.finfo(torch.float32).min)
+    was = model(input_ids=ids).logits
+    for mask in (seen, added):
+        torch.testing.assert_close(model(input_ids=ids, attention_mask=mask).logits, was)
+
+
+def test_a_cache_of_fixed_size_and_a_text_in_two_parts(model, tokens) -> None:
+    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    fixed = model.generate(**tokens, **options, cache_implementation="static")
+    assert torch.equal(model.generate(**tokens, **options), fixed)
+    ids = tokens["input_ids"]
+    with torch.no_grad():
+        first = model(input_ids=ids[:, :5], use_cache=True)
+        rest = model(input_ids=ids[:, 5:], past_key_values=first.past_key_values)
+        torch.testing.assert_close(
+            rest.logits, model(input_ids=ids).logits[:, 5:], atol=1e-5, rtol=1e-4
+        )
+
+
+def test_omega_is_a_value() -> None:
+    with pytest.raises(TypeError, match="omega must be a regulariser such as"):
+        ff.register_attention("fewfold-class", ff.Gini)

@@ -1,5 +1,7 @@
 """The modules: masks, heads, several queries, every map."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -56,6 +58,10 @@ def test_bags_smaller_than_k_take_all() -> None:
     everything = HopfieldPooling(8, ff.Subset(2))
     everything.load_state_dict(pool.state_dict())
     torch.testing.assert_close(pool(bag, mask=mask), everything(bag[:, :2]))
+    torch.testing.assert_close(pool(bag[:, :2]), everything(bag[:, :2]))
+    many = torch.cat([bag] * 20, 1)[:, :40]  # few of many: another way to the values
+    few = torch.arange(40).expand(2, 40) < 2
+    torch.testing.assert_close(pool(many, mask=few), everything(bag[:, :2]))
 
 
 @pytest.mark.parametrize("omega", OMEGAS, ids=repr)
@@ -82,7 +88,6 @@ def test_values_are_made_of_few_patterns() -> None:
     rows = []
     pool.value_norm.register_forward_hook(lambda _, given, __: rows.append(given[0].numel() // 6))
     pool(_data(3, 80, 6))
-    pool.value.weight.data.zero_()
     assert rows[0] < 3 * 80 / 8
 
 
@@ -214,6 +219,9 @@ def test_grouped_keys() -> None:
         (lambda: Hopfield(8, heads=3), "cannot be shared out among 3 heads"),
         (lambda: Hopfield(8, beta=-1.0), "beta must be finite and greater than 0"),
         (lambda: Hopfield(8, beta=torch.ones(3)), r"tensor \(1,\)"),
+        (lambda: Hopfield(8, beta=torch.tensor([torch.inf])), "beta must be finite and greater"),
+        (lambda: HopfieldLayer(8)(_data(2, 3, 7)), r"count, 8\), got \(2, 3, 7\)"),
+        (lambda: MultiheadAttention(8, 4, ff.AdaptiveEntmax(3)), r"write AdaptiveEntmax\(4\)"),
         (lambda: Hopfield(8)(_data(2, 3, 7)), r"query must be \(..., count, 8\)"),
         (lambda: Hopfield(8)(_data(2, 3, 8), mask=torch.ones(4, dtype=torch.bool)), "mask must"),
         (lambda: MultiheadAttention(10, 4), "heads must divide dim=10"),
@@ -237,3 +245,24 @@ def test_omega_is_a_value(module) -> None:
 def test_masks_are_boolean() -> None:
     with pytest.raises(TypeError, match="mask must be a boolean tensor"):
         Hopfield(8)(_data(2, 3, 8), mask=torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    "module", [Hopfield(8), HopfieldPooling(8), HopfieldLayer(8), MultiheadAttention(8, 2)]
+)
+def test_vectors_are_floating_point_tensors(module) -> None:
+    with pytest.raises(TypeError, match=r"must be a torch.Tensor, got list"):
+        module([[1.0] * 8])
+    with pytest.raises(TypeError, match=r"floating-point vectors, got torch.int64"):
+        module(torch.ones(2, 3, 8, dtype=torch.int64))
+
+
+def test_a_module_shows_and_saves_the_omega_it_has() -> None:
+    layer = Hopfield(8, ff.Tsallis(torch.tensor(1.5)), beta=nn.Parameter(torch.ones(2)), heads=2)
+    other = copy.deepcopy(layer).double()
+    other.omega.alpha.fill_(1.75)
+    assert "1.75" in repr(other)
+    assert "1.5" in repr(layer)
+    assert not torch.allclose(other(_data(2, 5, 8).double()).float(), layer(_data(2, 5, 8)))
+    layer.load_state_dict(other.state_dict())
+    torch.testing.assert_close(other(_data(2, 5, 8).double()).float(), layer(_data(2, 5, 8)))

@@ -160,6 +160,31 @@ def test_an_alpha_for_each_query(whole) -> None:
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.parametrize("at_once", [20, 60, 500])
+@pytest.mark.parametrize(
+    "omega",
+    [
+        ff.Subset(5),
+        ff.Subset(torch.tensor([2, 5, 9, 30]).view(4, 1, 1)),
+        ff.SparseMAP(ff.structures.Budget(5)),
+    ],
+    ids=["5", "a tensor", "structures"],
+)
+def test_more_to_choose_than_the_first_queries_see(omega, at_once, whole, monkeypatch) -> None:
+    """They take what they see, in whichever pieces."""
+    monkeypatch.setattr(pieces, "_AT_ONCE", at_once)
+    inputs = _inputs()
+    results = []
+    for attend in (sparse_attention, whole):
+        out = attend(*inputs, omega, is_causal=True)
+        results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+    if isinstance(omega, ff.Subset):  # and those sums are of all there is
+        values = inputs[2].cumsum(-2)
+        torch.testing.assert_close(results[0][0][:, 1:3, :5], values[:, 1:3, :5])
+
+
 def test_structures_with_additional_scores_are_whole() -> None:
     """Their bonus has a gradient, and its shape that of all keys."""
     bonus = torch.zeros(22, dtype=D).requires_grad_()

@@ -141,6 +141,20 @@ def test_softmax_is_torch_attention(is_causal) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0), (1, 1), (5, 3), (3, 5)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_lengths(queries, keys, is_causal) -> None:
+    """None, one, and two that differ: a causal query i sees the keys up to i, as in torch."""
+    query, key, value = (torch.randn(2, n, 4, dtype=D) for n in (queries, keys, keys))
+    for omega in (ff.Shannon(), ff.Tsallis(1.5), ff.Gini(), ff.Norm(2.0), ff.Subset(2)):
+        found = sparse_attention(query, key, value, omega, is_causal=is_causal)
+        assert found.shape == (2, queries, 4)
+        assert keys or not found.any()
+        if isinstance(omega, ff.Shannon) and keys:
+            theirs = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+            torch.testing.assert_close(found, theirs)
+
+
 @pytest.mark.parametrize("small", [True, False])
 def test_a_masked_query_gives_zeros(small, monkeypatch) -> None:
     if not small:
@@ -214,6 +228,8 @@ def test_transforms() -> None:
         ({"value": torch.randn(2, 4, 40, 5, dtype=D)}, "every key needs a value"),
         ({"key": torch.randn(2, 2, 41, 8, dtype=D), "value": torch.randn(2, 2, 41, 5, dtype=D)},
          "enable_gqa=True"),
+        ({"key": torch.randn(2, 3, 41, 8, dtype=D), "value": torch.randn(2, 3, 41, 5, dtype=D),
+          "enable_gqa": True}, "heads of keys must divide those of queries"),
         ({"mask": torch.ones(3, 41, dtype=torch.bool)}, "mask must broadcast to"),
         ({"scale": math.inf}, "scale must be finite"),
         ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1"),
@@ -237,6 +253,8 @@ def test_arguments_of_the_wrong_kind() -> None:
         sparse_attention(query, key.float(), value)
     with pytest.raises(TypeError, match=r"omega must be a regulariser such as Gini\(\)"):
         sparse_attention(query, key, value, ff.Gini)
+    with pytest.raises(TypeError, match=r"a tensor that learns; write query \* scale"):
+        sparse_attention(query, key, value, scale=torch.tensor(0.5, requires_grad=True))
     with pytest.raises(ValueError, match=r"the tensors of omega must broadcast|alpha must be"):
         sparse_attention(query, key, value, ff.Tsallis(torch.full((3, 1, 1), 1.5, dtype=D)))
 

@@ -145,7 +145,7 @@ def test_the_ball_around_a_pattern() -> None:
         (
             lambda m: ff.retrieved_in_one_step(m, m, torch.ones(3), ff.FenchelYoung(ff.Gini())),
             ValueError,
-            r"target must be \(4,\) ids",
+            r"target must be \(4,\) int64, ids",
         ),
         (
             lambda m: ff.retrieved_in_one_step(
@@ -154,6 +154,22 @@ def test_the_ball_around_a_pattern() -> None:
             ValueError,
             r"\(4, 4\) of 0 and 1",
         ),
+        (
+            lambda m: ff.retrieved_in_one_step(
+                m, m, torch.tensor([0, 1, 2, 4]), ff.FenchelYoung(ff.Gini())
+            ),
+            ValueError,
+            "ids from 0 to 3, got 0 to 4",
+        ),
+        (
+            lambda m: ff.retrieved_in_one_step(
+                m, m, torch.full((4, 4), 0.6), ff.FenchelYoung(ff.Subset(2))
+            ),
+            ValueError,
+            "entries 0 and 1 alone",
+        ),
+        (lambda m: ff.separation(m[:0]), ValueError, r"must hold a pattern, got shape \(0, 3\)"),
+        (lambda m: ff.separation(m[0]), ValueError, r"memory must be .* vectors"),
         (lambda m: ff.storage_bound(ff.Subset(2), 1.0, dim=4), ValueError, "single patterns"),
         (lambda m: ff.storage_bound(ff.Fused(0.1), 1.0, dim=4), ValueError, "needs a margin"),
         (
@@ -166,3 +182,42 @@ def test_the_ball_around_a_pattern() -> None:
 def test_errors(call, kind, says) -> None:
     with pytest.raises(kind, match=says):
         call(_memory(4, 3))
+
+
+@pytest.mark.parametrize("name", ["k-subset of structures", "in a row", "k-subset"])
+def test_what_is_no_structure_is_never_retrieved(name) -> None:
+    """Whatever the scores of a set of three, or of one pattern, where pairs are chosen."""
+    energy = ff.FenchelYoung(SEVERAL[name][0], 5.0)
+    memory = torch.eye(4, dtype=D)
+    three = torch.tensor([[1.0, 1.0, 1.0, 0.0]], dtype=D)
+    assert not ff.retrieved_in_one_step(three, memory, three, energy).any()
+    one = torch.tensor([[2.0, -1.0, -1.0, -1.0]], dtype=D)
+    assert not ff.retrieved_in_one_step(one, memory, torch.tensor([0]), energy).any()
+    pair = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=D)
+    assert ff.retrieved_in_one_step(pair, memory, pair, energy).all()
+
+
+def test_every_query_may_have_a_budget_of_its_own() -> None:
+    energy = ff.FenchelYoung(ff.Subset(torch.tensor([[1.0], [2.0], [2.0]], dtype=D)), 5.0)
+    memory = torch.eye(4, dtype=D)
+    sets = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=D)
+    found = ff.retrieved_in_one_step(sets, memory, sets, energy)
+    assert found.tolist() == [True, True, False]
+    assert torch.equal(found, (energy.probs(sets, memory) == sets).all(1))
+
+
+def test_a_pattern_alone_is_always_stored() -> None:
+    memory = _memory(1, 3)
+    for omega in (ff.Gini(), ff.Shannon(), ff.Norm(2.0)):
+        energy = ff.FenchelYoung(omega, 0.1)
+        assert torch.equal(energy.step(memory, memory), memory)
+        assert ff.is_stored(memory, energy).tolist() == [True]
+
+
+def test_the_bound_at_its_ends() -> None:
+    """Ten thousand times the beta is a hundredth of the angle, however small that is."""
+    low, high = (ff.storage_bound(ff.Gini(), beta, dim=16) for beta in (1e16, 1e20))
+    assert high / low == pytest.approx(100**7.5, rel=1e-9)
+    assert ff.storage_bound(ff.Gini(), 1e6, dim=1000) == float("inf")
+    assert ff.storage_bound(ff.Gini(), 1e300, radius=1e9, dim=2) > 1e70  # no division by 0
+    assert ff.storage_bound(ff.Gini(), 5.0, dim=3) == pytest.approx(0.1 / 0.6435011087932844)

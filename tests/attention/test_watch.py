@@ -53,6 +53,18 @@ def test_modules_are_seen() -> None:
     assert [call.shape for call in calls] == [(3, 2, 1, 50)] * 2
 
 
+def test_a_transform_is_not_seen_and_not_disturbed() -> None:
+    query, key, value = _inputs()
+
+    def attend(query, key, value) -> torch.Tensor:
+        return ff.sparse_attention(query, key, value, ff.Gini())
+
+    with ff.watch_attention() as calls:
+        found = torch.func.vmap(attend)(query, key, value)
+    torch.testing.assert_close(found, attend(query, key, value))
+    assert calls == []
+
+
 def test_a_picture_has_a_cell_for_each_pair() -> None:
     query, key, _ = _inputs()
     support = ff.attention_support(query[0, 0], key[0, 0], ff.Gini())
@@ -65,4 +77,7 @@ def test_a_picture_has_a_cell_for_each_pair() -> None:
     assert again is axes
     with pytest.raises(ValueError, match=r"of one head, \(2, 7\)"):
         ff.picture_attention(torch.eye(7), ["a", "b"], words)
+    wide = ff.attention_support(query[0, 0, :2], key[0, 0], ff.Shannon())
+    with pytest.raises(ValueError, match="a word for each key, got 3 for key 6"):
+        ff.picture_attention(wide, ["a", "b"], words[:3])
     matplotlib.pyplot.close("all")

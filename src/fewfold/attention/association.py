@@ -11,12 +11,13 @@ from fewfold.attention.chunked import untransformed
 from fewfold.attention.energies import check_rowwise
 from fewfold.attention.held import Held
 from fewfold.attention.layout import Layout
+from fewfold.attention.pieces import fitted
 from fewfold.attention.sparse_attention import dropped, sparse_attention
 from fewfold.attention.watch import is_watched, note
-from fewfold.maps.omega import Omega, Shannon
+from fewfold.maps.omega import Omega, Shannon, Tsallis
 from fewfold.support import Support
 
-__all__ = ["Association", "Heads"]
+__all__ = ["Association", "Heads", "check_vectors"]
 
 _FEW = 8  # values are made of patterns in a support alone if it is less than this part of them
 
@@ -55,7 +56,12 @@ class Association(nn.Module):
     """Projections of queries and patterns, and the steps between them."""
 
     def __init__(
-        self, dim: int, omega: Omega, beta: float | Tensor | None, heads: int | Heads, steps: int
+        self,
+        dim: int,
+        omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
+        beta: float | Tensor | None = None,
+        heads: int | Heads = 1,
+        steps: int = 1,
     ) -> None:
         super().__init__()
         check_rowwise(omega)
@@ -80,16 +86,14 @@ class Association(nn.Module):
 
     def associate(self, state: Tensor, stored: Tensor, mask: Tensor | None) -> Tensor:
         """`(..., m, dim)` queries and `(..., n, dim)` patterns to `(..., m, dim)`."""
-        for name, tensor in (("query", state), ("memory", stored)):
-            if not isinstance(tensor, Tensor) or tensor.dim() < 2 or tensor.shape[-1] != self.dim:
-                came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise ValueError(f"{name} must be (..., count, {self.dim}), got {came}")
+        check_vectors(state, "query", self.dim)
+        check_vectors(stored, "memory", self.dim)
         query = self._split(self.query(self.state_norm(state)))
         key = self._split(self.key(self.stored_norm(stored)))
         mask = None if mask is None else _mask_of(mask, state, stored)
         scaled = key * self.beta.view(-1, 1, 1) if isinstance(self.beta, Tensor) else key
         beta = 1.0 if isinstance(self.beta, Tensor) else self.beta
-        omega = self.omega.value
+        omega = fitted(self.omega.value, stored.shape[-2])
         for _ in range(self.steps - 1):
             query = sparse_attention(query, scaled, key, omega, mask=mask, scale=beta)
         layout = Layout.of(query, scaled, scaled, mask, False, beta, False)
@@ -151,13 +155,23 @@ class Association(nn.Module):
         return f"dim={self.dim}, beta={beta}, {self.heads}, steps={self.steps}"
 
 
+def check_vectors(tensor: Tensor, name: str, dim: int) -> None:
+    """Raise unless these are rows of vectors of a module's size."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.dim() < 2 or tensor.shape[-1] != dim:
+        raise ValueError(f"{name} must be (..., count, {dim}), got {tuple(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be floating-point vectors, got {tensor.dtype}")
+
+
 def _checked_beta(beta: float | Tensor, heads: int) -> float | Tensor:
     if not isinstance(beta, Tensor):
         return positive_number(beta, "beta")
     if beta.shape != (heads,):
         raise ValueError(f"beta must be a number or a tensor ({heads},), got {tuple(beta.shape)}")
-    if not bool((beta > 0).all()):
-        raise ValueError(f"beta must be greater than 0, got {beta.min().item()}")
+    if not bool(((beta > 0) & (beta < math.inf)).all()):
+        raise ValueError(f"beta must be finite and greater than 0, got {beta.tolist()}")
     return beta
 
 

@@ -6,7 +6,7 @@ Queries are `(..., m, d)` and the memory is `(..., n, d)`, one pattern per row.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 
+@runtime_checkable
 class Psi(Protocol):
     """A convex function of queries, and the map it makes of a mix of patterns."""
 
@@ -60,11 +61,12 @@ class Sphere:
         positive_number(self.radius, "radius")
 
     def value(self, query: Tensor) -> Tensor:
-        inside = query.norm(dim=-1) <= self.radius * (1 + 1e-5)
+        inside = query.norm(dim=-1) <= self.radius * (1 + _slack(query))
         return torch.where(inside, 0.0, math.inf).to(query)
 
     def settle(self, mixed: Tensor) -> Tensor:
-        return self.radius * F.normalize(mixed, dim=-1)
+        norm = mixed.norm(dim=-1, keepdim=True)
+        return self.radius * mixed / torch.where(norm > 0, norm, 1.0)  # no mix at all stays
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class LayerNormed:
     """No cost for mean 0 and variance of at most 1; the next query has variance 1."""
 
     def value(self, query: Tensor) -> Tensor:
-        centre = query.mean(-1).abs() <= 1e-5
-        inside = query.square().mean(-1) <= 1 + 1e-4
+        centre = query.mean(-1).abs() <= _slack(query)
+        inside = query.square().mean(-1) <= 1 + 10 * _slack(query)
         return torch.where(centre & inside, 0.0, math.inf).to(query)
 
     def settle(self, mixed: Tensor) -> Tensor:
@@ -123,8 +125,12 @@ class FenchelYoung(Energy):
     psi: Psi = Quadratic()
 
     def __post_init__(self) -> None:
+        if isinstance(self.beta, Tensor):
+            raise TypeError("beta must be a number, got a tensor; write float(beta)")
         positive_number(self.beta, "beta")
         check_rowwise(self.omega)
+        if isinstance(self.psi, type) or not isinstance(self.psi, Psi):
+            raise TypeError(f"psi must be a value such as ff.Sphere(), got {self.psi!r}")
 
     def scores(self, query: Tensor, memory: Tensor) -> Tensor:
         """`(..., m, n)` of queries and patterns."""
@@ -209,7 +215,7 @@ class Exponential(Energy):
 
 def check_memory(query: Tensor, memory: Tensor) -> None:
     """Raise unless queries and patterns are vectors of one size and kind."""
-    for name, tensor in (("query", query), ("memory", memory)):
+    for name, tensor in (("memory", memory), ("query", query)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
             came = (
                 f"{tensor.dtype} of shape {tuple(tensor.shape)}"
@@ -243,6 +249,11 @@ def check_rowwise(omega: Omega) -> None:
         raise ValueError(
             f"omega must map the scores of one query, got {omega}, which maps a matrix of scores"
         )
+
+
+def _slack(query: Tensor) -> float:
+    """What rounding may add to a norm of 1."""
+    return max(1e-5, 4 * torch.finfo(query.dtype).eps)
 
 
 def _kept(query: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:

@@ -24,4 +24,4 @@ class Held(nn.Module):
         return with_tensors(self._omega, {name: getattr(self, name) for name in self._names})
 
     def extra_repr(self) -> str:
-        return f"{self._omega}"
+        return f"{self.value}"

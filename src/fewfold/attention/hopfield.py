@@ -77,9 +77,9 @@ def hopfield_retrieve(
     for _ in range(max_steps):
         after = energy.step(state, memory, mask=mask)
         after = torch.where(moving.unsqueeze(-1), after, state)
-        far = (after.detach() - state.detach()).norm(dim=-1) > tol
+        rests = (after.detach() - state.detach()).norm(dim=-1) <= tol  # and never what is NaN
         steps = steps + moving
-        state, moving = after, moving & far
+        state, moving = after, moving & ~rests
         if untransformed(state, memory) and not bool(moving.any()):
             break  # a transform cannot look, and goes on until `max_steps`
     return Retrieval(state, steps, ~moving, energy.value(state, memory, mask=mask))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold.attention.sparse_attention import sparse_attention
+from fewfold.attention.sparse_attention import check_omega, sparse_attention
 from fewfold.maps.omega import Omega, Tsallis
 
 __all__ = ["register_attention"]
@@ -18,10 +18,11 @@ def register_attention(
 ) -> str:
     """Offer `sparse_attention` to the models of Hugging Face transformers.
 
-    Any model that takes an attention implementation takes this one, trained with it or not:
+    A model that takes an attention implementation takes this one, trained with it or not:
     `AutoModel.from_config(config, attn_implementation=ff.register_attention())`, or later
-    `model.set_attn_implementation("fewfold")`. Weights of attention are not returned; see
-    `attention_support`.
+    `model.set_attn_implementation("fewfold")`. Models that cap their scores or give a weight to
+    no key at all (`softcap`, `s_aux`) raise an error. Weights of attention are not returned; see
+    `watch_attention`.
 
     Args:
         name: of the implementation; one name for each omega.
@@ -30,6 +31,7 @@ def register_attention(
     Returns:
         The name.
     """
+    check_omega(omega)
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import whole_number
-from fewfold.attention.association import Association, Heads
+from fewfold.attention.association import Association, Heads, check_vectors
 from fewfold.maps.omega import Omega, Tsallis
 
 __all__ = ["Hopfield", "HopfieldLayer", "HopfieldPooling"]
@@ -16,7 +16,8 @@ class Hopfield(Association):
     Args:
         dim: of queries and patterns.
         omega: how patterns are mixed; 1.5-entmax unless given.
-        beta: how sharp; `1 / sqrt(width)` unless given. A tensor (heads,) may learn.
+        beta: how sharp; `1 / sqrt(width)` unless given. A tensor (heads,) is one for each head,
+            and an `nn.Parameter` learns.
         heads: how many, or `Heads(count, size, dropout)`.
         steps: of retrieval.
 
@@ -29,16 +30,6 @@ class Hopfield(Association):
     Reference: Ramsauer et al., "Hopfield networks is all you need", 2021; Santos et al.,
     "Sparse and structured Hopfield networks", 2024.
     """
-
-    def __init__(
-        self,
-        dim: int,
-        omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
-        beta: float | Tensor | None = None,
-        heads: int | Heads = 1,
-        steps: int = 1,
-    ) -> None:
-        super().__init__(dim, omega, beta, heads, steps)
 
     def forward(
         self, query: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None
@@ -114,5 +105,6 @@ class HopfieldLayer(Association):
 
     def forward(self, query: Tensor) -> Tensor:
         """`(..., m, dim)` of `(..., m, dim)`."""
-        found = self.associate(query.reshape(-1, query.shape[-1]), self.patterns, None)
+        check_vectors(query, "query", self.dim)
+        found = self.associate(query.reshape(-1, self.dim), self.patterns, None)
         return found.view(query.shape)

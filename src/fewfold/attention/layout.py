@@ -64,6 +64,10 @@ class Layout:
             )
         _check_dtypes(query, key, value)
         batch, group = _batch(query, key, grouped)
+        if isinstance(scale, Tensor) and scale.requires_grad:
+            raise TypeError(
+                "scale must be a number, got a tensor that learns; write query * scale, and scale=1"
+            )
         if scale is not None and not -math.inf < scale < math.inf:  # a compiler traces it
             raise ValueError(f"scale must be finite, got {scale}")
         made = cls(
@@ -164,6 +168,8 @@ def _batch(query: Tensor, key: Tensor, grouped: bool) -> tuple[torch.Size, int]:
         return torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]), 1
     except RuntimeError:
         more = "; for fewer heads of keys write enable_gqa=True" if same and not grouped else ""
+        if grouped:
+            more = "; with enable_gqa the heads of keys must divide those of queries"
         raise ValueError(
             f"query and key must have the same heads and batch, got {tuple(query.shape[:-2])} and "
             f"{tuple(key.shape[:-2])}{more}"

@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from fewfold._check import fraction, whole_number
+from fewfold._check import fits, fraction, whole_number
+from fewfold.attention.association import check_vectors
 from fewfold.attention.held import Held
 from fewfold.attention.sparse_attention import sparse_attention
 from fewfold.maps.modules import AdaptiveEntmax
@@ -53,6 +54,11 @@ class MultiheadAttention(nn.Module):
             raise ValueError(f"key_heads must divide heads={heads}, got {self.key_heads}")
         self.dropout = fraction(dropout, "dropout")
         omega = AdaptiveEntmax(heads) if omega is None else omega
+        if isinstance(omega, AdaptiveEntmax) and not fits(omega.raw.shape, (heads, 1, 1)):
+            raise ValueError(
+                f"alpha must be one, or one for each head: write AdaptiveEntmax({heads}), got a "
+                f"shape of {tuple(omega.raw.shape)}"
+            )
         self.omega = omega if isinstance(omega, AdaptiveEntmax) else Held(omega)
         width = dim // heads
         self.query = nn.Linear(dim, dim, bias=bias)
@@ -82,11 +88,8 @@ class MultiheadAttention(nn.Module):
             is_causal: query i sees what is up to i.
         """
         memory = query if memory is None else memory
-        for name, tensor in (("query", query), ("memory", memory)):
-            if tensor.dim() < 2 or tensor.shape[-1] != self.dim:
-                raise ValueError(
-                    f"{name} must be (..., count, {self.dim}), got {tuple(tensor.shape)}"
-                )
+        check_vectors(query, "query", self.dim)
+        check_vectors(memory, "memory", self.dim)
         found = sparse_attention(
             self._split(self.query(query), self.heads),
             self._split(self.key(memory), self.key_heads),

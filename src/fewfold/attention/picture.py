@@ -19,8 +19,8 @@ def picture_attention(
 ) -> Any:
     """Draw the weights of one head: a filled cell for each pair that is attended to.
 
-    Cells with exactly no weight stay empty, so that what is impossible looks different from what
-    is unlikely.
+    The darker, the more weight. Cells with exactly no weight stay empty, so that what is impossible
+    looks different from what is unlikely.
 
     Args:
         weights: `(m, n)`, or the `attention_support` of one head.
@@ -46,6 +46,10 @@ def picture_attention(
             "picture_attention needs matplotlib: pip install fewfold[demo]"
         ) from error
     keys = queries if keys is None else keys
+    if isinstance(weights, Support) and bool((weights.atoms >= len(keys)).any()):
+        raise ValueError(
+            f"there must be a word for each key, got {len(keys)} for key {int(weights.atoms.max())}"
+        )
     dense = weights.to_dense(len(keys)) if isinstance(weights, Support) else weights
     if dense.shape != (len(queries), len(keys)):
         raise ValueError(

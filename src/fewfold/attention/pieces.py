@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
 from fewfold.structured.omega import SparseMAP
 from fewfold.structured.tensors import tensors, with_tensors
 
-__all__ = ["Piece", "Plan", "by_head", "divisible"]
+__all__ = ["Piece", "Plan", "by_head", "divisible", "fitted"]
 
 _AT_ONCE = 2**19  # scores in a piece: they should stay in the cache
 
@@ -23,6 +23,15 @@ def divisible(omega: Omega) -> bool:
     if isinstance(omega, SparseMAP):
         return omega.event_dim == 1 and not omega.structure.additional
     return isinstance(omega, (Shannon, Gini, Tsallis, Norm, Subset, Bounded))
+
+
+def fitted(omega: Omega, keys: int) -> Omega:
+    """The same for so many keys: where there are fewer than k, all are taken, masked or absent."""
+    if not isinstance(omega, Subset):
+        return omega
+    if isinstance(omega.k, Tensor):
+        return replace(omega, k=omega.k.clamp(max=keys))
+    return omega if omega.k <= keys else replace(omega, k=keys)
 
 
 def by_head(parameter: Tensor, layout: Layout) -> Tensor:
@@ -74,10 +83,12 @@ class Plan:
         """One after the other."""
         heads, queries, keys = self.layout.heads, self.layout.queries, self.layout.keys
         many, rows = self._size()
+        # a structure may need more parts than the first queries see
+        cut = self.layout.causal and not isinstance(self.omega, SparseMAP)
         for head in range(0, heads, many):
             for row in range(0, queries, rows):
                 last = min(row + rows, queries)
-                seen = min(last, keys) if self.layout.causal else keys
+                seen = min(last, keys) if cut else keys
                 yield Piece(slice(head, min(head + many, heads)), slice(row, last), seen)
 
     def shared(self, keys: Tensor, piece: Piece) -> Tensor:
@@ -131,7 +142,8 @@ class Plan:
             ]
             for value in parameters
         ]
-        return with_tensors(self.omega, dict(zip(tensors(self.omega), cut, strict=True)))
+        mine = with_tensors(self.omega, dict(zip(tensors(self.omega), cut, strict=True)))
+        return fitted(mine, piece.keys)
 
     def kept(self, shape: torch.Size, number: int, like: Tensor) -> Tensor | None:
         """What remains of weights, times what they grow by; the same whenever asked."""

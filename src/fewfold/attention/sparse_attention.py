@@ -6,7 +6,7 @@ from torch import Tensor
 from fewfold._check import fraction
 from fewfold.attention.chunked import chunked, untransformed
 from fewfold.attention.layout import Layout
-from fewfold.attention.pieces import Plan, by_head, divisible
+from fewfold.attention.pieces import Plan, by_head, divisible, fitted
 from fewfold.attention.watch import is_watched, note
 from fewfold.maps.omega import Omega, Tsallis
 from fewfold.maps.sparse import map_support
@@ -33,14 +33,17 @@ def sparse_attention(
 
     A query row whose keys are all masked gives zeros. Long sequences are worked off in pieces of
     queries, so that the matrix of scores never exists; of each query the keys in its support are
-    kept, and the backward pass touches no others.
+    kept, and the backward pass touches no others. All scores are made at once under a transform or
+    compiler of torch, for a mask that learns, and for `Fused`, `Oscar` and structures with scores
+    of more than one key.
 
     Args:
         query: `(..., heads, L, d)`.
         key: `(..., heads, S, d)`.
         value: `(..., heads, S, dv)`.
         omega: the map from scores to weights: `Gini()` is sparsemax, `Tsallis(alpha)` entmax, also
-            with an alpha that learns, such as (heads, 1, 1); `Subset(k)` chooses k keys.
+            with an alpha that learns, such as (heads, 1, 1); `Subset(k)` chooses k keys,
+            or all where a query sees fewer.
         mask: boolean, True = take part, or numbers to add to the scores; broadcasts to
             `(..., heads, L, S)`.
         is_causal: query i sees the keys up to i.
@@ -66,7 +69,8 @@ def sparse_attention(
     layout = Layout.of(query, key, value, mask, is_causal, scale, enable_gqa)
     check_omega(omega)
     fraction(dropout_p, "dropout_p")
-    if is_watched():
+    omega = fitted(omega, layout.keys)
+    if is_watched() and untransformed(query, key):
         with torch.no_grad():
             note(attention_support_of(query, key, omega, layout), layout)
     if not _in_pieces(omega, layout, query, key, value):
@@ -102,7 +106,7 @@ def attention_support(
     """
     layout = Layout.of(query, key, key, mask, is_causal, scale, enable_gqa)
     check_omega(omega)
-    return attention_support_of(query, key, omega, layout)
+    return attention_support_of(query, key, fitted(omega, layout.keys), layout)
 
 
 def attention_support_of(query: Tensor, key: Tensor, omega: Omega, layout: Layout) -> Support:

@@ -1,17 +1,21 @@
 """What a memory holds: which patterns are retrieved exactly, and how many there can be."""
 
 import math
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fewfold._check import non_negative_number, positive_number, whole_number
+from fewfold.attention.chunked import untransformed
 from fewfold.attention.energies import FenchelYoung, Quadratic, check_memory
 from fewfold.maps.omega import Omega, Shannon, Subset, Tsallis
 from fewfold.structured.omega import SparseMAP
 
 __all__ = ["is_stored", "retrieved_in_one_step", "separation", "storage_bound"]
+
+_LARGEST = math.log(sys.float_info.max)
 
 
 def separation(memory: Tensor) -> Tensor:
@@ -27,7 +31,7 @@ def separation(memory: Tensor) -> Tensor:
         >>> ff.separation(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]]))
         tensor([0.2000, 0.2000, 1.0000])
     """
-    check_memory(memory, memory)
+    _check_patterns(memory)
     shared = memory @ memory.transpose(-2, -1)
     own = shared.diagonal(dim1=-2, dim2=-1)
     same = torch.eye(memory.shape[-2], dtype=torch.bool, device=memory.device)
@@ -38,7 +42,8 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
     """Is each pattern where it is after a step?
 
     A pattern is where its separation is at least margin / beta, with the margin m of omega: 1 for
-    sparsemax and normmax, 1 / (alpha - 1) for entmax. Never under softmax, which has no margin.
+    sparsemax and normmax, 1 / (alpha - 1) for entmax. Never under softmax, which has no margin,
+    unless it is the only one.
 
     Args:
         memory: `(..., n, d)`.
@@ -56,7 +61,7 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
         tensor([False, False,  True])
     """
     _check_energy(energy)
-    check_memory(memory, memory)
+    _check_patterns(memory)
     if chosen is not None:
         return retrieved_in_one_step(chosen.to(memory) @ memory, memory, chosen, energy)
     if isinstance(energy.omega, (Subset, SparseMAP)):
@@ -105,19 +110,12 @@ def retrieved_in_one_step(
         return _is_best(_chosen(target, scores), scores, omega)
     if isinstance(omega, Subset):
         return _leads(_chosen(target, scores), scores, omega)
-    if target.shape != scores.shape[:-1] or target.is_floating_point():
-        raise ValueError(
-            f"target must be {tuple(scores.shape[:-1])} ids of patterns, got {target.dtype} of "
-            f"shape {tuple(target.shape)}"
-        )
+    one = _ids(target, scores)
     margin = _margin(omega)
-    if margin is None:
-        return torch.zeros(scores.shape[:-1], dtype=torch.bool, device=scores.device)
     if margin == 0:  # not known: see where the step leads
-        return omega.argmax(scores).gather(-1, target.unsqueeze(-1)).squeeze(-1) == 1
-    own = scores.gather(-1, target.unsqueeze(-1))
-    others = scores.scatter(-1, target.unsqueeze(-1), -math.inf).amax(-1)
-    return own.squeeze(-1) - others >= margin
+        return omega.argmax(scores).gather(-1, one).squeeze(-1) == 1
+    own = scores.gather(-1, one).squeeze(-1)
+    return own - scores.scatter(-1, one, -math.inf).amax(-1) >= margin
 
 
 def storage_bound(
@@ -139,7 +137,7 @@ def storage_bound(
         failure: probability that it is not retrieved.
 
     Returns:
-        0 where beta is too low for the noise.
+        0 where beta is too low for the noise, inf where it is more than a float can hold.
 
     Example:
         >>> import fewfold as ff
@@ -155,14 +153,15 @@ def storage_bound(
     if isinstance(omega, (Subset, SparseMAP)):
         raise ValueError(f"the bound is about single patterns, and {omega} takes several at once")
     margin = _margin(omega)
-    if margin is None:
-        return 0.0
     if margin == 0:
         raise ValueError(f"the bound needs a margin, and that of {omega} depends on the pattern")
-    cosine = 1 - 2 * noise / radius - margin / (beta * radius**2)
-    if cosine <= -1:
+    below = 2 * noise / radius + margin / (beta * radius**2)  # 1 less the cosine
+    if below >= 2:
         return 0.0
-    return float(math.sqrt(failure) * (1 / math.acos(cosine)) ** ((dim - 1) / 2))
+    # acos(1 - below) would round a small angle away
+    angle = 2 * math.asin(math.sqrt(max(below, sys.float_info.min) / 2))
+    logarithm = math.log(failure) / 2 - math.log(angle) * (dim - 1) / 2
+    return math.exp(logarithm) if logarithm < _LARGEST else math.inf
 
 
 def _check_energy(energy: Any) -> None:
@@ -177,8 +176,14 @@ def _check_energy(energy: Any) -> None:
         )
 
 
-def _margin(omega: Omega) -> float | None:
-    """None where no lead is enough, and 0 where the lead that is enough depends on more."""
+def _check_patterns(memory: Any) -> None:
+    check_memory(memory, memory)
+    if not memory.shape[-2]:
+        raise ValueError(f"memory must hold a pattern, got shape {tuple(memory.shape)}")
+
+
+def _margin(omega: Omega) -> float:
+    """Infinite where no lead is enough, and 0 where the lead that is enough depends on more."""
     margin = omega.margin
     if margin is None and not isinstance(omega, (Shannon, Tsallis)):
         return 0.0
@@ -187,7 +192,7 @@ def _margin(omega: Omega) -> float | None:
             f"omega must have one margin, got {tuple(margin.shape)} of them; ask for one alpha "
             "at a time"
         )
-    return None if margin is None or math.isinf(float(margin)) else float(margin)
+    return math.inf if margin is None else float(margin)
 
 
 def _leads(chosen: Tensor, scores: Tensor, omega: Subset) -> Tensor:
@@ -197,6 +202,7 @@ def _leads(chosen: Tensor, scores: Tensor, omega: Subset) -> Tensor:
     rest = scores.masked_fill(on, -math.inf).amax(-1)
     size = on.sum(-1)
     budget = torch.as_tensor(omega.k, device=scores.device)
+    budget = budget.squeeze(-1) if budget.dim() else budget  # one for each query
     if not omega.at_most:
         return (least - rest >= 1) & (size == budget)
     full = (least >= 1) & torch.where(size == budget, least - rest >= 1, rest <= 0)
@@ -215,16 +221,40 @@ def _is_best(chosen: Tensor, scores: Tensor, omega: SparseMAP) -> Tensor:
         # what additional scores add is what `value` has less of than the squares
         return own + made.square().sum(-1) / 2 - omega.value(made)
 
-    return worth(structure.argmax(rest)) <= worth(chosen)
+    best = worth(structure.argmax(rest)) <= worth(chosen)
+    return best & _is_structure(chosen, omega)
+
+
+def _is_structure(chosen: Tensor, omega: SparseMAP) -> Tensor:
+    """Whether each is the structure nearest to it, whatever additional scores say."""
+    extra = sum(float(x[x.isfinite()].abs().sum()) for x in omega.structure.additional)
+    nearest = omega.structure.argmax((1 + 2 * extra) * (2 * chosen - 1))
+    return (nearest == chosen).all(-1)
 
 
 def _chosen(target: Tensor, scores: Tensor) -> Tensor:
     """Targets as 0 and 1."""
-    if target.shape == scores.shape:
+    if isinstance(target, Tensor) and target.shape == scores.shape:
+        if untransformed(target) and not bool(((target == 0) | (target == 1)).all()):
+            raise ValueError("a target that is a set must have entries 0 and 1 alone")
         return target.to(scores)
-    if target.shape == scores.shape[:-1] and not target.is_floating_point():
-        return torch.zeros_like(scores).scatter(-1, target.unsqueeze(-1), 1.0)
-    raise ValueError(
-        f"target must be {tuple(scores.shape[:-1])} ids or {tuple(scores.shape)} of 0 and 1, "
-        f"got {tuple(target.shape)}"
-    )
+    sets = f", or {tuple(scores.shape)} of 0 and 1"
+    return torch.zeros_like(scores).scatter(-1, _ids(target, scores, sets), 1.0)
+
+
+def _ids(target: Tensor, scores: Tensor, more: str = "") -> Tensor:
+    """`(..., m, 1)` the pattern of each query, checked."""
+    wanted, count = tuple(scores.shape[:-1]), scores.shape[-1]
+    if not isinstance(target, Tensor) or target.dtype != torch.int64 or target.shape != wanted:
+        came = (
+            f"{target.dtype} of shape {tuple(target.shape)}"
+            if isinstance(target, Tensor)
+            else type(target).__name__
+        )
+        raise ValueError(f"target must be {wanted} int64, ids of patterns{more}, got {came}")
+    if untransformed(target) and bool(((target < 0) | (target >= count)).any()):
+        raise ValueError(
+            f"target must be ids from 0 to {count - 1}, got {int(target.min())} to "
+            f"{int(target.max())}"
+        )
+    return target.unsqueeze(-1)

@@ -54,7 +54,7 @@ def watch_attention() -> Iterator[list[Attended]]:
 
     It works for whatever calls it: `MultiheadAttention`, the Hopfield modules (a call for each
     step), models of Hugging Face after `register_attention`. Weights come without gradient and
-    before dropout. What is compiled is not seen.
+    before dropout. What is compiled or under a transform of `torch.func` is not seen.
 
     Example:
         >>> import torch, fewfold as ff
