@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 from torch.autograd import gradcheck
 
 from fewfold import distributions as fd
+from fewfold.distributions import expected_edge
 from fewfold.distributions.expected_product import log_expected_product
 from fewfold.distributions.orthant import log_orthant
 from fewfold.distributions.panels import panels
@@ -80,6 +81,23 @@ def test_expected_product_however_steep(given):
     assert (found - wanted).abs() <= 1e-10 * max(1, abs(wanted))
     single = log_expected_product(shift[None].float(), slope[None].float())[0]
     assert (single - wanted).abs() <= 2e-5 * max(1, abs(wanted))
+
+
+def test_steep_rows_are_summed_together(monkeypatch):
+    """Rows of very different steepness: each as if alone, and not one after the other."""
+    draw = seeded(4)
+    scale = (4 * torch.randn(300, 6, generator=draw, dtype=torch.float64)).exp()
+    shift = scale * torch.randn(300, 6, generator=draw, dtype=torch.float64)
+    calls = []
+    crowded = expected_edge._crowded
+    count = lambda *given: calls.append(1) or crowded(*given)  # noqa: E731
+    monkeypatch.setattr(expected_edge, "_crowded", count)
+    together = log_expected_product(shift, scale)
+    assert 0 < len(calls) < 10
+    alone = torch.cat(
+        [log_expected_product(*pair) for pair in zip(shift.split(1), scale.split(1), strict=True)]
+    )
+    torch.testing.assert_close(together, alone, rtol=1e-11, atol=1e-11)
 
 
 def test_gradients_of_the_expected_product():

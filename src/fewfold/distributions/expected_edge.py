@@ -5,14 +5,14 @@ import math
 import torch
 from torch import Tensor
 
-from fewfold.distributions.peak import DOUBLE, find_peak, log_product, slopes
+from fewfold.distributions.peak import DOUBLE, Digits, find_peak, log_product, slopes
 
 __all__ = ["log_expected_edge"]
 
-_STEP = 0.06  # in the logarithm of the distance to an end
+_BLOCK = 64  # rows that share a number of points
 
 
-def log_expected_edge(shift: Tensor, slope: Tensor) -> Tensor:
+def log_expected_edge(shift: Tensor, slope: Tensor, digits: Digits = DOUBLE) -> Tensor:
     """`log E_t prod_j Phi(shift_j + slope_j t)` in double precision, however steep the slopes.
 
     The points are `start + (stop - start) sigmoid(u)` with u evenly spaced. At the distance d from
@@ -20,7 +20,8 @@ def log_expected_edge(shift: Tensor, slope: Tensor) -> Tensor:
     each factor of two in the distance is enough.
 
     Args:
-        shift, slope: (rows, n) in double precision.
+        shift, slope: (n, rows) in double precision.
+        digits: how exact to be.
 
     Returns:
         (rows,), differentiable.
@@ -38,22 +39,32 @@ def log_expected_edge(shift: Tensor, slope: Tensor) -> Tensor:
         reach = stop - start
         low = (near_start / reach).clamp(max=0.25).log()
         length = -(near_stop / reach).clamp(max=0.25).log() - low
-        points = (length / _STEP).ceil().long() + 1
-    found = []
-    for row, count in enumerate(points.tolist()):
-        u = torch.linspace(0, 1, count, dtype=shift.dtype, device=shift.device)
-        u = low[row] + length[row] * u
-        share = u.sigmoid()
-        t = start[row] + reach[row] * share
-        weight = (reach[row] * share * (-u).sigmoid() * length[row] / (count - 1)).log()
-        one = slice(row, row + 1)
-        found.append((_log_integrand(shift[one], slope[one], t[None]) + weight).logsumexp(-1))
-    return torch.cat(found)
+        order = length.argsort()
+        ends = torch.stack([start, reach, low, length])
+    found = [
+        _crowded(shift[:, rows], slope[:, rows], ends[:, rows], digits)
+        for rows in order.split(_BLOCK)
+    ]
+    return torch.cat(found)[order.argsort()]
+
+
+def _crowded(shift: Tensor, slope: Tensor, ends: Tensor, digits: Digits) -> Tensor:
+    """The sums of a few rows, with as many points as the longest needs."""
+    start, reach, low, length = ends.unbind()
+    count = int((length.amax() / digits.step).ceil()) + 1
+    line = torch.linspace(0, 1, count, dtype=shift.dtype, device=shift.device)
+    u = low + length * line.unsqueeze(-1)
+    share = u.sigmoid()
+    weight = (reach * share * (-u).sigmoid() * length / (count - 1)).log()
+    logs = _log_integrand(shift, slope, start + reach * share)
+    return (logs + weight).logsumexp(0)
 
 
 def _log_integrand(shift: Tensor, slope: Tensor, t: Tensor) -> Tensor:
-    """(rows, points) the logarithm of phi(t) times the product."""
-    logs = log_product(shift, slope, t, -math.inf, DOUBLE)
+    """(points, rows) the logarithm of phi(t) times the product."""
+    ends = [torch.addcmul(shift, slope, part) for part in (t[0], t[-1])]
+    lowest = min(float(part.detach().amin()) for part in ends)
+    logs = log_product(shift, slope, t, lowest, DOUBLE)
     return logs - t.square() / 2 - math.log(2 * math.pi) / 2
 
 
@@ -63,11 +74,11 @@ def _end(shift: Tensor, slope: Tensor, peak: Tensor, side: int) -> tuple[Tensor,
     Newton's method on the root of twice the fall, which for a Gaussian is a straight line.
     """
     drop = DOUBLE.drop
-    top = _log_integrand(shift, slope, peak.unsqueeze(-1)).squeeze(-1)
+    top = _log_integrand(shift, slope, peak[None])[0]
     inner, outer = peak, peak + side * (math.sqrt(2 * drop) + 0.4)
     t = outer
     for _ in range(200):
-        fall = top - _log_integrand(shift, slope, t.unsqueeze(-1)).squeeze(-1)
+        fall = top - _log_integrand(shift, slope, t[None])[0]
         enough = fall >= drop
         done = enough & (fall <= drop + 8)
         inner, outer = torch.where(enough, inner, t), torch.where(enough, t, outer)

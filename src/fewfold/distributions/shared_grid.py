@@ -49,7 +49,7 @@ def log_expected_on_grid(
         full = (loc + digits.full * scale).amax()
         stop = (place.maximum(full) + reach).amax()
         wide = math.pi * math.sqrt(2 / digits.error)
-        edges = edge_precision(scale.reciprocal().unsqueeze(0), wide, digits)
+        edges = edge_precision(scale.amin().reciprocal(), len(scale), wide, digits)
         step = wide / (width.amin().square().reciprocal() + edges).sqrt()
         count = ((stop - start) / step).ceil()
         if not bool(count <= _POINTS):
