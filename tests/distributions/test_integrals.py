@@ -13,6 +13,7 @@ from fewfold.distributions import expected_edge
 from fewfold.distributions.expected_product import log_expected_product
 from fewfold.distributions.orthant import log_orthant
 from fewfold.distributions.panels import panels
+from fewfold.distributions.plackett import plackett
 from tests.distributions.cases import real, seeded
 
 
@@ -125,19 +126,70 @@ def test_orthant_of_two(rho):
     assert (log_orthant(mean, matrix[None]).exp() - wanted).abs() < 1e-7
 
 
+def independent(size, rows, draw):
+    """Orthants that are integrals: of independent scores less a common Gaussian."""
+    loc = torch.randn(rows, size, generator=draw, dtype=torch.float64)
+    scale = 0.3 + torch.rand(rows, size, generator=draw, dtype=torch.float64)
+    matrix = torch.diag_embed(scale.square()) + 1
+    return loc, matrix, log_expected_product(-loc / scale, 1 / scale)
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_orthant_of_a_few(size):
+    loc, matrix, wanted = independent(size, 100, seeded(size))
+    found = log_orthant(loc, matrix)
+    assert (wanted > math.log(1e-5)).all()  # below, the lattice
+    torch.testing.assert_close(found.exp(), wanted.exp(), rtol=0, atol=1e-8)
+    single = log_orthant(loc.float(), matrix.float())
+    torch.testing.assert_close(single.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_orthant_of_any_correlation(size):
+    draw = seeded(size)
+    factor = torch.randn(20, size, size, generator=draw, dtype=torch.float64)
+    matrix = factor @ factor.mT + torch.eye(size)
+    mean = torch.randn(20, size, generator=draw, dtype=torch.float64)
+    found = log_orthant(mean, matrix).exp()
+    deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+    scaled = matrix / (deviation[:, :, None] * deviation[:, None])
+    torch.testing.assert_close(found, plackett(-mean / deviation, scaled, 32), rtol=0, atol=1e-8)
+    law = multivariate_normal(mean[0].numpy(), matrix[0].numpy())
+    law.maxpts, law.abseps = 2_000_000, 1e-7
+    assert (found[0] - law.cdf([0] * size)).abs() < 1e-5
+
+
+def test_orthant_far_out():
+    """A probability too small for an absolute error."""
+    loc, matrix, _ = independent(4, 20, seeded(7))
+    scale = matrix.diagonal(dim1=-2, dim2=-1).sub(1).sqrt()
+    wanted = log_expected_product(-(loc + 9) / scale, 1 / scale)
+    assert wanted.max() < math.log(1e-5)
+    torch.testing.assert_close(log_orthant(loc + 9, matrix), wanted, rtol=0, atol=5e-3)
+
+
 def test_orthant_of_more():
     draw = seeded(2)
-    for size in (3, 5, 8):
-        factor = torch.randn(size, size, generator=draw, dtype=torch.float64)
-        matrix = factor @ factor.T + torch.eye(size)
-        mean = torch.randn(size, generator=draw, dtype=torch.float64)
-        found = log_orthant(mean[None], matrix[None]).exp()
-        law = multivariate_normal(mean.numpy(), matrix.numpy())
-        law.maxpts, law.abseps = 2_000_000, 1e-7
-        assert (found / law.cdf([0] * size) - 1).abs() < 2e-3
+    factor = torch.randn(8, 8, generator=draw, dtype=torch.float64)
+    matrix = factor @ factor.T + torch.eye(8)
+    mean = torch.randn(8, generator=draw, dtype=torch.float64)
+    found = log_orthant(mean[None], matrix[None]).exp()
+    law = multivariate_normal(mean.numpy(), matrix.numpy())
+    law.maxpts, law.abseps = 2_000_000, 1e-7
+    assert (found / law.cdf([0] * 8) - 1).abs() < 2e-3
 
 
-def test_lattice_agrees_with_the_integral():
+@pytest.mark.parametrize("size", [3, 4, 6])
+def test_gradients_of_the_orthant(size):
+    draw = seeded(size)
+    mean = torch.randn(1, size, generator=draw, dtype=torch.float64).requires_grad_()
+    factor = 0.4 * torch.randn(1, size, size, generator=draw, dtype=torch.float64)
+    factor = (factor + torch.eye(size)).requires_grad_()
+    # the lattice sorts its coordinates, so that it is smooth only as far as they keep their order
+    assert gradcheck(lambda m, f: log_orthant(m, f @ f.mT), (mean, factor))
+
+
+def test_full_covariance_agrees_with_the_integral():
     draw = seeded(3)
     loc = 0.5 * torch.randn(6, generator=draw, dtype=torch.float64)
     scale = 0.3 + torch.rand(6, generator=draw, dtype=torch.float64)
@@ -145,7 +197,10 @@ def test_lattice_agrees_with_the_integral():
         fd.GaussianSparsemax(loc, scale),
         fd.GaussianSparsemax(loc, scale_tril=torch.diag(scale)),
     )
-    y = one.sample((200,), generator=draw)
+    y = torch.cat([one.sample((200,), generator=draw), torch.eye(6, dtype=torch.float64)])
+    likely = one.log_prob(y) > -7
+    assert likely.sum() > 150
+    torch.testing.assert_close(one.log_prob(y)[likely], two.log_prob(y)[likely], rtol=0, atol=1e-6)
     torch.testing.assert_close(one.log_prob(y), two.log_prob(y), rtol=0, atol=1e-3)
 
 

@@ -53,11 +53,14 @@ def test_full_gaussian_sparsemax():
     assert (mass(law, lambda corners: 30) - 1).abs() < 1e-6
 
 
-def test_full_gaussian_sparsemax_by_lattice():
-    factor = torch.eye(4).double() * 0.5
-    factor[1:, 0] = real(0.2, -0.1, 0.3)
-    law = fd.GaussianSparsemax(real(0.5, 0.2, 0.0, 0.1), scale_tril=factor)
-    assert (mass(law) - 1).abs() < 1e-4
+@pytest.mark.parametrize("size", [4, 5, 6])
+def test_full_gaussian_sparsemax_of_more(size):
+    draw = seeded(size)
+    noise = torch.randn(size, size, generator=draw, dtype=torch.float64)
+    factor = 0.25 * noise.tril(-1) + 0.6 * torch.eye(size, dtype=torch.float64)
+    loc = 0.3 * torch.randn(size, generator=draw, dtype=torch.float64)
+    law = fd.GaussianSparsemax(loc, scale_tril=factor)
+    assert (mass(law, lambda corners: 10 if corners > 4 else 14) - 1).abs() < 1e-6
 
 
 def test_mixed_dirichlet():

@@ -37,8 +37,10 @@ class GaussianSparsemax(Reparameterised):
 
     with respect to the sum of the Lebesgue measures of all faces (counting at the corners). For a
     diagonal Sigma that is one integral, computed to about 1e-10 in double precision. For any other
-    it contains the probability of an orthant of K - n dimensions: exact up to two of them, and
-    a lattice rule beyond, with a relative error of typically 1e-4, and up to 5e-3 for 20 scores.
+    it contains the probability of an orthant of K - n dimensions, by nested integrals for up to
+    five of them: for K up to 6 the density is exact to 1e-8, unless Sigma is nearly singular, and
+    all faces have a mass of 1 to 1e-6. For more zeros, or a probability below 1e-5, it is a
+    lattice rule with a relative error of typically 1e-4, and up to 5e-3 for 20 scores.
 
     Args:
         loc: (..., K).

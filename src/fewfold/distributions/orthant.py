@@ -7,21 +7,27 @@ from torch import Tensor
 
 from fewfold.distributions.expected_product import log_expected_product
 from fewfold.distributions.log_ndtr import log_ndtr
+from fewfold.distributions.plackett import plackett
 
 __all__ = ["log_orthant"]
 
 _POINTS = 4096
 _CHUNK = 2**21
+_FEW = 5  # coordinates up to which the integrals are cheaper than the lattice
+_LEAST = 1e-5  # a probability of which their error is a small part
 
 
 def log_orthant(mean: Tensor, covariance: Tensor) -> Tensor:
     """`log P(v <= 0)` for `v ~ N(mean, covariance)`.
 
-    Exact for one coordinate, a one-dimensional integral for two. From three on a lattice rule over
-    the conditional probabilities of one coordinate after the other; measured next to the integral
-    that independent scores allow, its relative error is typically 1e-4 and at most 6e-4 up to 11
-    coordinates, and up to 5e-3 at 19. The lattice is fixed, so that the same arguments give the
-    same value.
+    Exact for one coordinate, a one-dimensional integral for two. For three to five, integrals of
+    one dimension in one another: measured against more points, an absolute error of 1e-10 where
+    the least eigenvalue of the correlations is above 0.02, and of 1e-6 where it is 1e-5. That is
+    no use for a probability below 1e-5, nor for more coordinates; these are a lattice rule over
+    the conditional probabilities of one coordinate after the other. Its relative error is
+    typically 1e-4 and at most 6e-4 up to 11 coordinates with a common cause, up to 5e-3 at 19 and
+    5e-2 where correlations are nearly singular. The lattice is fixed, so that the same arguments
+    give the same value.
 
     Args:
         mean: (rows, d).
@@ -35,10 +41,11 @@ def log_orthant(mean: Tensor, covariance: Tensor) -> Tensor:
         >>> log_orthant(torch.zeros(1, 2), torch.tensor([[[1.0, 0.5], [0.5, 1.0]]])).exp()
         tensor([0.3333])
 
-    Reference: Genz, "Numerical computation of multivariate normal probabilities", 1992.
+    Reference: Plackett, "A reduction formula for normal multivariate integrals", 1954; Genz,
+    "Numerical computation of multivariate normal probabilities", 1992.
     """
     size = mean.shape[-1]
-    if size == 0:
+    if size == 0 or len(mean) == 0:
         return mean.new_zeros(len(mean))
     deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
     bound = -mean / deviation
@@ -47,7 +54,24 @@ def log_orthant(mean: Tensor, covariance: Tensor) -> Tensor:
     correlation = covariance / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))
     if size == 2:
         return _pair(bound, correlation[:, 0, 1])
-    rows = max(1, _CHUNK // (_POINTS * size))
+    return _small(bound, correlation) if size <= _FEW else _in_parts(bound, correlation)
+
+
+def _small(bound: Tensor, correlation: Tensor) -> Tensor:
+    """Integrals, and the lattice where the probability is too small for their error."""
+    chunk = max(1, _CHUNK // 2 ** (5 + 5 * (bound.shape[-1] // 2)))
+    parts = zip(bound.double().split(chunk), correlation.double().split(chunk), strict=True)
+    probs = torch.cat([plackett(*part) for part in parts])
+    large = probs.detach() > _LEAST
+    found = torch.where(large, probs, 1.0).log().to(bound.dtype)
+    tail = (~large).nonzero()[:, 0]
+    if len(tail) == 0:
+        return found
+    return found.index_copy(0, tail, _in_parts(bound[tail], correlation[tail]))
+
+
+def _in_parts(bound: Tensor, correlation: Tensor) -> Tensor:
+    rows = max(1, _CHUNK // (_POINTS * bound.shape[-1]))
     parts = zip(bound.split(rows), correlation.split(rows), strict=True)
     return torch.cat([_lattice(part, matrix) for part, matrix in parts])
 
