@@ -4,6 +4,8 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -49,10 +51,15 @@ assert alpha is not None
 print(f"{right:.1%} of the guesses are right")
 print("alpha", ", ".join(f"{value:.2f}" for value in alpha), f"- {calls[0].density:.1%} of pairs")
 
-figure = Figure(figsize=(10.5, 3.1), dpi=130, layout="constrained")
+figure = Figure(figsize=(11, 3.3), dpi=130, layout="constrained")
 word = [chr(ord("a") + letter) for letter in words[0].tolist()]
-for head, axes in enumerate(figure.subplots(1, heads)):
+panels = figure.subplots(1, heads)
+for head, axes in enumerate(panels):
     ff.picture_attention(calls[0].head(0, head), word, axes=axes)
     axes.set_xticks(range(length), word, rotation=0, ha="center")
     axes.set_title(f"alpha = {alpha[head]:.2f}, {axes.get_title()}", fontsize=9)
+panels[0].set_ylabel("a letter ...")
+figure.supxlabel("... and the letters it looks at", fontsize=10)
+colours = ScalarMappable(Normalize(0, 1), "viridis_r")
+figure.colorbar(colours, ax=panels, label="weight (empty: exactly 0)", shrink=0.8)
 figure.savefig(sys.argv[1])

@@ -167,8 +167,9 @@ def test_an_alpha_for_each_query(whole) -> None:
         ff.Subset(5),
         ff.Subset(torch.tensor([2, 5, 9, 30]).view(4, 1, 1)),
         ff.SparseMAP(ff.structures.Budget(5)),
+        ff.SparseMAP(ff.structures.OrOut()),  # whose last part is a part of its own
     ],
-    ids=["5", "a tensor", "structures"],
+    ids=["5", "a tensor", "a structure", "one with a last part"],
 )
 def test_more_to_choose_than_the_first_queries_see(omega, at_once, whole, monkeypatch) -> None:
     """They take what they see, in whichever pieces."""
