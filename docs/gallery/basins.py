@@ -15,7 +15,7 @@ line = torch.linspace(-1.6, 1.6, 100)
 grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).view(-1, 2)
 colours = torch.tensor([to_rgb(f"C{i}") for i in range(5)])
 
-figure = Figure(figsize=(11, 2.4), dpi=130, layout="constrained")
+figure = Figure(figsize=(11, 2.55), dpi=130, layout="constrained")
 for axes, (name, omega) in zip(
     figure.subplots(1, 5),
     {
