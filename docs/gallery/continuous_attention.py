@@ -32,22 +32,24 @@ def dense(kind: float) -> tuple[ff.LineDensity, ff.LineDensity]:
     return one, two
 
 
-figure = Figure(figsize=(11, 5.0), dpi=130, layout="constrained")
-top, bottom = figure.subfigures(2, 1, height_ratios=[1.1, 1])
+figure = Figure(figsize=(11, 5.6), dpi=130, layout="constrained")
+top, bottom = figure.subfigures(2, 1, height_ratios=[1.5, 1])
 left, right = top.subplots(1, 2)
 for axes, title in ((left, "one place"), (right, "a mixture of two")):
-    axes.plot(places, sequence, ".", color="0.6", markersize=4)
+    axes.plot(places, sequence, ".", color="0.6", markersize=4, label="values")
     axes.plot(line, signal(line), color="0.3", linewidth=1, label="signal")
-    axes.set(title=title, xlim=(-0.1, 1.1))
+    axes.set(title=f"a sequence, {title}", xlim=(-0.1, 1.1), xlabel="place")
 for number, (name, alpha) in enumerate(kinds.items()):
     found = []
     for axes, density in zip((left, right), dense(alpha), strict=True):
-        axes.fill_between(line, density.pdf(line) / 5, color=f"C{number}", alpha=0.12)
-        axes.plot(line, density.pdf(line) / 5, color=f"C{number}", linewidth=1.2, label=name)
+        height = density.pdf(line) / 5
+        # drawn only where it is not zero, so that its end can be seen
+        shown = height.where(height > 0, torch.nan)
+        axes.plot(line, shown, color=f"C{number}", linewidth=1.4, label=f"{name} / 5")
         found.append(float(signal.expect(density)))
     seen = float((dense(alpha)[0].pdf(places) > 0).float().mean())
     print(f"{name:18} reads {found[0]:+.3f}, mixed {found[1]:+.3f}; sees {seen:4.0%} of the values")
-left.legend(fontsize=7, loc="lower right")
+top.legend(*left.get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=6)
 
 # An image of 14 by 14 cells: a bright ring and a spot.
 cell = (torch.arange(14) + 0.5) / 14
@@ -65,6 +67,7 @@ picture = ff.Signal.fit(image.unsqueeze(-1), basis, ridge=0.01)
 fine = torch.linspace(0, 1, 112)
 grid = torch.stack(torch.meshgrid(fine, fine, indexing="ij"), -1)
 covariance = torch.tensor([[0.012, 0.006], [0.006, 0.014]])
+bottom.suptitle("an image, and what densities of one mean and covariance see of it")
 panels = bottom.subplots(1, 6)
 for axes, (title, shown) in zip(
     panels, {"14 x 14 cells": image, "signal": picture(grid.view(-1, 2)).view(112, 112)}.items(),

@@ -40,6 +40,7 @@ for axes, (name, sticky) in zip(
     shown = torch.stack(history)[-1].T.clamp(0, 1)
     axes.imshow(shown, aspect="auto", extent=(0, 1, updates, 0), cmap="magma")
     axes.axhline(dear + 0.5, color="white", linewidth=0.5, linestyle=":")
+    axes.text(0.98, dear + 0.2, "asked for", color="white", ha="right", fontsize=8)
     axes.set(title=f"{name} samples", xlabel="place in the memory", ylabel="said in update")
     best = torch.stack(history)[-1].amax(0)
     panels[2].plot(range(updates - 1, -1, -1), best, label=name)
@@ -52,6 +53,7 @@ for axes, (name, sticky) in zip(
         f"20 ago {float(best[-21]):.2f}; update {dear} takes {width:.1%} of the line"
     )
 panels[2].axvline(updates - 1 - dear, color="0.6", linewidth=0.7, linestyle=":")
-panels[2].set(title="what is left", xlabel="age in updates", ylabel="best match")
-panels[2].legend(fontsize=8)
+panels[2].text(updates - 1.2 - dear, 0.02, "asked for", rotation=90, ha="right", fontsize=8)
+panels[2].set(title="what is left", xlabel="age in updates", ylabel="best match", ylim=(0, 1.05))
+panels[2].legend(title="samples", fontsize=8, loc="lower left")
 figure.savefig(sys.argv[1])
