@@ -46,23 +46,24 @@ COLORS = dict(
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown, for each game: published and ours; won games in per cent, those with the best
-    symbol, calls."""
-    head = ["", "published", "calls", "won", "best symbol", "calls", "seeds", "rate, entropy"]
+    """Markdown, for each game: published and ours, the longest runs of each method; won games in
+    per cent, those with the best symbol, calls."""
+    head = ["", "published", "calls", "won", "best symbol", "calls", "epochs", "seeds"]
+    head.append("rate, entropy")
     parts = []
-    for place, epochs in places(rows):
+    for place in places(rows):
         lines = [head, ["---"] * len(head)]
         for method, published in PUBLISHED.items():
-            lines.append([method, *published, *_cells(_of(rows, place, epochs, method))])
+            lines.append([method, *published, *_cells(_of(rows, place, method))])
         told = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-        parts.append(f"{PLACES[place]}, {epochs} epochs:\n\n{told}")
+        parts.append(f"{PLACES[place]}:\n\n{told}")
     return "\n\n".join(parts)
 
 
-def places(rows: list[Row]) -> list[tuple[tuple[str, bool], int]]:
-    """What was played for how long."""
-    found = {((row["data"], row["one class"]), row["epochs"]) for row in rows}
-    return sorted(found, key=lambda x: ([*PLACES].index(x[0]), x[1]))
+def places(rows: list[Row]) -> list[tuple[str, bool]]:
+    """What was played."""
+    found = {(row["data"], row["one class"]) for row in rows}
+    return [place for place in PLACES if place in found]
 
 
 def draw(rows: list[Row]) -> Figure:
@@ -71,9 +72,9 @@ def draw(rows: list[Row]) -> Figure:
     figure, panels = pyplot.subplots(
         len(shown), 3, figsize=(11, 3.0 * len(shown)), squeeze=False, layout="constrained"
     )
-    for line, (place, epochs) in zip(panels, shown, strict=True):
+    for line, place in zip(panels, shown, strict=True):
         for method, color in COLORS.items():
-            for row in _of(rows, place, epochs, method)[:1]:
+            for row in _of(rows, place, method)[:1]:
                 _curves(line, row, method, color)
         line[0].set(ylabel=f"{PLACES[place]}\nvalidation games won, %", xlabel="epoch")
         line[1].set(xscale="log", xlabel="calls of the receiver per game, so far, × 6,400")
@@ -102,15 +103,16 @@ def _curves(panels: list, row: Row, method: str, color: str) -> None:  # type: i
     panels[2].fill_between(epochs, curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
 
 
-def _of(rows: list[Row], place: tuple[str, bool], epochs: int, method: str) -> list[Row]:
-    """With the rate and the reward of an even choice that win the most validation games."""
-    key = (*place, epochs, method)
-    own = [
-        row for row in rows if (row["data"], row["one class"], row["epochs"], row["method"]) == key
-    ]
+def _of(rows: list[Row], place: tuple[str, bool], method: str) -> list[Row]:
+    """The longest runs, with the rate and the reward of an even choice that win the most validation
+    games."""
+    key = (*place, method)
+    own = [row for row in rows if (row["data"], row["one class"], row["method"]) == key]
+    most = max((row["epochs"] for row in own), default=0)
     alike: dict[tuple[float, float], list[Row]] = {}
     for row in own:
-        alike.setdefault((row["lr"], row["entropy"]), []).append(row)
+        if row["epochs"] == most:
+            alike.setdefault((row["lr"], row["entropy"]), []).append(row)
 
     def won(found: list[Row]) -> float:
         return statistics.mean(row["curve"]["success"][-1] for row in found)
@@ -120,10 +122,10 @@ def _of(rows: list[Row], place: tuple[str, bool], epochs: int, method: str) -> l
 
 def _cells(rows: list[Row]) -> list[str]:
     if not rows:
-        return ["not run", *[""] * 4]
+        return ["not run", *[""] * 5]
     names = ("success", "best", "calls at the end")
-    chosen = f"{rows[0]['lr']:g}, {rows[0]['entropy']:g}"
-    return [*(_mean([row[name] for row in rows]) for name in names), str(len(rows)), chosen]
+    run = [str(rows[0]["epochs"]), str(len(rows)), f"{rows[0]['lr']:g}, {rows[0]['entropy']:g}"]
+    return [*(_mean([row[name] for row in rows]) for name in names), *run]
 
 
 def _mean(values: list[float]) -> str:
