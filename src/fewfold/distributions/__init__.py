@@ -1,5 +1,6 @@
 """Parameters to random variables: points of the simplex with exact zeros, and q-Gaussians."""
 
+from fewfold.distributions import q_gaussian_divergence as _divergence  # noqa: F401
 from fewfold.distributions.face_laws import FaceLaw
 from fewfold.distributions.faces import all_faces, face_dimension, face_index, face_of
 from fewfold.distributions.gaussian_sparsemax import GaussianSparsemax

@@ -9,9 +9,9 @@ from torch.distributions import Distribution
 from torch.types import _size
 
 from fewfold.distributions.divergence import divergence
-from fewfold.distributions.faces import all_faces, nonempty_bits
+from fewfold.distributions.faces import MOST, all_faces, nonempty_bits
 
-__all__ = ["FaceLaw", "expected"]
+__all__ = ["FaceLaw", "expected", "same_size"]
 
 _NOTHING = torch.Size()
 
@@ -49,6 +49,11 @@ class FaceLaw(Distribution):
     def every(self) -> Tensor:
         """(..., 2^K - 1) log-probabilities, in the order of `all_faces`."""
         given: Tensor = getattr(self, self.parameter)
+        if self.size > MOST:
+            raise NotImplementedError(
+                f"this goes through all 2^K - 1 faces, for K up to {MOST}, got {self.size}; write "
+                "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000)"
+            )
         faces = all_faces(self.size, given.device)
         spread = faces.view(len(faces), *(1,) * len(self.batch_shape), self.size)
         return self.log_prob(spread).movedim(0, -1)
@@ -73,8 +78,15 @@ class FaceLaw(Distribution):
 
 @divergence(FaceLaw, FaceLaw)
 def _kl_faces(p: FaceLaw, q: FaceLaw) -> Tensor:
+    same_size(p.size, q.size)
     ours = p.every()
     return expected(ours, ours) - expected(ours, q.every())
+
+
+def same_size(ours: int, theirs: int) -> None:
+    """Raise unless two laws live on the same simplex."""
+    if ours != theirs:
+        raise ValueError(f"p and q must have as many coordinates, got {ours} and {theirs}")
 
 
 def expected(log_probs: Tensor, values: Tensor) -> Tensor:

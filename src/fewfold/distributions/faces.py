@@ -12,9 +12,17 @@ from torch.distributions import constraints
 
 from fewfold._check import check_scores, whole_number
 
-__all__ = ["all_faces", "face_dimension", "face_index", "face_of", "nonempty_bits", "on_simplex"]
+__all__ = [
+    "MOST",
+    "all_faces",
+    "face_dimension",
+    "face_index",
+    "face_of",
+    "nonempty_bits",
+    "on_simplex",
+]
 
-_MOST = 20  # coordinates whose faces can be listed
+MOST = 20  # coordinates whose faces can be listed
 _LONGEST = 62  # coordinates whose faces have a number
 
 
@@ -50,6 +58,7 @@ def face_dimension(faces: Tensor) -> Tensor:
         >>> ff.face_dimension(ff.all_faces(3))
         tensor([0, 0, 1, 0, 1, 1, 2])
     """
+    _check_faces(faces)
     return faces.sum(-1) - 1
 
 
@@ -70,9 +79,9 @@ def all_faces(size: int, device: torch.device | None = None) -> Tensor:
                 [False,  True],
                 [ True,  True]])
     """
-    if whole_number(size, "size") > _MOST:
+    if whole_number(size, "size") > MOST:
         raise ValueError(
-            f"size must be at most {_MOST} to list all 2^size - 1 faces, got {size}; "
+            f"size must be at most {MOST} to list all 2^size - 1 faces, got {size}; "
             "draw some instead: uniform_faces(size).sample((1000,))"
         )
     code = torch.arange(1, 2**size, device=device)
@@ -93,6 +102,7 @@ def face_index(faces: Tensor) -> Tensor:
         >>> ff.face_index(torch.tensor([True, False, True]))
         tensor(4)
     """
+    _check_faces(faces)
     size = faces.shape[-1]
     if size > _LONGEST:
         raise ValueError(
@@ -102,12 +112,18 @@ def face_index(faces: Tensor) -> Tensor:
     return (faces.long() << torch.arange(size, device=faces.device)).sum(-1) - 1
 
 
+def _check_faces(faces: Tensor) -> None:
+    if faces.dtype != torch.bool:
+        raise TypeError(f"faces must be boolean, got {faces.dtype}; of points write face_of(y)")
+
+
 class _OnSimplex(constraints.Constraint):
     """Probabilities, boundary included, up to the rounding of their sum."""
 
     event_dim = 1
 
     def check(self, value: Any) -> Any:
+        value = value if value.is_floating_point() else value.float()
         slack = 8 * torch.finfo(value.dtype).eps * max(value.shape[-1], 8)
         return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() <= slack)
 

@@ -9,12 +9,20 @@ from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold._check import check_scores
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import Reparameterised, normal
 from fewfold.distributions.expected_product import log_expected_product
+from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import face_of, on_simplex
 from fewfold.distributions.orthant import log_orthant
+from fewfold.distributions.parameters import (
+    check_square,
+    check_vector,
+    finite_vector,
+    in_single,
+    joined,
+    lower_cholesky,
+)
 from fewfold.distributions.parts import by_rows
 from fewfold.distributions.rectified import Rectified
 from fewfold.distributions.shared_grid import log_expected_on_grid
@@ -69,7 +77,7 @@ class GaussianSparsemax(Reparameterised):
         scale_tril: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_scores(loc, "loc")
+        check_vector(loc, "loc")
         if (scale is None) == (scale_tril is None):
             came = "neither" if scale is None else "both"
             raise ValueError(
@@ -78,10 +86,13 @@ class GaussianSparsemax(Reparameterised):
             )
         self.scale_tril = scale_tril
         if scale is not None:
+            if isinstance(scale, Tensor):
+                joined(loc=loc, scale=scale)
             self.loc, self.scale = broadcast_all(loc, scale)
             batch = self.loc.shape[:-1]
         elif scale_tril is not None:
-            batch = torch.broadcast_shapes(loc.shape[:-1], scale_tril.shape[:-2])
+            check_square(scale_tril, loc.shape[-1], "scale_tril", "loc")
+            batch = joined(loc=loc[..., 0], scale_tril=scale_tril[..., 0, 0])
             self.loc = loc.expand(*batch, loc.shape[-1])
             self.scale_tril = scale_tril.expand(*batch, *scale_tril.shape[-2:])
         super().__init__(batch, self.loc.shape[-1:], validate_args=validate_args)
@@ -89,8 +100,8 @@ class GaussianSparsemax(Reparameterised):
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
         if self.scale_tril is None:
-            return {"loc": constraints.real_vector, "scale": constraints.positive}
-        return {"loc": constraints.real_vector, "scale_tril": constraints.lower_cholesky}
+            return {"loc": finite_vector, "scale": constraints.positive}
+        return {"loc": finite_vector, "scale_tril": lower_cholesky}
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "GaussianSparsemax":
         new: GaussianSparsemax = self._get_checked_instance(GaussianSparsemax, _instance)
@@ -139,9 +150,11 @@ class GaussianSparsemax(Reparameterised):
             return torch.addcmul(self.loc, self.scale, noise)
         return self.loc + (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 
+    @in_single
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
+        value = value.to(torch.promote_types(value.dtype, self.loc.dtype))
         shape = torch.broadcast_shapes(value.shape, self.loc.shape)
         rows = value.expand(shape).reshape(-1, shape[-1])
         if self.scale_tril is None and not self.batch_shape and shape[-1] > 2:
@@ -152,14 +165,20 @@ class GaussianSparsemax(Reparameterised):
         if self.scale_tril is None:
             scale = self.scale.expand(shape).reshape(rows.shape)
             return by_rows(_log_prob_diagonal, rows, loc, scale).view(shape[:-1])
-        matrix = self.covariance_matrix.expand(*shape, shape[-1]).reshape(*rows.shape, -1)
+        matrix = self.covariance_matrix.expand(*shape, shape[-1]).reshape(*rows.shape, shape[-1])
         return _log_prob_full(rows, loc, matrix).view(shape[:-1])
 
     def rectified(self) -> Rectified:
-        """The first of two coordinates: a Gaussian clipped to between 0 and 1."""
+        """The first of two coordinates: a Gaussian clipped to between 0 and 1.
+
+        The only coordinate there is, which is 1, counts as one whose Gaussian is far above.
+        """
+        if self.event_shape[0] == 1:
+            far = 0 * self.loc[..., 0]
+            return Rectified(far + 1e3, far + 0.1)
         if self.event_shape[0] != 2:
             raise NotImplementedError(
-                "closed forms of the Gaussian-sparsemax are known for two coordinates, got "
+                "closed forms of the Gaussian-sparsemax are known for up to two coordinates, got "
                 f"{self.event_shape[0]}; write direct_sum_entropy(p, samples=10_000), "
                 "direct_sum_kl(p, q, samples=10_000) or p.sample((10_000,)).mean(0)"
             )
@@ -167,23 +186,27 @@ class GaussianSparsemax(Reparameterised):
         spread = matrix[..., 0, 0] + matrix[..., 1, 1] - 2 * matrix[..., 0, 1]
         return Rectified((1 + self.loc[..., 0] - self.loc[..., 1]) / 2, spread.sqrt() / 2)
 
+    @in_single
     def entropy(self) -> Tensor:
         """With respect to the direct-sum measure, in nats, for two coordinates."""
         return self.rectified().entropy()
 
     @property
+    @in_single
     def mean(self) -> Tensor:
         first = self.rectified().mean
-        return torch.stack([first, 1 - first], -1)
+        return torch.stack([first, 1 - first], -1)[..., : self.event_shape[0]]
 
     @property
+    @in_single
     def variance(self) -> Tensor:
         both = self.rectified().variance
-        return torch.stack([both, both], -1)
+        return torch.stack([both, both], -1)[..., : self.event_shape[0]]
 
 
 @divergence(GaussianSparsemax, GaussianSparsemax)
 def _kl(p: GaussianSparsemax, q: GaussianSparsemax) -> Tensor:
+    same_size(p.event_shape[0], q.event_shape[0])
     return p.rectified().kl(q.rectified())
 
 
@@ -228,7 +251,7 @@ def log_shifted_normal(offset: Tensor, scale: Tensor, on: Tensor) -> tuple[Tenso
 
 def _log_prob_full(y: Tensor, loc: Tensor, matrix: Tensor) -> Tensor:
     """(rows,) of points on faces, (rows, K), for scores with covariance (rows, K, K)."""
-    found = y.new_zeros(len(y))
+    found = (y - loc).new_zeros(len(y))
     corners = face_of(y).sum(-1)
     for corner in corners.unique().tolist():
         at = (corners == corner).nonzero()[:, 0]

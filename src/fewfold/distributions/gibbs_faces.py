@@ -3,13 +3,13 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import constraints
 from torch.types import _size
 
-from fewfold._check import check_scores
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import gumbel
-from fewfold.distributions.face_laws import FaceLaw
+from fewfold.distributions.face_laws import FaceLaw, expected, same_size
+from fewfold.distributions.parameters import check_vector, finite_vector
+from fewfold.distributions.sized_faces import FacesBySize
 
 __all__ = ["GibbsFaces"]
 
@@ -35,11 +35,11 @@ class GibbsFaces(FaceLaw):
     distributions", 2022.
     """
 
-    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012
+    arg_constraints = {"scores": finite_vector}  # noqa: RUF012
     scores: Tensor
 
     def __init__(self, scores: Tensor, *, validate_args: bool | None = None) -> None:
-        check_scores(scores)
+        check_vector(scores, "scores")
         size = scores.shape[-1]
         super().__init__(scores, size, validate_args=validate_args, name="scores", size=size)
 
@@ -87,6 +87,15 @@ class GibbsFaces(FaceLaw):
     def marginals(self) -> Tensor:
         return (self._on - self._log_some.unsqueeze(-1)).exp()
 
+    def log_sizes(self) -> Tensor:
+        """(..., K) log-probabilities of 1, ..., K corners: one coordinate after the other."""
+        none = torch.zeros_like(self.scores[..., :1])
+        logs = torch.cat([none, torch.full_like(self.scores, -torch.inf)], -1)
+        for on, off in zip(self._on.unbind(-1), self._off.unbind(-1), strict=True):
+            more = F.pad(logs[..., :-1], (1, 0), value=-torch.inf)
+            logs = torch.logaddexp(logs + off.unsqueeze(-1), more + on.unsqueeze(-1))
+        return logs[..., 1:] - self._log_some.unsqueeze(-1)
+
     @property
     def mode(self) -> Tensor:
         best = F.one_hot(self.scores.argmax(-1), self.size).bool()
@@ -104,4 +113,22 @@ class GibbsFaces(FaceLaw):
 
 @divergence(GibbsFaces, GibbsFaces)
 def _kl_gibbs(p: GibbsFaces, q: GibbsFaces) -> Tensor:
+    same_size(p.size, q.size)
     return p.expected_log_prob(p) - p.expected_log_prob(q)
+
+
+@divergence(GibbsFaces, FacesBySize)
+def _kl_gibbs_sizes(p: GibbsFaces, q: FacesBySize) -> Tensor:
+    """The other law looks only at sizes, whose law is that of a sum of bits."""
+    same_size(p.size, q.size)
+    logs = expected(p.log_sizes(), q.log_weights) - q.log_normaliser
+    return p.expected_log_prob(p) - logs
+
+
+@divergence(FacesBySize, GibbsFaces)
+def _kl_sizes_gibbs(p: FacesBySize, q: GibbsFaces) -> Tensor:
+    """The other law looks at one coordinate at a time."""
+    same_size(p.size, q.size)
+    on = p.marginals()
+    logs = (on * q._on + (1 - on) * q._off).sum(-1) - q._log_some
+    return -p.entropy() - logs

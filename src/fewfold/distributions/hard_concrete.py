@@ -10,16 +10,18 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold._check import check_scores
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import Reparameterised, gumbel, logistic
+from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import on_simplex
 from fewfold.distributions.panels import panels
+from fewfold.distributions.parameters import check_vector, finite, finite_vector
 from fewfold.maps import sparsemax
 
 __all__ = ["BinaryHardConcrete", "HardConcrete"]
 
 _NOTHING = torch.Size()
+_NEVER = 1e30  # a logit
 _FAR = 45.0  # logistic scales beyond which nothing is left
 
 
@@ -47,7 +49,7 @@ class BinaryHardConcrete(Reparameterised):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "logits": constraints.real,
+        "logits": finite,
         "temperature": constraints.positive,
         "stretch": constraints.greater_than_eq(1),
     }
@@ -77,13 +79,17 @@ class BinaryHardConcrete(Reparameterised):
     ) -> Tensor:
         noise = logistic(self._extended_shape(sample_shape), self.logits, generator)
         soft = ((noise + self.logits) / self.temperature).sigmoid()
-        return (self.stretch * soft - (self.stretch - 1) / 2).clamp(0, 1)
+        drawn = (self.stretch * soft - (self.stretch - 1) / 2).clamp(0, 1)
+        # without a stretch 0 and 1 come of rounding only, and have no density
+        info = torch.finfo(drawn.dtype)
+        return torch.where(self.stretch > 1, drawn, drawn.clamp(info.tiny, 1 - info.eps))
 
     @property
     def _end(self) -> Tensor:
-        """The logit of s at which y becomes 1; minus it, y becomes 0."""
-        over = (self.stretch - 1).clamp(min=torch.finfo(self.stretch.dtype).tiny)
-        return ((self.stretch + 1) / over).log()
+        """The logit of s at which y becomes 1; minus it, y becomes 0. Huge without a stretch."""
+        some = self.stretch > 1
+        stretch = torch.where(some, self.stretch, 2.0)
+        return torch.where(some, ((stretch + 1) / (stretch - 1)).log(), _NEVER)
 
     @property
     def log_zero(self) -> Tensor:
@@ -100,7 +106,8 @@ class BinaryHardConcrete(Reparameterised):
     @property
     def nonzero(self) -> Tensor:
         """(...) P(y != 0), the expected L0 norm; differentiable."""
-        return (self.logits + self.temperature * self._end).sigmoid()
+        found = (self.logits + self.temperature * self._end.clamp(max=1e4)).sigmoid()
+        return torch.where(self.stretch > 1, found, torch.ones_like(found))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Of the points at 0 and 1, and of the density between."""
@@ -184,7 +191,7 @@ class HardConcrete(Reparameterised):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "scores": constraints.real_vector,
+        "scores": finite_vector,
         "temperature": constraints.positive,
         "stretch": constraints.greater_than_eq(1),
     }
@@ -198,7 +205,7 @@ class HardConcrete(Reparameterised):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        check_scores(scores)
+        check_vector(scores, "scores")
         _, self.temperature, self.stretch = broadcast_all(scores[..., 0], temperature, stretch)
         batch = self.temperature.shape
         self.scores = scores.expand(*batch, scores.shape[-1])
@@ -222,6 +229,9 @@ class HardConcrete(Reparameterised):
 
     def binary(self) -> BinaryHardConcrete:
         """The first of two coordinates."""
+        if self.event_shape[0] == 1:  # which is 1
+            sure = torch.full_like(self.temperature, 1e4)
+            return BinaryHardConcrete(sure, 1.0, 3.0, validate_args=False)
         if self.event_shape[0] != 2:
             raise NotImplementedError(
                 "the density of the hard concrete distribution has no closed form beyond two "
@@ -235,7 +245,7 @@ class HardConcrete(Reparameterised):
         law = self.binary()
         if self._validate_args:
             self._validate_sample(value)
-        return law.log_prob(torch.where(value[..., 1] <= 0, 1.0, value[..., 0]))
+        return law.log_prob(torch.where(value[..., -1] <= 0, 1.0, value[..., 0]))
 
     def entropy(self) -> Tensor:
         """With respect to the direct-sum measure, in nats, for two coordinates."""
@@ -244,12 +254,12 @@ class HardConcrete(Reparameterised):
     @property
     def mean(self) -> Tensor:
         first = self.binary().mean
-        return torch.stack([first, 1 - first], -1)
+        return torch.stack([first, 1 - first], -1)[..., : self.event_shape[0]]
 
     @property
     def variance(self) -> Tensor:
         both = self.binary().variance
-        return torch.stack([both, both], -1)
+        return torch.stack([both, both], -1)[..., : self.event_shape[0]]
 
 
 @divergence(BinaryHardConcrete, BinaryHardConcrete)
@@ -265,6 +275,7 @@ def _kl_binary(p: BinaryHardConcrete, q: BinaryHardConcrete) -> Tensor:
 
 @divergence(HardConcrete, HardConcrete)
 def _kl(p: HardConcrete, q: HardConcrete) -> Tensor:
+    same_size(p.event_shape[0], q.event_shape[0])
     return _kl_binary(p.binary(), q.binary())
 
 

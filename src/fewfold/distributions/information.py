@@ -4,12 +4,14 @@ Densities are with respect to the direct-sum measure: the sum of the Lebesgue me
 counting at the corners. Two laws of this room on the same simplex can always be compared.
 """
 
+import inspect
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, kl_divergence
+from torch.distributions import Distribution, constraints, kl_divergence
 
 from fewfold._check import whole_number
 from fewfold.distributions.sparse_categorical import SparseCategorical
@@ -130,6 +132,7 @@ def mutual_information(
     count = conditional.batch_shape[0]
     if weights is None:
         weights = torch.full((count,), 1 / count)
+    _check_weights(weights, count)
     if isinstance(conditional, SparseCategorical):
         return _exact(_information(conditional.probs, weights.to(conditional.probs)))
     event = len(conditional.event_shape)
@@ -142,6 +145,19 @@ def mutual_information(
     each = _average(torch.cat(found), torch.cat(owned))
     error = (weights * each.standard_error).square().sum().sqrt()
     return Estimate((weights * each.value).sum(), error)
+
+
+def _check_weights(weights: Tensor, count: int) -> None:
+    """Raise unless they are the probabilities of so many."""
+    if weights.shape != (count,):
+        raise ValueError(
+            f"weights must be ({count},), one for each law, got {tuple(weights.shape)}"
+        )
+    if not bool(constraints.simplex.check(weights)):
+        raise ValueError(
+            f"weights must not be negative and must sum to 1, got {weights}; "
+            "write weights / weights.sum()"
+        )
 
 
 def _information(probs: Tensor, weights: Tensor) -> Tensor:
@@ -159,9 +175,21 @@ def _draws(
     whole_number(samples, "samples", least=2)
     one = p.batch_shape.numel() * max(p.event_shape.numel(), 1) * width
     rows = max(1, _CHUNK // max(one, 1))
-    options = {} if generator is None else {"generator": generator}
     sizes = [min(rows, samples - at) for at in range(0, samples, rows)]
-    return [p.sample(torch.Size([size]), **options) for size in sizes]
+    return [_sample(p, torch.Size([size]), generator) for size in sizes]
+
+
+def _sample(p: Distribution, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    """Also of torch's own distributions, which know only the one generator of the process."""
+    if generator is None:
+        return p.sample(shape)
+    if "generator" in inspect.signature(p.sample).parameters:
+        options: dict[str, Any] = {"generator": generator}
+        return p.sample(shape, **options)
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return p.sample(shape)
 
 
 def _average(values: Tensor, logs: Tensor) -> Estimate:

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, kl_divergence
 from torch.types import _size
 
-from fewfold._check import check_scores, non_negative_number, whole_number
+from fewfold._check import non_negative_number, whole_number
 from fewfold.distributions.divergence import divergence
-from fewfold.distributions.face_laws import FaceLaw
-from fewfold.distributions.faces import all_faces, face_of, on_simplex
+from fewfold.distributions.face_laws import FaceLaw, same_size
+from fewfold.distributions.faces import all_faces, face_dimension, face_of, on_simplex
 from fewfold.distributions.gibbs_faces import GibbsFaces
+from fewfold.distributions.parameters import Each, check_vector, in_single
 from fewfold.distributions.sized_faces import FacesBySize
 
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
@@ -26,7 +27,8 @@ class FaceMixture(Distribution):
     `p(y) = P(f) Dirichlet(y_f; concentration_f)` on the face f of y, with respect to the sum of
     the Lebesgue measures of all faces (counting at the corners). Draws are not reparameterised,
     because the face is discrete; given a face they are, see `rsample_on`. Entropy, mean and
-    divergence go through all faces, so they are for up to 20 coordinates.
+    divergence go through all faces, so they are for up to 20 coordinates; `direct_sum_entropy` and
+    `direct_sum_kl` draw for more.
 
     Args:
         faces: the law of the face.
@@ -45,13 +47,13 @@ class FaceMixture(Distribution):
     distributions", 2022.
     """
 
-    arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}  # noqa: RUF012
+    arg_constraints = {"concentration": Each(constraints.positive)}  # noqa: RUF012
     support = on_simplex
 
     def __init__(
         self, faces: FaceLaw, concentration: Tensor, *, validate_args: bool | None = None
     ) -> None:
-        check_scores(concentration, "concentration")
+        check_vector(concentration, "concentration")
         size = faces.event_shape[0]
         if concentration.shape[-1] != size:
             raise ValueError(
@@ -79,6 +81,7 @@ class FaceMixture(Distribution):
             faces = self.faces.sample(sample_shape, generator=generator)
             return self.rsample_on(faces, generator=generator)
 
+    @in_single
     def rsample_on(self, faces: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """One draw on each of the given faces, differentiable in the concentration.
 
@@ -89,6 +92,8 @@ class FaceMixture(Distribution):
         Returns:
             (..., K) positive exactly where the faces are.
         """
+        if not bool(face_dimension(faces).ge(0).all()):
+            raise ValueError("faces must each have at least one corner, got one without any")
         shape = torch.broadcast_shapes(faces.shape, self.concentration.shape)
         spread = self.concentration.expand(shape)
         gamma: Tensor = torch._standard_gamma(spread, generator=generator)
@@ -97,6 +102,7 @@ class FaceMixture(Distribution):
         drawn = parts / parts.sum(-1, keepdim=True)
         return torch.where(faces, drawn.clamp(min=tiny), 0.0)
 
+    @in_single
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
@@ -106,6 +112,7 @@ class FaceMixture(Distribution):
         density = (powers * inside).sum(-1) - _log_beta(self.concentration, on)
         return self.faces.log_prob(on) + density
 
+    @in_single
     def entropy(self) -> Tensor:
         """With respect to the direct-sum measure, in nats."""
         on, probs = self._every()
@@ -113,6 +120,7 @@ class FaceMixture(Distribution):
         return self.faces.entropy() + (probs * within).sum(-1)
 
     @property
+    @in_single
     def mean(self) -> Tensor:
         on, probs = self._every()
         shares = torch.where(on, self.concentration.unsqueeze(-2), 0.0)
@@ -151,6 +159,12 @@ class MixedDirichlet(FaceMixture):
     ) -> None:
         faces = GibbsFaces(scores, validate_args=validate_args)
         super().__init__(faces, concentration, validate_args=validate_args)
+
+    @property
+    def scores(self) -> Tensor:
+        """(..., K) of the law of faces."""
+        assert isinstance(self.faces, GibbsFaces)
+        return self.faces.scores
 
 
 class MaxEntropyMixed(FaceMixture):
@@ -205,6 +219,7 @@ class MaxEntropyMixed(FaceMixture):
 
 @divergence(FaceMixture, FaceMixture)
 def _kl(p: FaceMixture, q: FaceMixture) -> Tensor:
+    same_size(p.event_shape[0], q.event_shape[0])
     on, probs = p._every()
     within = _divergence(p.concentration.unsqueeze(-2), q.concentration.unsqueeze(-2), on)
     return kl_divergence(p.faces, q.faces) + (probs * within).sum(-1)

@@ -9,14 +9,21 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold._check import check_scores
-from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import Reparameterised, normal
+from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.gamma_ratio import (
     digamma_ratio,
     expm1_ratio,
     log1p_ratio,
     log_gamma_ratio,
+)
+from fewfold.distributions.parameters import (
+    Each,
+    check_square,
+    check_vector,
+    finite_vector,
+    in_single,
+    lower_cholesky,
 )
 
 __all__ = ["QGaussian", "wasserstein2"]
@@ -60,14 +67,9 @@ class QGaussian(Reparameterised):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        check_scores(loc, "loc")
-        check_scores(scale_tril, "scale_tril")
+        check_vector(loc, "loc")
         n = loc.shape[-1]
-        if scale_tril.shape[-2:] != (n, n):
-            raise ValueError(
-                f"scale_tril must be (..., {n}, {n}) for loc of {n} entries, got "
-                f"{tuple(scale_tril.shape)}; for a row of scales write torch.diag_embed(scale)"
-            )
+        check_square(scale_tril, n, "scale_tril", "loc")
         flat = loc[..., 0] + 0 * scale_tril[..., 0, 0]
         _, self.alpha = broadcast_all(flat, alpha)
         batch = self.alpha.shape
@@ -86,8 +88,18 @@ class QGaussian(Reparameterised):
             >>> ff.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[0.2]])).variance
             tensor([0.2000])
         """
-        factor = torch.linalg.cholesky(covariance)
+        check_vector(loc, "loc")
         n = loc.shape[-1]
+        check_square(covariance, n, "covariance", "loc")
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if bool(failed.any()):
+            raise ValueError(f"covariance must be positive definite, got {covariance}")
+        least = n / (n + 2)  # below it there is no covariance
+        if not bool((torch.as_tensor(alpha) > least).all()):
+            raise ValueError(
+                f"alpha must be greater than n / (n + 2) = {least:.4g} for a covariance of n = {n} "
+                f"dimensions to exist, got {alpha}"
+            )
         log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_det, order = broadcast_all(log_det, alpha)
         c = _away(order - 1)
@@ -98,15 +110,15 @@ class QGaussian(Reparameterised):
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
         return {
-            "loc": constraints.real_vector,
-            "scale_tril": constraints.lower_cholesky,
+            "loc": finite_vector,
+            "scale_tril": lower_cholesky,
             "alpha": constraints.greater_than(max(0.0, 1 - 2 / self.loc.shape[-1])),
         }
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
         """Every vector has a density; it is 0 outside the ellipsoid."""
-        return constraints.real_vector
+        return Each(constraints.real)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "QGaussian":
         new: QGaussian = self._get_checked_instance(QGaussian, _instance)
@@ -128,6 +140,7 @@ class QGaussian(Reparameterised):
         return 2 * self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @property
+    @in_single
     def log_peak(self) -> Tensor:
         """(...) the logarithm of the density at `loc`."""
         n, c = self.event_shape[0], self._c
@@ -152,9 +165,12 @@ class QGaussian(Reparameterised):
         shape = torch.broadcast_shapes(apart.shape[:-2], self.batch_shape)
         factor = self.scale_tril.expand(*shape, *self.scale_tril.shape[-2:])
         apart = apart.expand(*shape, *apart.shape[-2:])
+        if apart.numel() == 0:
+            return apart.sum((-2, -1))
         solved: Tensor = torch.linalg.solve_triangular(factor, apart, upper=False)
         return solved.square().sum((-2, -1))
 
+    @in_single
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
@@ -163,6 +179,7 @@ class QGaussian(Reparameterised):
         found = self.log_peak + log1p_ratio(self._c, torch.where(inside, u, 0.0))
         return torch.where(inside, found, -math.inf)
 
+    @in_single
     def rsample(
         self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
     ) -> Tensor:
@@ -195,20 +212,24 @@ class QGaussian(Reparameterised):
         return self.loc
 
     @property
+    @in_single
     def covariance_matrix(self) -> Tensor:
         """(..., n, n) of the distribution."""
         return self._spread[..., None, None] * (self.scale_tril @ self.scale_tril.mT)
 
     @property
+    @in_single
     def variance(self) -> Tensor:
         return self._spread.unsqueeze(-1) * self.scale_tril.square().sum(-1)
 
+    @in_single
     def tsallis_entropy(self) -> Tensor:
         """(...) `-Omega_alpha(p)`."""
         c, n = self._c, self.event_shape[0]
         bent = 2 * self.alpha * expm1_ratio(c, self.log_peak)
         return (n - bent) / (self.alpha * (2 * self.alpha + n * c))
 
+    @in_single
     def entropy(self) -> Tensor:
         """(...) Shannon's, in nats."""
         return digamma_ratio(self._c, self.event_shape[0] / 2) - self.log_peak
@@ -255,28 +276,23 @@ def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
     Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean
     and Hilbert spaces", 1990.
     """  # noqa: E501
+    same_size(p.event_shape[0], q.event_shape[0])
     if not bool((p.alpha == q.alpha).all()):
         raise ValueError(
             f"p and q must have the same alpha, got {p.alpha} and {q.alpha}; members of different "
             "families have no closed form"
         )
     a, b = p.covariance_matrix, q.covariance_matrix
+    if not bool(p._spread.isfinite().all()):
+        raise ValueError(
+            f"p and q must have finite covariances, alpha above n / (n + 2), got alpha {p.alpha}"
+        )
     factor = torch.linalg.cholesky(a)
     cross: Tensor = torch.linalg.eigvalsh(factor.mT @ b @ factor).clamp(min=0).sqrt().sum(-1)
     trace = (a + b).diagonal(dim1=-2, dim2=-1).sum(-1) - 2 * cross
-    return ((p.loc - q.loc).square().sum(-1) + trace.clamp(min=0)).sqrt()
-
-
-@divergence(QGaussian, QGaussian)
-def _kl(p: QGaussian, q: QGaussian) -> Tensor:
-    if not bool((q.alpha == 1).all()):
-        raise NotImplementedError(
-            f"the divergence has a closed form from a Gaussian (alpha = 1), got alpha {q.alpha}; "
-            "write direct_sum_kl(p, q, samples=10_000)"
-        )
-    solved: Tensor = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)
-    spread = p._spread * solved.square().sum((-2, -1)) + q._square(p.loc)
-    return spread / 2 - q.log_peak - p.entropy()
+    square = (p.loc - q.loc).square().sum(-1) + trace.clamp(min=0)
+    some = square.detach() > 0  # the root has no slope at 0, where 0 is one of many
+    return torch.where(some, torch.where(some, square, 1.0).sqrt(), 0 * square)
 
 
 def _away(c: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold.distributions.log_ndtr import log_ndtr
+from fewfold.distributions.panels import gauss_legendre
 
 __all__ = ["Rectified"]
 
@@ -55,14 +56,38 @@ class Rectified:
     @property
     def mean(self) -> Tensor:
         mass, first, _ = self.moments()
-        return self.log_one.exp() + self.loc * mass + self.scale * first
+        closed = self.log_one.exp() + self.loc * mass + self.scale * first
+        # int_0^1 P(x > y) dy
+        points, weights = (part.to(self.loc) for part in gauss_legendre(16))
+        scale = torch.where(self._wide, self.scale, 1.0).unsqueeze(-1)
+        above = torch.special.ndtr((self.loc.unsqueeze(-1) - (1 + points) / 2) / scale)
+        return torch.where(self._wide, (weights / 2 * above).sum(-1), closed)
 
     @property
     def variance(self) -> Tensor:
+        mean, zero, one = self.mean, self.log_zero.exp(), self.log_one.exp()
+        ends = zero * mean.square() + one * (1 - mean).square()
+        return ends + torch.where(self._wide, self._by_points(mean), self._by_moments(mean))
+
+    @property
+    def _wide(self) -> Tensor:
+        """Where the closed form is a small difference of large numbers."""
+        return self.scale.detach() > 0.5
+
+    def _by_moments(self, mean: Tensor) -> Tensor:
+        """`E (x - mean)^2` between the ends."""
         mass, first, second = self.moments()
-        square = self.loc.square() * mass + 2 * self.loc * self.scale * first
-        square = square + self.scale.square() * second
-        return self.log_one.exp() + square - self.mean.square()
+        apart = self.loc - mean
+        square = self.scale.square() * second + 2 * apart * self.scale * first
+        return square + apart.square() * mass
+
+    def _by_points(self, mean: Tensor) -> Tensor:
+        """The same by quadrature: a wide Gaussian is hardly bent between 0 and 1."""
+        points, weights = (part.to(self.loc) for part in gauss_legendre(16))
+        y = (1 + points) / 2
+        scale = torch.where(self._wide, self.scale, 1.0).unsqueeze(-1)
+        density = _density((y - self.loc.unsqueeze(-1)) / scale) / scale
+        return (weights / 2 * density * (y - mean.unsqueeze(-1)).square()).sum(-1)
 
     def entropy(self) -> Tensor:
         """Of the two points and the density between, in nats."""

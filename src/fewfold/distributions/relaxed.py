@@ -9,11 +9,12 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold._check import check_scores
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import Reparameterised, gumbel, normal
+from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import on_simplex
 from fewfold.distributions.gaussian_sparsemax import log_shifted_normal
+from fewfold.distributions.parameters import check_vector, finite_vector, joined
 
 __all__ = ["Concrete", "LogisticNormal"]
 
@@ -40,7 +41,7 @@ class Concrete(Reparameterised):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "scores": constraints.real_vector,
+        "scores": finite_vector,
         "temperature": constraints.positive,
     }
     support = on_simplex
@@ -48,7 +49,7 @@ class Concrete(Reparameterised):
     def __init__(
         self, scores: Tensor, temperature: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
-        check_scores(scores)
+        check_vector(scores, "scores")
         _, self.temperature = broadcast_all(scores[..., 0], temperature)
         self.scores = scores.expand(*self.temperature.shape, scores.shape[-1])
         super().__init__(self.temperature.shape, scores.shape[-1:], validate_args=validate_args)
@@ -98,13 +99,15 @@ class LogisticNormal(Reparameterised):
     Reference: Aitchison and Shen, "Logistic-normal distributions", 1980.
     """
 
-    arg_constraints = {"loc": constraints.real_vector, "scale": constraints.positive}  # noqa: RUF012
+    arg_constraints = {"loc": finite_vector, "scale": constraints.positive}  # noqa: RUF012
     support = on_simplex
 
     def __init__(
         self, loc: Tensor, scale: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
-        check_scores(loc, "loc")
+        check_vector(loc, "loc")
+        if isinstance(scale, Tensor):
+            joined(loc=loc, scale=scale)
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape[:-1], self.loc.shape[-1:], validate_args=validate_args)
 
@@ -141,6 +144,9 @@ def _log_inside(value: Tensor) -> tuple[Tensor, Tensor]:
 @divergence(LogisticNormal, LogisticNormal)
 def _kl(p: LogisticNormal, q: LogisticNormal) -> Tensor:
     """Of the Gaussian differences between coordinates, which softmax maps one to one."""
+    same_size(p.event_shape[0], q.event_shape[0])
+    if p.event_shape[0] == 1:  # both are 1
+        return 0 * (p.loc + q.loc).squeeze(-1)
     laws = []
     for law in (p, q):
         first = law.scale[..., :1].square()

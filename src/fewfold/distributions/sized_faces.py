@@ -1,7 +1,5 @@
 """Laws of faces by how many corners they have, or one by one."""
 
-import math
-
 import torch
 from torch import Tensor
 from torch.distributions import constraints
@@ -10,8 +8,9 @@ from torch.types import _size
 from fewfold._check import check_scores, whole_number
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import gumbel
-from fewfold.distributions.face_laws import FaceLaw, expected
+from fewfold.distributions.face_laws import FaceLaw, expected, same_size
 from fewfold.distributions.faces import all_faces, face_index
+from fewfold.distributions.parameters import check_vector, some_finite
 
 __all__ = ["FacesBySize", "ListedFaces", "uniform_faces"]
 
@@ -32,11 +31,11 @@ class FacesBySize(FaceLaw):
         tensor([0.4286, 0.4286, 0.1429])
     """
 
-    arg_constraints = {"log_weights": constraints.independent(constraints.less_than(math.inf), 1)}  # noqa: RUF012
+    arg_constraints = {"log_weights": some_finite}  # noqa: RUF012
     log_weights: Tensor
 
     def __init__(self, log_weights: Tensor, *, validate_args: bool | None = None) -> None:
-        check_scores(log_weights, "log_weights")
+        check_vector(log_weights, "log_weights")
         size = log_weights.shape[-1]
         super().__init__(
             log_weights, size, validate_args=validate_args, name="log_weights", size=size
@@ -154,5 +153,6 @@ def uniform_faces(size: int) -> FacesBySize:
 
 @divergence(FacesBySize, FacesBySize)
 def _kl_sizes(p: FacesBySize, q: FacesBySize) -> Tensor:
+    same_size(p.size, q.size)
     ours, theirs = p._log_sizes.log_softmax(-1), q._log_sizes.log_softmax(-1)
     return expected(ours, ours) - expected(ours, theirs)

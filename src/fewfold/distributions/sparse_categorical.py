@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
-from fewfold._check import check_scores
 from fewfold.distributions.divergence import divergence
+from fewfold.distributions.parameters import check_vector, some_finite
 from fewfold.maps import Omega
 
 __all__ = ["SparseCategorical"]
@@ -33,11 +33,16 @@ class SparseCategorical(Distribution):
         (tensor([   -inf, -1.3863, -0.2877]), tensor(0.5623))
     """
 
-    arg_constraints = {"probs": constraints.simplex}  # noqa: RUF012
+    arg_constraints = {"scores": some_finite, "probs": constraints.simplex}  # noqa: RUF012
     has_enumerate_support = True
 
     def __init__(self, omega: Omega, scores: Tensor, *, validate_args: bool | None = None) -> None:
-        check_scores(scores)
+        check_vector(scores, "scores")
+        if not hasattr(omega, "argmax"):
+            raise TypeError(
+                f"omega must be a regulariser with an argmax, got {type(omega).__name__}; "
+                "write Gini() for sparsemax"
+            )
         self.omega, self.scores = omega, scores
         self.probs = omega.argmax(scores)
         super().__init__(scores.shape[:-1], validate_args=validate_args)
@@ -68,6 +73,8 @@ class SparseCategorical(Distribution):
         """`(*sample_shape, *batch_shape)` int64 ids."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
+            if shape.numel() == 0:
+                return torch.empty(shape, dtype=torch.int64, device=self.probs.device)
             rows = self.probs.reshape(-1, self.probs.shape[-1])
             count = torch.Size(sample_shape).numel()
             drawn = torch.multinomial(rows, count, True, generator=generator)

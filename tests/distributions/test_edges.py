@@ -1,0 +1,240 @@
+"""Edges: one coordinate, no rows, wide and narrow scales, low precision, what is refused."""
+
+import copy
+import math
+import pickle
+
+import mpmath
+import pytest
+import torch
+from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
+
+import fewfold as ff
+from fewfold import distributions as fd
+from tests.distributions.cases import TRIL2, over, real, seeded
+
+
+@over()
+def test_no_rows(case):
+    law = case.law.expand((0,))
+    drawn = law.sample((3,))
+    assert drawn.shape == (3, 0, *law.event_shape)
+    assert law.log_prob(drawn).shape == (3, 0)
+    built = case.build(*(value.expand(0, *value.shape) for value in case.given))
+    assert built.batch_shape == (0,)
+    assert built.log_prob(built.sample((3,))).shape == (3, 0)
+    none = case.law.sample((0,))
+    assert none.shape == (0, *law.event_shape)
+    assert case.law.log_prob(none).shape == (0,)
+
+
+@over()
+def test_copies_are_the_same(case):
+    drawn = case.law.sample((3,), generator=seeded())
+    for law in (copy.deepcopy(case.law), pickle.loads(pickle.dumps(case.law))):
+        assert torch.equal(law.log_prob(drawn), case.law.log_prob(drawn))
+    both = Independent(case.law.expand((2, 3)), 1)
+    assert both.log_prob(both.sample()).shape == (2,)
+
+
+@over()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_is_computed_in_single(case, dtype):
+    given = [value.to(dtype) for value in case.given]
+    law, wide = case.build(*given), case.build(*(value.float() for value in given))
+    wide._validate_args = False
+    drawn = law.sample((500,), generator=seeded())
+    assert drawn.dtype in (dtype, torch.int64, torch.bool)
+    found = law.log_prob(drawn)
+    assert found.dtype == dtype
+    exact = wide.log_prob(drawn.float() if drawn.is_floating_point() else drawn)
+    coarse = 0.05 if dtype == torch.float16 else 0.3
+    torch.testing.assert_close(found.float(), exact, rtol=coarse, atol=coarse)
+
+
+def alone(law):
+    y = law.sample((2,), generator=seeded())
+    assert torch.equal(y, torch.ones(2, 1).double())
+    assert (law.log_prob(y).abs() < 1e-12).all()
+    return law
+
+
+def test_one_coordinate():
+    given = (real(0.3), real(0.7), real(-0.2))
+    for law in (
+        fd.GaussianSparsemax(given[0], given[1]),
+        fd.GaussianSparsemax(given[0], scale_tril=given[1].view(1, 1)),
+        fd.HardConcrete(given[0], 0.7),
+    ):
+        alone(law)
+        assert law.mean == 1
+        assert law.variance == 0
+        assert law.entropy() == 0
+        assert kl_divergence(law, law) == 0
+    alone(fd.MixedDirichlet(given[0], given[1]))
+    alone(fd.MaxEntropyMixed(1, dtype=torch.float64))
+    alone(fd.Concrete(given[0], 0.5))
+    law = alone(fd.LogisticNormal(given[0], given[1]))
+    assert kl_divergence(law, fd.LogisticNormal(given[2], given[1])) == 0
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.4, -3.0, 100.0])
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.3, 1.0, 1e3, 1e6])
+def test_two_coordinates_at_any_scale(apart, scale):
+    """Mean, variance and entropy next to fifty digits, and finite gradients."""
+    loc = real(apart, 0.0).requires_grad_()
+    law = fd.GaussianSparsemax(loc, scale)
+    with mpmath.workdps(50):
+        m, s = (1 + mpmath.mpf(apart)) / 2, mpmath.sqrt(2) * mpmath.mpf(scale) / 2
+        below = lambda x: mpmath.erfc(-x / mpmath.sqrt(2)) / 2  # noqa: E731
+        phi = lambda x: mpmath.exp(-x * x / 2) / mpmath.sqrt(2 * mpmath.pi)  # noqa: E731
+        a, b = -m / s, (1 - m) / s
+        zero, one, mass = below(a), below(-b), below(b) - below(a)
+        first, second = phi(a) - phi(b), mass + a * phi(a) - b * phi(b)
+        mean = one + m * mass + s * first
+        square = one + m * m * mass + 2 * m * s * first + s * s * second
+        entropy = mass * mpmath.log(mpmath.sqrt(2 * mpmath.pi) * s) + second / 2
+        entropy -= sum(p * mpmath.log(p) for p in (zero, one) if p > 0)
+        wanted = [float(v) for v in (mean, square - mean * mean, entropy)]
+    found = [law.mean[0], law.variance[0], law.entropy()]
+    torch.testing.assert_close(torch.stack(found).tolist(), wanted, rtol=1e-8, atol=1e-10)
+    assert torch.autograd.grad(sum(found), loc)[0].isfinite().all()
+    single = fd.GaussianSparsemax(loc.detach().float(), scale)
+    near = [single.mean[0].item(), single.variance[0].item(), single.entropy().item()]
+    torch.testing.assert_close(near, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.1, 1.0, 30.0])
+def test_hard_concrete_without_a_stretch(temperature):
+    """A relaxed bit, all of it inside: by symmetry its mean is a half."""
+    law = fd.BinaryHardConcrete(real(0.0)[0], temperature, 1.0)
+    torch.testing.assert_close(law.mean, real(0.5)[0], rtol=0, atol=1e-9)
+    assert law.nonzero == 1
+    assert law.log_zero == law.log_one == -math.inf
+    drawn = law.sample((20_000,), generator=seeded())
+    logs = law.log_prob(drawn)
+    assert logs.isfinite().all()
+    if temperature >= 1:  # colder, the draws nearest to 1 are rounded
+        assert (-logs.mean() - law.entropy()).abs() < 4 * logs.std() / 20_000**0.5
+
+
+def test_gibbs_faces_and_sizes_of_many_coordinates():
+    """Divergences both ways without going through faces."""
+    small, sizes = fd.GibbsFaces(real(0.5, -0.3, 0.1, 0.9)), fd.FacesBySize(real(0.1, 1, -0.5, 0.2))
+    for p, q in ((small, sizes), (sizes, small)):
+        ours = p.every()
+        exact = (ours.exp() * (ours - q.every())).sum()
+        torch.testing.assert_close(kl_divergence(p, q), exact)
+    corners = fd.all_faces(4).sum(-1)
+    by_size = torch.zeros(5).double().index_add(0, corners, small.every().exp())
+    torch.testing.assert_close(small.log_sizes().exp(), by_size[1:])
+    wide = fd.GibbsFaces(torch.linspace(-2, 1, 300, dtype=torch.float64))
+    prior = fd.MaxEntropyMixed(300, 1, dtype=torch.float64).faces
+    drawn = wide.sample((20_000,), generator=seeded())
+    ratio = wide.log_prob(drawn) - prior.log_prob(drawn)
+    assert (ratio.mean() - kl_divergence(wide, prior)).abs() <= 4 * ratio.std() / 20_000**0.5
+    back = kl_divergence(prior, wide)
+    drawn = prior.sample((20_000,), generator=seeded())
+    ratio = prior.log_prob(drawn) - wide.log_prob(drawn)
+    assert (ratio.mean() - back).abs() <= 4 * ratio.std() / 20_000**0.5
+
+
+def test_too_many_faces_are_drawn_instead():
+    law = fd.MixedDirichlet(torch.zeros(30), torch.ones(30))
+    with pytest.raises(NotImplementedError, match=r"K up to 20, got 30; write direct_sum_entropy"):
+        law.entropy()
+    assert fd.direct_sum_entropy(law, samples=500).standard_error > 0
+    assert fd.direct_sum_kl(law, fd.MaxEntropyMixed(30), samples=500).standard_error > 0
+
+
+def test_estimates_of_torch_distributions_take_a_generator():
+    law = Independent(fd.GaussianSparsemax(torch.zeros(2, 3), 1.0), 1)
+    before = torch.get_rng_state()
+    one, two = (fd.direct_sum_entropy(law, samples=50, generator=seeded(1)) for _ in range(2))
+    assert one.value == two.value
+    assert one.value != fd.direct_sum_entropy(law, samples=50, generator=seeded(2)).value
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_q_gaussian_and_torch_normal():
+    ours = fd.QGaussian(real(0.3, 0.6), TRIL2, 1.0)
+    theirs = MultivariateNormal(real(0.2, 0.5), scale_tril=1.5 * TRIL2)
+    peer = MultivariateNormal(ours.loc, scale_tril=TRIL2)
+    torch.testing.assert_close(kl_divergence(ours, theirs), kl_divergence(peer, theirs))
+    torch.testing.assert_close(kl_divergence(theirs, ours), kl_divergence(theirs, peer))
+
+
+def test_distance_between_equals_has_a_gradient():
+    loc = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    law = fd.QGaussian(loc, torch.eye(2).double())
+    distance = fd.wasserstein2(law, fd.QGaussian(loc.detach(), torch.eye(2).double()))
+    assert torch.equal(torch.autograd.grad(distance, loc)[0], torch.zeros(2).double())
+
+
+def test_values_of_another_type():
+    """Whole numbers and other precisions are points of the simplex too."""
+    loc, corner = real(0.2, 0.0, 0.1), torch.tensor([1, 0, 0])
+    for law in (
+        fd.GaussianSparsemax(loc, 1.0),
+        fd.GaussianSparsemax(loc, scale_tril=torch.eye(3).double()),
+    ):
+        exact = law.log_prob(corner.double())
+        assert law.log_prob(corner) == law.log_prob(corner.float()) == exact
+
+
+REFUSED = {
+    r"scale_tril must be \(..., 3, 3\).* got \(2, 2\)": lambda: fd.GaussianSparsemax(
+        torch.zeros(3), scale_tril=torch.eye(2)
+    ),
+    r"must broadcast, got loc \(3,\) and scale \(4,\)": lambda: fd.GaussianSparsemax(
+        torch.zeros(3), torch.ones(4)
+    ),
+    r"loc must be \(..., K\) with K at least 1, got \(0,\)": lambda: fd.GaussianSparsemax(
+        torch.zeros(0), 1.0
+    ),
+    r"scores must be \(..., K\) with K at least 1": lambda: fd.GibbsFaces(torch.zeros(0)),
+    r"(?s)loc.*Finite.*inf": lambda: fd.GaussianSparsemax(torch.tensor([math.inf, 0.0]), 1.0),
+    r"(?s)log_weights.*SomeFinite.*-inf": lambda: fd.FacesBySize(torch.full((2,), -math.inf)),
+    r"(?s)scores.*SomeFinite.*nan": lambda: fd.SparseCategorical(
+        ff.Gini(), torch.tensor([math.nan, 0.0])
+    ),
+    "covariance must be positive definite": lambda: fd.QGaussian.from_covariance(
+        torch.zeros(2), -torch.eye(2)
+    ),
+    r"alpha must be greater than .* = 0.5 .* got 0.4": lambda: fd.QGaussian.from_covariance(
+        torch.zeros(2), torch.eye(2), 0.4
+    ),
+    "at least one corner": lambda: fd.MixedDirichlet(torch.zeros(3), torch.ones(3)).rsample_on(
+        torch.zeros(3, dtype=torch.bool)
+    ),
+    r"weights must be \(2,\), .* got \(3,\)": lambda: fd.mutual_information(
+        fd.GaussianSparsemax(torch.zeros(2, 3), 1.0), torch.ones(3) / 3
+    ),
+    "must sum to 1": lambda: fd.mutual_information(
+        fd.GaussianSparsemax(torch.zeros(2, 3), 1.0), torch.ones(2)
+    ),
+    "as many coordinates, got 3 and 4": lambda: kl_divergence(
+        fd.MixedDirichlet(torch.zeros(3), torch.ones(3)), fd.MaxEntropyMixed(4)
+    ),
+    r"finite covariances, .* got alpha": lambda: fd.wasserstein2(
+        *(fd.QGaussian(torch.zeros(1), torch.eye(1), 0.2) for _ in range(2))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message):
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message]()
+
+
+def test_points_are_not_faces():
+    for ask in (fd.face_index, fd.face_dimension):
+        with pytest.raises(TypeError, match=r"faces must be boolean.*write face_of"):
+            ask(torch.tensor([0.6, 0.0, 0.4]))
+    with pytest.raises(TypeError, match=r"omega must be a regulariser.*got str"):
+        fd.SparseCategorical("gini", torch.zeros(3))
+
+
+def test_exact_for_torch_laws_too():
+    assert fd.direct_sum_entropy(Normal(0.0, 1.0), generator=seeded()).standard_error == 0
