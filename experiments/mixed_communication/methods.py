@@ -37,9 +37,13 @@ def hard_concrete(scores: Tensor, step: int, generator: torch.Generator) -> Tens
     return ff.HardConcrete(scores, temperature(step), STRETCH).rsample(generator=generator)
 
 
-def gaussian_sparsemax(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
-    """Scores with noise, projected: most shares are 0."""
-    return ff.GaussianSparsemax(scores, torch.ones_like(scores)).rsample(generator=generator)
+def gaussian_sparsemax(scale: float) -> Message:
+    """Scores with noise of this deviation, projected: most shares are 0."""
+
+    def message(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        return ff.GaussianSparsemax(scores, scale).rsample(generator=generator)
+
+    return message
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ METHODS = {
     "Gumbel-softmax": Method(gumbel_softmax),
     "straight-through": Method(straight_through),
     "hard concrete": Method(hard_concrete),
-    "Gaussian-sparsemax": Method(gaussian_sparsemax),
+    "Gaussian-sparsemax": Method(gaussian_sparsemax(1.0)),
+    "Gaussian-sparsemax, 1/4": Method(gaussian_sparsemax(0.25)),
 }
 
 

@@ -36,7 +36,7 @@ def run(
             if RECORD.rows(**key):
                 continue
             games = data.load(name, "train"), data.load(name, "test")
-            stem = "-".join(map(str, key.values())).replace(" ", "-")
+            stem = "-".join(map(str, key.values())).replace(" ", "-").replace("/", "")
             row = train(method, own, games, budget, seed, RUNS / f"{stem}.safetensors")
             row["symbols"] = row.pop("calls at the end")
             RECORD.add([{**key, **row, **origin()}])
