@@ -63,6 +63,7 @@ METHODS = {
     "straight-through": Method(straight_through),
     "hard concrete": Method(hard_concrete),
     "Gaussian-sparsemax": Method(gaussian_sparsemax(1.0)),
+    "Gaussian-sparsemax, 1/2": Method(gaussian_sparsemax(0.5)),
     "Gaussian-sparsemax, 1/4": Method(gaussian_sparsemax(0.25)),
 }
 

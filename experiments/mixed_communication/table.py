@@ -22,11 +22,14 @@ PUBLISHED = {
     "straight-through": ("49.96 ± 9.51", "1"),
     "hard concrete": ("76.07 ± 7.76", "21.43 ± 17.56"),
     "Gaussian-sparsemax": ("80.88 ± 0.50", "1.57 ± 0.02"),
+    "Gaussian-sparsemax, 1/2": ("", ""),
     "Gaussian-sparsemax, 1/4": ("", ""),
 }
 PLACES = {"signal-game": "published features", "fashion-mnist": "Fashion-MNIST", "mnist": "MNIST"}
 # Colours of Okabe and Ito, which everybody can tell apart.
-COLORS = dict(zip(PUBLISHED, ["#000000", "#56B4E9", "#009E73", "#D55E00", "#E69F00"], strict=True))
+COLORS = dict(
+    zip(PUBLISHED, ["#000000", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00"], strict=True)
+)
 HEAD = ["", "published", "symbols", "won", "best symbol", "symbols", "seeds", "rate"]
 
 
