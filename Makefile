@@ -58,6 +58,7 @@ docs: $(STAMP)
 tables: $(STAMP)
 	$(PY) -m tests.maps.transforms docs/transforms_table.md
 	$(PY) -m tests.attention.transforms docs/transforms_attention.md
+	$(PY) -m tests.distributions.transforms docs/transforms_distributions.md
 
 bench: $(STAMP)
 	$(PY) -m benchmarks

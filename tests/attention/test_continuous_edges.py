@@ -362,3 +362,14 @@ def test_a_state_dict_comes_back(locator) -> None:
     found = [layer(query, memory) for layer in [*layers, copy.deepcopy(layers[0])]]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_moments_of_attention_under_autocast() -> None:
+    """Products of matrices there have three digits, which are not enough for a small variance."""
+    probs = torch.tensor([0.2, 0.5, 0.3])
+    points = torch.tensor([[0.801, 0.503], [0.804, 0.501], [0.802, 0.505]])
+    want = PlaneDensity.from_attention(probs, points)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = PlaneDensity.from_attention(probs, points)
+    torch.testing.assert_close(found.mu, want.mu)
+    torch.testing.assert_close(found.covariance, want.covariance)

@@ -4,30 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from .transforms import CASES, CHECKS, EAGER, FUNCTIONAL, LIMITS, TRACED, promised
+from tests.transforms import EAGER, FUNCTIONAL, TRACED, WARNINGS
 
-TABLE = Path(__file__).parents[2] / "docs" / "transforms_attention.md"
+from .transforms import CASES, TABLE
 
-WARNINGS = pytest.mark.filterwarnings("ignore:.*:Warning")  # of the compilers, about themselves
+PAGE = Path(__file__).parents[2] / "docs" / "transforms_attention.md"
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-def known(case, name, request) -> None:
-    if (case.name, name) in LIMITS:
-        request.applymarker(pytest.mark.xfail(reason=LIMITS[case.name, name], strict=True))
 
 
 @every_case
 @pytest.mark.parametrize("name", EAGER)
 def test_eager(case, name, path, request) -> None:
-    known(case, name, request)
+    TABLE.known(case, name, request)
     EAGER[name](case)
 
 
 @every_case
 @pytest.mark.parametrize("name", FUNCTIONAL)
 def test_functional(case, name, request) -> None:
-    known(case, name, request)
+    TABLE.known(case, name, request)
     FUNCTIONAL[name](case)
 
 
@@ -37,11 +32,11 @@ def test_functional(case, name, request) -> None:
 def test_traced(case, name, request) -> None:
     if not case.wide and name != "export":
         pytest.skip("one representative per kind of code is compiled; `make tables` does all")
-    known(case, name, request)
+    TABLE.known(case, name, request)
     TRACED[name](case)
 
 
 def test_the_documented_table_is_what_these_tests_prove() -> None:
-    """Rewrite it with: python -m tests.attention.transforms docs/transforms_attention.md"""
-    assert TABLE.read_text() == promised()
-    assert {name for _, name in LIMITS} <= set(CHECKS)
+    """Rewrite it with: make tables"""
+    assert PAGE.read_text() == TABLE.promised()
+    assert {name for _, name in TABLE.limits} <= set(TABLE.checks)

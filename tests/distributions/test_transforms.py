@@ -35,6 +35,8 @@ def test_eager(case, name, request) -> None:
 @every_case
 @pytest.mark.parametrize("name", TRACED)
 def test_traced(case, name, request) -> None:
+    if not case.wide and name != "export":
+        pytest.skip("one representative per kind of code is compiled; `make tables` does all")
     TABLE.known(case, name, request)
     TABLE.checks[name](case)
 

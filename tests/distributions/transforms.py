@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 
 import fewfold as ff
 from fewfold import distributions as fd
-from tests.transforms import CHECKS, Case, Table
+from tests.transforms import CHECKS, TRACED, Case, Table
 
 POINTS = {
     "bit": [0.25, 0.0],
@@ -126,7 +126,37 @@ CASES = [
     for letter in letters
 ]
 
-LIMITS: dict[tuple[str, str], str] = {}
+NO_LGAMMA = [
+    *("Concrete.log_prob", "MixedDirichlet.log_prob", "MixedDirichlet.entropy"),
+    *("FaceMixture.log_prob", "FaceMixture.entropy", "FacesBySize.log_prob", "FacesBySize.entropy"),
+    *("QGaussian.log_prob", "QGaussian.log_prob, heavy tails"),
+    *("QGaussian.entropy", "QGaussian.entropy, heavy tails"),
+]
+SIZED = [
+    *("GaussianSparsemax.rsample", "GaussianSparsemax.rsample, full", "LogisticNormal.rsample"),
+    *("BinaryHardConcrete.rsample", "QGaussian.rsample, alpha fixed"),
+]
+LOOKS = [
+    *("GaussianSparsemax.log_prob", "GaussianSparsemax.log_prob, two"),
+    *("GaussianSparsemax.entropy, two", "GaussianSparsemax.log_prob, full"),
+]
+
+REASONS: dict[str, tuple[list[str], list[str]]] = {
+    "which integrals are needed is decided by looking at numbers": (LOOKS, ["vmap", *TRACED]),
+    "draws that take a generator need a size that is known": (
+        SIZED, ["compile, dynamic", "export", "ONNX"]
+    ),
+    "torch draws no gamma variables under vmap": (["QGaussian.rsample, alpha fixed"], ["vmap"]),
+    "ONNX has noise of its own": (["HardConcrete.rsample", "Concrete.rsample"], ["ONNX"]),
+    "ONNX lacks an operator, such as the logarithm of the gamma function": (NO_LGAMMA, ["ONNX"]),
+}  # fmt: skip
+
+LIMITS = {
+    (row, check): reason
+    for reason, (rows, checks) in REASONS.items()
+    for row in rows
+    for check in checks
+}
 
 TABLE = Table("law", CASES, CHECKS, LIMITS)
 

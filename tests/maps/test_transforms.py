@@ -4,30 +4,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.transforms import WARNINGS
+
 from .cases import CASES, every_map
-from .transforms import CHECKS, EAGER, FUNCTIONAL, LIMITS, TRACED, promised
+from .transforms import EAGER, FUNCTIONAL, TABLE, TRACED
 
-TABLE = Path(__file__).parents[2] / "docs" / "transforms_table.md"
-
-WARNINGS = pytest.mark.filterwarnings("ignore:.*:Warning")  # of the compilers, about themselves
-
-
-def known(case, name, request) -> None:
-    if (case.name, name) in LIMITS:
-        request.applymarker(pytest.mark.xfail(reason=LIMITS[case.name, name], strict=True))
+PAGE = Path(__file__).parents[2] / "docs" / "transforms_table.md"
 
 
 @every_map
 @pytest.mark.parametrize("name", EAGER)
 def test_eager(case, name, path, request):
-    known(case, name, request)
+    TABLE.known(case, name, request)
     EAGER[name](case)
 
 
 @every_map
 @pytest.mark.parametrize("name", FUNCTIONAL)
 def test_functional(case, name, request):
-    known(case, name, request)
+    TABLE.known(case, name, request)
     FUNCTIONAL[name](case)
 
 
@@ -37,13 +32,13 @@ def test_functional(case, name, request):
 def test_traced(case, name, request):
     if not case.wide and name != "export":
         pytest.skip("one representative per kind of code is compiled")
-    known(case, name, request)
+    TABLE.known(case, name, request)
     TRACED[name](case)
 
 
 def test_the_documented_table_is_what_these_tests_prove():
-    """Rewrite it with: python -m tests.maps.transforms docs/transforms_table.md"""
-    assert TABLE.read_text() == promised()
+    """Rewrite it with: make tables"""
+    assert PAGE.read_text() == TABLE.promised()
 
 
 def test_every_public_map_is_in_the_table():
@@ -56,4 +51,4 @@ def test_every_public_map_is_in_the_table():
         if name.endswith(("max", "ksubset")) and name.islower()
     }
     assert maps <= functions
-    assert {name for _, name in LIMITS} <= set(CHECKS)
+    assert {name for _, name in TABLE.limits} <= set(TABLE.checks)

@@ -5,21 +5,15 @@ too and writes the table of the documentation from what passed.
 """
 
 import functools
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 
-import onnxruntime
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .cases import CASES, Case, random_scores, smooth_scores
+from tests.transforms import Table, close, onnx_session
 
-LIMITS: dict[tuple[str, str], str] = {}
-"""(map, transform) that cannot work, and why. Its test must then fail, and the table says so."""
+from .cases import CASES, Case, random_scores, smooth_scores
 
 
 class Layer(torch.nn.Module):
@@ -74,10 +68,6 @@ def expected_hessian(case: Case, row: Tensor, weight: Tensor, step: float = 1e-3
         far = first(row + nudge) - first(row - nudge)
         columns.append((8 * near - far) / (6 * step))
     return torch.stack(columns, -1)
-
-
-def close(got: Tensor, want: Tensor, tolerance: float = 1e-6) -> None:
-    torch.testing.assert_close(got, want.to(got.dtype), atol=tolerance, rtol=tolerance)
 
 
 # The checks, in the order of the table -----------------------------------------------------------
@@ -204,19 +194,10 @@ def exported(case: Case) -> None:
 
 def onnx(case: Case) -> None:
     layer = Layer(case, 6)
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("ignore")  # the exporter and its libraries warn about themselves
-        path = Path(folder) / "map.onnx"
-        torch.onnx.export(program(case), (), path, dynamo=True, verbose=False)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(path, options)
-        name = session.get_inputs()[0].name
-        for rows in (4, 7):
-            scores = holes(random_scores(rows, 6, seed=rows).float())
-            (got,) = session.run(None, {name: scores.numpy()})
-            close(torch.from_numpy(got), layer(scores))
+    run = onnx_session(program(case))
+    for rows in (4, 7):
+        scores = holes(random_scores(rows, 6, seed=rows).float())
+        close(run(scores), layer(scores))
 
 
 def autocast(case: Case) -> None:
@@ -286,52 +267,7 @@ TRACED: dict[str, Callable[[Case], None]] = {
 CHECKS = EAGER | FUNCTIONAL | TRACED
 
 
-def table(passed: Callable[[Case, str], bool]) -> str:
-    """The page of the documentation: one row per map, one column per transform."""
-    lines = [
-        "| map | " + " | ".join(CHECKS) + " |",
-        "|" + "---|" * (len(CHECKS) + 1),
-    ]
-    notes: list[str] = []
-    for case in CASES:
-        if not case.wide:
-            continue
-        cells = []
-        for name in CHECKS:
-            reason = LIMITS.get((case.name, name))
-            if passed(case, name):
-                cells.append("yes")
-            else:
-                notes.append(f"{case.name}, {name}: {reason or 'fails'}.")
-                cells.append(f"no ({len(notes)})")
-        lines.append(f"| `{case.name}` | " + " | ".join(cells) + " |")
-    lines += ["", *(f"{i}. {note}" for i, note in enumerate(notes, 1))]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def promised() -> str:
-    """The table when every check passes except the known limits."""
-    return table(lambda case, name: (case.name, name) not in LIMITS)
-
-
-def measured() -> str:
-    """The table from running every check now."""
-
-    def passed(case: Case, name: str) -> bool:
-        try:
-            CHECKS[name](case)
-        except Exception as error:
-            print(f"{case.name}, {name}: {error}", file=sys.stderr)
-            return False
-        return True
-
-    return table(passed)
-
+TABLE = Table("map", [case for case in CASES if case.wide], CHECKS)
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    text = measured()
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text)
-    else:
-        print(text, end="")
+    TABLE.main()
