@@ -33,7 +33,8 @@ autodoc_type_aliases = {"Tensor": "torch.Tensor"}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
-exclude_patterns = ["transforms_table.md", "transforms_attention.md", "transforms_distributions.md"]  # included by a page
+# Included by a page.
+exclude_patterns = ["transforms_table.md", "transforms_attention.md", "transforms_distributions.md"]
 
 html_theme = "furo"
 html_title = f"fewfold {release}"
