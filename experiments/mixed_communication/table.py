@@ -30,44 +30,49 @@ PLACES = {"signal-game": "published features", "fashion-mnist": "Fashion-MNIST",
 COLORS = dict(
     zip(PUBLISHED, ["#000000", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00"], strict=True)
 )
-HEAD = ["", "published", "symbols", "won", "best symbol", "symbols", "seeds", "rate"]
+HEAD = ["", "published", "symbols", "won", "best symbol", "symbols", "epochs", "seeds", "rate"]
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the longest runs of each game, then what the rates were chosen by."""
+    """Markdown: the longest run of each method, then what rates were tried."""
     parts = []
-    for place, epochs in longest(rows):
+    for place in places(rows):
         lines = [HEAD, ["---"] * len(HEAD)]
         for method, published in PUBLISHED.items():
-            lines.append([method, *published, *_cells(chosen(rows, place, epochs, method))])
-        parts.append(f"{PLACES[place]}, {epochs} epochs:\n\n{_markdown(lines)}")
-        parts += [_tried(rows, place, shorter) for shorter in _lengths(rows, place)[:-1]]
+            lines.append([method, *published, *_cells(chosen(rows, place, method))])
+        parts.append(f"{PLACES[place]}:\n\n{_markdown(lines)}")
+        own = [row for row in rows if row["data"] == place]
+        for epochs in sorted({row["epochs"] for row in own}):
+            parts += _tried([row for row in own if row["epochs"] == epochs])
     return "\n\n".join(parts)
 
 
-def longest(rows: list[Row]) -> list[tuple[str, int]]:
-    """Each game, and the most epochs it was played for."""
-    return [(place, _lengths(rows, place)[-1]) for place in PLACES if _lengths(rows, place)]
+def places(rows: list[Row]) -> list[str]:
+    """What was played."""
+    found = {row["data"] for row in rows}
+    return [place for place in PLACES if place in found]
 
 
-def chosen(rows: list[Row], place: str, epochs: int, method: str) -> list[Row]:
-    """The seeds of the rate that wins the most validation games."""
+def chosen(rows: list[Row], place: str, method: str) -> list[Row]:
+    """The longest runs, of the rate that wins the most validation games."""
+    own = [row for row in rows if (row["data"], row["method"]) == (place, method)]
+    most = max((row["epochs"] for row in own), default=0)
     alike: dict[float, list[Row]] = {}
-    for row in rows:
-        if (row["data"], row["epochs"], row["method"]) == (place, epochs, method):
+    for row in own:
+        if row["epochs"] == most:
             alike.setdefault(row["lr"], []).append(row)
     return max(alike.values(), key=_valid, default=[])
 
 
 def draw(rows: list[Row]) -> Figure:
     """Won games and symbols in a message against epochs, of the longest runs."""
-    shown = longest(rows)
+    shown = places(rows)
     figure, panels = pyplot.subplots(
         len(shown), 2, figsize=(9, 3.2 * len(shown)), squeeze=False, layout="constrained"
     )
-    for line, (place, epochs) in zip(panels, shown, strict=True):
+    for line, place in zip(panels, shown, strict=True):
         for method, color in COLORS.items():
-            for number, row in enumerate(chosen(rows, place, epochs, method)):
+            for number, row in enumerate(chosen(rows, place, method)):
                 told = method if number == 0 else None
                 for axes, what in zip(line, ("success", "calls"), strict=True):
                     curve = row["curve"][what]
@@ -83,20 +88,18 @@ def draw(rows: list[Row]) -> Figure:
     return figure
 
 
-def _lengths(rows: list[Row], place: str) -> list[int]:
-    return sorted({row["epochs"] for row in rows if row["data"] == place})
-
-
-def _tried(rows: list[Row], place: str, epochs: int) -> str:
-    """Markdown: per cent of validation games won, for each rate that was tried."""
-    own = [row for row in rows if (row["data"], row["epochs"]) == (place, epochs)]
-    rates = sorted({row["lr"] for row in own})
+def _tried(rows: list[Row]) -> list[str]:
+    """Markdown: per cent of validation games won by runs of one length, if with several rates."""
+    rates = sorted({row["lr"] for row in rows})
+    if len(rates) < 2:
+        return []
     lines = [["rate", *(f"{rate:g}" for rate in rates)], ["---"] * (1 + len(rates))]
     for method in PUBLISHED:
-        found = ([r for r in own if (r["method"], r["lr"]) == (method, rate)] for rate in rates)
-        lines.append([method, *(f"{_valid(rows):.1f}" if rows else "" for rows in found)])
-    told = f"{PLACES[place]}, validation games won after {epochs} epochs, in per cent:"
-    return f"{told}\n\n{_markdown(lines)}"
+        found = [[r for r in rows if (r["method"], r["lr"]) == (method, rate)] for rate in rates]
+        if any(found):
+            lines.append([method, *(f"{_valid(own):.1f}" if own else "" for own in found)])
+    told = f"Validation games won after {rows[0]['epochs']} epochs, in per cent:"
+    return [f"{told}\n\n{_markdown(lines)}"]
 
 
 def _valid(rows: list[Row]) -> float:
@@ -105,9 +108,9 @@ def _valid(rows: list[Row]) -> float:
 
 def _cells(rows: list[Row]) -> list[str]:
     if not rows:
-        return ["not run", *[""] * 4]
+        return ["not run", *[""] * 5]
     figures = [_mean([row[name] for row in rows]) for name in ("success", "best", "symbols")]
-    return [*figures, str(len(rows)), f"{rows[0]['lr']:g}"]
+    return [*figures, str(rows[0]["epochs"]), str(len(rows)), f"{rows[0]['lr']:g}"]
 
 
 def _mean(values: list[float]) -> str:
