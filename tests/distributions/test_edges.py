@@ -238,3 +238,18 @@ def test_points_are_not_faces():
 
 def test_exact_for_torch_laws_too():
     assert fd.direct_sum_entropy(Normal(0.0, 1.0), generator=seeded()).standard_error == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_sizes_of_faces_and_their_slopes_are_those_of_enumeration(size: int) -> None:
+    scores = torch.linspace(-1, 2, size, dtype=torch.float64).requires_grad_()
+    law, other = ff.GibbsFaces(scores), ff.MaxEntropyMixed(size).faces
+    faces = ff.all_faces(size)
+    logs = law.log_prob(faces)
+    sizes = torch.stack([logs[faces.sum(-1) == n].logsumexp(0) for n in range(1, size + 1)])
+    torch.testing.assert_close(law.log_sizes(), sizes)
+    listed = (logs.exp() * (logs - other.log_prob(faces))).sum()
+    found = torch.distributions.kl_divergence(law, other)
+    torch.testing.assert_close(found, listed, check_dtype=False, rtol=1e-6, atol=1e-6)
+    slopes = (torch.autograd.grad(value, scores)[0] for value in (found, listed))
+    torch.testing.assert_close(*slopes, rtol=1e-6, atol=1e-6)

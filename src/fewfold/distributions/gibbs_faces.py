@@ -89,11 +89,11 @@ class GibbsFaces(FaceLaw):
 
     def log_sizes(self) -> Tensor:
         """(..., K) log-probabilities of 1, ..., K corners: one coordinate after the other."""
-        none = torch.zeros_like(self.scores[..., :1])
-        logs = torch.cat([none, torch.full_like(self.scores, -torch.inf)], -1)
-        for on, off in zip(self._on.unbind(-1), self._off.unbind(-1), strict=True):
-            more = F.pad(logs[..., :-1], (1, 0), value=-torch.inf)
-            logs = torch.logaddexp(logs + off.unsqueeze(-1), more + on.unsqueeze(-1))
+        logs = torch.zeros_like(self.scores[..., :1])
+        for on, off in zip(self._on.split(1, -1), self._off.split(1, -1), strict=True):
+            fewer, more = logs + off, logs + on
+            both = torch.logaddexp(fewer[..., 1:], more[..., :-1])
+            logs = torch.cat([fewer[..., :1], both, more[..., -1:]], -1)
         return logs[..., 1:] - self._log_some.unsqueeze(-1)
 
     @property
