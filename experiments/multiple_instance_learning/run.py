@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 RECORD, TUNING = Record(HERE / "results.json"), Record(HERE / "tuning.json")
 NINES = ("1", "2", "3", "5")
 TASKS = (*NINES, *bags.ANIMALS)
-TUNED_ON = {"digits": ("3",), "animals": bags.ANIMALS}
+TUNED_ON = {"digits": ("3",), "animals": ("fox",)}
 SEEDS = (1, 2, 3)
 
 
