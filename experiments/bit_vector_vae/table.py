@@ -114,9 +114,13 @@ def curves(rows: list[Row]) -> Figure:
             (calls, "epochs"),
         ):
             axes.set(xlabel=told)
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
-    panels[0][0].legend(frameon=False, fontsize=8)
+    told = {line.get_label(): line for row in panels for line in row[0].get_lines()}
+    figure.legend(
+        told.values(), told, frameon=False, fontsize=8, ncols=len(STYLE), loc="outside upper center"
+    )
     return figure
 
 
