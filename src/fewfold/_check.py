@@ -2,6 +2,7 @@
 
 import math
 import operator
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def int64_vector(values: Any, name: str) -> Tensor:
 def non_negative_number(value: float | Tensor, name: str) -> float:
     """`value`, a number or a tensor with one, as a float: finite and not below zero."""
     one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
-    if isinstance(value, bool) or not (one or isinstance(value, (int, float))):
+    if isinstance(value, bool) or not (one or isinstance(value, Real)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not 0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {float(value)}")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fewfold._check import check_scores, normal_dim
 
-__all__ = ["Support"]
+__all__ = ["Support", "sum_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +85,13 @@ class Support:
                 f"got {tuple(values.shape)}; give one value per atom"
             )
         weights = self.weights.reshape((-1,) + (1,) * (values.dim() - 1))
-        products = weights * values
-        total = products.new_zeros((self.rows, *values.shape[1:]))
-        return total.index_add(0, self.row, products)
+        return sum_rows(weights * values, self.row, self.rows)
+
+
+def sum_rows(terms: Tensor, row: Tensor, rows: int) -> Tensor:
+    """(m, ...) -> (rows, ...): the sum of the terms of each row.
+
+    In single precision at least: a sum of many in half precision stops growing.
+    """
+    wide = terms.to(torch.promote_types(terms.dtype, torch.float32))
+    return wide.new_zeros(rows, *wide.shape[1:]).index_add(0, row, wide).to(terms.dtype)

@@ -1,5 +1,8 @@
 """Baselines: what a drawn cost is compared with, so that its gradient varies less."""
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +45,12 @@ class RunningMean(Baseline):
         super().__init__()
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """A model in half precision keeps a mean that many small steps can move."""
+        super()._apply(fn, recurse)
+        self.mean = self.mean.to(torch.promote_types(self.mean.dtype, torch.float32))
+        return self
 
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
         used = self.mean.to(costs, copy=True).expand(costs.shape)

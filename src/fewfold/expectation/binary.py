@@ -37,13 +37,13 @@ class DisARM(Estimator):
             raise TypeError("DisARM is for bits: write expect(..., over=ff.structures.Bits())")
         scores = law.flat
         fixed = scores.detach()
-        point = uniform(fixed.shape, fixed, generator)
-        chance = fixed.sigmoid()
+        chance = fixed.double().sigmoid()
+        point = uniform(fixed.shape, chance, generator)
         one, other = point < chance, 1 - point < chance
-        slope = torch.where(one != other, fixed.abs().sigmoid(), 0.0)
+        slope = torch.where(one != other, fixed.double().abs().sigmoid(), 0.0)
         slope = torch.where(one, slope, -slope)
         finite = torch.where(fixed.isinf(), 0.0, scores)
-        log_score = (slope * finite).sum(-1)
+        log_score = (slope * finite).sum(-1).to(scores)
         atoms, row = pairs(torch.stack([one, other], 1).to(scores))
         support = Support(atoms.new_full((len(row),), 0.5), atoms, row, law.rows)
         return Choice(support, torch.stack([log_score, -log_score], 1).flatten())

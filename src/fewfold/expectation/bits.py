@@ -30,9 +30,10 @@ class BitLaw(Law):
         return self.scores.shape[-1:]
 
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
-        chance = self.flat.detach().sigmoid().unsqueeze(1)
+        # double: a probability of e^-40 must not be met as often as a rounded zero
+        chance = self.flat.detach().double().sigmoid().unsqueeze(1)
         point = uniform((self.rows, draws, *self.event), chance, generator)
-        return (point < chance).to(chance.dtype)
+        return (point < chance).to(self.scores)
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
         return self.bit_log_probs(atoms, self.flat[row]).sum(-1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fewfold.expectation.laws import Law, zeroed
 from fewfold.expectation.noise import exponential, gumbel
 
-__all__ = ["CategoryLaw"]
+__all__ = ["CategoryLaw", "cooled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,12 @@ class CategoryLaw(Law):
 
     @property
     def drawable(self) -> Tensor:
-        """The same; rows with nothing kept are refused."""
+        """The same; rows with nothing kept are refused, and those with a NaN."""
+        if bool(self.odd.any()):
+            raise ValueError(
+                f"row {int(self.odd.nonzero()[0])} has a score that is NaN or +inf, so nothing can "
+                "be drawn; in expect SparseMarginal and Dense answer such rows with NaN"
+            )
         empty = (self.log_probs.detach() == -math.inf).all(-1)
         if bool(empty.any()):
             raise ValueError(
@@ -78,7 +83,7 @@ class CategoryLaw(Law):
     def relaxed(self, temperature: float, draws: int, generator: torch.Generator | None) -> Tensor:
         scores = self.drawable.unsqueeze(1)
         noise = gumbel((self.rows, draws, *self.event), scores, generator)
-        return ((scores + noise) / temperature).softmax(-1).to(self.scores)
+        return cooled(scores + noise, temperature).to(self.scores)
 
     def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.drawable
@@ -91,6 +96,12 @@ class CategoryLaw(Law):
         again = -torch.where(draw, waits, later)
         again = again.masked_fill(log_probs.detach() == -math.inf, -math.inf)
         return tuple(values.to(self.scores) for values in (draw, noisy, again))  # type: ignore[return-value]
+
+
+def cooled(values: Tensor, temperature: float) -> Tensor:
+    """softmax(values / temperature), which no temperature is too low for."""
+    below = values - values.detach().amax(-1, keepdim=True)
+    return (below / temperature).softmax(-1)
 
 
 def _drawn(log_probs: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:

@@ -149,16 +149,18 @@ class VIMCO(Estimator):
         log_scores = choice.log_scores
         assert log_scores is not None
         ratios = -(costs + log_scores).view(-1, self.samples)
-        bound = ratios.logsumexp(1) - math.log(self.samples)
+        none = (ratios.detach() == -math.inf).all(1)  # a row without a gradient
+        bound = ratios.masked_fill(none.unsqueeze(1), 0.0).logsumexp(1) - math.log(self.samples)
+        bound = bound.masked_fill(none, -math.inf)
         # without one: its ratio is the geometric mean of the others
         fixed = ratios.detach()
-        mean = (fixed.sum(1, keepdim=True) - fixed) / (self.samples - 1)
-        without = torch.where(
-            torch.eye(self.samples, dtype=torch.bool, device=fixed.device),
-            mean.unsqueeze(2),
-            fixed.unsqueeze(1),
-        ).logsumexp(2) - math.log(self.samples)
-        signal = bound.detach().unsqueeze(1) - without
+        own = torch.eye(self.samples, dtype=torch.bool, device=fixed.device)
+        every = fixed.unsqueeze(1)
+        mean = torch.where(own, 0.0, every).sum(2, keepdim=True) / (self.samples - 1)
+        without = torch.where(own, mean, every).logsumexp(2) - math.log(self.samples)
+        # where all the others are impossible there is nothing to compare with
+        signal = bound.detach().unsqueeze(1) - torch.where(without == -math.inf, 0.0, without)
+        signal = torch.where(signal == -math.inf, 0.0, signal)
         scored = (log_scores - log_scores.detach()).view(-1, self.samples)
         return -(bound + (signal * scored).sum(1))
 

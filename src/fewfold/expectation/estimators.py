@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewfold.expectation.laws import Law
 from fewfold.structured.structure import Structure
-from fewfold.support import Support
+from fewfold.support import Support, sum_rows
 
 __all__ = ["Choice", "Estimator", "combine"]
 
@@ -74,4 +74,4 @@ def combine(
     if log_scores is not None:
         apart = costs.detach() if baseline is None else costs.detach() - baseline.detach()
         terms = terms + support.weights.detach() * apart * (log_scores - log_scores.detach())
-    return terms.new_zeros(support.rows).index_add(0, support.row, terms)
+    return sum_rows(terms, support.row, support.rows)

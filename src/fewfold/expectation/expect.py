@@ -18,7 +18,7 @@ from fewfold.structured.choices import Bits
 from fewfold.structured.structure import Structure
 from fewfold.support import Support
 
-__all__ = ["Cost", "Expectation", "costs_of", "embed_atoms", "expect", "law_for"]
+__all__ = ["Cost", "Expectation", "costs_of", "embed_atoms", "expect", "law_for", "told"]
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -61,7 +61,7 @@ class Expectation:
         """
         weights = self.support.weights
         found = self.support.reduce(-weights.log()) if self.exact else self.law.entropy()
-        return found.view(self.law.batch)
+        return told(found, self.law, self.exact)
 
     def kl(self, prior: Tensor | None = None) -> Tensor:
         """`(*batch,)` divergence of the latent from a prior, exact, with its gradient.
@@ -74,10 +74,10 @@ class Expectation:
         """
         law = self.law.uniform() if prior is None else self.law.like(prior)
         if not self.exact:
-            return self.law.kl(law).view(self.law.batch)
+            return told(self.law.kl(law), self.law, self.exact)
         log_prior = law.log_prob(self.support.atoms, self.support.row)
         found = self.support.reduce(self.support.weights.log() - log_prior)
-        return found.view(self.law.batch)
+        return told(found, self.law, self.exact)
 
 
 def expect(
@@ -134,15 +134,13 @@ def expect(
     if context is not None:
         context = _rows_of(context, law)
     baseline = estimator.compare(choice, costs, context)
-    surrogate = estimator.surrogate(choice, costs, baseline)
-    if estimator.exact and law.structure is not None:  # elsewhere sums see to it
-        surrogate = surrogate.masked_fill(law.odd, math.nan)
+    surrogate = told(estimator.surrogate(choice, costs, baseline), law, estimator.exact)
     loss = surrogate.mean()
     if baseline is not None and baseline.requires_grad:
         assert choice.drawn is not None
         error = (costs.detach() - baseline)[choice.drawn[:, : choice.scored]].square()
         loss = loss + (error.mean() if len(error) else error.sum())
-    return Expectation(loss, surrogate.view(law.batch), choice.support, law, estimator.exact)
+    return Expectation(loss, surrogate, choice.support, law, estimator.exact)
 
 
 def law_for(
@@ -210,6 +208,13 @@ def costs_of(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
     if not found.is_floating_point():
         raise TypeError(f"cost must return floating-point numbers, got {found.dtype}")
     return found
+
+
+def told(found: Tensor, law: Law, exact: bool) -> Tensor:
+    """(rows,) as `(*batch,)`; NaN where a score is NaN, though its part was left out of a sum."""
+    if exact or isinstance(law, GibbsLaw):
+        found = found.masked_fill(law.odd, math.nan)
+    return found.view(law.batch)
 
 
 def _of_nothing(law: Law, estimator: Estimator) -> Expectation:

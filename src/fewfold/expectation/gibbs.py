@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fewfold.expectation.laws import Law, listed, pairs, zeroed
+from fewfold.expectation.laws import Law, countable, listed, pairs, zeroed
 from fewfold.structured.gibbs import gibbs_marginals, kept
 from fewfold.structured.structure import Structure, raise_infeasible
 
@@ -54,7 +54,12 @@ class GibbsLaw(Law):
 
     def log_partition(self) -> Tensor:
         """(rows,) logarithm of the sum of exp(score) over all structures, double."""
-        found = self.own.log_partition(self.wide, mask=self.kept)
+        try:
+            found = self.own.log_partition(self.wide, mask=self.kept)
+        except NotImplementedError:
+            if not countable(self.over, self.event):
+                raise
+            return self._listed()[1].logsumexp(-1)
         raise_infeasible(found.detach() == -math.inf, self.over)
         return found
 
@@ -88,12 +93,17 @@ class GibbsLaw(Law):
         return (prior.log_partition() - self.log_partition() + apart).to(self.scores)
 
     def every(self) -> tuple[Tensor, Tensor]:
+        atoms, totals = self._listed()
+        return atoms, totals.log_softmax(-1).to(self.scores)
+
+    def _listed(self) -> tuple[Tensor, Tensor]:
+        """`(structures, *event)`, all there are, and (rows, structures) their scores, double."""
         every = listed(self.over, self.event).to(self.scores)
         atoms, row = pairs(every.expand(self.rows, *every.shape))
         totals = self.totals(atoms, row).view(self.rows, len(every))
         never = (totals.detach() == -math.inf).all(1)
         if not bool(never.any()):
-            return every, totals.log_softmax(-1).to(self.scores)
+            return every, totals
         if bool((never & self.kept.flatten(1).any(1)).any()):
             raise ValueError(
                 f"row {int(never.nonzero()[0])} has no {self.told} of {tuple(self.event)} that its "
@@ -102,7 +112,7 @@ class GibbsLaw(Law):
         # with nothing to choose from there is the empty structure, and only then
         empty = totals.new_full((self.rows, 1), -math.inf).masked_fill(never.unsqueeze(1), 0.0)
         every = torch.cat([every, torch.zeros_like(every[:1])])
-        return every, torch.cat([totals, empty], 1).log_softmax(-1).to(self.scores)
+        return every, torch.cat([totals, empty], 1)
 
     def uniform(self) -> Self:
         over = self.over.with_additional([_level(value) for value in self.over.additional])

@@ -11,7 +11,7 @@ from torch import Tensor
 from fewfold._check import fits
 from fewfold.structured.structure import Structure
 
-__all__ = ["Law", "listed", "pairs", "zeroed"]
+__all__ = ["Law", "countable", "listed", "pairs", "zeroed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,16 +132,20 @@ def pairs(atoms: Tensor) -> tuple[Tensor, Tensor]:
 
 def listed(over: Structure, event: torch.Size) -> Tensor:
     """`(structures, *event)` all of them, unless they are too many."""
-    try:
-        count = over.count(event)
-    except NotImplementedError:
-        count = 0
-    if count > _MANY:
+    if not countable(over, event):
         raise ValueError(
-            f"{type(over).__name__} of {tuple(event)} has {count:,} structures, too many to "
-            "visit each; use SparseMarginal, which visits a few"
+            f"{type(over).__name__} of {tuple(event)} has {over.count(event):,} structures, too "
+            "many to visit each; use SparseMarginal, which visits a few"
         )
     return over.enumerate(event)
+
+
+def countable(over: Structure, event: torch.Size) -> bool:
+    """Whether all structures can be listed; where nobody counted them, `enumerate` says it."""
+    try:
+        return over.count(event) <= _MANY
+    except NotImplementedError:
+        return True
 
 
 _MANY = 2**20

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.expectation.estimators import Estimator
-from fewfold.expectation.expect import Cost, costs_of, law_for
+from fewfold.expectation.expect import Cost, costs_of, law_for, told
 from fewfold.expectation.laws import Law
 from fewfold.expectation.laws import pairs as flat_pairs
 from fewfold.structured.structure import Structure
@@ -62,12 +62,12 @@ def log_likelihood(
         return scores.new_zeros(law.batch)
     own = law.uniform() if prior is None else law.like(prior)
     if not estimator.exact:
-        found = law.flat.new_full((law.rows,), -math.inf)
+        found = torch.full((law.rows,), -math.inf, device=scores.device)
         for atoms, row in _drawn(law, whole_number(samples, "samples"), generator):
             terms = own.log_prob(atoms, row) - law.log_prob(atoms, row) - math.log(samples)
             terms = terms - _pieces(cost, atoms, row, pairs)
             found = torch.logaddexp(found, _sums(terms, row, law.rows))
-        return found.view(law.batch)
+        return told(found.to(scores), law, estimator.exact)
     support = estimator.choose(law, generator).support
     atoms, row = support.atoms, support.row
     inside = own.log_prob(atoms, row) - _pieces(cost, atoms, row, pairs)
@@ -77,7 +77,7 @@ def log_likelihood(
         others, owner = others[new], owner[new]
         outside = -_pieces(cost, others, owner, pairs) - math.log(samples)
         found = torch.logaddexp(found, _sums(outside, owner, law.rows))
-    return found.view(law.batch)
+    return told(found.to(scores), law, estimator.exact)
 
 
 def _drawn(
@@ -95,7 +95,8 @@ def _pieces(cost: Cost, atoms: Tensor, row: Tensor, pairs: int) -> Tensor:
 
 
 def _sums(logs: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Log of the sum of exponentials in each row; -inf where there is none."""
+    """Log of the sum of exponentials in each row, float32 at least; -inf where there is none."""
+    logs = logs.to(torch.promote_types(logs.dtype, torch.float32))
     top = logs.new_full((rows,), -math.inf).scatter_reduce(0, row, logs, "amax")
     safe = torch.where(top.isfinite(), top, 0.0)
     return logs.new_zeros(rows).index_add(0, row, (logs - safe[row]).exp()).log() + safe
@@ -119,4 +120,4 @@ def _words(atoms: Tensor) -> Tensor:
     width = 62
     bits = torch.nn.functional.pad(bits, (0, -bits.shape[1] % width))
     powers = 2 ** torch.arange(width, device=bits.device)
-    return (bits.view(len(bits), -1, width) * powers).sum(-1)
+    return (bits.view(len(bits), bits.shape[1] // width, width) * powers).sum(-1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold.expectation.bits import BitLaw
-from fewfold.expectation.categories import CategoryLaw
+from fewfold.expectation.categories import CategoryLaw, cooled
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law, pairs
 from fewfold.support import Support
@@ -49,7 +49,7 @@ class Gumbel(Estimator):
     relaxed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive_number(self.temperature, "temperature")
+        object.__setattr__(self, "temperature", _positive(self.temperature))
         whole_number(self.samples, "samples")
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
@@ -79,19 +79,22 @@ class REBAR(Estimator):
     relaxed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive_number(self.temperature, "temperature")
+        object.__setattr__(self, "temperature", _positive(self.temperature))
         object.__setattr__(self, "strength", non_negative_number(self.strength, "strength"))
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
         draw, noisy, again = law.coupled(generator)
-        squash = torch.sigmoid if isinstance(law, BitLaw) else _softmax
-        soft = squash(torch.stack([noisy, again], 1) / self.temperature)
+        both = torch.stack([noisy, again], 1)
+        if isinstance(law, BitLaw):
+            soft = (both / self.temperature).sigmoid()
+        else:
+            soft = cooled(both, self.temperature)
         atoms = torch.cat([draw.unsqueeze(1), soft], 1)
         support = _equal(atoms)
         weights = atoms.new_tensor([1.0, self.strength, -self.strength]).repeat(law.rows)
         row = torch.arange(law.rows, device=atoms.device)
         hard = draw.argmax(-1) if isinstance(law, CategoryLaw) else draw
-        log_scores = torch.zeros_like(atoms[..., 0])
+        log_scores = atoms.new_zeros(atoms.shape[:2])
         log_scores = torch.cat([law.log_prob(hard, row).unsqueeze(1), log_scores[:, 1:]], 1)
         return Choice(
             Support(weights, support.atoms, support.row, law.rows),
@@ -134,5 +137,5 @@ def _hard(law: Law, soft: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1])
 
 
-def _softmax(values: Tensor) -> Tensor:
-    return values.softmax(-1)
+def _positive(temperature: float | Tensor) -> float:
+    return positive_number(non_negative_number(temperature, "temperature"), "temperature")
