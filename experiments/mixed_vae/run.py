@@ -31,6 +31,10 @@ def train(name: str, split: Split, epochs: int, seed: int, width: int = 500) -> 
     if kept.exists():
         told = checkpoint.load(kept, state.model, state.optimizer, state.generator)
         state.curve = told["curve"]
+        if len(state.curve) > epochs:
+            raise ValueError(
+                f"{kept} has had {len(state.curve)} epochs, more than {epochs}; move it away"
+            )
     while len(state.curve) < epochs:
         point = state.epoch()
         said = ", ".join(f"{what} {value:g}" for what, value in point.items())

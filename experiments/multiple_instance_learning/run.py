@@ -56,9 +56,9 @@ class Budget:
 
 SHORT = Budget(
     Settings(1e-3, gamma=0.6, size=16, epochs=5, patience=2),
-    Settings(1e-3, size=8, better=3.0),
+    Settings(1e-3, size=8, patience=10),
 )
-FULL = Budget(Settings(1e-5), Settings(1e-3, better=3.0))
+FULL = Budget(Settings(1e-5), Settings(1e-3))
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,19 @@ def _mean(values: Iterator[float]) -> float:
     return statistics.fmean(values)
 
 
+def length(settings: Settings) -> Row:
+    """What tells a short training from a long one, in a row."""
+    return {"most epochs": settings.epochs, "bags per step": settings.size}
+
+
 def tune(tasks: list[str], names: list[str], budget: Budget) -> None:
     """Try every setting of the grid with seed 0, on the tasks that are for that."""
     chosen = [task for task in tasks if task in TUNED_ON[kind(task)]]
     for task, name in product(chosen, names):
         for pooling in GRID[kind(task)]:
             make = partial(measure, task, name, pooling, budget, 0)
-            TUNING.once(make, task=task, map=name, **asdict(pooling))
+            own = {**length(budget.of(task)), "bags": budget.bags, **asdict(pooling)}
+            TUNING.once(make, task=task, map=name, **own)
 
 
 def best(task: str, name: str) -> Pooling:
@@ -165,9 +171,9 @@ def run(tasks: list[str], names: list[str], seeds: list[int], budget: Budget) ->
     for seed, task, name in product(seeds, tasks, names):
         pooling = best(task, name)
         make = partial(measure, task, name, pooling, budget, seed)
-        settings = budget.of(task)
-        own = {"most epochs": settings.epochs, "bags per step": settings.size, **asdict(pooling)}
-        row = RECORD.once(make, task=task, map=name, seed=seed, **own)
+        row = RECORD.once(
+            make, task=task, map=name, seed=seed, **length(budget.of(task)), **asdict(pooling)
+        )
         print(task, name, row["test"], flush=True)
 
 

@@ -22,7 +22,6 @@ class Settings:
         size: bags per step.
         epochs: at most.
         patience: epochs without a better validation after which to stop.
-        better: how much higher an area under the curve counts as better.
     """
 
     lr: float
@@ -30,7 +29,6 @@ class Settings:
     size: int = 1
     epochs: int = 50
     patience: int = 5
-    better: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def fit(
         scheduler.step()
         found = measure(scores(network, valid), valid.labels)
         told(epoch, found)
-        if found["area"] > top["area"] + settings.better:
+        if found["area"] > top["area"]:
             best, top = epoch, found
             kept = {name: value.clone() for name, value in network.state_dict().items()}
     network.load_state_dict(kept)
