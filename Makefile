@@ -10,7 +10,8 @@ NATIVE := $(wildcard src/fewfold/_native/*.cpp src/fewfold/_native/*.h src/fewfo
 KERNEL_TESTS := tests/maps/test_laws.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
   tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/test_bag.py tests/recommender/test_topk.py \
   tests/embeddings/test_mix.py tests/embeddings/test_tied.py tests/losses/test_anchored.py \
-  tests/structured/test_sequences.py tests/structured/test_trees.py tests/structured/test_assignments.py
+  tests/structured/test_sequences.py tests/structured/test_trees.py tests/structured/test_assignments.py \
+  tests/distributions/test_fast_product.py tests/distributions/test_integrals.py
 ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 

@@ -74,6 +74,7 @@ def hard_cases():
         yield -place * slope - (5 if trial % 8 == 0 else 0), slope
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("given", list(hard_cases()), ids=map(str, range(40)))
 def test_expected_product_however_steep(given):
     shift, slope = given
@@ -84,6 +85,7 @@ def test_expected_product_however_steep(given):
     assert (single - wanted).abs() <= 2e-5 * max(1, abs(wanted))
 
 
+@pytest.mark.usefixtures("path")
 def test_steep_rows_are_summed_together(monkeypatch):
     """Rows of very different steepness: each as if alone, and not one after the other."""
     draw = seeded(4)

@@ -5,6 +5,7 @@
 void bind_anchors(nanobind::module_ &m);
 void bind_best(nanobind::module_ &m);
 void bind_assignments(nanobind::module_ &m);
+void bind_expected(nanobind::module_ &m);
 void bind_graphs(nanobind::module_ &m);
 void bind_sampling(nanobind::module_ &m);
 void bind_sequences(nanobind::module_ &m);

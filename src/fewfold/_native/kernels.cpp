@@ -231,6 +231,7 @@ NB_MODULE(kernels, m) {
   bind_anchors(m);
   bind_best(m);
   bind_assignments(m);
+  bind_expected(m);
   bind_graphs(m);
   bind_sampling(m);
   bind_sequences(m);

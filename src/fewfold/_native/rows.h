@@ -2,6 +2,7 @@
 #pragma once
 #include "best.h"
 #include "budget.h"
+#include "densities.h"
 #include "draw.h"
 #include "mix.h"
 #include "nearest.h"
@@ -258,7 +259,8 @@ template <class T> constexpr Table<T> table() {
           streams_take<T>, budget<T>,    budget_backward<T>, picked_dots<T>, picked_pulls<T>,
           soften<T>,       bag<T>,       unbag<T>,           touch<T>,       pay<T>,          best_of<T>,
           best_sorted<T>,  mix<T>,       mix_dots<T>,        mix_pull<T>,    tile_marks<T>,   tile_out<T>,
-          tile_in<T>,      mix_scores<T>, mix_score_pulls<T>};
+          tile_in<T>,      mix_scores<T>, mix_score_pulls<T>, expected_products<T>,
+          log_densities<T>};
 }
 
 }  // namespace FEWFOLD_ISA

@@ -18,7 +18,8 @@ template <class T> constexpr T LOWEST = sizeof(T) == 4 ? static_cast<T>(-__FLT_M
 
 // Vec<T>: N numbers; `bits` makes a plain bit mask, lane i at bit i. `over` is "greater, or a NaN is involved", and
 // max and min return their second argument if a NaN is involved: with these a NaN is lost or kept as one wishes.
-// `numbers` are the lanes of m where neither is a NaN, `gt_too` those where also a > b.
+// `numbers` are the lanes of m where neither is a NaN, `gt_too` those where also a > b. `split` is for positive numbers:
+// x = 2^exponent mantissa, mantissa in [1, 2); `scale` is x 2^whole. Neither for what is, or becomes, subnormal.
 template <class T> struct Vec;
 
 #if defined(FEWFOLD_AVX512)
@@ -67,7 +68,6 @@ template <> struct Vec<float> {
   float sum() const { return _mm512_reduce_add_ps(v); }
   float top() const { return _mm512_reduce_max_ps(v); }
   float bottom() const { return _mm512_reduce_min_ps(v); }
-  // x = 2^exponent * mantissa, mantissa in [1, 2)
   static void split(Vec x, Vec &exponent, Vec &mantissa) {
     exponent.v = _mm512_getexp_ps(x.v);
     mantissa.v = _mm512_getmant_ps(x.v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
@@ -121,6 +121,12 @@ template <> struct Vec<double> {
   double sum() const { return _mm512_reduce_add_pd(v); }
   double top() const { return _mm512_reduce_max_pd(v); }
   double bottom() const { return _mm512_reduce_min_pd(v); }
+  static void split(Vec x, Vec &exponent, Vec &mantissa) {
+    exponent.v = _mm512_getexp_pd(x.v);
+    mantissa.v = _mm512_getmant_pd(x.v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
+  }
+  static Vec round(Vec x) { return {_mm512_roundscale_pd(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  static Vec scale(Vec x, Vec whole) { return {_mm512_scalef_pd(x.v, whole.v)}; }
 };
 
 #elif defined(FEWFOLD_AVX2)
@@ -270,9 +276,33 @@ template <> struct Vec<double> {
     return _mm_cvtsd_f64(_mm_max_sd(s, _mm_unpackhi_pd(s, s)));
   }
   double bottom() const { return -(of(0.) - *this).top(); }
+  // A whole number added to a large one stands in its last bits: AVX2 has no other way from doubles to integers and back.
+  static void split(Vec x, Vec &exponent, Vec &mantissa) {
+    const __m256i i = _mm256_castpd_si256(x.v), large = _mm256_castpd_si256(_mm256_set1_pd(0x1p52));
+    const __m256d e = _mm256_castsi256_pd(_mm256_or_si256(_mm256_srli_epi64(i, 52), large));
+    exponent.v = _mm256_sub_pd(e, _mm256_set1_pd(0x1p52 + 1023));
+    mantissa.v = _mm256_castsi256_pd(_mm256_or_si256(_mm256_and_si256(i, _mm256_set1_epi64x(0xfffffffffffff)),
+                                                     _mm256_set1_epi64x(0x3ff0000000000000)));
+  }
+  static Vec round(Vec x) { return {_mm256_round_pd(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  static Vec scale(Vec x, Vec whole) {
+    const __m256i last = _mm256_castpd_si256(_mm256_add_pd(whole.v, _mm256_set1_pd(0x1.8p52)));
+    return {_mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(x.v), _mm256_slli_epi64(last, 52)))};
+  }
 };
 
 #else
+
+// The bits of a number: an unsigned integer with the exponent, off by BIAS, from bit AT on.
+template <class T> struct Bits;
+template <> struct Bits<float> {
+  using Whole = uint32_t;
+  static constexpr int AT = 23, BIAS = 127;
+};
+template <> struct Bits<double> {
+  using Whole = uint64_t;
+  static constexpr int AT = 52, BIAS = 1023;
+};
 
 // Plain loops over a small array; a compiler turns most of them into whatever the machine has.
 template <class T> struct Vec {
@@ -353,6 +383,30 @@ template <class T> struct Vec {
     T s = v[0];
     for (int i = 1; i < N; ++i) s = v[i] < s ? v[i] : s;
     return s;
+  }
+  using B = Bits<T>;
+  using Whole = typename B::Whole;
+  static void split(Vec x, Vec &exponent, Vec &mantissa) {
+    for (int i = 0; i < N; ++i) {
+      Whole b;
+      std::memcpy(&b, &x.v[i], sizeof(T));
+      exponent.v[i] = static_cast<T>(static_cast<int>(b >> B::AT) - B::BIAS);
+      b = (b & ((Whole{1} << B::AT) - 1)) | Whole{B::BIAS} << B::AT;
+      std::memcpy(&mantissa.v[i], &b, sizeof(T));
+    }
+  }
+  static Vec round(Vec x) {  // added to a number this large, what follows the point falls off
+    const Vec large = of(static_cast<T>(Whole{3} << (B::AT - 1)));
+    return (x + large) - large;
+  }
+  static Vec scale(Vec x, Vec whole) {
+    for (int i = 0; i < N; ++i) {
+      Whole b;
+      std::memcpy(&b, &x.v[i], sizeof(T));
+      b += static_cast<Whole>(static_cast<int>(whole.v[i])) << B::AT;
+      std::memcpy(&x.v[i], &b, sizeof(T));
+    }
+    return x;
   }
 };
 

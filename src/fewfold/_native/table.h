@@ -70,6 +70,12 @@ template <int N> struct Count {
   static constexpr int value = N;
 };
 
+// Points of the simplex, each with a Gaussian of independent scores; rows are so many numbers apart.
+template <class T> struct Scored {
+  const T *y, *loc, *scale;
+  int64_t n, apart, loc_apart, scale_apart;
+};
+
 template <class T> struct Table {
   bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
       const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept);
@@ -102,6 +108,8 @@ template <class T> struct Table {
   void (*mix_scores)(const T *query, const T *weight, const int32_t *slot, int64_t s, int64_t n, T *scores);
   void (*mix_score_pulls)(const T *query, const T *weight, const int32_t *slot, int64_t s, int64_t n, const T *by,
                           T scale, T *pull, T *values);
+  int64_t (*expected_products)(const T *shift, const T *slope, int64_t rows, int64_t n, T *out);  // expected.h
+  int64_t (*log_densities)(const Scored<T> &at, int64_t first, int64_t last, T *out);                // densities.h
 };
 
 struct Tables {

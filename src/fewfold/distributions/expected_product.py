@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fewfold.distributions.chebyshev import chebyshev, interpolation
 from fewfold.distributions.expected_edge import log_expected_edge
+from fewfold.distributions.fast_product import quick_product
 from fewfold.distributions.log_ndtr import log_ndtr
 from fewfold.distributions.peak import DOUBLE, SINGLE, Digits, find_peak, log_product
 
@@ -60,6 +61,17 @@ def log_expected_product(shift: Tensor, slope: Tensor) -> Tensor:
         return shift.sum(-1)
     if shift.shape[-1] == 1:  # Phi(shift + slope t) is itself the probability of a Gaussian
         return log_ndtr(shift * (1 + slope.square()).rsqrt()).squeeze(-1)
+    quick = quick_product(shift, slope)
+    if quick is None:
+        return _in_torch(shift, slope)
+    found, left = quick
+    if len(left):
+        found[left] = _in_torch(shift[left], slope[left])
+    return found
+
+
+def _in_torch(shift: Tensor, slope: Tensor) -> Tensor:
+    """Of two factors or more, differentiable."""
     digits = DOUBLE if shift.dtype == torch.float64 else SINGLE
     shift, slope = shift.mT.contiguous(), slope.mT.contiguous()  # sums over n go along rows
     with torch.no_grad():
@@ -105,12 +117,14 @@ def _plan(shift: Tensor, slope: Tensor, digits: Digits) -> _Plan:
     inner, outer = (_log_rho(part * half * steepest) for part in (_INNER, 1.0))
     gentle = inner > math.log(2.2)
     count = torch.where(gentle, 0.75 * digits.error / inner, digits.error / outer) + 2
-    count = count.clamp(4, 1e9).ceil()
+    lowest = argument.amin(0)
+    ordinary = (half * steepest + lowest).isfinite()  # a row with a NaN needs no points to be one
+    count = torch.where(ordinary, count, 4.0).clamp(4, 1e9).ceil()
     wide = math.pi * math.sqrt(2 / digits.error)
     precision = 1 + edge_precision(steepest, len(shift), wide, digits)
-    places = (2 * half * precision.sqrt() / wide).clamp(4, 1e9).ceil()
+    places = torch.where(ordinary, 2 * half * precision.sqrt() / wide, 4.0).clamp(4, 1e9).ceil()
     part = torch.where(gentle, _INNER, 1.0)
-    return _Plan(start, stop, part, count.long(), places.long(), argument.amin(0))
+    return _Plan(start, stop, part, count.long(), places.long(), lowest)
 
 
 def _log_rho(reach: Tensor) -> Tensor:

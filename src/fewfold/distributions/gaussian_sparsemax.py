@@ -14,6 +14,7 @@ from fewfold.distributions.draws import Reparameterised, normal
 from fewfold.distributions.expected_product import log_expected_product
 from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import face_of, on_simplex
+from fewfold.distributions.fast_product import quick_densities
 from fewfold.distributions.orthant import log_orthant
 from fewfold.distributions.parameters import (
     check_square,
@@ -164,7 +165,7 @@ class GaussianSparsemax(Reparameterised):
         loc = self.loc.expand(shape).reshape(rows.shape)
         if self.scale_tril is None:
             scale = self.scale.expand(shape).reshape(rows.shape)
-            return by_rows(_log_prob_diagonal, rows, loc, scale).view(shape[:-1])
+            return _log_prob_each(rows, loc, scale).view(shape[:-1])
         matrix = self.covariance_matrix.expand(*shape, shape[-1]).reshape(*rows.shape, shape[-1])
         return _log_prob_full(rows, loc, matrix).view(shape[:-1])
 
@@ -210,6 +211,17 @@ def _kl(p: GaussianSparsemax, q: GaussianSparsemax) -> Tensor:
     return p.rectified().kl(q.rectified())
 
 
+def _log_prob_each(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """`_log_prob_diagonal`, of most rows by a kernel if no gradient is wanted."""
+    quick = quick_densities(y, loc, scale)
+    if quick is None:
+        return by_rows(_log_prob_diagonal, y, loc, scale)
+    found, left = quick
+    if len(left):
+        found[left] = by_rows(_log_prob_diagonal, y[left], loc[left], scale[left])
+    return found
+
+
 def _log_prob_diagonal(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """(rows,) of points on faces, (rows, K)."""
     on = face_of(y)
@@ -240,11 +252,12 @@ def log_shifted_normal(offset: Tensor, scale: Tensor, on: Tensor) -> tuple[Tenso
     Returns:
         (...) the logarithm, and the mean and the standard deviation of t.
     """
-    precision = torch.where(on, scale, 1.0).square().reciprocal() * on
+    own = torch.where(on, scale, 1.0)
+    precision = own.square().reciprocal() * on
     total = precision.sum(-1)
     place = -(precision * offset).sum(-1) / total
     spread = (precision * (offset + place.unsqueeze(-1)).square()).sum(-1)
-    logs = torch.where(on, scale, 1.0).log().sum(-1) + total.log() / 2
+    logs = own.log().sum(-1) + total.log() / 2
     free = on.sum(-1).to(offset.dtype) - 1
     return -(spread + free * math.log(2 * math.pi)) / 2 - logs, place, total.rsqrt()
 
