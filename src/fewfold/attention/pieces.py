@@ -68,6 +68,10 @@ class Plan:
     dropout: float = 0.0
     seed: int = 0
 
+    def masked(self, mask: Tensor | None) -> "Plan":
+        """The same with another mask of the same kind."""
+        return replace(self, layout=replace(self.layout, mask=mask))
+
     def room(self, like: Tensor) -> Tensor:
         """For the scores of any piece: small things that stay would else lie where they lay."""
         heads, rows = self._size()
