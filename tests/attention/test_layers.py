@@ -211,6 +211,8 @@ def test_grouped_keys() -> None:
     attention = MultiheadAttention(16, 4, ff.Gini(), key_heads=2)
     assert attention.key.out_features == 8
     assert attention(_data(2, 5, 16)).shape == (2, 5, 16)
+    query, memory = _data(2, 5, 16), _data(4, 16)  # a memory that the batch shares
+    torch.testing.assert_close(attention(query, memory), attention(query, memory.expand(2, 4, 16)))
 
 
 @pytest.mark.parametrize(

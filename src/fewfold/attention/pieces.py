@@ -155,4 +155,4 @@ class Plan:
             return None
         generator = torch.Generator().manual_seed(self.seed + number)
         stay = torch.rand(shape, generator=generator) >= self.dropout
-        return stay.to(like) / (1 - self.dropout)
+        return stay.to(like) / ((1 - self.dropout) or 1.0)  # nothing stays of all
