@@ -96,6 +96,14 @@ def test_signs_are_repaired(name) -> None:
     assert torch.equal(hopfield_retrieve(query, memory, SIGNED[name]).state, memory)
 
 
+def test_high_powers_do_not_overflow() -> None:
+    """Of patterns that are alike, so that several have a power too large to add up."""
+    memory = torch.where(_random(4, 200) > 1, -1.0, 1.0)
+    query = memory.clone()
+    query[:, :20] *= -1
+    assert torch.equal(DenseAssociative(30).step(query, memory), memory)
+
+
 def test_offset_bounds_the_energy() -> None:
     memory = _random(7, 5)
     weights = torch.rand(200, 7, generator=torch.Generator().manual_seed(1), dtype=D)

@@ -91,10 +91,11 @@ def test_values_are_made_of_few_patterns() -> None:
     assert rows[0] < 3 * 80 / 8
 
 
-def test_memories_of_a_batch_keep_to_themselves() -> None:
+@pytest.mark.parametrize("count", [40, 400])  # so many that few of them have a weight
+def test_memories_of_a_batch_keep_to_themselves(count) -> None:
     """Whatever of queries and memories is shared."""
-    layer = Hopfield(6, ff.Gini(), beta=3.0)
-    state, stored = _data(5, 1, 2, 6), _data(1, 3, 40, 6)
+    layer = Hopfield(6, ff.Gini(), beta=20.0)
+    state, stored = _data(5, 1, 2, 6), _data(1, 3, count, 6)
     found = layer(state, stored)
     assert found.shape == (5, 3, 2, 6)
     for i in range(5):
@@ -179,6 +180,24 @@ def test_dropout_is_for_training() -> None:
     assert not torch.equal(layer(data), layer(data))
     layer.eval()
     assert torch.equal(layer(data), layer(data))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: HopfieldPooling(8, ff.Gini(), beta=10.0, heads=Heads(2, dropout=0.5)),
+        lambda: MultiheadAttention(8, 2, ff.Gini(), dropout=0.5),
+    ],
+    ids=["values of few patterns", "heads"],
+)
+def test_weights_are_dropped_in_training(make) -> None:
+    module, data = make(), _data(2, 200, 8)
+    rows = []
+    module.value.register_forward_hook(lambda _, given, __: rows.append(given[0]))
+    assert not torch.equal(module(data), module(data))
+    module.eval()
+    assert torch.equal(module(data), module(data))
+    assert bool(rows) == isinstance(module, MultiheadAttention)  # pooling mixes, then projects
 
 
 def test_multihead_learns_alpha() -> None:

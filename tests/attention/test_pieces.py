@@ -295,3 +295,10 @@ def test_a_mask_that_changes_before_the_gradient_is_told() -> None:
         mask.zero_()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.sum().backward()
+
+
+def test_every_piece_drops_weights_of_its_own() -> None:
+    """A head is a piece here, and all of them are alike."""
+    inputs = [torch.ones_like(x) for x in _inputs()]
+    out = sparse_attention(*inputs, ff.Shannon(), dropout_p=0.5, generator=torch.Generator())
+    assert all(not torch.equal(out[0, 0], out[0, i]) for i in range(1, 4))

@@ -57,6 +57,7 @@ def _lead(scores: Tensor, target: Tensor) -> Tensor:
 SEVERAL = {
     "k-subset": (ff.Subset(2), 2.0),
     "up to k": (ff.Subset(2, at_most=True), 2.0),
+    "fewer than k": (ff.Subset(4, at_most=True), 5.0),
     "k-subset of structures": (ff.SparseMAP(ff.structures.KSubset(2)), 2.0),
     "a budget": (ff.SparseMAP(ff.structures.Budget(3)), 5.0),
     "bits, on and off": (ff.SparseMAP(ff.structures.Bits(on_off=True)), 10.0),
