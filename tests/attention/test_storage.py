@@ -169,6 +169,28 @@ def test_the_ball_around_a_pattern() -> None:
             ValueError,
             "entries 0 and 1 alone",
         ),
+        (
+            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 3)),
+            ValueError,
+            r"chosen must be \(..., m, 4\) of 0 and 1, .* got shape \(2, 3\)",
+        ),
+        (
+            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.tensor([0, 1, 2, 3])),
+            ValueError,
+            r"chosen must be .* got shape \(4,\)",
+        ),
+        (
+            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), [[1, 1, 0, 0]]),
+            TypeError,
+            "chosen must be a tensor of 0 and 1, got list",
+        ),
+        (
+            lambda m: ff.is_stored(
+                m.expand(3, 4, 3), ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 1, 4)
+            ),
+            ValueError,
+            r"must broadcast, got \(2,\) and \(3,\)",
+        ),
         (lambda m: ff.separation(m[:0]), ValueError, r"must hold a pattern, got shape \(0, 3\)"),
         (lambda m: ff.separation(m[0]), ValueError, r"memory must be .* vectors"),
         (lambda m: ff.storage_bound(ff.Subset(2), 1.0, dim=4), ValueError, "single patterns"),

@@ -31,7 +31,7 @@ def fitted(omega: Omega, keys: int) -> Omega:
         return omega
     if isinstance(omega.k, Tensor):
         return replace(omega, k=omega.k.clamp(max=keys))
-    return omega if omega.k <= keys else replace(omega, k=keys)
+    return replace(omega, k=keys) if omega.k > keys else omega
 
 
 def by_head(parameter: Tensor, layout: Layout) -> Tensor:
