@@ -49,6 +49,20 @@ def test_exact_retrieval_is_predicted(name, dtype, path) -> None:
     assert 1_000 < int(arrived.sum()) < 9_000
 
 
+@pytest.mark.parametrize(
+    ("omega", "beta"), [(ff.Tsallis(1.05), 56.0), (ff.Tsallis(1.1), 28.0), (ff.Shannon(), 200.0)]
+)
+def test_what_rounding_adds_to_what_is_predicted(omega, beta, path) -> None:
+    """Small weights vanish, so that more arrive; none that is predicted does not."""
+    memory, target = _memory(100, 20), torch.arange(2_000) % 100
+    query = memory[target] + 0.3 * _random(2_000, 20, seed=1) / 20**0.5
+    energy = ff.FenchelYoung(omega, beta)
+    arrived = (energy.step(query, memory) == memory[target]).all(1)
+    predicted = ff.retrieved_in_one_step(query, memory, target, energy)
+    assert not (predicted & ~arrived).any()
+    assert (arrived & ~predicted).any()
+
+
 def _lead(scores: Tensor, target: Tensor) -> Tensor:
     own = scores.gather(-1, target.unsqueeze(-1)).squeeze(-1)
     return own - scores.scatter(-1, target.unsqueeze(-1), -torch.inf).amax(-1)
