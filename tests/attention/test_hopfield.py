@@ -96,6 +96,14 @@ def test_signs_are_repaired(name) -> None:
     assert torch.equal(hopfield_retrieve(query, memory, SIGNED[name]).state, memory)
 
 
+def test_high_powers_do_not_overflow() -> None:
+    """Of patterns that are alike, so that several have a power too large to add up."""
+    memory = torch.where(_random(4, 200) > 1, -1.0, 1.0)
+    query = memory.clone()
+    query[:, :20] *= -1
+    assert torch.equal(DenseAssociative(30).step(query, memory), memory)
+
+
 def test_offset_bounds_the_energy() -> None:
     memory = _random(7, 5)
     weights = torch.rand(200, 7, generator=torch.Generator().manual_seed(1), dtype=D)
@@ -161,7 +169,7 @@ def test_masked_patterns_are_as_if_absent(energy) -> None:
 
 
 @pytest.mark.parametrize("psi", [ff.Quadratic(), ff.Sphere(), ff.LayerNormed()], ids=repr)
-@pytest.mark.parametrize("omega", [ff.Gini(), ff.Shannon()], ids=repr)
+@pytest.mark.parametrize("omega", [ff.Gini(), ff.Shannon(), ff.Norm(2.0)], ids=repr)
 def test_without_any_pattern_there_is_nothing(omega, psi) -> None:
     memory, query = _random(6, 9), _random(5, 9, seed=1).requires_grad_()
     none = torch.zeros(5, 6, dtype=torch.bool)
@@ -169,6 +177,8 @@ def test_without_any_pattern_there_is_nothing(omega, psi) -> None:
     assert not found.any()
     (grad,) = torch.autograd.grad(found.sum(), query)
     assert not grad.any()
+    value = FenchelYoung(omega, 2.0).value(query, memory, mask=none)
+    torch.testing.assert_close(value, ff.Quadratic().value(query))
 
 
 @pytest.mark.parametrize("name", SIGNED)
@@ -177,6 +187,8 @@ def test_signs_without_any_pattern_stay(name) -> None:
     none = torch.zeros(5, 6, dtype=torch.bool)
     assert torch.equal(SIGNED[name].step(query, memory, mask=none), query)
     assert not SIGNED[name].value(query, memory, mask=none).any()
+    assert torch.equal(SIGNED[name].step(query, memory[:0]), query)
+    assert not SIGNED[name].value(query, memory[:0]).any()
 
 
 def test_retrieval_has_a_gradient_through_its_steps() -> None:
@@ -220,6 +232,7 @@ def test_storage_bound() -> None:
         (lambda: hopfield_retrieve(_random(2, 3), _random(4, 3), tol=-1.0), "tol must be finite"),
         (lambda: FenchelYoung(ff.SparseMAP(ff.structures.Assignment())), "maps a matrix"),
         (lambda: hopfield_retrieve(_random(2, 3), _random(3)), r"memory must be .* vectors"),
+        (lambda: FenchelYoung(ff.Gini()).offset(_random(0, 3)), r"a pattern, got shape \(0, 3\)"),
         (lambda: Sphere(0.0), "radius must be finite and greater than 0"),
         (lambda: storage_bound(ff.Gini(), 1.0, dim=4, failure=0.0), "failure must be above 0"),
     ],
@@ -232,6 +245,8 @@ def test_errors(call, says) -> None:
 def test_an_energy_is_a_value() -> None:
     with pytest.raises(TypeError, match="omega must be a value such as"):
         FenchelYoung(ff.Gini)
+    with pytest.raises(TypeError, match="omega must be a value such as"):
+        storage_bound(ff.Gini, 10.0, dim=8)
     with pytest.raises(TypeError, match="psi must be a value such as"):
         FenchelYoung(psi=Sphere)
     with pytest.raises(TypeError, match=r"beta must be a number, got a tensor; write float.beta."):

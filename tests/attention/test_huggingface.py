@@ -83,12 +83,45 @@ def test_what_a_model_attends_to_can_be_seen(model, tokens) -> None:
     assert bool((first.atoms <= first.row).all())
 
 
-def test_what_has_no_meaning_here_is_refused(model, tokens) -> None:
-    model.set_attn_implementation(ff.register_attention())
-    attend = transformers.AttentionInterface()["fewfold"]
+@pytest.fixture
+def attend():
+    """What a model calls, with sparsemax."""
+    ff.register_attention("fewfold-sparsemax", ff.Gini())
+    return transformers.AttentionInterface()["fewfold-sparsemax"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("softcap", 30.0),
+        ("s_aux", torch.zeros(4)),
+        ("indices", torch.zeros(1, 3, 2, dtype=torch.int64)),
+        ("block_indices", torch.zeros(1, 4, 3, 1, dtype=torch.int64)),
+    ],
+)
+def test_what_has_no_meaning_here_is_refused(name, value, attend) -> None:
     heads = torch.randn(1, 4, 3, 8)
-    with pytest.raises(ValueError, match="has no softcap"):
-        attend(model, heads, heads, heads, None, softcap=30.0)
+    with pytest.raises(ValueError, match=f"has no {name}, which this model asks for"):
+        attend(None, heads, heads, heads, None, **{name: value})
+    found, _ = attend(None, heads, heads, heads, None, **{name: None})
+    assert found.shape == (1, 3, 4, 8)
+
+
+@pytest.mark.skipif(
+    not hasattr(transformers, "DeepseekV32Config"), reason="transformers has no such model yet"
+)
+def test_a_model_that_chooses_keys_elsewhere_is_refused(tokens) -> None:
+    config = transformers.DeepseekV32Config(
+        vocab_size=50, hidden_size=32, intermediate_size=64, moe_intermediate_size=16,
+        num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, n_routed_experts=4,
+        num_experts_per_tok=2, n_group=1, topk_group=1, q_lora_rank=16, kv_lora_rank=16,
+        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, index_topk=4, index_n_heads=2,
+        index_head_dim=16, first_k_dense_replace=1,
+    )  # fmt: skip
+    chooses = transformers.DeepseekV32ForCausalLM(config).eval()
+    chooses.set_attn_implementation(ff.register_attention())
+    with pytest.raises(ValueError, match="has no indices, which this model asks for"):
+        chooses(**tokens)
 
 
 def _agree(model, inputs: dict[str, torch.Tensor], seen: torch.Tensor) -> None:
@@ -150,6 +183,40 @@ def test_a_cache_of_fixed_size_and_a_text_in_two_parts(model, tokens) -> None:
         torch.testing.assert_close(
             rest.logits, model(input_ids=ids).logits[:, 5:], atol=1e-5, rtol=1e-4
         )
+
+
+def test_one_query_against_a_cache_without_padding_sees_all_of_it(model, tokens) -> None:
+    """Where there is no mask, and the model says that it is causal."""
+    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    ids = tokens["input_ids"]
+    with torch.no_grad():
+        first = model(input_ids=ids[:, :-1], use_cache=True)
+        last = model(input_ids=ids[:, -1:], past_key_values=first.past_key_values)
+        whole = model(input_ids=ids).logits[:, -1:]
+    torch.testing.assert_close(last.logits, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_bias_and_a_mask_are_added(attend) -> None:
+    heads = torch.randn(1, 4, 3, 8)
+    bias = torch.randn(1, 4, 3, 3)
+    seen = torch.ones(3, 3, dtype=torch.bool).tril().view(1, 1, 3, 3)
+    added = torch.zeros(1, 1, 3, 3).masked_fill(~seen, -torch.inf)
+    want = ff.sparse_attention(heads, heads, heads, ff.Gini(), mask=bias + added)
+    for mask in (seen, added):
+        found, _ = attend(None, heads, heads, heads, mask, position_bias=bias)
+        torch.testing.assert_close(found, want.transpose(1, 2))
+
+
+def test_a_model_in_training_drops_weights(attend, model, tokens) -> None:
+    heads = torch.randn(1, 4, 3, 8)
+    assert not attend(None, heads, heads, heads, None, dropout=1.0)[0].any()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    model.set_attn_implementation("fewfold-sparsemax")
+    with torch.no_grad():
+        assert torch.equal(model(**tokens).logits, model(**tokens).logits)
+        model.train()
+        assert not torch.equal(model(**tokens).logits, model(**tokens).logits)
 
 
 def test_omega_is_a_value() -> None:

@@ -91,10 +91,11 @@ def test_values_are_made_of_few_patterns() -> None:
     assert rows[0] < 3 * 80 / 8
 
 
-def test_memories_of_a_batch_keep_to_themselves() -> None:
+@pytest.mark.parametrize("count", [40, 400])  # so many that few of them have a weight
+def test_memories_of_a_batch_keep_to_themselves(count) -> None:
     """Whatever of queries and memories is shared."""
-    layer = Hopfield(6, ff.Gini(), beta=3.0)
-    state, stored = _data(5, 1, 2, 6), _data(1, 3, 40, 6)
+    layer = Hopfield(6, ff.Gini(), beta=20.0)
+    state, stored = _data(5, 1, 2, 6), _data(1, 3, count, 6)
     found = layer(state, stored)
     assert found.shape == (5, 3, 2, 6)
     for i in range(5):
@@ -166,6 +167,36 @@ def test_beta_per_head_learns() -> None:
     torch.testing.assert_close(layer(_data(2, 3, 8)), fixed(_data(2, 3, 8)))
 
 
+def test_beta_of_another_precision() -> None:
+    wide = Hopfield(8, beta=torch.tensor([0.5], dtype=torch.float64))
+    layer = Hopfield(8, beta=0.5)
+    layer.load_state_dict({k: v for k, v in wide.state_dict().items() if k != "beta"})
+    torch.testing.assert_close(wide(_data(2, 5, 8)), layer(_data(2, 5, 8)))
+
+
+@pytest.mark.parametrize("omega", OMEGAS[:5], ids=repr)
+@pytest.mark.parametrize("patterns", [5, 200])  # so many that few of them have a weight
+def test_learned_patterns_may_be_masked(omega, patterns) -> None:
+    """For all queries, and for each."""
+    layer = HopfieldLayer(8, omega, beta=2.0, heads=2, patterns=patterns)
+    given = Hopfield(8, omega, beta=2.0, heads=2)
+    given.load_state_dict({k: v for k, v in layer.state_dict().items() if k != "patterns"})
+    query = _data(2, 3, 8)
+    keep = torch.arange(patterns) < 3
+    want = given(query, layer.patterns[:3])
+    torch.testing.assert_close(layer(query, mask=keep), want)
+    pairs = torch.ones(2, 3, patterns, dtype=torch.bool)
+    pairs[1, 2] = keep
+    found = layer(query, mask=pairs)
+    torch.testing.assert_close(found[1, 2], want[1, 2])
+    torch.testing.assert_close(found[0], layer(query)[0])
+    (grad,) = torch.autograd.grad(layer(query, mask=keep).square().sum(), layer.patterns)
+    assert grad[:3].any()
+    assert not grad[3:].any()
+    with pytest.raises(TypeError, match="mask must be a boolean tensor"):
+        layer(query, mask=keep.float())
+
+
 def test_layer_learns_its_memory() -> None:
     layer = HopfieldLayer(8, ff.Gini(), patterns=5)
     layer(_data(2, 3, 8)).sum().backward()
@@ -179,6 +210,24 @@ def test_dropout_is_for_training() -> None:
     assert not torch.equal(layer(data), layer(data))
     layer.eval()
     assert torch.equal(layer(data), layer(data))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: HopfieldPooling(8, ff.Gini(), beta=10.0, heads=Heads(2, dropout=0.5)),
+        lambda: MultiheadAttention(8, 2, ff.Gini(), dropout=0.5),
+    ],
+    ids=["values of few patterns", "heads"],
+)
+def test_weights_are_dropped_in_training(make) -> None:
+    module, data = make(), _data(2, 200, 8)
+    rows = []
+    module.value.register_forward_hook(lambda _, given, __: rows.append(given[0]))
+    assert not torch.equal(module(data), module(data))
+    module.eval()
+    assert torch.equal(module(data), module(data))
+    assert bool(rows) == isinstance(module, MultiheadAttention)  # pooling mixes, then projects
 
 
 def test_multihead_learns_alpha() -> None:
@@ -211,6 +260,8 @@ def test_grouped_keys() -> None:
     attention = MultiheadAttention(16, 4, ff.Gini(), key_heads=2)
     assert attention.key.out_features == 8
     assert attention(_data(2, 5, 16)).shape == (2, 5, 16)
+    query, memory = _data(2, 5, 16), _data(4, 16)  # a memory that the batch shares
+    torch.testing.assert_close(attention(query, memory), attention(query, memory.expand(2, 4, 16)))
 
 
 @pytest.mark.parametrize(
@@ -224,6 +275,17 @@ def test_grouped_keys() -> None:
         (lambda: MultiheadAttention(8, 4, ff.AdaptiveEntmax(3)), r"write AdaptiveEntmax\(4\)"),
         (lambda: Hopfield(8)(_data(2, 3, 7)), r"query must be \(..., count, 8\)"),
         (lambda: Hopfield(8)(_data(2, 3, 8), mask=torch.ones(4, dtype=torch.bool)), "mask must"),
+        (
+            lambda: Hopfield(8)(
+                _data(2, 5, 8), _data(3, 5, 8), mask=torch.ones(3, 5, dtype=torch.bool)
+            ),
+            r"must broadcast, got \(2,\) and \(3,\)",
+        ),
+        (lambda: Hopfield(8)(_data(2, 5, 8), _data(3, 5, 8)), r"got \(2,\) and \(3,\)"),
+        (
+            lambda: HopfieldLayer(8, patterns=4)(_data(2, 3, 8), mask=torch.ones(2, 4).bool()),
+            r"mask must be \(4,\), of the patterns, or \(2, 3, 4\), got \(2, 4\)",
+        ),
         (lambda: MultiheadAttention(10, 4), "heads must divide dim=10"),
         (lambda: MultiheadAttention(8, 4, key_heads=3), "key_heads must divide"),
         (lambda: Heads(2, dropout=1.0), "dropout must be at least 0 and below 1"),

@@ -230,3 +230,75 @@ def test_no_more_scores_than_a_piece_ever_exist(path, monkeypatch) -> None:
     again = len(sizes) - pieces_made
     assert again == sum(one is None for one in kept)
     assert (again == 0) == (path == "native")
+
+
+@pytest.mark.parametrize(
+    "omega",
+    [
+        lambda dtype: ff.Tsallis(torch.tensor(1.5, dtype=dtype)),
+        lambda dtype: ff.Tsallis(torch.linspace(1.3, 2.0, 4 * 19, dtype=dtype).view(4, 19, 1)),
+        lambda dtype: ff.Norm(torch.tensor(2.0, dtype=dtype)),
+        lambda dtype: ff.Subset(torch.tensor(2.5, dtype=dtype)),
+        lambda dtype: ff.Bounded(torch.linspace(0.3, 1.5, 23, dtype=dtype)),
+    ],
+    ids=["an alpha", "one for each query", "a norm", "a budget", "bounds"],
+)
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, D])
+def test_omega_of_another_precision(omega, learns, dtype, path) -> None:
+    """Whichever of omega and the vectors has more digits."""
+    other = torch.float32 if dtype == D else D
+    results = []
+    for own in (other, dtype):
+        inputs = [(4 * x).detach().to(dtype).requires_grad_() for x in _inputs()]
+        given = omega(own)
+        learnt = next(x for x in vars(given).values() if isinstance(x, Tensor))
+        asked = [*inputs, learnt.requires_grad_()] if learns else inputs
+        out = sparse_attention(*inputs, given)
+        grads = torch.autograd.grad(out.square().sum(), asked)
+        assert [x.dtype for x in (out, *grads)] == [dtype] * 4 + [own] * learns
+        results.append([x.float() for x in (out, *grads)])
+    for one, same in zip(*results, strict=True):
+        torch.testing.assert_close(one, same, atol=2e-2, rtol=1e-3)
+
+
+def test_kernels_take_one_dtype() -> None:
+    some = few.Few(torch.ones(1), torch.zeros(1, dtype=torch.int32), torch.tensor([0, 1]))
+    with pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float32"):
+        few.blend(torch.ones(1, 1, 2, dtype=D), some.weight, some)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_gradients_of_16_bits_are_sums_of_32(heads, dtype, monkeypatch) -> None:
+    """300 pieces add to each key and value: in 16 bits a sum no longer grows by small parts."""
+    monkeypatch.setattr(pieces, "_AT_ONCE", 20)
+    g = torch.Generator().manual_seed(0)
+    shapes = ((1, 4, 300, 6), (1, heads, 20, 6), (1, heads, 20, 5))
+    inputs = [torch.rand(shape, generator=g).to(dtype).requires_grad_() for shape in shapes]
+    wide = [x.detach().float().requires_grad_() for x in inputs]
+    grads, right = (
+        torch.autograd.grad(
+            sparse_attention(*given, ff.Shannon(), enable_gqa=True).float().sum(), given
+        )
+        for given in (inputs, wide)
+    )
+    assert all(grad.dtype == dtype for grad in grads)
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(grads[2].float(), right[2], atol=0, rtol=rounding)
+
+
+def test_a_mask_that_changes_before_the_gradient_is_told() -> None:
+    inputs = _inputs()
+    for mask in (torch.rand(19, 23) > 0.3, torch.zeros(19, 23, dtype=D)):
+        out = sparse_attention(*inputs, ff.Norm(2.0), mask=mask)
+        mask.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_every_piece_drops_weights_of_its_own() -> None:
+    """A head is a piece here, and all of them are alike."""
+    inputs = [torch.ones_like(x) for x in _inputs()]
+    out = sparse_attention(*inputs, ff.Shannon(), dropout_p=0.5, generator=torch.Generator())
+    assert all(not torch.equal(out[0, 0], out[0, i]) for i in range(1, 4))

@@ -190,6 +190,61 @@ def test_dropout(small, monkeypatch) -> None:
     torch.testing.assert_close(to_value[..., 0].sum(), out[..., 0].sum())
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_all_may_be_dropped(small, monkeypatch) -> None:
+    if not small:
+        monkeypatch.setattr(layout, "_SMALL", 0)
+    inputs = _inputs()
+    out = sparse_attention(*inputs, dropout_p=1.0)
+    assert not out.any()
+    assert not any(grad.any() for grad in torch.autograd.grad(out.sum(), inputs))
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(
+    ("query", "key", "value", "grouped"),
+    [
+        ((2, 4, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), True),
+        ((2, 4, 3, 4), (2, 5, 4), (2, 5, 4), True),
+        ((4, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4), True),
+        ((2, 4, 3, 4), (2, 2, 5, 4), (1, 1, 5, 4), True),
+        ((1, 3, 3, 4), (1, 3, 5, 4), (2, 3, 5, 4), False),
+        ((2, 3, 3, 4), (2, 3, 5, 4), (5, 4), False),
+        ((3, 4), (5, 4), (2, 5, 4), False),
+        ((2, 3, 4), (5, 4), (5, 4), True),
+    ],
+)
+def test_what_is_shared_by_a_batch(query, key, value, grouped, small, monkeypatch) -> None:
+    """By heads, by keys, by values: as torch's own attention of what is written out."""
+    if not small:
+        monkeypatch.setattr(layout, "_SMALL", 0)
+    g = _seed(0)
+    inputs = [torch.randn(s, generator=g, dtype=D).requires_grad_() for s in (query, key, value)]
+    heads = query[-3] if len(query) > 2 else 1
+    batch = torch.broadcast_shapes(query[:-3], key[:-3], value[:-3])
+    if not grouped:
+        batch = torch.broadcast_shapes(query[:-2], key[:-2], value[:-2])
+        wide = [x.expand(*batch, *x.shape[-2:]) for x in inputs]
+    else:
+        several = [x if x.dim() > 2 else x.unsqueeze(0) for x in inputs]
+        wide = [
+            x.repeat_interleave(heads // x.shape[-3], -3).expand(*batch, heads, *x.shape[-2:])
+            for x in several
+        ]
+    theirs = F.scaled_dot_product_attention(*wide)
+    ours = sparse_attention(*inputs, ff.Shannon(), enable_gqa=grouped)
+    torch.testing.assert_close(ours, theirs)
+    for one, other in zip(
+        torch.autograd.grad(ours.square().sum(), inputs),
+        torch.autograd.grad(theirs.square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+    with ff.watch_attention() as calls:
+        sparse_attention(*inputs, ff.Shannon(), enable_gqa=grouped)
+    assert calls[0].support.rows == calls[0].shape[:-1].numel()
+
+
 def test_support_holds_the_weights() -> None:
     query, key, value = _inputs()
     support = attention_support(query, key, ff.Gini())
@@ -232,7 +287,8 @@ def test_transforms() -> None:
           "enable_gqa": True}, "heads of keys must divide those of queries"),
         ({"mask": torch.ones(3, 41, dtype=torch.bool)}, "mask must broadcast to"),
         ({"scale": math.inf}, "scale must be finite"),
-        ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1"),
+        ({"dropout_p": 1.1}, "dropout_p must be between 0 and 1, got 1.1"),
+        ({"value": torch.randn(3, 4, 41, 5, dtype=D)}, r"same heads and batch.*\(3, 4\)"),
     ],
 )  # fmt: skip
 def test_errors(change, says) -> None:
@@ -251,6 +307,14 @@ def test_arguments_of_the_wrong_kind() -> None:
     query, key, value = _inputs()
     with pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float32"):
         sparse_attention(query, key.float(), value)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),  # which leaves double precision as it is
+        pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float64 and"),
+    ):
+        sparse_attention(query, key, value.float())
+    for scale in ("a", torch.ones(2)):
+        with pytest.raises(TypeError, match="scale must be a number, got"):
+            sparse_attention(query, key, value, scale=scale)
     with pytest.raises(TypeError, match=r"omega must be a regulariser such as Gini\(\)"):
         sparse_attention(query, key, value, ff.Gini)
     with pytest.raises(TypeError, match=r"a tensor that learns; write query \* scale"):

@@ -49,6 +49,20 @@ def test_exact_retrieval_is_predicted(name, dtype, path) -> None:
     assert 1_000 < int(arrived.sum()) < 9_000
 
 
+@pytest.mark.parametrize(
+    ("omega", "beta"), [(ff.Tsallis(1.05), 56.0), (ff.Tsallis(1.1), 28.0), (ff.Shannon(), 200.0)]
+)
+def test_what_rounding_adds_to_what_is_predicted(omega, beta, path) -> None:
+    """Small weights vanish, so that more arrive; none that is predicted does not."""
+    memory, target = _memory(100, 20), torch.arange(2_000) % 100
+    query = memory[target] + 0.3 * _random(2_000, 20, seed=1) / 20**0.5
+    energy = ff.FenchelYoung(omega, beta)
+    arrived = (energy.step(query, memory) == memory[target]).all(1)
+    predicted = ff.retrieved_in_one_step(query, memory, target, energy)
+    assert not (predicted & ~arrived).any()
+    assert (arrived & ~predicted).any()
+
+
 def _lead(scores: Tensor, target: Tensor) -> Tensor:
     own = scores.gather(-1, target.unsqueeze(-1)).squeeze(-1)
     return own - scores.scatter(-1, target.unsqueeze(-1), -torch.inf).amax(-1)
@@ -57,6 +71,7 @@ def _lead(scores: Tensor, target: Tensor) -> Tensor:
 SEVERAL = {
     "k-subset": (ff.Subset(2), 2.0),
     "up to k": (ff.Subset(2, at_most=True), 2.0),
+    "fewer than k": (ff.Subset(4, at_most=True), 5.0),
     "k-subset of structures": (ff.SparseMAP(ff.structures.KSubset(2)), 2.0),
     "a budget": (ff.SparseMAP(ff.structures.Budget(3)), 5.0),
     "bits, on and off": (ff.SparseMAP(ff.structures.Bits(on_off=True)), 10.0),
@@ -167,6 +182,28 @@ def test_the_ball_around_a_pattern() -> None:
             ),
             ValueError,
             "entries 0 and 1 alone",
+        ),
+        (
+            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 3)),
+            ValueError,
+            r"chosen must be \(..., m, 4\) of 0 and 1, .* got shape \(2, 3\)",
+        ),
+        (
+            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.tensor([0, 1, 2, 3])),
+            ValueError,
+            r"chosen must be .* got shape \(4,\)",
+        ),
+        (
+            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), [[1, 1, 0, 0]]),
+            TypeError,
+            "chosen must be a tensor of 0 and 1, got list",
+        ),
+        (
+            lambda m: ff.is_stored(
+                m.expand(3, 4, 3), ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 1, 4)
+            ),
+            ValueError,
+            r"must broadcast, got \(2,\) and \(3,\)",
         ),
         (lambda m: ff.separation(m[:0]), ValueError, r"must hold a pattern, got shape \(0, 3\)"),
         (lambda m: ff.separation(m[0]), ValueError, r"memory must be .* vectors"),

@@ -50,6 +50,14 @@ def test_meets_the_protocol(omega):
         omega.anything = 1  # frozen
 
 
+def test_how_many_to_choose_is_a_number():
+    with pytest.raises(TypeError, match="k must be a number, got str"):
+        ff.Subset("3")
+    for k in (float("nan"), float("inf"), -1):
+        with pytest.raises(ValueError, match="k must be finite and at least 0"):
+            ff.Subset(k)
+
+
 def test_the_protocol_wants_all_four():
     class Half:
         def value(self, probs, dim=-1):
@@ -129,6 +137,21 @@ def test_conjugate_with_holes(omega):
     torch.testing.assert_close(omega.conjugate(holes), small, atol=1e-12, rtol=0)
     (slope,) = torch.autograd.grad(omega.conjugate(holes).sum(), holes)
     assert slope.isfinite().all()
+
+
+@every_omega
+def test_conjugate_where_nothing_is_kept(omega):
+    scores = random_scores(3, 7).requires_grad_()
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    mask[1] = False
+    for found in (
+        omega.conjugate(scores, mask=mask),
+        omega.conjugate(scores.masked_fill(~mask, -torch.inf)),
+    ):
+        assert found[1] == 0
+        assert (found != 0).tolist() == [True, False, True]
+        (slope,) = torch.autograd.grad(found.sum(), scores)
+        assert not slope[1].any()
 
 
 @every_omega

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fewfold._check import fraction, positive_number, whole_number
 from fewfold.attention.chunked import untransformed
-from fewfold.attention.energies import check_rowwise
+from fewfold.attention.energies import check_rowwise, joint_batch
 from fewfold.attention.held import Held
 from fewfold.attention.layout import Layout
 from fewfold.attention.pieces import fitted
@@ -17,7 +17,7 @@ from fewfold.attention.watch import is_watched, note
 from fewfold.maps.omega import Omega, Shannon, Tsallis
 from fewfold.support import Support
 
-__all__ = ["Association", "Heads", "check_vectors"]
+__all__ = ["Association", "Heads", "check_pattern_mask", "check_vectors"]
 
 _FEW = 8  # values are made of patterns in a support alone if it is less than this part of them
 
@@ -88,10 +88,17 @@ class Association(nn.Module):
         """`(..., m, dim)` queries and `(..., n, dim)` patterns to `(..., m, dim)`."""
         check_vectors(state, "query", self.dim)
         check_vectors(stored, "memory", self.dim)
+        joint_batch(state, stored)
         query = self._split(self.query(self.state_norm(state)))
         key = self._split(self.key(self.stored_norm(stored)))
-        mask = None if mask is None else _mask_of(mask, state, stored)
-        scaled = key * self.beta.view(-1, 1, 1) if isinstance(self.beta, Tensor) else key
+        if mask is not None:
+            check_pattern_mask(mask, state, stored)
+            # of patterns, or of queries and patterns: for every head
+            mask = mask.unsqueeze(-2) if mask.shape == stored.shape[:-1] else mask
+            mask = mask.unsqueeze(-3)
+        scaled = key
+        if isinstance(self.beta, Tensor):
+            scaled = key * self.beta.to(key.dtype).view(-1, 1, 1)
         beta = 1.0 if isinstance(self.beta, Tensor) else self.beta
         omega = fitted(self.omega.value, stored.shape[-2])
         for _ in range(self.steps - 1):
@@ -175,18 +182,14 @@ def _checked_beta(beta: float | Tensor, heads: int) -> float | Tensor:
     return beta
 
 
-def _mask_of(mask: Tensor, state: Tensor, stored: Tensor) -> Tensor:
-    """The mask of patterns, or of queries and patterns, for every head."""
-    pairs = (*torch.broadcast_shapes(state.shape[:-2], stored.shape[:-2]), state.shape[-2])
-    pairs = (*pairs, stored.shape[-2])
+def check_pattern_mask(mask: Tensor, state: Tensor, stored: Tensor) -> None:
+    """Raise unless this is a mask of patterns, or of queries and patterns."""
+    pairs = (*joint_batch(state, stored), state.shape[-2], stored.shape[-2])
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a boolean tensor (True = keep), got {came}")
-    if mask.shape == stored.shape[:-1]:
-        return mask.unsqueeze(-2).unsqueeze(-3)
-    if mask.shape == pairs:
-        return mask.unsqueeze(-3)
-    raise ValueError(
-        f"mask must be {tuple(stored.shape[:-1])}, of the patterns, or "
-        f"{pairs}, got {tuple(mask.shape)}"
-    )
+    if mask.shape not in (stored.shape[:-1], pairs):
+        raise ValueError(
+            f"mask must be {tuple(stored.shape[:-1])}, of the patterns, or "
+            f"{pairs}, got {tuple(mask.shape)}"
+        )

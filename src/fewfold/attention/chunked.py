@@ -15,6 +15,8 @@ from fewfold.structured.tensors import tensors
 
 __all__ = ["chunked", "untransformed"]
 
+_SUMS = torch.float32  # at least: of gradients, over pieces
+
 
 def untransformed(*given: Tensor) -> bool:
     """Whether these are tensors as they seem: no transform, trace or mode stands behind them."""
@@ -71,22 +73,23 @@ class _Attend(torch.autograd.Function):
                 used = _kept(few.weight, plan, number)
                 found = blend(at_value, used, few).view(*scores.shape[:2], -1)
             out[piece.heads, piece.rows] = found
-        ctx.save_for_backward(query, key, value, *parameters, *parts)
-        ctx.plan, ctx.parameters = plan, len(parameters)
+        # the mask too, so that torch tells if it has changed before it is read again
+        ctx.save_for_backward(query, key, value, plan.layout.mask, *parameters, *parts)
+        ctx.plan, ctx.parameters = plan.masked(None), len(parameters)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        query, key, value, *rest = ctx.saved_tensors
+        query, key, value, mask, *rest = ctx.saved_tensors
         parameters, parts = rest[: ctx.parameters], iter(rest[ctx.parameters :])
         few = [None if w is None else Few(w, s, f) for w, s, f in zip(parts, parts, parts)]  # noqa: B905
-        given = [query, key, value, *parameters]
+        given, plan = [query, key, value, *parameters], ctx.plan.masked(mask)
         to: Sequence[Tensor | None]
         if torch.is_grad_enabled() or not untransformed(grad):
-            to = _differentiable(given, ctx.plan, few, grad)
+            to = _differentiable(given, plan, few, grad)
         else:
-            to = _by_pieces(given, ctx.plan, few, grad)
+            to = _by_pieces(given, plan, few, grad)
         wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4:]]
         asked = [one if wants else None for one, wants in zip(to, wanted, strict=True)]
         return (*asked[:3], None, *asked[3:])
@@ -107,7 +110,8 @@ def _by_pieces(
 ) -> list[Tensor]:
     """Gradients of queries, keys, values and the tensors of omega."""
     query, key, value, *parameters = given
-    to = [torch.zeros_like(tensor) for tensor in given]
+    # many small parts of a sum would be lost in 16 bits
+    to = [one.new_zeros(one.shape, dtype=torch.promote_types(one.dtype, _SUMS)) for one in given]
     for number, (piece, part) in enumerate(zip(plan.pieces(), few, strict=True)):
         at = grad[piece.heads, piece.rows].contiguous()
         own = (
@@ -135,7 +139,7 @@ def _by_pieces(
         if to_alpha is not None:
             rows = piece.rows if to[3].shape[1] > 1 else slice(None)
             to[3][piece.heads, rows] += to_alpha.sum_to_size(to[3][piece.heads, rows].shape)
-    return to
+    return [whole.to(one.dtype) for whole, one in zip(to, given, strict=True)]
 
 
 def _add_shared(to: list[Tensor], found: Sequence[Tensor], plan: Plan, piece: Piece) -> None:
@@ -144,7 +148,7 @@ def _add_shared(to: list[Tensor], found: Sequence[Tensor], plan: Plan, piece: Pi
         if plan.layout.group == 1:
             whole[piece.heads, : piece.keys] += part
         else:
-            whole[:, : piece.keys].index_add_(0, plan.owners(piece, part), part)
+            whole[:, : piece.keys].index_add_(0, plan.owners(piece, part), part.to(whole.dtype))
 
 
 def _again(

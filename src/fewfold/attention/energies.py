@@ -154,6 +154,7 @@ class FenchelYoung(Energy):
         `-Omega(u) / beta + M^2 / 2` with uniform u and M the largest norm; for probabilities and
         `Quadratic()`.
         """
+        check_patterns(memory)
         size = memory.shape[-2]
         uniform = memory.new_full((size,), 1 / size)
         largest = memory.square().sum(-1).amax(-1)
@@ -191,8 +192,9 @@ class DenseAssociative(Energy):
 
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
         scores = _kept(query, memory, mask).clamp(min=0)
-        # in units of the largest, so that no power overflows
-        scores = scores / scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+        if scores.shape[-1]:  # in units of the largest, so that no power overflows
+            largest = scores.amax(-1, keepdim=True)
+            scores = scores / largest.clamp(min=torch.finfo(scores.dtype).tiny)
         return _signs(scores.pow(self.power - 1) @ memory, query)
 
 
@@ -232,13 +234,26 @@ def check_memory(query: Tensor, memory: Tensor) -> None:
             f"queries and patterns must have one dtype, got {query.dtype} and {memory.dtype}; "
             "write memory.to(query.dtype)"
         )
+    joint_batch(query, memory)
+
+
+def check_patterns(memory: Tensor) -> None:
+    """Raise unless a memory holds something."""
+    check_memory(memory, memory)
+    if not memory.shape[-2]:
+        raise ValueError(f"memory must hold a pattern, got shape {tuple(memory.shape)}")
+
+
+def joint_batch(query: Tensor, memory: Tensor) -> torch.Size:
+    """What stands before queries and patterns, together."""
     try:
-        torch.broadcast_shapes(query.shape[:-2], memory.shape[:-2])
+        both: torch.Size = torch.broadcast_shapes(query.shape[:-2], memory.shape[:-2])
     except RuntimeError:
         raise ValueError(
             "what stands before queries and patterns must broadcast, got "
             f"{tuple(query.shape[:-2])} and {tuple(memory.shape[:-2])}"
         ) from None
+    return both
 
 
 def check_rowwise(omega: Omega) -> None:

@@ -71,6 +71,7 @@ def _alpha(omega: Omega) -> float | Tensor | None:
 def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
     """Sums of rows of (heads, S, d), one for each query."""
     rows = table.contiguous()
+    _check_alike(rows, weight)
     size = rows.shape[-1]
     out = rows.new_empty(len(few.first) - 1, size)
     kernel("blend", rows.dtype)(
@@ -85,11 +86,19 @@ def _unblend(
 ) -> None:
     """Add the gradient of the rows to `into`; that of each weight goes into `dots`."""
     rows = table.contiguous()
+    _check_alike(rows, weight, grad, into, *(() if dots is None else (dots,)))
     kernel("unmix", rows.dtype)(
         rows.data_ptr(), rows.shape[-1], weight.data_ptr(), few.slot.data_ptr(), 1,
         few.first.data_ptr(), 0, len(few.first) - 1, grad.data_ptr(),
         0 if dots is None else dots.data_ptr(), into.data_ptr(), _native.threads(),
     )  # fmt: skip
+
+
+def _check_alike(*given: Tensor) -> None:
+    """Raise unless these have one dtype: a kernel takes what it finds for numbers of that kind."""
+    if any(one.dtype != given[0].dtype for one in given):
+        kinds = ", ".join(str(one.dtype) for one in given)
+        raise TypeError(f"what a kernel works on must have one dtype, got {kinds}")
 
 
 def pull_few(
@@ -116,7 +125,8 @@ def pull_few(
     order = _alpha(omega)
     if isinstance(order, Tensor):
         order = order.expand(*query.shape[:2], 1).reshape(-1)[row]
-    slope = few.weight ** (2 - order)  # type: ignore[operator]
+    power = order.to(few.weight.dtype) if isinstance(order, Tensor) else order
+    slope = few.weight ** (2 - power)  # type: ignore[operator]
     mean = _sums(slope * dots, row, count) / _sums(slope, row, count)
     moved = slope * (dots - mean[row]) * scale
     to_query = blend(key, moved, few).view(query.shape)
@@ -124,7 +134,7 @@ def pull_few(
     if not isinstance(order, Tensor):
         return to_query, None
     to_alpha = _to_alpha(few.weight, dots, order, row, count)
-    return to_query, to_alpha.to(query.dtype).view(*query.shape[:2], 1)
+    return to_query, to_alpha.view(*query.shape[:2], 1)
 
 
 def _to_alpha(weight: Tensor, grad: Tensor, order: Tensor, row: Tensor, count: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fewfold._check import non_negative_number, whole_number
 from fewfold.attention.chunked import untransformed
-from fewfold.attention.energies import Energy, FenchelYoung, check_memory
+from fewfold.attention.energies import Energy, FenchelYoung, check_memory, joint_batch
 
 __all__ = ["Retrieval", "hopfield_retrieve"]
 
@@ -70,7 +70,7 @@ def hopfield_retrieve(
     check_memory(query, memory)
     whole_number(max_steps, "max_steps")
     non_negative_number(tol, "tol")
-    batch = torch.broadcast_shapes(query.shape[:-2], memory.shape[:-2])
+    batch = joint_batch(query, memory)
     state = query.expand(*batch, *query.shape[-2:])
     steps = torch.zeros(state.shape[:-1], dtype=torch.int64, device=state.device)
     moving = torch.ones_like(steps, dtype=torch.bool)

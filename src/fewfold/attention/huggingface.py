@@ -20,9 +20,10 @@ def register_attention(
 
     A model that takes an attention implementation takes this one, trained with it or not:
     `AutoModel.from_config(config, attn_implementation=ff.register_attention())`, or later
-    `model.set_attn_implementation("fewfold")`. Models that cap their scores or give a weight to
-    no key at all (`softcap`, `s_aux`) raise an error. Weights of attention are not returned; see
-    `watch_attention`.
+    `model.set_attn_implementation("fewfold")`. Models that cap their scores, give a weight to no
+    key at all, or choose the keys of each query elsewhere (`softcap`; `s_aux`; `indices` and
+    `block_indices`, as DeepSeek V3.2 and MiniMax M3 have them) raise an error. Weights of attention
+    are not returned; see `watch_attention`.
 
     Args:
         name: of the implementation; one name for each omega.
@@ -76,8 +77,8 @@ def register_attention(
 
 
 def _refuse(others: dict[str, Any]) -> None:
-    """Raise for what would change the scores and has no meaning here."""
-    for name in ("softcap", "s_aux"):
+    """Raise for what would change the scores, or who sees whom, and has no meaning here."""
+    for name in ("softcap", "s_aux", "indices", "block_indices"):
         if others.get(name) is not None:
             raise ValueError(f"sparse attention has no {name}, which this model asks for")
 

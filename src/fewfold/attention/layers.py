@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import whole_number
-from fewfold.attention.association import Association, Heads, check_vectors
+from fewfold.attention.association import Association, Heads, check_pattern_mask, check_vectors
 from fewfold.maps.omega import Omega, Tsallis
 
 __all__ = ["Hopfield", "HopfieldLayer", "HopfieldPooling"]
@@ -72,7 +72,12 @@ class HopfieldPooling(Association):
         self.queries = nn.Parameter(torch.randn(whole_number(queries, "queries"), dim))
 
     def forward(self, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """`(..., queries, dim)` of `(..., n, dim)`; `mask` `(..., n)`, True = keep."""
+        """`(..., queries, dim)` of `(..., n, dim)`.
+
+        Args:
+            memory: `(..., n, dim)`.
+            mask: boolean, True = keep: `(..., n)` of the vectors, or `(..., queries, n)`.
+        """
         return self.associate(self.queries, memory, mask)
 
 
@@ -103,8 +108,16 @@ class HopfieldLayer(Association):
         super().__init__(dim, omega, beta, heads, steps)
         self.patterns = nn.Parameter(torch.randn(whole_number(patterns, "patterns"), dim))
 
-    def forward(self, query: Tensor) -> Tensor:
-        """`(..., m, dim)` of `(..., m, dim)`."""
+    def forward(self, query: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """`(..., m, dim)` of `(..., m, dim)`.
+
+        Args:
+            query: `(..., m, dim)`.
+            mask: boolean, True = keep: `(patterns,)`, or `(..., m, patterns)`.
+        """
         check_vectors(query, "query", self.dim)
-        found = self.associate(query.reshape(-1, self.dim), self.patterns, None)
+        if mask is not None:
+            check_pattern_mask(mask, query, self.patterns)
+            mask = mask if mask.dim() == 1 else mask.flatten(0, -2)
+        found = self.associate(query.reshape(-1, self.dim), self.patterns, mask)
         return found.view(query.shape)

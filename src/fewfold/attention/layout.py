@@ -58,18 +58,13 @@ class Layout:
                 f"query and key must have vectors of one size, got {query.shape[-1]} and "
                 f"{key.shape[-1]}"
             )
-        if key.shape[:-1] != value.shape[:-1]:
+        if key.shape[-2] != value.shape[-2]:
             raise ValueError(
                 f"every key needs a value: key is {tuple(key.shape)} and value {tuple(value.shape)}"
             )
         _check_dtypes(query, key, value)
-        batch, group = _batch(query, key, grouped)
-        if isinstance(scale, Tensor) and scale.requires_grad:
-            raise TypeError(
-                "scale must be a number, got a tensor that learns; write query * scale, and scale=1"
-            )
-        if scale is not None and not -math.inf < scale < math.inf:  # a compiler traces it
-            raise ValueError(f"scale must be finite, got {scale}")
+        batch, group = _batch(query, key, value, grouped)
+        _check_scale(scale)
         made = cls(
             batch,
             query.shape[-2],
@@ -116,28 +111,37 @@ class Layout:
         """Whether all scores may be held at once."""
         return self.shape.numel() <= _SMALL
 
+    @property
+    def key_batch(self) -> torch.Size:
+        """What stands before keys and values, heads of a group being one."""
+        if self.group == 1:
+            return self.batch
+        return torch.Size([*self.batch[:-1], self.batch[-1] // self.group])
+
     def shared(self, keys: Tensor) -> Tensor:
         """Keys or values for each head of queries."""
-        return keys if self.group == 1 else keys.repeat_interleave(self.group, -3)
+        if self.group == 1:
+            return keys
+        every = keys.expand(*keys.shape[:-3], self.key_batch[-1], *keys.shape[-2:])
+        return every.repeat_interleave(self.group, -3)
 
     def by_head(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`(heads, L, d)` queries, and keys and values `(heads / group, S, ...)`, in one block."""
         if torch.is_autocast_enabled(query.device.type) and query.dtype != torch.float64:
             low = torch.get_autocast_dtype(query.device.type)  # as torch's own attention does
             query, key, value = query.to(low), key.to(low), value.to(low)
-        if self.group == 1:
-            query, key, value = (
-                one.expand(*self.batch, *one.shape[-2:]) for one in (query, key, value)
-            )
-        query = query.reshape(self.heads, *query.shape[-2:])
-        key, value = (
-            one.reshape(self.heads // self.group, *one.shape[-2:]) for one in (key, value)
+        whole = self.batch, self.key_batch, self.key_batch
+        query, key, value = (
+            one.expand(*batch, *one.shape[-2:]).reshape(batch.numel(), *one.shape[-2:])
+            for one, batch in zip((query, key, value), whole, strict=True)
         )
         return query.contiguous(), key.contiguous(), value.contiguous()
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """All of them, masked."""
         found = (query * self.scale) @ self.shared(key).transpose(-2, -1)
+        if found.shape != self.shape:  # values are of a larger batch
+            found = found.expand(self.shape)
         if self.causal:
             found = found.masked_fill(
                 ~torch.ones(self.queries, self.keys, dtype=torch.bool, device=query.device).tril(),
@@ -151,26 +155,50 @@ class Layout:
 
 
 def _check_dtypes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    same = query.dtype == key.dtype == value.dtype
-    if not (same or torch.is_autocast_enabled(query.device.type)):
+    kinds = (query.dtype, key.dtype, value.dtype)
+    # autocast leaves double precision as it is
+    cast = torch.is_autocast_enabled(query.device.type) and torch.float64 not in kinds
+    if not (cast or query.dtype == key.dtype == value.dtype):
         raise TypeError(
             f"query, key and value must have one dtype, got {query.dtype}, {key.dtype} and "
             f"{value.dtype}; write key.to(query.dtype)"
         )
 
 
-def _batch(query: Tensor, key: Tensor, grouped: bool) -> tuple[torch.Size, int]:
-    """What stands before queries and keys, and how many heads of queries share one of keys."""
-    same = query.dim() == key.dim() >= 3 and query.shape[:-3] == key.shape[:-3]
-    if grouped and same and key.shape[-3] and query.shape[-3] % key.shape[-3] == 0:
-        return query.shape[:-2], query.shape[-3] // key.shape[-3]
+def _check_scale(scale: float | None) -> None:
+    if scale is None:
+        return
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise TypeError(
+            "scale must be a number, got a tensor that learns; write query * scale, and scale=1"
+        )
     try:
-        return torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]), 1
+        finite = bool(-math.inf < scale < math.inf)  # a compiler traces it
+    except (TypeError, RuntimeError):
+        raise TypeError(f"scale must be a number, got {scale!r}") from None
+    if not finite:
+        raise ValueError(f"scale must be finite, got {scale}")
+
+
+def _batch(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[torch.Size, int]:
+    """What stands before queries and keys, and how many heads of queries share one of keys."""
+    given = [one.shape[:-2] for one in (query, key, value)]
+    try:
+        own = torch.broadcast_shapes(*given[1:])
+        if grouped and query.dim() >= 3 and _divides(own, query.shape[-3]):
+            before = torch.broadcast_shapes(query.shape[:-3], own[:-1])
+            return torch.Size([*before, query.shape[-3]]), query.shape[-3] // own[-1]
+        return torch.broadcast_shapes(*given), 1
     except RuntimeError:
-        more = "; for fewer heads of keys write enable_gqa=True" if same and not grouped else ""
+        more = "; for fewer heads of keys write enable_gqa=True"
         if grouped:
             more = "; with enable_gqa the heads of keys must divide those of queries"
         raise ValueError(
-            f"query and key must have the same heads and batch, got {tuple(query.shape[:-2])} and "
-            f"{tuple(key.shape[:-2])}{more}"
+            "query, key and value must have the same heads and batch, got "
+            f"{', '.join(str(tuple(one)) for one in given)}{more}"
         ) from None
+
+
+def _divides(batch: torch.Size, heads: int) -> bool:
+    """Whether the heads of keys are so many that each serves as many of queries."""
+    return bool(batch) and batch[-1] > 0 and heads % batch[-1] == 0

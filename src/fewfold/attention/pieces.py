@@ -31,7 +31,7 @@ def fitted(omega: Omega, keys: int) -> Omega:
         return omega
     if isinstance(omega.k, Tensor):
         return replace(omega, k=omega.k.clamp(max=keys))
-    return omega if omega.k <= keys else replace(omega, k=keys)
+    return replace(omega, k=keys) if omega.k > keys else omega
 
 
 def by_head(parameter: Tensor, layout: Layout) -> Tensor:
@@ -67,6 +67,10 @@ class Plan:
     omega: Omega
     dropout: float = 0.0
     seed: int = 0
+
+    def masked(self, mask: Tensor | None) -> "Plan":
+        """The same with another mask of the same kind."""
+        return replace(self, layout=replace(self.layout, mask=mask))
 
     def room(self, like: Tensor) -> Tensor:
         """For the scores of any piece: small things that stay would else lie where they lay."""
@@ -151,4 +155,4 @@ class Plan:
             return None
         generator = torch.Generator().manual_seed(self.seed + number)
         stay = torch.rand(shape, generator=generator) >= self.dropout
-        return stay.to(like) / (1 - self.dropout)
+        return stay.to(like) / ((1 - self.dropout) or 1.0)  # nothing stays of all

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fewfold._check import fraction
+from fewfold._check import non_negative_number
 from fewfold.attention.chunked import chunked, untransformed
 from fewfold.attention.layout import Layout
 from fewfold.attention.pieces import Plan, by_head, divisible, fitted
@@ -48,7 +48,7 @@ def sparse_attention(
             `(..., heads, L, S)`.
         is_causal: query i sees the keys up to i.
         scale: of the scores; `1 / sqrt(d)` unless given.
-        dropout_p: share of the weights that is dropped; the others grow accordingly.
+        dropout_p: share of the weights that is dropped, up to 1; the others grow accordingly.
         enable_gqa: key and value may have fewer heads, each for a group of query heads.
         generator: source of randomness for the dropout.
 
@@ -68,7 +68,8 @@ def sparse_attention(
     """
     layout = Layout.of(query, key, value, mask, is_causal, scale, enable_gqa)
     check_omega(omega)
-    fraction(dropout_p, "dropout_p")
+    if non_negative_number(dropout_p, "dropout_p") > 1:
+        raise ValueError(f"dropout_p must be between 0 and 1, got {dropout_p}")
     omega = fitted(omega, layout.keys)
     if is_watched() and untransformed(query, key):
         with torch.no_grad():
@@ -149,4 +150,4 @@ def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
 def dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
     """Weights without some of them, the others grown accordingly."""
     stay = torch.rand(probs.shape, generator=generator, device=probs.device) >= share
-    return probs * stay.to(probs) / (1 - share)
+    return probs * stay.to(probs) / ((1 - share) or 1.0)  # nothing stays of all

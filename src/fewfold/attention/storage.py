@@ -9,7 +9,13 @@ from torch import Tensor
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold.attention.chunked import untransformed
-from fewfold.attention.energies import FenchelYoung, Quadratic, check_memory
+from fewfold.attention.energies import (
+    FenchelYoung,
+    Quadratic,
+    check_patterns,
+    check_rowwise,
+    joint_batch,
+)
 from fewfold.maps.omega import Omega, Shannon, Subset, Tsallis
 from fewfold.structured.omega import SparseMAP
 
@@ -31,7 +37,7 @@ def separation(memory: Tensor) -> Tensor:
         >>> ff.separation(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]]))
         tensor([0.2000, 0.2000, 1.0000])
     """
-    _check_patterns(memory)
+    check_patterns(memory)
     shared = memory @ memory.transpose(-2, -1)
     own = shared.diagonal(dim1=-2, dim2=-1)
     same = torch.eye(memory.shape[-2], dtype=torch.bool, device=memory.device)
@@ -43,7 +49,7 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
 
     A pattern is where its separation is at least margin / beta, with the margin m of omega: 1 for
     sparsemax and normmax, 1 / (alpha - 1) for entmax. Never under softmax, which has no margin,
-    unless it is the only one.
+    unless it is the only one. All this up to rounding, as in `retrieved_in_one_step`.
 
     Args:
         memory: `(..., n, d)`.
@@ -61,8 +67,9 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
         tensor([False, False,  True])
     """
     _check_energy(energy)
-    _check_patterns(memory)
+    check_patterns(memory)
     if chosen is not None:
+        _check_sets(chosen, memory)
         return retrieved_in_one_step(chosen.to(memory) @ memory, memory, chosen, energy)
     if isinstance(energy.omega, (Subset, SparseMAP)):
         raise ValueError(
@@ -80,8 +87,10 @@ def retrieved_in_one_step(
     """Will one step lead each query exactly to its target?
 
     A pattern is reached where it leads the scores `beta X q` by the margin of omega; a set or
-    structure y of patterns where it is the best one for the scores `beta X q - y`. Both are exact:
-    elsewhere the step ends in a mix.
+    structure y of patterns where it is the best one for the scores `beta X q - y`. Both are exact
+    up to rounding: elsewhere the step ends in a mix, of which floating-point numbers may lose the
+    smallest weights. So more queries may arrive than are predicted where weights fall off fast, as
+    with an alpha near 1 or softmax at a large beta.
 
     Args:
         query: `(..., m, d)`.
@@ -129,7 +138,8 @@ def storage_bound(
     with radius M and the margin m of omega.
 
     Args:
-        omega: a regulariser with a margin; without one nothing is ever retrieved exactly.
+        omega: a regulariser with a margin; without one nothing is retrieved exactly, up to
+            rounding.
         beta: how sharp.
         dim: of the patterns.
         radius: of the sphere, M.
@@ -144,6 +154,7 @@ def storage_bound(
         >>> round(ff.storage_bound(ff.Gini(), 100.0, dim=16))
         233571
     """
+    check_rowwise(omega)
     positive_number(beta, "beta")
     positive_number(radius, "radius")
     non_negative_number(noise, "noise")
@@ -176,10 +187,16 @@ def _check_energy(energy: Any) -> None:
         )
 
 
-def _check_patterns(memory: Any) -> None:
-    check_memory(memory, memory)
-    if not memory.shape[-2]:
-        raise ValueError(f"memory must hold a pattern, got shape {tuple(memory.shape)}")
+def _check_sets(chosen: Any, memory: Tensor) -> None:
+    count = memory.shape[-2]
+    if not isinstance(chosen, Tensor):
+        raise TypeError(f"chosen must be a tensor of 0 and 1, got {type(chosen).__name__}")
+    if chosen.dim() < 2 or chosen.shape[-1] != count:
+        raise ValueError(
+            f"chosen must be (..., m, {count}) of 0 and 1, which patterns are in each set, got "
+            f"shape {tuple(chosen.shape)}"
+        )
+    joint_batch(chosen, memory)
 
 
 def _margin(omega: Omega) -> float:

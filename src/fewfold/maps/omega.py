@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fewfold._check import positive_number
+from fewfold._check import non_negative_number, positive_number
 from fewfold.maps.entmax import entmax, softmax, sparsemax
 from fewfold.maps.ksubset import ksubset
 from fewfold.maps.normmax import normmax
@@ -160,6 +160,8 @@ class Tsallis:
 class Norm:
     """The alpha-norm less one, `||p||_alpha - 1`; its map is normmax.
 
+    The 1 is counted as `sum p`, which is the same on probabilities and 0 for an empty row.
+
     Args:
         alpha: greater than 1; a number, or a tensor as `normmax` takes it, which may learn.
 
@@ -180,7 +182,7 @@ class Norm:
         powers = torch.where(wide.detach() > 0, _filled(wide) ** self.alpha, 0.0)
         total = powers.sum(dim, keepdim=True)
         norm = torch.where(total.detach() > 0, _filled(total) ** (1 / self.alpha), 0.0)
-        return (norm - 1).squeeze(dim).to(probs.dtype)
+        return (norm.squeeze(dim) - wide.sum(dim)).to(probs.dtype)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         return normmax(scores, self.alpha, dim, mask=mask)
@@ -211,6 +213,10 @@ class Subset:
 
     k: float | Tensor
     at_most: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, Tensor):
+            non_negative_number(self.k, "k")
 
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
         return (widened(probs).square().sum(dim) / 2).to(probs.dtype)
