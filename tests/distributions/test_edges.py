@@ -118,6 +118,48 @@ def test_hard_concrete_without_a_stretch(temperature):
         assert (-logs.mean() - law.entropy()).abs() < 4 * logs.std() / 20_000**0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [0.1, 0.2, 0.7])
+def test_hard_concrete_without_a_stretch_is_concrete(temperature, dtype):
+    scores = torch.tensor([3.0, 0.0], dtype=dtype)
+    law, peer = fd.HardConcrete(scores, temperature, 1.0), fd.Concrete(scores, temperature)
+    drawn = law.sample((1000,), generator=seeded())
+    assert torch.equal(drawn, peer.sample((1000,), generator=seeded()))
+    assert fd.face_of(drawn).all()
+    logs = law.log_prob(drawn)
+    assert logs.isfinite().all()
+    torch.testing.assert_close(logs, peer.log_prob(drawn), rtol=1e-4, atol=1e-4)
+    both = fd.HardConcrete(scores, temperature, torch.tensor([1.0, 1.2], dtype=dtype))
+    inside = fd.face_of(both.sample((1000,), generator=seeded())).all(-1)
+    assert inside[:, 0].all()
+    assert not inside[:, 1].all()
+
+
+BITS = [  # two laws by logits, temperature and stretch, and their divergence to forty digits
+    ((0.5, 0.1, 1.0), (0.1, 0.2, 1.0), 0.5348643924927633),
+    ((0.5, 0.7, 1.5), (0.1, 0.6, 1.001), 1.3721630785851622),
+    ((0.5, 0.7, 3.0), (0.1, 0.6, 1.01), 1.4824264686718645),
+    ((0.5, 0.3, 1.0), (-0.4, 0.2, 1.001), 0.8903191176543113),
+    ((0.5, 0.3, 1.0), (-0.4, 2.0, 1.4), 2.709895408978794),
+    ((2.0, 0.05, 1.2), (-1.0, 0.03, 1.2), 0.8557825369718878),
+    ((2.0, 0.05, 1.2), (-1.0, 0.3, 1.0001), 3.2490480005536537),
+    ((0.3, 0.66, 1.001), (2.0, 0.1, 1.5), 3.337304804256823),
+    ((0.3, 3.0, 1.1), (-2.0, 0.05, 1.3), 4.545708812948443),
+]
+
+
+def test_divergence_of_bits_however_stretched():
+    """The integrand bends where either law does, and at the ends if the other hardly stretches."""
+    rows = [real(*(row[side] for row in BITS)).unbind(-1) for side in (0, 1)]
+    p, q = (fd.BinaryHardConcrete(*row) for row in rows)
+    wanted = real(*(row[2] for row in BITS))
+    torch.testing.assert_close(kl_divergence(p, q), wanted, rtol=0, atol=1e-12)
+    single = [fd.BinaryHardConcrete(*(part.float() for part in row)) for row in rows]
+    torch.testing.assert_close(kl_divergence(*single).double(), wanted, rtol=0, atol=1e-4)
+    one = fd.BinaryHardConcrete(*(part[1] for part in rows[0]))
+    assert kl_divergence(one, q).shape == (len(BITS),)
+
+
 def test_gibbs_faces_and_sizes_of_many_coordinates():
     """Divergences both ways without going through faces."""
     small, sizes = fd.GibbsFaces(real(0.5, -0.3, 0.1, 0.9)), fd.FacesBySize(real(0.1, 1, -0.5, 0.2))

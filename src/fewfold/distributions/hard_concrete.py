@@ -23,6 +23,7 @@ __all__ = ["BinaryHardConcrete", "HardConcrete"]
 _NOTHING = torch.Size()
 _NEVER = 1e30  # a logit
 _FAR = 45.0  # logistic scales beyond which nothing is left
+_TAIL = 30.0  # a logit beyond which s or 1 - s need not be a number
 
 
 class BinaryHardConcrete(Reparameterised):
@@ -113,11 +114,14 @@ class BinaryHardConcrete(Reparameterised):
         """Of the points at 0 and 1, and of the density between."""
         if self._validate_args:
             self._validate_sample(value)
-        inside = (value > 0) & (value < 1)
-        y = torch.where(inside, value, 0.5)
-        low = y + (self.stretch - 1) / 2  # stretch times s, and times 1 - s
-        v = low.log() - (1 - y + (self.stretch - 1) / 2).log()
-        density = self._log_density(v)
+        return self._log_prob(value, 1 - value)
+
+    def _log_prob(self, value: Tensor, rest: Tensor) -> Tensor:
+        """At y and 1 - y, of which the smaller may be less than the rounding of the other."""
+        inside = (value > 0) & (rest > 0)
+        ends = (torch.where(inside, part, 0.5) + (self.stretch - 1) / 2 for part in (value, rest))
+        low, high = (part.log() for part in ends)  # of stretch times s, and times 1 - s
+        density = self._log_density(low - high)
         return torch.where(inside, density, torch.where(value <= 0, self.log_zero, self.log_one))
 
     def _log_density(self, v: Tensor) -> Tensor:
@@ -137,7 +141,11 @@ class BinaryHardConcrete(Reparameterised):
         for law in (self, *others):
             width = 1 / law.temperature.unsqueeze(-1)
             cuts.append((law.logits / law.temperature).unsqueeze(-1) + marks * width)
-        edges = torch.cat(torch.broadcast_tensors(*cuts), -1)
+        for law in others:  # which change elsewhere, and if hardly stretched fast at the ends
+            cuts[-1] = law._unsqueezed()._logit_in(self._unsqueezed(), cuts[-1]).detach()
+            close = self._end.detach().unsqueeze(-1) - 4.0 ** -torch.arange(15).to(marks)
+            cuts += [close, -close]
+        edges = torch.cat(cuts, -1)
         low, high = low.unsqueeze(-1), torch.maximum(low, high).unsqueeze(-1)
         edges = torch.cat([low, edges.maximum(low).minimum(high), high], -1)
         v, weight = panels(edges.sort(-1).values)
@@ -145,6 +153,16 @@ class BinaryHardConcrete(Reparameterised):
         weight = weight * self.temperature.unsqueeze(-1) * a.sigmoid() * (-a).sigmoid()
         stretch = self.stretch.unsqueeze(-1)
         return (stretch * v.sigmoid() - (stretch - 1) / 2).clamp(0, 1), v, weight
+
+    def _logit_in(self, other: "BinaryHardConcrete", v: Tensor) -> Tensor:
+        """The logit of s in another law at the y where it is v in this."""
+        more = (other.stretch - self.stretch) / 2
+        least = ((other.stretch - 1) / 2).detach().clamp(min=torch.finfo(v.dtype).tiny)
+        low, high = (
+            torch.maximum(self.stretch * part.sigmoid() + more, least).log() for part in (v, -v)
+        )
+        same = (more.detach() == 0) & (v.detach().abs() > _TAIL)
+        return torch.where(same, v, low - high)
 
     @property
     def mean(self) -> Tensor:
@@ -225,7 +243,10 @@ class HardConcrete(Reparameterised):
     ) -> Tensor:
         noise = gumbel(self._extended_shape(sample_shape), self.scores, generator)
         soft = ((self.scores + noise) / self.temperature.unsqueeze(-1)).softmax(-1)
-        return sparsemax(self.stretch.unsqueeze(-1) * soft)
+        stretch = self.stretch.unsqueeze(-1)
+        # without a stretch zeros come of rounding only, and have no density
+        inside = soft.clamp(min=torch.finfo(soft.dtype).tiny)
+        return torch.where(stretch > 1, sparsemax(stretch * soft), inside)
 
     def binary(self) -> BinaryHardConcrete:
         """The first of two coordinates."""
@@ -245,7 +266,8 @@ class HardConcrete(Reparameterised):
         law = self.binary()
         if self._validate_args:
             self._validate_sample(value)
-        return law.log_prob(torch.where(value[..., -1] <= 0, 1.0, value[..., 0]))
+        rest = value[..., 1] if self.event_shape[0] == 2 else 0 * value[..., 0]
+        return law._log_prob(value[..., 0], rest)
 
     def entropy(self) -> Tensor:
         """With respect to the direct-sum measure, in nats, for two coordinates."""
@@ -264,11 +286,12 @@ class HardConcrete(Reparameterised):
 
 @divergence(BinaryHardConcrete, BinaryHardConcrete)
 def _kl_binary(p: BinaryHardConcrete, q: BinaryHardConcrete) -> Tensor:
-    p = p.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
-    y, v, weight = p._inside(q)
-    tiny = torch.finfo(y.dtype).eps
-    theirs = BinaryHardConcrete.log_prob(q._unsqueezed(), y.clamp(tiny, 1 - tiny))
-    within = (weight * (p._unsqueezed()._log_density(v) - theirs)).sum(-1)
+    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    p, q = p.expand(batch), q.expand(batch)
+    _, v, weight = p._inside(q)
+    ours, theirs = p._unsqueezed(), q._unsqueezed()
+    apart = ours._log_density(v) - theirs._log_density(ours._logit_in(theirs, v))
+    within = (weight * apart).sum(-1)
     zero = _cross(p.log_zero, p.log_zero) - _cross(p.log_zero, q.log_zero)
     return within + zero + _cross(p.log_one, p.log_one) - _cross(p.log_one, q.log_one)
 
