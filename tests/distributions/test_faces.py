@@ -168,6 +168,46 @@ def test_tiny_concentrations_stay_on_their_face():
     assert law.log_prob(drawn).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("concentration", [1e-3, 0.003, 0.05, 0.3, 0.8])
+def test_draws_on_a_face_have_the_moments_of_dirichlet(concentration, dtype):
+    """However small the concentration; fails by chance once in 10^4 at each row."""
+    a = torch.tensor([1.0, 1.0, 2.0, 1.0], dtype=dtype) * concentration
+    law = fd.MixedDirichlet(torch.zeros(4, dtype=dtype), a)
+    face = torch.tensor([True, False, True, True])
+    drawn = law.rsample_on(face.expand(50_000, 4), generator=seeded())
+    assert torch.equal(fd.face_of(drawn), face.expand(50_000, 4))
+    assert law.log_prob(drawn).isfinite().all()
+    inside, total = a[face].double(), 4 * concentration
+    mean = inside / total
+    squares = mean * (inside + 1) / (total + 1)
+    for power, wanted in ((1, mean), (2, squares)):
+        found = drawn[:, face].double() ** power
+        assert ((found.mean(0) - wanted).abs() < 4 * found.std(0) / 50_000**0.5).all()
+
+
+@pytest.mark.parametrize("concentration", [0.003, 0.1, 0.29, 0.31, 1.5])
+def test_gradients_of_draws_on_a_face(concentration):
+    """Of `E y_i^2 = a_i (a_i + 1) / (A (A + 1))`; fails by chance once in 10^4."""
+    a = (real(1.0, 1.0, 2.0) * concentration).requires_grad_()
+    exact = (a * (a + 1) / (a.sum() * (a.sum() + 1)))[2]
+    wanted = torch.autograd.grad(exact, a)[0]
+    each = a.detach().expand(200_000, 3).clone().requires_grad_()
+    law = fd.MixedDirichlet(torch.zeros(3).double(), each)
+    drawn = law.rsample_on(torch.ones(200_000, 3, dtype=torch.bool), generator=seeded())
+    slopes = torch.autograd.grad(drawn[:, 2].square().sum(), each)[0]
+    assert ((slopes.mean(0) - wanted).abs() < 4 * slopes.std(0) / 200_000**0.5).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_stays_on_its_face(dtype):
+    law = fd.MixedDirichlet(torch.zeros(3, dtype=dtype), torch.full((3,), 0.05, dtype=dtype))
+    faces = law.faces.sample((500,), generator=seeded())
+    drawn = law.rsample_on(faces, generator=seeded())
+    assert torch.equal(fd.face_of(drawn), faces)
+    assert law.log_prob(drawn).isfinite().all()
+
+
 def test_draws_on_a_face_are_differentiable():
     concentration = real(0.7, 1.5, 2.5).requires_grad_()
     faces = torch.tensor([[True, True, False], [True, True, True]])

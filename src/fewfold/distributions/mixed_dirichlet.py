@@ -19,6 +19,7 @@ from fewfold.distributions.sized_faces import FacesBySize
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
 
 _NOTHING = torch.Size()
+_SMALL = 0.3  # concentrations from which gamma draws are numbers, and vary less by themselves
 
 
 class FaceMixture(Distribution):
@@ -81,7 +82,6 @@ class FaceMixture(Distribution):
             faces = self.faces.sample(sample_shape, generator=generator)
             return self.rsample_on(faces, generator=generator)
 
-    @in_single
     def rsample_on(self, faces: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """One draw on each of the given faces, differentiable in the concentration.
 
@@ -94,13 +94,22 @@ class FaceMixture(Distribution):
         """
         if not bool(face_dimension(faces).ge(0).all()):
             raise ValueError("faces must each have at least one corner, got one without any")
-        shape = torch.broadcast_shapes(faces.shape, self.concentration.shape)
-        spread = self.concentration.expand(shape)
-        gamma: Tensor = torch._standard_gamma(spread, generator=generator)
-        tiny = torch.finfo(gamma.dtype).tiny
-        parts = torch.where(faces, gamma.clamp(min=tiny), 0.0)
-        drawn = parts / parts.sum(-1, keepdim=True)
-        return torch.where(faces, drawn.clamp(min=tiny), 0.0)
+        drawn = self._shares(faces, generator=generator)
+        return torch.where(faces, drawn.clamp(min=torch.finfo(drawn.dtype).tiny), 0.0)
+
+    @in_single
+    def _shares(self, faces: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Gamma draws over their sum, by their logarithms: small ones do not exist as numbers.
+
+        `Gamma(a)` is `Gamma(a + 1) U^(1 / a)`, and -log U is exponential.
+        """
+        a = self.concentration.expand(torch.broadcast_shapes(faces.shape, self.concentration.shape))
+        small = a.detach() < _SMALL
+        gamma: Tensor = torch._standard_gamma(torch.where(small, a + 1, a), generator=generator)
+        less = torch.empty_like(gamma).exponential_(generator=generator) / a
+        logs = gamma.clamp(min=torch.finfo(gamma.dtype).tiny).log()
+        logs = torch.where(small, logs - less, logs)
+        return torch.where(faces, logs, -math.inf).softmax(-1)
 
     @in_single
     def log_prob(self, value: Tensor) -> Tensor:
