@@ -106,6 +106,29 @@ def test_gibbs_faces_far_out():
     assert on.entropy().abs() < 1e-20
 
 
+@pytest.mark.parametrize(
+    ("low", "dtype"), [(-60.0, torch.float32), (-1e3, torch.float32), (-400.0, torch.float64)]
+)
+def test_gibbs_faces_farther_out_than_probabilities(low, dtype):
+    """One bit is on, although the probability of it, were it alone, is not a number."""
+    scores = torch.full((3,), low, dtype=dtype, requires_grad=True)
+    law = fd.GibbsFaces(scores)
+    third = torch.tensor(math.log(3), dtype=dtype)
+    close = {"rtol": 0, "atol": 2e-7 * -low if dtype == torch.float32 else 1e-11}
+    torch.testing.assert_close(law.log_prob(torch.eye(3).bool()), -third.expand(3), **close)
+    torch.testing.assert_close(law.marginals(), torch.full((3,), 1 / 3, dtype=dtype), **close)
+    torch.testing.assert_close(law.entropy(), third, **close)
+    torch.testing.assert_close(law.log_sizes()[0], 0 * third, **close)
+    torch.testing.assert_close(law.log_normaliser, third - low, **close)
+    assert kl_divergence(law, fd.GibbsFaces(scores.detach() / 2)).isfinite()
+    (slope,) = torch.autograd.grad(law.log_prob(torch.tensor([True, False, False])), scores)
+    torch.testing.assert_close(slope, torch.tensor([4, -2, -2], dtype=dtype) / 3, **close)
+    (slope,) = torch.autograd.grad(law.entropy(), scores)
+    torch.testing.assert_close(slope, 0 * slope, rtol=0, atol=1e-4)
+    mixed = fd.GibbsFaces(torch.tensor([low, -low, low], dtype=dtype))
+    assert mixed.log_prob(torch.tensor([False, True, False])) == 0
+
+
 def test_gibbs_faces_of_many_coordinates():
     scores = torch.linspace(-2, 1, 300, dtype=torch.float64)
     law, other = fd.GibbsFaces(scores), fd.GibbsFaces(-scores)
