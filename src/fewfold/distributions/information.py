@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, kl_divergence
+from torch.distributions import Distribution, kl_divergence
 
 from fewfold._check import whole_number
+from fewfold.distributions.faces import probabilities
 from fewfold.distributions.sparse_categorical import SparseCategorical
 
 __all__ = ["Estimate", "direct_sum_entropy", "direct_sum_kl", "mutual_information"]
@@ -82,7 +83,7 @@ def direct_sum_kl(
         generator: of the draws.
 
     Returns:
-        `Estimate` of the batch shape.
+        `Estimate` of the batch shape that those of p and q broadcast to.
 
     Example:
         >>> import torch, fewfold as ff
@@ -93,6 +94,7 @@ def direct_sum_kl(
     try:
         return _exact(kl_divergence(p, q))
     except NotImplementedError:
+        p = _broadcast(p, q)
         pairs = [(p.log_prob(y), q.log_prob(y)) for y in _draws(p, samples, generator)]
         ours, theirs = (torch.cat(part) for part in zip(*pairs, strict=True))
         return _average(ours - theirs, ours)
@@ -131,7 +133,7 @@ def mutual_information(
         )
     count = conditional.batch_shape[0]
     if weights is None:
-        weights = torch.full((count,), 1 / count)
+        weights = torch.full((count,), 1 / count, dtype=torch.float64)
     _check_weights(weights, count)
     if isinstance(conditional, SparseCategorical):
         return _exact(_information(conditional.probs, weights.to(conditional.probs)))
@@ -147,13 +149,25 @@ def mutual_information(
     return Estimate((weights * each.value).sum(), error)
 
 
+def _broadcast(p: Distribution, q: Distribution) -> Distribution:
+    """p, with draws of its own for each law of q."""
+    try:
+        batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    except RuntimeError:
+        raise ValueError(
+            f"the batches of p and q must broadcast, got {tuple(p.batch_shape)} and "
+            f"{tuple(q.batch_shape)}"
+        ) from None
+    return p if p.batch_shape == batch else p.expand(batch)
+
+
 def _check_weights(weights: Tensor, count: int) -> None:
     """Raise unless they are the probabilities of so many."""
     if weights.shape != (count,):
         raise ValueError(
             f"weights must be ({count},), one for each law, got {tuple(weights.shape)}"
         )
-    if not bool(constraints.simplex.check(weights)):
+    if not bool(probabilities.check(weights)):
         raise ValueError(
             f"weights must not be negative and must sum to 1, got {weights}; "
             "write weights / weights.sum()"

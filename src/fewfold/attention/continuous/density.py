@@ -20,7 +20,7 @@ from fewfold.attention.continuous.profile import (
     spread,
 )
 from fewfold.attention.continuous.quadrature import graded_law, law_between
-from fewfold.distributions.faces import on_simplex
+from fewfold.distributions.faces import probabilities
 
 __all__ = [
     "LEAST_VARIANCE",
@@ -67,7 +67,7 @@ class Density:
                 f"weights must not be negative, got {float(weights.detach().min()):g}; write "
                 "raw.softmax(-1)"
             )
-        if untransformed(weights) and not bool(on_simplex.check(weights).all()):
+        if untransformed(weights) and not bool(probabilities.check(weights).all()):
             total = weights.detach().sum(-1).flatten()
             odd = total[(total - 1).abs().argmax()]
             raise ValueError(
