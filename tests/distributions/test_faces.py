@@ -139,6 +139,18 @@ def test_gibbs_faces_of_many_coordinates():
     assert (ratio.mean() - kl_divergence(law, other)).abs() <= 3 * ratio.std() / 20000**0.5
 
 
+def test_listed_faces_of_which_one_is_never_drawn():
+    probs = real(0.5, 0.5, 0.0).requires_grad_()
+    law = fd.ListedFaces(probs)
+    other = fd.ListedFaces(real(0.25, 0.5, 0.25))
+    mixed = fd.FaceMixture(law, torch.ones(2).double())
+    for value in (law.entropy(), kl_divergence(law, other), mixed.entropy(), mixed.mean[0]):
+        assert value.isfinite()
+        assert torch.autograd.grad(value, probs)[0].isfinite().all()
+    assert law.log_prob(torch.tensor([True, True])) == -math.inf
+    assert kl_divergence(other, law) == math.inf
+
+
 def test_faces_of_gaussian_sparsemax():
     drawn = fd.GaussianSparsemax(*TRIPLE).sample((MANY,), generator=seeded())
     assert_drawn(fd.face_of(drawn), real(*GAUSSIAN))
@@ -270,6 +282,18 @@ def test_sparse_categorical():
     assert kl_divergence(wide, law) == math.inf
     with pytest.raises(ValueError, match=r"probs.*constraint"):
         fd.SparseCategorical(ff.Subset(2), torch.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_probabilities_up_to_rounding(dtype):
+    scores = torch.randn(2000, 40, generator=seeded()).to(dtype)
+    for omega in (ff.Tsallis(1.5), ff.Shannon(), ff.Gini()):
+        assert fd.SparseCategorical(omega, scores).probs.dtype == dtype
+    probs = scores[:, :31].softmax(-1)
+    assert fd.ListedFaces(probs).probs.dtype == dtype
+    assert fd.ListedFaces(probs.float().softmax(-1).double()).size == 5
+    with pytest.raises(ValueError, match=r"probs.*constraint"):
+        fd.ListedFaces(1.5 * probs)
 
 
 @pytest.mark.parametrize("omega", [ff.Shannon(), ff.Tsallis(1.5), ff.Norm(2.0)], ids=str)

@@ -2,14 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.types import _size
 
 from fewfold._check import check_scores, whole_number
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import gumbel
-from fewfold.distributions.face_laws import FaceLaw, expected, same_size
-from fewfold.distributions.faces import all_faces, face_index
+from fewfold.distributions.face_laws import FaceLaw, expected, log_of, same_size
+from fewfold.distributions.faces import all_faces, face_index, probabilities
 from fewfold.distributions.parameters import check_vector, some_finite
 
 __all__ = ["FacesBySize", "ListedFaces", "uniform_faces"]
@@ -104,7 +103,7 @@ class ListedFaces(FaceLaw):
         tensor([ True, False])
     """
 
-    arg_constraints = {"probs": constraints.simplex}  # noqa: RUF012
+    arg_constraints = {"probs": probabilities}  # noqa: RUF012
     probs: Tensor
 
     def __init__(self, probs: Tensor, *, validate_args: bool | None = None) -> None:
@@ -119,13 +118,13 @@ class ListedFaces(FaceLaw):
         super().__init__(probs, count, validate_args=validate_args, name="probs", size=size)
 
     def every(self) -> Tensor:
-        return self.probs.log()
+        return log_of(self.probs)
 
     def log_prob(self, value: Tensor) -> Tensor:
         at = face_index(self._checked(value))
         batch = torch.broadcast_shapes(at.shape, self.batch_shape)
         probs = self.probs.expand(*batch, self.probs.shape[-1])
-        return probs.gather(-1, at.expand(batch).unsqueeze(-1)).squeeze(-1).log()
+        return log_of(probs.gather(-1, at.expand(batch).unsqueeze(-1)).squeeze(-1))
 
     def sample(
         self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
