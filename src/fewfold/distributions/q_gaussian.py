@@ -30,6 +30,7 @@ __all__ = ["QGaussian", "wasserstein2"]
 
 _NOTHING = torch.Size()
 _NEAR = 1e-10  # alphas nearer to 1 than this count as this
+_FLAT = 1e-4  # times 1 / n: alphas nearer to 1 than this are a first-order step from 1
 
 
 class QGaussian(Reparameterised):
@@ -183,14 +184,22 @@ class QGaussian(Reparameterised):
     def rsample(
         self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A Gaussian vector over the root of a gamma variable, which contains it if bounded."""
+        """A Gaussian vector over the root of a gamma variable, which contains it if bounded.
+
+        Beside alpha = 1 the slope of that variable in alpha has no end. There the vector is what
+        a Gaussian one becomes, to first order, if it is moved along with alpha.
+        """
         noise = normal(self._extended_shape(sample_shape), self.loc, generator)
-        n, c = self.event_shape[0], self._c
+        n = self.event_shape[0]
+        flat = self._c.detach().abs() * n < _FLAT
+        c = torch.where(flat, 1.0, self._c)
         bounded = c > 0
         order = torch.where(bounded, 1 / c + 1, -1 / c - n / 2)
         gamma: Tensor = torch._standard_gamma(order.expand(noise.shape[:-1]), generator=generator)
         total = torch.where(bounded, gamma + noise.square().sum(-1) / 2, gamma)
         factor = ((c * self.log_peak).exp() / (c.abs() * total)).sqrt()
+        moved = self.log_peak - (n + 2 + noise.square().sum(-1)) / 4
+        factor = torch.where(flat, (self._c * moved / 2).exp(), factor)
         return self.loc + factor.unsqueeze(-1) * (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 
     @property
@@ -224,10 +233,13 @@ class QGaussian(Reparameterised):
 
     @in_single
     def tsallis_entropy(self) -> Tensor:
-        """(...) `-Omega_alpha(p)`."""
+        """(...) `-Omega_alpha(p)`; inf up to alpha = n / (n + 2)."""
         c, n = self._c, self.event_shape[0]
         bent = 2 * self.alpha * expm1_ratio(c, self.log_peak)
-        return (n - bent) / (self.alpha * (2 * self.alpha + n * c))
+        below = 2 * self.alpha + n * c
+        finite = below > 0
+        found = (n - bent) / (self.alpha * torch.where(finite, below, 1.0))
+        return torch.where(finite, found, math.inf)
 
     @in_single
     def entropy(self) -> Tensor:
