@@ -258,6 +258,38 @@ REFUSED = {
     "as many coordinates, got 3 and 4": lambda: kl_divergence(
         fd.MixedDirichlet(torch.zeros(3), torch.ones(3)), fd.MaxEntropyMixed(4)
     ),
+    r"must broadcast, got loc \(2,\) and scale_tril \(\) and alpha \(3,\)": lambda: fd.QGaussian(
+        torch.zeros(2, 2), torch.eye(2), torch.ones(3)
+    ),
+    r"must broadcast, got scores \(4,\) and temperature \(\) and stretch \(5,\)": lambda: (
+        fd.HardConcrete(torch.zeros(4, 3), torch.tensor(0.5), torch.full((5,), 1.2))
+    ),
+    r"must broadcast, got logits \(4,\) and temperature \(5,\)": lambda: fd.BinaryHardConcrete(
+        torch.zeros(4), torch.ones(5)
+    ),
+    r"must broadcast, got scores \(4,\) and temperature \(5,\)$": lambda: fd.Concrete(
+        torch.zeros(4, 3), torch.ones(5)
+    ),
+    r"must broadcast, got scores \(4,\) and concentration \(5,\)": lambda: fd.MixedDirichlet(
+        torch.zeros(4, 3), torch.ones(5, 3)
+    ),
+    r"must broadcast, got faces \(4,\) and concentration \(5,\)": lambda: fd.FaceMixture(
+        fd.GibbsFaces(torch.zeros(4, 3)), torch.ones(5, 3)
+    ),
+    r"value must be \(\.\.\., 2\), got \(5, 1\)": lambda: fd.QGaussian(
+        torch.zeros(2), torch.eye(2)
+    ).fenchel_young_loss(torch.zeros(5, 1)),
+    r"(?s)stretch.*Finite.*inf": lambda: fd.HardConcrete(torch.zeros(3), 0.5, math.inf),
+    r"(?s)stretch.*at least 1.*inf": lambda: fd.BinaryHardConcrete(0.0, 0.5, math.inf),
+    r"(?s)temperature.*above 0.*inf": lambda: fd.Concrete(torch.zeros(3), math.inf),
+    r"(?s)concentration.*above 0.*inf": lambda: fd.MixedDirichlet(
+        torch.zeros(2), torch.tensor([1.0, math.inf])
+    ),
+    r"(?s)alpha.*above 0.*inf": lambda: fd.QGaussian(torch.zeros(2), torch.eye(2), math.inf),
+    r"(?s)scale .*above 0.*inf": lambda: fd.LogisticNormal(torch.zeros(2), math.inf),
+    r"(?s)scale_tril.*LowerCholesky.*inf": lambda: fd.QGaussian(
+        torch.zeros(1), torch.tensor([[math.inf]])
+    ),
     r"finite covariances, .* got alpha": lambda: fd.wasserstein2(
         *(fd.QGaussian(torch.zeros(1), torch.eye(1), 0.2) for _ in range(2))
     ),
@@ -276,6 +308,30 @@ def test_points_are_not_faces():
             ask(torch.tensor([0.6, 0.0, 0.4]))
     with pytest.raises(TypeError, match=r"omega must be a regulariser.*got str"):
         fd.SparseCategorical("gini", torch.zeros(3))
+    with pytest.raises(TypeError, match=r"faces must be a law .* got Tensor; write ListedFaces"):
+        fd.FaceMixture(torch.ones(3) / 3, torch.ones(2))
+    law = fd.QGaussian(torch.zeros(2), torch.eye(2), 1.0)
+    with pytest.raises(TypeError, match=r"got MultivariateNormal; write QGaussian\(.*1\.0\)"):
+        fd.wasserstein2(law, MultivariateNormal(torch.zeros(2), torch.eye(2)))
+
+
+def test_means_of_many_coordinates():
+    law = fd.MaxEntropyMixed(30, 2, dtype=torch.float64).expand((2,))
+    torch.testing.assert_close(law.mean, torch.full((2, 30), 1 / 30, dtype=torch.float64))
+    small = fd.MaxEntropyMixed(5, 1, dtype=torch.float64)
+    torch.testing.assert_close(small.mean, fd.FaceMixture.mean.fget(small))
+    asked = "write law.sample"
+    for law in (
+        fd.MixedDirichlet(torch.zeros(30), torch.ones(30)), fd.Concrete(torch.zeros(3), 0.5),
+        fd.LogisticNormal(torch.zeros(3), 1.0), fd.HardConcrete(torch.zeros(3), 0.5),
+    ):  # fmt: skip
+        with pytest.raises(NotImplementedError, match=asked):
+            _ = law.mean
+    for law in (fd.Concrete(torch.zeros(3), 0.5), fd.LogisticNormal(torch.zeros(3), 1.0)):
+        with pytest.raises(NotImplementedError, match=asked):
+            _ = law.variance
+        with pytest.raises(NotImplementedError, match="write direct_sum_entropy"):
+            law.entropy()
 
 
 def test_exact_for_torch_laws_too():

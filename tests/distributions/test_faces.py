@@ -263,6 +263,15 @@ def test_longest_code_is_the_longest():
     torch.testing.assert_close(kl_divergence(other, best), gap)
 
 
+def test_faces_of_given_sizes():
+    """Sizes as given, whatever number of faces has them: so is the law that was published."""
+    logs = real([0.3, -1.0, 0.2, 0.5], [-math.inf, 0.0, -math.inf, 1.0])
+    law = fd.FacesBySize.of_sizes(logs)
+    torch.testing.assert_close(law.sizes(), logs.softmax(-1))
+    alike = law.every().exp()[..., fd.all_faces(4).sum(-1) == 2]
+    torch.testing.assert_close(alike, (logs.softmax(-1)[:, 1:2] / 6).expand(2, 6))
+
+
 # Sparse categories
 
 

@@ -78,7 +78,7 @@ def test_estimates_broadcast_batches():
         assert apart < 4 * (found.standard_error[row] + one.standard_error)
     pairs = fd.direct_sum_kl(p.expand((2, 1)), q, samples=4)
     assert pairs.value.shape == pairs.standard_error.shape == (2, 4)
-    with pytest.raises(ValueError, match=r"must broadcast, got \(3,\) and \(4,\)"):
+    with pytest.raises(ValueError, match=r"must broadcast, got p \(3,\) and q \(4,\)"):
         fd.direct_sum_kl(p.expand((3,)), q)
 
 

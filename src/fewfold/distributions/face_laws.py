@@ -52,7 +52,8 @@ class FaceLaw(Distribution):
         if self.size > MOST:
             raise NotImplementedError(
                 f"this goes through all 2^K - 1 faces, for K up to {MOST}, got {self.size}; write "
-                "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000)"
+                "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000), "
+                "and for a mean write law.sample((10_000,)).mean(0)"
             )
         faces = all_faces(self.size, given.device)
         spread = faces.view(len(faces), *(1,) * len(self.batch_shape), self.size)

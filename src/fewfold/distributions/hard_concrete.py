@@ -15,7 +15,14 @@ from fewfold.distributions.draws import Reparameterised, gumbel, logistic
 from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import on_simplex
 from fewfold.distributions.panels import panels
-from fewfold.distributions.parameters import check_vector, finite, finite_vector
+from fewfold.distributions.parameters import (
+    Finite,
+    check_vector,
+    finite,
+    finite_vector,
+    joined,
+    positive,
+)
 from fewfold.maps import sparsemax
 
 __all__ = ["BinaryHardConcrete", "HardConcrete"]
@@ -51,8 +58,8 @@ class BinaryHardConcrete(Reparameterised):
 
     arg_constraints = {  # noqa: RUF012
         "logits": finite,
-        "temperature": constraints.positive,
-        "stretch": constraints.greater_than_eq(1),
+        "temperature": positive,
+        "stretch": Finite(least=1),
     }
     support = constraints.unit_interval
 
@@ -64,6 +71,7 @@ class BinaryHardConcrete(Reparameterised):
         *,
         validate_args: bool | None = None,
     ) -> None:
+        joined(logits=logits, temperature=temperature, stretch=stretch)
         self.logits, self.temperature, self.stretch = broadcast_all(logits, temperature, stretch)
         super().__init__(self.logits.shape, validate_args=validate_args)
 
@@ -210,8 +218,8 @@ class HardConcrete(Reparameterised):
 
     arg_constraints = {  # noqa: RUF012
         "scores": finite_vector,
-        "temperature": constraints.positive,
-        "stretch": constraints.greater_than_eq(1),
+        "temperature": positive,
+        "stretch": Finite(least=1),
     }
     support = on_simplex
 
@@ -224,6 +232,7 @@ class HardConcrete(Reparameterised):
         validate_args: bool | None = None,
     ) -> None:
         check_vector(scores, "scores")
+        joined(scores=scores[..., 0], temperature=temperature, stretch=stretch)
         _, self.temperature, self.stretch = broadcast_all(scores[..., 0], temperature, stretch)
         batch = self.temperature.shape
         self.scores = scores.expand(*batch, scores.shape[-1])
@@ -257,7 +266,7 @@ class HardConcrete(Reparameterised):
             raise NotImplementedError(
                 "the density of the hard concrete distribution has no closed form beyond two "
                 f"coordinates, got {self.event_shape[0]}; GaussianSparsemax and MixedDirichlet "
-                "have one on every face"
+                "have one on every face; for moments write law.sample((10_000,)).mean(0)"
             )
         logits = self.scores[..., 0] - self.scores[..., 1]
         return BinaryHardConcrete(logits, self.temperature, self.stretch, validate_args=False)

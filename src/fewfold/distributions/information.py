@@ -15,6 +15,7 @@ from torch.distributions import Distribution, kl_divergence
 
 from fewfold._check import whole_number
 from fewfold.distributions.faces import probabilities
+from fewfold.distributions.parameters import joined
 from fewfold.distributions.sparse_categorical import SparseCategorical
 
 __all__ = ["Estimate", "direct_sum_entropy", "direct_sum_kl", "mutual_information"]
@@ -151,13 +152,7 @@ def mutual_information(
 
 def _broadcast(p: Distribution, q: Distribution) -> Distribution:
     """p, with draws of its own for each law of q."""
-    try:
-        batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
-    except RuntimeError:
-        raise ValueError(
-            f"the batches of p and q must broadcast, got {tuple(p.batch_shape)} and "
-            f"{tuple(q.batch_shape)}"
-        ) from None
+    batch = joined(p=p.batch_shape, q=q.batch_shape)
     return p if p.batch_shape == batch else p.expand(batch)
 
 

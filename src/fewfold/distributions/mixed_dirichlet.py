@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, kl_divergence
+from torch.distributions import Distribution, kl_divergence
 from torch.types import _size
 
 from fewfold._check import non_negative_number, whole_number
@@ -13,7 +13,7 @@ from fewfold.distributions.divergence import divergence
 from fewfold.distributions.face_laws import FaceLaw, same_size
 from fewfold.distributions.faces import all_faces, face_dimension, face_of, on_simplex
 from fewfold.distributions.gibbs_faces import GibbsFaces
-from fewfold.distributions.parameters import Each, check_vector, in_single
+from fewfold.distributions.parameters import Each, check_vector, in_single, joined, positive
 from fewfold.distributions.sized_faces import FacesBySize
 
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
@@ -48,12 +48,17 @@ class FaceMixture(Distribution):
     distributions", 2022.
     """
 
-    arg_constraints = {"concentration": Each(constraints.positive)}  # noqa: RUF012
+    arg_constraints = {"concentration": Each(positive)}  # noqa: RUF012
     support = on_simplex
 
     def __init__(
         self, faces: FaceLaw, concentration: Tensor, *, validate_args: bool | None = None
     ) -> None:
+        if not isinstance(faces, FaceLaw):
+            raise TypeError(
+                f"faces must be a law of faces, got {type(faces).__name__}; write "
+                "ListedFaces(probs), or MixedDirichlet(scores, concentration)"
+            )
         check_vector(concentration, "concentration")
         size = faces.event_shape[0]
         if concentration.shape[-1] != size:
@@ -61,7 +66,7 @@ class FaceMixture(Distribution):
                 f"concentration must have K={size} entries, one for each corner, got "
                 f"{concentration.shape[-1]}"
             )
-        batch = torch.broadcast_shapes(faces.batch_shape, concentration.shape[:-1])
+        batch = joined(faces=faces.batch_shape, concentration=concentration[..., 0])
         self.faces = faces.expand(batch)
         self.concentration = concentration.expand(*batch, size)
         super().__init__(batch, torch.Size([size]), validate_args=validate_args)
@@ -167,6 +172,8 @@ class MixedDirichlet(FaceMixture):
         self, scores: Tensor, concentration: Tensor, *, validate_args: bool | None = None
     ) -> None:
         faces = GibbsFaces(scores, validate_args=validate_args)
+        check_vector(concentration, "concentration")
+        joined(scores=scores[..., 0], concentration=concentration[..., 0])
         super().__init__(faces, concentration, validate_args=validate_args)
 
     @property
@@ -195,7 +202,8 @@ class MaxEntropyMixed(FaceMixture):
         tensor(11.0000)
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
-    distributions", 2022; the number of faces of each size, C(K, k), counts.
+    distributions", 2022; the number of faces of each size, C(K, k), counts. Without it, as
+    published: `FaceMixture(FacesBySize.of_sizes(law.faces.log_weights), law.concentration)`.
     """
 
     def __init__(
@@ -218,6 +226,11 @@ class MaxEntropyMixed(FaceMixture):
         """(...) the largest expected code length, in nats."""
         assert isinstance(self.faces, FacesBySize)
         return self.faces.log_normaliser
+
+    @property
+    def mean(self) -> Tensor:
+        """The centre, as no corner differs from another."""
+        return torch.full_like(self.concentration, 1 / self.event_shape[0])
 
     def entropy(self) -> Tensor:
         assert isinstance(self.faces, FacesBySize)

@@ -19,10 +19,12 @@ from fewfold.distributions.gamma_ratio import (
 )
 from fewfold.distributions.parameters import (
     Each,
+    Finite,
     check_square,
     check_vector,
     finite_vector,
     in_single,
+    joined,
     lower_cholesky,
 )
 
@@ -71,9 +73,8 @@ class QGaussian(Reparameterised):
         check_vector(loc, "loc")
         n = loc.shape[-1]
         check_square(scale_tril, n, "scale_tril", "loc")
-        flat = loc[..., 0] + 0 * scale_tril[..., 0, 0]
-        _, self.alpha = broadcast_all(flat, alpha)
-        batch = self.alpha.shape
+        batch = joined(loc=loc[..., 0], scale_tril=scale_tril[..., 0, 0], alpha=alpha)
+        _, self.alpha = broadcast_all(loc[..., 0].expand(batch), alpha)
         self.loc = loc.expand(*batch, n)
         self.scale_tril = scale_tril.expand(*batch, n, n)
         super().__init__(batch, torch.Size([n]), validate_args=validate_args)
@@ -113,7 +114,7 @@ class QGaussian(Reparameterised):
         return {
             "loc": finite_vector,
             "scale_tril": lower_cholesky,
-            "alpha": constraints.greater_than(max(0.0, 1 - 2 / self.loc.shape[-1])),
+            "alpha": Finite(above=max(0.0, 1 - 2 / self.loc.shape[-1])),
         }
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
@@ -264,6 +265,8 @@ class QGaussian(Reparameterised):
             tensor(-0.4671)
         """
         n = self.event_shape[0]
+        if value.shape[-1:] != (n,):
+            raise ValueError(f"value must be (..., {n}), got {tuple(value.shape)}")
         value_of_map = (1 + n * self._c / 2) * self.tsallis_entropy() - n / (2 * self.alpha)
         return self._square(value) / 2 + value_of_map
 
@@ -288,6 +291,12 @@ def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
     Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean
     and Hilbert spaces", 1990.
     """  # noqa: E501
+    for law in (p, q):
+        if not isinstance(law, QGaussian):
+            raise TypeError(
+                f"p and q must be q-Gaussians, got {type(law).__name__}; write "
+                "QGaussian(law.loc, law.scale_tril, 1.0) for a MultivariateNormal"
+            )
     same_size(p.event_shape[0], q.event_shape[0])
     if not bool((p.alpha == q.alpha).all()):
         raise ValueError(

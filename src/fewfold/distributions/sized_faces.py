@@ -40,13 +40,21 @@ class FacesBySize(FaceLaw):
             log_weights, size, validate_args=validate_args, name="log_weights", size=size
         )
 
+    @classmethod
+    def of_sizes(cls, log_sizes: Tensor, *, validate_args: bool | None = None) -> "FacesBySize":
+        """The law of 1, ..., K corners in these proportions (..., K), each face of a size alike.
+
+        Example:
+            >>> import torch, fewfold as ff
+            >>> ff.FacesBySize.of_sizes(torch.zeros(3)).sizes()
+            tensor([0.3333, 0.3333, 0.3333])
+        """
+        check_vector(log_sizes, "log_sizes")
+        return cls(log_sizes - _log_choose(log_sizes), validate_args=validate_args)
+
     @property
     def _log_sizes(self) -> Tensor:
-        corners = torch.arange(1, self.size + 1, device=self.log_weights.device)
-        corners = corners.to(self.log_weights)
-        whole = torch.tensor(self.size + 1.0).to(corners)
-        choose = whole.lgamma() - (corners + 1).lgamma() - (whole - corners).lgamma()
-        return choose + self.log_weights
+        return _log_choose(self.log_weights) + self.log_weights
 
     @property
     def log_normaliser(self) -> Tensor:
@@ -148,6 +156,13 @@ def uniform_faces(size: int) -> FacesBySize:
         tensor(7.0000)
     """
     return FacesBySize(torch.zeros(whole_number(size, "size")))
+
+
+def _log_choose(like: Tensor) -> Tensor:
+    """(K,) how many faces have 1, ..., K corners, in logarithms."""
+    whole = torch.tensor(like.shape[-1] + 1.0).to(like)
+    corners = torch.arange(1, like.shape[-1] + 1, device=like.device).to(like)
+    return whole.lgamma() - (corners + 1).lgamma() - (whole - corners).lgamma()
 
 
 @divergence(FacesBySize, FacesBySize)
