@@ -264,6 +264,14 @@ def test_what_is_wrong_is_said_by_name() -> None:
         (lambda: LineDensity(half, half, math.nan), "alpha must be"),
         (lambda: LineDensity(half, half, 2.0, -half), "weights must not be negative, got -0.5"),
         (lambda: LineDensity(half[0], half[0], 2.0, half[0]), "weights must have"),
+        (
+            lambda: LineDensity(torch.zeros(2), torch.ones(2), 2.0, torch.tensor([3.0, 4.0])),
+            r"weights must sum to 1, got a sum of 7; write weights / weights.sum\(-1, True\)",
+        ),
+        (
+            lambda: PlaneDensity(plane[None], eye[None], 2.0, half),
+            "weights must sum to 1, got a sum of 0.5",
+        ),
         (lambda: LineDensity.from_moments(half, -half), "variance must be positive, got -0.5"),
         (lambda: LineDensity.from_attention(torch.rand(5), torch.rand(4)), "positions must be"),
         (

@@ -68,6 +68,25 @@ def test_shapes_masks_and_gradients(locator, basis, alpha) -> None:
 
 @every_locator
 @every_basis
+def test_what_is_masked_may_be_missing(locator, basis) -> None:
+    """Not a number where nothing is kept: neither values nor gradients see it."""
+    layer = ContinuousAttention(8, basis, heads=2, locator=locator)
+    size = (5, 4) if basis.dim == 2 else (7,)
+    query, memory = data(2, 6, 8), data(2, *size, 8)
+    mask = torch.ones(2, *size, dtype=torch.bool)
+    mask[1, 4:] = False
+    slopes = []
+    for fill in (0.0, math.nan):
+        given = torch.where(mask.unsqueeze(-1), memory, fill).requires_grad_()
+        found = layer(query, given, mask=mask)
+        asked = [given, *layer.parameters()]
+        slopes.append([found, *torch.autograd.grad(found.square().sum(), asked)])
+    for one, two in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@every_locator
+@every_basis
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(locator, basis, dtype) -> None:
     layer = ContinuousAttention(8, basis, heads=2, locator=locator).to(dtype)
@@ -205,6 +224,33 @@ def test_a_memory_stays_as_large_as_it_is_and_forgets_gradually() -> None:
     by_age = [recall(memory, said, age) for age in range(30)]
     assert min(by_age[:3]) > 0.9
     assert sum(by_age[:5]) / 5 > sum(by_age[10:]) / 20 + 0.3
+
+
+def test_a_memory_knows_where_everything_is() -> None:
+    """Intervals share the line: the first vectors have all that no later ones took."""
+    memory = ContinuousMemory(LINE, tau=0.5)
+    with pytest.raises(ValueError, match="age must be below the number of updates 0, got 0"):
+        memory.interval(0)
+    for wanted in ([(0, 1)], [(0.5, 1), (0, 0.5)], [(0.5, 1), (0.25, 0.5), (0, 0.25)]):
+        memory.update(data(4, 3))
+        assert [memory.interval(age) for age in range(len(wanted))] == wanted
+    with pytest.raises(ValueError, match="age must be below the number of updates 3, got 3"):
+        memory.interval(3)
+    memory.forget()
+    memory.update(data(4, 3))
+    assert memory.interval(0) == (0, 1)
+
+
+def test_what_was_first_stays_where_it_was() -> None:
+    """Of a rising line that is sampled where it was attended to, order remains."""
+    memory = ContinuousMemory(GaussianBasis.grid(32, [0.05]), ridge=1e-3, sticky=Sticky())
+    attended = LineDensity(torch.tensor([0.5]), torch.tensor([1.0]))
+    memory.update(torch.linspace(-1, 1, 64).unsqueeze(-1))
+    signal = memory.update(torch.ones(16, 1), attended, generator=torch.Generator().manual_seed(0))
+    found = signal(torch.linspace(0.05, 0.7, 20)).squeeze(-1)
+    assert found[0] < -0.7
+    assert found[-1] > 0.7
+    assert bool((found.diff() > 0).all())
 
 
 def test_no_gradient_passes_to_the_past() -> None:

@@ -171,6 +171,19 @@ def test_boxes_of_a_grid_share_the_mass(alpha) -> None:
     assert torch.autograd.grad(found.square().sum(), mu)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.01, 13 / 12, 1.1, 4 / 3, 2.0, 1.7])
+def test_boxes_far_from_a_narrow_density(alpha) -> None:
+    """Sides a thousand radii away, in single precision."""
+    mu = torch.tensor([0.14, 0.31], requires_grad=True)
+    basis = RectangularBasis(torch.linspace(0, 1, 5), torch.linspace(0, 1, 4))
+    found = basis.expect(PlaneDensity(mu, 1e-6 * torch.eye(2), alpha))
+    want = basis.expect(PlaneDensity(mu.detach().double(), 1e-6 * torch.eye(2).double(), alpha))
+    close(found.detach().double(), want, 1e-4)
+    if alpha > 1:
+        close(want.sum(), num(1.0)[0], 1e-6)
+    assert torch.autograd.grad(found.square().sum(), mu)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 1.7])
 def test_waves_on_the_plane_are_boxes_summed(alpha) -> None:
     density = PlaneDensity(MU, SIGMA, alpha)

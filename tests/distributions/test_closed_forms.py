@@ -195,6 +195,55 @@ def test_q_gaussians_tend_to_the_gaussian():
         close(law.covariance_matrix, gauss.covariance_matrix, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [1 - 1e-6, 1.0, 1 + 1e-6, 1 + 1e-4])
+def test_alpha_learns_at_the_gaussian(alpha, dtype):
+    """Draws and closed forms have the slope of the covariance; fails by chance once in 10^4."""
+    factor, n = TRIL2.to(dtype), 2
+    order = torch.tensor(alpha, dtype=dtype, requires_grad=True)
+    law = fd.QGaussian(torch.zeros(n, dtype=dtype), factor, order)
+    exact = fd.QGaussian(torch.zeros(n).double(), TRIL2, order.detach().double().requires_grad_())
+    at = torch.tensor([0.3, -0.2], dtype=dtype)
+    for ask in (
+        lambda law: law.log_prob(at.to(law.loc)), lambda law: law.entropy(),
+        lambda law: law.tsallis_entropy(), lambda law: law.variance.sum(),
+        lambda law: law.log_peak,
+    ):  # fmt: skip
+        found, wanted = (torch.autograd.grad(ask(one), one.alpha)[0] for one in (law, exact))
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+    each = order.detach().expand(20_000).clone().requires_grad_()
+    drawn = fd.QGaussian(torch.zeros(n, dtype=dtype), factor, each).rsample(generator=seeded())
+    slopes = torch.autograd.grad(drawn.square().sum(), each)[0].double()
+    wanted = torch.autograd.grad(exact.variance.sum(), exact.alpha)[0]
+    assert slopes.std() < 2 * wanted.abs() if alpha < 1 + 1e-5 else True
+    assert (slopes.mean() - wanted).abs() < 4 * slopes.std() / 20_000**0.5
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+@pytest.mark.parametrize("gap", [-1e-6, 1e-6, 9e-5, -9e-5, 1.1e-4])
+def test_draws_beside_the_gaussian(n, gap):
+    """Entropy and variance; fails by chance once in 10^4."""
+    law = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), 1 + gap / n)
+    drawn = law.sample((50_000,), generator=seeded())
+    logs = law.log_prob(drawn)
+    assert (-logs.mean() - law.entropy()).abs() < 4 * logs.std() / 50_000**0.5
+    squares = drawn.square().sum(-1)
+    wanted = law.variance.sum()
+    assert (squares.mean() - wanted).abs() < 4 * squares.std() / 50_000**0.5
+
+
+def test_tsallis_entropy_that_does_not_exist():
+    """Up to alpha = n / (n + 2) the integral of p^alpha diverges, as the covariance does."""
+    for n, alpha in ((1, 0.2), (1, 0.33), (2, 0.4), (2, 0.5), (3, 0.55)):
+        order = real(alpha)[0].requires_grad_()
+        law = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), order)
+        assert law.tsallis_entropy() == math.inf
+        assert law.fenchel_young_loss(torch.zeros(n).double()) == math.inf
+        assert law.entropy().isfinite()
+        assert torch.autograd.grad(law.tsallis_entropy(), order)[0] == 0
+    close(fd.QGaussian(real(0.0), real([1.0]), 0.34).tsallis_entropy(), 508.6405440444103, 1e-6)
+
+
 def test_heavy_tails_are_those_of_student():
     law = fd.QGaussian(real(0.4), real([0.3]), 0.5)  # alpha = 1 - 2 / (freedom + 1)
     student = torch.distributions.StudentT(real(3.0)[0], 0.4, 1.0)

@@ -118,6 +118,48 @@ def test_hard_concrete_without_a_stretch(temperature):
         assert (-logs.mean() - law.entropy()).abs() < 4 * logs.std() / 20_000**0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [0.1, 0.2, 0.7])
+def test_hard_concrete_without_a_stretch_is_concrete(temperature, dtype):
+    scores = torch.tensor([3.0, 0.0], dtype=dtype)
+    law, peer = fd.HardConcrete(scores, temperature, 1.0), fd.Concrete(scores, temperature)
+    drawn = law.sample((1000,), generator=seeded())
+    assert torch.equal(drawn, peer.sample((1000,), generator=seeded()))
+    assert fd.face_of(drawn).all()
+    logs = law.log_prob(drawn)
+    assert logs.isfinite().all()
+    torch.testing.assert_close(logs, peer.log_prob(drawn), rtol=1e-4, atol=1e-4)
+    both = fd.HardConcrete(scores, temperature, torch.tensor([1.0, 1.2], dtype=dtype))
+    inside = fd.face_of(both.sample((1000,), generator=seeded())).all(-1)
+    assert inside[:, 0].all()
+    assert not inside[:, 1].all()
+
+
+BITS = [  # two laws by logits, temperature and stretch, and their divergence to forty digits
+    ((0.5, 0.1, 1.0), (0.1, 0.2, 1.0), 0.5348643924927633),
+    ((0.5, 0.7, 1.5), (0.1, 0.6, 1.001), 1.3721630785851622),
+    ((0.5, 0.7, 3.0), (0.1, 0.6, 1.01), 1.4824264686718645),
+    ((0.5, 0.3, 1.0), (-0.4, 0.2, 1.001), 0.8903191176543113),
+    ((0.5, 0.3, 1.0), (-0.4, 2.0, 1.4), 2.709895408978794),
+    ((2.0, 0.05, 1.2), (-1.0, 0.03, 1.2), 0.8557825369718878),
+    ((2.0, 0.05, 1.2), (-1.0, 0.3, 1.0001), 3.2490480005536537),
+    ((0.3, 0.66, 1.001), (2.0, 0.1, 1.5), 3.337304804256823),
+    ((0.3, 3.0, 1.1), (-2.0, 0.05, 1.3), 4.545708812948443),
+]
+
+
+def test_divergence_of_bits_however_stretched():
+    """The integrand bends where either law does, and at the ends if the other hardly stretches."""
+    rows = [real(*(row[side] for row in BITS)).unbind(-1) for side in (0, 1)]
+    p, q = (fd.BinaryHardConcrete(*row) for row in rows)
+    wanted = real(*(row[2] for row in BITS))
+    torch.testing.assert_close(kl_divergence(p, q), wanted, rtol=0, atol=1e-12)
+    single = [fd.BinaryHardConcrete(*(part.float() for part in row)) for row in rows]
+    torch.testing.assert_close(kl_divergence(*single).double(), wanted, rtol=0, atol=1e-4)
+    one = fd.BinaryHardConcrete(*(part[1] for part in rows[0]))
+    assert kl_divergence(one, q).shape == (len(BITS),)
+
+
 def test_gibbs_faces_and_sizes_of_many_coordinates():
     """Divergences both ways without going through faces."""
     small, sizes = fd.GibbsFaces(real(0.5, -0.3, 0.1, 0.9)), fd.FacesBySize(real(0.1, 1, -0.5, 0.2))
@@ -216,6 +258,38 @@ REFUSED = {
     "as many coordinates, got 3 and 4": lambda: kl_divergence(
         fd.MixedDirichlet(torch.zeros(3), torch.ones(3)), fd.MaxEntropyMixed(4)
     ),
+    r"must broadcast, got loc \(2,\) and scale_tril \(\) and alpha \(3,\)": lambda: fd.QGaussian(
+        torch.zeros(2, 2), torch.eye(2), torch.ones(3)
+    ),
+    r"must broadcast, got scores \(4,\) and temperature \(\) and stretch \(5,\)": lambda: (
+        fd.HardConcrete(torch.zeros(4, 3), torch.tensor(0.5), torch.full((5,), 1.2))
+    ),
+    r"must broadcast, got logits \(4,\) and temperature \(5,\)": lambda: fd.BinaryHardConcrete(
+        torch.zeros(4), torch.ones(5)
+    ),
+    r"must broadcast, got scores \(4,\) and temperature \(5,\)$": lambda: fd.Concrete(
+        torch.zeros(4, 3), torch.ones(5)
+    ),
+    r"must broadcast, got scores \(4,\) and concentration \(5,\)": lambda: fd.MixedDirichlet(
+        torch.zeros(4, 3), torch.ones(5, 3)
+    ),
+    r"must broadcast, got faces \(4,\) and concentration \(5,\)": lambda: fd.FaceMixture(
+        fd.GibbsFaces(torch.zeros(4, 3)), torch.ones(5, 3)
+    ),
+    r"value must be \(\.\.\., 2\), got \(5, 1\)": lambda: fd.QGaussian(
+        torch.zeros(2), torch.eye(2)
+    ).fenchel_young_loss(torch.zeros(5, 1)),
+    r"(?s)stretch.*Finite.*inf": lambda: fd.HardConcrete(torch.zeros(3), 0.5, math.inf),
+    r"(?s)stretch.*at least 1.*inf": lambda: fd.BinaryHardConcrete(0.0, 0.5, math.inf),
+    r"(?s)temperature.*above 0.*inf": lambda: fd.Concrete(torch.zeros(3), math.inf),
+    r"(?s)concentration.*above 0.*inf": lambda: fd.MixedDirichlet(
+        torch.zeros(2), torch.tensor([1.0, math.inf])
+    ),
+    r"(?s)alpha.*above 0.*inf": lambda: fd.QGaussian(torch.zeros(2), torch.eye(2), math.inf),
+    r"(?s)scale .*above 0.*inf": lambda: fd.LogisticNormal(torch.zeros(2), math.inf),
+    r"(?s)scale_tril.*LowerCholesky.*inf": lambda: fd.QGaussian(
+        torch.zeros(1), torch.tensor([[math.inf]])
+    ),
     r"finite covariances, .* got alpha": lambda: fd.wasserstein2(
         *(fd.QGaussian(torch.zeros(1), torch.eye(1), 0.2) for _ in range(2))
     ),
@@ -234,6 +308,30 @@ def test_points_are_not_faces():
             ask(torch.tensor([0.6, 0.0, 0.4]))
     with pytest.raises(TypeError, match=r"omega must be a regulariser.*got str"):
         fd.SparseCategorical("gini", torch.zeros(3))
+    with pytest.raises(TypeError, match=r"faces must be a law .* got Tensor; write ListedFaces"):
+        fd.FaceMixture(torch.ones(3) / 3, torch.ones(2))
+    law = fd.QGaussian(torch.zeros(2), torch.eye(2), 1.0)
+    with pytest.raises(TypeError, match=r"got MultivariateNormal; write QGaussian\(.*1\.0\)"):
+        fd.wasserstein2(law, MultivariateNormal(torch.zeros(2), torch.eye(2)))
+
+
+def test_means_of_many_coordinates():
+    law = fd.MaxEntropyMixed(30, 2, dtype=torch.float64).expand((2,))
+    torch.testing.assert_close(law.mean, torch.full((2, 30), 1 / 30, dtype=torch.float64))
+    small = fd.MaxEntropyMixed(5, 1, dtype=torch.float64)
+    torch.testing.assert_close(small.mean, fd.FaceMixture.mean.fget(small))
+    asked = "write law.sample"
+    for law in (
+        fd.MixedDirichlet(torch.zeros(30), torch.ones(30)), fd.Concrete(torch.zeros(3), 0.5),
+        fd.LogisticNormal(torch.zeros(3), 1.0), fd.HardConcrete(torch.zeros(3), 0.5),
+    ):  # fmt: skip
+        with pytest.raises(NotImplementedError, match=asked):
+            _ = law.mean
+    for law in (fd.Concrete(torch.zeros(3), 0.5), fd.LogisticNormal(torch.zeros(3), 1.0)):
+        with pytest.raises(NotImplementedError, match=asked):
+            _ = law.variance
+        with pytest.raises(NotImplementedError, match="write direct_sum_entropy"):
+            law.entropy()
 
 
 def test_exact_for_torch_laws_too():

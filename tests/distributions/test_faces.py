@@ -106,6 +106,29 @@ def test_gibbs_faces_far_out():
     assert on.entropy().abs() < 1e-20
 
 
+@pytest.mark.parametrize(
+    ("low", "dtype"), [(-60.0, torch.float32), (-1e3, torch.float32), (-400.0, torch.float64)]
+)
+def test_gibbs_faces_farther_out_than_probabilities(low, dtype):
+    """One bit is on, although the probability of it, were it alone, is not a number."""
+    scores = torch.full((3,), low, dtype=dtype, requires_grad=True)
+    law = fd.GibbsFaces(scores)
+    third = torch.tensor(math.log(3), dtype=dtype)
+    close = {"rtol": 0, "atol": 2e-7 * -low if dtype == torch.float32 else 1e-11}
+    torch.testing.assert_close(law.log_prob(torch.eye(3).bool()), -third.expand(3), **close)
+    torch.testing.assert_close(law.marginals(), torch.full((3,), 1 / 3, dtype=dtype), **close)
+    torch.testing.assert_close(law.entropy(), third, **close)
+    torch.testing.assert_close(law.log_sizes()[0], 0 * third, **close)
+    torch.testing.assert_close(law.log_normaliser, third - low, **close)
+    assert kl_divergence(law, fd.GibbsFaces(scores.detach() / 2)).isfinite()
+    (slope,) = torch.autograd.grad(law.log_prob(torch.tensor([True, False, False])), scores)
+    torch.testing.assert_close(slope, torch.tensor([4, -2, -2], dtype=dtype) / 3, **close)
+    (slope,) = torch.autograd.grad(law.entropy(), scores)
+    torch.testing.assert_close(slope, 0 * slope, rtol=0, atol=1e-4)
+    mixed = fd.GibbsFaces(torch.tensor([low, -low, low], dtype=dtype))
+    assert mixed.log_prob(torch.tensor([False, True, False])) == 0
+
+
 def test_gibbs_faces_of_many_coordinates():
     scores = torch.linspace(-2, 1, 300, dtype=torch.float64)
     law, other = fd.GibbsFaces(scores), fd.GibbsFaces(-scores)
@@ -114,6 +137,18 @@ def test_gibbs_faces_of_many_coordinates():
     assert (-logs.mean() - law.entropy()).abs() <= 3 * logs.std() / 20000**0.5
     ratio = logs - other.log_prob(drawn)
     assert (ratio.mean() - kl_divergence(law, other)).abs() <= 3 * ratio.std() / 20000**0.5
+
+
+def test_listed_faces_of_which_one_is_never_drawn():
+    probs = real(0.5, 0.5, 0.0).requires_grad_()
+    law = fd.ListedFaces(probs)
+    other = fd.ListedFaces(real(0.25, 0.5, 0.25))
+    mixed = fd.FaceMixture(law, torch.ones(2).double())
+    for value in (law.entropy(), kl_divergence(law, other), mixed.entropy(), mixed.mean[0]):
+        assert value.isfinite()
+        assert torch.autograd.grad(value, probs)[0].isfinite().all()
+    assert law.log_prob(torch.tensor([True, True])) == -math.inf
+    assert kl_divergence(other, law) == math.inf
 
 
 def test_faces_of_gaussian_sparsemax():
@@ -168,6 +203,46 @@ def test_tiny_concentrations_stay_on_their_face():
     assert law.log_prob(drawn).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("concentration", [1e-3, 0.003, 0.05, 0.3, 0.8])
+def test_draws_on_a_face_have_the_moments_of_dirichlet(concentration, dtype):
+    """However small the concentration; fails by chance once in 10^4 at each row."""
+    a = torch.tensor([1.0, 1.0, 2.0, 1.0], dtype=dtype) * concentration
+    law = fd.MixedDirichlet(torch.zeros(4, dtype=dtype), a)
+    face = torch.tensor([True, False, True, True])
+    drawn = law.rsample_on(face.expand(50_000, 4), generator=seeded())
+    assert torch.equal(fd.face_of(drawn), face.expand(50_000, 4))
+    assert law.log_prob(drawn).isfinite().all()
+    inside, total = a[face].double(), 4 * concentration
+    mean = inside / total
+    squares = mean * (inside + 1) / (total + 1)
+    for power, wanted in ((1, mean), (2, squares)):
+        found = drawn[:, face].double() ** power
+        assert ((found.mean(0) - wanted).abs() < 4 * found.std(0) / 50_000**0.5).all()
+
+
+@pytest.mark.parametrize("concentration", [0.003, 0.1, 0.29, 0.31, 1.5])
+def test_gradients_of_draws_on_a_face(concentration):
+    """Of `E y_i^2 = a_i (a_i + 1) / (A (A + 1))`; fails by chance once in 10^4."""
+    a = (real(1.0, 1.0, 2.0) * concentration).requires_grad_()
+    exact = (a * (a + 1) / (a.sum() * (a.sum() + 1)))[2]
+    wanted = torch.autograd.grad(exact, a)[0]
+    each = a.detach().expand(200_000, 3).clone().requires_grad_()
+    law = fd.MixedDirichlet(torch.zeros(3).double(), each)
+    drawn = law.rsample_on(torch.ones(200_000, 3, dtype=torch.bool), generator=seeded())
+    slopes = torch.autograd.grad(drawn[:, 2].square().sum(), each)[0]
+    assert ((slopes.mean(0) - wanted).abs() < 4 * slopes.std(0) / 200_000**0.5).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_stays_on_its_face(dtype):
+    law = fd.MixedDirichlet(torch.zeros(3, dtype=dtype), torch.full((3,), 0.05, dtype=dtype))
+    faces = law.faces.sample((500,), generator=seeded())
+    drawn = law.rsample_on(faces, generator=seeded())
+    assert torch.equal(fd.face_of(drawn), faces)
+    assert law.log_prob(drawn).isfinite().all()
+
+
 def test_draws_on_a_face_are_differentiable():
     concentration = real(0.7, 1.5, 2.5).requires_grad_()
     faces = torch.tensor([[True, True, False], [True, True, True]])
@@ -186,6 +261,15 @@ def test_longest_code_is_the_longest():
         assert other.entropy() < best.entropy()
     gap = best.entropy() - other.entropy()
     torch.testing.assert_close(kl_divergence(other, best), gap)
+
+
+def test_faces_of_given_sizes():
+    """Sizes as given, whatever number of faces has them: so is the law that was published."""
+    logs = real([0.3, -1.0, 0.2, 0.5], [-math.inf, 0.0, -math.inf, 1.0])
+    law = fd.FacesBySize.of_sizes(logs)
+    torch.testing.assert_close(law.sizes(), logs.softmax(-1))
+    alike = law.every().exp()[..., fd.all_faces(4).sum(-1) == 2]
+    torch.testing.assert_close(alike, (logs.softmax(-1)[:, 1:2] / 6).expand(2, 6))
 
 
 # Sparse categories
@@ -207,6 +291,18 @@ def test_sparse_categorical():
     assert kl_divergence(wide, law) == math.inf
     with pytest.raises(ValueError, match=r"probs.*constraint"):
         fd.SparseCategorical(ff.Subset(2), torch.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_probabilities_up_to_rounding(dtype):
+    scores = torch.randn(2000, 40, generator=seeded()).to(dtype)
+    for omega in (ff.Tsallis(1.5), ff.Shannon(), ff.Gini()):
+        assert fd.SparseCategorical(omega, scores).probs.dtype == dtype
+    probs = scores[:, :31].softmax(-1)
+    assert fd.ListedFaces(probs).probs.dtype == dtype
+    assert fd.ListedFaces(probs.float().softmax(-1).double()).size == 5
+    with pytest.raises(ValueError, match=r"probs.*constraint"):
+        fd.ListedFaces(1.5 * probs)
 
 
 @pytest.mark.parametrize("omega", [ff.Shannon(), ff.Tsallis(1.5), ff.Norm(2.0)], ids=str)

@@ -40,6 +40,14 @@ def test_exact_divergence(case):
     assert found.value == kl_divergence(case.law, case.rival)
 
 
+@over("kl")
+def test_exact_divergences_broadcast_batches(case):
+    one = kl_divergence(case.law, case.rival)
+    for p, q in (((), (4,)), ((4,), ()), ((2, 1), (4,))):
+        found = fd.direct_sum_kl(case.law.expand(p), case.rival.expand(q)).value
+        torch.testing.assert_close(found, one.expand(torch.broadcast_shapes(p, q)))
+
+
 def test_estimates_agree_with_quadrature():
     p = fd.GaussianSparsemax(*TRIPLE)
     q = fd.GaussianSparsemax(real(0.0, 0.2, 0.1), real(0.5, 0.4, 0.5))
@@ -52,6 +60,42 @@ def test_estimates_agree_with_quadrature():
     assert (found.value - entropy).abs() < 3 * found.standard_error
     found = fd.direct_sum_kl(p, q, samples=200_000, generator=seeded(1))
     assert (found.value - divergence).abs() < 3 * found.standard_error
+
+
+def test_estimates_broadcast_batches():
+    """Each draw is scored under every law, not under the one in its place."""
+    p = fd.GaussianSparsemax(*TRIPLE)
+    loc = torch.stack([TRIPLE[0], real(0.0, 0.2, 0.1), real(1.0, 0.2, 0.1), real(0.0, 0.0, 2.0)])
+    q = fd.GaussianSparsemax(loc, TRIPLE[1])
+    for samples in (4, 20_000):
+        assert fd.direct_sum_kl(p, q, samples=samples).value.shape == (4,)
+        assert fd.direct_sum_kl(q, p, samples=samples).value.shape == (4,)
+    found = fd.direct_sum_kl(p, q, samples=20_000, generator=seeded())
+    assert found.value[0].abs() + found.standard_error[0] < 1e-15
+    for row in range(1, 4):
+        one = fd.direct_sum_kl(p, fd.GaussianSparsemax(loc[row], TRIPLE[1]), generator=seeded(1))
+        apart = (found.value[row] - one.value).abs()
+        assert apart < 4 * (found.standard_error[row] + one.standard_error)
+    pairs = fd.direct_sum_kl(p.expand((2, 1)), q, samples=4)
+    assert pairs.value.shape == pairs.standard_error.shape == (2, 4)
+    with pytest.raises(ValueError, match=r"must broadcast, got p \(3,\) and q \(4,\)"):
+        fd.direct_sum_kl(p.expand((3,)), q)
+
+
+def test_information_of_many_laws_takes_their_precision():
+    """A seventh is not the same number in single precision."""
+    law = fd.GaussianSparsemax(torch.zeros(3, 3).double(), 1.0)
+    found = fd.mutual_information(law, samples=50)
+    assert found.value.dtype == found.standard_error.dtype == torch.float64
+    many = fd.BinaryHardConcrete(torch.linspace(-30, 30, 7).double(), 0.05, 1.5)
+    exact = fd.mutual_information(
+        many, torch.full((7,), 1 / 7, dtype=torch.float64), generator=seeded()
+    )
+    assert fd.mutual_information(many, generator=seeded()).value == exact.value
+    table = fd.SparseCategorical(ff.Gini(), 5 * torch.eye(7).double())
+    torch.testing.assert_close(
+        fd.mutual_information(table).value, real(math.log(7))[0], rtol=0, atol=1e-14
+    )
 
 
 def test_gradient_of_an_estimated_entropy():

@@ -39,6 +39,20 @@ def test_log_ndtr_in_single_precision():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_log_ndtr_in_half_precision(dtype):
+    x = torch.linspace(-60, 8, 137).to(dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    found, wanted = fd.log_ndtr(x), fd.log_ndtr(exact)
+    assert found.dtype == dtype
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), wanted, rtol=eps, atol=eps)
+    slopes = [
+        torch.autograd.grad(value.sum(), at)[0] for value, at in ((found, x), (wanted, exact))
+    ]
+    torch.testing.assert_close(slopes[0].double(), slopes[1], rtol=2 * eps, atol=eps)
+
+
 def log_concave(t, shift, slope):
     return torch.special.log_ndtr(shift + slope * t.unsqueeze(-1)).sum(-1) - t.square() / 2
 

@@ -28,6 +28,22 @@ class Reparameterised(Distribution):
         with torch.no_grad():
             return self.rsample(sample_shape, generator=generator)
 
+    @property
+    def mean(self) -> Tensor:
+        raise self._unknown("mean", "law.sample((10_000,)).mean(0)")
+
+    @property
+    def variance(self) -> Tensor:
+        raise self._unknown("variance", "law.sample((10_000,)).var(0)")
+
+    def entropy(self) -> Tensor:
+        raise self._unknown("entropy", "direct_sum_entropy(law)")
+
+    def _unknown(self, name: str, instead: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"the {name} of {type(self).__name__} has no closed form; write {instead}"
+        )
+
 
 def normal(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal noise."""

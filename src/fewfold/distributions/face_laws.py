@@ -11,7 +11,7 @@ from torch.types import _size
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.faces import MOST, all_faces, nonempty_bits
 
-__all__ = ["FaceLaw", "expected", "same_size"]
+__all__ = ["FaceLaw", "expected", "log_of", "same_size"]
 
 _NOTHING = torch.Size()
 
@@ -52,7 +52,8 @@ class FaceLaw(Distribution):
         if self.size > MOST:
             raise NotImplementedError(
                 f"this goes through all 2^K - 1 faces, for K up to {MOST}, got {self.size}; write "
-                "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000)"
+                "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000), "
+                "and for a mean write law.sample((10_000,)).mean(0)"
             )
         faces = all_faces(self.size, given.device)
         spread = faces.view(len(faces), *(1,) * len(self.batch_shape), self.size)
@@ -93,3 +94,9 @@ def expected(log_probs: Tensor, values: Tensor) -> Tensor:
     """`sum exp(log p) value`, where 0 times anything is 0."""
     used = log_probs.detach() > -math.inf
     return (log_probs.exp() * torch.where(used, values, 0.0)).sum(-1)
+
+
+def log_of(probs: Tensor, at_zero: float = -math.inf) -> Tensor:
+    """The logarithm, and a constant at 0 that no gradient passes."""
+    on = probs.detach() > 0
+    return torch.where(on, torch.where(on, probs, 1.0).log(), at_zero)

@@ -20,6 +20,7 @@ __all__ = [
     "face_of",
     "nonempty_bits",
     "on_simplex",
+    "probabilities",
 ]
 
 MOST = 20  # coordinates whose faces can be listed
@@ -124,8 +125,17 @@ class _OnSimplex(constraints.Constraint):
 
     def check(self, value: Any) -> Any:
         value = value if value.is_floating_point() else value.float()
-        slack = 8 * torch.finfo(value.dtype).eps * max(value.shape[-1], 8)
-        return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() <= slack)
+        return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() <= self.slack(value))
+
+    def slack(self, value: Tensor) -> float:
+        return 8 * torch.finfo(value.dtype).eps * max(value.shape[-1], 8)
+
+
+class _Probabilities(_OnSimplex):
+    """As parameters are given: of sums in single precision at least, and then rounded."""
+
+    def slack(self, value: Tensor) -> float:
+        return 8 * (torch.finfo(value.dtype).eps + torch.finfo(torch.float32).eps * value.shape[-1])
 
 
 class _NonemptyBits(constraints.Constraint):
@@ -139,4 +149,5 @@ class _NonemptyBits(constraints.Constraint):
 
 
 on_simplex = _OnSimplex()
+probabilities = _Probabilities()
 nonempty_bits = _NonemptyBits()

@@ -19,10 +19,12 @@ def log_gamma_ratio(c: Tensor, a: float) -> Tensor:
         >>> log_gamma_ratio(torch.tensor([0.001, 1.0]), 0.5)
         tensor([0.0004, 0.2847])
     """
-    x, stretched = _argument(c, a)
-    large = x.detach() > _LARGE
-    high = torch.where(large, x, _LARGE)
-    series = (high + a - 0.5) * torch.log1p(a / high) - a + _stirling(high + a) - _stirling(high)
+    x, part, stretched = _argument(c, a)
+    large = part.detach() * _LARGE < 1
+    near = torch.where(large, part, 1 / _LARGE)
+    z = a * near
+    series = a * (log1p_ratio(z, torch.ones_like(z)) - 1) + (a - 0.5) * torch.log1p(z)
+    series = series + _stirling(near / (1 + z)) - _stirling(near)
     low = torch.where(large, _LARGE, x)
     direct = torch.lgamma(low + a) - torch.lgamma(low) - a * low.log()
     return torch.where(large, series, direct) + a * torch.log1p(stretched)
@@ -30,29 +32,28 @@ def log_gamma_ratio(c: Tensor, a: float) -> Tensor:
 
 def digamma_ratio(c: Tensor, a: float) -> Tensor:
     """`|1 / c| (psi(x + a) - psi(x))`, going to a with c; x as in `log_gamma_ratio`."""
-    x, stretched = _argument(c, a)
-    large = x.detach() > _LARGE
-    high = torch.where(large, x, _LARGE)
-    series = torch.log1p(a / high) + _psi(high + a) - _psi(high)
+    x, part, stretched = _argument(c, a)
+    large = part.detach() * _LARGE < 1
+    near = torch.where(large, part, 1 / _LARGE)
+    z = a * near
+    less = 1 / (1 + z)
+    series = a * log1p_ratio(z, torch.ones_like(z)) + z * less / 2
+    series = series + near * (1 - less**2) / 12 - near**3 * (1 - less**4) / 120
     low = torch.where(large, _LARGE, x)
-    direct = torch.digamma(low + a) - torch.digamma(low)
-    return torch.where(large, series, direct) * x / (1 + stretched)
+    direct = (torch.digamma(low + a) - torch.digamma(low)) * low
+    return torch.where(large, series, direct) / (1 + stretched)
 
 
-def _argument(c: Tensor, a: float) -> tuple[Tensor, Tensor]:
-    """x, and `x |c| - 1`."""
+def _argument(c: Tensor, a: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x, `1 / x`, in which series are so that nothing grows as c vanishes, and `x |c| - 1`."""
     stretched = torch.where(c > 0, c, a * c)
-    return (1 + stretched) / c.abs(), stretched
+    part = c.abs() / (1 + stretched)
+    return 1 / part, part, stretched
 
 
-def _stirling(x: Tensor) -> Tensor:
-    """What `log Gamma(x)` is beyond `(x - 1/2) log x - x + log(2 pi) / 2`."""
-    return 1 / (12 * x) - 1 / (360 * x**3) + 1 / (1260 * x**5)
-
-
-def _psi(x: Tensor) -> Tensor:
-    """What `psi(x)` is beyond `log x`."""
-    return -1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4)
+def _stirling(part: Tensor) -> Tensor:
+    """What `log Gamma(x)` is beyond `(x - 1/2) log x - x + log(2 pi) / 2`, by `1 / x`."""
+    return part / 12 - part**3 / 360 + part**5 / 1260
 
 
 def log1p_ratio(c: Tensor, u: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Independent bits that are not all off."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -53,8 +55,24 @@ class GibbsFaces(FaceLaw):
 
     @property
     def _log_some(self) -> Tensor:
-        """Of the probability that independent bits are not all off."""
-        return (-torch.expm1(self._off.sum(-1))).log()
+        """Of the probability that independent bits are not all off.
+
+        Where that is small, it is a sum over which bit is the first that is on.
+        """
+        none = self._off.sum(-1)
+        first = (self._before + self._on).logsumexp(-1)
+        often = torch.log1p(-torch.where(self._rare, -1.0, none).exp())
+        return torch.where(self._rare, first, often)
+
+    @property
+    def _rare(self) -> Tensor:
+        """(...) whether independent bits would be off more often than not."""
+        return self._off.detach().sum(-1) > -math.log(2)
+
+    @property
+    def _before(self) -> Tensor:
+        """(..., K) log-probabilities that all bits before are off."""
+        return self._off.cumsum(-1) - self._off
 
     @property
     def log_normaliser(self) -> Tensor:
@@ -74,9 +92,8 @@ class GibbsFaces(FaceLaw):
         """First the first bit that is on, then those after it."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
-            before = self._off.cumsum(-1) - self._off
             noise = gumbel(shape, self.scores, generator)
-            first = (before + self._on + noise).argmax(-1, keepdim=True)
+            first = (self._before + self._on + noise).argmax(-1, keepdim=True)
             place = torch.arange(self.size, device=first.device)
             point = torch.rand(
                 shape, dtype=self.scores.dtype, device=first.device, generator=generator
@@ -85,7 +102,14 @@ class GibbsFaces(FaceLaw):
             return later | (place == first)
 
     def marginals(self) -> Tensor:
-        return (self._on - self._log_some.unsqueeze(-1)).exp()
+        return self._log_marginals.exp()
+
+    @property
+    def _log_marginals(self) -> Tensor:
+        """(..., K): a difference of two logarithms, of which the larger part cancels before."""
+        first = (self._before + self._on).log_softmax(-1) - self._before
+        often = self._on - self._log_some.unsqueeze(-1)
+        return torch.where(self._rare.unsqueeze(-1), first, often)
 
     def log_sizes(self) -> Tensor:
         """(..., K) log-probabilities of 1, ..., K corners: one coordinate after the other."""
@@ -106,9 +130,12 @@ class GibbsFaces(FaceLaw):
 
     def expected_log_prob(self, other: "GibbsFaces") -> Tensor:
         """`E log q(f)` of another such law q."""
-        on = self.marginals()
-        total = (on * other._on + (1 - on) * other._off).sum(-1)
-        return total - other._log_some
+        return other._expected(self.marginals())
+
+    def _expected(self, on: Tensor) -> Tensor:
+        """`E log P(f)` under a law with these marginals."""
+        each = on * self._log_marginals + (1 - on) * self._off
+        return each.sum(-1) + (on.sum(-1) - 1) * self._log_some
 
 
 @divergence(GibbsFaces, GibbsFaces)
@@ -129,6 +156,4 @@ def _kl_gibbs_sizes(p: GibbsFaces, q: FacesBySize) -> Tensor:
 def _kl_sizes_gibbs(p: FacesBySize, q: GibbsFaces) -> Tensor:
     """The other law looks at one coordinate at a time."""
     same_size(p.size, q.size)
-    on = p.marginals()
-    logs = (on * q._on + (1 - on) * q._off).sum(-1) - q._log_some
-    return -p.entropy() - logs
+    return -p.entropy() - q._expected(p.marginals())

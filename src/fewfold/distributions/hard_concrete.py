@@ -15,7 +15,14 @@ from fewfold.distributions.draws import Reparameterised, gumbel, logistic
 from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import on_simplex
 from fewfold.distributions.panels import panels
-from fewfold.distributions.parameters import check_vector, finite, finite_vector
+from fewfold.distributions.parameters import (
+    Finite,
+    check_vector,
+    finite,
+    finite_vector,
+    joined,
+    positive,
+)
 from fewfold.maps import sparsemax
 
 __all__ = ["BinaryHardConcrete", "HardConcrete"]
@@ -23,6 +30,7 @@ __all__ = ["BinaryHardConcrete", "HardConcrete"]
 _NOTHING = torch.Size()
 _NEVER = 1e30  # a logit
 _FAR = 45.0  # logistic scales beyond which nothing is left
+_TAIL = 30.0  # a logit beyond which s or 1 - s need not be a number
 
 
 class BinaryHardConcrete(Reparameterised):
@@ -50,8 +58,8 @@ class BinaryHardConcrete(Reparameterised):
 
     arg_constraints = {  # noqa: RUF012
         "logits": finite,
-        "temperature": constraints.positive,
-        "stretch": constraints.greater_than_eq(1),
+        "temperature": positive,
+        "stretch": Finite(least=1),
     }
     support = constraints.unit_interval
 
@@ -63,6 +71,7 @@ class BinaryHardConcrete(Reparameterised):
         *,
         validate_args: bool | None = None,
     ) -> None:
+        joined(logits=logits, temperature=temperature, stretch=stretch)
         self.logits, self.temperature, self.stretch = broadcast_all(logits, temperature, stretch)
         super().__init__(self.logits.shape, validate_args=validate_args)
 
@@ -113,11 +122,14 @@ class BinaryHardConcrete(Reparameterised):
         """Of the points at 0 and 1, and of the density between."""
         if self._validate_args:
             self._validate_sample(value)
-        inside = (value > 0) & (value < 1)
-        y = torch.where(inside, value, 0.5)
-        low = y + (self.stretch - 1) / 2  # stretch times s, and times 1 - s
-        v = low.log() - (1 - y + (self.stretch - 1) / 2).log()
-        density = self._log_density(v)
+        return self._log_prob(value, 1 - value)
+
+    def _log_prob(self, value: Tensor, rest: Tensor) -> Tensor:
+        """At y and 1 - y, of which the smaller may be less than the rounding of the other."""
+        inside = (value > 0) & (rest > 0)
+        ends = (torch.where(inside, part, 0.5) + (self.stretch - 1) / 2 for part in (value, rest))
+        low, high = (part.log() for part in ends)  # of stretch times s, and times 1 - s
+        density = self._log_density(low - high)
         return torch.where(inside, density, torch.where(value <= 0, self.log_zero, self.log_one))
 
     def _log_density(self, v: Tensor) -> Tensor:
@@ -137,7 +149,11 @@ class BinaryHardConcrete(Reparameterised):
         for law in (self, *others):
             width = 1 / law.temperature.unsqueeze(-1)
             cuts.append((law.logits / law.temperature).unsqueeze(-1) + marks * width)
-        edges = torch.cat(torch.broadcast_tensors(*cuts), -1)
+        for law in others:  # which change elsewhere, and if hardly stretched fast at the ends
+            cuts[-1] = law._unsqueezed()._logit_in(self._unsqueezed(), cuts[-1]).detach()
+            close = self._end.detach().unsqueeze(-1) - 4.0 ** -torch.arange(15).to(marks)
+            cuts += [close, -close]
+        edges = torch.cat(cuts, -1)
         low, high = low.unsqueeze(-1), torch.maximum(low, high).unsqueeze(-1)
         edges = torch.cat([low, edges.maximum(low).minimum(high), high], -1)
         v, weight = panels(edges.sort(-1).values)
@@ -145,6 +161,16 @@ class BinaryHardConcrete(Reparameterised):
         weight = weight * self.temperature.unsqueeze(-1) * a.sigmoid() * (-a).sigmoid()
         stretch = self.stretch.unsqueeze(-1)
         return (stretch * v.sigmoid() - (stretch - 1) / 2).clamp(0, 1), v, weight
+
+    def _logit_in(self, other: "BinaryHardConcrete", v: Tensor) -> Tensor:
+        """The logit of s in another law at the y where it is v in this."""
+        more = (other.stretch - self.stretch) / 2
+        least = ((other.stretch - 1) / 2).detach().clamp(min=torch.finfo(v.dtype).tiny)
+        low, high = (
+            torch.maximum(self.stretch * part.sigmoid() + more, least).log() for part in (v, -v)
+        )
+        same = (more.detach() == 0) & (v.detach().abs() > _TAIL)
+        return torch.where(same, v, low - high)
 
     @property
     def mean(self) -> Tensor:
@@ -192,8 +218,8 @@ class HardConcrete(Reparameterised):
 
     arg_constraints = {  # noqa: RUF012
         "scores": finite_vector,
-        "temperature": constraints.positive,
-        "stretch": constraints.greater_than_eq(1),
+        "temperature": positive,
+        "stretch": Finite(least=1),
     }
     support = on_simplex
 
@@ -206,6 +232,7 @@ class HardConcrete(Reparameterised):
         validate_args: bool | None = None,
     ) -> None:
         check_vector(scores, "scores")
+        joined(scores=scores[..., 0], temperature=temperature, stretch=stretch)
         _, self.temperature, self.stretch = broadcast_all(scores[..., 0], temperature, stretch)
         batch = self.temperature.shape
         self.scores = scores.expand(*batch, scores.shape[-1])
@@ -225,7 +252,10 @@ class HardConcrete(Reparameterised):
     ) -> Tensor:
         noise = gumbel(self._extended_shape(sample_shape), self.scores, generator)
         soft = ((self.scores + noise) / self.temperature.unsqueeze(-1)).softmax(-1)
-        return sparsemax(self.stretch.unsqueeze(-1) * soft)
+        stretch = self.stretch.unsqueeze(-1)
+        # without a stretch zeros come of rounding only, and have no density
+        inside = soft.clamp(min=torch.finfo(soft.dtype).tiny)
+        return torch.where(stretch > 1, sparsemax(stretch * soft), inside)
 
     def binary(self) -> BinaryHardConcrete:
         """The first of two coordinates."""
@@ -236,7 +266,7 @@ class HardConcrete(Reparameterised):
             raise NotImplementedError(
                 "the density of the hard concrete distribution has no closed form beyond two "
                 f"coordinates, got {self.event_shape[0]}; GaussianSparsemax and MixedDirichlet "
-                "have one on every face"
+                "have one on every face; for moments write law.sample((10_000,)).mean(0)"
             )
         logits = self.scores[..., 0] - self.scores[..., 1]
         return BinaryHardConcrete(logits, self.temperature, self.stretch, validate_args=False)
@@ -245,7 +275,8 @@ class HardConcrete(Reparameterised):
         law = self.binary()
         if self._validate_args:
             self._validate_sample(value)
-        return law.log_prob(torch.where(value[..., -1] <= 0, 1.0, value[..., 0]))
+        rest = value[..., 1] if self.event_shape[0] == 2 else 0 * value[..., 0]
+        return law._log_prob(value[..., 0], rest)
 
     def entropy(self) -> Tensor:
         """With respect to the direct-sum measure, in nats, for two coordinates."""
@@ -264,11 +295,12 @@ class HardConcrete(Reparameterised):
 
 @divergence(BinaryHardConcrete, BinaryHardConcrete)
 def _kl_binary(p: BinaryHardConcrete, q: BinaryHardConcrete) -> Tensor:
-    p = p.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
-    y, v, weight = p._inside(q)
-    tiny = torch.finfo(y.dtype).eps
-    theirs = BinaryHardConcrete.log_prob(q._unsqueezed(), y.clamp(tiny, 1 - tiny))
-    within = (weight * (p._unsqueezed()._log_density(v) - theirs)).sum(-1)
+    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    p, q = p.expand(batch), q.expand(batch)
+    _, v, weight = p._inside(q)
+    ours, theirs = p._unsqueezed(), q._unsqueezed()
+    apart = ours._log_density(v) - theirs._log_density(ours._logit_in(theirs, v))
+    within = (weight * apart).sum(-1)
     zero = _cross(p.log_zero, p.log_zero) - _cross(p.log_zero, q.log_zero)
     return within + zero + _cross(p.log_one, p.log_one) - _cross(p.log_one, q.log_one)
 

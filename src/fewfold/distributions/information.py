@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, kl_divergence
+from torch.distributions import Distribution, kl_divergence
 
 from fewfold._check import whole_number
+from fewfold.distributions.faces import probabilities
+from fewfold.distributions.parameters import joined
 from fewfold.distributions.sparse_categorical import SparseCategorical
 
 __all__ = ["Estimate", "direct_sum_entropy", "direct_sum_kl", "mutual_information"]
@@ -82,7 +84,7 @@ def direct_sum_kl(
         generator: of the draws.
 
     Returns:
-        `Estimate` of the batch shape.
+        `Estimate` of the batch shape that those of p and q broadcast to.
 
     Example:
         >>> import torch, fewfold as ff
@@ -93,6 +95,7 @@ def direct_sum_kl(
     try:
         return _exact(kl_divergence(p, q))
     except NotImplementedError:
+        p = _broadcast(p, q)
         pairs = [(p.log_prob(y), q.log_prob(y)) for y in _draws(p, samples, generator)]
         ours, theirs = (torch.cat(part) for part in zip(*pairs, strict=True))
         return _average(ours - theirs, ours)
@@ -131,7 +134,7 @@ def mutual_information(
         )
     count = conditional.batch_shape[0]
     if weights is None:
-        weights = torch.full((count,), 1 / count)
+        weights = torch.full((count,), 1 / count, dtype=torch.float64)
     _check_weights(weights, count)
     if isinstance(conditional, SparseCategorical):
         return _exact(_information(conditional.probs, weights.to(conditional.probs)))
@@ -147,13 +150,19 @@ def mutual_information(
     return Estimate((weights * each.value).sum(), error)
 
 
+def _broadcast(p: Distribution, q: Distribution) -> Distribution:
+    """p, with draws of its own for each law of q."""
+    batch = joined(p=p.batch_shape, q=q.batch_shape)
+    return p if p.batch_shape == batch else p.expand(batch)
+
+
 def _check_weights(weights: Tensor, count: int) -> None:
     """Raise unless they are the probabilities of so many."""
     if weights.shape != (count,):
         raise ValueError(
             f"weights must be ({count},), one for each law, got {tuple(weights.shape)}"
         )
-    if not bool(constraints.simplex.check(weights)):
+    if not bool(probabilities.check(weights)):
         raise ValueError(
             f"weights must not be negative and must sum to 1, got {weights}; "
             "write weights / weights.sum()"

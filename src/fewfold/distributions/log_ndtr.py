@@ -30,6 +30,8 @@ def log_ndtr(x: Tensor) -> Tensor:
 
     Reference: Laplace's continued fraction of Mills' ratio; Abramowitz and Stegun 26.2.14.
     """
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return log_ndtr(x.float()).to(x.dtype)
     low, high = x.detach() < _TAIL, x.detach() > 0
     half = torch.special.erfc(torch.where(low | high, -1.0, x) * -math.sqrt(0.5)) / 2
     rest = torch.special.erfc(torch.where(high, x, 1.0) * math.sqrt(0.5)) / 2

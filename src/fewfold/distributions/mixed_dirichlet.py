@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, kl_divergence
+from torch.distributions import Distribution, kl_divergence
 from torch.types import _size
 
 from fewfold._check import non_negative_number, whole_number
@@ -13,12 +13,13 @@ from fewfold.distributions.divergence import divergence
 from fewfold.distributions.face_laws import FaceLaw, same_size
 from fewfold.distributions.faces import all_faces, face_dimension, face_of, on_simplex
 from fewfold.distributions.gibbs_faces import GibbsFaces
-from fewfold.distributions.parameters import Each, check_vector, in_single
+from fewfold.distributions.parameters import Each, check_vector, in_single, joined, positive
 from fewfold.distributions.sized_faces import FacesBySize
 
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
 
 _NOTHING = torch.Size()
+_SMALL = 0.3  # concentrations from which gamma draws are numbers, and vary less by themselves
 
 
 class FaceMixture(Distribution):
@@ -47,12 +48,17 @@ class FaceMixture(Distribution):
     distributions", 2022.
     """
 
-    arg_constraints = {"concentration": Each(constraints.positive)}  # noqa: RUF012
+    arg_constraints = {"concentration": Each(positive)}  # noqa: RUF012
     support = on_simplex
 
     def __init__(
         self, faces: FaceLaw, concentration: Tensor, *, validate_args: bool | None = None
     ) -> None:
+        if not isinstance(faces, FaceLaw):
+            raise TypeError(
+                f"faces must be a law of faces, got {type(faces).__name__}; write "
+                "ListedFaces(probs), or MixedDirichlet(scores, concentration)"
+            )
         check_vector(concentration, "concentration")
         size = faces.event_shape[0]
         if concentration.shape[-1] != size:
@@ -60,7 +66,7 @@ class FaceMixture(Distribution):
                 f"concentration must have K={size} entries, one for each corner, got "
                 f"{concentration.shape[-1]}"
             )
-        batch = torch.broadcast_shapes(faces.batch_shape, concentration.shape[:-1])
+        batch = joined(faces=faces.batch_shape, concentration=concentration[..., 0])
         self.faces = faces.expand(batch)
         self.concentration = concentration.expand(*batch, size)
         super().__init__(batch, torch.Size([size]), validate_args=validate_args)
@@ -81,7 +87,6 @@ class FaceMixture(Distribution):
             faces = self.faces.sample(sample_shape, generator=generator)
             return self.rsample_on(faces, generator=generator)
 
-    @in_single
     def rsample_on(self, faces: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """One draw on each of the given faces, differentiable in the concentration.
 
@@ -94,13 +99,22 @@ class FaceMixture(Distribution):
         """
         if not bool(face_dimension(faces).ge(0).all()):
             raise ValueError("faces must each have at least one corner, got one without any")
-        shape = torch.broadcast_shapes(faces.shape, self.concentration.shape)
-        spread = self.concentration.expand(shape)
-        gamma: Tensor = torch._standard_gamma(spread, generator=generator)
-        tiny = torch.finfo(gamma.dtype).tiny
-        parts = torch.where(faces, gamma.clamp(min=tiny), 0.0)
-        drawn = parts / parts.sum(-1, keepdim=True)
-        return torch.where(faces, drawn.clamp(min=tiny), 0.0)
+        drawn = self._shares(faces, generator=generator)
+        return torch.where(faces, drawn.clamp(min=torch.finfo(drawn.dtype).tiny), 0.0)
+
+    @in_single
+    def _shares(self, faces: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Gamma draws over their sum, by their logarithms: small ones do not exist as numbers.
+
+        `Gamma(a)` is `Gamma(a + 1) U^(1 / a)`, and -log U is exponential.
+        """
+        a = self.concentration.expand(torch.broadcast_shapes(faces.shape, self.concentration.shape))
+        small = a.detach() < _SMALL
+        gamma: Tensor = torch._standard_gamma(torch.where(small, a + 1, a), generator=generator)
+        less = torch.empty_like(gamma).exponential_(generator=generator) / a
+        logs = gamma.clamp(min=torch.finfo(gamma.dtype).tiny).log()
+        logs = torch.where(small, logs - less, logs)
+        return torch.where(faces, logs, -math.inf).softmax(-1)
 
     @in_single
     def log_prob(self, value: Tensor) -> Tensor:
@@ -158,6 +172,8 @@ class MixedDirichlet(FaceMixture):
         self, scores: Tensor, concentration: Tensor, *, validate_args: bool | None = None
     ) -> None:
         faces = GibbsFaces(scores, validate_args=validate_args)
+        check_vector(concentration, "concentration")
+        joined(scores=scores[..., 0], concentration=concentration[..., 0])
         super().__init__(faces, concentration, validate_args=validate_args)
 
     @property
@@ -186,7 +202,8 @@ class MaxEntropyMixed(FaceMixture):
         tensor(11.0000)
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
-    distributions", 2022; the number of faces of each size, C(K, k), counts.
+    distributions", 2022; the number of faces of each size, C(K, k), counts. Without it, as
+    published: `FaceMixture(FacesBySize.of_sizes(law.faces.log_weights), law.concentration)`.
     """
 
     def __init__(
@@ -209,6 +226,11 @@ class MaxEntropyMixed(FaceMixture):
         """(...) the largest expected code length, in nats."""
         assert isinstance(self.faces, FacesBySize)
         return self.faces.log_normaliser
+
+    @property
+    def mean(self) -> Tensor:
+        """The centre, as no corner differs from another."""
+        return torch.full_like(self.concentration, 1 / self.event_shape[0])
 
     def entropy(self) -> Tensor:
         assert isinstance(self.faces, FacesBySize)

@@ -14,6 +14,7 @@ from fewfold._check import check_scores
 
 __all__ = [
     "Each",
+    "Finite",
     "check_square",
     "check_vector",
     "finite",
@@ -21,6 +22,7 @@ __all__ = [
     "in_single",
     "joined",
     "lower_cholesky",
+    "positive",
     "some_finite",
 ]
 
@@ -28,11 +30,20 @@ _HALF = (torch.float16, torch.bfloat16)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class _Finite(constraints.Constraint):
-    """Numbers that are neither infinite nor missing; torch's `real` lets infinite ones pass."""
+class Finite(constraints.Constraint):
+    """Finite numbers above a bound, or at least as large; torch's own let infinite ones pass."""
+
+    def __init__(self, *, above: float = -math.inf, least: float = -math.inf) -> None:
+        self.above, self.least = above, least
+        super().__init__()
 
     def check(self, value: Any) -> Any:
-        return value.isfinite()
+        return value.isfinite() & (value > self.above) & (value >= self.least)
+
+    def __repr__(self) -> str:
+        bounds = {"above": self.above, "at least": self.least}
+        given = (f"{word} {bound:g}" for word, bound in bounds.items() if bound > -math.inf)
+        return f"Finite({', '.join(given)})"
 
 
 class Each(constraints.Constraint):
@@ -52,13 +63,14 @@ class Each(constraints.Constraint):
 
 
 class _LowerCholesky(constraints.Constraint):
-    """Lower triangular with a positive diagonal; torch's own fails where there are no rows."""
+    """Lower triangular with a positive diagonal, and finite; torch's own fails without rows."""
 
     event_dim = 2
 
     def check(self, value: Any) -> Any:
         triangular = (value.tril() == value).flatten(-2).all(-1)
-        return triangular & (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
+        finite = value.isfinite().flatten(-2).all(-1)
+        return triangular & finite & (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
 
 
 class _SomeFinite(constraints.Constraint):
@@ -70,7 +82,8 @@ class _SomeFinite(constraints.Constraint):
         return (value < math.inf).all(-1) & (value > -math.inf).any(-1)
 
 
-finite = _Finite()
+finite = Finite()
+positive = Finite(above=0)
 lower_cholesky = _LowerCholesky()
 finite_vector = Each(finite)
 some_finite = _SomeFinite()
@@ -93,13 +106,18 @@ def check_square(given: Tensor, size: int, name: str, of: str) -> None:
         )
 
 
-def joined(**given: Tensor) -> torch.Size:
-    """The shape that all broadcast to."""
+def joined(**given: Tensor | torch.Size | float) -> torch.Size:
+    """The shape that all broadcast to: of tensors, batches and numbers."""
+    shapes = {
+        name: value.shape if isinstance(value, Tensor) else value
+        for name, value in given.items()
+        if isinstance(value, (Tensor, torch.Size))
+    }
     try:
-        shape: torch.Size = torch.broadcast_shapes(*(value.shape for value in given.values()))
+        shape: torch.Size = torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
-        came = " and ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
-        raise ValueError(f"the shapes of parameters must broadcast, got {came}") from None
+        came = " and ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"shapes must broadcast, got {came}") from None
     return shape
 
 

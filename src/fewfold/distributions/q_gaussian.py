@@ -19,10 +19,12 @@ from fewfold.distributions.gamma_ratio import (
 )
 from fewfold.distributions.parameters import (
     Each,
+    Finite,
     check_square,
     check_vector,
     finite_vector,
     in_single,
+    joined,
     lower_cholesky,
 )
 
@@ -30,6 +32,7 @@ __all__ = ["QGaussian", "wasserstein2"]
 
 _NOTHING = torch.Size()
 _NEAR = 1e-10  # alphas nearer to 1 than this count as this
+_FLAT = 1e-4  # times 1 / n: alphas nearer to 1 than this are a first-order step from 1
 
 
 class QGaussian(Reparameterised):
@@ -70,9 +73,8 @@ class QGaussian(Reparameterised):
         check_vector(loc, "loc")
         n = loc.shape[-1]
         check_square(scale_tril, n, "scale_tril", "loc")
-        flat = loc[..., 0] + 0 * scale_tril[..., 0, 0]
-        _, self.alpha = broadcast_all(flat, alpha)
-        batch = self.alpha.shape
+        batch = joined(loc=loc[..., 0], scale_tril=scale_tril[..., 0, 0], alpha=alpha)
+        _, self.alpha = broadcast_all(loc[..., 0].expand(batch), alpha)
         self.loc = loc.expand(*batch, n)
         self.scale_tril = scale_tril.expand(*batch, n, n)
         super().__init__(batch, torch.Size([n]), validate_args=validate_args)
@@ -112,7 +114,7 @@ class QGaussian(Reparameterised):
         return {
             "loc": finite_vector,
             "scale_tril": lower_cholesky,
-            "alpha": constraints.greater_than(max(0.0, 1 - 2 / self.loc.shape[-1])),
+            "alpha": Finite(above=max(0.0, 1 - 2 / self.loc.shape[-1])),
         }
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
@@ -183,14 +185,22 @@ class QGaussian(Reparameterised):
     def rsample(
         self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A Gaussian vector over the root of a gamma variable, which contains it if bounded."""
+        """A Gaussian vector over the root of a gamma variable, which contains it if bounded.
+
+        Beside alpha = 1 the slope of that variable in alpha has no end. There the vector is what
+        a Gaussian one becomes, to first order, if it is moved along with alpha.
+        """
         noise = normal(self._extended_shape(sample_shape), self.loc, generator)
-        n, c = self.event_shape[0], self._c
+        n = self.event_shape[0]
+        flat = self._c.detach().abs() * n < _FLAT
+        c = torch.where(flat, 1.0, self._c)
         bounded = c > 0
         order = torch.where(bounded, 1 / c + 1, -1 / c - n / 2)
         gamma: Tensor = torch._standard_gamma(order.expand(noise.shape[:-1]), generator=generator)
         total = torch.where(bounded, gamma + noise.square().sum(-1) / 2, gamma)
         factor = ((c * self.log_peak).exp() / (c.abs() * total)).sqrt()
+        moved = self.log_peak - (n + 2 + noise.square().sum(-1)) / 4
+        factor = torch.where(flat, (self._c * moved / 2).exp(), factor)
         return self.loc + factor.unsqueeze(-1) * (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 
     @property
@@ -224,10 +234,13 @@ class QGaussian(Reparameterised):
 
     @in_single
     def tsallis_entropy(self) -> Tensor:
-        """(...) `-Omega_alpha(p)`."""
+        """(...) `-Omega_alpha(p)`; inf up to alpha = n / (n + 2)."""
         c, n = self._c, self.event_shape[0]
         bent = 2 * self.alpha * expm1_ratio(c, self.log_peak)
-        return (n - bent) / (self.alpha * (2 * self.alpha + n * c))
+        below = 2 * self.alpha + n * c
+        finite = below > 0
+        found = (n - bent) / (self.alpha * torch.where(finite, below, 1.0))
+        return torch.where(finite, found, math.inf)
 
     @in_single
     def entropy(self) -> Tensor:
@@ -252,6 +265,8 @@ class QGaussian(Reparameterised):
             tensor(-0.4671)
         """
         n = self.event_shape[0]
+        if value.shape[-1:] != (n,):
+            raise ValueError(f"value must be (..., {n}), got {tuple(value.shape)}")
         value_of_map = (1 + n * self._c / 2) * self.tsallis_entropy() - n / (2 * self.alpha)
         return self._square(value) / 2 + value_of_map
 
@@ -276,6 +291,12 @@ def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
     Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean
     and Hilbert spaces", 1990.
     """  # noqa: E501
+    for law in (p, q):
+        if not isinstance(law, QGaussian):
+            raise TypeError(
+                f"p and q must be q-Gaussians, got {type(law).__name__}; write "
+                "QGaussian(law.loc, law.scale_tril, 1.0) for a MultivariateNormal"
+            )
     same_size(p.event_shape[0], q.event_shape[0])
     if not bool((p.alpha == q.alpha).all()):
         raise ValueError(

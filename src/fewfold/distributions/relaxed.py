@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
@@ -14,7 +14,7 @@ from fewfold.distributions.draws import Reparameterised, gumbel, normal
 from fewfold.distributions.face_laws import same_size
 from fewfold.distributions.faces import on_simplex
 from fewfold.distributions.gaussian_sparsemax import log_shifted_normal
-from fewfold.distributions.parameters import check_vector, finite_vector, joined
+from fewfold.distributions.parameters import check_vector, finite_vector, joined, positive
 
 __all__ = ["Concrete", "LogisticNormal"]
 
@@ -42,7 +42,7 @@ class Concrete(Reparameterised):
 
     arg_constraints = {  # noqa: RUF012
         "scores": finite_vector,
-        "temperature": constraints.positive,
+        "temperature": positive,
     }
     support = on_simplex
 
@@ -50,6 +50,7 @@ class Concrete(Reparameterised):
         self, scores: Tensor, temperature: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         check_vector(scores, "scores")
+        joined(scores=scores[..., 0], temperature=temperature)
         _, self.temperature = broadcast_all(scores[..., 0], temperature)
         self.scores = scores.expand(*self.temperature.shape, scores.shape[-1])
         super().__init__(self.temperature.shape, scores.shape[-1:], validate_args=validate_args)
@@ -99,15 +100,14 @@ class LogisticNormal(Reparameterised):
     Reference: Aitchison and Shen, "Logistic-normal distributions", 1980.
     """
 
-    arg_constraints = {"loc": finite_vector, "scale": constraints.positive}  # noqa: RUF012
+    arg_constraints = {"loc": finite_vector, "scale": positive}  # noqa: RUF012
     support = on_simplex
 
     def __init__(
         self, loc: Tensor, scale: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         check_vector(loc, "loc")
-        if isinstance(scale, Tensor):
-            joined(loc=loc, scale=scale)
+        joined(loc=loc, scale=scale)
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape[:-1], self.loc.shape[-1:], validate_args=validate_args)
 

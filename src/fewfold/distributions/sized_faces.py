@@ -2,14 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.types import _size
 
 from fewfold._check import check_scores, whole_number
 from fewfold.distributions.divergence import divergence
 from fewfold.distributions.draws import gumbel
-from fewfold.distributions.face_laws import FaceLaw, expected, same_size
-from fewfold.distributions.faces import all_faces, face_index
+from fewfold.distributions.face_laws import FaceLaw, expected, log_of, same_size
+from fewfold.distributions.faces import all_faces, face_index, probabilities
 from fewfold.distributions.parameters import check_vector, some_finite
 
 __all__ = ["FacesBySize", "ListedFaces", "uniform_faces"]
@@ -41,13 +40,21 @@ class FacesBySize(FaceLaw):
             log_weights, size, validate_args=validate_args, name="log_weights", size=size
         )
 
+    @classmethod
+    def of_sizes(cls, log_sizes: Tensor, *, validate_args: bool | None = None) -> "FacesBySize":
+        """The law of 1, ..., K corners in these proportions (..., K), each face of a size alike.
+
+        Example:
+            >>> import torch, fewfold as ff
+            >>> ff.FacesBySize.of_sizes(torch.zeros(3)).sizes()
+            tensor([0.3333, 0.3333, 0.3333])
+        """
+        check_vector(log_sizes, "log_sizes")
+        return cls(log_sizes - _log_choose(log_sizes), validate_args=validate_args)
+
     @property
     def _log_sizes(self) -> Tensor:
-        corners = torch.arange(1, self.size + 1, device=self.log_weights.device)
-        corners = corners.to(self.log_weights)
-        whole = torch.tensor(self.size + 1.0).to(corners)
-        choose = whole.lgamma() - (corners + 1).lgamma() - (whole - corners).lgamma()
-        return choose + self.log_weights
+        return _log_choose(self.log_weights) + self.log_weights
 
     @property
     def log_normaliser(self) -> Tensor:
@@ -104,7 +111,7 @@ class ListedFaces(FaceLaw):
         tensor([ True, False])
     """
 
-    arg_constraints = {"probs": constraints.simplex}  # noqa: RUF012
+    arg_constraints = {"probs": probabilities}  # noqa: RUF012
     probs: Tensor
 
     def __init__(self, probs: Tensor, *, validate_args: bool | None = None) -> None:
@@ -119,13 +126,13 @@ class ListedFaces(FaceLaw):
         super().__init__(probs, count, validate_args=validate_args, name="probs", size=size)
 
     def every(self) -> Tensor:
-        return self.probs.log()
+        return log_of(self.probs)
 
     def log_prob(self, value: Tensor) -> Tensor:
         at = face_index(self._checked(value))
         batch = torch.broadcast_shapes(at.shape, self.batch_shape)
         probs = self.probs.expand(*batch, self.probs.shape[-1])
-        return probs.gather(-1, at.expand(batch).unsqueeze(-1)).squeeze(-1).log()
+        return log_of(probs.gather(-1, at.expand(batch).unsqueeze(-1)).squeeze(-1))
 
     def sample(
         self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
@@ -149,6 +156,13 @@ def uniform_faces(size: int) -> FacesBySize:
         tensor(7.0000)
     """
     return FacesBySize(torch.zeros(whole_number(size, "size")))
+
+
+def _log_choose(like: Tensor) -> Tensor:
+    """(K,) how many faces have 1, ..., K corners, in logarithms."""
+    whole = torch.tensor(like.shape[-1] + 1.0).to(like)
+    corners = torch.arange(1, like.shape[-1] + 1, device=like.device).to(like)
+    return whole.lgamma() - (corners + 1).lgamma() - (whole - corners).lgamma()
 
 
 @divergence(FacesBySize, FacesBySize)

@@ -1,6 +1,5 @@
 """A categorical distribution with exact zeros."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,6 +8,8 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 
 from fewfold.distributions.divergence import divergence
+from fewfold.distributions.face_laws import log_of
+from fewfold.distributions.faces import probabilities
 from fewfold.distributions.parameters import check_vector, some_finite
 from fewfold.maps import Omega
 
@@ -33,7 +34,7 @@ class SparseCategorical(Distribution):
         (tensor([   -inf, -1.3863, -0.2877]), tensor(0.5623))
     """
 
-    arg_constraints = {"scores": some_finite, "probs": constraints.simplex}  # noqa: RUF012
+    arg_constraints = {"scores": some_finite, "probs": probabilities}  # noqa: RUF012
     has_enumerate_support = True
 
     def __init__(self, omega: Omega, scores: Tensor, *, validate_args: bool | None = None) -> None:
@@ -86,11 +87,11 @@ class SparseCategorical(Distribution):
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         probs = self.probs.expand(*shape, self.probs.shape[-1])
         picked = probs.gather(-1, value.long().expand(shape).unsqueeze(-1)).squeeze(-1)
-        return _log(picked, -math.inf)
+        return log_of(picked)
 
     def entropy(self) -> Tensor:
         """In nats."""
-        return -(self.probs * _log(self.probs, 0.0)).sum(-1)
+        return -(self.probs * log_of(self.probs, 0.0)).sum(-1)
 
     @property
     def mode(self) -> Tensor:
@@ -106,11 +107,5 @@ class SparseCategorical(Distribution):
 @divergence(SparseCategorical, SparseCategorical)
 def _kl(p: SparseCategorical, q: SparseCategorical) -> Tensor:
     """Infinite where q misses an outcome of p."""
-    theirs = torch.where(p.face, _log(q.probs, -math.inf), 0.0)
-    return (p.probs * (_log(p.probs, 0.0) - theirs)).sum(-1)
-
-
-def _log(probs: Tensor, at_zero: float) -> Tensor:
-    """The logarithm, and a constant at 0 that no gradient passes."""
-    on = probs.detach() > 0
-    return torch.where(on, torch.where(on, probs, 1.0).log(), at_zero)
+    theirs = torch.where(p.face, log_of(q.probs), 0.0)
+    return (p.probs * (log_of(p.probs, 0.0) - theirs)).sum(-1)

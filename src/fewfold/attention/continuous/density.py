@@ -20,6 +20,7 @@ from fewfold.attention.continuous.profile import (
     spread,
 )
 from fewfold.attention.continuous.quadrature import graded_law, law_between
+from fewfold.distributions.faces import probabilities
 
 __all__ = [
     "LEAST_VARIANCE",
@@ -65,6 +66,13 @@ class Density:
             raise ValueError(
                 f"weights must not be negative, got {float(weights.detach().min()):g}; write "
                 "raw.softmax(-1)"
+            )
+        if untransformed(weights) and not bool(probabilities.check(weights).all()):
+            total = weights.detach().sum(-1).flatten()
+            odd = total[(total - 1).abs().argmax()]
+            raise ValueError(
+                f"weights must sum to 1, got a sum of {float(odd):g}; write "
+                "weights / weights.sum(-1, True)"
             )
 
     def _check_shapes(self) -> None:

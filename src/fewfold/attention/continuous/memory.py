@@ -84,6 +84,7 @@ class ContinuousMemory:
         self.samples = whole_number(samples, "samples")
         self.ridge, self.sticky = positive_number(ridge, "ridge"), sticky
         self.signal: Signal | None = None
+        self.updates = 0
 
     def update(
         self,
@@ -105,6 +106,7 @@ class ContinuousMemory:
         length = vectors.shape[-2]
         if self.signal is None:
             self.signal = Signal.fit(vectors, self.basis, ridge=self.ridge)
+            self.updates = 1
             return self.signal
         past = self.signal.detach()
         expected = (*past.coefficients.shape[:-2], length, past.coefficients.shape[-1])
@@ -117,16 +119,22 @@ class ContinuousMemory:
         both = torch.cat([past(places), vectors], -2)
         matrix = kept(self.basis, self._key(length), vectors, lambda: self._matrix(length))
         self.signal = Signal(solution(matrix, both), self.basis)
+        self.updates += 1
         return self.signal
 
     def forget(self) -> None:
         """Start again with nothing."""
-        self.signal = None
+        self.signal, self.updates = None, 0
 
     def interval(self, age: int) -> tuple[float, float]:
-        """Where what came `age` updates before the last now is, if samples are even."""
-        whole_number(age, "age", least=0)
-        return self.tau ** (age + 1), self.tau**age
+        """Where what came `age` updates before the last now is, if samples are even.
+
+        What came first, which filled all of the line, begins at 0.
+        """
+        if whole_number(age, "age", least=0) >= self.updates:
+            raise ValueError(f"age must be below the number of updates {self.updates}, got {age}")
+        first = age == self.updates - 1
+        return 0.0 if first else self.tau ** (age + 1), self.tau**age
 
     def _key(self, length: int) -> tuple[object, ...]:
         return "memory", self.samples, length, self.tau, self.ridge

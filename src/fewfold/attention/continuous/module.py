@@ -116,6 +116,7 @@ class ContinuousAttention(nn.Module):
         if mask is not None:
             check_mask(mask, memory[..., 0])
             mask = mask.expand(memory.shape[:-1])
+            memory = memory.masked_fill(~mask.unsqueeze(-1), 0.0)  # it may be missing, as nan
         signal = Signal.fit(memory, self.basis, mask=mask, ridge=self.ridge)
         return signal, self.locate(query, memory, signal, mask)
 

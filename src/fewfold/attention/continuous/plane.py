@@ -141,6 +141,7 @@ def _inside(low: Tensor, high: Tensor, distance: Tensor, alpha: float) -> Tensor
 def _mass_per_square(square: Tensor, alpha: float) -> Tensor:
     """`h(r) / r^2`: a polynomial in the square of the radius if kappa is whole."""
     if alpha != 1 and is_polynomial(exponent(alpha)):
+        square = square.clamp(max=1)  # of a side far away, whose weights are 0, powers overflow
         power, total = torch.ones_like(square), torch.ones_like(square)
         for _ in range(int(exponent(alpha))):
             power = power * (1 - square)
