@@ -23,6 +23,7 @@ from fewfold.distributions.parameters import (
     in_single,
     joined,
     lower_cholesky,
+    positive,
 )
 from fewfold.distributions.parts import by_rows
 from fewfold.distributions.rectified import Rectified
@@ -101,7 +102,7 @@ class GaussianSparsemax(Reparameterised):
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
         if self.scale_tril is None:
-            return {"loc": finite_vector, "scale": constraints.positive}
+            return {"loc": finite_vector, "scale": positive}
         return {"loc": finite_vector, "scale_tril": lower_cholesky}
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "GaussianSparsemax":
