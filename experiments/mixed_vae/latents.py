@@ -26,11 +26,15 @@ class Latent(ABC):
         lr: learning rate of Adam.
         clip: of the norm of the gradient.
         outputs: of the encoder, for one image.
+        from_mean: whether the decoder begins with the mean image. Before anything is learned of
+            the pixels, costs are so large that laws of corners choose one for all images, and
+            stay there; all others learn faster without.
     """
 
     lr: float = 1e-3
     clip: float = 5.0
     outputs: ClassVar[int] = SIZE
+    from_mean: ClassVar[bool] = False
 
     @abstractmethod
     def loss(self, said: Tensor, cost: Cost, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -113,6 +117,7 @@ class Corners(Latent):
     """One of ten, as a corner of the simplex; how its expectation is taken is a value."""
 
     estimator: ff.Estimator = ff.Dense()  # noqa: RUF009  (an immutable value)
+    from_mean: ClassVar[bool] = True
 
     def loss(self, said: Tensor, cost: Cost, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         def priced(atoms: Tensor, row: Tensor) -> Tensor:

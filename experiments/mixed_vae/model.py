@@ -52,11 +52,10 @@ class Training:
         torch.manual_seed(seed)
         self.split = split
         self.model = Autoencoder(latent, width, split.train.shape[1])
-        # Before anything is learned of the pixels, costs are so large that laws of corners choose
-        # one for all images, and stay there.
-        with torch.no_grad():
-            mean = split.train.mean(0).clamp(0.001, 0.999)
-            self.model.decoder[-1].bias.copy_(mean.logit())
+        if latent.from_mean:
+            with torch.no_grad():
+                mean = split.train.mean(0).clamp(0.001, 0.999)
+                self.model.decoder[-1].bias.copy_(mean.logit())
         self.optimizer = torch.optim.Adam(self.model.parameters(), latent.lr, fused=True)
         self.generator = torch.Generator().manual_seed(seed)
         self.curve: list[dict[str, float]] = []
