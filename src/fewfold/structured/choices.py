@@ -11,6 +11,7 @@ from torch import Tensor
 from fewfold import _native
 from fewfold._check import whole_number
 from fewfold.maps.ksubset import ksubset
+from fewfold.structured.flips import FEW, cheapest_sets
 from fewfold.structured.opaque import registered
 from fewfold.structured.structure import Structure, raise_infeasible
 
@@ -171,7 +172,11 @@ class Bits(Choice):
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         """Flips of the best one: the k best touch its k - 1 least certain bits alone."""
         price, which = scores.abs().topk(min(k - 1, scores.shape[1]), 1, largest=False)
-        flips, values = super()._k_best_parts(-price, k, torch.Size([price.shape[1]]))
+        if k <= FEW:
+            sets, costs = cheapest_sets(price, k)
+            flips, values = sets.flatten(0, 1), -costs
+        else:
+            flips, values = super()._k_best_parts(-price, k, torch.Size([price.shape[1]]))
         bits = (scores > 0).repeat_interleave(k, 0)
         which = which.repeat_interleave(k, 0)
         bits.scatter_(1, which, bits.gather(1, which) ^ flips)

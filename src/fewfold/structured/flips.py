@@ -1,0 +1,71 @@
+"""Which bits to flip: the cheapest of all sets, when every part has a price."""
+
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["FEW", "cheapest_sets"]
+
+FEW = 32  # up to so many sets, those that can be among them are listed once for all prices
+
+
+def cheapest_sets(price: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k cheapest sets of parts.
+
+    Args:
+        price: (rows, n) ascending, not negative; what costs inf is in no set.
+        k: at most `FEW`.
+
+    Returns:
+        (rows, k, n) boolean, and (rows, k) what they cost, ascending; inf where there are no more.
+
+    Example:
+        >>> import torch
+        >>> sets, costs = cheapest_sets(torch.tensor([[1.0, 2.0, 4.0]]), 4)
+        >>> sets.int().tolist()
+        [[[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]]
+        >>> costs
+        tensor([[0., 1., 2., 3.]])
+    """
+    possible = _possible(k, price.shape[1]).to(price.device)
+    costs = torch.where(possible, price.unsqueeze(1), 0.0).sum(-1)
+    found, which = costs.topk(min(k, len(possible)), 1, largest=False)
+    missing = k - found.shape[1]
+    return possible[F.pad(which, (0, missing))], F.pad(found, (0, missing), value=math.inf)
+
+
+@functools.cache
+def _possible(k: int, size: int) -> Tensor:
+    """(sets, size) boolean: those that fewer than k others undercut whatever the prices are.
+
+    A set undercuts another if it comes from it by leaving out the first part, or by exchanging a
+    part for the one before it, again and again.
+    """
+    found, edge = {0}, [0]
+    while edge:
+        edge = [s for s in {up for s in edge for up in _dearer(s, size)} if _cheap(s, k)]
+        found.update(edge)
+    sets = torch.tensor(sorted(found)).unsqueeze(1)
+    return (sets >> torch.arange(size)) & 1 > 0
+
+
+def _dearer(s: int, size: int) -> list[int]:
+    moved = [s + (1 << i) for i in range(size - 1) if s >> i & 3 == 1]
+    return moved if s & 1 or not size else [s | 1, *moved]
+
+
+def _cheap(s: int, k: int) -> bool:
+    """Whether fewer than k sets undercut this one."""
+    below, edge = {s}, [s]
+    while edge and len(below) <= k:
+        edge = [t for t in {down for u in edge for down in _cheaper(u)} if t not in below]
+        below.update(edge)
+    return len(below) <= k
+
+
+def _cheaper(s: int) -> list[int]:
+    moved = [s - (1 << i) for i in range(s.bit_length() - 1) if s >> i & 3 == 2]
+    return [s & ~1, *moved] if s & 1 else moved
