@@ -17,8 +17,9 @@ def test_they_are_the_cheapest_of_all(size: int, k: int) -> None:
     if size > 2:  # some that cannot be, some that are equal, some that cost nothing
         price[:3, -1], price[3:6], price[6:9, :2] = math.inf, 1.0, 0.0
     sets, costs = cheapest_sets(price, k)
-    every = torch.tensor(list(itertools.product([False, True], repeat=size)), dtype=torch.bool)
-    expected = torch.where(every.view(2**size, size), price.unsqueeze(1), 0.0).sum(-1).sort(1).values
+    listed = torch.tensor(list(itertools.product([False, True], repeat=size)), dtype=torch.bool)
+    every = listed.view(2**size, size)
+    expected = torch.where(every, price.unsqueeze(1), 0.0).sum(-1).sort(1).values
     expected = torch.nn.functional.pad(expected, (0, k), value=math.inf)[:, :k]
     torch.testing.assert_close(costs, expected)
     there = costs < math.inf
