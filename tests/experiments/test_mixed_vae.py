@@ -120,6 +120,7 @@ def digits(monkeypatch: pytest.MonkeyPatch) -> Split:
 @pytest.mark.parametrize("name", LATENTS)
 def test_it_learns(name: str, digits: Split) -> None:
     state = Training(LATENTS[name], digits, seed=0, width=24)
+    torch.nn.init.zeros_(state.model.decoder[-1].bias)  # with the mean image less is left to learn
     for group in state.optimizer.param_groups:
         group["lr"] = 3e-3
     first = state.epoch(20)
@@ -129,6 +130,14 @@ def test_it_learns(name: str, digits: Split) -> None:
     assert total < first["distortion"] + first["rate"]
     found = state.measure(digits.test, samples=20)
     assert found["nll"] < found["distortion"] + found["rate"] + 0.5
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_laws_of_corners_begin_with_the_mean_image(name: str, digits: Split) -> None:
+    state = Training(LATENTS[name], digits, seed=0, width=24)
+    mean = digits.train.mean(0).clamp(0.001, 0.999)
+    begins = torch.allclose(state.model.decoder[-1].bias.sigmoid(), mean, atol=1e-5)
+    assert begins == isinstance(LATENTS[name], Corners)
 
 
 def test_rows_are_added_once_and_go_on(
