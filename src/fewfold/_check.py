@@ -144,6 +144,8 @@ def non_negative_number(value: float | Tensor, name: str) -> float:
     one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
     if isinstance(value, bool) or not (one or isinstance(value, Real)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(f"{name} is a constant and does not learn; write {name}=value.item()")
     if not 0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {float(value)}")
     return float(value)

@@ -84,6 +84,19 @@ class Latent:
         own = tuple(value.clone().requires_grad_() for value in self.over.additional)
         return self.over.with_additional(own), own
 
+    def prior_over(self, seed: int | None = None) -> dict[str, Any]:
+        """What the prior is over, as an argument: the same, or with additional scores anew."""
+        if self.over is None or self.adds is None:
+            return {}
+        if seed is None:
+            return {"prior_over": self.over}
+        draw = torch.Generator().manual_seed(seed)
+        given = [
+            torch.where(v == -INF, v, torch.randn(v.shape, generator=draw, dtype=v.dtype))
+            for v in self.over.additional
+        ]
+        return {"prior_over": self.over.with_additional([v.requires_grad_() for v in given])}
+
 
 class Cost:
     """A cost that no part of an atom decides alone, with a parameter; it remembers its calls."""

@@ -28,6 +28,7 @@ from tests.expectation.cases import (
 INF = math.inf
 same = partial(torch.testing.assert_close, rtol=0, atol=1e-11)
 DRAWS = ff.ScoreFunction()
+ASSIGNMENT = ff.structures.Assignment()
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -85,19 +86,28 @@ def test_divergence_from_a_prior(latent, estimator, shape):
     structure, more = latent.live()
     scores = latent.scores(2, 3).requires_grad_()
     prior = latent.scores(*shape, seed=5).requires_grad_()
-    found = ff.expect(free, scores, estimator, structure).kl(prior)
+    out = ff.expect(free, scores, estimator, structure)
     spread = prior.expand(2, 3, *latent.event)
-    wanted = divergence(latent.log_probs(scores, more), latent.log_probs(spread, more))
-    same(found, wanted)
-    inputs = [scores, prior, *more]
-    same(*(torch.autograd.grad(v.sum(), inputs) for v in (found, wanted)))
+    others = latent.prior_over(seed=6)
+    for said in ({"prior_over": structure}, others) if latent.adds else ({},):
+        its = said["prior_over"].additional if said else ()
+        found = out.kl(prior, **said)
+        wanted = divergence(latent.log_probs(scores, more), latent.log_probs(spread, its))
+        same(found, wanted)
+        inputs = [scores, prior, *{id(x): x for x in (*more, *its)}.values()]
+        grads = (
+            torch.autograd.grad(v.sum(), inputs, allow_unused=True, retain_graph=True)
+            for v in (found, wanted)
+        )
+        same(*([torch.zeros(()) if g is None else g for g in grad] for grad in grads))
 
 
 @over(LATENTS)
 def test_no_divergence_from_itself(latent):
     scores = latent.scores(2, 3)
     for estimator in (DRAWS, ff.Dense()):
-        same(ff.expect(free, scores, estimator, latent.over).kl(scores), torch.zeros(2, 3).double())
+        out = ff.expect(free, scores, estimator, latent.over)
+        same(out.kl(scores, **latent.prior_over()), torch.zeros(2, 3).double())
     if latent in FREE:
         assert (ff.expect(free, scores, DRAWS, latent.over).kl(scores) == 0).all()
 
@@ -108,11 +118,12 @@ def test_what_the_prior_excludes_is_infinitely_far(latent):
     prior = torch.zeros(latent.event, dtype=torch.float64)
     prior.flatten()[0] = -INF
     for estimator in (DRAWS, ff.Dense()):
-        assert (ff.expect(free, scores, estimator, latent.over).kl(prior) == INF).all()
+        out = ff.expect(free, scores, estimator, latent.over)
+        assert (out.kl(prior, **latent.prior_over()) == INF).all()
         # unless the latent excludes it as well
         mask = prior > -INF
         out = ff.expect(free, scores, estimator, latent.over, mask=mask)
-        assert out.kl(prior).isfinite().all()
+        assert out.kl(prior, **latent.prior_over()).isfinite().all()
         if latent.adds is None:  # which a prior of zeros would have, too
             same(out.kl(prior), out.kl())
 
@@ -133,9 +144,10 @@ def test_of_a_sparse_distribution(latent):
     place = (place.flatten(2).all(2) if latent.over is not None else place).double().argmax(1)
     log_prior = latent.log_probs(prior, more)[place]
     distance = support.reduce(support.weights.log() - log_prior)
-    same(out.kl(prior), distance)
+    of_prior = {"prior_over": structure} if latent.adds else {}
+    same(out.kl(prior, **of_prior), distance)
     inputs = [scores, *more]
-    pairs = ((out.entropy, wanted), (out.kl(prior), distance))
+    pairs = ((out.entropy, wanted), (out.kl(prior, **of_prior), distance))
     for found, right in pairs:
         grads = (torch.autograd.grad(v.sum(), inputs, retain_graph=True) for v in (found, right))
         torch.testing.assert_close(*grads, rtol=0, atol=1e-8)
@@ -151,7 +163,8 @@ def test_numerical_gradients(latent):
     def run(scores, prior, *more):
         own = structure.with_additional(more) if more else structure
         law = law_for(scores, DRAWS, own, None)
-        return law.entropy(), law.kl(law.like(prior)), law.kl(law.uniform())
+        said = [own] if latent.adds else []
+        return law.entropy(), law.kl(law.like(prior, *said)), law.kl(law.uniform())
 
     torch.autograd.gradcheck(run, (scores, prior, *given))
 
@@ -192,8 +205,9 @@ def test_extreme_scores(latent, size):
         log_probs = latent.log_probs(scores)
         torch.testing.assert_close(out.entropy, entropy(log_probs), rtol=0, atol=1e-10)
         wanted = divergence(log_probs, latent.log_probs(prior))
-        torch.testing.assert_close(out.kl(prior), wanted, rtol=1e-9, atol=1e-9)
-        total = (out.entropy + out.kl(prior) + out.kl()).sum()
+        distance = out.kl(prior, **latent.prior_over())
+        torch.testing.assert_close(distance, wanted, rtol=1e-9, atol=1e-9)
+        total = (out.entropy + distance + out.kl()).sum()
         (grad,) = torch.autograd.grad(total, scores)
         assert grad.isfinite().all()
 
@@ -220,7 +234,7 @@ def test_a_constant_has_no_gradient(latent):
         with torch.no_grad():
             out = ff.expect(free, scores, estimator, latent.over)
             assert not out.entropy.requires_grad
-            assert not out.kl(scores).requires_grad
+            assert not out.kl(scores, **latent.prior_over()).requires_grad
             assert not out.loss.requires_grad
 
 
@@ -245,7 +259,7 @@ def test_transitions_of_each_row():
                     (out.value, one.value),
                     (out.entropy, one.entropy),
                     (out.kl(), one.kl()),
-                    (out.kl(prior), one.kl(prior)),
+                    (out.kl(prior, prior_over=whole), one.kl(prior, prior_over=own)),
                 ):
                     torch.testing.assert_close(whole_row[i, j], row, rtol=0, atol=1e-8)
 
@@ -266,3 +280,61 @@ def test_entropy_is_within_its_bounds(values):
             out = ff.expect(free, scores, estimator, structure)
             assert -1e-12 <= float(out.entropy) <= count + 1e-9
             assert float(out.kl()) == pytest.approx(count - float(out.entropy), abs=1e-9)
+
+
+@over([latent for latent in LATENTS if latent.over is not None and latent not in FREE])
+@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["law", "dense"])
+def test_of_what_a_mask_leaves(latent, estimator):
+    """Against going through all values, those that hold a masked part left out."""
+    scores = latent.scores(3, scale=1.0)
+    mask = torch.ones(latent.event, dtype=torch.bool)
+    mask.flatten()[1] = False
+    out = ff.expect(free, scores, estimator, latent.over, mask=mask)
+    log_probs = latent.log_probs(scores.masked_fill(~mask, -INF))
+    same(out.entropy, entropy(log_probs))
+    possible = (log_probs > -INF).sum(-1).double()
+    same(out.kl(), possible.log() - entropy(log_probs))
+
+
+@over([latent for latent in LATENTS if latent.adds is not None])
+def test_additional_scores_learn_where_those_of_parts_are_constants(latent):
+    for estimator in (DRAWS, ff.Dense()):
+        grads = []
+        for learning in (True, False):
+            structure, more = latent.live()
+            scores = latent.scores(2).requires_grad_(learning)
+            out = ff.expect(free, scores, estimator, structure)
+            of_prior = latent.prior_over(seed=6)
+            total = (out.entropy + out.kl() + out.kl(latent.scores(seed=5), **of_prior)).sum()
+            grads.append(torch.autograd.grad(total, more))
+        same(*grads)
+    if latent is SEQUENCE:
+        structure, more = latent.live()
+        found = ff.gibbs_marginals(latent.scores(2), structure)
+        assert all(g.abs().sum() > 0 for g in torch.autograd.grad(found[..., 0].sum(), more))
+
+
+def test_a_prior_may_have_scores_that_the_latent_has_not():
+    """And the other way round: an end of a sequence that only one of them weighs."""
+    ends = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    steps = torch.tensor([[0.3, -0.2], [0.1, 0.5]], dtype=torch.float64)
+    plain, ended = ff.structures.Sequence(steps), ff.structures.Sequence(steps, start=ends)
+    scores, prior = SEQUENCE.scores(2), SEQUENCE.scores(seed=5)
+    moved = torch.cat(
+        [ends.unsqueeze(0), torch.zeros(2, 2).double()]
+    )  # the same as scores of parts
+    for estimator in (DRAWS, ff.Dense()):
+        found = ff.expect(free, scores, estimator, plain).kl(prior, prior_over=ended)
+        same(found, ff.expect(free, scores, estimator, plain).kl(prior + moved, prior_over=plain))
+        found = ff.expect(free, scores, estimator, ended).kl(prior, prior_over=plain)
+        wanted = ff.expect(free, scores + moved, estimator, plain).kl(prior, prior_over=plain)
+        same(found, wanted)
+
+
+def test_from_uniform_where_only_the_number_of_structures_is_known():
+    """The sum over all matchings is hard, but how many there are is not."""
+    scores = torch.randn(2, 10, 10, generator=seeded())
+    out = ff.expect(lambda a, r: a.flatten(1).sum(1), scores, ff.SparseMarginal(), ASSIGNMENT)
+    torch.testing.assert_close(out.kl(), math.log(math.factorial(10)) - out.entropy)
+    with pytest.raises(NotImplementedError, match="log_partition"):
+        out.kl(torch.randn(10, 10))

@@ -13,6 +13,7 @@ SCORES = torch.zeros(2, 3)
 BITS = ff.structures.Bits()
 SUBSET = ff.structures.KSubset(2)
 TRANSPORT = ff.structures.Assignment()
+SEQUENCE = ff.structures.Sequence(torch.zeros(3, 3))
 
 
 def ids(atoms, row):
@@ -95,12 +96,12 @@ CASES = {
     "a network for a baseline": (
         lambda: ff.ScoreFunction(baseline=nn.Linear(2, 1)),
         TypeError,
-        ("baseline must be a value such as ff.RunningMean()", "Linear", "ff.Learned(network)"),
+        ("fewfold.expectation.Baseline such as ff.RunningMean()", "Linear", "ff.Learned(network)"),
     ),
     "a class for a baseline": (
         lambda: ff.SumAndSample(baseline=ff.RunningMean),
         TypeError,
-        ("baseline must be a value such as ff.RunningMean()", "class"),
+        ("fewfold.expectation.Baseline such as ff.RunningMean()", "class"),
     ),
     "one draw to leave out": (
         lambda: score(ff.LeaveOneOut()),
@@ -217,6 +218,43 @@ CASES = {
         lambda: go().kl([0.0, 0.0, 0.0]),
         ValueError,
         ("prior must be scores", "got list"),
+    ),
+    "a prior that leaves transitions open": (
+        lambda: go(ff.ScoreFunction(), SEQUENCE).kl(torch.zeros(2, 3)),
+        ValueError,
+        ("Sequence has scores of its own", "write prior_over="),
+    ),
+    "a prior over something else": (
+        lambda: go(ff.ScoreFunction(), SUBSET).kl(
+            torch.zeros(3), prior_over=ff.structures.KSubset(1)
+        ),
+        ValueError,
+        ("prior_over must be KSubset(k=2)", "got KSubset(k=1)"),
+    ),
+    "a prior of categories over something": (
+        lambda: go().kl(torch.zeros(3), prior_over=SUBSET),
+        ValueError,
+        ("categories have no additional scores; leave prior_over out",),
+    ),
+    "transitions of a prior without scores": (
+        lambda: go(ff.ScoreFunction(), SEQUENCE).kl(prior_over=SEQUENCE),
+        ValueError,
+        ("prior_over has no scores of parts",),
+    ),
+    "a temperature that learns": (
+        lambda: ff.Gumbel(nn.Parameter(torch.tensor(0.5))),
+        ValueError,
+        ("temperature is a constant and does not learn; write temperature=value.item()",),
+    ),
+    "a regulariser that is a class": (
+        lambda: ff.SparseMarginal(ff.Gini),
+        TypeError,
+        ("omega must be a regulariser such as ff.Gini()", "class"),
+    ),
+    "a bound for each of the k best": (
+        lambda: ff.SparseMarginal(ff.Bounded(torch.tensor([0.2, 1.0, 1.0])), k=2),
+        ValueError,
+        ("a bound for each category", "one bound for all"),
     ),
     "a prior of nothing": (
         lambda: go(ff.ScoreFunction(), SUBSET).kl(torch.tensor([0.0, -INF, -INF])),

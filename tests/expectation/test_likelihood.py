@@ -34,6 +34,11 @@ def prior_of(latent, kind):
     return scores, latent.log_probs(scores)
 
 
+def given(latent, prior):
+    """What a prior with scores is over: the same as the latent."""
+    return {} if prior is None else latent.prior_over()
+
+
 def mild(latent):
     """Costs of which none decides alone."""
     cost = Cost(latent)
@@ -51,7 +56,13 @@ def test_by_importance_it_is_unbiased(latent, kind, samples):
     rows = scores.expand(len(chance), *latent.event)
     with drawing(latent, latent.every[places]):
         found = ff.log_likelihood(
-            cost, rows, ff.ScoreFunction(), latent.over, samples=samples, prior=prior
+            cost,
+            rows,
+            ff.ScoreFunction(),
+            latent.over,
+            samples=samples,
+            prior=prior,
+            **given(latent, prior),
         )
     assert float(chance @ found.exp()) == pytest.approx(
         float(likelihood(latent, cost, log_prior).exp()), rel=1e-12
@@ -70,7 +81,13 @@ def test_beside_the_support_it_is_unbiased(latent, kind, samples):
     for estimator in (ff.SparseMarginal(), ff.SparseMarginal(k=2)):
         with drawing(latent, latent.every[places]):
             found = ff.log_likelihood(
-                cost, rows, estimator, latent.over, samples=samples, prior=prior
+                cost,
+                rows,
+                estimator,
+                latent.over,
+                samples=samples,
+                prior=prior,
+                **given(latent, prior),
             )
         right = float(likelihood(latent, cost, log_prior).exp())
         assert float(chance @ found.exp()) == pytest.approx(right, rel=1e-12)
@@ -80,7 +97,9 @@ def test_beside_the_support_it_is_unbiased(latent, kind, samples):
         inside = (same.flatten(2).all(2) if latent.over is not None else same).any(0)
         assert bool(inside.any())
         exact = (log_prior - cost.every(latent).detach())[inside].logsumexp(0)
-        least = ff.log_likelihood(cost, scores, estimator, latent.over, samples=0, prior=prior)
+        least = ff.log_likelihood(
+            cost, scores, estimator, latent.over, samples=0, prior=prior, **given(latent, prior)
+        )
         torch.testing.assert_close(least, exact, rtol=0, atol=1e-12)
         within = inside[places].all(1)
         assert bool(within.any())
@@ -97,7 +116,13 @@ def test_dense_is_exact_whatever_is_drawn(latent):
         wanted = likelihood(latent, cost, log_prior).expand(3)
         for samples in (0, 5):
             found = ff.log_likelihood(
-                cost, scores, ff.Dense(), latent.over, samples=samples, prior=prior
+                cost,
+                scores,
+                ff.Dense(),
+                latent.over,
+                samples=samples,
+                prior=prior,
+                **given(latent, prior),
             )
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
@@ -185,7 +210,12 @@ def test_more_bits_than_a_word():
     draws[0, :3, -1] = 0
     with drawing(BITS, draws):
         found = ff.log_likelihood(
-            cost, scores, estimator, ff.structures.Bits(), samples=4, prior=prior
+            cost,
+            scores,
+            estimator,
+            ff.structures.Bits(),
+            samples=4,
+            prior=prior,
         )
     wanted = math.log(0.5 * math.exp(-2) + 0.75 * math.exp(-1))
     assert float(found) == pytest.approx(wanted, abs=1e-12)

@@ -75,7 +75,8 @@ class LeaveOneOut(Baseline):
     """The mean of the costs of the other draws of the same row; for two draws or more."""
 
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
-        return (costs.sum(1, keepdim=True) - costs) / (scored - 1)
+        others = (costs.sum(1, keepdim=True) - costs) / (scored - 1)
+        return torch.where(costs.isinf(), 0.0, others)
 
 
 class Learned(Baseline):

@@ -29,6 +29,11 @@ class BitLaw(Law):
     def event(self) -> torch.Size:
         return self.scores.shape[-1:]
 
+    @property
+    def wide(self) -> Tensor:
+        """(rows, bits) the scores, at least float32."""
+        return self.flat.to(self.wide_type)
+
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
         # double: a probability of e^-40 must not be met as often as a rounded zero
         chance = self.flat.detach().double().sigmoid().unsqueeze(1)
@@ -36,7 +41,7 @@ class BitLaw(Law):
         return (point < chance).to(self.scores)
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
-        return self.bit_log_probs(atoms, self.flat[row]).sum(-1)
+        return self.bit_log_probs(atoms, self.wide[row]).sum(-1)
 
     @staticmethod
     def bit_log_probs(atoms: Tensor, scores: Tensor) -> Tensor:
@@ -44,14 +49,15 @@ class BitLaw(Law):
         return F.logsigmoid(torch.where(atoms > 0.5, scores, -scores))
 
     def entropy(self) -> Tensor:
-        return _bit_entropy(self.flat).sum(-1)
+        return _bit_entropy(self.wide).sum(-1).to(self.scores)
 
     def kl(self, prior: Self) -> Tensor:
-        return (_divergence(self.flat, prior.flat) + _divergence(-self.flat, -prior.flat)).sum(-1)
+        own, its = self.wide, prior.wide
+        return (_divergence(own, its) + _divergence(-own, -its)).sum(-1).to(self.scores)
 
     def every(self) -> tuple[Tensor, Tensor]:
         atoms = listed(self.over, self.event).to(self.scores)
-        return atoms, self.bit_log_probs(atoms, self.flat.unsqueeze(1)).sum(-1)
+        return atoms, self.bit_log_probs(atoms, self.wide.unsqueeze(1)).sum(-1)
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
         found = self.over.k_best(self.flat, k)

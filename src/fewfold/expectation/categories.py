@@ -26,7 +26,11 @@ class CategoryLaw(Law):
     @cached_property
     def log_probs(self) -> Tensor:
         """(rows, n), at least float32; -inf in a row with nothing kept."""
-        wide = self.flat.to(torch.promote_types(self.flat.dtype, torch.float32))
+        return self.fresh()
+
+    def fresh(self) -> Tensor:
+        """The same with a graph of its own, whatever became of that of the draws."""
+        wide = self.flat.to(self.wide_type)
         empty = (wide.detach() == -math.inf).all(-1, keepdim=True)
         return wide.masked_fill(empty, 0.0).log_softmax(-1).masked_fill(empty, -math.inf)
 
@@ -50,22 +54,21 @@ class CategoryLaw(Law):
         return _drawn(self.drawable.detach(), draws, generator)
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
-        return self.log_probs[row, atoms].to(self.scores)
+        return self.log_probs[row, atoms]
 
     def entropy(self) -> Tensor:
-        log_probs = self.log_probs
+        log_probs = self.fresh()
         return -(log_probs.exp() * zeroed(log_probs)).sum(-1).to(self.scores)
 
     def kl(self, prior: Self) -> Tensor:
-        probs = self.log_probs.exp()
+        log_probs = self.fresh()
+        probs = log_probs.exp()
         used = probs.detach() > 0
-        own, others = (torch.where(used, law.log_probs, 0.0) for law in (self, prior))
+        own, others = (torch.where(used, x, 0.0) for x in (log_probs, prior.fresh()))
         return (probs * (own - others)).sum(-1).to(self.scores)
 
     def every(self) -> tuple[Tensor, Tensor]:
-        return torch.arange(self.event[0], device=self.scores.device), self.log_probs.to(
-            self.scores
-        )
+        return torch.arange(self.event[0], device=self.scores.device), self.log_probs
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
         values, found = self.flat.detach().topk(min(k, self.event[0]), -1)

@@ -107,7 +107,7 @@ class SumAndSample(Estimator):
         weight = torch.nn.functional.pad(mass.unsqueeze(1), (0, draws - 1)).flatten()
         log_scores = law.log_prob(more, owner) - mass.log()[place]
         support = Support(
-            torch.cat([log_probs.exp(), weight]),
+            torch.cat([log_probs.exp().to(weight), weight]),
             torch.cat([atoms, more]),
             torch.cat([row, owner]),
             law.rows,
@@ -162,7 +162,8 @@ class VIMCO(Estimator):
         signal = bound.detach().unsqueeze(1) - torch.where(without == -math.inf, 0.0, without)
         signal = torch.where(signal == -math.inf, 0.0, signal)
         scored = (log_scores - log_scores.detach()).view(-1, self.samples)
-        return -(bound + (signal * scored).sum(1))
+        narrow = torch.promote_types(choice.support.weights.dtype, costs.dtype)
+        return -(bound + (signal * scored).sum(1)).to(narrow)
 
 
 def _compared(
@@ -173,16 +174,16 @@ def _compared(
         return None
     if context is not None:
         context = context[choice.support.row[choice.drawn[:, 0]]]
-    found = baseline(costs.detach()[choice.drawn], choice.scored, context)
+    found = baseline(costs.detach()[choice.drawn], choice.scored, context).to(costs)
     at = choice.drawn[:, : choice.scored]
-    return torch.zeros_like(costs).index_put((at,), found[:, : choice.scored].to(costs))
+    return torch.zeros_like(costs).index_put((at,), found.expand(at.shape))
 
 
 def _check_baseline(baseline: Baseline | None, samples: int) -> None:
     if not isinstance(baseline, Baseline | None):
         raise TypeError(
-            f"baseline must be a value such as ff.RunningMean(), got {baseline!r}; "
-            "a network goes into ff.Learned(network)"
+            f"baseline must be a fewfold.expectation.Baseline such as ff.RunningMean(), got "
+            f"{baseline!r}; a network goes into ff.Learned(network)"
         )
     if isinstance(baseline, LeaveOneOut) and samples < 2:
         raise ValueError(

@@ -70,8 +70,13 @@ def combine(
     with weights w, costs f, log-scores l, baseline b; sg stops the gradient. The second sum is
     zero and has the gradient that comes from how atoms were drawn.
     """
-    terms = support.weights * costs
+    weights = support.weights
+    # what has no weight, the draw of a critic, may cost anything
+    terms = torch.where(weights.detach() == 0, 0.0, weights * costs)
     if log_scores is not None:
-        apart = costs.detach() if baseline is None else costs.detach() - baseline.detach()
-        terms = terms + support.weights.detach() * apart * (log_scores - log_scores.detach())
+        apart = costs.detach()
+        if baseline is not None:  # one that is infinite says nothing
+            apart = apart - torch.where(baseline.isinf(), 0.0, baseline).detach()
+        apart = weights.detach() * torch.where(apart.isinf(), 0.0, apart)
+        terms = terms + apart * (log_scores - log_scores.detach()).to(terms.dtype)
     return sum_rows(terms, support.row, support.rows)

@@ -11,14 +11,16 @@ from torch import Tensor
 from fewfold._check import check_mask, check_scores
 from fewfold.expectation.bits import BitLaw
 from fewfold.expectation.categories import CategoryLaw
-from fewfold.expectation.estimators import Estimator
+from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.gibbs import GibbsLaw
 from fewfold.expectation.laws import Law
 from fewfold.structured.choices import Bits
 from fewfold.structured.structure import Structure
-from fewfold.support import Support
+from fewfold.support import Support, sum_rows
 
-__all__ = ["Cost", "Expectation", "costs_of", "embed_atoms", "expect", "law_for", "told"]
+__all__ = [
+    "Cost", "Expectation", "costs_of", "embed_atoms", "expect", "law_for", "prior_of", "told",
+]  # fmt: skip
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -28,20 +30,25 @@ class Expectation:
     """An expected cost, its gradient, and what is known of the latent.
 
     Attributes:
-        loss: what to back-propagate: the mean over rows of `surrogate`, and the error of a
-            learned baseline. The entropy is not in it.
-        surrogate: `(*batch,)` the same for each row, without the baseline's error. Its value is
-            the expected cost, so it may be the cost of an outer `expect`.
+        surrogate: `(*batch,)` the expected cost of each row, with the gradient that the estimator
+            gives it; it may be the cost of an outer `expect`.
+        error: `(*batch,)` the squared error of a baseline that learns, otherwise zero.
         support: the pairs (row, atom) whose cost was computed, and their weights.
         law: the full distribution with these scores.
         exact: whether the weights of the support are the distribution of the latent.
     """
 
-    loss: Tensor
     surrogate: Tensor
+    error: Tensor
     support: Support
     law: Law
     exact: bool
+
+    @property
+    def loss(self) -> Tensor:
+        """What to back-propagate: the mean of `surrogate + error`; the entropy is not in it."""
+        total = self.surrogate + self.error
+        return total.mean() if self.law.rows else total.sum()
 
     @property
     def value(self) -> Tensor:
@@ -63,21 +70,22 @@ class Expectation:
         found = self.support.reduce(-weights.log()) if self.exact else self.law.entropy()
         return told(found, self.law, self.exact)
 
-    def kl(self, prior: Tensor | None = None) -> Tensor:
+    def kl(self, prior: Tensor | None = None, *, prior_over: Structure | None = None) -> Tensor:
         """`(*batch,)` divergence of the latent from a prior, exact, with its gradient.
 
         Args:
             prior: scores of the prior, which broadcast to those of the latent; uniform over all
                 values unless given. What the latent cannot be (masked, or of a score of -inf) the
-                prior cannot be either. Additional scores, such as transitions, are those of the
-                latent.
+                prior cannot be either.
+            prior_over: for structures with additional scores, such as transitions, the same
+                structure with those of the prior.
         """
-        law = self.law.uniform() if prior is None else self.law.like(prior)
+        law = prior_of(self.law, prior, prior_over)
         if not self.exact:
             return told(self.law.kl(law), self.law, self.exact)
         log_prior = law.log_prob(self.support.atoms, self.support.row)
         found = self.support.reduce(self.support.weights.log() - log_prior)
-        return told(found, self.law, self.exact)
+        return told(found.to(self.law.scores), self.law, self.exact)
 
 
 def expect(
@@ -135,12 +143,26 @@ def expect(
         context = _rows_of(context, law)
     baseline = estimator.compare(choice, costs, context)
     surrogate = told(estimator.surrogate(choice, costs, baseline), law, estimator.exact)
-    loss = surrogate.mean()
+    error = torch.zeros_like(surrogate)
     if baseline is not None and baseline.requires_grad:
-        assert choice.drawn is not None
-        error = (costs.detach() - baseline)[choice.drawn[:, : choice.scored]].square()
-        loss = loss + (error.mean() if len(error) else error.sum())
-    return Expectation(loss, surrogate, choice.support, law, estimator.exact)
+        error = _error(choice, costs.detach() - baseline).to(error).view(law.batch)
+    return Expectation(surrogate, error, choice.support, law, estimator.exact)
+
+
+def _error(choice: Choice, apart: Tensor) -> Tensor:
+    """(rows,) the mean of the squares at what was drawn and has a weight; 0 where nothing was."""
+    assert choice.drawn is not None
+    each = apart[choice.drawn[:, : choice.scored]].square().mean(1)
+    return sum_rows(each, choice.support.row[choice.drawn[:, 0]], choice.support.rows)
+
+
+def prior_of(law: Law, prior: Tensor | None, over: Structure | None) -> Law:
+    """The law with the scores of a prior; uniform unless there are such."""
+    if prior is not None:
+        return law.like(prior, over)
+    if over is not None:
+        raise ValueError("prior_over has no scores of parts; write prior=torch.zeros(()) for none")
+    return law.uniform()
 
 
 def law_for(
@@ -170,7 +192,9 @@ def law_for(
 
 def _same(one: Structure, two: Structure) -> bool:
     """Whether it is said twice; additional scores are compared by identity."""
-    return one is two or (one.same_set(two) and not one.additional and not two.additional)
+    own, its = one.additional, two.additional
+    same = len(own) == len(its) and all(a is b for a, b in zip(own, its, strict=True))
+    return same and one.same_set(two)
 
 
 def embed_atoms(atoms: Tensor, weight: Tensor) -> Tensor:
@@ -223,7 +247,8 @@ def _of_nothing(law: Law, estimator: Estimator) -> Expectation:
     vectors = law.structure is not None or estimator.relaxed
     atoms = law.flat.detach() if vectors else nothing.long()
     support = Support(nothing, atoms, nothing.long(), 0)
-    return Expectation(nothing.sum(), nothing.view(law.batch), support, law, estimator.exact)
+    none = nothing.view(law.batch)
+    return Expectation(none, torch.zeros_like(none), support, law, estimator.exact)
 
 
 def _rows_of(context: Tensor, law: Law) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.expectation.laws import Law, countable, listed, pairs, zeroed
-from fewfold.structured.gibbs import gibbs_marginals, kept
+from fewfold.structured.gibbs import kept
 from fewfold.structured.structure import Structure, raise_infeasible
 
 __all__ = ["GibbsLaw"]
@@ -16,9 +16,15 @@ __all__ = ["GibbsLaw"]
 
 @dataclass(frozen=True, eq=False)
 class GibbsLaw(Law):
-    """One structure of many; atoms are 0/1 tensors of the shape of an instance."""
+    """One structure of many; atoms are 0/1 tensors of the shape of an instance.
+
+    Attributes:
+        over: the structure, with its additional scores.
+        level: whether all scores are 0, or -inf.
+    """
 
     over: Structure
+    level: bool = False
 
     @property
     def structure(self) -> Structure:
@@ -57,6 +63,9 @@ class GibbsLaw(Law):
         try:
             found = self.own.log_partition(self.wide, mask=self.kept)
         except NotImplementedError:
+            if self.level and self._all_possible():
+                count = math.log(self.over.count(self.event))
+                return self.wide.new_full((self.rows,), count)
             if not countable(self.over, self.event):
                 raise
             return self._listed()[1].logsumexp(-1)
@@ -68,7 +77,7 @@ class GibbsLaw(Law):
         return found.transpose(0, 1).to(self.scores)
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
-        return (self.totals(atoms, row) - self.log_partition()[row]).to(self.scores)
+        return (self.totals(atoms, row) - self.log_partition()[row]).to(self.wide_type)
 
     def entropy(self) -> Tensor:
         """The log-partition less its slope as all scores grow in proportion."""
@@ -85,16 +94,30 @@ class GibbsLaw(Law):
         return found if tracked else found.detach()
 
     def kl(self, prior: Self) -> Tensor:
-        if prior.over is not self.over:  # additional scores do not cancel
+        """Log-partitions, and by how much the mean structure scores more here than there.
+
+        How often a score is met in the mean is the slope of the log-partition in it.
+        """
+        if prior.level:
             return prior.log_partition().to(self.scores) - self.entropy()
-        marginals = gibbs_marginals(self.wide, self.own, mask=self.kept)
-        others = torch.where(marginals.detach() > 0, prior.flat.double(), 0.0)
-        apart = (marginals * (self.wide - others)).flatten(1).sum(1)
-        return (prior.log_partition() - self.log_partition() + apart).to(self.scores)
+        own, its = _with_the_same_names(self.own, prior.own)
+        given = (self.scores, *own.additional)
+        tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
+        with torch.inference_mode(False), torch.enable_grad():
+            mine = [_tracked(value) for value in (self.wide, *own.additional)]
+            total = own.with_additional(mine[1:]).log_partition(mine[0], mask=kept(self.kept))
+            met = torch.autograd.grad(total.sum(), mine, create_graph=tracked)
+        if not tracked:
+            total, mine = total.detach(), [value.detach() for value in mine]
+        found = prior.log_partition() - total
+        for often, here, there in zip(met, mine, (prior.flat, *its.additional), strict=True):
+            others = torch.where(often.detach() > 0, there.double(), 0.0)
+            found = found + (often * (zeroed(here) - others)).flatten(1).sum(1)
+        return found.to(self.scores)
 
     def every(self) -> tuple[Tensor, Tensor]:
         atoms, totals = self._listed()
-        return atoms, totals.log_softmax(-1).to(self.scores)
+        return atoms, totals.log_softmax(-1).to(self.wide_type)
 
     def _listed(self) -> tuple[Tensor, Tensor]:
         """`(structures, *event)`, all there are, and (rows, structures) their scores, double."""
@@ -116,13 +139,52 @@ class GibbsLaw(Law):
 
     def uniform(self) -> Self:
         over = self.over.with_additional([_level(value) for value in self.over.additional])
-        return replace(self, scores=_level(self.scores), over=over)
+        return replace(self, scores=_level(self.scores), over=over, level=True)
+
+    def like(self, scores: Tensor, over: Structure | None = None) -> Self:
+        if over is None and self.over.additional:
+            raise ValueError(
+                f"{self.told} has scores of its own, and the prior must say which are its; write "
+                "prior_over=, a structure with those of the prior or the one of the latent"
+            )
+        found = super().like(scores)
+        if over is None:
+            return found
+        if not self.over.same_set(over):
+            raise ValueError(
+                f"prior_over must be {self.over!r} but for its additional scores, got {over!r}"
+            )
+        return replace(found, over=over)
+
+    def _all_possible(self) -> bool:
+        """Whether nothing is masked."""
+        given = (self.scores, *self.over.additional)
+        return all(bool((value > -math.inf).all()) for value in given)
 
 
 def _grown(value: Tensor, factor: Tensor) -> Tensor:
     """Each row times its factor; what is impossible stays so."""
     grown = zeroed(value) * factor.view(-1, *[1] * (value.dim() - 1))
     return torch.where(value.detach() == -math.inf, -math.inf, grown)
+
+
+def _tracked(value: Tensor) -> Tensor:
+    """The same, in the graph it is in or in one of its own."""
+    return value if value.requires_grad else kept(value).detach().requires_grad_()
+
+
+def _with_the_same_names(one: Structure, other: Structure) -> tuple[Structure, Structure]:
+    """Zeros for the additional scores that the other of the two has alone."""
+    both = [one, other]
+    for name in one.additional_names:
+        values = [getattr(each, name) for each in both]
+        if not any(isinstance(value, Tensor) for value in values):
+            continue
+        like = next(value for value in values if isinstance(value, Tensor))
+        for i in range(2):
+            filled = values[i] if isinstance(values[i], Tensor) else torch.zeros_like(like)
+            both[i] = replace(both[i], **{name: filled.double()})  # type: ignore[type-var]
+    return both[0], both[1]
 
 
 def _level(scores: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Law(ABC):
 
     @abstractmethod
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
-        """(m,) differentiable, of atoms `(m, *atom)` that belong to rows (m,)."""
+        """(m,) differentiable, of atoms `(m, *atom)` that belong to rows (m,); at least float32."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -62,14 +62,21 @@ class Law(ABC):
 
     @abstractmethod
     def every(self) -> tuple[Tensor, Tensor]:
-        """`(values, *atom)`, all there are, and (rows, values) their log-probabilities."""
+        """`(values, *atom)`, all there are, and (rows, values) `log_prob` of each."""
 
     def uniform(self) -> Self:
         """The same values, each as likely as any other."""
         return self.like(torch.zeros_like(self.scores))
 
-    def like(self, scores: Tensor) -> Self:
-        """The same values, those of a score of -inf left out, with others that broadcast."""
+    def like(self, scores: Tensor, over: Structure | None = None) -> Self:
+        """The same values, those of a score of -inf left out, with others that broadcast.
+
+        Args:
+            scores: of the parts.
+            over: for structures that have additional scores, the same with others.
+        """
+        if over is not None:
+            raise ValueError(f"{self.told} have no additional scores; leave prior_over out")
         if not isinstance(scores, Tensor) or not fits(scores.shape, self.scores.shape):
             came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
@@ -77,6 +84,11 @@ class Law(ABC):
             )
         spread = scores.expand(self.scores.shape).to(self.scores)
         return replace(self, scores=torch.where(self.scores == -math.inf, -math.inf, spread))
+
+    @property
+    def wide_type(self) -> torch.dtype:
+        """Of log-probabilities: half precision would round those of many parts by whole nats."""
+        return torch.promote_types(self.scores.dtype, torch.float32)
 
     @property
     def odd(self) -> Tensor:

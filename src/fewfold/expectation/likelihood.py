@@ -8,14 +8,14 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.expectation.estimators import Estimator
-from fewfold.expectation.expect import Cost, costs_of, law_for, told
+from fewfold.expectation.expect import Cost, costs_of, law_for, prior_of, told
 from fewfold.expectation.laws import Law
 from fewfold.expectation.laws import pairs as flat_pairs
 from fewfold.structured.structure import Structure
 
 __all__ = ["log_likelihood"]
 
-_AT_ONCE = 2**16  # draws that are held; what comes out for a seed depends on it
+_AT_ONCE = 2**16  # draws of up to 16 numbers that are held; what comes out for a seed depends on it
 
 
 @torch.no_grad()
@@ -27,6 +27,7 @@ def log_likelihood(
     *,
     samples: int,
     prior: Tensor | None = None,
+    prior_over: Structure | None = None,
     mask: Tensor | None = None,
     generator: torch.Generator | None = None,
     pairs: int = 4096,
@@ -43,6 +44,7 @@ def log_likelihood(
         samples: draws per row.
         prior: scores of p(z), which broadcast to those of the latent; uniform unless given. What
             the latent cannot be (masked, or of a score of -inf) is left out of it.
+        prior_over: for structures with additional scores, the same with those of the prior.
         pairs: of a row and an atom in one call of the cost, at most.
 
     Returns:
@@ -60,7 +62,7 @@ def log_likelihood(
     law = law_for(scores, estimator, over, mask)
     if not law.rows:
         return scores.new_zeros(law.batch)
-    own = law.uniform() if prior is None else law.like(prior)
+    own = prior_of(law, prior, prior_over)
     if not estimator.exact:
         found = torch.full((law.rows,), -math.inf, device=scores.device)
         for atoms, row in _drawn(law, whole_number(samples, "samples"), generator):
@@ -83,8 +85,9 @@ def log_likelihood(
 def _drawn(
     law: Law, samples: int, generator: torch.Generator | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Atoms and their rows, a few draws of every row at a time, as many as memory has room for."""
-    most = max(1, _AT_ONCE // law.rows)
+    """Atoms and their rows, a few draws of every row at a time, the fewer the larger atoms are."""
+    size = 1 if law.structure is None else law.event.numel()
+    most = max(1, _AT_ONCE // (law.rows * max(1, size // 16)))
     for first in range(0, samples, most):
         yield flat_pairs(law.sample(min(most, samples - first), generator))
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law
+from fewfold.maps.constrained import Bounded
 from fewfold.maps.omega import Gini, Omega, Shannon, Subset
 from fewfold.maps.sparse import map_support
 from fewfold.structured.best import topk_support
@@ -48,7 +50,7 @@ class SparseMarginal(Estimator):
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.omega, (Omega, SparseMAP)):
+        if isinstance(self.omega, type) or not isinstance(self.omega, (Omega, SparseMAP)):
             raise TypeError(
                 f"omega must be a regulariser such as ff.Gini(), got {self.omega!r}; what the "
                 "latent ranges over is said to expect: over=ff.structures.Bits()"
@@ -60,6 +62,12 @@ class SparseMarginal(Estimator):
             )
         if self.k is not None:
             whole_number(self.k, "k")
+            bounds = self.omega.upper if isinstance(self.omega, Bounded) else 1.0
+            if isinstance(bounds, Tensor) and bounds.dim() and bounds.shape[-1] != 1:
+                raise ValueError(
+                    "Bounded has a bound for each category, and k keeps others in every row; leave "
+                    "k out, or give one bound for all"
+                )
 
     @property
     def structure(self) -> Structure | None:
@@ -85,8 +93,8 @@ class SparseMarginal(Estimator):
     def _categories(self, law: Law) -> Support:
         if self.k is None or self.k >= law.event[0]:
             return map_support(law.scores, self.omega)
-        values, which = law.scores.topk(self.k, -1)
-        few = map_support(values, self.omega)
+        which = law.scores.detach().topk(self.k, -1).indices.sort(-1).values  # neighbours stay so
+        few = map_support(law.scores.gather(-1, which), self.omega)
         which = which.view(law.rows, self.k)
         return Support(few.weights, which[few.row, few.atoms], few.row, few.rows)
 
@@ -113,5 +121,5 @@ class Dense(Estimator):
         if isinstance(law, CategoryLaw):
             return Choice(map_support(law.flat, Shannon()))
         atoms, log_probs = law.every()
-        few = Support.from_dense(log_probs.exp())
+        few = Support.from_dense(log_probs.exp().to(law.scores))
         return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))

@@ -113,6 +113,7 @@ def annealed(step: int, *, rate: float, every: int = 1000, least: float = 0.5) -
         step: how many there have been.
         rate: of the fall.
         every: steps between changes.
+        least: what it does not fall below.
 
     Example:
         >>> import fewfold as ff

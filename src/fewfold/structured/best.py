@@ -68,8 +68,9 @@ def topk_support(
     batch = scores.shape[: scores.dim() - structure.event_dim]
     rows = batch.numel()
     atoms = found.structures.view(rows, k, *event).to(scores.dtype)
-    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, -1, 1)
-    total = torch.bmm(atoms.flatten(2), own).squeeze(2)
+    # double: the totals of many parts differ by less than their roundings
+    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, -1, 1).double()
+    total = torch.bmm(atoms.flatten(2).double(), own).squeeze(2)
     if structure.additional:
         row = torch.arange(rows).repeat_interleave(k)
         codes = structure.codes(found.structures.view(rows * k, *event).cpu(), event)
@@ -77,7 +78,7 @@ def topk_support(
         total = total + extra.to(total).view(rows, k)
     valid, odd = found.valid.view(rows, k), found.scores.view(rows, k).isnan().any(1)
     raise_infeasible(~valid.any(1) & ~odd, structure)
-    weights = sparsemax(total, mask=valid)
+    weights = sparsemax(total, mask=valid).to(scores.dtype)
     certified = (weights.detach() == 0).any(1)  # where there are fewer than k this holds as well
     row, place = (weights.detach() > 0).nonzero(as_tuple=True)
     support = Support(weights[row, place], atoms[row, place], row, rows)

@@ -49,6 +49,8 @@ class Choice(Structure):
 
     def count(self, event: torch.Size) -> int:
         least, most = self.bounds(event[0])
+        if (least, most) == (0, event[0]):
+            return 1 << event[0]
         return sum(math.comb(event[0], ones) for ones in range(least, most + 1))
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
@@ -110,7 +112,7 @@ class Choice(Structure):
         sums = _sums(rows, most)
         law = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
         left = least + _drawn(law, generator)
-        found = torch.zeros(n, *rows.shape, dtype=torch.bool)
+        found = torch.zeros(n, *rows.shape, dtype=torch.bool, device=rows.device)
         for i in range(rows.shape[-1] - 1, -1, -1):
             before = torch.cat([torch.full_like(sums[i][..., :1], -math.inf), sums[i]], -1)
             before = before.expand(n, *before.shape)
@@ -118,7 +120,10 @@ class Choice(Structure):
             on = before.gather(-1, at)[..., 0] + rows[..., i]  # those before hold one less
             off = before.gather(-1, at + 1)[..., 0]
             chance = torch.sigmoid(on - off)
-            draw = torch.rand(chance.shape, generator=generator, dtype=chance.dtype) < chance
+            point = torch.rand(
+                chance.shape, generator=generator, dtype=chance.dtype, device=chance.device
+            )
+            draw = point < chance
             found[..., i] = draw
             left = left - draw.long()
         return found & (allowed > 0).unsqueeze(-1)

@@ -30,13 +30,14 @@ def gibbs_marginals(scores: Tensor, structure: Summable, *, mask: Tensor | None 
         >>> ff.gibbs_marginals(torch.tensor([0.5, -0.2, 1.0]), ff.structures.KSubset(1))
         tensor([0.3179, 0.1579, 0.5242])
     """
-    tracked = torch.is_grad_enabled() and scores.requires_grad
+    given = (scores, *getattr(structure, "additional", ()))
+    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
     with torch.inference_mode(False), torch.enable_grad():
         own = scores if scores.requires_grad else kept(scores).detach().requires_grad_()
         allowed = None if mask is None else kept(mask)
         total = structure.log_partition(own, mask=allowed).sum()
         (found,) = torch.autograd.grad(total, own, create_graph=tracked)
-    return found
+    return found if tracked else found.detach()
 
 
 def kept(value: Tensor) -> Tensor:
