@@ -19,7 +19,7 @@ from benchmarks.harness import Case, Pair, Peak, threads
 from fewfold._timing import race
 
 BATCH = 64
-# glibc gives freed memory back to the system, and a step whose tensors have megabytes then waits for
+# glibc gives freed memory back to the system, and a step with tensors of megabytes then waits for
 # new pages; other allocators keep it, and this asks glibc to.
 KEEPING = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 
@@ -119,7 +119,7 @@ def _bits() -> Pair:
 
 
 def _keeping() -> Peak:
-    """The row before in a process of its own, for both sides: an allocator is chosen at its start."""
+    """The row before, both sides in one process whose allocator keeps freed memory."""
     command = [sys.executable, "-m", "benchmarks.expectation"]
     found = subprocess.run(command, env={**os.environ, **KEEPING}, capture_output=True, check=True)
     ours, peer = json.loads(found.stdout)

@@ -23,6 +23,10 @@ def images(name: str, part: str) -> tuple[Tensor, Tensor]:
     if part not in _STEM:
         raise ValueError(f"part must be one of {', '.join(_STEM)}, got {part!r}")
     stem = DATA / name / _STEM[part]
+    if not stem.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no {name} in {DATA}; set FEWFOLD_DATA to the folder that has it"
+        )
     shown = read_idx(stem.with_name(f"{stem.name}-images-idx3-ubyte.gz"))
     labels = read_idx(stem.with_name(f"{stem.name}-labels-idx1-ubyte.gz"))
     if len(shown) != len(labels):

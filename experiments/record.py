@@ -1,5 +1,6 @@
 """Measured rows in a JSON file, one per line, so that an experiment may be stopped and resumed."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -34,28 +35,45 @@ class Record:
         start = time.perf_counter()
         made = make()
         seconds = round(time.perf_counter() - start, 1)
-        row = {**key, **made, "seconds": seconds, **origin()}
+        row = {**key, "seconds": seconds, **made, **origin()}
         print(", ".join(f"{name} {value}" for name, value in key.items()), f"{seconds} s")
         self.add([row])
         return row
 
     def add(self, rows: list[Row]) -> None:
-        """Keep these rows beside those there are."""
-        lines = ",\n".join(json.dumps(row) for row in [*self.rows(), *rows])
-        partial = self.path.with_suffix(".tmp")  # a file that is half written is never read
-        partial.write_text(f"[\n{lines}\n]\n")
-        os.replace(partial, self.path)
+        """Keep these rows beside those there are; two processes wait for each other."""
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            lines = ",\n".join(json.dumps(row) for row in [*self.rows(), *rows])
+            partial = self.path.with_suffix(".tmp")  # a file that is half written is never read
+            partial.write_text(f"[\n{lines}\n]\n")
+            os.replace(partial, self.path)
+        finally:
+            os.close(folder)
 
 
 def origin() -> Row:
-    """The commit, the threads and the processor."""
-    processor = machine()["processor"]
-    return {"commit": _COMMIT, "threads": torch.get_num_threads(), "machine": processor}
+    """The commit, the threads, the processor and torch."""
+    found = machine()
+    return {
+        "commit": _COMMIT,
+        "threads": torch.get_num_threads(),
+        "machine": found["processor"],
+        "cores": found["cores"],
+        "torch": found["torch"],
+    }
 
 
 def _commit() -> str:
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    """Of the code; with a mark if it has been changed since, and `unknown` outside of git."""
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if found.returncode:
+        return "unknown"
+    code = ["src", ":(glob)experiments/**/*.py", ":(glob)experiments/**/*.cpp"]
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *code]).returncode
+    return found.stdout.strip() + ("-dirty" if changed else "")
 
 
 _COMMIT = _commit()  # that of the code which is running: later there may be another

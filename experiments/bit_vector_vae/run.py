@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from experiments.arguments import add_epochs
 from experiments.bit_vector_vae.model import LARGE, METHODS, PIXELS, SMALL
 from experiments.bit_vector_vae.training import Data, Row, Run
 from experiments.images import images
@@ -87,14 +88,11 @@ def main() -> None:
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--bits", type=int, choices=[SMALL, LARGE], default=SMALL)
     parser.add_argument("--seed", type=int, default=SEED)
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=int, default=10)
-    length.add_argument("--full", action="store_true", help=f"{FULL} epochs, as published")
+    add_epochs(parser, 10, FULL)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    epochs = FULL if options.full else options.epochs
-    run(options.method or [*METHODS], options.bits, options.seed, epochs)
+    run(options.method or [*METHODS], options.bits, options.seed, options.epochs)
 
 
 if __name__ == "__main__":

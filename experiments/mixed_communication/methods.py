@@ -95,8 +95,8 @@ class Players(nn.Module):
 
     def _answer(self, message: Tensor, batch: Batch) -> Tensor:
         """(games, candidates) scores."""
-        receiver = self.agents.receiver
-        return receiver(message, torch.arange(len(message)), receiver.see(batch.candidates))
+        found: Tensor = self.agents.receiver(message, torch.arange(len(message)), batch.candidates)
+        return found
 
 
 def _symbols(message: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from experiments import datasets
+from experiments.arguments import add_epochs
 from experiments.mixed_communication.methods import METHODS
 from experiments.record import Record, origin
 from experiments.signalling_game import data
-from experiments.signalling_game.run import FULL, Budget, train
+from experiments.signalling_game.run import FULL, Budget, file_name, train
 
 HERE = Path(__file__).parent
 RECORD = Record(HERE / "results.json")
@@ -36,8 +37,7 @@ def run(
             if RECORD.rows(**key):
                 continue
             games = data.load(name, "train"), data.load(name, "test")
-            stem = "-".join(map(str, key.values())).replace(" ", "-").replace("/", "")
-            row = train(method, own, games, budget, seed, RUNS / f"{stem}.safetensors")
+            row = train(method, own, games, budget, seed, RUNS / file_name(key))
             row["symbols"] = row.pop("calls at the end")
             RECORD.add([{**key, **row, **origin()}])
             print(key, {what: row[what] for what in ("success", "best", "symbols")}, flush=True)
@@ -51,11 +51,10 @@ def main() -> None:
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 322")
     parser.add_argument("--lr", type=float, help="by default 0.001, as published")
-    parser.add_argument("--epochs", type=int, default=Budget.epochs)
-    parser.add_argument("--full", action="store_true", help="the published length")
+    add_epochs(parser, Budget.epochs, FULL)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    budget = FULL if options.full else replace(Budget(), epochs=options.epochs)
+    budget = Budget(epochs=options.epochs)
     run(options.data, options.method or [*METHODS], options.seed or [322], budget, options.lr)
 
 

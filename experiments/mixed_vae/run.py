@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from experiments import checkpoint
+from experiments.arguments import add_epochs
 from experiments.mixed_vae.latents import LATENTS
 from experiments.mixed_vae.model import Split, Training, load
 from experiments.record import Record, Row
@@ -65,13 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=LATENTS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 1")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--full", action="store_true", help="500 epochs, as published")
+    add_epochs(parser, EPOCHS, FULL)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    epochs = FULL if options.full else options.epochs
-    run(options.method or [*LATENTS], options.seed or [1], epochs)
+    run(options.method or [*LATENTS], options.seed or [1], options.epochs)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import fewfold as ff
+from experiments.arguments import add_epochs
 from experiments.networks import perceptron
 from experiments.record import Record, Row, origin
 from experiments.semisupervised_vae.digits import Split, load
@@ -52,17 +53,22 @@ LOOPS = {"dense, label by label": LabelByLabel, "dense, as the authors' code": I
 
 def training(name: str, split: Split, budget: Budget, seed: int) -> Training:
     """The method at its checkpoint if there is one, otherwise at its warm start."""
-    method = METHODS[name]
-    state = Training(method, split, budget, seed)
-    if _kept(name, seed).exists():
-        state.load(_kept(name, seed))
-        if len(state.curve) > budget.epochs:
-            raise ValueError(
-                f"{_kept(name, seed)} has had {len(state.curve)} epochs, more than "
-                f"{budget.epochs}; move it away"
-            )
-        return state
-    state.warm_start(_kept("warm sparsemax" if method.sparse else "warm softmax", seed))
+    if not _kept(name, seed).exists():
+        return warm(name, split, budget, seed)
+    state = Training(METHODS[name], split, budget, seed)
+    state.load(_kept(name, seed))
+    if len(state.curve) > budget.epochs:
+        raise ValueError(
+            f"{_kept(name, seed)} has had {len(state.curve)} epochs, more than "
+            f"{budget.epochs}; move it away"
+        )
+    return state
+
+
+def warm(name: str, split: Split, budget: Budget, seed: int) -> Training:
+    """The method at its warm start."""
+    state = Training(METHODS[name], split, budget, seed)
+    state.warm_start(_kept("warm sparsemax" if state.method.sparse else "warm softmax", seed))
     return state
 
 
@@ -73,9 +79,11 @@ def train(name: str, split: Split, budget: Budget, seed: int) -> Row:
         point = state.epoch()
         done = len(state.curve)
         told = ", ".join(f"{what} {value:g}" for what, value in point.items())
-        _progress.line(f"{name}, seed {seed}, epoch {done} of {budget.epochs}: {told}")
+        said = f"{name}, seed {seed}, epoch {done} of {budget.epochs}: {told}"
+        _progress.line(said)
         if done % budget.keep == 0 or done == budget.epochs:
             state.save(_kept(name, seed))
+            print(said, flush=True)
     _progress.line("")
     last = bound(state.model, split.test, state.method.exact, seed)
     return {
@@ -84,26 +92,37 @@ def train(name: str, split: Split, budget: Budget, seed: int) -> Row:
         "test negative ELBO": last["negative ELBO"],
         "support": last["calls"],
         "processor seconds": round(state.seconds, 1),
+        "seconds": round(state.wall, 1),
         "curve": {what: [point[what] for point in state.curve] for what in state.curve[-1]},
     }
 
 
 def step_times(
     split: Split, budget: Budget, seed: int, *, names: Sequence[str] = (), seconds: float = 30.0
-) -> dict[str, float]:
-    """Milliseconds that a step of each method takes, side by side, at its checkpoint.
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds that a step of each method takes, side by side, from its warm start.
 
     With the method ``dense`` comes the same sum with one call of the decoder after the other, and
-    that of the authors' code, where each of these calls looks at the images again.
+    that of the authors' code, where each of these calls looks at the images again. The second are
+    the calls of the decoder per image in these steps.
     """
-    states = {name: training(name, split, budget, seed) for name in names or METHODS}
+    states = {name: warm(name, split, budget, seed) for name in names or METHODS}
     if "dense" in states:
         for name, kind in LOOPS.items():
             states[name] = kind(METHODS["dense"], split, budget, seed)
             states[name].model.load_state_dict(states["dense"].model.state_dict())
-    calls = {name: partial(next, _endless(state)) for name, state in states.items()}
-    times = race(calls, seconds=seconds)
-    return {name: round(1e3 * time.median, 3) for name, time in times.items()}
+    asked: dict[str, list[float]] = {name: [] for name in states}
+    steps = {name: partial(_step, _endless(state), asked[name]) for name, state in states.items()}
+    times = race(steps, seconds=seconds)
+    return (
+        {name: round(1e3 * time.median, 3) for name, time in times.items()},
+        {name: round(sum(each) / len(each), 3) for name, each in asked.items()},
+    )
+
+
+def _step(steps: Iterator[ff.Expectation], asked: list[float]) -> None:
+    out = next(steps)
+    asked.append(len(out.support.row) / out.law.rows)
 
 
 def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:
@@ -134,18 +153,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 43 and 44")
-    parser.add_argument("--epochs", type=int, default=Budget.epochs)
-    parser.add_argument("--full", action="store_true", help="the published 200 epochs")
+    add_epochs(parser, Budget.epochs, FULL)
     parser.add_argument("--times", action="store_true", help="milliseconds per step, and no more")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # weights of pixels that are never white decay for ever
     names, seeds = options.method or [*METHODS], options.seed or [43, 44]
-    budget = Budget(epochs=FULL if options.full else options.epochs)
+    budget = Budget(epochs=options.epochs)
     if options.times:
-        times = step_times(load(), budget, seeds[0], names=names)
-        RECORD.add([{"milliseconds": times, "seed": seeds[0], **origin()}])
-        print(times)
+        times, calls = step_times(load(), budget, seeds[0], names=names)
+        RECORD.add([{"milliseconds": times, "calls": calls, "seed": seeds[0], **origin()}])
+        print(times, calls)
     else:
         run(names, seeds, budget)
 

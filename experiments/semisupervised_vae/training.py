@@ -15,10 +15,11 @@ import fewfold as ff
 from experiments import checkpoint
 from experiments.semisupervised_vae.digits import Digits, Split, draw
 from experiments.semisupervised_vae.model import SemisupervisedVAE
+from fewfold import _progress
 
 Point = dict[str, float]
 Baseline = nn.Module | None
-_TOLD = ("step", "curve", "seconds", "start")  # what is no tensor
+_TOLD = ("step", "curve", "seconds", "wall", "start")  # what is no tensor
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Training:
         self.baseline = method.baseline()
         self.learned = nn.ModuleList(m for m in (self.model, self.baseline) if m is not None)
         self.optimizer = self._adam(method.lr)
-        self.step, self.seconds, self.start = 0, 0.0, 0.0
+        self.step, self.seconds, self.wall, self.start = 0, 0.0, 0.0, 0.0
         self.curve: list[Point] = []
 
     def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.Expectation]:
@@ -112,12 +113,13 @@ class Training:
 
     def epoch(self) -> Point:
         """Every unlabelled image once."""
-        began = time.process_time()
+        began, since = time.process_time(), time.perf_counter()
         calls = bound = 0.0
         for out in self.steps():
             calls += len(out.support.row)
             bound += float((out.value - out.entropy.detach()).sum())
         self.seconds += time.process_time() - began
+        self.wall += time.perf_counter() - since
         count = len(self.split.unlabelled)
         point = {"calls": round(calls / count, 4), "negative ELBO": round(bound / count, 3)}
         point |= {
@@ -142,7 +144,7 @@ class Training:
 
         if not path.exists():
             self.optimizer = self._adam(self.budget.warm_lr)
-            for _ in range(self.budget.warm):
+            for _ in _progress.over("warm start", range(self.budget.warm)):
                 self.warm_epoch()
             path.parent.mkdir(parents=True, exist_ok=True)
             _replace(path, lambda partial: save_file(self.model.state_dict(), partial))

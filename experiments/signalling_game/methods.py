@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -108,14 +109,13 @@ class Players(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The loss to follow, and the calls of the receiver per game."""
         method, bonus = self.method, []
-        seen = self.agents.receiver.see(batch.candidates)
 
         def surprise(symbols: Tensor, row: Tensor) -> Tensor:
-            scores = self.agents.receiver(symbols, row, seen)
+            scores = self.agents.receiver(symbols, row, batch.candidates)
             return F.cross_entropy(scores, batch.target[row], reduction="none")
 
         def failure(symbols: Tensor, row: Tensor) -> Tensor:
-            scores = self.agents.receiver(symbols, row, seen)
+            scores = self.agents.receiver(symbols, row, batch.candidates)
             right = batch.target[row]
             answer = ff.expect(
                 lambda position, pair: -(position == right[pair]).to(scores.dtype),
@@ -140,18 +140,27 @@ class Players(nn.Module):
     def success(
         self, batch: Batch, step: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Per game: how probably the likeliest answer is right, given a symbol of the sender's law;
-        whether it is, given its best symbol; and the calls of the receiver for the former.
+        """Per game: how probably the answer is right, given a symbol of the sender's law; whether
+        the likeliest is, given its best symbol; and the calls of the receiver for the former.
 
-        Marginals are exact, estimators that draw do so once, and Gumbel's mixes stay mixed.
+        Marginals are exact, estimators that draw do so once, and Gumbel's mixes stay mixed. The
+        answer is the likeliest, or drawn by receivers that learned to draw it.
         """
         receiver, scores = self.agents.receiver, self.agents.sender(batch.shown)
-        seen = receiver.see(batch.candidates)
 
-        def right(symbols: Tensor, row: Tensor) -> Tensor:
-            answers: Tensor = receiver(symbols, row, seen).argmax(1)
+        def right(symbols: Tensor, row: Tensor, *, drawn: bool) -> Tensor:
+            found = receiver(symbols, row, batch.candidates)
+            if drawn:
+                answers = found.softmax(1).multinomial(1, generator=generator).squeeze(1)
+            else:
+                answers = found.argmax(1)
             return (answers == batch.target[row]).to(scores.dtype)
 
-        drawn = ff.expect(right, scores, self.method.estimator(step, None), generator=generator)
-        best = right(scores.argmax(1), torch.arange(len(scores)))
-        return drawn.value, best, drawn.calls
+        won = ff.expect(
+            partial(right, drawn=self.method.zero_one),
+            scores,
+            self.method.estimator(step, None),
+            generator=generator,
+        )
+        best = right(scores.argmax(1), torch.arange(len(scores)), drawn=False)
+        return won.value, best, won.calls

@@ -79,17 +79,20 @@ class Receiver(nn.Module):
             first = nn.Linear(symbols, embedding, bias=False).weight.detach().T.contiguous()
         self.meaning = nn.Parameter(first)
 
-    def forward(self, atoms: Tensor, row: Tensor, seen: Tensor) -> Tensor:
-        """(m, candidates) scores of the candidates of `row`, given each symbol.
+    def forward(self, atoms: Tensor, row: Tensor, shown: Tensor) -> Tensor:
+        """(m, candidates) scores of the images shown in the game `row`, given each symbol.
 
-        A product per pair where pairs are few. Where most symbols of every game are asked for, one
-        product of everything seen with all symbols takes less than copying what was seen.
+        The score is that of an image as it is seen next to a meaning, `(W x) m`. There are fewer
+        meanings than images, so that `x (W' m)` is less work. A product per pair where pairs are
+        few; where most symbols of every game are asked for, one product of all images with all
+        symbols takes less than copying images.
         """
-        games, candidates, _ = seen.shape
+        games, candidates, _ = shown.shape
         if atoms.is_floating_point() or len(row) <= _NEARBY * games:
-            meaning = ff.embed_atoms(atoms, self.meaning)
-            return torch.bmm(seen.index_select(0, row), meaning.unsqueeze(2)).squeeze(2)
-        every = (seen.view(games * candidates, -1) @ self.meaning.T).view(games, candidates, -1)
+            sought = ff.embed_atoms(atoms, self.meaning) @ self.see.weight
+            return torch.bmm(shown.index_select(0, row), sought.unsqueeze(2)).squeeze(2)
+        sought = self.meaning @ self.see.weight
+        every = (shown.view(games * candidates, -1) @ sought.T).view(games, candidates, -1)
         table = every.transpose(1, 2).reshape(-1, candidates)
         which = row * every.shape[2] + atoms
         if len(which) == len(table) and torch.equal(which, torch.arange(len(table))):

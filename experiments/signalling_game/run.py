@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from experiments import checkpoint, datasets
+from experiments.arguments import add_epochs
 from experiments.record import Record, Row, origin
 from experiments.signalling_game import data
 from experiments.signalling_game.data import Games
@@ -44,7 +45,7 @@ class Budget:
     sizes: dict[str, int] = field(default_factory=dict)
 
 
-FULL = Budget(epochs=500)
+FULL = 500  # epochs, as published
 
 
 class Playable(Protocol):
@@ -90,18 +91,19 @@ class Run:
         seconds = time.perf_counter() - began
         asked = torch.cat(calls).float()
         low, high = asked.quantile(torch.tensor([0.1, 0.9])).tolist()
-        found = self.measure(valid, self.budget.valid, data.VALID_SEED)
+        end = start + self.budget.batches
+        found = self.measure(valid, self.budget.valid, data.VALID_SEED, end)
         spent = {"calls": float(asked.mean()), "low": low, "high": high, "seconds": seconds}
         self.curve.append({name: round(x, 4) for name, x in {**found, **spent}.items()})
 
-    def measure(self, games: Games, count: int, seed: int) -> dict[str, float]:
-        """Per cent of some games, always the same ones, that are won."""
+    def measure(self, games: Games, count: int, seed: int, step: int) -> dict[str, float]:
+        """Per cent of some games, always the same ones, that are won after so many steps."""
         self.players.eval()
         generator = torch.Generator().manual_seed(seed)
         parts: list[tuple[Tensor, ...]] = []
         for _ in range(count // self.budget.games):
             batch = games.draw(self.budget.games, self.budget.candidates, generator)
-            parts.append(self.players.success(batch, self.step, generator))
+            parts.append(self.players.success(batch, step, generator))
         won, best, calls = (torch.cat(part).float() for part in zip(*parts, strict=True))
         return {
             "success": 100 * float(won.mean()),
@@ -128,6 +130,8 @@ def train(
     run = Run(method, train_games.features.shape[1], budget, seed)
     if kept.exists():
         run.load(kept)
+    if len(run.curve) > budget.epochs:
+        raise ValueError(f"{kept} has had {len(run.curve)} epochs, more than {budget.epochs}")
     while len(run.curve) < budget.epochs:
         run.epoch(train_games, train_games)
         last = run.curve[-1]
@@ -138,7 +142,7 @@ def train(
             run.save(kept)
             print(said, flush=True)
     _progress.line("")
-    found = run.measure(test_games, budget.test, data.TEST_SEED)
+    found = run.measure(test_games, budget.test, data.TEST_SEED, run.step)
     names = ("success", "best", "calls", "low", "high")
     return {
         **{name: round(x, 2) for name, x in found.items()},
@@ -170,12 +174,16 @@ def run(
                     data.load(name, part, one_class=one_class) for part in ("train", "test")
                 )
                 loaded = train_games, test_games
-            stem = "-".join(str(x) for x in key.values()).replace("/", "").replace(" ", "-")
-            kept = RUNS / f"{stem}.safetensors"
-            row = train(method, own, loaded, budget, seed, kept)
+            row = train(method, own, loaded, budget, seed, RUNS / file_name(key))
             RECORD.add([{**key, **row, **origin()}])
             shown = {name: row[name] for name in ("success", "best", "calls at the end")}
             print(key, shown, flush=True)
+
+
+def file_name(key: dict[str, Any]) -> str:
+    """Of the state of a run: more epochs go on from fewer."""
+    told = (str(value) for name, value in key.items() if name != "epochs")
+    return "-".join(told).replace("/", "").replace(" ", "-") + ".safetensors"
 
 
 def main() -> None:
@@ -188,11 +196,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append", help="by default 322")
     parser.add_argument("--lr", type=float, action="append", help="by default the method's own")
     parser.add_argument("--entropy", type=float, action="append", help="by default its own")
-    parser.add_argument("--epochs", type=int, default=Budget.epochs)
-    parser.add_argument("--full", action="store_true", help="the published length")
+    add_epochs(parser, Budget.epochs, FULL)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    budget = FULL if options.full else replace(Budget(), epochs=options.epochs)
+    budget = Budget(epochs=options.epochs)
     methods, seeds = options.method or [*METHODS], options.seed or [322]
     rates = [{"lr": lr} for lr in options.lr or []] or [{}]
     bonuses = [{"entropy": entropy} for entropy in options.entropy or []] or [{}]

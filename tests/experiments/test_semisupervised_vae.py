@@ -214,10 +214,11 @@ def test_steps_are_timed_side_by_side(
         made.append(self)
 
     monkeypatch.setattr(Training, "__init__", begin)
-    times = run.step_times(split, TINY, 43, names=["sparse", "dense"], seconds=0.05)
+    times, calls = run.step_times(split, TINY, 43, names=["sparse", "dense"], seconds=0.05)
     assert all(state.step > 2 for state in made)  # each contestant has run, and not one for all
-    assert list(times) == ["sparse", "dense", *run.LOOPS]
+    assert list(times) == list(calls) == ["sparse", "dense", *run.LOOPS]
     assert all(time > 0 for time in times.values())
+    assert 1 <= calls["sparse"] <= calls["dense"] <= 10
 
 
 def test_the_published_split_and_a_step_of_each_method() -> None:

@@ -97,14 +97,15 @@ def test_interpolated_units_are_the_sigmoids(spread: float) -> None:
 def test_all_scores_of_a_receiver_agree() -> None:
     torch.manual_seed(0)
     receiver = Receiver(5, symbols=20, embedding=6, relaxed=False)
-    seen = receiver.see(torch.rand(3, 4, 5))
+    shown = torch.rand(3, 4, 5)
+    seen = receiver.see(shown)
     expected = torch.einsum("gce,se->gsc", seen, receiver.meaning).flatten(0, 1)
     row = torch.arange(3).repeat_interleave(20)
     atoms = torch.arange(20).repeat(3)
     for order in (torch.arange(60), torch.randperm(60), torch.randperm(60)[:50], torch.tensor([7])):
-        torch.testing.assert_close(receiver(atoms[order], row[order], seen), expected[order])
+        torch.testing.assert_close(receiver(atoms[order], row[order], shown), expected[order])
     vectors = F.one_hot(atoms, 20).float()
-    torch.testing.assert_close(receiver(vectors, row, seen), expected)
+    torch.testing.assert_close(receiver(vectors, row, shown), expected)
 
 
 def test_a_learned_baseline_is_a_mean_over_candidates() -> None:
@@ -118,8 +119,8 @@ def expected_gradient(players: Players, batch: data.Batch, zero_one: bool) -> di
     """By summing over all symbols, and over all answers."""
     probs = players.agents.sender(batch.shown).softmax(1)
     row = torch.arange(len(probs)).repeat_interleave(12)
-    seen = players.agents.receiver.see(batch.candidates)
-    scores = players.agents.receiver(torch.arange(12).repeat(len(probs)), row, seen)
+    symbols = torch.arange(12).repeat(len(probs))
+    scores = players.agents.receiver(symbols, row, batch.candidates)
     won = scores.log_softmax(1)[torch.arange(len(row)), batch.target[row]]
     cost = (-won.exp() if zero_one else -won).view(-1, 12)
     (probs * cost).sum(1).mean().backward()
