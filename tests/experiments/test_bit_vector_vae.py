@@ -1,7 +1,9 @@
 """The experiment with latent bits runs from end to end, on images that need no dataset."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +104,46 @@ def test_the_likelihood_is_above_the_bound_and_near_the_sum() -> None:
     found = trained.measure(images, samples=500, likely=len(images))
     assert found["nll"] == pytest.approx(exact.mean().item(), abs=0.3)
     assert found["nll"] < found["distortion"] + found["rate"] - 1
+    scores = trained.scores(images)[0].detach()
+    rate = 4 * math.log(2) - torch.distributions.Bernoulli(logits=scores).entropy().sum(1)
+    assert found["rate"] == pytest.approx(rate.mean().item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["SFE", "top-k sparsemax", "Gumbel"])
+def test_a_latent_without_a_cost_becomes_even(name: str) -> None:
+    """What is minimised has the entropy in it."""
+    images = shapes().train
+    trained = Run(replace(METHODS[name], lr={SMALL: 1e-4}), SMALL, seed=0)
+    trained.model.cost = lambda images: lambda atoms, row: 0 * atoms.sum(1)  # type: ignore[method-assign]
+    with torch.no_grad():
+        trained.model.encoder[2].weight.mul_(10)
+    entropies = [trained.step(images).entropy.mean().item() for _ in range(10)]
+    assert entropies[-1] > entropies[0] + 0.05
+
+
+def test_a_baseline_learns_with_the_rest() -> None:
+    trained = Run(METHODS["NVIL"], SMALL, seed=0)
+    assert isinstance(trained.estimator, ff.ScoreFunction)
+    assert trained.estimator.baseline is not None
+    before = [p.detach().clone() for p in trained.estimator.baseline.parameters()]
+    trained.step(shapes().train)
+    after = trained.estimator.baseline.parameters()
+    assert all(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_what_is_reported_is_of_the_test_images(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, seen, measure = shapes(), [], Run.measure
+
+    def measuring(self: Run, images: torch.Tensor, **of: int) -> Any:
+        seen.append(images)
+        return measure(self, images, **of)
+
+    monkeypatch.setattr(Run, "measure", measuring)
+    run.train("Gumbel", SMALL, 0, 2, data)
+    wanted = (data.valid, data.valid, data.test)
+    assert [images is part for images, part in zip(seen, wanted, strict=True)] == [True] * 3
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -188,6 +188,15 @@ def test_methods_learn_and_are_shown(
     assert has_colour(tmp_path / "curves.png")
 
 
+def test_what_is_reported_is_of_the_test_images(record: Record, split: Split) -> None:
+    """Whose labels are wrong here: the best classifier is never right."""
+    wrong = Digits(split.test.grey, (split.test.labels + 1) % 4)
+    row = run.train("dense", replace(split, test=wrong), TINY, seed=1)
+    assert row["test"] < 15
+    assert row["curve"]["valid"][-1] > 70
+    assert row["seconds"] > 0
+
+
 @pytest.mark.parametrize("name", ["SFE", "NVIL", "Gumbel"])
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     record: Record, split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
