@@ -133,7 +133,7 @@ def test_scores_on_a_coarse_grid(size: int, alpha: float) -> None:
 @pytest.mark.parametrize("size", [16_384, 20_001, 300_000])
 @pytest.mark.parametrize(("alpha", "norm"), MEMBERS)
 def test_long_rows_wherever_their_largest_entries_lie(size: int, alpha: float, norm: bool) -> None:
-    for spread in (1.0, 1e-3, 1e-6):
+    for spread in (1.0, 1e-3, 1e-6) if size < 10**5 else (1e-3,):  # plain torch takes its time
         row = scores(1, size, spread)[0].sort().values
         rows = torch.stack([row, row.flip(0), row.roll(size // 3), row.clone()])
         rows[3, : size - 1] = -torch.inf

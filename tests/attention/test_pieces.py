@@ -268,8 +268,7 @@ def test_kernels_take_one_dtype() -> None:
         few.blend(torch.ones(1, 1, 2, dtype=D), some.weight, some)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize(("heads", "dtype"), [(4, torch.bfloat16), (2, torch.float16)])
 def test_gradients_of_16_bits_are_sums_of_32(heads, dtype, monkeypatch) -> None:
     """300 pieces add to each key and value: in 16 bits a sum no longer grows by small parts."""
     monkeypatch.setattr(pieces, "_AT_ONCE", 20)

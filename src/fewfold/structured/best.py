@@ -1,12 +1,12 @@
 """Sparsemax over the k best structures: a few structures by their scores alone."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fewfold._check import check_mask, check_scores
+from fewfold._check import check_mask, check_scores, whole_number
 from fewfold.maps.entmax import sparsemax
 from fewfold.structured.structure import Structure, raise_infeasible
 from fewfold.support import Support
@@ -60,28 +60,32 @@ def topk_support(
     structured latent variables via sparsity", 2020.
     """
     check_scores(scores)
+    whole_number(k, "k")
     if mask is not None:
         check_mask(mask, scores)
         scores = scores.masked_fill(~mask, -math.inf)
-    found = structure.k_best(scores.detach(), k)
-    event = structure.event_of(scores)
+    parts, values, event = structure.k_best_parts(scores, k)
     batch = scores.shape[: scores.dim() - structure.event_dim]
     rows = batch.numel()
-    atoms = found.structures.view(rows, k, *event).to(scores.dtype)
-    # double: the totals of many parts differ by less than their roundings
-    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, -1, 1).double()
-    total = torch.bmm(atoms.flatten(2).double(), own).squeeze(2)
+    atoms = parts.view(rows, k, *event).to(scores)
+    values = values.to(scores.device)
+    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, 1, -1)
+    total = torch.bmm(own, atoms.flatten(2).mT).squeeze(1)  # columns would take four times as long
     if structure.additional:
         row = torch.arange(rows).repeat_interleave(k)
-        codes = structure.codes(found.structures.view(rows * k, *event).cpu(), event)
+        codes = structure.codes(parts.view(rows * k, *event), event)
         extra = structure.flat(batch, event).extra(codes, row, event)
         total = total + extra.to(total).view(rows, k)
-    valid, odd = found.valid.view(rows, k), found.scores.view(rows, k).isnan().any(1)
+    # The gradient of these sums, and the values of the search: sums of many parts differ by less
+    # than the roundings of narrow numbers.
+    valid, odd = values > -math.inf, values.isnan().any(1)
     raise_infeasible(~valid.any(1) & ~odd, structure)
-    weights = sparsemax(total, mask=valid).to(scores.dtype)
+    weights = sparsemax(values + (total - total.detach()), mask=valid).to(scores.dtype)
     certified = (weights.detach() == 0).any(1)  # where there are fewer than k this holds as well
-    row, place = (weights.detach() > 0).nonzero(as_tuple=True)
-    support = Support(weights[row, place], atoms[row, place], row, rows)
+    support = Support.from_dense(weights)
+    place = support.row * k + support.atoms
+    flat = atoms.flatten(0, 1)
+    support = replace(support, atoms=flat if len(place) == len(flat) else flat[place])
     every = structure_count(structure, event)
     if every is not None and k >= every:
         certified = torch.ones_like(certified)

@@ -197,14 +197,21 @@ class Structure(ABC):
     def k_best(self, scores: Tensor, k: int, *, mask: Tensor | None = None) -> KBest:
         """The k best structures of each instance, the best first."""
         whole_number(k, "k")
-        rows, made, event = self.prepared(scores, mask)
-        structures, values = made._k_best_parts(rows, k, event)
+        structures, values, event = self.k_best_parts(scores, k, mask=mask)
         batch = scores.shape[: scores.dim() - self.event_dim]
         return KBest(
             structures.view(*batch, k, *event).to(scores.device),
             values.view(*batch, k).to(scores),
             (values > -math.inf).view(*batch, k).to(scores.device),
         )
+
+    @torch.no_grad()
+    def k_best_parts(
+        self, scores: Tensor, k: int, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, torch.Size]:
+        """`(rows * k, *event)` bool, (rows, k) double, -inf where there are no more; the event."""
+        rows, made, event = self.prepared(scores, mask)
+        return *made._k_best_parts(rows, k, event), event
 
     def prepared(
         self, scores: Tensor, mask: Tensor | None, temperature: float = 1.0
@@ -218,7 +225,8 @@ class Structure(ABC):
             rows = rows.masked_fill(~mask, -math.inf)
         batch = scores.shape[: scores.dim() - self.event_dim]
         given = [value.detach().to("cpu", torch.float64) / temperature for value in self.additional]
-        rows = rows.to("cpu", torch.float64).reshape(batch.numel(), *event) / temperature
+        rows = rows.to("cpu", torch.float64).reshape(batch.numel(), *event)
+        rows = rows if temperature == 1.0 else rows / temperature
         return rows.contiguous(), self.with_additional(given).flat(batch, event), event
 
     def event_of(self, scores: Tensor) -> torch.Size:
