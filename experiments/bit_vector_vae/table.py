@@ -44,11 +44,16 @@ HEAD = [
 ]
 
 
-def longest(rows: list[Row], method: str, bits: int) -> list[Row]:
-    """The runs with the most epochs, one for each seed."""
+def lengths(rows: list[Row], method: str, bits: int) -> list[list[Row]]:
+    """The runs with as many epochs, one for each seed, the shortest first."""
     own = [row for row in rows if (row["method"], row["bits"]) == (method, bits)]
-    most = max((row["epochs"] for row in own), default=0)
-    return [row for row in own if row["epochs"] == most]
+    epochs = sorted({row["epochs"] for row in own})
+    return [[row for row in own if row["epochs"] == some] for some in epochs]
+
+
+def longest(rows: list[Row], method: str, bits: int) -> list[Row]:
+    """The runs with the most epochs."""
+    return next(reversed(lengths(rows, method, bits)), [])
 
 
 def table(rows: list[Row]) -> str:
@@ -56,10 +61,10 @@ def table(rows: list[Row]) -> str:
     lines = [HEAD, ["---"] * len(HEAD)]
     for place, bits in enumerate((SMALL, LARGE)):
         for method in METHODS:
-            own = longest(rows, method, bits)
             published = f"{PUBLISHED[method][place]:.2f}" if method in PUBLISHED else ""
-            cells = _cells(own) if own else ["not run", *[""] * (len(HEAD) - 4)]
-            lines.append([method, str(bits), published, *cells])
+            told = [_cells(own) for own in lengths(rows, method, bits)]
+            for cells in told or [["not run", *[""] * (len(HEAD) - 4)]]:
+                lines.append([method, str(bits), published, *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -66,11 +66,12 @@ def times(rows: list[Row]) -> str:
     measured = [row for row in rows if "milliseconds" in row]
     if not measured:
         return ""
-    taken = measured[-1]["milliseconds"]
-    lines = [["method", "ms per step", "of dense", "of SFE"], ["---"] * 4]
+    taken, calls = measured[-1]["milliseconds"], measured[-1].get("calls", {})
+    lines = [["method", "calls per image", "ms per step", "of dense", "of SFE"], ["---"] * 5]
     for method, time in taken.items():
         peers = (f"{time / taken[peer]:.2f}" if peer in taken else "" for peer in ("dense", "SFE"))
-        lines.append([method, f"{time:.2f}", *peers])
+        asked = f"{calls[method]:.2f}" if method in calls else ""
+        lines.append([method, asked, f"{time:.2f}", *peers])
     return _markdown(lines)
 
 

@@ -175,7 +175,8 @@ def test_methods_learn_and_are_shown(
     assert calls["SFE+"] == calls["sum and sample"] == [2] * 4
     assert all(calls[name] == [1] * 4 for name in ("SFE", "NVIL", "Gumbel", "ST Gumbel"))
     assert all(1 <= n < 4 for n in calls["sparse"])
-    record.add([{"milliseconds": {"sparse": 2.0, "dense": 8.0, "SFE": 1.0}}])
+    taken = {"sparse": 2.0, "dense": 8.0, "SFE": 1.0}
+    record.add([{"milliseconds": taken, "calls": {"sparse": 1.25}}])
     readme = tmp_path / "README.md"
     readme.write_text("<!-- table: begin -->\n<!-- table: end -->\n")
     monkeypatch.setattr(table, "README", readme)
@@ -184,7 +185,8 @@ def test_methods_learn_and_are_shown(
     text = readme.read_text()
     assert all(f"| {method} |" in text for method in run.METHODS)
     assert "| sparse | 96.87 ± 0.1 | 1.01 |" in text
-    assert "| sparse | 2.00 | 0.25 | 2.00 |" in text
+    assert "| sparse | 1.25 | 2.00 | 0.25 | 2.00 |" in text
+    assert "| SFE |  | 1.00 | 0.12 | 1.00 |" in text
     assert has_colour(tmp_path / "curves.png")
 
 
