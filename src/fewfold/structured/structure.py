@@ -225,7 +225,7 @@ class Structure(ABC):
             rows = rows.masked_fill(~mask, -math.inf)
         batch = scores.shape[: scores.dim() - self.event_dim]
         given = [value.detach().to("cpu", torch.float64) / temperature for value in self.additional]
-        rows = rows.to("cpu", torch.float64).reshape(batch.numel(), *event)
+        rows = rows.to("cpu", torch.float64, copy=True).reshape(batch.numel(), *event)
         rows = rows if temperature == 1.0 else rows / temperature
         return rows.contiguous(), self.with_additional(given).flat(batch, event), event
 
