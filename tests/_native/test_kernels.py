@@ -278,8 +278,9 @@ from fewfold import _native
 from tests._native import test_kernels as own
 if _native.instruction_set() != "{name}":
     sys.exit(77)
+torch.set_num_threads(1)
 for alpha, norm in own.MEMBERS:
-    for size in (17, 64, 4100):
+    for size in (17, 4100):
         own.test_every_length_agrees_with_plain_torch(size, alpha, norm)
         own.test_the_support_is_the_dense_answer_without_its_zeros(size, alpha, norm)
     own.test_the_backward_pass_is_the_jacobian(700, alpha, norm)

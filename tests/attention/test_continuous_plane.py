@@ -76,9 +76,12 @@ def by_polar(density: PlaneDensity, basis: GaussianBasis) -> Tensor:
     return normaliser(2, kappa) * (along @ psi.sum(1)) * (2 * math.pi / 1200)
 
 
-@pytest.mark.parametrize("alpha", [6 / 5, 4 / 3, 1.5, 2.0, 1.7])
-@pytest.mark.parametrize("case", PLANE, ids=range(len(PLANE)))
-def test_slices_agree_with_rays(alpha, case) -> None:
+@pytest.mark.parametrize(
+    ("case", "alpha"),
+    [*((PLANE[0], alpha) for alpha in (6 / 5, 4 / 3, 1.5, 2.0, 1.7))]
+    + [(case, alpha) for case in PLANE[1:] for alpha in (4 / 3, 1.7)],
+)
+def test_slices_agree_with_rays(case, alpha) -> None:
     centres, widths = case
     widths = [widths] * len(centres) if isinstance(widths, float) else widths
     basis = GaussianBasis(centres, widths)

@@ -15,6 +15,8 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @every_case
 @pytest.mark.parametrize("name", EAGER)
 def test_eager(case, name, path, request) -> None:
+    if path == "torch" and "ontinuous" in case.name:
+        pytest.skip("there is no kernel for densities, so both ways are one")
     TABLE.known(case, name, request)
     EAGER[name](case)
 
