@@ -29,6 +29,9 @@ template <class T> struct Stream {
     n = 0;
     top = bound = -INF<T>;
     nan = full = false;
+    forget_lanes();
+  }
+  void forget_lanes() {
     for (int i = 0; i < LANES; ++i) lane[i] = -INF<T>;
   }
   void reserve(int64_t size) {
@@ -177,6 +180,9 @@ template <class T> struct Stream {
     for (int j = 0; j < 4; ++j) m[j].store(lane_now + j * V::N);
     high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
     join(c, 2);
+    // look() meets the sampled entries again and may file them under other lanes. An entry in two lanes would count
+    // twice, and the lanes would no longer be a subset of the row: only the bound stays.
+    forget_lanes();
     if (odd()) return;
     auto keep_those = [&] {
       n = 0;
