@@ -1,6 +1,7 @@
 # make demo      see what the library does            make docs      build the site into build/docs
 # make test      everything CI checks                 make bench     re-measure every speed claim
 # make sanitize  kernels under ASan and UBSan         make format    let ruff rewrite the layout
+# make fuzz      random inputs against plain torch    make nightly   all checks that take long
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -15,7 +16,7 @@ KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_laws.py tests/ma
 ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-.PHONY: demo test lint types tests docs tables bench bench-quick sanitize format clean
+.PHONY: demo test lint types tests docs tables bench bench-quick sanitize fuzz branches nightly format clean
 .DEFAULT_GOAL := demo
 
 # The environment is made once; it is refreshed only when what it is made from has changed.
@@ -77,6 +78,17 @@ sanitize: $(STAMP)
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 LD_PRELOAD="$(ASAN)" \
 	  PYTHONPATH=$(abspath build/sanitize/site):$(SITE) \
 	  $(PY) -S -m pytest -q -p no:cacheprovider -m native tests
+
+# Random inputs made for every branch of the kernels: MINUTES=60 make fuzz
+MINUTES ?= 10
+fuzz: $(STAMP)
+	$(PY) -m tests.fuzz --minutes $(MINUTES)
+
+# The branches of the kernels that no test takes.
+branches: $(STAMP)
+	$(PY) -m tests.branches
+
+nightly: test fuzz sanitize
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
