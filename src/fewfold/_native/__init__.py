@@ -23,6 +23,14 @@ try:
     from fewfold._native import kernels
 except ImportError:
     kernels = None
+else:  # their arguments are tensors, which they read and check without knowing torch
+    kernels.accept_tensors(
+        torch.Tensor,
+        (
+            *(torch.float32, torch.float64, torch.int8, torch.uint8),
+            *(torch.int16, torch.int32, torch.int64, torch.bool),
+        ),
+    )
 
 _enabled = kernels is not None and os.environ.get("FEWFOLD_NATIVE", "1") != "0"
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -75,7 +83,7 @@ def table(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """Room for a large table whose rows are met in no order; what is in it has no meaning yet."""
     room = torch.empty(shape, dtype=dtype)
     if kernels is not None:
-        kernels.large_pages(room.data_ptr(), room.nbytes)
+        kernels.large_pages(room)
     return room
 
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+void bind_argument(nanobind::module_ &m);
 void bind_anchors(nanobind::module_ &m);
 void bind_best(nanobind::module_ &m);
 void bind_assignments(nanobind::module_ &m);

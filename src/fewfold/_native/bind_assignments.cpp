@@ -16,7 +16,14 @@ struct Shape {
   int64_t instances, rows, columns;
   bool alone;
   int threads;
+  Shape(int64_t instances_, int64_t rows_, int64_t columns_, bool alone_, int threads_)
+      : instances(instances_), rows(rows_), columns(columns_), alone(alone_), threads(lanes_for(instances_, threads_)) {
+    if (count_of(rows, columns) > std::numeric_limits<int32_t>::max()) refuse("there must be fewer than 2^31 pairs");
+    count_of(columns, columns, instances);
+    count_of(rows, columns, instances);
+  }
   int64_t parts() const { return rows * columns; }
+  int64_t all() const { return instances * rows * columns; }
 };
 
 // One worker for each thread, made when it has something to do.
@@ -39,51 +46,67 @@ struct Projector {
   explicit Projector(const Shape &s) : oracle(s.rows, s.columns, s.alone), projection(oracle) {}
 };
 
-void best(const Shape &s, uintptr_t scores, uintptr_t codes, uintptr_t values) {
+void best(const Shape &s, const Buffer &scores_, const Buffer &codes_, const Buffer &values_) {
+  const double *scores = scores_.numbers<double>("scores", s.all());
+  int32_t *codes = codes_.numbers<int32_t>("codes", count_of(s.instances, s.rows));
+  double *values = values_.numbers<double>("values", s.instances);
   Workers<AssignmentOracle> workers(s.threads);
   each_row(s.instances, s.threads, [&](int64_t r, int lane) {
     auto &oracle = workers.of(lane, [&] { return new AssignmentOracle(s.rows, s.columns, s.alone); });
-    int32_t *code = address<int32_t>(codes) + r * s.rows;
-    const double value = oracle.best(address<const double>(scores) + r * s.parts(), code);
+    int32_t *code = codes + r * s.rows;
+    const double value = oracle.best(scores + r * s.parts(), code);
     if (!(value > -INFINITY)) std::fill_n(code, s.rows, -1);
-    address<double>(values)[r] = value;
+    values[r] = value;
   });
 }
 
-void best_k(const Shape &s, uintptr_t scores, int64_t k, uintptr_t codes, uintptr_t values) {
+void best_k(const Shape &s, const Buffer &scores_, int64_t k, const Buffer &codes_, const Buffer &values_) {
+  check_positive(k, "k");
+  const double *scores = scores_.numbers<double>("scores", s.all());
+  int32_t *codes = codes_.numbers<int32_t>("codes", count_of(s.instances, k, s.rows));
+  double *values = values_.numbers<double>("values", count_of(s.instances, k));
   Workers<Murty> workers(s.threads);
   each_row(s.instances, s.threads, [&](int64_t r, int lane) {
     workers.of(lane, [&] { return new Murty(s.rows, s.columns, s.alone); })
-        .run(address<const double>(scores) + r * s.parts(), k, address<int32_t>(codes) + r * k * s.rows,
-             address<double>(values) + r * k);
+        .run(scores + r * s.parts(), k, codes + r * k * s.rows,
+             values + r * k);
   });
 }
 
-void project(const Shape &s, uintptr_t scores, uintptr_t marginals, uintptr_t gaps, uintptr_t took,
-             uintptr_t outcomes) {
+void project(const Shape &s, const Buffer &scores_, const Buffer &marginals_, const Buffer &gaps_, const Buffer &took_,
+             const Buffer &outcomes_) {
+  const double *scores = scores_.numbers<double>("scores", s.all());
+  double *marginals = marginals_.numbers<double>("marginals", s.all()), *gaps = gaps_.numbers<double>("gaps", s.instances);
+  int64_t *took = took_.numbers<int64_t>("turns", s.instances);
+  int32_t *outcomes = outcomes_.numbers<int32_t>("outcomes", s.instances);
   Workers<Projector> workers(s.threads);
   each_row(s.instances, s.threads, [&](int64_t r, int lane) {
-    double *mu = address<double>(marginals) + r * s.parts();
+    double *mu = marginals + r * s.parts();
     const Told told = workers.of(lane, [&] { return new Projector(s); })
-                          .projection.run(address<const double>(scores) + r * s.parts(), mu, NEWTON_TURNS);
+                          .projection.run(scores + r * s.parts(), mu, NEWTON_TURNS);
     if (told.outcome == Outcome::no_numbers) std::fill_n(mu, s.parts(), NAN);
-    address<double>(gaps)[r] = told.gap;
-    address<int64_t>(took)[r] = told.turns;
-    address<int32_t>(outcomes)[r] = static_cast<int32_t>(told.outcome);
+    gaps[r] = told.gap;
+    took[r] = told.turns;
+    outcomes[r] = static_cast<int32_t>(told.outcome);
   });
 }
 
-void face(const Shape &s, uintptr_t marginals, uintptr_t change, uintptr_t to) {
+void face(const Shape &s, const Buffer &marginals_, const Buffer &change_, const Buffer &to_) {
+  const double *marginals = marginals_.numbers<double>("marginals", s.all());
+  const double *change = change_.numbers<double>("change", s.all());
+  double *to = to_.numbers<double>("to", s.all());
   Workers<BirkhoffFace> workers(s.threads);
   each_row(s.instances, s.threads, [&](int64_t r, int lane) {
     const int64_t at = r * s.parts();
     workers.of(lane, [&] { return new BirkhoffFace(s.rows, s.columns); })
-        .apply(address<const double>(marginals) + at, address<const double>(change) + at, address<double>(to) + at);
+        .apply(marginals + at, change + at, to + at);
   });
 }
 
 // The projection, taken apart, is where the active set starts from: it has little to do but to say how good that is.
 nb::tuple sparsemap_assignments(Request q, const Shape &s) {
+  q.expect(s.parts(), s.rows);
+  if (q.rows != s.instances) refuse("the request has " + std::to_string(q.rows) + " instances, the shape " + std::to_string(s.instances));
   std::vector<std::vector<int32_t>> found(static_cast<size_t>(q.rows));
   std::vector<int32_t> codes;
   std::vector<int64_t> offsets{0};
@@ -92,9 +115,9 @@ nb::tuple sparsemap_assignments(Request q, const Shape &s) {
     Workers<Projector> workers(s.threads);
     Workers<Decomposition> decompositions(s.threads);
     each_row(s.instances, s.threads, [&](int64_t r, int lane) {
-      double *mu = address<double>(q.marginals) + r * s.parts();
+      double *mu = q.marginals + r * s.parts();
       const Told told = workers.of(lane, [&] { return new Projector(s); })
-                            .projection.run(address<const double>(q.scores) + r * s.parts(), mu, NEWTON_TURNS);
+                            .projection.run(q.scores + r * s.parts(), mu, NEWTON_TURNS);
       if (told.outcome != Outcome::converged) return;
       auto &own = found[static_cast<size_t>(r)];
       decompositions.of(lane, [&] { return new Decomposition(); })
@@ -104,8 +127,8 @@ nb::tuple sparsemap_assignments(Request q, const Shape &s) {
       codes.insert(codes.end(), own.begin(), own.end());
       offsets.push_back(static_cast<int64_t>(codes.size()) / std::max<int64_t>(1, s.rows));
     }
-    q.warm_codes = reinterpret_cast<uintptr_t>(codes.data());
-    q.warm_offsets = reinterpret_cast<uintptr_t>(offsets.data());
+    q.warm_codes = codes.data();
+    q.warm_offsets = offsets.data();
   }
   return solve_rows(q, [&](int64_t, int) { return AssignmentOracle(s.rows, s.columns, s.alone); });
 }
@@ -114,9 +137,7 @@ nb::tuple sparsemap_assignments(Request q, const Shape &s) {
 
 void bind_assignments(nb::module_ &m) {
   nb::class_<Shape>(m, "AssignmentShape")
-      .def("__init__", [](Shape *at, int64_t instances, int64_t rows, int64_t columns, bool alone, int threads) {
-        new (at) Shape{instances, rows, columns, alone, threads};
-      });
+      .def(nb::init<int64_t, int64_t, int64_t, bool, int>());
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   m.def("best_assignments", &best, unlocked);
   m.def("best_assignments_k", &best_k, unlocked);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "argument.h"
 #include "bind.h"
 #include "share.h"
 #include "table.h"
@@ -18,25 +19,41 @@ using namespace fewfold;
 
 namespace {
 
-template <class T> const T *reading(uintptr_t address) { return reinterpret_cast<const T *>(address); }
-template <class T> T *writing(uintptr_t address) { return reinterpret_cast<T *>(address); }
+// What the heaps of all rows hold, (rows, k) each, `count` of it in use.
+template <class T> struct Heaps {
+  T *score;
+  int64_t *id, *count, k;
+  Heaps(int64_t rows, int64_t k_, const Buffer &best, const Buffer &ids, const Buffer &counts)
+      : score(best.numbers<T>("best", count_of(rows, k_))), id(ids.numbers<int64_t>("ids", count_of(rows, k_))),
+        count(counts.numbers<int64_t>("count", rows)), k(k_) {
+    check_range(count, rows, 0, k + 1, "count");
+  }
+  Best<T> of(int64_t row) const { return {score + row * k, id + row * k, k, count[row]}; }
+};
 
 // Takes a block of scores (rows, n) of the ids from `base` on into the heaps, (rows, k) each. What a row excludes is
 // overwritten. False if a score is a NaN.
 template <class T>
-bool best_of(uintptr_t scores, int64_t rows, int64_t n, int64_t base, int64_t k, uintptr_t best, uintptr_t ids,
-             uintptr_t count, uintptr_t excluded, uintptr_t offsets, uintptr_t allowed, int threads) {
-  const int64_t *out = reading<int64_t>(excluded), *offset = reading<int64_t>(offsets);
+bool best_of(const Buffer &scores_, int64_t rows, int64_t n, int64_t base, int64_t k, const Buffer &best,
+             const Buffer &ids, const Buffer &count, const Buffer &excluded, const Buffer &offsets,
+             const Buffer &allowed_, int threads) {
+  T *scores = scores_.numbers<T>("scores", count_of(rows, n));
+  check_positive(k, "k");
+  const Heaps<T> heaps(rows, k, best, ids, count);
+  const int64_t *offset = offsets.maybe<int64_t>("offsets", count_of(rows) + 1);
+  if (offset) check_offsets(offset, rows, excluded.count(), "offsets");
+  const int64_t *out = offset ? excluded.numbers<int64_t>("excluded", offset[rows]) : nullptr;
+  if (count_of(base) > std::numeric_limits<int64_t>::max() - n) refuse("base is too large");
+  const bool *allowed = allowed_.maybe<bool>("allowed", base + n);
   std::atomic<bool> fine{true};
   share(rows, n, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r) {
-      T *x = writing<T>(scores) + r * n;
+      T *x = scores + r * n;
       for (int64_t i = offset ? offset[r] : 0; offset && i < offset[r + 1]; ++i)
         if (out[i] >= base && out[i] < base + n) x[out[i] - base] = -std::numeric_limits<T>::infinity();
-      int64_t &held = writing<int64_t>(count)[r];
-      Best<T> heap{writing<T>(best) + r * k, writing<int64_t>(ids) + r * k, k, held};
-      if (!table<T>().best_of(heap, x, n, base, reading<bool>(allowed))) fine = false;
-      held = heap.n;
+      Best<T> heap = heaps.of(r);
+      if (!table<T>().best_of(heap, x, n, base, allowed)) fine = false;
+      heaps.count[r] = heap.n;
     }
   });
   return fine;
@@ -44,10 +61,11 @@ bool best_of(uintptr_t scores, int64_t rows, int64_t n, int64_t base, int64_t k,
 
 // The heaps to lists, best first.
 template <class T>
-void best_sorted(int64_t rows, int64_t k, uintptr_t best, uintptr_t ids, uintptr_t count, int threads) {
+void best_sorted(int64_t rows, int64_t k, const Buffer &best, const Buffer &ids, const Buffer &count, int threads) {
+  const Heaps<T> heaps(rows, k, best, ids, count);
   share(rows, 16 * k, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r) {
-      Best<T> heap{writing<T>(best) + r * k, writing<int64_t>(ids) + r * k, k, reading<int64_t>(count)[r]};
+      Best<T> heap = heaps.of(r);
       table<T>().best_sorted(heap);
     }
   });
@@ -56,26 +74,34 @@ void best_sorted(int64_t rows, int64_t k, uintptr_t best, uintptr_t ids, uintptr
 // Vectors as numbers and as bytes. Column j of the bytes was multiplied by the power of two balance[j] before.
 class Catalogue {
  public:
-  Catalogue(uintptr_t vectors, int64_t items, int64_t d, uintptr_t code, int64_t width, uintptr_t step, uintptr_t slack,
-            uintptr_t balance, double reach)
-      : vectors_(reading<float>(vectors)), items_(items), d_(d), balance_(reading<float>(balance)), reach_(reach),
-        bytes_{width, reading<int8_t>(code), reading<float>(step), reading<float>(slack)} {}
+  Catalogue(const Buffer &vectors, int64_t items, int64_t d, const Buffer &code, int64_t width, const Buffer &step,
+            const Buffer &slack, const Buffer &balance, double reach)
+      : vectors_(vectors.numbers<float>("vectors", count_of(items, d))), items_(items), d_(d),
+        balance_(balance.numbers<float>("balance", d)), reach_(reach),
+        bytes_{width, code.numbers<int8_t>("code", count_of(items, width)), step.numbers<float>("step", items),
+               slack.numbers<float>("slack", items)} {
+    check_positive(d, "d");
+    if (width < d || width % 32) refuse("width must be a multiple of 32 and at least d=" + std::to_string(d));
+    if (d > MOST_COLUMNS) refuse("vectors must be shorter than " + std::to_string(MOST_COLUMNS));
+  }
 
   // The exact best k of one query. False where the numbers are too large or too small for the bounds to hold.
-  bool best(uintptr_t query_, int64_t k, uintptr_t excluded_, int64_t excluded_n, uintptr_t allowed, uintptr_t scores,
-            uintptr_t ids, int threads) const {
-    const float *query = reading<float>(query_);
+  bool best(const Buffer &query_, int64_t k, const Buffer &excluded_, int64_t excluded_n, const Buffer &allowed_,
+            const Buffer &scores, const Buffer &ids, int threads) const {
+    const float *query = query_.numbers<float>("query", d_);
+    const bool *allowed = allowed_.maybe<bool>("allowed", items_);
+    const int64_t *excluded = excluded_.numbers<int64_t>("excluded", count_of(excluded_n));
+    check_positive(k, "k");
+    Best<float> heap{scores.numbers<float>("scores", k), ids.numbers<int64_t>("ids", k), k, 0};
     std::vector<int16_t> code(static_cast<size_t>(bytes_.width));
     ByteQuery q{code.data(), 0, 0};
     if (!round(query, code.data(), q)) return false;
     std::unique_ptr<float[]> high(new float[static_cast<size_t>(items_)]);
     share(items_, d_, threads, [&](int64_t a, int64_t b) {
-      tables->byte_scores(bytes_, q, reading<bool>(allowed), a, b, high.get());
+      tables->byte_scores(bytes_, q, allowed, a, b, high.get());
     });
-    const int64_t *excluded = reading<int64_t>(excluded_);
     for (int64_t i = 0; i < excluded_n; ++i)
       if (excluded[i] >= 0 && excluded[i] < items_) high[static_cast<size_t>(excluded[i])] = -INFINITY;
-    Best<float> heap{writing<float>(scores), writing<int64_t>(ids), k, 0};
     const float bar = k_good_ones(query, high.get(), heap);
     std::unique_ptr<int64_t[]> candidate(new int64_t[static_cast<size_t>(items_)]);
     const int64_t n = tables->above(high.get(), items_, std::nextafterf(bar, -INFINITY), candidate.get());
@@ -87,6 +113,7 @@ class Catalogue {
   }
 
  private:
+  static constexpr int64_t MOST_COLUMNS = 1 << 24;  // the query still has a whole number other than zero
   const float *vectors_;
   int64_t items_, d_;
   const float *balance_;
@@ -138,6 +165,9 @@ void bind_best(nb::module_ &m) {
   bind<float>(m, "f32");
   bind<double>(m, "f64");
   nb::class_<Catalogue>(m, "Catalogue")
-      .def(nb::init<uintptr_t, int64_t, int64_t, uintptr_t, int64_t, uintptr_t, uintptr_t, uintptr_t, double>())
+      .def(nb::init<const Buffer &, int64_t, int64_t, const Buffer &, int64_t, const Buffer &, const Buffer &,
+                    const Buffer &, double>(),
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(),
+           nb::keep_alive<1, 9>())
       .def("best", &Catalogue::best, nb::call_guard<nb::gil_scoped_release>());
 }

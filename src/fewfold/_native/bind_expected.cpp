@@ -1,6 +1,7 @@
 // The Python side of expected products of normal distribution functions, and of densities that have one.
 #include <atomic>
 
+#include "argument.h"
 #include "bind.h"
 #include "share.h"
 #include "table.h"
@@ -14,25 +15,26 @@ constexpr int64_t WORK = 32;  // a score is read about as often as a few points 
 
 // How many rows are not for the kernel: they get a NaN.
 template <class T>
-int64_t expected_products(uintptr_t shift, uintptr_t slope, int64_t rows, int64_t n, uintptr_t out, int threads) {
+int64_t expected_products(const Buffer &shift_, const Buffer &slope_, int64_t rows, int64_t n, const Buffer &out_,
+                          int threads) {
+  const T *shift = shift_.numbers<T>("shift", count_of(rows, n)), *slope = slope_.numbers<T>("slope", count_of(rows, n));
+  T *out = out_.numbers<T>("out", rows);
   std::atomic<int64_t> left{0};
   share(rows, WORK * n, threads, [&](int64_t a, int64_t b) {
-    left += table<T>().expected_products(reinterpret_cast<const T *>(shift) + a * n,
-                                         reinterpret_cast<const T *>(slope) + a * n, b - a, n,
-                                         reinterpret_cast<T *>(out) + a);
+    left += table<T>().expected_products(shift + a * n, slope + a * n, b - a, n, out + a);
   });
   return left;
 }
 
 template <class T>
-int64_t log_densities(uintptr_t y, int64_t apart, uintptr_t loc, int64_t loc_apart, uintptr_t scale, int64_t scale_apart,
-                      int64_t rows, int64_t n, uintptr_t out, int threads) {
-  const Scored<T> at{reinterpret_cast<const T *>(y), reinterpret_cast<const T *>(loc),
-                     reinterpret_cast<const T *>(scale), n, apart, loc_apart, scale_apart};
+int64_t log_densities(const Buffer &y, int64_t apart, const Buffer &loc, int64_t loc_apart, const Buffer &scale,
+                      int64_t scale_apart, int64_t rows, int64_t n, const Buffer &out_, int threads) {
+  const Scored<T> at{y.apart<T>("y", reach_of(rows, n, apart)), loc.apart<T>("loc", reach_of(rows, n, loc_apart)),
+                     scale.apart<T>("scale", reach_of(rows, n, scale_apart)), n, apart, loc_apart, scale_apart};
+  T *out = out_.numbers<T>("out", count_of(rows));
+  check_positive(n, "n");
   std::atomic<int64_t> left{0};
-  share(rows, WORK * n, threads, [&](int64_t a, int64_t b) {
-    left += table<T>().log_densities(at, a, b, reinterpret_cast<T *>(out));
-  });
+  share(rows, WORK * n, threads, [&](int64_t a, int64_t b) { left += table<T>().log_densities(at, a, b, out); });
   return left;
 }
 

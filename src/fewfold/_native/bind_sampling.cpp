@@ -2,10 +2,12 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "alias.h"
+#include "argument.h"
 #include "bind.h"
 #include "random.h"
 #include "share.h"
@@ -16,58 +18,79 @@ using namespace fewfold;
 
 namespace {
 
-template <class T> const T *reading(uintptr_t address) { return reinterpret_cast<const T *>(address); }
-template <class T> T *writing(uintptr_t address) { return reinterpret_cast<T *>(address); }
+// The codewords of all cells, (codebooks, cells), each a place in scores of this width.
+const int32_t *codes_of(const Buffer &code, int64_t codebooks, int64_t cells, int64_t width) {
+  check_positive(cells, "cells");
+  check_positive(codebooks, "codebooks");
+  const int32_t *found = code.numbers<int32_t>("code", count_of(codebooks, cells));
+  check_range(found, codebooks * cells, 0, width, "code");
+  return found;
+}
 
 // Returns the first row whose scores were no numbers, or -1.
-int64_t draw(int64_t cells, int64_t codebooks, uintptr_t code, uintptr_t log_mass, uintptr_t start, uintptr_t item,
-             uintptr_t accept, uintptr_t other, uintptr_t log_share, uintptr_t scores, int64_t width, int64_t rows,
-             int64_t n, uint64_t seed, uintptr_t ids, uintptr_t log_q, uintptr_t log_z, int threads) {
+int64_t draw(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer &log_mass, const Buffer &start_,
+             const Buffer &item, const Buffer &accept, const Buffer &other, const Buffer &log_share,
+             const Buffer &scores_, int64_t width, int64_t rows, int64_t n, uint64_t seed, const Buffer &ids_,
+             const Buffer &log_q_, const Buffer &log_z_, int threads) {
+  const int32_t *codes = codes_of(code, codebooks, cells, width);
+  const int64_t *start = start_.numbers<int64_t>("start", cells + 1);
+  const int64_t places = check_offsets(start, cells, item.count(), "start");
+  for (int64_t c = 0; c < cells; ++c)
+    if (start[c] == start[c + 1]) refuse("every cell must hold an item, cell " + std::to_string(c) + " does not");
+  if (accept.given() != other.given()) refuse("accept and other are given together");
   const Cells at{cells,
                  codebooks,
-                 reading<int32_t>(code),
-                 reading<float>(log_mass),
-                 reading<int64_t>(start),
-                 reading<int32_t>(item),
-                 reading<float>(accept),
-                 reading<int32_t>(other),
-                 reading<float>(log_share)};
+                 codes,
+                 log_mass.numbers<float>("log_mass", cells),
+                 start,
+                 item.numbers<int32_t>("item", places),
+                 accept.maybe<float>("accept", places),
+                 other.maybe<int32_t>("other", places),
+                 log_share.maybe<float>("log_share", places),
+                 places};
+  const float *scores = scores_.numbers<float>("scores", count_of(rows, width));
+  int64_t *ids = ids_.numbers<int64_t>("ids", count_of(rows, n));
+  float *log_q = log_q_.numbers<float>("log_q", count_of(rows, n));
+  double *log_z = log_z_.numbers<double>("log_z", rows);
   std::atomic<int64_t> bad{-1};
   share(rows, cells + 8 * n, threads, [&](int64_t a, int64_t b) {
-    const int64_t row = tables->draw(at, reading<float>(scores), width, a, b, n, seed, writing<int64_t>(ids),
-                                     writing<float>(log_q), writing<double>(log_z));
+    const int64_t row = tables->draw(at, scores, width, a, b, n, seed, ids, log_q, log_z);
     if (row >= 0) bad = row;
   });
   return bad;
 }
 
 // log q of the mixture over `rows` queries, cell by cell. Returns a row whose scores were no numbers, or -1.
-int64_t mixture(int64_t cells, int64_t codebooks, uintptr_t code, uintptr_t log_mass, uintptr_t scores, int64_t width,
-                int64_t rows, uintptr_t out, int threads) {
-  const Cells at{cells, codebooks, reading<int32_t>(code), reading<float>(log_mass), nullptr, nullptr, nullptr, nullptr,
-                 nullptr};
-  std::vector<float> each(static_cast<size_t>(rows * cells));
+int64_t mixture(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer &log_mass, const Buffer &scores_,
+                int64_t width, int64_t rows, const Buffer &out_, int threads) {
+  const Cells at{cells, codebooks, codes_of(code, codebooks, cells, width), log_mass.numbers<float>("log_mass", cells),
+                 nullptr, nullptr, nullptr, nullptr, nullptr, 0};
+  const float *scores = scores_.numbers<float>("scores", count_of(rows, width));
+  float *out = out_.numbers<float>("out", cells);
+  std::vector<float> each(static_cast<size_t>(count_of(rows, cells)));
   std::atomic<int64_t> bad{-1};
   share(rows, 4 * cells, threads, [&](int64_t a, int64_t b) {
-    const int64_t row = tables->cell_log_probs(at, reading<float>(scores), width, a, b, each.data());
+    const int64_t row = tables->cell_log_probs(at, scores, width, a, b, each.data());
     if (row >= 0) bad = row;
   });
   if (bad < 0)
-    share(cells, 4 * rows, threads, [&](int64_t a, int64_t b) {
-      tables->mix_cells(each.data(), rows, cells, a, b, writing<float>(out));
-    });
+    share(cells, 4 * rows, threads,
+          [&](int64_t a, int64_t b) { tables->mix_cells(each.data(), rows, cells, a, b, out); });
   return bad;
 }
 
-// log q of ids, each with the row it is asked for; false if one is out of range.
-bool log_prob(int64_t cells, int64_t codebooks, uintptr_t code_, uintptr_t cell_of_, int64_t items, uintptr_t mass_,
-              uintptr_t scores_, int64_t width, int64_t rows, uintptr_t log_z, uintptr_t ids, uintptr_t row_, int64_t n,
-              uintptr_t out, int threads) {
-  const int32_t *code = reading<int32_t>(code_), *cell_of = reading<int32_t>(cell_of_);
-  const float *mass = reading<float>(mass_), *scores = reading<float>(scores_);
-  const int64_t *id = reading<int64_t>(ids), *row = reading<int64_t>(row_);
-  for (int64_t i = 0; i < n; ++i)
-    if (id[i] < 0 || id[i] >= items || row[i] < 0 || row[i] >= rows) return false;
+// log q of ids, each with the row it is asked for.
+void log_prob(int64_t cells, int64_t codebooks, const Buffer &code_, const Buffer &cell_of_, int64_t items,
+              const Buffer &mass_, const Buffer &scores_, int64_t width, int64_t rows, const Buffer &log_z_,
+              const Buffer &ids, const Buffer &row_, int64_t n, const Buffer &out_, int threads) {
+  const int32_t *code = code_.numbers<int32_t>("code", count_of(codebooks, cells));
+  const int32_t *cell_of = cell_of_.numbers<int32_t>("cell_of", items);
+  const float *mass = mass_.maybe<float>("mass", items), *scores = scores_.numbers<float>("scores", count_of(rows, width));
+  const double *log_z = log_z_.numbers<double>("log_z", rows);
+  const int64_t *id = ids.numbers<int64_t>("ids", n), *row = row_.numbers<int64_t>("row", n);
+  float *out = out_.numbers<float>("out", n);
+  check_ids(id, n, items, "ids", threads);
+  check_ids(row, n, rows, "row", threads);
   constexpr int64_t AHEAD = 16;  // most are a miss in every cache
   share(n, 64, threads, [&](int64_t a, int64_t b) {
     for (int64_t i = a; i < b; ++i) {
@@ -76,41 +99,54 @@ bool log_prob(int64_t cells, int64_t codebooks, uintptr_t code_, uintptr_t cell_
         if (mass) __builtin_prefetch(mass + id[i + AHEAD]);
       }
       const int32_t cell = cell_of[id[i]];
-      double total = -reading<double>(log_z)[row[i]];
-      for (int64_t k = 0; k < codebooks && cell >= 0; ++k)
-        total += static_cast<double>(scores[row[i] * width + code[k * cells + cell]]);
+      if (cell >= cells) refuse_id(cell, id[i], cells, "cells of items");
+      double total = -log_z[row[i]];
+      for (int64_t k = 0; k < codebooks && cell >= 0; ++k) {
+        const int32_t word = code[k * cells + cell];
+        if (word < 0 || word >= width) refuse_id(word, k * cells + cell, width, "code");
+        total += static_cast<double>(scores[row[i] * width + word]);
+      }
       if (mass) total += static_cast<double>(mass[id[i]]);
-      writing<float>(out)[i] = cell < 0 ? -__builtin_inff() : static_cast<float>(total);
+      out[i] = cell < 0 ? -__builtin_inff() : static_cast<float>(total);
     }
   });
-  return true;
 }
 
-void nearest(uintptr_t points, int64_t stride, int64_t n, int64_t d, uintptr_t centres, uintptr_t half, int64_t k,
-             uintptr_t code, int threads) {
+void nearest(const Buffer &points_, int64_t stride, int64_t n, int64_t d, const Buffer &centres_, const Buffer &half_,
+             int64_t k, const Buffer &code_, int threads) {
+  check_positive(k, "k");
+  if (k % 16) refuse("there must be a multiple of 16 centres, got " + std::to_string(k));
+  const float *points = points_.apart<float>("points", reach_of(n, d, stride));
+  const float *centres = centres_.numbers<float>("centres", count_of(d, k)), *half = half_.numbers<float>("half", k);
+  int64_t *code = code_.numbers<int64_t>("code", n);
   share(n, d * k / 8, threads, [&](int64_t a, int64_t b) {
-    tables->nearest(reading<float>(points) + a * stride, stride, b - a, d, reading<float>(centres), reading<float>(half),
-                    k, writing<int64_t>(code) + a);
+    tables->nearest(points + a * stride, stride, b - a, d, centres, half, k, code + a);
   });
 }
 
-void alias_tables(uintptr_t weight, uintptr_t start, int64_t cells, uintptr_t accept, uintptr_t other) {
-  alias(reading<double>(weight), reading<int64_t>(start), cells, writing<float>(accept), writing<int32_t>(other));
-}
-
-// Whether all ids are rows of a table of this size.
-bool within(uintptr_t ids, int64_t n, int64_t size, int threads) {
-  std::atomic<bool> fine{true};
-  share(n, 1, threads, [&](int64_t a, int64_t b) {
-    if (!tables->within(reading<int64_t>(ids) + a, b - a, size)) fine = false;
-  });
-  return fine;
+void alias_tables(const Buffer &weight_, const Buffer &start_, int64_t cells, const Buffer &accept, const Buffer &other) {
+  const int64_t *start = start_.numbers<int64_t>("start", count_of(cells) + 1);
+  const int64_t n = check_offsets(start, cells, weight_.count(), "start");
+  const double *weight = weight_.numbers<double>("weight", n);
+  for (int64_t i = 0; i < n; ++i)
+    if (!(weight[i] >= 0 && weight[i] < INFINITY))
+      refuse("weights must be finite and not negative, got " + std::to_string(weight[i]) + " at " + std::to_string(i));
+  alias(weight, start, cells, accept.numbers<float>("accept", n), other.numbers<int32_t>("other", n));
 }
 
 // The ids of a row: a block of `each`, then those between two offsets. Of all, so many rows.
 struct Picks {
   const int64_t *ids, *more, *offset;
-  int64_t each, rows;
+  int64_t each, rows, others;  // others: the ids between offsets
+  Picks(const Buffer &ids_, int64_t each_, const Buffer &more_, const Buffer &offset_, int64_t rows_, int64_t size,
+        int threads)
+      : ids(ids_.numbers<int64_t>("ids", count_of(rows_, each_))), more(nullptr),
+        offset(offset_.numbers<int64_t>("offsets", rows_ + 1)), each(each_), rows(rows_),
+        others(check_offsets(offset, rows, more_.count(), "offsets")) {
+    more = more_.numbers<int64_t>("more", others);
+    check_ids(ids, rows * each, size, "item ids", threads);
+    check_ids(more, others, size, "item ids", threads);
+  }
   const int64_t *block(int64_t row) const { return ids + row * each; }
   int64_t after_block(int64_t row) const { return (rows - row - 1) * each; }
   int64_t first(int64_t row) const { return offset[row]; }
@@ -118,83 +154,93 @@ struct Picks {
   int64_t after(int64_t row) const { return offset[rows] - offset[row + 1]; }
 };
 
-// False if an id is out of range.
 template <class T>
-bool dots(uintptr_t queries, uintptr_t table_, int64_t size, int64_t d, int64_t rows, uintptr_t ids, int64_t each,
-          uintptr_t more, uintptr_t offset, uintptr_t scores, uintptr_t more_scores, int threads) {
-  const Picks p{reading<int64_t>(ids), reading<int64_t>(more), reading<int64_t>(offset), each, rows};
-  if (!within(ids, rows * each, size, threads) || !within(more, p.offset[rows], size, threads)) return false;
+void dots(const Buffer &queries_, const Buffer &table_, int64_t size, int64_t d, int64_t rows, const Buffer &ids,
+          int64_t each, const Buffer &more, const Buffer &offset, const Buffer &scores_, const Buffer &more_scores_,
+          int threads) {
+  const T *queries = queries_.table<T>("queries", rows, d), *weight = table_.table<T>("table", size, d);
+  const Picks p(ids, each, more, offset, rows, size, threads);
+  T *scores = scores_.numbers<T>("scores", rows * each), *more_scores = more_scores_.numbers<T>("more scores", p.others);
   share(rows, 2 * each * d, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r) {
-      const T *query = reading<T>(queries) + r * d;
+      const T *query = queries + r * d;
       const int64_t at = p.first(r);
-      table<T>().picked_dots(query, reading<T>(table_), d, p.block(r), each, p.after_block(r),
-                             writing<T>(scores) + r * each);
-      table<T>().picked_dots(query, reading<T>(table_), d, p.more + at, p.count(r), p.after(r),
-                             writing<T>(more_scores) + at);
+      table<T>().picked_dots(query, weight, d, p.block(r), each, p.after_block(r), scores + r * each);
+      table<T>().picked_dots(query, weight, d, p.more + at, p.count(r), p.after(r), more_scores + at);
     }
   });
-  return true;
 }
 
 // Gradients of those scores: `pull` to the queries, `values` to the rows of the table, block by block, then the others.
-// `scale`, a number per row, multiplies those of the block; null: 1. The ids have been through the above.
+// `scale`, a number per row, multiplies those of the block; null: 1.
 template <class T>
-void pulls(uintptr_t queries, uintptr_t table_, int64_t d, int64_t rows, uintptr_t ids, int64_t each, uintptr_t more,
-           uintptr_t offset, uintptr_t by, uintptr_t scale, uintptr_t more_by, uintptr_t pull, uintptr_t values,
-           int threads) {
-  const Picks p{reading<int64_t>(ids), reading<int64_t>(more), reading<int64_t>(offset), each, rows};
+void pulls(const Buffer &queries_, const Buffer &table_, int64_t size, int64_t d, int64_t rows, const Buffer &ids,
+           int64_t each, const Buffer &more, const Buffer &offset, const Buffer &by_, const Buffer &scale_,
+           const Buffer &more_by_, const Buffer &pull_, const Buffer &values_, int threads) {
+  const T *queries = queries_.table<T>("queries", rows, d), *weight = table_.table<T>("table", size, d);
+  const Picks p(ids, each, more, offset, rows, size, threads);
+  const T *by = by_.numbers<T>("by", rows * each), *scale = scale_.maybe<T>("scale", rows);
+  const T *more_by = more_by_.numbers<T>("more by", p.others);
+  T *pull = pull_.maybe<T>("pull", rows * d), *values = values_.maybe<T>("values", count_of(rows * each + p.others, d));
   share(rows, 2 * each * d, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r) {
-      const T *query = reading<T>(queries) + r * d;
-      T *to = pull ? writing<T>(pull) + r * d : nullptr;
-      T *block = values ? writing<T>(values) + r * each * d : nullptr;
-      T *rest = values ? writing<T>(values) + (rows * each + p.first(r)) * d : nullptr;
-      table<T>().picked_pulls(query, reading<T>(table_), d, p.block(r), each, p.after_block(r), reading<T>(by) + r * each,
-                              scale ? reading<T>(scale)[r] : T(1), to, block);
-      table<T>().picked_pulls(query, reading<T>(table_), d, p.more + p.first(r), p.count(r), p.after(r),
-                              reading<T>(more_by) + p.first(r), T(1), to, rest);
+      const T *query = queries + r * d;
+      T *to = pull ? pull + r * d : nullptr;
+      T *block = values ? values + r * each * d : nullptr;
+      T *rest = values ? values + (rows * each + p.first(r)) * d : nullptr;
+      table<T>().picked_pulls(query, weight, d, p.block(r), each, p.after_block(r), by + r * each,
+                              scale ? scale[r] : T(1), to, block);
+      table<T>().picked_pulls(query, weight, d, p.more + p.first(r), p.count(r), p.after(r), more_by + p.first(r), T(1),
+                              to, rest);
     }
   });
 }
 
 // Rows of scores, less `shift` (a row for each, or one for all: stride 0), to their softmax; and its log normaliser.
 template <class T>
-void soften(uintptr_t scores, int64_t rows, int64_t n, uintptr_t shift, int64_t stride, uintptr_t log_sum, int threads) {
+void soften(const Buffer &scores_, int64_t rows, int64_t n, const Buffer &shift_, int64_t stride, const Buffer &log_sum_,
+            int threads) {
+  T *scores = scores_.numbers<T>("scores", count_of(rows, n)), *log_sum = log_sum_.numbers<T>("log_sum", rows);
+  const T *shift = shift_.numbers<T>("shift", reach_of(rows, n, stride));
   share(rows, 4 * n, threads, [&](int64_t a, int64_t b) {
-    for (int64_t r = a; r < b; ++r)
-      writing<T>(log_sum)[r] = table<T>().soften(writing<T>(scores) + r * n, reading<T>(shift) + r * stride, n);
+    for (int64_t r = a; r < b; ++r) log_sum[r] = table<T>().soften(scores + r * n, shift + r * stride, n);
   });
 }
 
-// Sums of rows of a table times `by`, a number per bag; false if an id is out of range.
+// Sums of rows of a table times `by`, a number per bag.
 template <class T>
-bool bags(uintptr_t table_, int64_t size, int64_t d, uintptr_t ids, uintptr_t offset_, int64_t rows, uintptr_t by,
-          uintptr_t out, int threads) {
-  const int64_t *offset = reading<int64_t>(offset_), *id = reading<int64_t>(ids);
-  if (!within(ids, offset[rows], size, threads)) return false;
+void bags(const Buffer &table_, int64_t size, int64_t d, const Buffer &ids, const Buffer &offset_, int64_t rows,
+          const Buffer &by_, const Buffer &out_, int threads) {
+  const T *weight = table_.table<T>("table", size, d), *by = by_.numbers<T>("by", count_of(rows));
+  const int64_t *offset = offset_.numbers<int64_t>("offsets", rows + 1);
+  const int64_t n = check_offsets(offset, rows, ids.count(), "offsets"), *id = ids.numbers<int64_t>("ids", n);
+  T *out = out_.numbers<T>("out", count_of(rows, d));
+  check_ids(id, n, size, "item ids", threads);
   share(rows, 16 * d, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r)
-      table<T>().bag(reading<T>(table_), d, id + offset[r], offset[r + 1] - offset[r], offset[rows] - offset[r + 1],
-                     reading<T>(by)[r], writing<T>(out) + r * d);
+      table<T>().bag(weight, d, id + offset[r], offset[r + 1] - offset[r], n - offset[r + 1], by[r], out + r * d);
   });
-  return true;
 }
 
 template <class T>
-void unbags(uintptr_t grad, int64_t d, uintptr_t offset_, int64_t rows, uintptr_t by, uintptr_t values, int threads) {
-  const int64_t *offset = reading<int64_t>(offset_);
+void unbags(const Buffer &grad_, int64_t d, const Buffer &offset_, int64_t rows, const Buffer &by_,
+            const Buffer &values_, int threads) {
+  const T *grad = grad_.numbers<T>("grad", count_of(rows, d)), *by = by_.numbers<T>("by", rows);
+  const int64_t *offset = offset_.numbers<int64_t>("offsets", rows + 1);
+  const int64_t n = check_offsets(offset, rows, values_.count(), "offsets");
+  T *values = values_.numbers<T>("values", count_of(n, d));
   share(rows, 16 * d, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r)
-      table<T>().unbag(reading<T>(grad) + r * d, d, offset[r + 1] - offset[r], reading<T>(by)[r],
-                       writing<T>(values) + offset[r] * d);
+      table<T>().unbag(grad + r * d, d, offset[r + 1] - offset[r], by[r], values + offset[r] * d);
   });
 }
 
-// Each entry of the bags stays with chance `keep`. Returns how many do.
-int64_t thin(uintptr_t ids_, uintptr_t offset_, int64_t rows, double keep, uint64_t seed, uintptr_t out_, uintptr_t start_) {
-  const int64_t *ids = reading<int64_t>(ids_), *offset = reading<int64_t>(offset_);
-  int64_t *out = writing<int64_t>(out_), *start = writing<int64_t>(start_), kept = 0;
+// Each entry of the bags stays with chance `keep`. Returns how many do. `out` has room for one more than there are.
+int64_t thin(const Buffer &ids_, const Buffer &offset_, int64_t rows, double keep, uint64_t seed, const Buffer &out_,
+             const Buffer &start_) {
+  const int64_t *offset = offset_.numbers<int64_t>("offsets", count_of(rows) + 1);
+  const int64_t n = check_offsets(offset, rows, ids_.count(), "offsets"), *ids = ids_.numbers<int64_t>("ids", n);
+  int64_t *out = out_.numbers<int64_t>("out", n + 1), *start = start_.numbers<int64_t>("start", rows + 1), kept = 0;
   Random random(seed, 0);
   for (int64_t r = 0; r < rows; ++r) {
     start[r] = kept;

@@ -23,19 +23,24 @@ const StructuredTable &fewfold::structured() {
 namespace {
 
 // x (columns of m numbers, `stride` apart) <- Q x for the structures of every row; see ActiveSet::derive.
-void derive(uintptr_t codes, uintptr_t offsets, int64_t rows, int64_t slots, uintptr_t x, int64_t columns, int64_t stride,
-            int threads) {
-  std::vector<ActiveSet> sets(static_cast<size_t>(std::max(1, threads)));
+void derive(const Buffer &codes_, const Buffer &offsets, int64_t rows, int64_t slots, const Buffer &x_, int64_t columns,
+            int64_t stride, int threads) {
+  const int64_t *at = offsets.numbers<int64_t>("offsets", count_of(rows) + 1);
+  const int64_t m = check_offsets(at, rows, stride, "offsets");
+  check_positive(slots, "slots");
+  const int32_t *codes = check_codes(codes_, m, slots, std::numeric_limits<int32_t>::max(), "codes");
+  double *x = x_.numbers<double>("columns", reach_of(columns, m, stride));
+  std::vector<ActiveSet> sets(static_cast<size_t>(lanes_for(rows, threads)));
   each_row(rows, threads, [&](int64_t r, int lane) {
     ActiveSet &active = sets[static_cast<size_t>(lane)];
     active.reset(slots);
-    const int64_t first = address<const int64_t>(offsets)[r], last = address<const int64_t>(offsets)[r + 1];
+    const int64_t first = at[r], last = at[r + 1];
     std::vector<int64_t> kept;
     for (int64_t i = first; i < last; ++i)
-      if (active.append(address<const int32_t>(codes) + i * slots, 0, 0)) kept.push_back(i);
+      if (active.append(codes + i * slots, 0, 0)) kept.push_back(i);
     std::vector<double> own(kept.size());
     for (int64_t c = 0; c < columns; ++c) {
-      double *to = address<double>(x) + c * stride;
+      double *to = x + c * stride;
       for (size_t k = 0; k < kept.size(); ++k) own[k] = to[kept[k]];
       if (!kept.empty()) active.derive(own.data());
       std::fill(to + first, to + last, 0.0);
@@ -45,27 +50,33 @@ void derive(uintptr_t codes, uintptr_t offsets, int64_t rows, int64_t slots, uin
 }
 
 // The gradient of the scores, (rows, parts), from that of the marginals; `by`, (m,), is that of the scores of structures.
-// `factors` is what solve_rows() gave, or 0: they are made anew.
-void pull(uintptr_t codes, uintptr_t offsets, uintptr_t factors, int64_t rows, int64_t slots, int64_t parts,
-          uintptr_t grad, uintptr_t by, uintptr_t out, int threads) {
-  std::vector<ActiveSet> sets(static_cast<size_t>(std::max(1, threads)));
-  const int64_t *at = address<const int64_t>(offsets);
+// `factors` is what solve_rows() gave, or null: they are made anew.
+void pull(const Buffer &codes_, const Buffer &offsets, const Buffer &factors_, int64_t rows, int64_t slots, int64_t parts,
+          const Buffer &grad_, const Buffer &by_, const Buffer &out_, int threads) {
+  const int64_t *at = offsets.numbers<int64_t>("offsets", count_of(rows) + 1);
+  const int64_t m = check_offsets(at, rows, by_.count(), "offsets");
+  check_positive(slots, "slots");
+  const int32_t *codes = check_codes(codes_, m, slots, parts, "codes");
+  const double *grad = grad_.numbers<double>("grad", count_of(rows, parts));
+  double *by = by_.numbers<double>("by", m), *out = out_.numbers<double>("out", count_of(rows, parts));
+  std::vector<ActiveSet> sets(static_cast<size_t>(lanes_for(rows, threads)));
   std::vector<int64_t> begin(static_cast<size_t>(rows) + 1);  // of the factor of each row
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t n = at[r + 1] - at[r];
     begin[static_cast<size_t>(r) + 1] = begin[static_cast<size_t>(r)] + n * (n + 1) / 2;
   }
+  const double *factors = factors_.maybe<double>("factors", begin.back());
   each_row(rows, threads, [&](int64_t r, int lane) {
     ActiveSet &active = sets[static_cast<size_t>(lane)];
     active.reset(slots);
-    const int32_t *code = address<const int32_t>(codes) + at[r] * slots;
+    const int32_t *code = codes + at[r] * slots;
     const int64_t n = at[r + 1] - at[r];
     if (factors)
-      active.take_factor(code, n, address<const double>(factors) + begin[static_cast<size_t>(r)]);
+      active.take_factor(code, n, factors + begin[static_cast<size_t>(r)]);
     else  // all of them are taken in, as they were independent when they were found
       for (int64_t i = 0; i < n; ++i) active.append(code + i * slots, 0, 0);
-    const double *g = address<const double>(grad) + r * parts;
-    double *own = address<double>(by) + at[r], *to = address<double>(out) + r * parts;
+    const double *g = grad + r * parts;
+    double *own = by + at[r], *to = out + r * parts;
     std::fill_n(own, n, 0.0);
     std::fill_n(to, parts, 0.0);
     if (!active.size()) return;
@@ -79,9 +90,13 @@ void pull(uintptr_t codes, uintptr_t offsets, uintptr_t factors, int64_t rows, i
 
 void bind_structured(nb::module_ &m) {
   nb::class_<Request>(m, "Request")
-      .def(nb::init<uintptr_t, int64_t, int64_t, int64_t, int64_t, double, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                    uintptr_t, uintptr_t, int, bool>());
+      .def(nb::init<const Buffer &, int64_t, int64_t, int64_t, int64_t, double, const Buffer &, const Buffer &,
+                    const Buffer &, const Buffer &, const Buffer &, const Buffer &, int, bool>(),
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(), nb::keep_alive<1, 10>(),
+           nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 13>());
   m.def("sparsemap_choices", [](const Request &q, int64_t least, int64_t most) {
+    q.expect(q.parts, q.parts);
+    if (count_of(least) > most) refuse("at least " + std::to_string(least) + " and at most " + std::to_string(most));
     return solve_rows(q, [&](int64_t, int) { return ChoiceOracle(q.parts, least, most); });
   });
   m.def("pull", &pull, nb::call_guard<nb::gil_scoped_release>());

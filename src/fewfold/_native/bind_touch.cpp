@@ -1,4 +1,5 @@
 // The Python side of the optimisers' kernel.
+#include "argument.h"
 #include "bind.h"
 
 #include <string>
@@ -16,19 +17,37 @@ using namespace fewfold;
 
 namespace {
 
+// A table with its state, of which each rule has its own parts.
+template <class T>
+Touched<T> table_of(Rule rule, int64_t rows, int64_t width, const Buffer &weight, const Buffer &state, const Buffer &age,
+                    const Buffer &square) {
+  const int64_t all = count_of(rows, width);
+  const bool moments = rule == Rule::adam || rule == Rule::yogi, by_row = rule == Rule::adam_by_row || rule == Rule::scale_by_row;
+  const int64_t slots = moments ? 2 : rule == Rule::sgd || rule == Rule::scale_by_row ? 0 : 1;
+  return {weight.numbers<T>("weight", all),
+          slots ? state.numbers<T>("state", count_of(all, slots)) : nullptr,
+          moments || by_row ? age.numbers<int32_t>("age", rows) : nullptr,
+          by_row ? square.numbers<T>("square", rows) : nullptr,
+          nullptr, nullptr, 0, width};
+}
+
 // The position of an index that names no row, with nothing changed, or -1. A null index: every row is touched.
 template <class T>
-int64_t touch(Rule rule, uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
-              uintptr_t state, uintptr_t age, uintptr_t square, const Update &numbers, int threads) {
+int64_t touch(Rule rule, const Buffer &index, const Buffer &grad, int64_t n, int64_t rows, int64_t width,
+              const Buffer &weight, const Buffer &state, const Buffer &age, const Buffer &square, const Update &numbers,
+              int threads) {
   Update update = numbers;
   update.rule = rule;
-  Touched<T> t{reinterpret_cast<T *>(weight), reinterpret_cast<T *>(state), reinterpret_cast<int32_t *>(age),
-               reinterpret_cast<T *>(square), reinterpret_cast<const T *>(grad), nullptr, 0, width};
-  if (!index) {
+  Touched<T> t = table_of<T>(rule, rows, width, weight, state, age, square);
+  t.grad = grad.numbers<T>("grad", count_of(n, width));
+  if (!index.given()) {
+    if (n != rows) refuse("a gradient without an index must have every row, " + std::to_string(rows) + ", got " + std::to_string(n));
     share(n, width, threads, [&](int64_t a, int64_t b) { table<T>().touch(t, update, a, b); });
     return -1;
   }
-  const Groups groups(reinterpret_cast<const int64_t *>(index), n, rows);
+  if (bit_length(static_cast<uint64_t>(rows)) + bit_length(static_cast<uint64_t>(n)) > 64)
+    refuse("so many rows and gradients cannot be sorted as one number");
+  const Groups groups(index.numbers<int64_t>("index", n), n, rows);
   if (groups.bad() >= 0) return groups.bad();
   t.order = groups.order();
   t.bits = groups.bits();
@@ -42,18 +61,20 @@ int64_t touch(Rule rule, uintptr_t index, uintptr_t grad, int64_t n, int64_t row
 
 // Rows of a list, no row twice, or all of them, pay by[i] times their step size. As above for a row that does not exist.
 template <class T>
-int64_t pay(Rule rule, uintptr_t rows_, uintptr_t by, int64_t n, int64_t size, int64_t width, uintptr_t weight,
-            uintptr_t state, uintptr_t age, uintptr_t square, const Update &numbers, int threads) {
+int64_t pay(Rule rule, const Buffer &rows_, const Buffer &by_, int64_t n, int64_t size, int64_t width,
+            const Buffer &weight, const Buffer &state, const Buffer &age, const Buffer &square, const Update &numbers,
+            int threads) {
   Update update = numbers;
   update.rule = rule;
-  const Touched<T> t{reinterpret_cast<T *>(weight), reinterpret_cast<T *>(state), reinterpret_cast<int32_t *>(age),
-                     reinterpret_cast<T *>(square), nullptr, nullptr, 0, width};
-  const auto *rows = reinterpret_cast<const int64_t *>(rows_);
+  const Touched<T> t = table_of<T>(rule, size, width, weight, state, age, square);
+  const int64_t *rows = rows_.maybe<int64_t>("rows", count_of(n));
+  const T *by = by_.numbers<T>("by", n);
+  if (!rows_.given() && n > size) refuse("there are " + std::to_string(size) + " rows to pay, got " + std::to_string(n));
   if (rows)
     for (int64_t i = 0; i < n; ++i)
       if (rows[i] < 0 || rows[i] >= size) return i;
   share(n, 4 * width, threads, [&](int64_t a, int64_t b) {
-    table<T>().pay(t, update, rows, reinterpret_cast<const T *>(by), a, b);
+    table<T>().pay(t, update, rows, by, a, b);
   });
   return -1;
 }
@@ -69,14 +90,14 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
   for (const auto &[name, rule] : rules) {
     const Rule own = rule;
     m.def(("touch_" + std::string(name) + "_" + suffix).c_str(),
-          [own](uintptr_t index, uintptr_t grad, int64_t n, int64_t rows, int64_t width, uintptr_t weight,
-                uintptr_t state, uintptr_t age, uintptr_t square, const Update &update, int threads) {
+          [own](const Buffer &index, const Buffer &grad, int64_t n, int64_t rows, int64_t width, const Buffer &weight,
+                const Buffer &state, const Buffer &age, const Buffer &square, const Update &update, int threads) {
             return touch<T>(own, index, grad, n, rows, width, weight, state, age, square, update, threads);
           },
           nb::call_guard<nb::gil_scoped_release>());
     m.def(("pay_" + std::string(name) + "_" + suffix).c_str(),
-          [own](uintptr_t rows, uintptr_t by, int64_t n, int64_t size, int64_t width, uintptr_t weight, uintptr_t state,
-                uintptr_t age, uintptr_t square, const Update &update, int threads) {
+          [own](const Buffer &rows, const Buffer &by, int64_t n, int64_t size, int64_t width, const Buffer &weight,
+                const Buffer &state, const Buffer &age, const Buffer &square, const Update &update, int threads) {
             return pay<T>(own, rows, by, n, size, width, weight, state, age, square, update, threads);
           },
           nb::call_guard<nb::gil_scoped_release>());
@@ -84,7 +105,9 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
 }
 
 // Ask for large pages, before the first touch: rows far apart then share the few translations a processor keeps.
-void large_pages(uintptr_t address, int64_t bytes) {
+void large_pages(const Buffer &table) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(table.start());
+  const int64_t bytes = table.bytes();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t PAGE = 1 << 21;
   const uintptr_t first = (address + PAGE - 1) / PAGE * PAGE, last = (address + static_cast<uintptr_t>(bytes)) / PAGE * PAGE;

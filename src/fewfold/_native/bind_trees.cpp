@@ -10,23 +10,38 @@ using namespace fewfold;
 
 namespace {
 
-// Where Python wants the best structures; raw addresses.
+// A question for the best structures, and where they go.
 struct Best {
-  uintptr_t scores;  // (rows, parts) float64
   int64_t rows, parts, slots, k;
-  uintptr_t codes;   // (rows, k, slots) int32, all -1
-  uintptr_t values;  // (rows, k) float64, all -inf
+  const double *scores;  // (rows, parts)
+  int32_t *codes;        // (rows, k, slots), all -1
+  double *values;        // (rows, k), all -inf
   int threads;
 
-  const double *row(int64_t r) const { return address<const double>(scores) + r * parts; }
-  int32_t *code(int64_t r, int64_t i = 0) const { return address<int32_t>(codes) + (r * k + i) * slots; }
-  double *value(int64_t r, int64_t i = 0) const { return address<double>(values) + r * k + i; }
+  Best(const Buffer &scores_, int64_t rows_, int64_t parts_, int64_t slots_, int64_t k_, const Buffer &codes_,
+       const Buffer &values_, int threads_)
+      : rows(rows_), parts(parts_), slots(slots_), k(k_), scores(scores_.numbers<double>("scores", count_of(rows, parts))),
+        codes(codes_.numbers<int32_t>("codes", count_of(rows, k, slots))),
+        values(values_.numbers<double>("values", count_of(rows, k))), threads(lanes_for(rows, threads_)) {
+    check_positive(k, "k");
+  }
+  const double *row(int64_t r) const { return scores + r * parts; }
+  int32_t *code(int64_t r, int64_t i = 0) const { return codes + (r * k + i) * slots; }
+  double *value(int64_t r, int64_t i = 0) const { return values + r * k + i; }
+  void expect(int64_t own) const {
+    if (rows && parts != own) refuse("an instance must have " + std::to_string(own) + " scores, got " + std::to_string(parts));
+  }
 };
+
+// Trees over n words take room for n^2 scores, counted in 32 bits.
+void check_words(int64_t n) {
+  if (count_of(n) > MOST_WORDS) refuse("a tree must have at most " + std::to_string(MOST_WORDS) + " words, got " + std::to_string(n));
+}
 
 // make() gives a thread its oracle.
 template <class Make> void best_rows(const Best &q, Make make) {
   std::vector<decltype(make())> lanes;
-  for (int lane = 0; lane < std::max(1, q.threads); ++lane) lanes.push_back(make());
+  for (int lane = 0; lane < q.threads; ++lane) lanes.push_back(make());
   each_row(q.rows, q.threads, [&](int64_t r, int lane) {
     *q.value(r) = lanes[static_cast<size_t>(lane)].best(q.row(r), q.code(r));
   });
@@ -77,26 +92,34 @@ void rank_spanning(const Best &q, int64_t r, const int32_t *ends, int64_t nodes)
 
 void bind_trees(nb::module_ &m) {
   nb::class_<Best>(m, "BestTrees")
-      .def(nb::init<uintptr_t, int64_t, int64_t, int64_t, int64_t, uintptr_t, uintptr_t, int>());
+      .def(nb::init<const Buffer &, int64_t, int64_t, int64_t, int64_t, const Buffer &, const Buffer &, int>(),
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>());
   m.def("sparsemap_dependencies", [](const Request &q, bool projective, bool single) {
+    check_words(q.slots);
+    q.expect(q.slots * q.slots, q.slots);
     std::vector<TreeOracle> lanes;
-    for (int lane = 0; lane < std::max(1, q.threads); ++lane) lanes.emplace_back(q.slots, projective, single);
+    for (int lane = 0; lane < q.threads; ++lane) lanes.emplace_back(q.slots, projective, single);
     return solve_rows(q, [&](int64_t, int lane) -> TreeOracle & { return lanes[static_cast<size_t>(lane)]; });
   });
   m.def(
       "best_dependencies",
       [](const Best &q, bool projective, bool single) {
+        check_words(q.slots);
+        q.expect(q.slots * q.slots);
         if (q.k == 1) return best_rows(q, [&] { return TreeOracle(q.slots, projective, single); });
         each_row(q.rows, q.threads, [&](int64_t r, int) { rank_dependencies(q, r, projective, single); });
       },
       nb::call_guard<nb::gil_scoped_release>());
-  m.def("sparsemap_spanning", [](const Request &q, uintptr_t ends, int64_t nodes) {
-    return solve_rows(q, [&](int64_t, int) { return SpanningOracle(address<const int32_t>(ends), q.slots, nodes); });
+  m.def("sparsemap_spanning", [](const Request &q, const Buffer &ends, int64_t nodes) {
+    q.expect(q.parts, q.parts);
+    const int32_t *edges = check_edges(ends, q.slots, nodes);
+    return solve_rows(q, [&](int64_t, int) { return SpanningOracle(edges, q.slots, nodes); });
   });
   m.def(
       "best_spanning",
-      [](const Best &q, uintptr_t ends, int64_t nodes) {
-        const int32_t *edges = address<const int32_t>(ends);
+      [](const Best &q, const Buffer &ends, int64_t nodes) {
+        q.expect(q.slots);
+        const int32_t *edges = check_edges(ends, q.slots, nodes);
         if (q.k == 1) return best_rows(q, [&] { return SpanningOracle(edges, q.slots, nodes); });
         each_row(q.rows, q.threads, [&](int64_t r, int) { rank_spanning(q, r, edges, nodes); });
       },

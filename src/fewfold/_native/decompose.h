@@ -30,6 +30,7 @@ class Decomposition {
         const int32_t e = match_[0][at(i)];
         code[at(i)] = e < 0 ? -1 : static_cast<int32_t>(i * columns + end_[1][at(e)]);
       }
+      if (!(part > 0)) return;  // rounding: nothing would change any more
       found(code.data(), part);
       take(part);
       weight -= part;

@@ -1,6 +1,7 @@
 // Draws from an inverted index: a cell by its score, then an item of the cell.
 #pragma once
 #include <cmath>
+#include <stdexcept>
 #include <vector>
 
 #include "random.h"
@@ -113,6 +114,7 @@ inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t
       const unsigned __int128 product = static_cast<unsigned __int128>(random.next()) * size;
       int64_t p = at.start[c] + static_cast<int64_t>(product >> 64);
       if (at.accept && static_cast<float>(static_cast<uint64_t>(product) >> 40) * 0x1p-24f >= at.accept[p]) p = at.other[p];
+      if (static_cast<uint64_t>(p) >= static_cast<uint64_t>(at.places)) throw std::out_of_range("an alias table names no item");
       place[i] = p;
       q[i] = static_cast<float>(static_cast<double>(wheel.score[c]) - wheel.log_total);
     }

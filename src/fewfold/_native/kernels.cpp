@@ -1,4 +1,4 @@
-// The Python side of the kernels: raw addresses in, rows shared out over threads.
+// The Python side of the kernels: tensors in, checked, and rows shared out over threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -7,10 +7,14 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "argument.h"
 #include "bind.h"
 #include "prox.h"
 #include "share.h"
@@ -35,145 +39,208 @@ const Tables *choose() {
   return &generic_tables;
 }
 
-Kept kept_from(uintptr_t places, int64_t room, int64_t row) {
-  return {places ? reinterpret_cast<int32_t *>(places) + row * room : nullptr, room};
+Kept kept_from(int32_t *places, int64_t room, int64_t row) {
+  return {places ? places + row * room : nullptr, room};
 }
 
 struct FamilyArgument {
   double alpha;
   const double *per_row;
   bool norm;
+  FamilyArgument(double one, const Buffer &each, int64_t rows, bool is_norm)
+      : alpha(one), per_row(each.maybe<double>("alphas", rows)), norm(is_norm) {
+    const double *all = per_row ? per_row : &alpha;
+    bool fine = true;
+    for (int64_t r = 0; r < (per_row ? rows : 1); ++r) fine &= all[r] > 1 && all[r] <= 2;
+    if (!fine) refuse("alpha must be above 1 and at most 2");
+  }
   Family at(int64_t first) const {
     return per_row ? Family{per_row + first, true, norm} : Family{&alpha, false, norm};
   }
 };
 
+// Elements of rows of k; columns are counted in 32 bits.
+int64_t elements(int64_t rows, int64_t k) {
+  if (k > std::numeric_limits<int32_t>::max()) refuse("rows must be shorter than 2^31, got " + std::to_string(k));
+  return count_of(rows, k);
+}
+
+int32_t *places_of(const Buffer &places, int64_t rows, int64_t room) {
+  if (places.given()) check_positive(room, "room");
+  return places.maybe<int32_t>("places", count_of(rows, room));
+}
+
+// Supports come from Python: their counts and columns are looked at before they are followed.
+void check_kept(const int32_t *kept, int64_t rows, int64_t room, int64_t k) {
+  for (int64_t r = 0; kept && r < rows; ++r, kept += room) {
+    if (kept[0] >= room) refuse("places must hold fewer than room=" + std::to_string(room) + " columns in a row");
+    if (kept[0] > 0) check_range(kept + 1, kept[0], 0, k, "places");
+  }
+}
+
 // Whether some row had infinite scores.
 template <class T>
-bool forward(uintptr_t x, uintptr_t p, int64_t rows, int64_t k, double alpha, uintptr_t alphas, bool norm,
-             uintptr_t places, int64_t room, int threads) {
-  const FamilyArgument f{alpha, reinterpret_cast<const double *>(alphas), norm};
+bool forward(const Buffer &x_, const Buffer &p_, int64_t rows, int64_t k, double alpha, const Buffer &alphas, bool norm,
+             const Buffer &places, int64_t room, int threads) {
+  const int64_t n = elements(rows, k);
+  const T *x = x_.numbers<T>("scores", n);
+  T *p = p_.numbers<T>("probs", n);
+  int32_t *kept = places_of(places, rows, room);
+  const FamilyArgument f(alpha, alphas, rows, norm);
   std::atomic<bool> infinite{false};
   share(rows, k, threads, [&](int64_t a, int64_t b) {
-    if (table<T>().forward(reinterpret_cast<const T *>(x) + a * k, reinterpret_cast<T *>(p) + a * k, b - a, k,
-                           f.at(a), kept_from(places, room, a)))
-      infinite = true;
+    if (table<T>().forward(x + a * k, p + a * k, b - a, k, f.at(a), kept_from(kept, room, a))) infinite = true;
   });
   return infinite;
 }
 
 template <class T>
-void backward(uintptr_t p, uintptr_t g, uintptr_t out, int64_t rows, int64_t k, double alpha, uintptr_t alphas,
-              bool norm, uintptr_t places, int64_t room, int threads) {
-  const FamilyArgument f{alpha, reinterpret_cast<const double *>(alphas), norm};
+void backward(const Buffer &p_, const Buffer &g_, const Buffer &out_, int64_t rows, int64_t k, double alpha,
+              const Buffer &alphas, bool norm, const Buffer &places, int64_t room, int threads) {
+  const int64_t n = elements(rows, k);
+  const T *p = p_.numbers<T>("probs", n), *g = g_.numbers<T>("grad", n);
+  T *out = out_.numbers<T>("out", n);
+  int32_t *kept = places_of(places, rows, room);
+  check_kept(kept, rows, room, k);
+  const FamilyArgument f(alpha, alphas, rows, norm);
   share(rows, k, threads, [&](int64_t a, int64_t b) {
-    table<T>().backward(reinterpret_cast<const T *>(p) + a * k, reinterpret_cast<const T *>(g) + a * k,
-                        reinterpret_cast<T *>(out) + a * k, b - a, k, f.at(a), kept_from(places, room, a));
+    table<T>().backward(p + a * k, g + a * k, out + a * k, b - a, k, f.at(a), kept_from(kept, room, a));
   });
 }
 
 // False if some row needs the caller's care; the output is then unfinished.
 template <class T>
-bool budget(uintptr_t x, uintptr_t p, int64_t rows, int64_t n, double k, uintptr_t ks, int threads) {
+bool budget(const Buffer &x_, const Buffer &p_, int64_t rows, int64_t n, double k, const Buffer &ks, int threads) {
+  const T *x = x_.numbers<T>("scores", elements(rows, n));
+  T *p = p_.numbers<T>("probs", elements(rows, n));
+  const double *each = ks.maybe<double>("k", rows);
   std::atomic<bool> fine{true};
-  const auto *each = reinterpret_cast<const double *>(ks);
   share(rows, n, threads, [&](int64_t a, int64_t b) {
-    if (!table<T>().budget(reinterpret_cast<const T *>(x) + a * n, reinterpret_cast<T *>(p) + a * n, b - a, n,
-                           each ? each + a : &k, each != nullptr))
-      fine = false;
+    if (!table<T>().budget(x + a * n, p + a * n, b - a, n, each ? each + a : &k, each != nullptr)) fine = false;
   });
   return fine;
 }
 
 template <class T>
-void budget_backward(uintptr_t p, uintptr_t g, uintptr_t out, int64_t rows, int64_t n, int threads) {
+void budget_backward(const Buffer &p_, const Buffer &g_, const Buffer &out_, int64_t rows, int64_t n, int threads) {
+  const int64_t all = elements(rows, n);
+  const T *p = p_.numbers<T>("probs", all), *g = g_.numbers<T>("grad", all);
+  T *out = out_.numbers<T>("out", all);
   share(rows, n, threads, [&](int64_t a, int64_t b) {
-    table<T>().budget_backward(reinterpret_cast<const T *>(p) + a * n, reinterpret_cast<const T *>(g) + a * n,
-                               reinterpret_cast<T *>(out) + a * n, b - a, n);
+    table<T>().budget_backward(p + a * n, g + a * n, out + a * n, b - a, n);
   });
 }
 
 // Groups and pulls of fusedmax (chain) or oscarmax (ranks).
 template <class T, bool Chain>
-void groups(uintptr_t z, uintptr_t group, uintptr_t pull, int64_t rows, int64_t k, uintptr_t strength, int threads) {
-  (Chain ? tv_groups_rows<T> : oscar_groups_rows<T>)(reinterpret_cast<const T *>(z), reinterpret_cast<int64_t *>(group),
-                                                     reinterpret_cast<T *>(pull), rows, k,
-                                                     reinterpret_cast<const T *>(strength), threads);
+void groups(const Buffer &z, const Buffer &group, const Buffer &pull, int64_t rows, int64_t k, const Buffer &strength,
+            int threads) {
+  const int64_t n = elements(rows, k);
+  (Chain ? tv_groups_rows<T> : oscar_groups_rows<T>)(z.numbers<T>("scores", n), group.numbers<int64_t>("group", n),
+                                                     pull.numbers<T>("pull", n), rows, k,
+                                                     strength.numbers<T>("strength", rows), lanes_for(rows, threads));
 }
 
 template <class T> using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
-// An array Python owns from here on.
-template <class T> Array<T> hand_over(T *data, int64_t n) {
-  nb::capsule owner(data, [](void *p) noexcept { std::free(p); });
-  return Array<T>(data, {static_cast<size_t>(n)}, owner);
-}
-template <class T> T *room_for(int64_t n) {
-  void *p = std::malloc(static_cast<size_t>(std::max<int64_t>(n, 1)) * sizeof(T));
-  if (!p) throw std::bad_alloc();
-  return static_cast<T *>(p);
-}
+// Memory for n numbers, at least one, until Python owns it.
+template <class T> struct Room {
+  T *data;
+  explicit Room(int64_t n) : data(static_cast<T *>(std::malloc(static_cast<size_t>(bytes(n))))) {
+    if (!data) throw std::bad_alloc();
+  }
+  ~Room() { std::free(data); }
+  Room(const Room &) = delete;
+  Room &operator=(const Room &) = delete;
+
+  Array<T> hand_over(int64_t n) {
+    nb::capsule owner(data, [](void *p) noexcept { std::free(p); });
+    T *own = std::exchange(data, nullptr);
+    return Array<T>(own, {static_cast<size_t>(n)}, owner);
+  }
+
+ private:
+  static int64_t bytes(int64_t n) { return count_of(std::max<int64_t>(n, 1), int64_t(sizeof(T))); }
+};
+
+// Frees what several threads have found, also where one of them failed.
+template <class T> struct Parts {
+  std::vector<std::pair<int64_t, Ragged<T>>> all;
+  ~Parts() {
+    for (auto &part : all) std::free(part.second.index), std::free(part.second.weight);
+  }
+};
 
 // (indices, weights, atoms per row) of all rows.
 template <class T>
-nb::tuple support(uintptr_t x, int64_t rows, int64_t k, double alpha, uintptr_t alphas, bool norm, int threads) {
-  const FamilyArgument f{alpha, reinterpret_cast<const double *>(alphas), norm};
-  int64_t *count = room_for<int64_t>(rows);
-  std::vector<std::pair<int64_t, Ragged<T>>> parts;
+nb::tuple support(const Buffer &x_, int64_t rows, int64_t k, double alpha, const Buffer &alphas, bool norm, int threads) {
+  const T *x = x_.numbers<T>("scores", elements(rows, k));
+  const FamilyArgument f(alpha, alphas, rows, norm);
+  Room<int64_t> count(rows);
+  Parts<T> parts;
   {
     nb::gil_scoped_release release;
+    std::mutex lock;
     share(rows, k, threads, [&](int64_t a, int64_t b) {
-      Ragged<T> out;
-      table<T>().support(reinterpret_cast<const T *>(x) + a * k, b - a, k, f.at(a), out, count + a);
-#pragma omp critical
-      parts.emplace_back(a, out);
+      Ragged<T> *out;
+      {
+        const std::lock_guard<std::mutex> guard(lock);
+        if (parts.all.capacity() == 0) parts.all.reserve(MOST_THREADS);  // they stay where they are
+        parts.all.emplace_back(a, Ragged<T>());
+        out = &parts.all.back().second;
+      }
+      table<T>().support(x + a * k, b - a, k, f.at(a), *out, count.data + a);
     });
-    std::sort(parts.begin(), parts.end(), [](const auto &l, const auto &r) { return l.first < r.first; });
+    std::sort(parts.all.begin(), parts.all.end(), [](const auto &l, const auto &r) { return l.first < r.first; });
   }
   int64_t n = 0;
-  for (const auto &part : parts) n += part.second.n;
-  int64_t *index = room_for<int64_t>(n);
-  T *weight = room_for<T>(n);
+  for (const auto &part : parts.all) n += part.second.n;
+  Room<int64_t> index(n);
+  Room<T> weight(n);
   int64_t at = 0;
-  for (auto &part : parts) {
+  for (const auto &part : parts.all) {
     const Ragged<T> &p = part.second;
     if (p.n) {
-      std::memcpy(index + at, p.index, static_cast<size_t>(p.n) * sizeof(int64_t));
-      std::memcpy(weight + at, p.weight, static_cast<size_t>(p.n) * sizeof(T));
+      std::memcpy(index.data + at, p.index, static_cast<size_t>(p.n) * sizeof(int64_t));
+      std::memcpy(weight.data + at, p.weight, static_cast<size_t>(p.n) * sizeof(T));
     }
     at += p.n;
-    std::free(p.index);
-    std::free(p.weight);
   }
-  return nb::make_tuple(hand_over(index, n), hand_over(weight, n), hand_over(count, rows));
+  return nb::make_tuple(index.hand_over(n), weight.hand_over(n), count.hand_over(rows));
 }
 
 // Rows of scores that arrive in chunks of columns, reduced to their candidates.
 template <class T> class Streams {
  public:
   Streams(int64_t rows, double alpha, int64_t most)
-      : rows_(rows), alpha_(alpha), most_(most), streams_(table<T>().streams_new(rows)) {}
+      : rows_(count_of(rows)), alpha_(alpha), most_(most), streams_(table<T>().streams_new(rows)) {
+    if (!streams_) throw std::bad_alloc();
+  }
   ~Streams() { table<T>().streams_free(streams_, rows_); }
   Streams(const Streams &) = delete;
   Streams &operator=(const Streams &) = delete;
 
-  void push(uintptr_t x, int64_t size, int64_t stride, int64_t base, int threads) {
+  void push(const Buffer &x_, int64_t size, int64_t stride, int64_t base, int threads) {
+    if (base < 0 || count_of(size) > std::numeric_limits<int32_t>::max() - base)
+      refuse("columns must be below 2^31, got " + std::to_string(size) + " from " + std::to_string(base));
+    const T *x = x_.apart<T>("scores", reach_of(rows_, size, stride));
     share(rows_, size, threads, [&](int64_t a, int64_t b) {
-      table<T>().streams_push(streams_, reinterpret_cast<const T *>(x), a, b, size, stride, base, alpha_, most_);
+      table<T>().streams_push(streams_, x, a, b, size, stride, base, alpha_, most_);
     });
   }
   // (columns, scores, candidates per row; -1 for rows with too many)
   nb::tuple take() {
-    int64_t *count = room_for<int64_t>(rows_), n = 0;
+    Room<int64_t> count(rows_);
+    int64_t n = 0, at = 0;
     for (int64_t r = 0; r < rows_; ++r) {
-      count[r] = table<T>().streams_take(streams_, r, alpha_, nullptr, nullptr);
-      n += std::max<int64_t>(count[r], 0);
+      count.data[r] = table<T>().streams_take(streams_, r, alpha_, nullptr, nullptr);
+      n += std::max<int64_t>(count.data[r], 0);
     }
-    int64_t *column = room_for<int64_t>(n), at = 0;
-    T *score = room_for<T>(n);
+    Room<int64_t> column(n);
+    Room<T> score(n);
     for (int64_t r = 0; r < rows_; ++r)
-      if (count[r] > 0) at += table<T>().streams_take(streams_, r, alpha_, column + at, score + at);
-    return nb::make_tuple(hand_over(column, n), hand_over(score, n), hand_over(count, rows_));
+      if (count.data[r] > 0) at += table<T>().streams_take(streams_, r, alpha_, column.data + at, score.data + at);
+    return nb::make_tuple(column.hand_over(n), score.hand_over(n), count.hand_over(rows_));
   }
 
  private:
@@ -185,16 +252,35 @@ template <class T> class Streams {
 
 // Zeros, then value[i] at column index[i] of the row that owns i.
 template <class T>
-void scatter(uintptr_t index, uintptr_t value, uintptr_t first, uintptr_t out, int64_t rows, int64_t k, int threads) {
-  const auto *at = reinterpret_cast<const int64_t *>(index), *from = reinterpret_cast<const int64_t *>(first);
-  const auto *v = reinterpret_cast<const T *>(value);
+void scatter(const Buffer &index, const Buffer &value, const Buffer &first, const Buffer &out_, int64_t rows, int64_t k,
+             int threads) {
+  T *out = out_.numbers<T>("out", count_of(rows, k));
+  const int64_t *from = first.numbers<int64_t>("first", count_of(rows) + 1);
+  const int64_t n = check_offsets(from, rows, std::min(index.count(), value.count()), "first");
+  const int64_t *at = index.numbers<int64_t>("index", n);
+  const T *v = value.numbers<T>("values", n);
+  check_ids(at, n, k, "index", threads);
   share(rows, k, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r) {
-      T *row = reinterpret_cast<T *>(out) + r * k;
-      std::memset(row, 0, static_cast<size_t>(k) * sizeof(T));
+      T *row = out + r * k;
+      std::fill_n(row, k, T(0));
       for (int64_t i = from[r]; i < from[r + 1]; ++i) row[at[i]] += v[i];
     }
   });
+}
+
+// How rows are divided among threads: (first, last) of each part. For tests.
+nb::list shares(int64_t rows, int64_t k, int threads) {
+  std::mutex lock;
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  share(count_of(rows), k, threads, [&](int64_t a, int64_t b) {
+    const std::lock_guard<std::mutex> guard(lock);
+    parts.emplace_back(a, b);
+  });
+  std::sort(parts.begin(), parts.end());
+  nb::list found;
+  for (const auto &[a, b] : parts) found.append(nb::make_tuple(a, b));
+  return found;
 }
 
 template <class T> void bind(nb::module_ &m, const std::string &suffix) {
@@ -226,6 +312,8 @@ NB_MODULE(kernels, m) {
     return false;
 #endif
   });
+  m.def("shares", &shares);
+  bind_argument(m);
   bind<float>(m, "f32");
   bind<double>(m, "f64");
   bind_anchors(m);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "share.h"
+
 namespace fewfold {
 
 // One row at a time; the memory stays for the next.
@@ -84,6 +86,7 @@ struct Prox {
 
 // Calls work(prox, row) for every row, the rows shared out over threads.
 template <class F> void each_row(int64_t rows, int threads, F work) {
+  Caught caught;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads) if (threads > 1 && rows > 1)
 #endif
@@ -92,9 +95,10 @@ template <class F> void each_row(int64_t rows, int threads, F work) {
 #ifdef _OPENMP
 #pragma omp for schedule(static)
 #endif
-    for (int64_t row = 0; row < rows; ++row) work(prox, row);
+    for (int64_t row = 0; row < rows; ++row) caught.run([&] { work(prox, row); });
   }
   (void)threads;
+  caught.rethrow();
 }
 
 // What the prox is made of, enough to rebuild it and its derivatives: the group of every entry, numbered within the

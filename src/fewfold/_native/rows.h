@@ -158,11 +158,18 @@ template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const
 
 // ---- the support without the row -----------------------------------------------------------------------------------
 
+// Memory for n numbers that begins with those of `old`, which stays as it is if there is none.
+template <class S> S *grown(S *old, int64_t n) {
+  void *to = std::realloc(old, static_cast<size_t>(n) * sizeof(S));
+  if (!to) throw std::bad_alloc();
+  return static_cast<S *>(to);
+}
+
 template <class T> void append(Ragged<T> &out, const int32_t *index, const T *weight, int64_t n) {
   if (out.n + n > out.room) {
     out.room = 2 * (out.n + n);
-    out.index = static_cast<int64_t *>(std::realloc(out.index, static_cast<size_t>(out.room) * sizeof(int64_t)));
-    out.weight = static_cast<T *>(std::realloc(out.weight, static_cast<size_t>(out.room) * sizeof(T)));
+    out.index = grown(out.index, out.room);
+    out.weight = grown(out.weight, out.room);
   }
   int64_t m = out.n;
   for (int64_t i = 0; i < n; ++i) {
@@ -196,7 +203,7 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
       written = c.normalise && touchy(s.x, s.n, c);
     }
     if (written) {
-      if (!dense) dense = static_cast<T *>(std::malloc(static_cast<size_t>(k) * sizeof(T)));
+      if (!dense) dense = grown(dense, k);
       long_row(x, dense, k, c, {}, 0);
       append_dense(out, dense, k);
     } else append(out, s.index, s.x, s.n);
@@ -207,9 +214,12 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
 
 // ---- scores that come in chunks of columns --------------------------------------------------------------------------
 
-// One stream per row, kept between calls.
+// One stream per row, kept between calls; null if there is no memory for them.
 template <class T> void *streams_new(int64_t rows) {
-  Stream<T> *s = static_cast<Stream<T> *>(std::malloc(static_cast<size_t>(rows) * sizeof(Stream<T>)));
+  const size_t count = static_cast<size_t>(rows > 0 ? rows : 1);
+  if (count > SIZE_MAX / sizeof(Stream<T>)) return nullptr;
+  Stream<T> *s = static_cast<Stream<T> *>(std::malloc(count * sizeof(Stream<T>)));
+  if (!s) return nullptr;
   for (int64_t r = 0; r < rows; ++r) {
     s[r] = Stream<T>();
     s[r].start();

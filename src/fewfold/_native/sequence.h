@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "argument.h"
 #include "structured.h"
 
 namespace fewfold {
@@ -15,6 +16,13 @@ namespace fewfold {
 struct Given {
   const double *data = nullptr;
   int64_t by_row = 0, by_position = 0;
+  const char *name = "";
+  int64_t reach = 0, own = 0;  // places from the first on; how many of them a row needs
+  // Raises unless so many rows have theirs.
+  void check(int64_t rows) const {
+    if (data && rows > 0 && own && reach_of(rows, own, by_row) > reach)
+      refuse(std::string(name) + " must be given for " + std::to_string(rows) + " instances");
+  }
   const double *at(int64_t row) const { return data ? data + row * by_row : nullptr; }
 };
 
@@ -27,11 +35,23 @@ inline void turn(const double *from, int64_t tables, int64_t between, int64_t st
       for (int64_t s = 0; s < states; ++s) table[s * states + r] = from[i * between + r * states + s];
 }
 
+// The codes of m chains: a state of every position, or none.
+inline void check_states(const int32_t *codes, int64_t m, int64_t positions, int64_t states) {
+  for (int64_t i = 0; i < m; ++i, codes += positions)
+    for (int64_t j = 0; j < positions; ++j)
+      if (codes[j] >= 0 && (codes[j] < j * states || codes[j] >= (j + 1) * states))
+        refuse("codes at position " + std::to_string(j) + " must be between " + std::to_string(j * states) + " and " +
+               std::to_string((j + 1) * states - 1) + ", got " + std::to_string(codes[j]));
+}
+
 struct Chains {
   int64_t positions, states;
   Given transitions, start, stop;
   std::vector<double> turned = {};  // transitions by columns, if all rows have the same ones
 
+  int64_t parts() const { return positions * states; }
+  void check_codes(const int32_t *codes, int64_t m) const { check_states(codes, m, positions, states); }
+  void check(int64_t rows) const { transitions.check(rows), start.check(rows), stop.check(rows); }
   int64_t tables() const { return positions < 2 ? 0 : transitions.by_position ? positions - 1 : 1; }
 };
 
@@ -157,6 +177,10 @@ struct Subsets {
   int64_t positions, on;  // so many bits are on, or at most
   bool at_most;
   Given bonus;  // for neighbours that are both on
+
+  int64_t parts() const { return positions; }
+  void check(int64_t rows) const { bonus.check(rows); }
+  void check_codes(const int32_t *, int64_t) const {}  // a part is its position
 };
 
 // Bits in a row, part = position. The state of a lattice of these is 2 * (bits on so far) + (whether the last is).
@@ -165,7 +189,7 @@ class SubsetOracle {
   SubsetOracle(const Subsets &subsets, int64_t row)
       : n_(subsets.positions), k_(subsets.on), between_(subsets.bonus.by_position), at_most_(subsets.at_most),
         bonus_(subsets.bonus.at(row)), width_(k_ + 2), reach_(static_cast<size_t>(2 * (n_ + 1) * width_), -INFINITY) {
-    if (n_ > 1) broken_ = structured().any_nan(bonus_, between_ ? n_ - 1 : 1);
+    for (int64_t i = 0; i + 1 < n_ && !broken_; ++i) broken_ = std::isnan(bonus(i));
   }
 
   double best(const double *scores, int32_t *code) {
@@ -247,8 +271,9 @@ void list_viterbi(Lattice &lattice, const double *scores, int64_t slots, int64_t
   const int64_t layers = lattice.layers(), states = lattice.states();
   if (!layers) return values[0] = 0, void();
   const auto at = [](int64_t i) { return static_cast<size_t>(i); };
-  std::vector<double> reach(at(states * k), -INFINITY), next(reach);
-  std::vector<int32_t> back(at(layers * states * k));  // the way before: its state * k + its rank
+  std::vector<double> reach(at(count_of(states, k)), -INFINITY), next(reach);
+  if (count_of(states, k) > std::numeric_limits<int32_t>::max()) refuse("k must be smaller, got " + std::to_string(k));
+  std::vector<int32_t> back(at(count_of(layers, states, k)));  // the way before: its state * k + its rank
   struct Head {
     double value, step;
     int64_t way;

@@ -1,25 +1,70 @@
 // Rows shared out over torch's own threads.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
+#include <limits>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 namespace fewfold {
 
+// The first exception of a team of threads: none may leave a parallel region.
+class Caught {
+ public:
+  template <class F> void run(F work) {
+    try {
+      work();
+    } catch (...) {
+      if (!any_.exchange(true)) first_ = std::current_exception();
+    }
+  }
+  bool any() const { return any_; }
+  void rethrow() const {
+    if (any_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::atomic<bool> any_{false};
+  std::exception_ptr first_;
+};
+
+constexpr int MOST_THREADS = 1024;
+
+// How many threads may work on so many pieces.
+inline int lanes_for(int64_t pieces, int threads) {
+  return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(std::min(threads, MOST_THREADS), pieces)));
+}
+
+constexpr int64_t WORTH = 32768;  // numbers that are worth waking a thread for
+
+// How many threads share `rows` rows of `k` numbers each.
+inline int team_for(int64_t rows, int64_t k, int threads) {
+  int64_t all;
+  if (__builtin_mul_overflow(rows, k, &all)) all = std::numeric_limits<int64_t>::max();
+  return lanes_for(std::min(rows, all / WORTH), threads);
+}
+
+// Where part `me` of `team` begins.
+inline int64_t part_of(int64_t rows, int64_t me, int64_t team) {
+  return rows / team * me + rows % team * me / team;
+}
+
 // Calls work(first, last) on contiguous ranges of rows. Small jobs are not worth waking a thread for.
 template <class F> void share(int64_t rows, int64_t k, int threads, F work) {
 #ifdef _OPENMP
-  const int64_t worth = std::max<int64_t>(1, rows * k / 32768);
-  const int n = static_cast<int>(std::min({static_cast<int64_t>(threads), rows, worth}));
+  const int n = team_for(rows, k, threads);
   if (n > 1) {
+    Caught caught;
 #pragma omp parallel num_threads(n)
     {
       const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-      const int64_t first = rows * me / team, last = rows * (me + 1) / team;
-      if (first < last) work(first, last);
+      const int64_t first = part_of(rows, me, team), last = part_of(rows, me + 1, team);
+      if (first < last) caught.run([&] { work(first, last); });
     }
+    caught.rethrow();
     return;
   }
 #endif

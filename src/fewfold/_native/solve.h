@@ -12,20 +12,25 @@
 #endif
 
 #include "active.h"
+#include "argument.h"
+#include "share.h"
 
 namespace fewfold {
 
 // Calls work(row, lane) for every row; a lane is what one thread keeps to itself. Rows differ in what they cost.
 template <class F> void each_row(int64_t rows, int threads, F work) {
 #ifdef _OPENMP
-  const int n = static_cast<int>(std::min<int64_t>(threads, rows));
+  const int n = lanes_for(rows, threads);
   if (n > 1) {
+    Caught caught;
 #pragma omp parallel num_threads(n)
     {
       const int lane = omp_get_thread_num();
 #pragma omp for schedule(dynamic, 1)
-      for (int64_t r = 0; r < rows; ++r) work(r, lane);
+      for (int64_t r = 0; r < rows; ++r)
+        if (!caught.any()) caught.run([&] { work(r, lane); });
     }
+    caught.rethrow();
     return;
   }
 #endif
@@ -33,23 +38,60 @@ template <class F> void each_row(int64_t rows, int threads, F work) {
   for (int64_t r = 0; r < rows; ++r) work(r, 0);
 }
 
-// Where Python wants the answers; raw addresses.
+// Codes (m, slots): the part at each slot, or -1 for none.
+inline const int32_t *check_codes(const Buffer &codes, int64_t m, int64_t slots, int64_t parts, const char *name) {
+  const int32_t *found = codes.numbers<int32_t>(name, count_of(m, slots));
+  check_range(found, m * slots, -1, parts, name);
+  return found;
+}
+
+// The ends of edges, (edges, 2), between so many nodes.
+inline const int32_t *check_edges(const Buffer &ends, int64_t edges, int64_t nodes) {
+  const int32_t *found = ends.numbers<int32_t>("ends", count_of(edges, 2));
+  if (count_of(nodes) > std::numeric_limits<int32_t>::max()) refuse("there must be fewer than 2^31 nodes");
+  if (nodes > edges + 1) refuse(std::to_string(edges) + " edges cannot connect " + std::to_string(nodes) + " nodes");
+  check_range(found, 2 * edges, 0, nodes, "ends");
+  return found;
+}
+
+// A question to a solver, and where its answers go.
 struct Request {
-  uintptr_t scores;      // (rows, parts) float64
   int64_t rows, parts, slots;
   int64_t turns;
   double tolerance;
-  uintptr_t warm_codes;  // (m, slots) int32, or 0: structures to start from
-  uintptr_t warm_offsets;  // (rows + 1) int64
-  uintptr_t marginals;   // (rows, parts) float64
-  uintptr_t gaps;        // (rows,) float64
-  uintptr_t took;        // (rows,) int64
-  uintptr_t outcomes;    // (rows,) int32
+  const double *scores;         // (rows, parts)
+  const int32_t *warm_codes;    // (m, slots), or null: structures to start from
+  const int64_t *warm_offsets;  // (rows + 1)
+  double *marginals;            // (rows, parts)
+  double *gaps;                 // (rows,)
+  int64_t *took;                // (rows,)
+  int32_t *outcomes;            // (rows,)
   int threads;
-  bool widen;            // whether structures of weight zero are wanted, for derivatives
-};
+  bool widen;                   // whether structures of weight zero are wanted, for derivatives
 
-template <class T> T *address(uintptr_t p) { return reinterpret_cast<T *>(p); }
+  Request(const Buffer &scores_, int64_t rows_, int64_t parts_, int64_t slots_, int64_t turns_, double tolerance_,
+          const Buffer &codes, const Buffer &offsets, const Buffer &marginals_, const Buffer &gaps_, const Buffer &took_,
+          const Buffer &outcomes_, int threads_, bool widen_)
+      : rows(rows_), parts(parts_), slots(slots_), turns(turns_), tolerance(tolerance_),
+        scores(scores_.numbers<double>("scores", count_of(rows, parts))),
+        warm_offsets(offsets.maybe<int64_t>("warm offsets", count_of(rows) + 1)),
+        marginals(marginals_.numbers<double>("marginals", count_of(rows, parts))),
+        gaps(gaps_.numbers<double>("gaps", rows)), took(took_.numbers<int64_t>("turns", rows)),
+        outcomes(outcomes_.numbers<int32_t>("outcomes", rows)), threads(lanes_for(rows, threads_)), widen(widen_) {
+    check_positive(slots, "slots");
+    count_of(slots, 4);
+    if (parts > std::numeric_limits<int32_t>::max()) refuse("parts must be fewer than 2^31");
+    const int64_t m = warm_offsets ? check_offsets(warm_offsets, rows, codes.count(), "warm offsets") : 0;
+    warm_codes = m ? check_codes(codes, m, slots, parts, "warm codes") : nullptr;
+  }
+
+  // Raises unless an instance has so many parts and slots.
+  void expect(int64_t own_parts, int64_t own_slots) const {
+    if (parts != own_parts || slots != own_slots)
+      refuse("the structure has " + std::to_string(own_parts) + " parts and " + std::to_string(own_slots) +
+             " slots, the request " + std::to_string(parts) + " and " + std::to_string(slots));
+  }
+};
 
 // An array that numpy owns.
 template <class T> nanobind::ndarray<nanobind::numpy, T> given(std::vector<T> &&from, std::vector<size_t> shape) {
@@ -69,7 +111,7 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
   std::vector<Found> found(static_cast<size_t>(q.rows));
   {
     nanobind::gil_scoped_release release;
-    const size_t lanes = static_cast<size_t>(std::max(1, q.threads));
+    const size_t lanes = static_cast<size_t>(q.threads);
     std::vector<ActiveSet> sets(lanes);
     std::vector<std::vector<double>> left(lanes, std::vector<double>(static_cast<size_t>(q.parts)));
     std::vector<std::vector<double>> spare(lanes);
@@ -79,21 +121,21 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
       ActiveSet &active = sets[mine];
       active.reset(q.slots);
       auto &&oracle = make(r, lane);
-      const double *scores = address<const double>(q.scores) + r * q.parts;
+      const double *scores = q.scores + r * q.parts;
       if (q.warm_offsets) {
-        const int64_t *at = address<const int64_t>(q.warm_offsets) + r;
+        const int64_t *at = q.warm_offsets + r;
         for (int64_t i = at[0]; i < at[1]; ++i) {
-          const int32_t *c = address<const int32_t>(q.warm_codes) + i * q.slots;
+          const int32_t *c = q.warm_codes + i * q.slots;
           active.append(c, 0, 1);
         }
         if (active.size()) active.normalise();
       }
-      double *marginals = address<double>(q.marginals) + r * q.parts;
+      double *marginals = q.marginals + r * q.parts;
       const Told told = sparsemap(oracle, scores, q.parts, {q.turns, q.tolerance}, active, marginals,
                                   left[mine].data(), code[mine].data());
-      address<double>(q.gaps)[r] = told.gap;
-      address<int64_t>(q.took)[r] = told.turns;
-      address<int32_t>(q.outcomes)[r] = static_cast<int32_t>(told.outcome);
+      q.gaps[r] = told.gap;
+      q.took[r] = told.turns;
+      q.outcomes[r] = static_cast<int32_t>(told.outcome);
       if (told.outcome == Outcome::no_numbers || told.outcome == Outcome::infeasible) {
         std::fill_n(marginals, q.parts, told.outcome == Outcome::no_numbers ? NAN : 0.0);
         return;

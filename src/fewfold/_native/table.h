@@ -35,6 +35,7 @@ struct Cells {
   const float *accept;      // alias tables inside the cells; null where all items are alike
   const int32_t *other;
   const float *log_share;   // log mass of every item, by cell, or null
+  int64_t places;           // items in all cells
 };
 
 // A heap of the best k met so far, n of them, the worst at its root.

@@ -75,9 +75,15 @@ def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
     size = rows.shape[-1]
     out = rows.new_empty(len(few.first) - 1, size)
     kernel("blend", rows.dtype)(
-        rows.data_ptr(), size, weight.data_ptr(), few.slot.data_ptr(), few.first.data_ptr(),
-        len(out), out.data_ptr(), _native.threads(),
-    )  # fmt: skip
+        rows,
+        size,
+        weight,
+        few.slot,
+        few.first,
+        len(out),
+        out,
+        _native.threads(),
+    )
     return out
 
 
@@ -88,9 +94,8 @@ def _unblend(
     rows = table.contiguous()
     _check_alike(rows, weight, grad, into, *(() if dots is None else (dots,)))
     kernel("unmix", rows.dtype)(
-        rows.data_ptr(), rows.shape[-1], weight.data_ptr(), few.slot.data_ptr(), 1,
-        few.first.data_ptr(), 0, len(few.first) - 1, grad.data_ptr(),
-        0 if dots is None else dots.data_ptr(), into.data_ptr(), _native.threads(),
+        rows, rows.shape[-1], weight, few.slot, 1, few.first, 0, len(few.first) - 1, grad, dots,
+        into, _native.threads(),
     )  # fmt: skip
 
 

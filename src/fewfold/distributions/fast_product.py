@@ -20,9 +20,9 @@ def quick_densities(y: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tens
         return None
     found = y.new_empty(len(y))
     rows = [part if part.stride(-1) == 1 else part.contiguous() for part in (y, loc, scale)]
-    places = [number for part in rows for number in (part.data_ptr(), part.stride(0))]
+    places = [number for part in rows for number in (part, part.stride(0))]
     run = kernel("log_densities", y.dtype)
-    left = run(*places, *y.shape, found.data_ptr(), _native.threads())
+    left = run(*places, *y.shape, found, _native.threads())
     return found, _left(found, left)
 
 
@@ -58,6 +58,6 @@ def quick_product(shift: Tensor, slope: Tensor) -> tuple[Tensor, Tensor] | None:
 def _run(shift: Tensor, slope: Tensor, found: Tensor) -> Tensor:
     rows, size = shift.shape
     left = kernel("expected_products", shift.dtype)(
-        shift.data_ptr(), slope.data_ptr(), rows, size, found.data_ptr(), _native.threads()
+        shift, slope, rows, size, found, _native.threads()
     )
     return _left(found, left)

@@ -240,6 +240,11 @@ class AnchorEmbedding(nn.Module):
         """
         if threshold < 0:
             raise ValueError(f"threshold must be at least 0, got {threshold}")
+        if hidden.dim() == 0 or hidden.shape[-1] != self.embedding_dim:
+            raise ValueError(
+                f"hidden must be (..., {self.embedding_dim}), vectors as long as those of the "
+                f"table, got {tuple(hidden.shape)}"
+            )
         self.attached.before_read(None)
         flat = hidden.reshape(-1, self.embedding_dim)
         projected = flat @ self.anchors[: self._active].t()

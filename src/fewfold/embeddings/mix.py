@@ -137,9 +137,8 @@ class _Mixed(torch.autograd.Function):
         bags = n if by is None else len(by)
         out = anchors.new_empty(bags, d)
         bad = kernel("mix", anchors.dtype)(
-            anchors.data_ptr(), k, d, weights.data_ptr(), slots.data_ptr(), slots.element_size(),
-            size, s, ids.data_ptr(), n, address(offsets), address(by), bags, terms.data_ptr(),
-            slot.data_ptr(), out.data_ptr(), _native.threads(),
+            anchors, k, d, weights, slots, size, s, ids, n, offsets, by, bags, terms, slot, out,
+            _native.threads(),
         )  # fmt: skip
         if bad != -1:
             raise refuse_id(ids, size) if bad >= 0 else refuse_slots(slots, k)
@@ -156,9 +155,8 @@ class _Mixed(torch.autograd.Function):
         pull = torch.zeros_like(anchors) if wants_anchors else None
         values = torch.empty_like(terms) if wants_weights else None
         kernel("unmix", grad.dtype)(
-            anchors.data_ptr(), anchors.shape[1], terms.data_ptr(), slot.data_ptr(),
-            terms.shape[1], address(offsets), address(by), len(grad), grad.data_ptr(),
-            address(values), address(pull), _native.threads(),
+            anchors, anchors.shape[1], terms, slot, terms.shape[1], offsets, by, len(grad), grad,
+            values, pull, _native.threads(),
         )  # fmt: skip
         if values is None:
             return pull, *[None] * 6
@@ -169,11 +167,6 @@ class _Mixed(torch.autograd.Function):
         else:
             rows = values.new_zeros(shape).index_add_(0, ids, values)
         return pull, rows, *[None] * 5
-
-
-def address(tensor: Tensor | None) -> int:
-    """Where it lies, for a kernel; 0 if there is none."""
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _plain(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor, sparse: bool) -> Tensor:

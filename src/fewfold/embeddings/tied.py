@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fewfold import _native
-from fewfold.embeddings.mix import address, check, native, refuse_slots
+from fewfold.embeddings.mix import check, native, refuse_slots
 from fewfold.maps.fast import kernel
 
 __all__ = ["tied_scores"]
@@ -68,9 +68,8 @@ class _Tied(torch.autograd.Function):
         turned = _turned(projected, _FORWARD)
         scores = _native.table(queries, size, dtype=projected.dtype)
         fine = kernel("tied", projected.dtype)(
-            turned.data_ptr(), queries, turned.shape[2], k, weights.data_ptr(), slots.data_ptr(),
-            slots.element_size(), size, s, scores.data_ptr(), _native.threads(),
-        )  # fmt: skip
+            turned, queries, turned.shape[2], k, weights, slots, size, s, scores, _native.threads()
+        )
         if not fine:
             raise refuse_slots(slots, k)
         ctx.save_for_backward(projected, weights, slots)
@@ -91,23 +90,36 @@ class _Tied(torch.autograd.Function):
         values = None
         if wants_weights:
             values = torch.empty_like(weights) if ctx.sparse else torch.zeros_like(weights)
-        table = (slots.data_ptr(), slots.element_size(), size, s, grad.data_ptr(), ctx.threshold)
+        table = (slots, size, s, grad, ctx.threshold)
         count = kernel("untied", grad.dtype)(
-            turned.data_ptr(), len(projected), width, k, *table, marks.data_ptr(), address(rows),
-            address(values), _native.threads(),
-        )  # fmt: skip
+            turned,
+            len(projected),
+            width,
+            k,
+            *table,
+            marks,
+            rows,
+            values,
+            _native.threads(),
+        )
         if values is not None and rows is not None:
             values = torch.sparse_coo_tensor(
-                rows[:count].unsqueeze(0), values[:count], weights.shape,
-                is_coalesced=True, check_invariants=False,
+                rows[:count].unsqueeze(0), values[:count], weights.shape, is_coalesced=True,
+                check_invariants=False,
             )  # fmt: skip
         pull = None
         if wants_projected:
             pull = torch.zeros_like(turned)
             kernel("untied_pull", grad.dtype)(
-                len(projected), width, k, weights.data_ptr(), *table, marks.data_ptr(),
-                pull.data_ptr(), _native.threads(),
-            )  # fmt: skip
+                len(projected),
+                width,
+                k,
+                weights,
+                *table,
+                marks,
+                pull,
+                _native.threads(),
+            )
             pull = pull.transpose(1, 2).reshape(-1, k)[: len(projected)]
         return pull, values, None, None, None
 

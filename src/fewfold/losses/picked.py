@@ -52,7 +52,14 @@ def item_vectors(items: Items, ids: Tensor) -> Tensor:
         items = items.weight
     if isinstance(items, Tensor):
         return F.embedding(ids, items, sparse=items.is_leaf)
-    return items(ids)
+    vectors = items(ids)
+    if not isinstance(vectors, Tensor) or vectors.dim() != 2 or len(vectors) != len(ids):
+        came = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
+        raise ValueError(
+            f"items must be a function from ids ({len(ids)},) to vectors ({len(ids)}, d), "
+            f"but returned {came}"
+        )
+    return vectors
 
 
 def picked_scores(
@@ -149,8 +156,8 @@ def _mixed(
     every = torch.cat([ids.flatten(), more[0]])
     items.attached.before_read(every)
     both: tuple[Tensor, Tensor] = _PickedMix.apply(
-        queries @ items.anchors.t(), items.transform, items.slots, every, ids.shape, more[1],
-        log_q, items.sparse,
+        queries @ items.anchors.t(), items.transform, items.slots, every, ids.shape, more[1], log_q,
+        items.sparse,
     )  # fmt: skip
     return both
 
@@ -175,10 +182,8 @@ class _PickedMix(torch.autograd.Function):
         terms, slot = transform.new_empty(n, s), torch.empty(n, s, dtype=torch.int32)
         scores, more_scores = projected.new_empty(shape), projected.new_empty(n - shape.numel())
         bad = kernel("mixed_dots", projected.dtype)(
-            projected.data_ptr(), k, rows, transform.data_ptr(), slots.data_ptr(),
-            slots.element_size(), size, s, every.data_ptr(), shape[1], n, offsets.data_ptr(),
-            terms.data_ptr(), slot.data_ptr(), scores.data_ptr(), more_scores.data_ptr(),
-            _native.threads(),
+            projected, k, rows, transform, slots, size, s, every, shape[1], n, offsets, terms, slot,
+            scores, more_scores, _native.threads(),
         )  # fmt: skip
         if bad >= 0:
             raise IndexError(f"item ids must be between 0 and {size - 1}, got {every[bad].item()}")
@@ -190,9 +195,8 @@ class _PickedMix(torch.autograd.Function):
             return scores, more_scores
         log_sum = projected.new_empty(rows)
         kernel("soften", projected.dtype)(
-            scores.data_ptr(), rows, shape[1], log_q.data_ptr(), shape[1], log_sum.data_ptr(),
-            _native.threads(),
-        )  # fmt: skip
+            scores, rows, shape[1], log_q, shape[1], log_sum, _native.threads()
+        )
         ctx.save_for_backward(projected, terms, slot, every, offsets, scores)
         return log_sum, more_scores
 
@@ -206,10 +210,8 @@ class _PickedMix(torch.autograd.Function):
         pull = torch.zeros_like(projected) if ctx.needs_input_grad[0] else None
         values = torch.empty_like(terms) if ctx.needs_input_grad[1] else None
         kernel("mixed_pulls", projected.dtype)(
-            projected.data_ptr(), k, rows, s, ctx.each, offsets.data_ptr(), terms.data_ptr(),
-            slot.data_ptr(), by.data_ptr(), 0 if scale is None else scale.data_ptr(),
-            more_by.data_ptr(), 0 if pull is None else pull.data_ptr(),
-            0 if values is None else values.data_ptr(), _native.threads(),
+            projected, k, rows, s, ctx.each, offsets, terms, slot, by, scale, more_by, pull, values,
+            _native.threads(),
         )  # fmt: skip
         if values is not None and ctx.sparse:
             where, shape = every.unsqueeze(0), (ctx.size, s)
@@ -241,25 +243,17 @@ class _Picked(torch.autograd.Function):
         few = weight.index_select(0, ids) if ids.dim() == 1 else None
         scores = queries.new_empty(ids.shape) if few is None else queries @ few.T
         more_scores = queries.new_empty(more.shape)
-        fine = kernel("picked_dots", queries.dtype)(
-            queries.data_ptr(), weight.data_ptr(), len(weight), d, rows, ids.data_ptr(),
-            _each(ids), more.data_ptr(), offsets.data_ptr(), scores.data_ptr(),
-            more_scores.data_ptr(), _native.threads(),
+        kernel("picked_dots", queries.dtype)(
+            queries, weight, len(weight), d, rows, ids, _each(ids), more, offsets, scores,
+            more_scores, _native.threads(),
         )  # fmt: skip
-        if not fine:
-            both = torch.cat([ids.flatten(), more])
-            raise IndexError(
-                f"item ids must be between 0 and {len(weight) - 1}, "
-                f"got {both.min().item()} to {both.max().item()}"
-            )
         if log_q is None:
             ctx.save_for_backward(queries, weight, ids, more, offsets, few, None)
             return scores, more_scores
         log_sum, n = queries.new_empty(rows), scores.shape[1]
         kernel("soften", queries.dtype)(
-            scores.data_ptr(), rows, n, log_q.data_ptr(), n if log_q.dim() == 2 else 0,
-            log_sum.data_ptr(), _native.threads(),
-        )  # fmt: skip
+            scores, rows, n, log_q, n if log_q.dim() == 2 else 0, log_sum, _native.threads()
+        )
         ctx.save_for_backward(queries, weight, ids, more, offsets, few, scores)
         return log_sum, more_scores
 
@@ -286,11 +280,8 @@ class _Picked(torch.autograd.Function):
                 torch.mm(by.T, scaled, out=values[: len(ids)])
                 first = values[len(ids) :]
         kernel("picked_pulls", queries.dtype)(
-            queries.data_ptr(), weight.data_ptr(), d, rows, ids.data_ptr(), _each(ids),
-            more.data_ptr(), offsets.data_ptr(), by.data_ptr(),
-            0 if scale is None else scale.data_ptr(), more_by.data_ptr(),
-            0 if pull is None else pull.data_ptr(), 0 if first is None else first.data_ptr(),
-            _native.threads(),
+            queries, weight, len(weight), d, rows, ids, _each(ids), more, offsets, by, scale,
+            more_by, pull, first, _native.threads(),
         )  # fmt: skip
         grad = None
         if values is not None:

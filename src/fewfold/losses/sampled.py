@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold._check import jagged
+from fewfold._check import fits, jagged
 from fewfold.losses.picked import Anchored, Items, Jagged, log_sum_picked, picked_scores
 from fewfold.sampling.proposal import Proposal
 
@@ -71,7 +71,7 @@ def sampled_softmax_loss(
     Reference: Bengio and Senecal, "Adaptive importance sampling to accelerate training of a neural
     probabilistic language model", 2008.
     """
-    given = _positives(positives, queries, _size(items), ignore_index)
+    given = _positives(positives, queries, _checked_size(items, queries), ignore_index)
     drawn = _draw(queries, given, proposal, samples, shared, remove_hits, generator)
     rest, scores = log_sum_picked(drawn.queries, items, drawn.ids, drawn.log_q, drawn.positives)
     rest = rest.index_select(0, drawn.row)  # all positives of a row share its draws
@@ -110,7 +110,7 @@ def noise_contrastive_loss(
     Reference: Gutmann and Hyvarinen, "Noise-contrastive estimation of unnormalized statistical
     models", 2012.
     """
-    given = _positives(positives, queries, _size(items), ignore_index)
+    given = _positives(positives, queries, _checked_size(items, queries), ignore_index)
     drawn = _draw(queries, given, proposal, samples, shared, remove_hits, generator)
     negatives, scores = picked_scores(drawn.queries, items, drawn.ids, drawn.positives)
     shift = math.log(samples)
@@ -162,10 +162,12 @@ def _draw(
         raise ValueError(f"samples must be a positive int, got {samples!r}")
     values, offsets = positives.values, positives.offsets
     queries = queries.flatten(0, -2)
+    shared = shared and len(queries) > 0  # there is no mixture of nothing, and nothing to draw for
     row = torch.repeat_interleave(offsets.diff(), output_size=len(values))
     given = proposal.given(queries.detach(), shared=shared)
     ids, log_q = given.sample(samples, generator=generator)
     positive_q = given.log_prob(values, row)
+    _check_drawn(ids, log_q, positive_q, proposal, len(queries), samples, len(values))
     never = positive_q == -torch.inf
     if never.any():
         raise ValueError(
@@ -179,10 +181,58 @@ def _draw(
     return _Drawn(queries, (values, offsets), row, positive_q, ids, log_q)
 
 
-def _size(items: Items) -> int | None:
-    if isinstance(items, (nn.Embedding, Anchored)):
-        return items.num_embeddings
-    return len(items) if isinstance(items, Tensor) else None
+def _check_drawn(
+    ids: Tensor, log_q: Tensor, positive_q: Tensor, proposal: Proposal, rows: int, samples: int,
+    positives: int,
+) -> None:  # fmt: skip
+    """Raise unless a proposal, perhaps of the user's own, has answered in the shapes it must."""
+    name = type(proposal).__name__
+    for what, answer in (("ids", ids), ("log q", log_q), ("log q of positives", positive_q)):
+        if not isinstance(answer, Tensor):
+            raise TypeError(f"{name} must return {what} as a tensor, got {type(answer).__name__}")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"{name} must draw whole numbers as ids, got {ids.dtype}")
+    if ids.shape not in ((rows, samples), (samples,)):
+        raise ValueError(
+            f"{name} must draw ids ({rows}, {samples}), or ({samples},) if shared, "
+            f"got {tuple(ids.shape)}"
+        )
+    if not fits(log_q.shape, (rows, samples)):
+        raise ValueError(f"log q of {name} must be shaped like its ids, got {tuple(log_q.shape)}")
+    if positive_q.shape != (positives,):
+        raise ValueError(
+            f"{name} must answer ids ({positives},) with log q of that shape, "
+            f"got {tuple(positive_q.shape)}"
+        )
+
+
+def _checked_size(items: Items, queries: Tensor) -> int | None:
+    """How many items there are, None if a function has them; an error if queries do not fit."""
+    if isinstance(items, nn.Linear):
+        raise TypeError(
+            "items must be a table (M, d), an nn.Embedding, or a function from ids to their "
+            "vectors; an nn.Linear maps vectors. Write items=linear.weight"
+        )
+    if isinstance(items, Anchored):
+        size, d = items.num_embeddings, items.anchors.shape[1]
+    elif isinstance(items, (nn.Embedding, Tensor)):
+        table = items.weight if isinstance(items, nn.Embedding) else items
+        if table.dim() != 2:
+            raise ValueError(f"items must be a table (M, d), got shape {tuple(table.shape)}")
+        size, d = table.shape
+    elif callable(items):
+        return None
+    else:
+        raise TypeError(
+            "items must be a table (M, d), an nn.Embedding, or a function from ids to their "
+            f"vectors, got {type(items).__name__}"
+        )
+    if isinstance(queries, Tensor) and queries.dim() > 1 and queries.shape[-1] != d:
+        raise ValueError(
+            f"queries must be (B, {d}), as wide as the items ({size}, {d}), "
+            f"got {tuple(queries.shape)}"
+        )
+    return size
 
 
 def _positives(
@@ -227,6 +277,8 @@ def _positives(
 
 def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:
     """Which draws (rows, n) are positives of their row."""
+    if ids.numel() == 0:
+        return torch.zeros(rows, ids.shape[-1], dtype=torch.bool)
     span = int(max(ids.max(), values.max() if len(values) else 0)) + 1
     mine = (row * span + values).sort().values
     drawn = torch.arange(rows)[:, None] * span + ids

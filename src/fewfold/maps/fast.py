@@ -62,9 +62,8 @@ def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
     probs = rows.new_empty(shape)  # empty_like takes several times as long
     size = shape[-1]
     _FORWARD[rows.dtype](
-        rows.data_ptr(), probs.data_ptr(), many // size, size, alpha, 0, norm, 0, 0,
-        torch.get_num_threads(),
-    )  # fmt: skip
+        rows, probs, many // size, size, alpha, None, norm, None, 0, torch.get_num_threads()
+    )
     return probs
 
 
@@ -90,14 +89,14 @@ _FORWARD = {
 }
 
 
-def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, int, Tensor | None]:
-    """A parameter for the kernels: one number, or the address of one double per row, kept alive."""
+def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, Tensor | None]:
+    """A parameter for the kernels: one number, or one double per row."""
     if isinstance(value, float):
-        return value, 0, None
+        return value, None
     if value.numel() == 1:
-        return float(value.detach()), 0, None
+        return float(value.detach()), None
     each = flat_rows(value.detach(), rows).double().contiguous()  # type: ignore[union-attr]
-    return 0.0, each.data_ptr(), each
+    return 0.0, each
 
 
 def _forward(
@@ -108,16 +107,14 @@ def _forward(
     probs = rows.new_empty(shape)
     size = shape[-1]
     count = rows.numel() // size
-    one, address, _each = row_numbers(alpha, rows)
-    places, start, room = None, 0, 0
+    one, each = row_numbers(alpha, rows)
+    places, room = None, 0
     if keep and size > _KEEP_FROM:
         room = min(max(size // 16, 64), 4096)
         places = rows.new_empty((count, room), dtype=torch.int32)
-        start = places.data_ptr()
     infinite = kernel("forward", rows.dtype)(
-        rows.data_ptr(), probs.data_ptr(), count, size, one, address, norm, start, room,
-        _native.threads(),
-    )  # fmt: skip
+        rows, probs, count, size, one, each, norm, places, room, _native.threads()
+    )
     return probs, places, infinite
 
 
@@ -170,11 +167,11 @@ def _backward(
     shape = probs.shape
     out = probs.new_empty(shape)
     size = shape[-1]
-    one, address, _each = row_numbers(alpha, probs)
-    start, room = (places.data_ptr(), places.shape[1]) if places is not None else (0, 0)
+    one, each = row_numbers(alpha, probs)
+    room = 0 if places is None else places.shape[1]
     kernel("backward", probs.dtype)(
-        probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size, one,
-        address, norm, start, room, _native.threads(),
+        probs, grad, out, probs.numel() // size, size, one, each, norm, places, room,
+        _native.threads(),
     )  # fmt: skip
     return out
 
@@ -225,9 +222,9 @@ def support(rows: Tensor, alpha: float | Tensor, norm: bool) -> tuple[Tensor, Te
     """Indices, weights and number of atoms of every row; the dense rows are never written."""
     rows = rows.detach().contiguous()
     size = rows.shape[-1]
-    one, address, _each = row_numbers(alpha, rows)
+    one, each = row_numbers(alpha, rows)
     run = kernel("support", rows.dtype)
-    found = run(rows.data_ptr(), rows.numel() // size, size, one, address, norm, _native.threads())
+    found = run(rows, rows.numel() // size, size, one, each, norm, _native.threads())
     index, weight, count = (torch.from_numpy(part) for part in found)
     return index, weight, count
 
@@ -242,7 +239,7 @@ class Streams:
     def push(self, scores: Tensor, start: int) -> None:
         """Take the next columns, (rows, any), of which the first is number `start`."""
         size = scores.shape[1]
-        self._streams.push(scores.data_ptr(), size, scores.stride(0), start, _native.threads())
+        self._streams.push(scores, size, scores.stride(0), start, _native.threads())
 
     def take(self) -> tuple[Tensor, Tensor, Tensor]:
         """Column and score of the candidates, and how many each row has: -1 if too many to keep."""
@@ -256,10 +253,7 @@ def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
     first = torch.zeros(len(count) + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=first[1:])
     run = kernel("scatter", values.dtype)
-    run(
-        index.data_ptr(), values.data_ptr(), first.data_ptr(), out.data_ptr(), len(count), size,
-        _native.threads(),
-    )  # fmt: skip
+    run(index, values, first, out, len(count), size, _native.threads())
     return out
 
 
@@ -273,8 +267,5 @@ def groups(name: str, rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor] |
     group = torch.empty(rows.shape, dtype=torch.int64)
     pull = rows.new_empty(rows.shape)
     run = kernel(name, rows.dtype)
-    run(
-        rows.data_ptr(), group.data_ptr(), pull.data_ptr(), rows.numel() // size, size,
-        each.data_ptr(), _native.threads(),
-    )  # fmt: skip
+    run(rows, group, pull, rows.numel() // size, size, each, _native.threads())
     return group, pull

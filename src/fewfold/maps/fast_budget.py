@@ -38,12 +38,9 @@ def quick(rows: Tensor, k: float) -> Tensor | None:
 def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
     probs = rows.new_empty(rows.shape)
     size = rows.shape[-1]
-    one, address, _each = row_numbers(k, rows)
+    one, each = row_numbers(k, rows)
     run = kernel("budget", rows.dtype)
-    fine = run(
-        rows.data_ptr(), probs.data_ptr(), rows.numel() // size, size, one, address,
-        _native.threads(),
-    )  # fmt: skip
+    fine = run(rows, probs, rows.numel() // size, size, one, each, _native.threads())
     return probs if fine else None
 
 
@@ -77,8 +74,5 @@ def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
     out = probs.new_empty(probs.shape)
     size = probs.shape[-1]
     run = kernel("budget_backward", probs.dtype)
-    run(
-        probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // size, size,
-        _native.threads(),
-    )  # fmt: skip
+    run(probs, grad, out, probs.numel() // size, size, _native.threads())
     return out

@@ -243,9 +243,7 @@ class RowOptimizer(torch.optim.Optimizer):
             index = index.contiguous()
         run = getattr(_native.kernels, f"{name}_{self._kernel(group)}_{_SUFFIX[param.dtype]}")
         bad: int = run(
-            0 if index is None else index.data_ptr(), values.data_ptr(), len(values), rows,
-            param.numel() // rows, param.data_ptr(), memory.data_ptr(),
-            0 if step is None else step.data_ptr(), 0 if square is None else square.data_ptr(),
+            index, values, len(values), rows, param.numel() // rows, param, memory, step, square,
             update, _native.threads(),
         )  # fmt: skip
         # The kernel writes behind autograd's back, which must still notice a graph gone stale.

@@ -36,15 +36,9 @@ class _Bags(torch.autograd.Function):
     def forward(ctx: Any, table: Tensor, ids: Tensor, offsets: Tensor, by: Tensor) -> Tensor:
         size, d = table.shape
         out = table.new_empty(len(by), d)
-        fine = kernel("bags", table.dtype)(
-            table.data_ptr(), size, d, ids.data_ptr(), offsets.data_ptr(), len(by), by.data_ptr(),
-            out.data_ptr(), _native.threads(),
-        )  # fmt: skip
-        if not fine:
-            raise IndexError(
-                f"item ids must be between 0 and {size - 1}, "
-                f"got {ids.min().item()} to {ids.max().item()}"
-            )
+        kernel("bags", table.dtype)(
+            table, size, d, ids, offsets, len(by), by, out, _native.threads()
+        )
         ctx.save_for_backward(ids, offsets, by)
         ctx.shape = table.shape
         return out
@@ -56,9 +50,8 @@ class _Bags(torch.autograd.Function):
         grad = grad.contiguous()
         values = _native.table(len(ids), ctx.shape[1], dtype=grad.dtype)
         kernel("unbags", grad.dtype)(
-            grad.data_ptr(), ctx.shape[1], offsets.data_ptr(), len(by), by.data_ptr(),
-            values.data_ptr(), _native.threads(),
-        )  # fmt: skip
+            grad, ctx.shape[1], offsets, len(by), by, values, _native.threads()
+        )
         ids = ids.unsqueeze(0)
         sparse = torch.sparse_coo_tensor(ids, values, ctx.shape, check_invariants=False)
         return sparse, None, None, None
@@ -76,7 +69,6 @@ def thinned(ids: Jagged, share: float, generator: torch.Generator | None) -> Jag
     values, offsets = jagged(values, offsets)
     room, start = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
     kept = _native.kernels.thin(  # type: ignore[union-attr]
-        values.data_ptr(), offsets.data_ptr(), len(offsets) - 1, 1 - share,
-        fresh_seed(generator), room.data_ptr(), start.data_ptr(),
-    )  # fmt: skip
+        values, offsets, len(offsets) - 1, 1 - share, fresh_seed(generator), room, start
+    )
     return Jagged(room[:kept], start)

@@ -26,9 +26,8 @@ class Heaps:
         """Take in the scores of the items from `start` on."""
         block = block.to(self.scores).contiguous()
         fine = kernel("best_of", block.dtype)(
-            block.data_ptr(), *block.shape, start, self.ids.shape[1], *self._state(),
-            self.seen.values.data_ptr(), self.seen.offsets.data_ptr(),
-            0 if self.allowed is None else self.allowed.data_ptr(), _native.threads(),
+            block, *block.shape, start, self.ids.shape[1], *self._state(), self.seen.values,
+            self.seen.offsets, self.allowed, _native.threads(),
         )  # fmt: skip
         if not fine:
             raise ValueError(_NAN)
@@ -38,8 +37,8 @@ class Heaps:
         kernel("best_sorted", self.scores.dtype)(*self.ids.shape, *self._state(), _native.threads())
         return self.ids, self.scores
 
-    def _state(self) -> tuple[int, int, int]:
-        return self.scores.data_ptr(), self.ids.data_ptr(), self.count.data_ptr()
+    def _state(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.scores, self.ids, self.count
 
 
 class Sorted:

@@ -76,10 +76,8 @@ class Catalogue:
         query, excluded = query.contiguous(), excluded.contiguous()
         ids, scores = torch.empty(k, dtype=torch.int64), torch.empty(k)
         told = self._bytes.kernel.best(
-            query.data_ptr(), k, excluded.data_ptr(), len(excluded),
-            0 if allowed is None else allowed.data_ptr(), scores.data_ptr(), ids.data_ptr(),
-            _native.threads(),
-        )  # fmt: skip
+            query, k, excluded, len(excluded), allowed, scores, ids, _native.threads()
+        )
         return (ids, scores) if told else None
 
 
@@ -119,7 +117,6 @@ class _Bytes:
         lost = d**0.5 / (2 * largest) + (d + 16) * 2**-23
         slack = ((error + lost * reach + 1e-9 * reach.max()) * (1 + 1e-6)).float()
         kernel = _native.kernels.Catalogue(  # type: ignore[union-attr]
-            vectors.data_ptr(), items, d, code.data_ptr(), width, step.data_ptr(),
-            slack.data_ptr(), balance.data_ptr(), float(reach.max()),
-        )  # fmt: skip
+            vectors, items, d, code, width, step, slack, balance, float(reach.max())
+        )
         return cls(code, step, slack, balance, kernel)

@@ -87,6 +87,9 @@ def _cells_of(code: Tensor) -> tuple[Tensor, int]:
     for column in code.T:
         books = int(column.max()) + 1
         where, size = where * books + column, size * books
+    if size >= 2**63:  # the number of a tuple would overflow
+        found, cell = torch.unique(code, dim=0, return_inverse=True)
+        return cell, len(found)
     if size > _MANY:
         keys, cell = torch.unique(where, return_inverse=True)
         return cell, len(keys)
@@ -113,8 +116,8 @@ def _shares(mass: Tensor, item: Tensor, start: Tensor) -> dict[str, Tensor]:
         parts["accept"] = torch.empty(len(item))
         parts["other"] = torch.empty(len(item), dtype=torch.int32)
         _native.kernels.alias_tables(
-            sorted_mass.data_ptr(), start.data_ptr(), len(start) - 1,
-            parts["accept"].data_ptr(), parts["other"].data_ptr(),
+            sorted_mass, start, len(start) - 1,
+            parts["accept"], parts["other"],
         )  # fmt: skip
     return parts
 
@@ -160,8 +163,8 @@ def _mixture(at: Cells, scores: Tensor) -> Tensor:
         rows, width = scores.shape
         mixed, scores = torch.empty(len(at.log_mass)), scores.contiguous()
         bad = _native.kernels.mixture(  # type: ignore[union-attr]
-            len(at.log_mass), len(at.code), at.code.data_ptr(), at.log_mass.data_ptr(),
-            scores.data_ptr(), width, rows, mixed.data_ptr(), _native.threads(),
+            len(at.log_mass), len(at.code), at.code, at.log_mass, scores, width, rows, mixed,
+            _native.threads(),
         )  # fmt: skip
         if bad >= 0:
             raise _not_finite(bad)
@@ -176,12 +179,10 @@ def _draw_native(
     rows, width = scores.shape
     ids = torch.empty((rows, n), dtype=torch.int64)
     log_q, log_z = torch.empty((rows, n)), torch.empty(rows, dtype=torch.float64)
-    optional = (0 if t is None else t.data_ptr() for t in (at.accept, at.other, at.by_place))
+    optional = (at.accept, at.other, at.by_place)
     bad = _native.kernels.draw(  # type: ignore[union-attr]
-        len(at.log_mass), len(at.code), at.code.data_ptr(), at.log_mass.data_ptr(),
-        at.start.data_ptr(), at.item.data_ptr(), *optional, scores.data_ptr(), width, rows, n,
-        fresh_seed(generator), ids.data_ptr(), log_q.data_ptr(), log_z.data_ptr(),
-        _native.threads(),
+        len(at.log_mass), len(at.code), at.code, at.log_mass, at.start, at.item, *optional, scores,
+        width, rows, n, fresh_seed(generator), ids, log_q, log_z, _native.threads(),
     )  # fmt: skip
     if bad >= 0:
         raise _not_finite(bad)
@@ -191,17 +192,10 @@ def _draw_native(
 def _log_prob_native(at: Cells, scores: Tensor, log_z: Tensor, ids: Tensor, row: Tensor) -> Tensor:
     ids, row = ids.contiguous(), row.expand(ids.shape).contiguous()
     log_q = torch.empty(ids.shape)
-    fine = _native.kernels.log_prob(  # type: ignore[union-attr]
-        len(at.log_mass), len(at.code), at.code.data_ptr(), at.cell_of.data_ptr(),
-        len(at.cell_of), 0 if at.log_share is None else at.log_share.data_ptr(),
-        scores.data_ptr(), *scores.shape[::-1], log_z.data_ptr(), ids.data_ptr(), row.data_ptr(),
-        ids.numel(), log_q.data_ptr(), _native.threads(),
+    _native.kernels.log_prob(  # type: ignore[union-attr]
+        len(at.log_mass), len(at.code), at.code, at.cell_of, len(at.cell_of), at.log_share, scores,
+        *scores.shape[::-1], log_z, ids, row, ids.numel(), log_q, _native.threads(),
     )  # fmt: skip
-    if not fine:
-        raise IndexError(
-            f"ids must be between 0 and {len(at.cell_of) - 1}, and rows between 0 and "
-            f"{len(scores) - 1}, got ids from {ids.min().item()} to {ids.max().item()}"
-        )
     return log_q
 
 

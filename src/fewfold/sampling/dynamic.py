@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fewfold.sampling.proposal import Given, Proposal, check_items, check_queries
+from fewfold.sampling.proposal import Given, Proposal, check_ids, check_items, check_queries, stored
 from fewfold.sampling.simple import unfitted
 
 __all__ = ["Dynamic"]
@@ -52,7 +52,8 @@ class Dynamic(Proposal):
         return {} if self._items is None else {"items": self._items}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._items = state["items"].clone() if "items" in state else None
+        held = stored(state, "items", self) if "items" in state else None
+        self._items = None if held is None else check_items(held).clone()
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._items is None:
@@ -89,6 +90,7 @@ class _GivenDynamic(Given):
         return ids, torch.full(ids.shape, -math.log(m))
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        check_ids(ids, len(self._items))
         if self._table is None:
             self._table = self._log_q()
         if self.shared:

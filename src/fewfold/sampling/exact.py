@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from fewfold.sampling.proposal import Given
+from fewfold.sampling.proposal import Given, check_ids
 
 __all__ = ["GivenExact", "draw_places"]
 
@@ -26,7 +26,7 @@ class GivenExact(Given):
         if not log_q.isfinite().all():
             raise ValueError("queries must be finite, and so must their scores")
         if shared:
-            log_q = log_q.logsumexp(0, keepdim=True) - math.log(len(log_q))
+            log_q = log_q.logsumexp(0, keepdim=True) - math.log(max(len(log_q), 1))
         self.shared = shared
         self._log_q = log_q
 
@@ -36,6 +36,7 @@ class GivenExact(Given):
         return (ids[0], log_q[0]) if self.shared else (ids, log_q)
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        check_ids(ids, self._log_q.shape[1])
         if self.shared:
             return self._log_q[0, ids].float()
         if row is None:

@@ -8,7 +8,14 @@ from torch import Tensor
 
 from fewfold.sampling.cells import Cells, GivenCells
 from fewfold.sampling.exact import GivenExact
-from fewfold.sampling.proposal import Given, Proposal, check_items, check_queries
+from fewfold.sampling.proposal import (
+    Given,
+    Proposal,
+    check_counts,
+    check_items,
+    check_queries,
+    stored,
+)
 from fewfold.sampling.quantise import product_codes, residual_codes
 from fewfold.sampling.simple import powered, unfitted
 
@@ -126,10 +133,59 @@ class MultiIndex(Proposal):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        own = {name: value.clone() for name, value in state.items()}
-        self._generator.set_state(own["generator"])
-        self._books, self._mass, self._items = map(own.get, ("books", "mass", "items"))
-        self._cells = Cells.build(own["codes"].long(), self._mass) if "codes" in own else None
+        generator = torch.Generator()
+        try:
+            generator.set_state(stored(state, "generator", self))
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"the state of MultiIndex has no usable generator: {error}") from error
+        books = codes = mass = items = None
+        if "books" in state or "codes" in state:
+            books, codes = self._checked_codes(
+                stored(state, "books", self), stored(state, "codes", self)
+            )
+            if self.within == "popularity":
+                mass = check_counts(stored(state, "mass", self).clone(), len(codes), "mass")
+            if self.within == "exact":
+                items = check_items(stored(state, "items", self)).clone()
+                if items.shape != (len(codes), books.shape[2]):
+                    raise ValueError(
+                        f"the state of MultiIndex must hold items {len(codes), books.shape[2]}, "
+                        f"like its codes and books, got {tuple(items.shape)}"
+                    )
+        # Only now, so that a state that does not fit leaves everything as it was.
+        self._cells = None if codes is None else Cells.build(codes, mass)
+        self._books, self._mass, self._items = books, mass, items
+        self._generator = generator
+
+    def _checked_codes(self, books: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Books (books, words, d) and codes (items, books) of a state, or an error."""
+        if (
+            books.dim() != 3
+            or books.shape[:2] != (self.codebooks, self.codewords)
+            or not books.shape[2]
+            or not books.is_floating_point()
+            or not books.isfinite().all()
+        ):
+            raise ValueError(
+                "the state of MultiIndex must hold books of finite numbers "
+                f"({self.codebooks}, {self.codewords}, d), for its codebooks and codewords, got "
+                f"{books.dtype} {tuple(books.shape)}"
+            )
+        if codes.is_floating_point() or codes.dim() != 2 or codes.shape[1] != self.codebooks:
+            raise ValueError(
+                f"the state of MultiIndex must hold whole numbers codes (items, {self.codebooks}), "
+                f"got {codes.dtype} {tuple(codes.shape)}"
+            )
+        codes = codes.long()
+        first = torch.arange(self.codebooks) * self.codewords
+        bad = (codes < first) | (codes >= first + self.codewords)
+        if len(codes) == 0 or bad.any():
+            what = "none" if len(codes) == 0 else f"codes[{', '.join(map(str, _first(bad)))}]"
+            raise ValueError(
+                f"codes of a MultiIndex name one of {self.codewords} codewords of each codebook, "
+                f"numbered on from one codebook to the next; {what} does not"
+            )
+        return books.float().clone(), codes
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._books is None or self._cells is None:
@@ -146,3 +202,8 @@ class MultiIndex(Proposal):
         words = self._books.flatten(0, 1)[self._cells.code.long()].sum(0)
         kept = self._cells.cell_of >= 0
         return torch.where(kept[:, None], words[self._cells.cell_of.long()], 0.0)
+
+
+def _first(bad: Tensor) -> list[int]:
+    """Where the first True is."""
+    return [int(place) for place in bad.nonzero()[0]]

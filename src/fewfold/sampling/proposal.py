@@ -7,7 +7,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-__all__ = ["Given", "Proposal", "check_counts", "check_items", "check_queries", "fresh_seed"]
+__all__ = [
+    *("Given", "Proposal", "check_counts", "check_ids", "check_items", "check_queries"),
+    *("fresh_seed", "stored"),
+]
 
 
 class Given(ABC):
@@ -82,6 +85,8 @@ class Proposal(ABC):
         """
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"n, the number of draws, must be a positive int, got {n!r}")
+        if shared and isinstance(queries, Tensor) and len(queries) == 0:
+            raise ValueError("shared draws come from the mixture over the queries, of which 0 came")
         return self.given(queries, shared=shared).sample(n, generator=generator)
 
     def log_prob(self, queries: Tensor, ids: Tensor, *, shared: bool = False) -> Tensor:
@@ -111,22 +116,22 @@ def check_items(vectors: Tensor) -> Tensor:
     return vectors
 
 
-def check_counts(counts: Tensor, items: int) -> Tensor:
+def check_counts(counts: Tensor, items: int, name: str = "counts") -> Tensor:
     """Counts as float64: one per item, none negative, not all zero."""
     if not isinstance(counts, Tensor) or counts.shape != (items,):
         came = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
         raise ValueError(
-            f"counts must be a tensor with one number per item, ({items},), got {came}"
+            f"{name} must be a tensor with one number per item, ({items},), got {came}"
         )
     counts = counts.detach().double()
     bad = (counts < 0) | ~counts.isfinite()
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(
-            f"counts must be finite and not negative; counts[{row}] is {counts[row].item():g}"
+            f"{name} must be finite and not negative; {name}[{row}] is {counts[row].item():g}"
         )
     if not (counts > 0).any():
-        raise ValueError("counts must not all be zero: nothing could ever be drawn")
+        raise ValueError(f"{name} must not all be zero: nothing could ever be drawn")
     return counts
 
 
@@ -136,6 +141,30 @@ def check_queries(queries: Tensor, dim: int) -> Tensor:
         came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
         raise ValueError(f"queries must be a tensor (queries, {dim}), like the items, got {came}")
     return queries.detach().float()
+
+
+def check_ids(ids: Tensor, items: int) -> None:
+    """Raise IndexError unless all ids name one of the items."""
+    if ids.numel() == 0:
+        return
+    low, high = torch.aminmax(ids)
+    if low < 0 or high >= items:
+        flat = ids.flatten()
+        at = int(((flat < 0) | (flat >= items)).nonzero()[0])
+        raise IndexError(
+            f"ids must be between 0 and {items - 1}, got {flat[at].item()} at position {at}"
+        )
+
+
+def stored(state: Mapping[str, Tensor], name: str, owner: Proposal) -> Tensor:
+    """A tensor of a saved state, or an error that says which proposal misses it."""
+    found = state.get(name)
+    if not isinstance(found, Tensor):
+        came = "nothing" if found is None else type(found).__name__
+        raise ValueError(
+            f"the state of {type(owner).__name__} must hold a tensor {name!r}, got {came}"
+        )
+    return found
 
 
 def fresh_seed(generator: torch.Generator | None) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.sampling.exact import draw_places
-from fewfold.sampling.proposal import Given, Proposal, check_items, check_queries
+from fewfold.sampling.proposal import Given, Proposal, check_ids, check_items, check_queries, stored
 from fewfold.sampling.simple import unfitted
 
 __all__ = ["QuadraticKernel"]
@@ -62,9 +62,10 @@ class QuadraticKernel(Proposal):
         return {"items": self._leaves.flatten(0, 1)[: self._items]}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._leaves = None
         if "items" in state:
-            self.refresh(state["items"])
+            self.refresh(stored(state, "items", self))
+        else:
+            self._leaves = None
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._leaves is None:
@@ -86,6 +87,7 @@ class _GivenQuadratic(Given):
         self._leaves, self._filled, self._queries = leaves, filled, queries
         self._mass, self._strength = mass, strength
         self._log_total = mass.double().sum(1).log()
+        self._items = int(filled.sum())
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         rows = len(self._queries)
@@ -108,11 +110,13 @@ class _GivenQuadratic(Given):
         return leaf * self._leaves.shape[1] + draw_places(mass, 1, generator)[:, 0]
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        check_ids(ids, self._items)
         vectors = self._leaves.flatten(0, 1)[ids]
         if self.shared:
-            score = vectors.flatten(0, -2) @ self._queries.T
+            score = vectors.reshape(ids.numel(), vectors.shape[-1]) @ self._queries.T
             log_q = self._log_mass(score) - self._log_total
-            return (log_q.logsumexp(1) - math.log(len(self._queries))).view(ids.shape).float()
+            mixed = log_q.logsumexp(1) - math.log(max(len(self._queries), 1))
+            return mixed.view(ids.shape).float()
         if row is None:
             row = torch.arange(len(self._queries))[:, None].expand(ids.shape)
         score = (vectors * self._queries[row]).sum(-1)

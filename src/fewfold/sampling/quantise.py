@@ -70,9 +70,8 @@ def assign(vectors: Tensor, centres: Tensor) -> Tensor:
     across = F.pad(centres, (0, 0, 0, room)).T.contiguous()
     code = torch.empty(n, dtype=torch.int64)
     _native.kernels.nearest(  # type: ignore[union-attr]
-        vectors.data_ptr(), vectors.stride(0), n, d, across.data_ptr(), half.data_ptr(),
-        len(half), code.data_ptr(), _native.threads(),
-    )  # fmt: skip
+        vectors, vectors.stride(0), n, d, across, half, len(half), code, _native.threads()
+    )
     return code
 
 

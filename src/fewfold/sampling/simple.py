@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.sampling.cells import Cells, GivenCells
-from fewfold.sampling.proposal import Given, Proposal, check_counts, check_items
+from fewfold.sampling.proposal import Given, Proposal, check_counts, check_items, stored
 
 __all__ = ["Popularity", "Uniform"]
 
@@ -34,7 +34,15 @@ class Uniform(Proposal):
         return {} if self._items is None else {"items": torch.tensor(self._items)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._items = int(state["items"]) if "items" in state else None
+        items = None
+        if "items" in state:
+            held = stored(state, "items", self)
+            if held.numel() != 1 or held.is_floating_point() or int(held) < 1:
+                raise ValueError(
+                    f"the state of Uniform must hold a positive number of items, got {held}"
+                )
+            items = int(held)
+        self._items = items
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._items is None:
@@ -76,6 +84,11 @@ class Popularity(Proposal):
     _mass: Tensor | None = None
 
     def __init__(self, power: float = 1.0) -> None:
+        if isinstance(power, (Tensor, list, tuple)):
+            raise TypeError(
+                "Popularity(power) takes the power of the counts, a number; the counts go to fit: "
+                "write Popularity().fit(item_vectors, counts)"
+            )
         if not (isinstance(power, (int, float)) and 0 <= power < math.inf):
             raise ValueError(f"power must be a number of at least 0, got {power!r}")
         self.power = power
@@ -96,7 +109,8 @@ class Popularity(Proposal):
         return {} if self._mass is None else {"mass": self._mass}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._mass = state["mass"].clone() if "mass" in state else None
+        mass = stored(state, "mass", self) if "mass" in state else None
+        self._mass = None if mass is None else check_counts(mass.clone(), mass.numel(), "mass")
         self._sorted()
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:

@@ -54,9 +54,7 @@ class Pairing(Structure):
         assert _native.kernels is not None
         codes = torch.empty(scores.shape[:2], dtype=torch.int32)
         values = scores.new_empty(len(scores))
-        _native.kernels.best_assignments(
-            self._shape(scores), scores.data_ptr(), codes.data_ptr(), values.data_ptr()
-        )
+        _native.kernels.best_assignments(self._shape(scores), scores, codes, values)
         return codes, values.masked_fill(values.isnan(), 0.0)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
@@ -75,9 +73,8 @@ class Pairing(Structure):
         gap, turns = scores.new_empty(len(scores)), torch.empty(len(scores), dtype=torch.int64)
         outcome = torch.empty(len(scores), dtype=torch.int32)
         _native.kernels.project_assignments(
-            self._shape(scores), scores.data_ptr(), marginals.data_ptr(), gap.data_ptr(),
-            turns.data_ptr(), outcome.data_ptr(),
-        )  # fmt: skip
+            self._shape(scores), scores, marginals, gap, turns, outcome
+        )
         raise_infeasible(outcome == 2, self)
         if bool((outcome == 1).any()):  # then the active set tries
             return None
@@ -88,9 +85,7 @@ class Pairing(Structure):
         assert _native.kernels is not None
         marginals, change = marginals.contiguous(), change.contiguous()
         moved = torch.empty_like(change)
-        _native.kernels.face_assignments(
-            self._shape(scores), marginals.data_ptr(), change.data_ptr(), moved.data_ptr()
-        )
+        _native.kernels.face_assignments(self._shape(scores), marginals, change, moved)
         return moved
 
     def enumerate(self, event: torch.Size) -> Tensor:
@@ -117,8 +112,8 @@ class Pairing(Structure):
         )
 
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
+        None = None,
     ) -> NoReturn:  # fmt: skip
         """Not offered, as `log_partition` is not."""
         raise NotImplementedError(
@@ -132,9 +127,7 @@ class Pairing(Structure):
         values = scores.new_full((instances, k), -math.inf)
         if _native.enabled():
             assert _native.kernels is not None
-            _native.kernels.best_assignments_k(
-                self._shape(scores), scores.data_ptr(), k, codes.data_ptr(), values.data_ptr()
-            )
+            _native.kernels.best_assignments_k(self._shape(scores), scores, k, codes, values)
             return codes, values
         for instance, one in enumerate(self._widened(scores).numpy()):
             if not (one < math.inf).all():

@@ -69,7 +69,7 @@ def topk_support(
     rows = batch.numel()
     atoms = parts.view(rows, k, *event).to(scores)
     values = values.to(scores.device)
-    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, 1, -1)
+    own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, 1, event.numel())
     total = torch.bmm(own, atoms.flatten(2).mT).squeeze(1)  # columns would take four times as long
     if structure.additional:
         row = torch.arange(rows).repeat_interleave(k)

@@ -66,9 +66,8 @@ class ClosedForm(Structure):
         scores, costs = scores.contiguous(), row.costs.contiguous()
         z = torch.empty_like(scores)
         _native.kernels.nearest_linear(
-            scores.data_ptr(), *scores.shape, costs.data_ptr(), row.bound, row.equal, z.data_ptr(),
-            _native.threads(),
-        )  # fmt: skip
+            scores, *scores.shape, costs, row.bound, row.equal, z, _native.threads()
+        )
         return z
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -210,7 +209,7 @@ class Pair(ClosedForm):
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         assert _native.kernels is not None
         score = self.score.contiguous()
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_pairs(request, score.data_ptr())
+        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_pairs(request, score)
         return found
 
     def enumerate(self, event: torch.Size) -> Tensor:

@@ -17,7 +17,7 @@ from fewfold.structured.logic import Logic
 from fewfold.structured.sequences import Sequence
 from fewfold.structured.sequential import SequentialSubset
 from fewfold.structured.spanning import SpanningTree
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, by_row
 from fewfold.structured.trees import DependencyTree
 
 __all__ = ["NativeSolver", "known"]
@@ -46,14 +46,13 @@ class NativeSolver:
     def __init__(self, links: Links, made: list[Structure], rows: int) -> None:
         assert _native.kernels is not None
         self.links, self.made, self.rows = links, made, rows
-        self._kept: list[Any] = []  # what the kernels point to
         self._first = np.cumsum([0, *[len(group.bits) for group in links.groups]]).tolist()
         self._graph = _native.kernels.Graph(links.size)
         scores = [torch.zeros(rows, 0, dtype=torch.float64)]
         for group, structure in zip(links.groups, made, strict=True):
             self._add(group, structure)
             if isinstance(structure, Pair):
-                scores.append(structure.score.reshape(rows, -1))
+                scores.append(by_row(structure.score, rows))
         self._pairs = torch.cat(scores, 1).contiguous()
 
     def solve(
@@ -66,9 +65,8 @@ class NativeSolver:
         apart, moved = scores.new_empty(self.rows), scores.new_empty(self.rows)
         outcome, failed = torch.empty(2, self.rows, dtype=torch.int32)
         self._graph.solve(
-            scores.data_ptr(), self.rows, self._pairs.data_ptr(), turns, tolerance,
-            step.data_ptr(), warm, marginals.data_ptr(), took.data_ptr(), apart.data_ptr(),
-            moved.data_ptr(), outcome.data_ptr(), failed.data_ptr(), _native.threads(),
+            scores, self.rows, self._pairs, turns, tolerance, step, warm, marginals, took, apart,
+            moved, outcome, failed, _native.threads(),
         )  # fmt: skip
         settled, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
         if impossible:
@@ -80,7 +78,7 @@ class NativeSolver:
     def pull(self, grad: Tensor) -> Tensor:
         """As `PlainSolver.pull`."""
         grad, to = grad.contiguous(), torch.empty_like(grad, memory_format=torch.contiguous_format)
-        self._graph.pull(grad.data_ptr(), to.data_ptr(), _native.threads())
+        self._graph.pull(grad, to, _native.threads())
         return to
 
     def active(self, place: int, change: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -88,10 +86,7 @@ class NativeSolver:
         change = None if change is None else change.contiguous()
         count = len(self.links.groups[place].bits)
         codes, weights, by, offsets = (
-            torch.from_numpy(part)
-            for part in self._graph.active(
-                self._first[place], count, 0 if change is None else change.data_ptr()
-            )
+            torch.from_numpy(part) for part in self._graph.active(self._first[place], count, change)
         )
         row = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff())
         return codes.long(), weights, by, row
@@ -101,7 +96,7 @@ class NativeSolver:
         values = values.contiguous()
         to = values.new_zeros(self.rows, self.links.size)
         count = len(self.links.groups[place].bits)
-        self._graph.weigh(self._first[place], count, values.data_ptr(), to.data_ptr())
+        self._graph.weigh(self._first[place], count, values, to)
         return to
 
     def _add(self, group: Group, structure: Structure) -> None:
@@ -113,7 +108,7 @@ class NativeSolver:
             signed = torch.where(negated, -row.costs, row.costs).contiguous()
             bounds = row.bound - torch.where(negated, row.costs, 0.0).sum(1)
             uses = self._uses(group, torch.zeros_like(negated))
-            graph.add_linear(uses, signed.data_ptr(), bounds.data_ptr(), row.equal)
+            graph.add_linear(uses, signed, bounds, row.equal)
         elif isinstance(structure, Logic):
             graph.add_any_out(self._uses(group, negated ^ structure.turned(size)))
         elif isinstance(structure, Pair):
@@ -122,18 +117,13 @@ class NativeSolver:
             uses = self._uses(group, negated)
             shape = torch.empty(0, *event)
             if isinstance(structure, Sequence):
-                chains, kept = structure._chains(shape)
-                self._kept.append(kept)
-                graph.add_sequences(uses, chains)
+                graph.add_sequences(uses, structure._chains(shape))
             elif isinstance(structure, SequentialSubset):
-                self._kept.append(structure)
                 graph.add_subsets(uses, structure._subsets(shape))
             elif isinstance(structure, DependencyTree):
                 graph.add_dependencies(uses, event[0], structure.projective, structure.single_root)
             elif isinstance(structure, SpanningTree):
-                ends = structure._ends()
-                self._kept.append(ends)
-                graph.add_spanning(uses, ends.data_ptr(), structure.nodes)
+                graph.add_spanning(uses, structure._ends(), structure.nodes)
             else:
                 assert isinstance(structure, Pairing)
                 graph.add_assignments(uses, *event, structure.alone)
@@ -142,5 +132,4 @@ class NativeSolver:
         assert _native.kernels is not None
         bits = torch.from_numpy(np.ascontiguousarray(group.bits))
         sign = torch.where(negated, -1.0, 1.0).to(torch.float64).contiguous()
-        self._kept.append((bits, sign))
-        return _native.kernels.Uses(*bits.shape, bits.data_ptr(), sign.data_ptr())
+        return _native.kernels.Uses(*bits.shape, bits, sign)

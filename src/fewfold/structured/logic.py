@@ -99,7 +99,7 @@ class Logic(ClosedForm):
         assert _native.kernels is not None
         turned = self.turned(scores.shape[1]).to(torch.uint8)
         found: tuple[Any, Any, Any] = _native.kernels.sparsemap_logic(
-            request, int(self.rule), turned.data_ptr()
+            request, int(self.rule), turned
         )
         return found
 
@@ -139,7 +139,7 @@ class Output(Logic):
         turned = self.turned(scores.shape[1])
         y = torch.where(turned, 1 - scores, scores)
         z = torch.empty_like(y)
-        _native.kernels.nearest_any_out(y.data_ptr(), *y.shape, z.data_ptr(), _native.threads())
+        _native.kernels.nearest_any_out(y, *y.shape, z, _native.threads())
         return torch.where(turned, 1 - z, z)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold.structured.sparsemap import sparsemap, sparsemap_solution
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, by_row
 
 __all__ = ["SparseMAP"]
 
@@ -41,7 +41,7 @@ class SparseMAP:
         """`<mu, mu> / 2`, less additional scores; where there are such, mu must be a structure."""
         structure, event = self.structure, self.structure.event_of(probs)
         batch = probs.shape[: probs.dim() - self.event_dim]
-        flat = probs.reshape(batch.numel(), -1)
+        flat = by_row(probs, batch.numel())
         half = structure.regulariser(flat).view(batch)
         if not structure.additional:
             return half
@@ -69,8 +69,8 @@ class SparseMAP:
         probs = self.argmax(scores, mask=mask)
         used = torch.where(probs.detach() != 0, scores, 0.0)  # an unused score may be -inf
         batch = scores.shape[: scores.dim() - self.event_dim]
-        own = (probs * used).reshape(batch.numel(), -1).sum(1)
-        return (own - structure.regulariser(probs.reshape(batch.numel(), -1))).view(batch)
+        own = by_row(probs * used, batch.numel()).sum(1)
+        return (own - structure.regulariser(by_row(probs, batch.numel()))).view(batch)
 
     @property
     def margin(self) -> None:

@@ -53,8 +53,7 @@ def best_trees(
     codes = torch.full((rows, k, slots), -1, dtype=torch.int32)
     values = torch.full((rows, k), -math.inf, dtype=torch.float64)
     asked = _native.kernels.BestTrees(
-        scores.data_ptr(), rows, scores[0].numel() if rows else 0, slots, k, codes.data_ptr(),
-        values.data_ptr(), _native.threads(),
-    )  # fmt: skip
+        scores, rows, scores[0].numel() if rows else 0, slots, k, codes, values, _native.threads()
+    )
     kernel(asked, *what)
     return codes, values

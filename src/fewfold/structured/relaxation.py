@@ -12,7 +12,7 @@ from fewfold.structured.consensus import PlainSolver, Told
 from fewfold.structured.fast_graph import NativeSolver, known
 from fewfold.structured.links import Links, check_held
 from fewfold.structured.size import check_size
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, by_row
 
 __all__ = ["Relaxation", "Search"]
 
@@ -111,7 +111,7 @@ class Relaxation:
         step = _size(scores)
         for structure in self.solver.made:
             for value in structure.additional:
-                step = torch.maximum(step, _size(value.reshape(len(scores), -1)))
+                step = torch.maximum(step, _size(by_row(value, len(scores))))
         return self.solver.solve(
             scores, turns=self.search.turns, tolerance=self.search.tolerance,
             step=self.search.step * step, warm=warm,
@@ -132,7 +132,7 @@ class Relaxation:
             if isinstance(structure, Pair):
                 both = self._both(place)
                 own = torch.where(both != 0, structure.score * both, 0.0)
-                total = total + own.view(self.rows, -1).sum(1)
+                total = total + by_row(own, self.rows).sum(1)
             elif structure.additional:
                 codes, weights, _, row = self.solver.active(place, None)
                 group = self.links.groups[place]

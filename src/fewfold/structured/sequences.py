@@ -132,24 +132,22 @@ class Sequence(Structure):
             return None
         assert _native.kernels is not None
         n, states = event
-        at: list[int] = []
+        at: list[Tensor | int | None] = []
         found = []
         tables = self._by_position(n)
         ends = ((1, self.start, self.start), (1, self.stop, self.stop))
         for own, value, wide in ((3, self.transitions, tables), *ends):
             if value is None or wide is None:
-                at += [0] * (own // 2 + 2)
+                at += [None, *[0] * (own // 2 + 1)]
                 continue
             shape, rows = wide.shape[-own:], batch.numel() if wide.dim() > own else 1
             grad = torch.zeros(rows, *shape, dtype=torch.float64)
-            at += [grad.data_ptr(), grad.stride(0) if rows > 1 else 0]
+            at += [grad, grad.stride(0) if rows > 1 else 0]
             at += [grad.stride(1) if shape[0] > 1 else 0] if own == 3 else []
             lead = batch if wide.dim() > own else torch.Size()
             found.append((grad, value, lead + shape, wide.shape))
         codes, row, by = codes.int().contiguous(), row.contiguous(), by.contiguous()
-        _native.kernels.pull_sequences(
-            codes.data_ptr(), row.data_ptr(), by.data_ptr(), len(codes), n, states, *at
-        )
+        _native.kernels.pull_sequences(codes, row, by, len(codes), n, states, batch.numel(), *at)
         return tuple(
             grad.view(shape).sum_to_size(wide).view(value.shape).to(value)
             for grad, value, shape, wide in found
@@ -162,7 +160,7 @@ class Sequence(Structure):
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         assert _native.kernels is not None
-        chains, _kept = self._chains(scores)
+        chains = self._chains(scores)
         found: tuple[Any, ...] = _native.kernels.sparsemap_sequences(request, chains)
         return found
 
@@ -170,13 +168,10 @@ class Sequence(Structure):
         if not _native.enabled():
             return None
         assert _native.kernels is not None
-        rows, n, states = scores.shape
-        chains, _kept = self._chains(scores)
+        rows, n, _ = scores.shape
+        chains = self._chains(scores)
         codes, values = torch.empty(rows, n, dtype=torch.int32), scores.new_empty(rows)
-        _native.kernels.best_sequences(
-            scores.data_ptr(), rows, n * states, n, chains, codes.data_ptr(), values.data_ptr(),
-            _native.threads(),
-        )  # fmt: skip
+        _native.kernels.best_sequences(scores, rows, chains, codes, values, _native.threads())
         return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
 
     def count(self, event: torch.Size) -> int:
@@ -191,13 +186,10 @@ class Sequence(Structure):
         if not _native.enabled():
             return self._plain_k_best(scores, k)
         assert _native.kernels is not None
-        rows, n, states = scores.shape
-        chains, _kept = self._chains(scores)
+        rows, n, _ = scores.shape
+        chains = self._chains(scores)
         codes, values = torch.empty(rows, k, n, dtype=torch.int32), scores.new_empty(rows, k)
-        _native.kernels.k_best_sequences(
-            scores.data_ptr(), rows, n * states, n, chains, k, codes.data_ptr(),
-            values.data_ptr(), _native.threads(),
-        )  # fmt: skip
+        _native.kernels.k_best_sequences(scores, rows, chains, k, codes, values, _native.threads())
         return codes, values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -216,8 +208,8 @@ class Sequence(Structure):
 
     @torch.no_grad()
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
+        None = None,
     ) -> Tensor:  # fmt: skip
         """`(n, ..., positions, S)` bool: n sequences drawn in proportion to exp(score)."""
         rows, made, event = self.prepared(scores, mask)
@@ -257,28 +249,24 @@ class Sequence(Structure):
         stop = none if self.stop is None else self.stop
         return Lattice(own, steps, start, stop, there.sum(1)), order
 
-    def _chains(self, scores: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
-        """What the kernel wants to know, and the tensors it points to."""
+    def _chains(self, scores: Tensor) -> Any:
+        """The additional scores as the kernels take them."""
         assert _native.kernels is not None
         _, n, states = scores.shape
-        at: list[int] = []
-        kept = []
+        at: list[Tensor | int | None] = []
         tables = self.transitions
         if tables is None:
-            at += [0, 0, 0]
+            at += [None, 0, 0]
         else:
             if tables.stride()[2:] != (states, 1):
                 tables = tables.contiguous()
-            kept.append(tables)
-            at += [tables.data_ptr(), tables.stride(0)]
+            at += [tables, tables.stride(0)]
             at.append(tables.stride(1) if tables.shape[1] > 1 else 0)
         for value in (self.start, self.stop):
             if value is not None and value.stride(1) != 1:
                 value = value.contiguous()
-            if value is not None:
-                kept.append(value)
-            at += [0, 0] if value is None else [value.data_ptr(), value.stride(0)]
-        return _native.kernels.Chains(n, states, *at), tuple(kept)
+            at += [None, 0] if value is None else [value, value.stride(0)]
+        return _native.kernels.Chains(n, states, *at)
 
 
 def live(structure: Kind, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Kind, torch.Size]:

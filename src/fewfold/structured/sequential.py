@@ -116,9 +116,8 @@ class SequentialSubset(Structure):
         rows, n = scores.shape
         codes, values = torch.empty(rows, n, dtype=torch.int32), scores.new_empty(rows)
         _native.kernels.best_subsets(
-            scores.data_ptr(), rows, n, n, self._subsets(scores), codes.data_ptr(),
-            values.data_ptr(), _native.threads(),
-        )  # fmt: skip
+            scores, rows, self._subsets(scores), codes, values, _native.threads()
+        )
         return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
 
     def count(self, event: torch.Size) -> int:
@@ -136,9 +135,8 @@ class SequentialSubset(Structure):
         rows, n = scores.shape
         codes, values = torch.empty(rows, k, n, dtype=torch.int32), scores.new_empty(rows, k)
         _native.kernels.k_best_subsets(
-            scores.data_ptr(), rows, n, n, self._subsets(scores), k, codes.data_ptr(),
-            values.data_ptr(), _native.threads(),
-        )  # fmt: skip
+            scores, rows, self._subsets(scores), k, codes, values, _native.threads()
+        )
         return codes, values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -156,8 +154,8 @@ class SequentialSubset(Structure):
 
     @torch.no_grad()
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
+        None = None,
     ) -> Tensor:  # fmt: skip
         """`(n, ..., bits)` bool: n of them drawn in proportion to exp(score), last bit first."""
         rows, made, _ = self.prepared(scores, mask)
@@ -190,9 +188,8 @@ class SequentialSubset(Structure):
         assert _native.kernels is not None
         bonus = self._bonus
         return _native.kernels.Subsets(
-            scores.shape[1], self.k, self.at_most, bonus.data_ptr(), bonus.stride(0),
-            bonus.stride(1),
-        )  # fmt: skip
+            scores.shape[1], self.k, self.at_most, bonus, bonus.stride(0), bonus.stride(1)
+        )
 
     def _sums(self, scores: Tensor) -> list[Tensor]:
         """For the first 0, 1, ... bits (2, rows, k + 1): log sums, the last bit off and on."""

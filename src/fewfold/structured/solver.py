@@ -130,11 +130,8 @@ def solve(
         warm_codes, warm_offsets = warm.small, warm.offsets
     assert _native.kernels is not None
     request = _native.kernels.Request(
-        scores.data_ptr(), rows, parts, width, limits.turns, limits.tolerance,
-        0 if warm_codes is None else warm_codes.data_ptr(),
-        0 if warm_offsets is None else warm_offsets.data_ptr(),
-        marginals.data_ptr(), gap.data_ptr(), turns.data_ptr(), outcome.data_ptr(),
-        _native.threads(), widen,
+        scores, rows, parts, width, limits.turns, limits.tolerance, warm_codes, warm_offsets,
+        marginals, gap, turns, outcome, _native.threads(), widen,
     )  # fmt: skip
     found = structure.native(request, scores)
     if found is None:
@@ -274,10 +271,8 @@ def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
     rows, parts = active.marginals.shape
     grad, back, by = grad.contiguous(), torch.empty_like(active.marginals), active.weights.clone()
     _native.kernels.pull(
-        active.small.data_ptr(), active.offsets.data_ptr(),
-        0 if active.factors is None else active.factors.data_ptr(),
-        rows, active.small.shape[1], parts, grad.data_ptr(), by.data_ptr(), back.data_ptr(),
-        _native.threads(),
+        active.small, active.offsets, active.factors, rows, active.small.shape[1], parts, grad, by,
+        back, _native.threads(),
     )  # fmt: skip
     return back, by
 
@@ -288,8 +283,8 @@ def _derive(active: Active, columns: Tensor) -> None:
         assert _native.kernels is not None
         codes = active.small
         _native.kernels.derive(
-            codes.data_ptr(), active.offsets.data_ptr(), len(active.marginals), codes.shape[1],
-            columns.data_ptr(), len(columns), columns.shape[1], _native.threads(),
+            codes, active.offsets, len(active.marginals), codes.shape[1], columns, len(columns),
+            columns.shape[1], _native.threads(),
         )  # fmt: skip
         return
     vectors = _vectors(active, active.marginals.shape[1])

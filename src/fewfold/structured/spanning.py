@@ -85,9 +85,7 @@ class SpanningTree(Structure):
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         assert _native.kernels is not None
         ends = self._ends()
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_spanning(
-            request, ends.data_ptr(), self.nodes
-        )
+        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_spanning(request, ends, self.nodes)
         return found
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -101,7 +99,7 @@ class SpanningTree(Structure):
         if _native.enabled():
             assert _native.kernels is not None
             ends, kernel = self._ends(), _native.kernels.best_spanning
-            return best_trees(kernel, scores, count, k, ends.data_ptr(), self.nodes)
+            return best_trees(kernel, scores, count, k, ends, self.nodes)
         codes = torch.full((len(scores), k, count), -1, dtype=torch.int32)
         values = torch.full((len(scores), k), -math.inf, dtype=torch.float64)
         for row, own in enumerate(scores):
@@ -150,8 +148,8 @@ class SpanningTree(Structure):
 
     @torch.no_grad()
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
+        None = None,
     ) -> Tensor:  # fmt: skip
         """`(n, ..., E)` bool: n trees drawn in proportion to exp(score)."""
         rows, _, _ = self.prepared(scores, mask)

@@ -12,7 +12,7 @@ from fewfold._check import check_mask, check_scores, positive_number, whole_numb
 from fewfold.structured.marginals import marginals_of, tracked
 from fewfold.structured.opaque import is_registered, opaque_marginals
 from fewfold.structured.solver import Active, Limits, derived, solve
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, by_row
 from fewfold.support import Support
 
 __all__ = ["Solution", "sparsemap", "sparsemap_solution", "sparsemap_support"]
@@ -68,7 +68,7 @@ class Asked:
         pairs = zip(structure.additional, self.structure.additional, strict=False)
         for mine, its in pairs:
             if mine.shape == its.shape:
-                same &= (mine.isneginf() == its.isneginf()).reshape(len(same), -1).all(1)
+                same &= by_row(mine.isneginf() == its.isneginf(), len(same)).all(1)
         if not structure.same_set(self.structure):
             same = torch.zeros_like(same)
         return self.active.kept(same)

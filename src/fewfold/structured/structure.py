@@ -12,7 +12,7 @@ from torch import Tensor
 from fewfold._check import check_mask, check_scores, whole_number
 from fewfold.structured.kbest import KBest
 
-__all__ = ["Structure"]
+__all__ = ["Structure", "by_row"]
 
 
 class Structure(ABC):
@@ -188,7 +188,7 @@ class Structure(ABC):
             best = made.dense(found[0].long(), event)
         odd = rows.isnan().flatten(1).any(1) | (rows == math.inf).flatten(1).any(1)
         for value in made.additional:
-            odd |= (value.isnan() | (value == math.inf)).reshape(len(odd), -1).any(1)
+            odd |= by_row(value.isnan() | (value == math.inf), len(odd)).any(1)
         raise_infeasible(~feasible & ~odd, self)
         best = best.to(scores.dtype).masked_fill(_like(odd, best), math.nan)
         return best.view(scores.shape).to(scores.device)
@@ -274,3 +274,8 @@ def raise_infeasible(bad: Tensor, structure: Structure) -> None:
             f"instance {first} has no structure of {structure}: its mask, or scores of -inf, "
             "leave nothing to choose from"
         )
+
+
+def by_row(values: Tensor, rows: int) -> Tensor:
+    """`values` as (rows, any), also where there are no rows."""
+    return values.reshape(rows, values.numel() // max(rows, 1))

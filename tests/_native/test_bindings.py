@@ -1,0 +1,413 @@
+"""Every binding compares sizes, ids and strides with the tensors it is handed; none is trusted."""
+
+import math
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+import fewfold as ff
+from fewfold import _native
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(
+        _native.instruction_set() is None and not os.environ.get("CI"),
+        reason="the kernels are not built or switched off",
+    ),
+]
+kernels = _native.kernels
+DTYPES = (
+    *(torch.float32, torch.float64, torch.int8, torch.uint8),
+    *(torch.int16, torch.int32, torch.int64, torch.bool),
+)
+
+
+def forward(x: object, p: object, rows: int, k: int, alpha: float = 2.0, **more: object) -> None:
+    alphas, places, room = (more.get(name) for name in ("alphas", "places", "room"))
+    kernels.forward_f32(x, p, rows, k, alpha, alphas, False, places, room or 0, 1)
+
+
+@pytest.fixture(params=[True, False], ids=["exchange", "by asking"])
+def exchange(request):
+    """Tensors are read by DLPack's exchange of pointers, or by asking them: older torch."""
+    kernels.accept_tensors(torch.Tensor, DTYPES, request.param)
+    yield request.param
+    kernels.accept_tensors(torch.Tensor, DTYPES)
+
+
+@pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize(
+    ("x", "rows", "k", "error", "match"),
+    [
+        (torch.zeros(8, 4), 9, 4, ValueError, "scores .* at least 36 elements, got 32"),
+        (torch.zeros(8, 4), 8, 5, ValueError, "at least 40"),
+        (torch.zeros(8, 4), -1, 4, ValueError, "must not be negative, got -1"),
+        (torch.zeros(8, 4), 2**40, 2**30, ValueError, "too large"),
+        (torch.zeros(8, 4), 2**62, 2**10, ValueError, "too large"),
+        (torch.zeros(8, 4), 0, 2**31, ValueError, "shorter than 2.31"),
+        (torch.zeros(8, 4).double(), 8, 4, TypeError, "float32 .* got float64"),
+        (torch.zeros(8, 4).half(), 8, 4, TypeError, "got another type"),
+        (torch.zeros(8, 4).long(), 8, 4, TypeError, "got int64"),
+        (torch.zeros(4, 8).T, 8, 4, ValueError, "not contiguous"),
+        (torch.zeros(8, 1).expand(8, 4), 8, 4, ValueError, "not contiguous"),
+        (torch.zeros(8, 8)[:, ::2], 8, 4, ValueError, "not contiguous"),
+        (torch.zeros(8, 4, device="meta"), 8, 4, TypeError, "without memory|incompatible"),
+        (None, 8, 4, TypeError, "got None"),
+        ([[0.0]], 1, 1, TypeError, "incompatible function arguments"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused(x, rows, k, error, match):
+    with pytest.raises(error, match=match):
+        forward(x, torch.empty(8, 4), rows, k)
+
+
+@pytest.mark.usefixtures("exchange")
+def test_what_fits_is_taken_whatever_stands_in_for_it():
+    x = torch.randn(6, 5)
+    wide = torch.randn(6, 3, 5)
+    for given in (x, torch.nn.Parameter(x), x[2:], wide[1], torch.randn(1, 5).expand(1, 5), x[:0]):
+        probs = torch.empty(given.shape)
+        forward(given, probs, given.numel() // 5, 5)
+        torch.testing.assert_close(probs, ff.sparsemax(given.detach()))
+
+
+def test_members_of_the_family_that_are_none_are_refused():
+    x, p = torch.randn(3, 5), torch.empty(3, 5)
+    for alpha in (1.0, 0.5, 2.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match="alpha must be above 1 and at most 2"):
+            forward(x, p, 3, 5, alpha)
+    with pytest.raises(ValueError, match="alpha must be"):
+        forward(x, p, 3, 5, alphas=torch.tensor([1.5, 2.0, 3.0]).double())
+    with pytest.raises(ValueError, match=r"alphas .* at least 3"):
+        forward(x, p, 3, 5, alphas=torch.tensor([1.5, 2.0]).double())
+    with pytest.raises(ValueError, match=r"places .* at least 192"):
+        forward(x, p, 3, 5, places=torch.empty(3, 63, dtype=torch.int32), room=64)
+
+
+def test_supports_left_for_the_backward_pass_are_looked_at():
+    p, g, out = torch.rand(2, 5), torch.rand(2, 5), torch.empty(2, 5)
+    places = torch.tensor([[1, 4, 0], [2, 0, 1]], dtype=torch.int32)
+
+    def backward():
+        kernels.backward_f32(p, g, out, 2, 5, 2.0, None, False, places, 3, 1)
+
+    backward()
+    places[0, 1] = 5
+    with pytest.raises(IndexError, match="places must be between 0 and 4, got 5 at position 0"):
+        backward()
+    places[0, :2] = torch.tensor([3, 0])
+    with pytest.raises(ValueError, match="fewer than room=3"):
+        backward()
+
+
+def scatter(index: list[int], first: list[int], rows: int, k: int) -> Tensor:
+    out = torch.empty(rows, k)
+    values = torch.ones(len(index))
+    ends = torch.tensor(first), out, rows, k, 1
+    kernels.scatter_f32(torch.tensor(index), values, *ends)
+    return out
+
+
+def test_offsets_are_looked_at_before_they_are_followed():
+    assert scatter([1, 0], [0, 1, 2], 2, 2).tolist() == [[0, 1], [1, 0]]
+    for first in ([0, 1, 3], [0, 3, 2], [-1, 1, 2], [0, 2, 1]):
+        with pytest.raises(ValueError, match="first must rise from 0 to at most 2"):
+            scatter([1, 0], first, 2, 2)
+    for index, match in (([1, 2], "got 2 at position 1"), ([-1, 0], "got -1 at position 0")):
+        with pytest.raises(IndexError, match=f"index must be between 0 and 1, .* {match}"):
+            scatter(index, [0, 1, 2], 2, 2)
+
+
+def dots(size=7, d=3, rows=2, each=2, ids=None, more=None, offsets=None, width=3):
+    ids = torch.zeros(rows, each, dtype=torch.int64) if ids is None else torch.tensor(ids)
+    more = torch.tensor([0, 1, 2] if more is None else more)
+    offsets = torch.tensor([0, 1, 3] if offsets is None else offsets)
+    queries, table = torch.ones(rows, width), torch.arange(7.0)[:, None].expand(7, 3).contiguous()
+    scores, further = torch.empty(rows, each), torch.empty(len(more))
+    last = ids, each, more, offsets, scores, further, 1
+    kernels.picked_dots_f32(queries, table, size, d, rows, *last)
+    return scores, further
+
+
+def test_picked_ids_and_offsets_are_within_their_table():
+    scores, further = dots(ids=[[1, 2], [6, 0]])
+    assert scores.tolist() == [[3, 6], [18, 0]]
+    assert further.tolist() == [0, 3, 6]
+    for bad in ([[1, 7], [0, 0]], [[1, 2**62], [0, 0]], [[-1, 0], [0, 0]], [[0, 0], [0, -(2**63)]]):
+        with pytest.raises(IndexError, match="item ids must be between 0 and 6, the rows of the"):
+            dots(ids=bad)
+    with pytest.raises(IndexError, match="got 7 at position 2"):
+        dots(more=[0, 1, 7])
+    for offsets in ([0, 1, 4], [0, 4, 3], [-1, 1, 3], [1, 0, 3]):
+        with pytest.raises(ValueError, match="offsets must rise from 0 to at most 3"):
+            dots(offsets=offsets)
+    for wrong in ({"width": 2}, {"width": 4}, {"d": 2}, {"size": 8}, {"size": 6}, {"rows": 3}):
+        with pytest.raises(ValueError, match="must be"):
+            dots(**wrong)
+
+
+def test_the_range_of_ids_is_looked_at_in_every_lane_of_a_vector():
+    table, size = torch.ones(50, 2), 50
+    for n in (1, 7, 8, 9, 31, 64, 65):
+        ids = torch.randint(size, (n,))
+        offsets, by, out = torch.tensor([0, n]), torch.ones(1), torch.empty(1, 2)
+        kernels.bags_f32(table, size, 2, ids, offsets, 1, by, out, 1)
+        assert out.tolist() == [[n, n]]
+        for at in range(n):
+            for bad in (-1, size):
+                wrong = ids.clone()
+                wrong[at] = bad
+                with pytest.raises(IndexError, match=f"got {bad} at position {at}$"):
+                    kernels.bags_f32(table, size, 2, wrong, offsets, 1, by, out, 1)
+
+
+def test_an_id_is_found_in_the_part_of_any_thread():
+    n, table = 100_000, torch.ones(10, 1)
+    offsets, by, out = torch.tensor([0, n]), torch.ones(1), torch.empty(1, 1)
+    for at in (0, n // 2 - 1, n // 2, n - 1):
+        ids = torch.zeros(n, dtype=torch.int64)
+        ids[at] = 10
+        with pytest.raises(IndexError, match=f"got 10 at position {at}$"):
+            kernels.bags_f32(table, 10, 1, ids, offsets, 1, by, out, 4)
+
+
+# ---- the division of rows -----------------------------------------------------------------------
+
+
+WORTH = 32768  # numbers that are worth a thread
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 100, 101])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_rows_are_divided_once_each_in_even_parts(rows, threads):
+    parts = kernels.shares(rows, 100 * WORTH, threads)
+    assert len(parts) == min(rows, threads) or not kernels.threaded()
+    assert [row for first, last in parts for row in range(first, last)] == list(range(rows))
+    sizes = [last - first for first, last in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_thread_is_woken_for_so_much_work_and_no_less():
+    if not kernels.threaded():
+        pytest.skip("built without threads")
+    for rows, k, parts in (
+        *((8, WORTH // 8, 1), (8, WORTH // 4 - 1, 1), (8, WORTH // 4, 2), (8, 3 * WORTH // 8, 3)),
+        *((8, 0, 1), (0, WORTH, 0), (8, 2**62, 4), (2**40, 2**40, 4)),  # products that overflow
+    ):
+        assert len(kernels.shares(rows, k, 4)) == parts, (rows, k)
+    assert kernels.shares(5, 2**40, 0) == kernels.shares(5, 2**40, -3) == [(0, 5)]
+    with pytest.raises(ValueError, match="negative"):
+        kernels.shares(-1, 1, 1)
+
+
+def test_an_error_inside_a_thread_is_raised_by_the_call():
+    rows = 4000
+    codes = torch.tensor([[0, 1]], dtype=torch.int32)
+    accept, other = torch.zeros(2), torch.tensor([0, 99], dtype=torch.int32)  # names no place
+    scores = torch.zeros(rows, 2)
+    ids, log_q = torch.empty(rows, 64, dtype=torch.int64), torch.empty(rows, 64)
+    log_z, start = torch.empty(rows, dtype=torch.float64), torch.tensor([0, 1, 2])
+    item = torch.tensor([0, 1], dtype=torch.int32)
+    with pytest.raises(IndexError, match="alias table"):
+        kernels.draw(
+            2, 1, codes, torch.zeros(2), start, item, accept, other, None, scores, 2, rows, 64, 0,
+            ids, log_q, log_z, 4,
+        )  # fmt: skip
+
+
+def test_memory_that_is_not_there_is_an_error_and_no_abort():
+    for rows in (2**44, 2**58, 2**62):
+        with pytest.raises((MemoryError, ValueError)):
+            kernels.Streams_f32(rows, 2.0, 10)
+    with pytest.raises((MemoryError, ValueError)):
+        kernels.mixture(
+            1, 1, torch.zeros(1, 1, dtype=torch.int32), torch.zeros(1), torch.zeros(0), 1, 2**45,
+            torch.zeros(1), 1,
+        )  # fmt: skip
+    with pytest.raises((MemoryError, ValueError)):  # inside the threads
+        kernels.project_assignments(
+            kernels.AssignmentShape(2, 0, 2**20, False, 2), torch.zeros(0).double(),
+            torch.zeros(0).double(), torch.zeros(2).double(), torch.zeros(2, dtype=torch.int64),
+            torch.zeros(2, dtype=torch.int32),
+        )  # fmt: skip
+
+
+# ---- the best of vectors kept as bytes ----------------------------------------------------------
+
+
+def catalogue(slack: float, items: Tensor) -> object:
+    n, d = items.shape
+    code = torch.zeros(n, 32, dtype=torch.int8)
+    step = items.abs().amax(1) / 127
+    code[:, :d] = torch.where(step[:, None] > 0, items / step[:, None], 0).round().to(torch.int8)
+    parts = code, 32, step, torch.full((n,), slack), torch.ones(d)
+    return kernels.Catalogue(items, n, d, *parts, float(items.norm(dim=1).max()))
+
+
+def best(of: object, query: Tensor, k: int) -> tuple[list[int], list[float]]:
+    scores, ids = torch.empty(k), torch.empty(k, dtype=torch.int64)
+    told = of.best(query, k, torch.empty(0, dtype=torch.int64), 0, None, scores, ids, 1)
+    assert told
+    return ids.tolist(), scores.tolist()
+
+
+def test_an_item_whose_bound_is_the_bar_itself_is_a_candidate():
+    # Whole numbers: every bound is exact, so that the k-th best has the very score of the bar.
+    # Without the next number below it none of the best would pass.
+    items = torch.tensor([[127.0], [127.0], [64.0], [127.0]])
+    assert best(catalogue(0.0, items), torch.ones(1), 2) == ([0, 1], [127, 127])
+    assert best(catalogue(0.0, items), torch.ones(1), 4) == ([0, 1, 3, 2], [127, 127, 127, 64])
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 15, 16, 17, 33])
+def test_the_last_item_counts(n):
+    items = torch.zeros(n, 2)
+    items[-1] = 3.0
+    for k in {1, n}:
+        ids, scores = best(catalogue(0.1, items), torch.ones(2), k)
+        assert (ids[0], scores[0]) == (n - 1, 6.0)
+        assert sorted(ids) == list(range(n)) if k == n else True
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_excluded_ids_are_those_of_the_block_and_of_the_row(dtype):
+    name = "f32" if dtype == torch.float32 else "f64"
+    rows, n, k = 3, 5, 2
+    # The first and last of a block are in it, their neighbours are not, nor those of other rows.
+    excluded, offsets = torch.tensor([9, 10, 14, 15, 12]), torch.tensor([0, 4, 4, 5])
+    scores = torch.arange(5.0, dtype=dtype).repeat(rows, 1)
+    found, ids = torch.empty(rows, k, dtype=dtype), torch.empty(rows, k, dtype=torch.int64)
+    count = torch.zeros(rows, dtype=torch.int64)
+    state = found, ids, count
+    run = getattr(kernels, f"best_of_{name}")
+    assert run(scores, rows, n, 10, k, *state, excluded, offsets, None, 1)
+    getattr(kernels, f"best_sorted_{name}")(rows, k, *state, 1)
+    assert ids.tolist() == [[13, 12], [14, 13], [14, 13]]
+    assert scores.isneginf().nonzero().tolist() == [[0, 0], [0, 4], [2, 2]]
+    with pytest.raises(ValueError, match="offsets must rise"):
+        run(scores, rows, n, 10, k, *state, excluded, offsets + 1, None, 1)
+    with pytest.raises(ValueError, match=r"allowed .* at least 15"):
+        run(scores, rows, n, 10, k, *state, excluded, offsets, torch.ones(14).bool(), 1)
+    count[1] = k + 1
+    with pytest.raises(IndexError, match="count must be between 0 and 2, got 3"):
+        run(scores, rows, n, 10, k, *state, excluded, offsets, None, 1)
+
+
+# ---- what is kept between calls ------------------------------------------------------------------
+
+
+def test_what_an_object_points_to_lives_as_long_as_it():
+    items = torch.randn(50, 3)
+    made = catalogue(1.0, items.clone())
+    spare = [torch.full((50, 3), torch.nan) for _ in range(20)]  # would take the place of the copy
+    ids, _ = best(made, torch.ones(3), 5)
+    assert ids == items.sum(1).topk(5).indices.tolist()
+    assert spare
+
+
+def request(rows=2, parts=6, slots=3, codes=None, offsets=None):
+    double = torch.zeros(rows, parts, dtype=torch.float64)
+    return kernels.Request(
+        double, rows, parts, slots, 100, 1e-9, codes, offsets, double.clone(),
+        torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64),
+        torch.zeros(rows, dtype=torch.int32), 1, False,
+    )  # fmt: skip
+
+
+def test_structures_to_start_from_are_structures():
+    offsets = torch.tensor([0, 1, 1])
+
+    def start(code, offsets=offsets):
+        asked = request(codes=torch.tensor([code], dtype=torch.int32), offsets=offsets)
+        return kernels.sparsemap_sequences(asked, kernels.Chains(3, 2, *chain))
+
+    chain = None, 0, 0, None, 0, None, 0
+    assert start([0, 2, 5])[0].shape[1] == 3
+    for code in ([0, 2, 6], [0, 2, -2]):
+        with pytest.raises(IndexError, match="warm codes must be between -1 and 5"):
+            start(code)
+    with pytest.raises(ValueError, match="codes at position 1 must be between 2 and 3, got 0"):
+        start([0, 0, 5])
+    for wrong in (torch.tensor([0, 4, 4]), torch.tensor([0, 2, 1]), torch.tensor([-1, 0, 1])):
+        with pytest.raises(ValueError, match=r"warm"):
+            start([0, 2, 5], wrong)
+    with pytest.raises(ValueError, match="6 parts and 3 slots, the request 8 and 4"):
+        asked = request(parts=8, slots=4)
+        kernels.sparsemap_sequences(asked, kernels.Chains(3, 2, *chain))
+
+
+def test_additional_scores_reach_as_far_as_the_instances():
+    double = torch.zeros(2, 2, dtype=torch.float64)
+    chains = kernels.Chains(3, 2, double, 0, 0, torch.zeros(1, 2).double(), 2, None, 0)
+    with pytest.raises(ValueError, match="start must be given for 2 instances"):
+        kernels.sparsemap_sequences(request(), chains)
+    with pytest.raises(ValueError, match=r"transitions .* at least 8"):
+        kernels.Chains(3, 2, double, 0, 4, None, 0, None, 0)
+    with pytest.raises(ValueError, match="negative"):
+        kernels.Chains(3, 2, double, 0, -4, None, 0, None, 0)
+
+
+def test_a_graph_that_has_changed_does_not_go_on_from_what_it_was():
+    def solve(graph, warm, rows=1):
+        double = [torch.zeros(rows, 2).double() for _ in range(2)]
+        one = [torch.ones(rows).double() for _ in range(3)]
+        whole = torch.zeros(rows, dtype=torch.int64), *torch.zeros(2, rows, dtype=torch.int32)
+        pairs, (steps, apart, moved) = torch.zeros(rows, 0).double(), one
+        took, outcome, failed = whole
+        graph.solve(
+            double[0], rows, pairs, 10, 1e-6, steps, warm, double[1], took, apart, moved, outcome,
+            failed, 1,
+        )  # fmt: skip
+
+    graph = kernels.Graph(2)
+    bits, sign = torch.tensor([[0, 1]]), torch.ones(1, 2).double()
+    uses = kernels.Uses(1, 2, bits, sign)
+    graph.add_linear(uses, torch.ones(1, 2).double(), torch.ones(1).double(), False)
+    with pytest.raises(ValueError, match="warm start"):
+        solve(graph, True)
+    solve(graph, False)
+    solve(graph, True)
+    graph.add_any_out(uses)
+    with pytest.raises(ValueError, match="warm start"):
+        solve(graph, True)
+    with pytest.raises(ValueError, match="factor 0 has no structures"):
+        graph.active(0, 1, None)
+    with pytest.raises(ValueError, match="2 factors"):
+        graph.active(1, 2, None)
+    bits[0, 1] = 2
+    with pytest.raises(IndexError, match="bits must be between 0 and 1"):
+        graph.add_any_out(uses)
+
+
+@pytest.mark.parametrize("rule", ["momentum", "adagrad", "adam", "yogi", "adam_by_row"])
+def test_the_state_of_an_optimiser_is_as_large_as_its_table(rule):
+    rows, width = 5, 3
+    slots = 2 if rule in ("adam", "yogi") else 1
+    table, grad = torch.zeros(rows, width), torch.ones(2, width)
+    index, age = torch.tensor([0, 4]), torch.zeros(rows, dtype=torch.int32)
+    memory, square = torch.zeros(rows, slots, width), torch.zeros(rows)
+    update = kernels.Update(lr=0.1, beta1=0.9, beta2=0.9)
+
+    def touch(index=index, table=table, memory=memory, age=age, square=square):
+        run = getattr(kernels, f"touch_{rule}_f32")
+        return run(index, grad, len(grad), rows, width, table, memory, age, square, update, 1)
+
+    assert touch() == -1
+    assert touch(index=torch.tensor([0, 5])) == 1
+    assert touch(index=torch.tensor([-1, 0])) == 0
+    with pytest.raises(ValueError, match="index must be"):
+        touch(index=index[:1])
+    with pytest.raises(ValueError, match="weight must be"):
+        touch(table=table[:4])
+    with pytest.raises(ValueError, match="state must be"):
+        touch(memory=memory[:4])
+    if rule not in ("momentum", "adagrad"):
+        with pytest.raises(ValueError, match="age must be"):
+            touch(age=age[:4])
+    if rule == "adam_by_row":
+        with pytest.raises(ValueError, match="square must be"):
+            touch(square=square[:4])
+    with pytest.raises(ValueError, match="every row, 5, got 2"):
+        touch(index=None)
