@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_mask, positive_number, whole_number
+from fewfold._torch import autocasts
 from fewfold.maps.entmax import softmax
 from fewfold.maps.omega import Omega, Shannon
 
@@ -229,7 +230,7 @@ def check_memory(query: Tensor, memory: Tensor) -> None:
         raise ValueError(
             f"queries and patterns must have one size, got {query.shape[-1]} and {memory.shape[-1]}"
         )
-    if query.dtype != memory.dtype and not torch.is_autocast_enabled(query.device.type):
+    if query.dtype != memory.dtype and not autocasts(query):
         raise TypeError(
             f"queries and patterns must have one dtype, got {query.dtype} and {memory.dtype}; "
             "write memory.to(query.dtype)"
