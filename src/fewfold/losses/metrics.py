@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores
+from fewfold._torch import loss_dtype
 from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options
 
 __all__ = ["epsilon_perplexity", "jensen_shannon", "optimal_epsilon", "sparsemax_score"]
@@ -45,7 +46,7 @@ def epsilon_perplexity(
     classes = probs.shape[-1]
     uniform = 1.0 if epsilon == math.inf else epsilon * classes / (1 + epsilon * classes)
     smoothed = (1 - uniform) * chosen + uniform / classes
-    return Reduction("mean", kept)(-smoothed.log()).exp().to(probs.dtype)
+    return Reduction("mean", kept)(-smoothed.log()).exp().to(loss_dtype(probs))
 
 
 def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
@@ -115,7 +116,7 @@ def sparsemax_score(
     check_options(reduction, 0.0)
     chosen, kept = _chosen(probs, target, ignore_index)
     squares = probs.to(chosen.dtype).square().sum(-1)
-    return Reduction(reduction, kept)(chosen + (1 - squares) / 2).to(probs.dtype)
+    return Reduction(reduction, kept)(chosen + (1 - squares) / 2).to(loss_dtype(probs))
 
 
 def jensen_shannon(
@@ -145,7 +146,7 @@ def jensen_shannon(
     check_options(reduction, 0.0)
     chosen, kept = _chosen(probs, target, ignore_index)
     divergence = math.log(2) + (torch.xlogy(chosen, chosen) - (1 + chosen) * chosen.log1p()) / 2
-    return Reduction(reduction, kept)(divergence).to(probs.dtype)
+    return Reduction(reduction, kept)(divergence).to(loss_dtype(probs))
 
 
 def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
