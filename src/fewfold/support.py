@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores, normal_dim
+from fewfold._torch import check_values
 
 __all__ = ["Support", "sum_rows"]
 
@@ -54,6 +55,11 @@ class Support:
     def from_dense(cls, probs: Tensor, dim: int = -1) -> "Support":
         """The non-zero entries of `probs` along `dim`; the other dimensions become the rows."""
         check_scores(probs, "probs")
+        check_values(
+            probs,
+            "the number of atoms depends on the values",
+            "use a function with a dense result, or another device",
+        )
         dense = probs.movedim(normal_dim(dim, probs.dim()), -1)
         size = dense.shape[-1]
         flat = dense.reshape(-1)

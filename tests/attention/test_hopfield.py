@@ -34,7 +34,12 @@ OMEGAS = {
     "2 as structures": ff.SparseMAP(ff.structures.KSubset(2)),
     "2 in a row": ff.SparseMAP(ff.structures.SequentialSubset(2, 0.5)),
 }
-SIGNED = {"classical": Classical(), "dense": DenseAssociative(3), "exponential": Exponential()}
+SIGNED = {
+    "classical": Classical(),
+    "classical with itself": Classical(self_coupling=True),
+    "dense": DenseAssociative(3),
+    "exponential": Exponential(),
+}
 ENERGIES = {name: FenchelYoung(omega, beta=2.0) for name, omega in OMEGAS.items()}
 
 
@@ -94,6 +99,38 @@ def test_signs_are_repaired(name) -> None:
     query = memory.clone()
     query[:, :40] *= -1
     assert torch.equal(hopfield_retrieve(query, memory, SIGNED[name]).state, memory)
+
+
+@pytest.mark.parametrize(("share", "stays"), [(0.05, True), (0.3, False)])
+def test_classical_memory_collapses_beyond_its_capacity(share: float, stays: bool) -> None:
+    """About .14 d random patterns are stored; overlaps are those with the pattern one starts at."""
+    d = 400
+    memory = _random(round(share * d), d).sign()
+    found = hopfield_retrieve(memory, memory, Classical())
+    overlap = (found.state * memory).mean(-1)
+    assert bool(found.converged.all())
+    if stays:
+        assert float(overlap.min()) > 0.97
+    else:
+        assert float(overlap.mean()) < 0.6
+        coupled = hopfield_retrieve(memory, memory, Classical(self_coupling=True))
+        assert float((coupled.state * memory).mean()) > 0.9  # each sign holds itself
+
+
+def test_classical_step_is_one_sign_after_the_other() -> None:
+    memory, query = _random(2, 6, 9).sign(), _random(2, 5, 9, seed=1).sign()
+    found = Classical().step(query, memory)
+    for b in range(2):
+        weights = memory[b].mT @ memory[b]
+        weights.fill_diagonal_(0.0)
+        for one, want in zip(query[b], found[b], strict=True):
+            state = one.clone()
+            for i in range(9):
+                field = weights[i] @ state
+                state[i] = state[i] if field == 0 else field.sign()
+            assert torch.equal(state, want)
+        value = -((query[b] @ weights) * query[b]).sum(-1) / 2
+        torch.testing.assert_close(Classical().value(query[b], memory[b]), value)
 
 
 def test_high_powers_do_not_overflow() -> None:

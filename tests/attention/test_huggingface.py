@@ -222,3 +222,49 @@ def test_a_model_in_training_drops_weights(attend, model, tokens) -> None:
 def test_omega_is_a_value() -> None:
     with pytest.raises(TypeError, match="omega must be a regulariser such as"):
         ff.register_attention("fewfold-class", ff.Gini)
+
+
+@pytest.fixture
+def names():
+    """Put the registered implementations back, whatever a test does to them."""
+    kinds = transformers.AttentionInterface, transformers.AttentionMaskInterface
+    before = [dict(kind._global_mapping) for kind in kinds]
+    yield
+    for kind, mapping in zip(kinds, before, strict=True):
+        kind._global_mapping.clear()
+        kind._global_mapping.update(mapping)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
+def test_names_of_transformers_are_refused(name, names) -> None:
+    before = transformers.AttentionInterface().get(name)
+    with pytest.raises(ValueError, match=rf"'{name}' is registered already.*replace=True"):
+        ff.register_attention(name, ff.Gini())
+    assert transformers.AttentionInterface().get(name) is before
+    assert ff.register_attention(name, ff.Gini(), replace=True) == name
+    assert transformers.AttentionInterface()[name] is not before
+
+
+def test_names_of_others_are_refused(names) -> None:
+    transformers.AttentionInterface.register("theirs", lambda *given, **more: None)
+    with pytest.raises(ValueError, match="'theirs' is registered already"):
+        ff.register_attention("theirs")
+
+
+def test_a_name_stands_for_one_omega(names) -> None:
+    ff.register_attention("fewfold-one", ff.Tsallis(1.3))
+    ff.register_attention("fewfold-one", ff.Tsallis(1.3))  # the same again
+    with pytest.raises(ValueError, match="'fewfold-one' is registered already"):
+        ff.register_attention("fewfold-one", ff.Tsallis(1.4))
+    ff.register_attention("fewfold-one", ff.Tsallis(1.4), replace=True)
+    learnt = ff.Tsallis(torch.full((4, 1, 1), 1.5))
+    ff.register_attention("fewfold-two", learnt)
+    ff.register_attention("fewfold-two", learnt)
+    with pytest.raises(ValueError, match="'fewfold-two' is registered already"):
+        ff.register_attention("fewfold-two", ff.Tsallis(torch.full((4, 1, 1), 1.5)))
+
+
+@pytest.mark.parametrize("name", [None, "", 3])
+def test_a_name_is_a_string(name) -> None:
+    with pytest.raises(TypeError, match="name must be a string"):
+        ff.register_attention(name)

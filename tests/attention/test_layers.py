@@ -231,7 +231,7 @@ def test_weights_are_dropped_in_training(make) -> None:
 
 
 def test_multihead_learns_alpha() -> None:
-    attention = MultiheadAttention(16, heads=4)
+    attention = MultiheadAttention(16, 4)
     attention(_data(2, 6, 16), is_causal=True).square().sum().backward()
     assert attention.alpha.shape == (4,)
     assert bool((attention.omega.raw.grad != 0).all())
@@ -286,7 +286,7 @@ def test_grouped_keys() -> None:
             lambda: HopfieldLayer(8, patterns=4)(_data(2, 3, 8), mask=torch.ones(2, 4).bool()),
             r"mask must be \(4,\), of the patterns, or \(2, 3, 4\), got \(2, 4\)",
         ),
-        (lambda: MultiheadAttention(10, 4), "heads must divide dim=10"),
+        (lambda: MultiheadAttention(10, 4), "num_heads must divide embed_dim=10"),
         (lambda: MultiheadAttention(8, 4, key_heads=3), "key_heads must divide"),
         (lambda: Heads(2, dropout=1.0), "dropout must be at least 0 and below 1"),
     ],

@@ -208,6 +208,21 @@ def test_autocast(alpha):
     assert torch.equal(got, rounded)
 
 
+def test_autocast_of_scores_that_are_held():
+    """Probabilities as a target take the other path: nothing is narrowed there either."""
+    hidden, table, _, target = problem(FEW, torch.float32)
+    probs = F.one_hot(target.clamp(min=0), CLASSES).float()
+    want = linear_entmax_loss(hidden, table, probs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(linear_entmax_loss(hidden, table, probs), want)
+        narrow = linear_entmax_loss(hidden.bfloat16(), table.bfloat16(), probs)
+        indexed = linear_entmax_loss(hidden.bfloat16(), table.bfloat16(), target)
+    assert narrow.dtype == indexed.dtype == torch.float32
+    wide = linear_entmax_loss(hidden.bfloat16().float(), table.bfloat16().float(), probs)
+    close(narrow, wide, 1e-6)
+    assert linear_entmax_loss(hidden.bfloat16(), table.bfloat16(), probs).dtype == torch.bfloat16
+
+
 def test_any_batch_shape(path):
     hidden, table, _, target = problem(FEW)
     want = entmax_loss(hidden @ table.T, target, reduction="none")

@@ -38,6 +38,35 @@ def test_definitions():
     close(epsilon_perplexity(probs, target, 0.1), (-chosen.log().mean()).exp(), 1e-12)
 
 
+def test_divergence_of_two_distributions():
+    """Also where both, or one of them, are exactly zero."""
+    probs, other = (sparsemax(random_scores(20, 6, seed=seed)) for seed in (0, 1))
+    middle = (probs + other) / 2
+    want = (divergence(probs, middle) + divergence(other, middle)) / 2
+    close(jensen_shannon(probs, other, reduction="none"), want, 1e-12)
+    close(jensen_shannon(other, probs), want.mean(), 1e-12)
+    assert jensen_shannon(probs, probs) == 0
+    assert jensen_shannon(torch.tensor([math.nan, 0.5]), torch.tensor([0.5, 0.5])).isnan()
+    index = torch.arange(20) % 6
+    close(jensen_shannon(probs, F.one_hot(index, 6).double()), jensen_shannon(probs, index), 1e-12)
+    close(
+        jensen_shannon(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])),
+        torch.tensor(math.log(2)),
+        1e-6,
+    )
+
+
+def test_divergence_of_two_distributions_has_a_gradient():
+    probs, other = (random_scores(3, 4, seed=seed).softmax(-1) for seed in (0, 1))
+    assert torch.autograd.gradcheck(
+        jensen_shannon, (probs.requires_grad_(), other.requires_grad_())
+    )
+    sparse = torch.tensor([0.0, 0.25, 0.75, 0.0], dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0.5, 0.0, 0.5, 0.0], dtype=torch.float64)
+    jensen_shannon(sparse, target).backward()
+    assert bool(sparse.grad.isfinite().all())
+
+
 def test_sparsemax_score_is_one_less_the_loss():
     """Against a class in the support; elsewhere the loss is unbounded and the score is not."""
     scores = torch.tensor([[1.0, 0.4, 0.1], [3.0, 0.0, 0.0]], dtype=torch.float64)
@@ -88,11 +117,20 @@ def test_errors():
         epsilon_perplexity(probs, torch.tensor([0, 1]), -1.0)
     with pytest.raises(ValueError, match=r"target must have shape \(2,\)"):
         sparsemax_score(probs, torch.tensor([0]))
-    with pytest.raises(TypeError, match="class indices"):
-        jensen_shannon(probs, probs)
+    for metric in (sparsemax_score, epsilon_perplexity):
+        with pytest.raises(TypeError, match=r"got probabilities.*target.argmax\(-1\)"):
+            metric(probs, probs)
+    with pytest.raises(TypeError, match=r"float32 of shape \(2,\); write target.long\(\)"):
+        jensen_shannon(probs, torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"target must have shape.*write target.argmax\(-1\)"):
+        jensen_shannon(probs, F.one_hot(torch.tensor([0, 1]), 3))
+    with pytest.raises(ValueError, match=r"classes last.*probs.movedim\(1, -1\)"):
+        jensen_shannon(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"ignore_index=0 needs class indices"):
+        jensen_shannon(probs, probs, ignore_index=0)
     with pytest.raises(ValueError, match=r"got 3 at position \(1,\)"):
         jensen_shannon(probs, torch.tensor([0, 3]))
-    with pytest.raises(TypeError, match=r"got torch.bool; write target.long\(\)"):
+    with pytest.raises(TypeError, match=r"got torch.bool of shape \(2,\); write target.long\(\)"):
         jensen_shannon(probs, torch.tensor([True, False]))
     with pytest.raises(TypeError, match=r"write torch.as_tensor\(target_probs\)"):
         optimal_epsilon([0.5], 4)

@@ -7,8 +7,18 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from fewfold.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
+from fewfold.losses import (
+    FenchelYoungLoss,
+    entmax_loss,
+    epsilon_perplexity,
+    fenchel_young_loss,
+    jensen_shannon,
+    linear_entmax_loss,
+    sparsemax_score,
+)
 from fewfold.maps import Norm, Tsallis
+from fewfold.structured import SparseMAP
+from fewfold.structured.structures import Bits
 
 from .cases import CASES, Case, close, every_loss, random_scores, slope, smooth_scores
 
@@ -197,12 +207,62 @@ def test_export_and_onnx(case, tmp_path):
 def test_autocast(case):
     scores = random_scores(4, 6, dtype=torch.float32)
     target = case.target(scores)
+    narrow, omega = scores.bfloat16(), case.regulariser(scores)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = case(scores, target)
-        projected = case(scores @ torch.eye(6), target)
-    assert loss.dtype == torch.float32
-    close(loss, case(scores, target), 1e-6)
-    assert projected.dtype == torch.bfloat16
+        projected = fenchel_young_loss(narrow, target, omega, reduction="none")
+        double = case(scores.double(), target)
+    assert loss.dtype == projected.dtype == torch.float32  # as F.cross_entropy
+    assert double.dtype == torch.float64
+    assert torch.equal(loss, case(scores, target))
+    want = fenchel_young_loss(narrow.float(), target, omega, reduction="none")
+    assert torch.equal(projected, want)
+    assert case(narrow, target).dtype == torch.bfloat16  # without autocast, of the scores
+
+
+@every_loss
+def test_gradient_under_autocast_has_the_dtype_of_the_scores(case):
+    narrow = random_scores(4, 6, dtype=torch.float32).bfloat16().requires_grad_()
+    wide = narrow.detach().float().requires_grad_()
+    target, omega = case.target(wide.detach()), case.regulariser(wide)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fenchel_young_loss(narrow, target, omega).backward()
+    fenchel_young_loss(wide, target, omega).backward()
+    assert torch.equal(narrow.grad, wide.grad.bfloat16())
+
+
+def test_loss_of_structures_under_autocast():
+    scores = random_scores(4, 6, dtype=torch.float32).bfloat16()
+    target = (scores > 0.1).bfloat16()
+    omega = SparseMAP(Bits())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = fenchel_young_loss(scores, target, omega, cost=1.0)
+        module = FenchelYoungLoss(omega, cost=1.0)(scores, target)
+    assert loss.dtype == module.dtype == torch.float32
+    assert torch.equal(loss, fenchel_young_loss(scores.float(), target, omega, cost=1.0))
+
+
+@pytest.mark.parametrize("metric", [epsilon_perplexity, jensen_shannon, sparsemax_score])
+def test_metrics_under_autocast(metric):
+    probs = random_scores(4, 6, dtype=torch.float32).softmax(1).bfloat16()
+    target = torch.tensor([0, 1, 5, -100])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = metric(probs, target)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, metric(probs.float(), target))
+    assert metric(probs, target).dtype == torch.bfloat16
+
+
+@WARNINGS
+def test_compiled_under_autocast():
+    scores = random_scores(4, 6, dtype=torch.float32).bfloat16()
+    target = torch.tensor([1, 2, -100, 5])
+    torch._dynamo.reset()
+    compiled = torch.compile(entmax_loss, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled(scores, target)
+    assert found.dtype == torch.float32
+    close(found, entmax_loss(scores.float(), target), 1e-6)
 
 
 @WARNINGS

@@ -1,6 +1,7 @@
 """The few modules: a map for nn.Sequential, and an alpha that is learnt per head."""
 
 import io
+import math
 
 import pytest
 import torch
@@ -94,3 +95,46 @@ def test_modules_move_and_save():
     twin.load_state_dict(torch.load(file, weights_only=True))
     scores = random_scores(3, 2, 4, 5)
     assert torch.equal(twin.double()(scores), layer.double()(scores))
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 4, 3, 5)])
+def test_one_alpha_serves_scores_of_any_shape(shape):
+    scores = random_scores(*shape, dtype=torch.float32)
+    layer = ff.AdaptiveEntmax(1)
+    torch.testing.assert_close(layer(scores), ff.entmax(scores, 1.5))
+    layer(scores)[..., 0].sum().backward()
+    assert layer.raw.grad.shape == (1, 1, 1)
+
+
+def test_adaptive_entmax_names_the_scores_it_needs():
+    for scores in (torch.zeros(3, 5), torch.zeros(2, 3, 6, 5), torch.zeros(5)):
+        with pytest.raises(ValueError, match=r"AdaptiveEntmax\(4\) maps scores .* 4, m, n\)"):
+            ff.AdaptiveEntmax(4)(scores)
+    with pytest.raises(ValueError, match=r"alpha of shape \(3,\).*write AdaptiveEntmax\(\)"):
+        ff.AdaptiveEntmax((3,))(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("heads", [1.5, "4", True, (2, 1.5)])
+def test_heads_of_adaptive_entmax_are_whole_numbers(heads):
+    with pytest.raises(TypeError, match=r"heads must be an int or a shape.*ff.entmax"):
+        ff.AdaptiveEntmax(heads)
+
+
+@pytest.mark.parametrize("heads", [0, -1, (2, -1)])
+def test_adaptive_entmax_has_a_head(heads):
+    with pytest.raises(ValueError, match="heads must be at least 1"):
+        ff.AdaptiveEntmax(heads)
+
+
+def test_range_of_adaptive_entmax():
+    for low, high in ((2.0, 1.0), (0.0, 2.0), (1.0, math.inf), (math.nan, 2.0)):
+        with pytest.raises(ValueError, match="low and high must"):
+            ff.AdaptiveEntmax(low=low, high=high)
+    with pytest.raises(TypeError, match="low must be a number"):
+        ff.AdaptiveEntmax(low="1")
+
+
+def test_adaptive_entmax_is_made_where_it_is_wanted():
+    layer = ff.AdaptiveEntmax(2, device="meta", dtype=torch.float64)
+    assert layer.raw.is_meta
+    assert layer.raw.dtype == torch.float64

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import fraction, positive_number, whole_number
+from fewfold._torch import has_values
 from fewfold.attention.chunked import untransformed
 from fewfold.attention.energies import check_rowwise, joint_batch
 from fewfold.attention.held import Held
@@ -62,6 +63,9 @@ class Association(nn.Module):
         beta: float | Tensor | None = None,
         heads: int | Heads = 1,
         steps: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_rowwise(omega)
@@ -73,16 +77,17 @@ class Association(nn.Module):
         self.beta: float | Tensor
         beta = _checked_beta(1 / math.sqrt(width) if beta is None else beta, self.heads.count)
         if isinstance(beta, Tensor) and not isinstance(beta, nn.Parameter):
-            self.register_buffer("beta", beta)
+            self.register_buffer("beta", beta.to(device=device, dtype=dtype))
         else:
             self.beta = beta
         inner = width * self.heads.count
-        self.state_norm, self.stored_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.value_norm = nn.LayerNorm(dim)
-        self.query = nn.Linear(dim, inner)
-        self.key = nn.Linear(dim, inner)
-        self.value = nn.Linear(dim, inner)
-        self.out = nn.Linear(inner, dim)
+        self.state_norm, self.stored_norm, self.value_norm = (
+            nn.LayerNorm(dim, device=device, dtype=dtype) for _ in range(3)
+        )
+        self.query, self.key, self.value = (
+            nn.Linear(dim, inner, device=device, dtype=dtype) for _ in range(3)
+        )
+        self.out = nn.Linear(inner, dim, device=device, dtype=dtype)
 
     def associate(self, state: Tensor, stored: Tensor, mask: Tensor | None) -> Tensor:
         """`(..., m, dim)` queries and `(..., n, dim)` patterns to `(..., m, dim)`."""
@@ -177,7 +182,7 @@ def _checked_beta(beta: float | Tensor, heads: int) -> float | Tensor:
         return positive_number(beta, "beta")
     if beta.shape != (heads,):
         raise ValueError(f"beta must be a number or a tensor ({heads},), got {tuple(beta.shape)}")
-    if not bool(((beta > 0) & (beta < math.inf)).all()):
+    if has_values(beta) and not bool(((beta > 0) & (beta < math.inf)).all()):
         raise ValueError(f"beta must be finite and greater than 0, got {beta.tolist()}")
     return beta
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from fewfold._torch import has_values
 from fewfold.attention.few import Few, blend, few_of, pull_few
 from fewfold.attention.layout import Layout
 from fewfold.attention.pieces import Piece, Plan, by_head
@@ -19,12 +20,14 @@ _SUMS = torch.float32  # at least: of gradients, over pieces
 
 
 def untransformed(*given: Tensor) -> bool:
-    """Whether these are tensors as they seem: no transform, trace or mode stands behind them."""
+    """Return whether values may be read: no transform, trace, dispatch mode or "meta" tensor."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return False
     if forward_ad._current_level >= 0:
+        return False
+    if not has_values(*given):
         return False
     return not any(torch._C._functorch.is_legacy_batchedtensor(one) for one in given)
 

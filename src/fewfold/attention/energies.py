@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_mask, positive_number, whole_number
+from fewfold._torch import autocasts
 from fewfold.maps.entmax import softmax
 from fewfold.maps.omega import Omega, Shannon
 
@@ -163,13 +164,40 @@ class FenchelYoung(Energy):
 
 @dataclass(frozen=True)
 class Classical(Energy):
-    """`-||X q||^2 / 2` of signs, with `q <- sign(X^T X q)`; stores about .14 d patterns."""
+    """The Hopfield network of signs, `E(q) = -q^T W q / 2` with `W = X^T X` and a zero diagonal.
+
+    A step updates one sign after the other, `q_i <- sign(W_i q)`, so that the energy never rises.
+    About .14 d random patterns are stored; with more, what is retrieved resembles none of them.
+
+    Args:
+        self_coupling: keep the diagonal of W. The energy is then `-||X q||^2 / 2`, and a step
+            `q <- sign(X^T X q)` updates all signs at once. The diagonal grows with the number of
+            patterns and holds every sign in place: patterns stay, and so does nearly any query.
+
+    Reference: Hopfield, "Neural networks and physical systems with emergent collective
+    computational abilities", 1982.
+    """
+
+    self_coupling: bool = False
 
     def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return -_kept(query, memory, mask).square().sum(-1) / 2
+        found = -_kept(query, memory, mask).square().sum(-1) / 2
+        if self.self_coupling:
+            return found
+        return found + (_diagonal(memory, mask) * query.square()).sum(-1) / 2
 
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return _signs(_kept(query, memory, mask) @ memory, query)
+        scores = _kept(query, memory, mask)
+        if self.self_coupling:
+            return _signs(scores @ memory, query)
+        diagonal, after = _diagonal(memory, mask), []
+        for i in range(query.shape[-1]):
+            part, old = memory[..., i : i + 1], query[..., i : i + 1]
+            new = _signs(scores @ part - diagonal[..., i : i + 1] * old, old)
+            moved = (new - old) * part.mT  # by how much the scores change
+            scores = scores + (moved if mask is None else moved.masked_fill(~mask, 0.0))
+            after.append(new)
+        return torch.cat(after, -1) if after else query
 
 
 @dataclass(frozen=True)
@@ -229,7 +257,7 @@ def check_memory(query: Tensor, memory: Tensor) -> None:
         raise ValueError(
             f"queries and patterns must have one size, got {query.shape[-1]} and {memory.shape[-1]}"
         )
-    if query.dtype != memory.dtype and not torch.is_autocast_enabled(query.device.type):
+    if query.dtype != memory.dtype and not autocasts(query):
         raise TypeError(
             f"queries and patterns must have one dtype, got {query.dtype} and {memory.dtype}; "
             "write memory.to(query.dtype)"
@@ -279,6 +307,14 @@ def _kept(query: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         return scores
     check_mask(mask, scores)
     return scores.masked_fill(~mask, 0.0)
+
+
+def _diagonal(memory: Tensor, mask: Tensor | None) -> Tensor:
+    """`(..., 1 or m, d)` sums of squares over the patterns: the diagonal of `X^T X`."""
+    squares = memory.square()
+    if mask is None:
+        return squares.sum(-2, keepdim=True)
+    return mask.to(squares.dtype) @ squares
 
 
 def _signs(field: Tensor, query: Tensor) -> Tensor:

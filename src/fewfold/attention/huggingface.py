@@ -1,6 +1,7 @@
 """Sparse attention as an attention implementation of Hugging Face transformers."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,15 +9,21 @@ from torch import Tensor
 
 from fewfold.attention.sparse_attention import check_omega, sparse_attention
 from fewfold.maps.omega import Omega, Tsallis
+from fewfold.structured.tensors import tensors
 
-__all__ = ["register_attention"]
+__all__ = ["offer_attention", "register_attention"]
+
+_OURS: dict[str, tuple[Callable[..., Any], object]] = {}
+"""Names this module registered: the function, and what it was made from."""
 
 
 def register_attention(
     name: str = "fewfold",
     omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
+    *,
+    replace: bool = False,
 ) -> str:
-    """Offer `sparse_attention` to the models of Hugging Face transformers.
+    """Register `sparse_attention` as an attention implementation of Hugging Face transformers.
 
     A model that takes an attention implementation takes this one, trained with it or not:
     `AutoModel.from_config(config, attn_implementation=ff.register_attention())`, or later
@@ -25,21 +32,67 @@ def register_attention(
     `block_indices`, as DeepSeek V3.2 and MiniMax M3 have them) raise an error. Weights of attention
     are not returned; see `watch_attention`.
 
+    Implementations are global: every model of the process that uses a name gets what is registered
+    under it. A name that is taken is therefore refused, those of transformers ("eager", "sdpa",
+    "flash_attention_2") and those of earlier calls with another omega alike.
+
     Args:
         name: of the implementation; one name for each omega.
         omega: the map from scores to weights.
+        replace: register even if the name is taken, for all models of the process.
 
     Returns:
         The name.
     """
     check_omega(omega)
+    return offer_attention(name, lambda module: omega, omega, replace)
+
+
+def offer_attention(
+    name: str, omega_of: Callable[[Any], Omega], source: object, replace: bool
+) -> str:
+    """Register attention whose map depends on the attention module of the model.
+
+    Args:
+        name: of the implementation.
+        omega_of: attention module -> the map from scores to weights.
+        source: what `omega_of` was made from; the same name and source may be registered again.
+        replace: register even if the name is taken.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a string that is not empty, got {name!r}")
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
     except ImportError as error:
         raise ImportError(
-            "register_attention needs transformers 5 or later: pip install fewfold[transformers]"
+            "attention in transformers needs version 5 or later: pip install fewfold[transformers]"
         ) from error
+    known = AttentionInterface().get(name)
+    taken = known is not None or name in AttentionMaskInterface()  # "eager" has a mask alone
+    if taken and not replace and not _same(name, known, source):
+        raise ValueError(
+            f"the attention implementation {name!r} is registered already, and all models of this "
+            f"process that use it would change; choose another name, or write replace=True"
+        )
+    attend = _attention(omega_of)
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    _OURS[name] = attend, source
+    return name
+
+
+def _same(name: str, known: Any, source: object) -> bool:
+    """Return whether the name stands for the same attention already."""
+    mine, before = _OURS.get(name, (None, None))
+    if known is None or known is not mine:
+        return False
+    # values that hold tensors are the same only if they are one object
+    return before is source or (not tensors(source) and before == source)
+
+
+def _attention(omega_of: Callable[[Any], Omega]) -> Callable[..., tuple[Tensor, None]]:
+    """Return the function that transformers calls in each attention module."""
 
     def attend(
         module: Any,
@@ -62,7 +115,7 @@ def register_attention(
             query,
             key,
             value,
-            omega,
+            omega_of(module),
             mask=attention_mask,
             is_causal=causal,
             scale=scaling,
@@ -71,9 +124,7 @@ def register_attention(
         )
         return found.transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register(name, attend)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    return name
+    return attend
 
 
 def _refuse(others: dict[str, Any]) -> None:

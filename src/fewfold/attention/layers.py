@@ -20,6 +20,7 @@ class Hopfield(Association):
             and an `nn.Parameter` learns.
         heads: how many, or `Heads(count, size, dropout)`.
         steps: of retrieval.
+        device, dtype: of the parameters.
 
     Example:
         >>> import torch, fewfold as ff
@@ -51,6 +52,7 @@ class HopfieldPooling(Association):
         dim: of the vectors.
         omega, beta, heads, steps: as in `Hopfield`.
         queries: how many vectors come out.
+        device, dtype: of the parameters.
 
     Example:
         >>> import torch, fewfold as ff
@@ -67,9 +69,13 @@ class HopfieldPooling(Association):
         heads: int | Heads = 1,
         steps: int = 1,
         queries: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(dim, omega, beta, heads, steps)
-        self.queries = nn.Parameter(torch.randn(whole_number(queries, "queries"), dim))
+        super().__init__(dim, omega, beta, heads, steps, device=device, dtype=dtype)
+        whole_number(queries, "queries")
+        self.queries = nn.Parameter(torch.randn(queries, dim, device=device, dtype=dtype))
 
     def forward(self, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """`(..., queries, dim)` of `(..., n, dim)`.
@@ -88,6 +94,7 @@ class HopfieldLayer(Association):
         dim: of the vectors.
         omega, beta, heads, steps: as in `Hopfield`.
         patterns: how many the memory holds.
+        device, dtype: of the parameters.
 
     Example:
         >>> import torch, fewfold as ff
@@ -104,9 +111,13 @@ class HopfieldLayer(Association):
         heads: int | Heads = 1,
         steps: int = 1,
         patterns: int = 64,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(dim, omega, beta, heads, steps)
-        self.patterns = nn.Parameter(torch.randn(whole_number(patterns, "patterns"), dim))
+        super().__init__(dim, omega, beta, heads, steps, device=device, dtype=dtype)
+        whole_number(patterns, "patterns")
+        self.patterns = nn.Parameter(torch.randn(patterns, dim, device=device, dtype=dtype))
 
     def forward(self, query: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """`(..., m, dim)` of `(..., m, dim)`.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores
+from fewfold._torch import autocast_dtype, autocasts
 
 __all__ = ["Layout"]
 
@@ -127,8 +128,8 @@ class Layout:
 
     def by_head(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`(heads, L, d)` queries, and keys and values `(heads / group, S, ...)`, in one block."""
-        if torch.is_autocast_enabled(query.device.type) and query.dtype != torch.float64:
-            low = torch.get_autocast_dtype(query.device.type)  # as torch's own attention does
+        low = autocast_dtype(query)
+        if low is not None and query.dtype != torch.float64:  # as torch's own attention does
             query, key, value = query.to(low), key.to(low), value.to(low)
         whole = self.batch, self.key_batch, self.key_batch
         query, key, value = (
@@ -157,7 +158,7 @@ class Layout:
 def _check_dtypes(query: Tensor, key: Tensor, value: Tensor) -> None:
     kinds = (query.dtype, key.dtype, value.dtype)
     # autocast leaves double precision as it is
-    cast = torch.is_autocast_enabled(query.device.type) and torch.float64 not in kinds
+    cast = autocasts(query) and torch.float64 not in kinds
     if not (cast or query.dtype == key.dtype == value.dtype):
         raise TypeError(
             f"query, key and value must have one dtype, got {query.dtype}, {key.dtype} and "

@@ -1,11 +1,16 @@
 """Multi-head attention in which every head learns how sparse it is."""
 
+from typing import NoReturn
+
+import torch
 from torch import Tensor, nn
 
 from fewfold._check import fits, fraction, whole_number
 from fewfold.attention.association import check_vectors
+from fewfold.attention.energies import joint_batch
 from fewfold.attention.held import Held
-from fewfold.attention.sparse_attention import sparse_attention
+from fewfold.attention.masks import joint_mask
+from fewfold.attention.sparse_attention import sparse_attention, weighted_attention
 from fewfold.maps.modules import AdaptiveEntmax
 from fewfold.maps.omega import Omega, Tsallis
 
@@ -15,18 +20,25 @@ __all__ = ["MultiheadAttention"]
 class MultiheadAttention(nn.Module):
     """Multi-head attention whose heads learn an alpha each, between softmax and sparsemax.
 
+    Arguments have the names of `torch.nn.MultiheadAttention`. Three things differ: sequences are
+    always `(..., positions, embed_dim)`, the batch first; a call returns the output alone, and
+    `with_weights` the output and the weights; and the projections are the modules `query`, `key`,
+    `value` and `out`. `kdim`, `vdim`, `add_bias_kv` and `add_zero_attn` are not offered.
+
     Args:
-        dim: of the vectors.
-        heads: how many; must divide `dim`.
-        omega: a fixed map instead, such as `Gini()`; or `AdaptiveEntmax(heads, low=, high=)`, for
-            another range of alpha.
-        key_heads: fewer heads of keys and values, each for a group of queries.
+        embed_dim: size of the vectors.
+        num_heads: number of heads; must divide `embed_dim`.
+        omega: a fixed map instead of a learned alpha, such as `Gini()`; or
+            `AdaptiveEntmax(num_heads, low=, high=)`, for another range of alpha.
+        key_heads: fewer heads of keys and values, each for a group of query heads.
         dropout: share of the weights dropped in training.
-        bias: of the projections.
+        bias: whether the projections have one.
+        batch_first: True; there is no other layout.
+        device, dtype: of the parameters.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> attention = ff.MultiheadAttention(16, heads=4)
+        >>> attention = ff.MultiheadAttention(16, 4)
         >>> attention(torch.randn(2, 5, 16), is_causal=True).shape
         torch.Size([2, 5, 16])
         >>> attention.alpha.tolist()
@@ -37,69 +49,154 @@ class MultiheadAttention(nn.Module):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         omega: Omega | AdaptiveEntmax | None = None,
         *,
         key_heads: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.heads = whole_number(dim, "dim"), whole_number(heads, "heads")
-        if dim % heads:
-            raise ValueError(f"heads must divide dim={dim}, got {heads}")
-        self.key_heads = heads if key_heads is None else whole_number(key_heads, "key_heads")
-        if heads % self.key_heads:
-            raise ValueError(f"key_heads must divide heads={heads}, got {self.key_heads}")
-        self.dropout = fraction(dropout, "dropout")
-        omega = AdaptiveEntmax(heads) if omega is None else omega
-        if isinstance(omega, AdaptiveEntmax) and not fits(omega.raw.shape, (heads, 1, 1)):
+        self.embed_dim = whole_number(embed_dim, "embed_dim")
+        self.num_heads = whole_number(num_heads, "num_heads")
+        if embed_dim % num_heads:
+            raise ValueError(f"num_heads must divide embed_dim={embed_dim}, got {num_heads}")
+        self.key_heads = num_heads if key_heads is None else whole_number(key_heads, "key_heads")
+        if num_heads % self.key_heads:
+            raise ValueError(f"key_heads must divide num_heads={num_heads}, got {self.key_heads}")
+        if not batch_first:
             raise ValueError(
-                f"alpha must be one, or one for each head: write AdaptiveEntmax({heads}), got a "
-                f"shape of {tuple(omega.raw.shape)}"
+                "batch_first must be True: sequences are (..., positions, embed_dim); write "
+                "x.transpose(0, 1) before and after the call"
+            )
+        self.dropout = fraction(dropout, "dropout")
+        if omega is None:
+            omega = AdaptiveEntmax(num_heads, device=device, dtype=dtype)
+        if isinstance(omega, AdaptiveEntmax) and not fits(omega.raw.shape, (num_heads, 1, 1)):
+            raise ValueError(
+                f"alpha must be one, or one for each head: write AdaptiveEntmax({num_heads}), got "
+                f"a shape of {tuple(omega.raw.shape)}"
             )
         self.omega = omega if isinstance(omega, AdaptiveEntmax) else Held(omega)
-        width = dim // heads
-        self.query = nn.Linear(dim, dim, bias=bias)
-        self.key = nn.Linear(dim, width * self.key_heads, bias=bias)
-        self.value = nn.Linear(dim, width * self.key_heads, bias=bias)
-        self.out = nn.Linear(dim, dim, bias=bias)
+
+        def linear(size: int) -> nn.Linear:
+            return nn.Linear(embed_dim, size, bias=bias, device=device, dtype=dtype)
+
+        inner = embed_dim // num_heads * self.key_heads
+        self.query, self.key, self.value = linear(embed_dim), linear(inner), linear(inner)
+        self.out = linear(embed_dim)
 
     @property
     def alpha(self) -> Tensor | None:
-        """(heads,) the alpha of each head, where they learn it."""
+        """(num_heads,) the alpha of each head, where they learn it."""
         return self.omega.alpha.flatten() if isinstance(self.omega, AdaptiveEntmax) else None
 
     def forward(
         self,
         query: Tensor,
-        memory: Tensor | None = None,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
         mask: Tensor | None = None,
         is_causal: bool = False,
+        need_weights: bool | None = None,
     ) -> Tensor:
-        """`(..., m, dim)`; without a memory, self-attention.
+        """Return `(..., L, embed_dim)`.
+
+        MIND THE POLARITY. `key_padding_mask` and `attn_mask` are arguments of
+        `torch.nn.MultiheadAttention` and mean what they mean there: True = IGNORE. `mask` is that
+        of fewfold: True = TAKE PART. Masks given together all apply.
 
         Args:
-            query: `(..., m, dim)`.
-            memory: `(..., n, dim)`, what keys and values are made of.
-            mask: boolean, True = take part, or numbers to add; broadcasts to `(..., heads, m, n)`.
-            is_causal: query i sees what is up to i.
+            query: `(..., L, embed_dim)`.
+            key: `(..., S, embed_dim)`, what keys are made of; the queries unless given.
+            value: `(..., S, embed_dim)`, what values are made of; `key` unless given.
+            key_padding_mask: `(..., S)`, boolean, True = ignore, or numbers to add.
+            attn_mask: boolean, True = ignore, or numbers to add to the scores: `(L, S)`,
+                `(batch * num_heads, L, S)`, or with as many dimensions as the scores.
+            mask: boolean, True = take part, or numbers to add to the scores; has all dimensions of
+                the scores, `(..., num_heads, L, S)`, with sizes of 1 where it is shared.
+            is_causal: query i sees the keys up to i, whether or not there is a mask.
+            need_weights: leave it out; `with_weights` returns them.
         """
-        memory = query if memory is None else memory
-        check_vectors(query, "query", self.dim)
-        check_vectors(memory, "memory", self.dim)
+        if need_weights is not None:
+            _refuse_weights()
+        heads, masks = self._prepared(query, key, value, key_padding_mask, attn_mask, mask)
         found = sparse_attention(
-            self._split(self.query(query), self.heads),
-            self._split(self.key(memory), self.key_heads),
-            self._split(self.value(memory), self.key_heads),
-            self.omega.value if isinstance(self.omega, Held) else Tsallis(self.omega.alpha),
-            mask=mask,
+            *heads,
+            self._map(),
+            mask=masks,
             is_causal=is_causal,
-            dropout_p=self.dropout if self.training else 0.0,
-            enable_gqa=self.key_heads != self.heads,
+            dropout_p=self._drop,
+            enable_gqa=self.key_heads != self.num_heads,
         )
+        return self._joined(found)
+
+    def with_weights(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output, and the weights `(..., num_heads, L, S)` before dropout.
+
+        Arguments as in a call. The weights carry a gradient, and all of them are held at once;
+        `watch_attention` collects the few that are not zero. For the mean over heads, which torch
+        returns, write `weights.mean(-3)`.
+        """
+        heads, masks = self._prepared(query, key, value, key_padding_mask, attn_mask, mask)
+        found, weights = weighted_attention(
+            *heads,
+            self._map(),
+            mask=masks,
+            is_causal=is_causal,
+            dropout_p=self._drop,
+            enable_gqa=self.key_heads != self.num_heads,
+        )
+        return self._joined(found), weights
+
+    def _prepared(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        mask: Tensor | None,
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+        """Return projected queries, keys and values by head, and one mask."""
+        key = query if key is None else key
+        value = key if value is None else value
+        for name, vectors in (("query", query), ("key", key), ("value", value)):
+            check_vectors(vectors, name, self.embed_dim)
+        batch = joint_batch(query, key)
+        shape = torch.Size([*batch, self.num_heads, query.shape[-2], key.shape[-2]])
+        heads = (
+            self._split(self.query(query), self.num_heads),
+            self._split(self.key(key), self.key_heads),
+            self._split(self.value(value), self.key_heads),
+        )
+        return heads, joint_mask(shape, mask, attn_mask, key_padding_mask)
+
+    def _map(self) -> Omega:
+        return self.omega.value if isinstance(self.omega, Held) else Tsallis(self.omega.alpha)
+
+    @property
+    def _drop(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _joined(self, found: Tensor) -> Tensor:
         joined: Tensor = self.out(found.transpose(-3, -2).flatten(-2))
         return joined
 
@@ -107,3 +204,10 @@ class MultiheadAttention(nn.Module):
     def _split(values: Tensor, heads: int) -> Tensor:
         parts: Tensor = values.unflatten(-1, (heads, -1))
         return parts.transpose(-3, -2)
+
+
+def _refuse_weights() -> NoReturn:
+    raise TypeError(
+        "a call returns one tensor, whatever need_weights says; write "
+        "output, weights = attention.with_weights(query, key, value), or leave need_weights out"
+    )

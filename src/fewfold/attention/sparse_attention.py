@@ -13,7 +13,7 @@ from fewfold.maps.sparse import map_support
 from fewfold.structured.tensors import tensors
 from fewfold.support import Support
 
-__all__ = ["attention_support", "sparse_attention"]
+__all__ = ["attention_support", "sparse_attention", "weighted_attention"]
 
 
 def sparse_attention(
@@ -22,6 +22,7 @@ def sparse_attention(
     value: Tensor,
     omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
     *,
+    attn_mask: Tensor | None = None,
     mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -44,9 +45,11 @@ def sparse_attention(
         omega: the map from scores to weights: `Gini()` is sparsemax, `Tsallis(alpha)` entmax, also
             with an alpha that learns, such as (heads, 1, 1); `Subset(k)` chooses k keys,
             or all where a query sees fewer.
-        mask: boolean, True = take part, or numbers to add to the scores; broadcasts to
-            `(..., heads, L, S)`.
-        is_causal: query i sees the keys up to i.
+        attn_mask: boolean, True = take part, or numbers to add to the scores; broadcasts to
+            `(..., heads, L, S)`. As in `torch.nn.functional.scaled_dot_product_attention`, and
+            unlike in `torch.nn.MultiheadAttention`, where True is to ignore.
+        mask: the same under the name that masks have in fewfold; give one of them.
+        is_causal: query i sees the keys up to i, whether or not there is a mask.
         scale: of the scores; `1 / sqrt(d)` unless given.
         dropout_p: share of the weights that is dropped, up to 1; the others grow accordingly.
         enable_gqa: key and value may have fewer heads, each for a group of query heads.
@@ -66,20 +69,36 @@ def sparse_attention(
 
     Reference: Correia, Niculae and Martins, "Adaptively sparse transformers", 2019.
     """
+    mask = _one_mask(mask, attn_mask)
     layout = Layout.of(query, key, value, mask, is_causal, scale, enable_gqa)
-    check_omega(omega)
-    if non_negative_number(dropout_p, "dropout_p") > 1:
-        raise ValueError(f"dropout_p must be between 0 and 1, got {dropout_p}")
-    omega = fitted(omega, layout.keys)
+    omega = _checked(omega, layout, dropout_p)
     if is_watched() and untransformed(query, key):
         with torch.no_grad():
             note(attention_support_of(query, key, omega, layout), layout)
     if not _in_pieces(omega, layout, query, key, value):
         probs = omega.argmax(layout.scores(query, key))
-        if dropout_p:
-            probs = dropped(probs, dropout_p, generator)
-        return probs @ layout.shared(value)
+        return _dropped(probs, dropout_p, generator) @ layout.shared(value)
     return chunked(query, key, value, omega, layout, dropout_p, generator)
+
+
+def weighted_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    omega: Omega,
+    *,
+    mask: Tensor | None,
+    is_causal: bool,
+    dropout_p: float,
+    enable_gqa: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the output of `sparse_attention`, and weights `(..., heads, L, S)` before dropout."""
+    layout = Layout.of(query, key, value, mask, is_causal, None, enable_gqa)
+    omega = _checked(omega, layout, dropout_p)
+    probs = omega.argmax(layout.scores(query, key))
+    if is_watched() and untransformed(query, key):
+        note(Support.from_dense(probs.detach()), layout)
+    return _dropped(probs, dropout_p, None) @ layout.shared(value), probs
 
 
 def attention_support(
@@ -87,6 +106,7 @@ def attention_support(
     key: Tensor,
     omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
     *,
+    attn_mask: Tensor | None = None,
     mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -105,6 +125,7 @@ def attention_support(
         >>> support.row.tolist(), support.atoms.tolist()
         ([0, 1, 1], [0, 1, 2])
     """
+    mask = _one_mask(mask, attn_mask)
     layout = Layout.of(query, key, key, mask, is_causal, scale, enable_gqa)
     check_omega(omega)
     return attention_support_of(query, key, fitted(omega, layout.keys), layout)
@@ -136,6 +157,21 @@ def check_omega(omega: Omega) -> None:
         )
 
 
+def _checked(omega: Omega, layout: Layout, dropout_p: float) -> Omega:
+    """Return omega for as many keys as there are; raise for what is no map or no share."""
+    check_omega(omega)
+    if non_negative_number(dropout_p, "dropout_p") > 1:
+        raise ValueError(f"dropout_p must be between 0 and 1, got {dropout_p}")
+    return fitted(omega, layout.keys)
+
+
+def _one_mask(mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+    """Return the mask, which has two names."""
+    if mask is not None and attn_mask is not None:
+        raise ValueError("mask and attn_mask are two names of one argument; give one of them")
+    return attn_mask if mask is None else mask
+
+
 def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
     """Whether scores are many, and nothing asks for operations that torch can look into."""
     mask = layout.mask
@@ -145,6 +181,10 @@ def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
         and divisible(omega)
         and not (mask is not None and mask.requires_grad)
     )
+
+
+def _dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    return dropped(probs, share, generator) if share else probs
 
 
 def dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:

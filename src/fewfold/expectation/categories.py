@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewfold._torch import has_values
 from fewfold.expectation.laws import Law, zeroed
 from fewfold.expectation.noise import exponential, gumbel
 
@@ -37,6 +38,8 @@ class CategoryLaw(Law):
     @property
     def drawable(self) -> Tensor:
         """The same; rows with nothing kept are refused, and those with a NaN."""
+        if not has_values(self.scores):
+            return self.log_probs
         if bool(self.odd.any()):
             raise ValueError(
                 f"row {int(self.odd.nonzero()[0])} has a score that is NaN or +inf, so nothing can "

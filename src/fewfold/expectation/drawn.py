@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold._torch import check_values
 from fewfold.expectation.baselines import Baseline, LeaveOneOut
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law, pairs
@@ -92,6 +93,11 @@ class SumAndSample(Estimator):
         _check_baseline(self.baseline, 1)
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
+        check_values(
+            law.scores,
+            "which rows SumAndSample draws for depends on the values of the scores",
+            "use ScoreFunction or Dense, or another device",
+        )
         chosen, valid = law.best(self.k)
         atoms, row = pairs(chosen)
         log_probs = law.log_prob(atoms, row)

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._torch import check_values, has_values
 from fewfold.expectation.laws import Law, countable, listed, pairs, zeroed
 from fewfold.structured.gibbs import kept
 from fewfold.structured.structure import Structure, raise_infeasible
@@ -54,6 +55,11 @@ class GibbsLaw(Law):
         found = torch.where(atoms > 0.5, self.flat.double()[row], 0.0).flatten(1).sum(1)
         if not self.over.additional:
             return found
+        check_values(
+            atoms,
+            f"the additional scores of {self.told} are picked by the values of structures",
+            "leave them out, or use another device",
+        )
         codes = self.over.codes((atoms > 0.5).cpu(), self.event)
         own = self.own.with_additional([value.cpu() for value in self.own.additional])
         return found + own.extra(codes, row.cpu(), self.event).to(found)
@@ -125,7 +131,7 @@ class GibbsLaw(Law):
         atoms, row = pairs(every.expand(self.rows, *every.shape))
         totals = self.totals(atoms, row).view(self.rows, len(every))
         never = (totals.detach() == -math.inf).all(1)
-        if not bool(never.any()):
+        if not has_values(never) or not bool(never.any()):
             return every, totals
         if bool((never & self.kept.flatten(1).any(1)).any()):
             raise ValueError(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold._torch import has_values
 from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law
@@ -119,7 +120,18 @@ class Dense(Estimator):
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
         if isinstance(law, CategoryLaw):
-            return Choice(map_support(law.flat, Shannon()))
+            if has_values(law.flat):
+                return Choice(map_support(law.flat, Shannon()))
+            return Choice(_all_atoms(Shannon().argmax(law.flat)))
         atoms, log_probs = law.every()
-        few = Support.from_dense(log_probs.exp().to(law.scores))
+        probs = log_probs.exp().to(law.scores)
+        few = Support.from_dense(probs) if has_values(probs) else _all_atoms(probs)
         return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))
+
+
+def _all_atoms(probs: Tensor) -> Support:
+    """Support of (rows, values) on device "meta": nothing is known to be zero."""
+    rows, values = probs.shape
+    place = torch.arange(probs.numel(), device=probs.device)
+    row, atoms = place // max(values, 1), place % max(values, 1)
+    return Support(probs.reshape(-1), atoms, row, rows)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import check_scores
+from fewfold._torch import loss_dtype, without_autocast
 from fewfold.losses.gap import SIMPLEX, against_index, against_probs, one_hot
 from fewfold.losses.targets import (
     Reduction,
@@ -72,7 +73,8 @@ def fenchel_young_loss(
 
     Returns:
         A scalar, or the shape of the class indices (of the batch) for reduction="none"; dtype of
-        the scores (half precision is computed in float32).
+        the scores. Half precision is computed in float32, which is also what is returned under
+        autocast, as by `torch.nn.functional.cross_entropy`.
 
     `torch.nn.functional.cross_entropy` leaves Omega(y) out; the value here is 0 at the best
     scores for soft targets too.
@@ -88,6 +90,33 @@ def fenchel_young_loss(
     Reference:
         Blondel, Martins, Niculae (2020). Learning with Fenchel-Young losses. JMLR 21(35).
     """
+    check_scores(scores)
+    wide = scores.to(loss_dtype(scores))
+    with without_autocast(scores):
+        return _loss(
+            wide,
+            target,
+            omega,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+            cost=cost,
+        )
+
+
+def _loss(
+    scores: Tensor,
+    target: Tensor,
+    omega: Omega,
+    *,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    cost: float | Tensor | None,
+) -> Tensor:
+    """`fenchel_young_loss` outside of autocast."""
     _check_omega(omega)
     if hasattr(omega, "event_dim"):
         _check_structured(weight, ignore_index, label_smoothing, scores, target)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_scores, per_row, positive_number
+from fewfold._torch import autocasts, loss_dtype, without_autocast
 from fewfold.losses.candidates import Candidates, Layer, find_candidates, widen
 from fewfold.losses.crowded import crowded_losses
 from fewfold.losses.fenchel_young import fenchel_young_loss
@@ -59,7 +60,8 @@ def linear_entmax_loss(
         chunk_size: classes per chunk; by default what fits a cache.
 
     Returns:
-        A scalar, or the shape of the class indices for reduction="none"; dtype of `linear_weight`.
+        A scalar, or the shape of the class indices for reduction="none"; dtype of `linear_weight`,
+        and under autocast float32 at least.
 
     Example:
         >>> import torch
@@ -102,16 +104,19 @@ def linear_entmax_loss(
             "write sparse_grad=False"
         )
     if not fusable or not _one_alpha(order):
-        return _composed(
-            hidden,
-            layer,
-            target,
-            order,
-            weight=weight,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            label_smoothing=label_smoothing,
-        )
+        dtype = loss_dtype(hidden)
+        with without_autocast(hidden):
+            losses = _composed(
+                hidden,
+                layer,
+                target,
+                order,
+                weight=weight,
+                ignore_index=ignore_index,
+                reduction=reduction,
+                label_smoothing=label_smoothing,
+            )
+        return losses.to(dtype)
     index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
     rows = hidden.reshape(len(kept), hidden.shape[-1])
     counted = kept.nonzero().squeeze(1)
@@ -125,7 +130,8 @@ def linear_entmax_loss(
     if weight is not None:
         factor = losses.new_zeros(len(kept)).index_copy(0, counted, weight.to(losses)[index])
     answer = Reduction(reduction, kept, factor, factor)(everywhere)
-    return (answer.view(target.shape) if reduction == "none" else answer).to(hidden.dtype)
+    answer = answer.view(target.shape) if reduction == "none" else answer
+    return answer.to(loss_dtype(hidden))
 
 
 def _row_losses(
@@ -285,7 +291,7 @@ def _composed(
         alpha = flat_rows(per_row(alpha, scores, scores.dim() - 1, "alpha"), scores)
     scores = scores.reshape(-1, layer.weight.shape[0])
     flat = target.reshape(-1, *target.shape[hidden.dim() - 1 :])
-    losses = entmax_loss(scores, flat, alpha, **options).to(hidden.dtype)
+    losses = entmax_loss(scores, flat, alpha, **options)
     return losses.view(hidden.shape[:-1]) if options["reduction"] == "none" else losses
 
 
@@ -304,7 +310,7 @@ def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Te
             f"linear_weight must have shape (classes, {hidden.shape[-1]}) for hidden of shape "
             f"{tuple(hidden.shape)}, got {tuple(weight.shape)}"
         )
-    if weight.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+    if weight.dtype != hidden.dtype and not autocasts(hidden):
         raise TypeError(
             f"hidden and linear_weight must have one dtype, got {hidden.dtype} and {weight.dtype}"
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores
+from fewfold._torch import loss_dtype
 from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options
 
 __all__ = ["epsilon_perplexity", "jensen_shannon", "optimal_epsilon", "sparsemax_score"]
@@ -45,7 +46,7 @@ def epsilon_perplexity(
     classes = probs.shape[-1]
     uniform = 1.0 if epsilon == math.inf else epsilon * classes / (1 + epsilon * classes)
     smoothed = (1 - uniform) * chosen + uniform / classes
-    return Reduction("mean", kept)(-smoothed.log()).exp().to(probs.dtype)
+    return Reduction("mean", kept)(-smoothed.log()).exp().to(loss_dtype(probs))
 
 
 def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
@@ -115,23 +116,25 @@ def sparsemax_score(
     check_options(reduction, 0.0)
     chosen, kept = _chosen(probs, target, ignore_index)
     squares = probs.to(chosen.dtype).square().sum(-1)
-    return Reduction(reduction, kept)(chosen + (1 - squares) / 2).to(probs.dtype)
+    return Reduction(reduction, kept)(chosen + (1 - squares) / 2).to(loss_dtype(probs))
 
 
 def jensen_shannon(
     probs: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """Jensen-Shannon divergence to the right class, in nats: 0 at best, log 2 at worst.
+    """Jensen-Shannon divergence to the right class or to a distribution, in nats.
 
-    ``log 2 + (p_x log p_x - (1 + p_x) log(1 + p_x)) / 2``, a function of p_x alone.
+    ``(KL(p | m) + KL(q | m)) / 2`` with ``m = (p + q) / 2``: 0 at best, log 2 at worst. For a class
+    x it is ``log 2 + (p_x log p_x - (1 + p_x) log(1 + p_x)) / 2``, a function of p_x alone.
 
     Args:
         probs: (..., V) probabilities.
-        target: (...) class indices; those equal to `ignore_index` do not count.
+        target: (...) class indices, of which those equal to `ignore_index` do not count; or
+            probabilities (..., V).
         reduction: "none", "mean" or "sum".
 
     Returns:
-        A scalar, or the shape of the target for reduction="none".
+        A scalar, or the shape of the class indices for reduction="none".
 
     Example:
         >>> import torch
@@ -143,16 +146,27 @@ def jensen_shannon(
         Martins, Marinho, Martins (2020). Sparse text generation. EMNLP.
     """
     check_options(reduction, 0.0)
+    if _is_distribution(probs, target):
+        if ignore_index >= 0:
+            raise ValueError(f"ignore_index={ignore_index} needs class indices, got probabilities")
+        return Reduction(reduction)(_divergence(probs, target)).to(loss_dtype(probs))
     chosen, kept = _chosen(probs, target, ignore_index)
     divergence = math.log(2) + (torch.xlogy(chosen, chosen) - (1 + chosen) * chosen.log1p()) / 2
-    return Reduction(reduction, kept)(divergence).to(probs.dtype)
+    return Reduction(reduction, kept)(divergence).to(loss_dtype(probs))
 
 
 def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Probability of the right class in float32 or wider, and which rows count."""
     check_scores(probs, "probs")
+    if _is_distribution(probs, target):
+        raise TypeError(
+            f"target must be class indices of shape {tuple(probs.shape[:-1])}, got probabilities "
+            f"of shape {tuple(target.shape)}; write target.argmax(-1)"
+        )
     if not isinstance(target, Tensor) or target.dtype not in INTEGERS:
-        came = target.dtype if isinstance(target, Tensor) else type(target).__name__
+        came = type(target).__name__
+        if isinstance(target, Tensor):
+            came = f"{target.dtype} of shape {tuple(target.shape)}"
         raise TypeError(
             f"target must be a tensor of class indices, got {came}; write target.long()"
         )
@@ -160,8 +174,42 @@ def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, T
         raise ValueError(
             f"target must have shape {tuple(probs.shape[:-1])} for probs of shape "
             f"{tuple(probs.shape)} (classes last), got {tuple(target.shape)}"
+            + _instead(probs, target)
         )
     index, kept = check_indices(target, probs.shape[-1], ignore_index)
     chosen = probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     wide = torch.promote_types(probs.dtype, torch.float32)
     return torch.where(kept, chosen.to(wide), 1.0), kept
+
+
+def _is_distribution(probs: Tensor, target: object) -> bool:
+    """Return whether the target holds probabilities, one for each of `probs`."""
+    return (
+        isinstance(target, Tensor)
+        and isinstance(probs, Tensor)
+        and target.is_floating_point()
+        and target.shape == probs.shape
+    )
+
+
+def _instead(probs: Tensor, target: Tensor) -> str:
+    """Return what to write for targets and probabilities that torch's losses would take."""
+    if target.shape == probs.shape:
+        return "; write target.argmax(-1)"
+    if probs.dim() > 2 and target.shape == probs.shape[:1] + probs.shape[2:]:
+        return "; write probs.movedim(1, -1)"
+    return ""
+
+
+def _divergence(probs: Tensor, target: Tensor) -> Tensor:
+    """Return the Jensen-Shannon divergence of each row, with a finite gradient at zeros."""
+    check_scores(probs, "probs")
+    wide = torch.promote_types(torch.promote_types(probs.dtype, target.dtype), torch.float32)
+    p, q = probs.to(wide), target.to(wide)
+    middle = (p + q) / 2
+    middle = torch.where(middle == 0, 1.0, middle)
+    terms = [
+        torch.where(one == 0, 0.0, one * (torch.where(one == 0, 1.0, one) / middle).log())
+        for one in (p, q)
+    ]
+    return (terms[0] + terms[1]).sum(-1) / 2

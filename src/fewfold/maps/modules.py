@@ -1,12 +1,30 @@
 """Modules, where a map stands inside nn.Sequential or has something to learn."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
+from fewfold._check import check_scores, fits, normal_dim
 from fewfold.maps.entmax import entmax_within
 from fewfold.maps.omega import Omega
 
 __all__ = ["AdaptiveEntmax", "Map"]
+
+
+def _shape(heads: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the shape of alpha."""
+    if heads is None:
+        return ()
+    sizes = tuple(heads) if isinstance(heads, (tuple, list)) else (heads,)
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise TypeError(
+            f"heads must be an int or a shape, got {heads!r}; an alpha that does not learn goes "
+            "into ff.entmax(scores, alpha)"
+        )
+    if any(size < 1 for size in sizes):
+        raise ValueError(f"heads must be at least 1, got {heads}")
+    return sizes if isinstance(heads, (tuple, list)) else (*sizes, 1, 1)
 
 
 class Map(nn.Module):
@@ -46,12 +64,13 @@ class AdaptiveEntmax(nn.Module):
     `alpha = low + (high - low) sigmoid(raw)` with the parameter `raw`, which starts at 0.
 
     Args:
-        heads: None for a single alpha; an int h for one per head of scores (..., h, m, n); or
-            the shape that alpha should have, which must broadcast against the scores with size 1
-            along `dim`.
+        heads: None or 1 for a single alpha; an int h for one per head of scores (..., h, m, n);
+            or the shape that alpha should have, which must broadcast against the scores with size
+            1 along `dim`.
         dim: the dimension that sums to 1.
         low: what alpha stays above.
         high: what alpha stays below.
+        device, dtype: of the parameter.
 
     Example:
         >>> import torch, fewfold as ff
@@ -69,13 +88,19 @@ class AdaptiveEntmax(nn.Module):
         *,
         low: float = 1.0,
         high: float = 2.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < low < high:
-            raise ValueError(f"low and high must satisfy 0 < low < high, got {low} and {high}")
-        shape = () if heads is None else (heads, 1, 1) if isinstance(heads, int) else heads
+        for name, value in (("low", low), ("high", high)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+        if not 0 < low < high < math.inf:
+            raise ValueError(
+                f"low and high must satisfy 0 < low < high and be finite, got {low} and {high}"
+            )
         self.dim, self.low, self.high = dim, low, high
-        self.raw = nn.Parameter(torch.zeros(shape))
+        self.raw = nn.Parameter(torch.zeros(_shape(heads), device=device, dtype=dtype))
 
     @property
     def alpha(self) -> Tensor:
@@ -84,7 +109,30 @@ class AdaptiveEntmax(nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Probabilities of the shape of the scores."""
-        return entmax_within(scores, self.alpha, self.high, self.dim, mask=mask)
+        check_scores(scores)
+        alpha = self.alpha
+        if alpha.numel() == 1:
+            alpha = alpha.reshape(())
+        elif not self._fits(scores):
+            raise ValueError(
+                f"{self._needs()}, got {tuple(scores.shape)}; for one alpha write AdaptiveEntmax()"
+            )
+        return entmax_within(scores, alpha, self.high, self.dim, mask=mask)
+
+    def _fits(self, scores: Tensor) -> bool:
+        """Return whether alpha broadcasts against the scores, with size 1 along `dim`."""
+        axis = normal_dim(self.dim, scores.dim())
+        rows = (*scores.shape[:axis], 1, *scores.shape[axis + 1 :])
+        return fits(self.raw.shape, rows)
+
+    def _needs(self) -> str:
+        heads, *rest = self.raw.shape
+        if rest == [1, 1]:
+            return f"AdaptiveEntmax({heads}) maps scores (..., {heads}, m, n)"
+        return (
+            f"an alpha of shape {tuple(self.raw.shape)} must broadcast against the scores with "
+            f"size 1 along dim={self.dim}"
+        )
 
     def extra_repr(self) -> str:
         return f"shape={tuple(self.raw.shape)}, dim={self.dim}, low={self.low}, high={self.high}"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import check_mask, check_scores, positive_number, whole_number
+from fewfold._torch import check_values, has_values
 from fewfold.structured.marginals import marginals_of, tracked
 from fewfold.structured.opaque import is_registered, opaque_marginals
 from fewfold.structured.solver import Active, Limits, derived, solve
@@ -122,6 +123,8 @@ def sparsemap(
     _check(structure, temperature)
     limits = _limits(max_iter, tol)
     structure.event_of(scores)
+    if not has_values(scores):
+        return _without_values(scores, structure)
     wide, structure = _cooled(scores, structure, temperature)
     found = structure.direct(wide) if _native.ready(wide) else None
     if found is None:
@@ -192,6 +195,11 @@ def sparsemap_solution(
     limits = _limits(max_iter, tol)
     event = structure.event_of(scores)
     batch = scores.shape[: scores.dim() - structure.event_dim]
+    check_values(
+        scores,
+        "the number of structures depends on the values of the scores",
+        "use sparsemap, whose marginals have the shape of the scores",
+    )
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(
             "how many structures there are depends on the scores, which torch.func does not show; "
@@ -247,6 +255,14 @@ def _cooled(scores: Tensor, structure: Structure, temperature: float) -> tuple[T
         v.to("cpu", torch.float64) / temperature for v in (scores, *structure.additional)
     )
     return structure.encoded(wide), structure.with_additional(more)
+
+
+def _without_values(scores: Tensor, structure: Structure) -> Tensor:
+    """Marginals on device "meta": shape and dtype, and the inputs that a gradient goes to."""
+    marginals = scores.clone()
+    for more in structure.additional:
+        marginals = marginals + more.sum().to(marginals)
+    return marginals
 
 
 def _check(structure: Structure, temperature: float) -> None:

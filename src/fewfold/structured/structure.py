@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_scores, whole_number
+from fewfold._torch import check_values, has_values
 from fewfold.structured.kbest import KBest
 
 __all__ = ["Structure", "by_row"]
@@ -218,6 +219,11 @@ class Structure(ABC):
     ) -> tuple[Tensor, Self, torch.Size]:
         """Constants for a solver: `(rows, *event)` float64, the flat structure, the event."""
         check_scores(scores)
+        check_values(
+            scores,
+            "the search for the best structures goes by the values of the scores",
+            "use sparsemap, whose marginals have the shape of the scores, or another device",
+        )
         event = self.event_of(scores)
         rows = scores.detach()
         if mask is not None:
@@ -268,7 +274,7 @@ def _like(rows: Tensor, structures: Tensor) -> Tensor:
 
 def raise_infeasible(bad: Tensor, structure: Structure) -> None:
     """Raise naming the first of the instances that have no structure."""
-    if bool(bad.any()):
+    if has_values(bad) and bool(bad.any()):
         first = int(bad.nonzero()[0, 0])
         raise ValueError(
             f"instance {first} has no structure of {structure}: its mask, or scores of -inf, "

@@ -22,12 +22,21 @@ __all__ = ["AttentionMoments", "Locator", "Places", "QueryHeads", "SignalHeads"]
 
 @dataclass(frozen=True)
 class Places:
-    """What a locator is built for: vectors of size `dim`, some heads, a basis and an alpha."""
+    """What a locator is built for: vectors of size `dim`, some heads, a basis and an alpha.
+
+    Parameters are made on `device` with `dtype`, as `linear` does.
+    """
 
     dim: int
     heads: int
     basis: Basis
     alpha: float
+    device: torch.device | str | None = None
+    dtype: torch.dtype | None = None
+
+    def linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+        """Return a linear layer on the device and with the dtype of the module."""
+        return nn.Linear(inputs, outputs, bias=bias, device=self.device, dtype=self.dtype)
 
     def split(self, vectors: Tensor) -> Tensor:
         """`(..., n, heads width)` to `(..., heads, n, width)`."""
@@ -128,7 +137,7 @@ class _FromQuery(nn.Module):
     def __init__(self, places: Places, components: int) -> None:
         super().__init__()
         self.places, self.components = places, components
-        self.head = nn.Linear(places.dim, places.heads * places.parameters(components))
+        self.head = places.linear(places.dim, places.heads * places.parameters(components))
 
     def forward(
         self, query: Tensor, memory: Tensor | None, signal: Signal, mask: Tensor | None
@@ -140,8 +149,8 @@ class _FromSignal(nn.Module):
     def __init__(self, places: Places, components: int) -> None:
         super().__init__()
         self.places, self.components = places, components
-        self.query, self.key = (nn.Linear(places.dim, places.dim) for _ in range(2))
-        self.head = nn.Linear(len(places.basis), places.parameters(components))
+        self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
+        self.head = places.linear(len(places.basis), places.parameters(components))
 
     def forward(
         self, query: Tensor, memory: Tensor | None, signal: Signal, mask: Tensor | None
@@ -156,7 +165,7 @@ class _FromAttention(nn.Module):
     def __init__(self, places: Places, omega: Omega) -> None:
         super().__init__()
         self.places, self.omega = places, Held(omega)
-        self.query, self.key = (nn.Linear(places.dim, places.dim) for _ in range(2))
+        self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
 
     def forward(
         self, query: Tensor, memory: Tensor | None, signal: Signal, mask: Tensor | None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fewfold._check import check_mask, whole_number
@@ -31,6 +32,7 @@ class ContinuousAttention(nn.Module):
         locator: `QueryHeads()`, linear in the query; `SignalHeads()`, linear in how it matches the
             signal; `AttentionMoments(omega)`, as discrete attention.
         ridge: the penalty of the regression, or `Ridge(penalty, padded)`.
+        device, dtype: of the parameters; a basis that learns keeps its own.
 
     Example:
         >>> import torch, fewfold as ff
@@ -53,6 +55,9 @@ class ContinuousAttention(nn.Module):
         heads: int = 1,
         locator: Locator = QueryHeads(),  # noqa: B008  (an immutable value)
         ridge: float | Ridge = 0.01,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.dim, self.heads = whole_number(dim, "dim"), whole_number(heads, "heads")
@@ -66,9 +71,10 @@ class ContinuousAttention(nn.Module):
         for name, tensor in self._basis.tensors.items():
             if isinstance(tensor, nn.Parameter):
                 self.register_parameter(f"basis_{name}", tensor)
-        self.locate = locator.build(Places(dim, heads, self._basis, self.alpha))
+        places = Places(dim, heads, self._basis, self.alpha, device, dtype)
+        self.locate = locator.build(places)
         # without biases, so that a memory of which nothing is kept gives zeros
-        self.value, self.out = (nn.Linear(dim, dim, bias=False) for _ in range(2))
+        self.value, self.out = (places.linear(dim, dim, bias=False) for _ in range(2))
 
     @property
     def basis(self) -> Basis:
