@@ -110,7 +110,9 @@ def _columns(source: Any) -> dict[str, list[Any]]:
                     values = _values(batch, name)
                 columns.setdefault(name, []).extend(values)
     if len({len(values) for values in columns.values()}) > 1:
-        raise DataError("the files of a table must have the same columns")
+        raise DataError(
+            "the files of the table must have the same columns; write them again, or name one"
+        )
     return columns
 
 

@@ -10,7 +10,8 @@ from fewfold.recommender.errors import DataError
 
 __all__ = ["Dates", "instants"]
 
-# By chrono, whose %.f is a fraction with its point or nothing, and whose %#z takes Z and +02.
+# By chrono, whose %.f is a fraction with its point or nothing, whose %#z takes Z and +02, and
+# whose %B takes Jan and January.
 _ISO = (
     "%Y-%m-%dT%H:%M:%S%.f",
     "%Y-%m-%dT%H:%M:%S%.f%#z",
@@ -20,7 +21,7 @@ _ISO = (
     "%Y%m%dT%H%M%S%#z",
 )
 _CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S%.f %p", " %I:%M%p", " %I:%M:%S%p")
-_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%b %d %Y")
+_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d %B %Y", "%d-%B-%Y", "%B %d, %Y", "%B %d %Y")
 _WORDY = (
     *(day + clock for day in _DAYS for clock in _CLOCKS),
     *("%Y-%m-%d" + clock for clock in _CLOCKS[3:]),

@@ -161,12 +161,16 @@ def _open(
     given = {str(name) for name in named.values() if name not in (None, False)}
     if header is None and not given <= set(opened.tables[0].columns):
         # Numbers name the columns of no header, other names those of one.
-        opened = open_source(source, header=not all(name.isdecimal() for name in given))
+        again = open_source(source, header=not all(name.isdecimal() for name in given))
+        opened = again if given <= set(again.tables[0].columns) else opened
     first = opened.tables[0]
-    columns = choose_columns(
-        first.columns, **named, rated=min_rating is not None, by_position=first.headless,
-        name=first.name,
-    )  # fmt: skip
+    try:
+        columns = choose_columns(
+            first.columns, **named, rated=min_rating is not None, by_position=first.headless,
+            name=first.name,
+        )  # fmt: skip
+    except DataError as error:
+        raise DataError("; ".join([str(error), *first.notes])) from None
     texts = [where] if isinstance(where, str) else list(where)
     conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
     needed = [*columns.roles().values(), *(one.column for one in conditions)]

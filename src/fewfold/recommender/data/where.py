@@ -76,7 +76,7 @@ class Condition:
     @staticmethod
     def _values(rest: str, operator: str, text: str) -> tuple[str, ...]:
         if operator in ("=", "!="):
-            fields = next(csv.reader([rest.strip()], skipinitialspace=True), [""])
+            fields = next(csv.reader([rest.strip()], skipinitialspace=True), []) or [""]
             return tuple(value.strip() for value in fields)
         value = rest.strip()
         if _number(value) is None and not _DATE.fullmatch(value):
@@ -108,11 +108,11 @@ class Condition:
         """Where the column is one of the values."""
         polars = library("polars")
         texts = column.cast(polars.String).fill_null("").str.strip_chars()
-        values = self.values
-        if column.dtype == polars.Boolean:
-            values = tuple(value.lower() for value in values)
-        met = texts.is_in(list(values))
-        numbers = [n for value in values if (n := _number(value)) is not None]
+        met = texts.is_in(list(self.values))
+        flags = [v.lower() for v in self.values if v.lower() in ("true", "false")]
+        if flags:  # True is true
+            met |= texts.str.to_lowercase().is_in(flags)
+        numbers = [n for value in self.values if (n := _number(value)) is not None]
         if numbers:  # 4 is 4.0
             usual = texts.str.contains(_NUMBER)
             met |= texts.set(~usual, None).cast(polars.Float64).is_in(numbers).fill_null(False)
@@ -171,7 +171,7 @@ class Filter:
         """The rows that meet all conditions."""
         if not self.conditions or batch.frame.height == 0:
             return batch
-        met = None
+        met: Any = None
         for number, condition in enumerate(self.conditions):
             column = batch.frame[f"where {number}"]
             holds = condition.holds(column, name)
