@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"fewfold {fewfold.__version__}")
     found = root.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
-    log = ("log", "?", "CSV, TSV or Parquet: a file, folder or glob (default: the bundled data)")
+    log = ("log", "?", "a file, folder, glob or - for standard input (default: the bundled data)")
     model = ("model", None, "folder that `fewfold fit` wrote")
     held_out = ("log", None, "the held-out interactions")
     items = ("items", "+", "ids of items")
@@ -163,9 +163,10 @@ def _add_option(group: Any, option: Option) -> None:
     flags = [f"-{option.short}", *long] if option.short else long
     common: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS}
     if option.switch:
-        group.add_argument(*flags, action="store_true", help=option.help, **common)
-        # For whoever has switched it on in a file.
-        off = {"action": "store_false", "help": argparse.SUPPRESS}
+        shown = argparse.SUPPRESS if option.hidden else option.help
+        group.add_argument(*flags, action="store_true", help=shown, **common)
+        # Most are for whoever has switched it on in a file.
+        off = {"action": "store_false", "help": option.off or argparse.SUPPRESS}
         group.add_argument(f"--no-{option.name}", **off, **common)
         return
     shape = {"choices": option.choices} if option.choices else {"metavar": option.metavar}

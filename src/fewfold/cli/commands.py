@@ -13,8 +13,8 @@ from fewfold.cli.console import emit, note
 
 __all__: list[str] = []
 
-_COLUMNS = ("user", "item", "rating", "time", "min_rating")
-_READING = (*_COLUMNS, "skip_bad_rows", "core")
+_COLUMNS = ("user", "item", "rating", "time", "min_rating", "where", "header")
+_READING = (*_COLUMNS, "skip_bad_rows", "time_format", "strip_ids", "core")
 
 
 def _start(arguments: argparse.Namespace) -> None:

@@ -28,7 +28,11 @@ _HUGE = 2**31
 
 @dataclass(frozen=True)
 class Option:
-    """One flag; its value may also come from the environment or a file."""
+    """One flag; its value may also come from the environment or a file.
+
+    A switch also has --no-NAME, which the help shows if `off` says what it is for; the help does
+    not show NAME itself if it is `hidden`.
+    """
 
     name: str
     help: str
@@ -38,6 +42,8 @@ class Option:
     choices: Sequence[str] = ()
     switch: bool = False
     many: bool = False
+    off: str = ""
+    hidden: bool = False
     short: str | None = None
     group: str = "any command"
 
@@ -137,6 +143,27 @@ READING = _in(
     Option("time", "column of the times", metavar="COLUMN"),
     Option("ignore-times", "do not look at times", False, switch=True),
     Option("min-rating", "only rows rated at least X count", None, _real, "X"),
+    Option(
+        "where",
+        "only such rows count: event=buy, event=cart,buy, price>=5; may repeat",
+        metavar="COLUMN=VALUE",
+        many=True,
+    ),
+    Option(
+        "header",
+        "the first row names the columns (found out otherwise)",
+        off="the first row is data; the columns are 1, 2, 3, ...",
+        switch=True,
+    ),
+    Option("time-format", "how times are written, as %%d/%%m/%%Y %%H:%%M", metavar="FORMAT"),
+    Option(
+        "strip-ids",
+        "take away blanks around ids",
+        True,
+        off="keep blanks around ids",
+        switch=True,
+        hidden=True,
+    ),
     Option("skip-bad-rows", "leave out what cannot be read", False, switch=True),
 )
 SHOW = (*READING, *_in("the log", _CORE))

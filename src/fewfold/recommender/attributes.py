@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fewfold.recommender.data.columns import called
 from fewfold.recommender.data.source import open_source
+from fewfold.recommender.data.tables import Batch, explained, within_calendar
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 
@@ -61,7 +64,7 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     columns = _columns(source)
     if key is not None and key not in columns:
         raise DataError(f"there is no column {key!r} in the table; there are {', '.join(columns)}")
-    found = {name: items.find(columns[name]) for name in ([key] if key else columns)}
+    found = {name: _found(items, columns[name]) for name in ([key] if key else columns)}
     # The column that names the most items; of several, one that is called like items.
     key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, "item")))
     rows = {number: row for row, number in reversed(list(enumerate(found[key].tolist())))}
@@ -81,15 +84,48 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     )
 
 
+def _found(items: Ids, values: list[Any]) -> torch.Tensor:
+    """The number of each value among the items, -1 where it is none; blanks around it are no part.
+
+    A log is read without blanks around ids unless its owner wants them, so both are tried.
+    """
+    found = items.find(values)
+    bare = [value.strip() if isinstance(value, str) else value for value in values]
+    return found if bare == values else torch.where(found >= 0, found, items.find(bare))
+
+
 def _columns(source: Any) -> dict[str, list[Any]]:
+    """Every column of a table, by name."""
     columns: dict[str, list[Any]] = {}
     for table in open_source(source).tables:
         for batch in table.batches({name: name for name in table.columns}):
             if batch.bad:
                 bad = batch.bad[0]
-                raise DataError(f"{bad.place.where}: {bad.reason}: {bad.place.text}")
+                raise DataError(
+                    f"{bad.place.where}: {bad.reason}, got {bad.place.text}; fix this row of the "
+                    "table"
+                )
             for name in batch.frame.columns:
-                columns.setdefault(name, []).extend(batch.frame[name].to_list())
+                with explained(f"{table.name}, column {name!r}"):
+                    values = _values(batch, name)
+                columns.setdefault(name, []).extend(values)
     if len({len(values) for values in columns.values()}) > 1:
-        raise DataError("the files of a table must have the same columns")
+        raise DataError(
+            "the files of the table must have the same columns; write them again, or name one"
+        )
     return columns
+
+
+def _values(batch: Batch, name: str) -> list[Any]:
+    """A column as a list; a date that Python does not have is an error that says where it is."""
+    column = batch.frame[name]
+    dated = within_calendar(column)
+    odd = (dated.is_null() & column.is_not_null()).arg_true()
+    if len(odd):
+        where = batch.place(int(odd[0])).where
+        raise DataError(
+            f"{where}: the column {name!r} has a date before the year 1 or after 9999; fix it, or "
+            "leave this column out of the table"
+        )
+    values: list[Any] = dated.to_list()
+    return values

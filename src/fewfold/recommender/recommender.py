@@ -351,7 +351,8 @@ class Recommender:
         """A log; where it has ratings, with the threshold the model was fitted with."""
         least = self._data.get("min_rating")
         if least is not None and "min_rating" not in reading and not isinstance(source, Log):
-            columns = {n: v for n, v in reading.items() if n not in ("core", "skip_bad_rows")}
+            rules = ("core", "skip_bad_rows", "time_format", "strip_ids")
+            columns = {n: v for n, v in reading.items() if n not in rules}
             planned = plan_log(source, **columns).columns
             if planned is not None and (planned.rating or planned.idle_rating):
                 reading = {**reading, "min_rating": least}

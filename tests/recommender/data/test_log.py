@@ -166,7 +166,7 @@ def test_ids_are_as_they_were_written(tmp_path):
     assert ids("-0,1\n+1,1\n") == ["+1", "-0"]
     assert ids(f"{2**63 - 1},1\n{-(2**63)},1\n") == [-(2**63), 2**63 - 1]
     assert ids(f"{2**63},1\n5,1\n") == ["5", str(2**63)]
-    assert ids(" a,1\na,1\nNA,1\nnull,1\n") == [" a", "NA", "a", "null"]
+    assert ids("a,1\nNA,1\nnull,1\n") == ["NA", "a", "null"]
     assert ids("\U0001f600,1\n\uffee,1\né,1\n") == ["é", "\uffee", "\U0001f600"]
     assert read_log((["07", "7", "10"], [1, 1, 1])).users.tolist() == ["07", "10", "7"]
     assert read_log((["7", "10"], [1, 1])).users.tolist() == ["10", "7"]  # text in memory stays
@@ -232,7 +232,6 @@ BAD = [  # rows after the header, the line, what is said of it, and what is left
     ("a,1,nan,1\nb,2,3,4\n", 2, "rating is not a number", {("b", 2): 4}),
     ("a,1,,1\nb,2,3,4\n", 2, "rating is not a number", {("b", 2): 4}),
     ("a,1,5,1\nb,2,5,soon\n", 3, "time cannot be read, got 'b,2,5,soon'", {("a", 1): 1}),
-    ("a,1,5,1\nb,2,5,\n", 3, "time cannot be read", {("a", 1): 1}),
     ("a,1,5,2020-01-01\nb,2,5,7\n", 3, "time cannot be read", {("a", 1): SECOND * 10**6}),
     ("a,1,5,1\nb,2\n", 3, "wrong number of fields, got 2 instead of 4 in 'b,2'", {("a", 1): 1}),
     ("a,1,5\nb,2,5,1,1\nc,3,5,1\n", 2, "got 3 instead of 4", {("c", 3): 1}),
@@ -278,7 +277,7 @@ def test_rows_too_long_and_too_short_do_not_make_up_for_each_other(tmp_path):
 
 
 def test_bad_rows_are_counted_once_by_reason():
-    frame = {"user": [None, "a", "a"], "item": [None, 1, 2], "time": [None, 5, None]}
+    frame = {"user": [None, "a", "a"], "item": [None, 1, 2], "time": ["", "5", "soon"]}
     log = read_log(frame, skip_bad_rows=True)
     assert log.summary.bad_rows == {"no user": 1, "time cannot be read": 1}
     assert "2 bad rows skipped (no user: 1, time cannot be read: 1)" in str(log.summary)
@@ -390,14 +389,14 @@ BROKEN = {
     "latin.csv": ("user,item\nann,tea\nbob,café\n".encode("latin-1"),
                   "line 3: expected text in UTF-8, got the byte 0xe9 after 'bob,caf'"),
     "nul.csv": (b"user,item\nann,x\0\n", "line 2: expected text in UTF-8, got a NUL byte"),
-    "utf16.csv": ("user,item\n1,2\n".encode("utf-16"), "kind utf-16"),
+    "utf16.csv": ("user,item\n1,2\n".encode("utf-16"), "text in UTF-16; .* iconv -f utf-16"),
     "mac.csv": (b"user,item\r1,2\r", "lone carriage return"),
-    "book.xlsx": (b"PK\x03\x04abc", "kind zip"),
+    "book.xlsx": (b"PK\x03\x04abc", "this is a damaged zip archive"),
     "short.csv.gz": (gzip.compress(b"user,item\n1,2\n" * 99)[:-9], "the file ends too soon"),
     "broken.csv.gz": (gzip.compress(b"user,item\n1,2\n")[:-8] + bytes(8), "may be damaged"),
     "short.csv.zst": (zstd("user,item\n1,2\n" * 99)[:-3], "may be damaged"),
     "plain.csv.gz": (b"user,item\n1,2\n", "not compressed, whatever its name says"),
-    "text.parquet": (b"user,item\n1,2\n", "not a Parquet file"),
+    "text.parquet": (b"user,item\n1,2\n", "not a file of Parquet"),
     "short.parquet": (b"PAR1 and no more", "may be damaged"),
 }  # fmt: skip
 
@@ -416,11 +415,11 @@ def test_wrong_sources(tmp_path):
         read_log(tmp_path / "nothing.csv")
     with pytest.raises(DataError, match="no file matches this pattern"):
         read_log(str(tmp_path / "*.csv"))
-    with pytest.raises(DataError, match=r"expected .csv, .tsv, .parquet or .inter .* got nothing"):
+    with pytest.raises(DataError, match=r"expected .csv, .tsv, .jsonl, .* got nothing"):
         read_log(tmp_path)
     written(tmp_path / "a.csv", joined(","))
     FRAME.write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"must have one format, got .*b.parquet .* and .*a.csv"):
+    with pytest.raises(DataError, match=r"must have one format, got .*a.csv .* and .*b.parquet"):
         read_log(tmp_path)
     written(tmp_path / "c.csv", "who,what\n1,2\n")
     with pytest.raises(DataError, match=r"c.csv: there is no column 'user', unlike in .*a.csv"):
@@ -441,7 +440,7 @@ def test_wrong_sources(tmp_path):
         read_log(([1, 2], [3]))
     with pytest.raises(DataError, match=r"user ids must be text or whole numbers, got .* Bool"):
         read_log(([True], [1]))
-    with pytest.raises(DataError, match="times must be numbers, dates or text in ISO 8601"):
+    with pytest.raises(DataError, match=r"times must be numbers, dates or text, got .* Bool"):
         read_log({"user": [1], "item": [1], "time": [True]})
     with pytest.raises(DataError, match="user is not a whole number of 64 bits"):
         read_log(([2**64 - 1], [1]))

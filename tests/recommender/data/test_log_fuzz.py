@@ -22,6 +22,7 @@ IDS = [
     "::", "semi;colon", "tab\tbed", " padded ", "#1", "\U0001f600", "NA", "x" * 3000, "'", "0",
 ]  # fmt: skip
 NUMBERS = ["1", "2.5", "-7", "1e3", " 4 ", "1262304000"]
+GAPS = ["", "nan", "na", "-"]  # for a time
 JUNK = ["", "nan", "soon", "inf", "12x", "--1"]
 INSERTS = [
     b'"', b'""', b",", b"\n", b"\r", b"\r\n", b"\n\n", b"\0", b"\xe9", b"\xff\xfe", b" ", b"a",
@@ -83,16 +84,23 @@ def simple(data):
     rows = [(line, row) for line, row in rows if len(row) > 1 or "".join(row).strip()]
     if not rows or rows[0][1] != HEADER:
         return None
-    good = {line: row for line, row in rows[1:] if len(row) == 4 and all(row[:2]) and fine(row[2:])}
-    return {(row[0], row[1]) for row in good.values()}, {line for line, _ in rows[1:]} - set(good)
+    good = {
+        line: row
+        for line, row in rows[1:]
+        if len(row) == 4 and all(id.strip() for id in row[:2]) and fine(row[2:])
+    }
+    pairs = {(row[0].strip(), row[1].strip()) for row in good.values()}
+    return pairs, {line for line, _ in rows[1:]} - set(good)
 
 
 def fine(values):
-    """Whether all of them are numbers."""
+    """Whether the rating is a number, and the time one or nothing."""
+    rating, time = values
     try:
-        return all(abs(float(value)) < float("inf") for value in values)
+        number = float(rating), 0.0 if time.strip().lower() in GAPS else float(time)
     except ValueError:
         return False
+    return all(abs(one) < float("inf") for one in number)
 
 
 def pairs(log):
@@ -177,7 +185,7 @@ def test_parquet(seed, tmp_path):
         attempt(path)
         attempt(path, skip_bad_rows=True)
     users, items = frame["user"].to_pylist(), frame["item"].to_pylist()
-    good = {(str(u), str(i)) for u, i in zip(users, items, strict=True) if i is not None}
+    good = {(str(u).strip(), str(i)) for u, i in zip(users, items, strict=True) if i is not None}
     path.write_bytes(whole)
     if good:
         assert pairs(read_log(path, skip_bad_rows=True)) == good

@@ -24,20 +24,21 @@ __all__ = [
 ]
 
 _MARK = b"\xef\xbb\xbf"
+_LONGEST_LINE = 1 << 26  # bytes
 
 
 class Lines:
     """Whole lines of a file, as bytes; knows the number of the line that comes next."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file, self._name = file, name
         self._carry = b""
         self.line = 1
         self.over = False
 
     def block(self, size: int) -> bytes:
         """About `size` bytes more, up to the end of a line; nothing when the file is over."""
-        parts = [self._carry]
+        parts, held = [self._carry], 0
         while more := self._file.read(size):
             parts.append(more)
             if b"\n" in more:
@@ -45,6 +46,13 @@ class Lines:
                 cut = data.rfind(b"\n") + 1
                 self._carry = data[cut:]
                 return data[:cut]
+            held += len(more)
+            if held > _LONGEST_LINE:
+                raise DataError(
+                    f"{self._name}, line {self.line}: this line has more than "
+                    f"{_LONGEST_LINE >> 20} MB; expected a row of a table, so check that this is "
+                    "a text file"
+                )
         self.over, self._carry = True, b""
         return b"".join(parts)
 

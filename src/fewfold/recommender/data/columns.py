@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from fewfold.recommender.errors import DataError
 
-__all__ = ["Column", "Columns", "called", "choose_columns"]
+__all__ = ["ROLES", "Column", "Columns", "called", "choose_columns", "is_event"]
+
+ROLES = ("user", "item", "rating", "time")
 
 # Usual names without "id" and the like; a column of an earlier line is preferred to a later one.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -30,11 +32,16 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "time": (
         "time timestamp ts datetime unixtime unixreviewtime unixtimestamp eventtime epoch",
-        "date day when createdat created createdon eventdate eventtimestamp reviewdate "
+        "date dt day when createdat created createdon eventdate eventtimestamp reviewdate "
         "reviewtime orderdate invoicedate ratedat addedat purchasedat visitedat servertime",
         "updatedat updated modifiedat modified month year",
     ),
 }
+# What sort of event a row is. "type" alone may be the type of an item.
+_EVENTS = (
+    "event eventtype eventname eventkind action actiontype behavior behaviour behaviortype "
+    "behaviourtype interaction interactiontype activity activitytype feedbacktype"
+)
 _ENDING = re.compile(r"(?:id|key|no|nr|num|number|code|uuid|idx|index)$")
 
 
@@ -189,6 +196,11 @@ def _taken(column: str, chosen: dict[str, Column]) -> bool:
 def called(column: str, role: str) -> bool:
     """Whether a column has a usual name for this role."""
     return _rank(column, role) is not None
+
+
+def is_event(column: str) -> bool:
+    """Whether a column has a usual name for the type of an event: view, cart, purchase."""
+    return re.sub(r"[\W_]", "", column.lower()) in _EVENTS.split()
 
 
 def _rank(column: str, role: str) -> int | None:

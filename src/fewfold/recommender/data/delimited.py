@@ -6,13 +6,11 @@ those that are right. So reading is quick where the file is good, and what a fil
 depend on the way it took.
 """
 
-import gzip
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +26,17 @@ from fewfold.recommender.data.blocks import (
     rectangular,
     usual_numbers,
 )
-from fewfold.recommender.data.tables import Bad, Batch, Place, explained, library
+from fewfold.recommender.data.files import File
+from fewfold.recommender.data.header import first_row_is_data
+from fewfold.recommender.data.tables import Bad, Batch, Opening, Place, explained, library
 from fewfold.recommender.errors import DataError
 
-__all__ = ["Delimited", "opened"]
+__all__ = ["Delimited"]
 
 _BLOCK = 1 << 24  # bytes at a time
 _LONGEST = 1 << 26  # bytes after which an open quote is taken for a mistake
 _COLONS = "\x1f"  # what "::" becomes, as a separator has one character
+_HEAD = 1 << 16  # bytes to judge a file by
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 _ATOMIC = re.compile(r"(.+):(token|float)(_seq)?")  # a column of RecBole's files
 
@@ -45,31 +46,32 @@ class Delimited:
     """A file of rows with a separator between their fields.
 
     Attributes:
-        path: the file, perhaps compressed.
-        compression: "gzip", "zstd" or "".
+        file: the file, perhaps compressed.
         separator: one character.
         atomic: whether its header has types, as RecBole's files; there are no quotes then.
         columns: what the header says, or 1, 2, 3, ...
         headless: whether there is no header.
         first_line: the number of lines before the first row.
         first_byte: the number of bytes before the first row.
+        notes: what was assumed about the header.
     """
 
-    path: Path
-    compression: str
+    file: File
     separator: str
     atomic: bool
     columns: tuple[str, ...]
     headless: bool
     first_line: int
     first_byte: int
+    notes: tuple[str, ...] = ()
+    typed: bool = False
 
     @classmethod
-    def open(cls, path: Path, compression: str = "", *, headless: bool = False) -> "Delimited":
-        """Find out how the file is written, from its first row."""
-        name = str(path)
-        with explained(name), opened(path, compression) as (file, _):
-            start = Lines(file).block(1 << 16)
+    def open(cls, file: File, opening: Opening) -> "Delimited":
+        """Find out how the file is written, from its first rows."""
+        name = file.name
+        with explained(name), file.open() as (plain_file, _):
+            start = Lines(plain_file, name).block(_HEAD)
         mark = 3 if start.startswith(b"\xef\xbb\xbf") else 0
         text = proven(start[mark:], name, 1).decode()
         if not text.strip():
@@ -82,22 +84,25 @@ class Delimited:
         first = next(line for line in text.split("\n") if line.strip())
         separator = _separator(first)
         text = text.replace("::", _COLONS) if separator == _COLONS else text
-        row = next(r for r in records(text, separator, separator != _COLONS) if r.fields != [])
+        rows = (r for r in records(text, separator, separator != _COLONS) if r.fields != [])
+        row = next(rows)
         fields = _fields(row, first, name)
-        if headless or all(_NUMBER.fullmatch(field) for field in fields):
+        below = [r.fields for r in itertools.islice(rows, 200) if r.fields]
+        headless, notes = _headless(fields, below, opening)
+        if headless:
             columns = tuple(str(number + 1) for number in range(len(fields)))
-            return cls(path, compression, separator, False, columns, True, 0, mark)
+            return cls(file, separator, False, columns, True, 0, mark, notes)
         lines = row.start + row.text.count("\n")
         size = mark + sum(len(line) + 1 for line in start[mark:].split(b"\n")[:lines])
         atomic = [found[1] for field in fields if (found := _ATOMIC.fullmatch(field))]
         whole = len(atomic) == len(fields)
         columns = _names(atomic if whole else fields, name)
-        return cls(path, compression, separator, whole, columns, False, lines, size)
+        return cls(file, separator, whole, columns, False, lines, size, () if whole else notes)
 
     @property
     def name(self) -> str:
         """The path."""
-        return str(self.path)
+        return self.file.name
 
     @property
     def format(self) -> str:
@@ -105,27 +110,30 @@ class Delimited:
         sign = "::" if self.separator == _COLONS else self.separator
         kind = {"\t": "TSV", ",": "CSV"}.get(sign, f"text separated by {sign}")
         kind = "RecBole atomic file" if self.atomic else kind
-        return f"{kind}, {self.compression}" if self.compression else kind
+        return f"{kind}, {self.file.packed}" if self.file.packed else kind
 
     @property
     def _quotes(self) -> bool:
         return self.separator != _COLONS and not self.atomic
 
-    def head(self) -> list[tuple[str, ...]]:
-        """The first three rows, as text."""
-        with explained(self.name), opened(self.path, self.compression) as (file, _):
-            data = Lines(file).block(1 << 16)[self.first_byte :]
+    def head(self, count: int = 3) -> list[tuple[str, ...]]:
+        """Up to `count` of the first rows, as text."""
+        with explained(self.name), self.file.open() as (file, _):
+            lines, data = Lines(file, self.name), b""
+            while len(data) <= self.first_byte and not lines.over:
+                data += lines.block(_HEAD)
+        data = data[self.first_byte :]
         text = proven(self._single(data), self.name, self.first_line + 1).decode()
         rows = (r.fields for r in records(text, self.separator, self._quotes) if r.fields)
-        return [tuple(fields) for fields, _ in zip(rows, range(3), strict=False)]
+        return [tuple(fields) for fields in itertools.islice(rows, count)]
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
         """All rows: of each role in `roles`, the column named there, as text or numbers."""
         wanted = {role: self.columns.index(column) for role, column in roles.items()}
         numeric = {"user", "item", "time"} & set(wanted)  # perhaps
-        with explained(self.name), opened(self.path, self.compression) as (file, raw):
-            size = max(self.path.stat().st_size, 1)
-            lines = Lines(file)
+        with explained(self.name), self.file.open() as (file, raw):
+            size = max(self.file.path.stat().st_size, 1)
+            lines = Lines(file, self.name)
             data = b""
             while len(data) < self.first_byte and not lines.over:
                 data += lines.block(_BLOCK)
@@ -259,18 +267,29 @@ class Delimited:
         return data.replace(_COLONS.encode(), b"::") if self.separator == _COLONS else data
 
 
-@contextmanager
-def opened(path: Path, compression: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """The file as plain bytes, and as it is stored."""
-    with path.open("rb") as raw:
-        if compression == "gzip":
-            with gzip.GzipFile(fileobj=raw) as file:
-                yield file, raw  # type: ignore[misc]
-        elif compression == "zstd":
-            with library("pyarrow").CompressedInputStream(raw, "zstd") as file:
-                yield file, raw
-        else:
-            yield raw, raw
+def _headless(
+    fields: Sequence[str], below: Sequence[Sequence[str]], opening: Opening
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether the first row is data, and what to say about it."""
+    if opening.header is not None:
+        return not opening.header, ()
+    if all(_NUMBER.fullmatch(field) for field in fields):
+        return True, ()
+    is_data = first_row_is_data(fields, below)
+    shown = " | ".join(field if len(field) <= 24 else field[:21] + "..." for field in fields[:6])
+    if is_data:
+        return True, (
+            f"the first row ({shown}) looks like data, so the columns have no names: they are "
+            "called 1, 2, 3, ...; if it is a header, write header=True (--header)",
+        )
+    if is_data is None:
+        taken = "names of the columns" if opening.unclear else "data"
+        other = "data, write header=False (--no-header)"
+        other = other if opening.unclear else "a header, write header=True (--header)"
+        return not opening.unclear, (
+            f"the first row ({shown}) was taken for {taken}; if it is {other}",
+        )
+    return False, ()
 
 
 def _separator(line: str) -> str:

@@ -1,7 +1,7 @@
 """Reading a log of who touched what, from files or from memory, up to more than memory holds."""
 
 import time as clock
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +10,12 @@ import numpy as np
 from fewfold import _progress
 from fewfold._check import whole_number
 from fewfold.recommender.data.columns import Columns, choose_columns
-from fewfold.recommender.data.delimited import Delimited
-from fewfold.recommender.data.rows import Rows
+from fewfold.recommender.data.events import event_note
+from fewfold.recommender.data.rows import Rows, Rules
 from fewfold.recommender.data.source import Source, open_source
 from fewfold.recommender.data.summary import LogPlan, LogSummary, Size
 from fewfold.recommender.data.tables import Batch, explained
+from fewfold.recommender.data.where import Condition, Filter
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, from_keys
@@ -52,6 +53,10 @@ def read_log(
     min_rating: float | None = None,
     core: int = 1,
     skip_bad_rows: bool = False,
+    where: str | Sequence[str] = (),
+    header: bool | None = None,
+    time_format: str | None = None,
+    strip_ids: bool = True,
 ) -> Log:
     """Read who touched what.
 
@@ -59,16 +64,28 @@ def read_log(
     owner and are numbered in order: numbers by size, text by code point. Text of a CSV file becomes
     numbers only if every id of the column is one, written the usual way.
 
+    Rows without a time (an empty field, null, NaT) count as the oldest: the model learns from them,
+    and a split by time never tests on them. What was assumed or changed is said in `Log.summary`.
+
     Args:
-        source: a CSV, TSV, Parquet or RecBole ``.inter`` file (text may be compressed with gzip or
-            zstd), a folder, a glob or a list of them; a pandas, polars or pyarrow frame; a dict of
-            columns or a tuple (users, items) or (users, items, times); a scipy sparse matrix, whose
-            rows and columns are the ids; or `Interactions`.
+        source: a CSV, TSV, JSON lines, Parquet, Feather (Arrow IPC) or RecBole ``.inter`` file
+            (text may be compressed with gzip, zstd, bzip2 or xz), a folder, perhaps with partitions
+            such as ``dt=2024-01-01``, a glob or a list of them, or ``"-"`` for standard input; a
+            pandas, polars or pyarrow frame; a dict of columns or a tuple (users, items) or (users,
+            items, times); a scipy sparse matrix, whose rows and columns are the ids; or
+            `Interactions`.
         user, item, rating, time: names of the columns; None guesses. A file without a header has
             the columns 1, 2, 3, ... ``time=False`` leaves the times out.
         min_rating: only rows with at least this rating count; without it ratings are not looked at.
         core: keep the users and items with at least so many pairs, again and again.
         skip_bad_rows: leave out rows that cannot be used, and count them, instead of raising.
+        where: conditions that rows must meet to count, such as ``"event_type=purchase"``,
+            ``"event_type=cart,purchase"``, ``"country!=XX"`` or ``"rating>=4"`` (also <=, >, <);
+            one, or a list of which all must be met.
+        header: whether the first row of a text file names the columns; None finds out.
+        time_format: how times are written, as strptime has it: ``"%d/%m/%Y %H:%M"``. Without it
+            numbers, ISO 8601 and common formats are recognised; day and month must be clear.
+        strip_ids: take away blanks around ids that are text.
 
     Returns:
         The `Log`. Whatever is wrong with the data raises a `DataError` that says where.
@@ -89,13 +106,18 @@ def read_log(
         raise ValueError(f"min_rating must be a finite number or None, got {min_rating}")
     named = {"user": user, "item": item, "rating": rating, "time": time}
     if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
-        return _cored(_ready(source, named, min_rating), core)
-    opened, columns = _open(source, named, min_rating)
-    plan = LogPlan(opened.files, opened.format, opened.bytes, columns, opened.tables[0].columns)
-    as_numbers = isinstance(opened.tables[0], Delimited)  # other formats say what is a number
-    rows = Rows(columns, min_rating, skip_bad_rows, as_numbers)
+        given = {**named, "where": where or None, "header": header, "time_format": time_format}
+        return _cored(_ready(source, given, min_rating), core)
+    rules = Rules(min_rating, skip_bad_rows, strip_ids, time_format)
+    opened, columns, conditions = _open(source, named, min_rating, header, where)
+    first = opened.tables[0]
+    plan = LogPlan(
+        opened.files, opened.format, opened.bytes, columns, first.columns,
+        notes=_notes(opened, columns, conditions, named),
+    )  # fmt: skip
+    rows = Rows(columns, rules, not first.typed, Filter(conditions))
     try:
-        for batch, name in _batches(opened, columns):
+        for batch, name in _batches(opened, rows.roles()):
             with explained(name):
                 rows.add(batch, name)
         return _cored(_numbered(rows, plan), core)
@@ -111,6 +133,8 @@ def plan_log(
     rating: str | None = None,
     time: str | bool | None = None,
     min_rating: float | None = None,
+    where: str | Sequence[str] = (),
+    header: bool | None = None,
 ) -> LogPlan:
     """What `read_log` would read, without reading it: files, sizes, columns, the first rows."""
     if isinstance(source, Log):
@@ -118,39 +142,66 @@ def plan_log(
     if isinstance(source, Interactions) or hasattr(source, "tocsr"):
         return LogPlan((f"the {type(source).__name__}",), "in memory")
     named = {"user": user, "item": item, "rating": rating, "time": time}
-    opened, columns = _open(source, named, min_rating)
+    opened, columns, conditions = _open(source, named, min_rating, header, where)
     table = opened.tables[0]
+    notes = _notes(opened, columns, conditions, named)
     first = tuple(table.head())
-    return LogPlan(opened.files, opened.format, opened.bytes, columns, table.columns, first)
+    return LogPlan(opened.files, opened.format, opened.bytes, columns, table.columns, first, notes)
 
 
-def _open(source: Any, named: dict[str, Any], min_rating: float | None) -> tuple[Source, Columns]:
-    """The tables, and the columns that all of them have."""
-    opened = open_source(source)
+def _open(
+    source: Any,
+    named: dict[str, Any],
+    min_rating: float | None,
+    header: bool | None,
+    where: str | Sequence[str],
+) -> tuple[Source, Columns, tuple[Condition, ...]]:
+    """The tables, the columns that all of them have, and the conditions on rows."""
+    opened = open_source(source, header=header)
     given = {str(name) for name in named.values() if name not in (None, False)}
-    if not given <= set(opened.tables[0].columns) and all(name.isdecimal() for name in given):
-        opened = open_source(source, positions=True)  # numbers name the columns of no header
+    if header is None and not given <= set(opened.tables[0].columns):
+        # Numbers name the columns of no header, other names those of one.
+        again = open_source(source, header=not all(name.isdecimal() for name in given))
+        opened = again if given <= set(again.tables[0].columns) else opened
     first = opened.tables[0]
-    columns = choose_columns(
-        first.columns, **named, rated=min_rating is not None, by_position=first.headless,
-        name=first.name,
-    )  # fmt: skip
+    try:
+        columns = choose_columns(
+            first.columns, **named, rated=min_rating is not None, by_position=first.headless,
+            name=first.name,
+        )  # fmt: skip
+    except DataError as error:
+        raise DataError("; ".join([str(error), *first.notes])) from None
+    texts = [where] if isinstance(where, str) else list(where)
+    conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
+    needed = [*columns.roles().values(), *(one.column for one in conditions)]
     for table in opened.tables[1:]:
-        for column in columns.roles().values():
+        for column in needed:
             if column not in table.columns:
                 raise DataError(
                     f"{table.name}: there is no column {column!r}, unlike in {first.name}; its "
                     f"columns are {', '.join(map(repr, table.columns[:30]))}; to read only some "
                     "files, name them"
                 )
-    return opened, columns
+    return opened, columns, conditions
 
 
-def _batches(source: Source, columns: Columns) -> Iterator[tuple[Batch, str]]:
+def _notes(
+    source: Source, columns: Columns, conditions: Sequence[Condition], named: dict[str, Any]
+) -> tuple[str, ...]:
+    """What was assumed about the first table, and how to say otherwise."""
+    table = source.tables[0]
+    # Whoever names the columns knows what the first row is.
+    sure = named["user"] is not None and named["item"] is not None
+    used = {*columns.roles().values(), *(one.column for one in conditions)}
+    event = event_note(table, used)
+    return (*(() if sure else table.notes), *(() if event is None else (event,)))
+
+
+def _batches(source: Source, roles: dict[str, str]) -> Iterator[tuple[Batch, str]]:
     """Every batch of every table; tells how far it is."""
     began = told = clock.monotonic()
     for table in source.tables:
-        for batch in table.batches(columns.roles()):
+        for batch in table.batches(roles):
             yield batch, table.name
             now = clock.monotonic()
             if now - began > 2 and now - told > 0.5:
@@ -167,8 +218,9 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
     interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
     summary = LogSummary(
-        plan, rows.read, size, size, rows.min_rating, rows.below, dict(rows.bad),
-        rows.kept - interactions.pairs,
+        plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),
+        rows.kept - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
+        rows.where.left_out, rows.stripped, rows.untimed, rows.notes(),
     )  # fmt: skip
     return Log(interactions, users, items, summary)
 
@@ -178,7 +230,16 @@ def _nothing(rows: Rows, plan: LogPlan) -> str:
         return f"{plan.files[0]}: there are columns and no rows; expected at least one"
     reasons = [f"{reason}: {count:,}" for reason, count in rows.bad.items()]
     if rows.below:
-        reasons.append(f"rating below {rows.min_rating:g}: {rows.below:,}")
+        reasons.append(f"rating below {rows.rules.min_rating:g}: {rows.below:,}")
+    if rows.where.left_out == rows.read:
+        texts = " and ".join(one.text for one in rows.where.conditions)
+        notes = "; ".join(rows.where.notes())
+        return (
+            f"{plan.files[0]}: none of the {rows.read:,} rows meets where {texts!r}"
+            f"{'; ' if notes else ''}{notes}; check the condition (--where)"
+        )
+    if rows.where.left_out:
+        reasons.append(f"left out by where: {rows.where.left_out:,}")
     return (
         f"{plan.files[0]}: none of the {rows.read:,} rows can be used ({', '.join(reasons)}); "
         f"check the columns: {plan.columns}"
@@ -188,7 +249,8 @@ def _nothing(rows: Rows, plan: LogPlan) -> str:
 def _ready(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
     """What is numbered already: the numbers are the ids."""
     if any(name is not None for name in named.values()):
-        raise ValueError("a matrix or a log has no columns to name; drop user, item, rating, time")
+        dropped = ", ".join(name for name, value in named.items() if value is not None)
+        raise ValueError(f"a matrix or a log has no columns to name; drop {dropped}")
     if isinstance(source, (Log, Interactions)):
         if min_rating is not None:
             raise ValueError("min_rating needs ratings, and a log has none; drop it")

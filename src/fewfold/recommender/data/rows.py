@@ -9,12 +9,36 @@ import numpy as np
 from fewfold.recommender.data.columns import Columns
 from fewfold.recommender.data.numbering import Growing, Numbering
 from fewfold.recommender.data.tables import Batch, library
-from fewfold.recommender.data.values import Times, ratings, whole
+from fewfold.recommender.data.values import Times, ratings, stripped, whole
+from fewfold.recommender.data.where import Filter
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "Rules"]
+
+_UNTIMED = (
+    ", or say how times are written: time_format='%d/%m/%y %H:%M' (--time-format), or do without "
+    "times: time=False (--ignore-times)"
+)
+_NO_TIME = -(2**63)  # as a whole number; among floats it is nan
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What counts, and what becomes of rows that are not in order.
+
+    Attributes:
+        min_rating: the least rating that counts, or None.
+        skip_bad_rows: whether a row that cannot be used is counted instead of raising.
+        strip_ids: whether blanks around ids that are text are taken away.
+        time_format: how times are written, by strptime; None recognises common formats.
+    """
+
+    min_rating: float | None = None
+    skip_bad_rows: bool = False
+    strip_ids: bool = True
+    time_format: str | None = None
 
 
 @dataclass
@@ -23,34 +47,43 @@ class Rows:
 
     Attributes:
         columns: the column of each role.
-        min_rating: the least rating that counts, or None.
-        skip_bad_rows: whether a row that cannot be used is counted instead of raising.
+        rules: what counts.
         as_numbers: whether text becomes numbers if all of it is.
+        where: the conditions on rows.
         read: how many there were.
         below: how many had a lower rating.
         kept: how many are left.
+        stripped: how many of the rest had blanks around an id that were taken away.
+        untimed: how many of the rest have no time.
         bad: how many could not be used, by reason.
     """
 
     columns: Columns
-    min_rating: float | None
-    skip_bad_rows: bool
+    rules: Rules
     as_numbers: bool
+    where: Filter = field(default_factory=lambda: Filter(()))
     read: int = 0
     below: int = 0
     kept: int = 0
+    stripped: int = 0
+    untimed: int = 0
     bad: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._users = Numbering("user", as_numbers=self.as_numbers)
         self._items = Numbering("item", as_numbers=self.as_numbers)
-        self._times = Times()
+        self._times = Times(self.rules.time_format)
         self._moments = Growing()
 
+    def roles(self) -> dict[str, str]:
+        """The columns to read, by what they are for."""
+        return {**self.columns.roles(), **self.where.roles()}
+
     def add(self, batch: Batch, name: str) -> None:
-        """Some more of them."""
-        frame, problems = self._checked(batch.frame, name)
+        """Add the rows of a batch."""
         self.read += batch.frame.height + len(batch.bad)
+        batch = self.where.apply(batch, name)
+        frame, problems = self._checked(batch.frame, name)
         wrong = None
         for _, mask in problems:
             wrong = mask if wrong is None else wrong | mask
@@ -58,23 +91,43 @@ class Rows:
             self._refuse(batch, problems, wrong)
         if wrong is not None:
             frame = frame.filter(~wrong)
-        if self.min_rating is not None:
-            high = frame["rating"] >= self.min_rating
+        if self.rules.min_rating is not None:
+            high = frame["rating"] >= self.rules.min_rating
             self.below += int((~high).sum())
             frame = frame.filter(high)
         self.kept += frame.height
         if frame.height == 0:  # then its types say nothing
             return
+        if "stripped" in frame.columns:
+            self.stripped += int(frame["stripped"].sum())
         self._users.add(frame["user"], name)
         self._items.add(frame["item"], name)
         if self.columns.time is not None:
-            self._moments.append(frame["time"].to_numpy())
+            self._add_times(frame["time"])
+
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said about times and conditions."""
+        times = self._times.note()
+        return (*(() if times is None else (times,)), *self.where.notes())
+
+    def _add_times(self, times: Any) -> None:
+        missing = times.null_count()
+        self.untimed += missing
+        if missing and times.dtype.is_integer():
+            times = times.fill_null(_NO_TIME)
+        self._moments.append(times.to_numpy())
 
     def _checked(self, given: Any, name: str) -> tuple[Any, list[tuple[str, Any]]]:
         """The columns as they are needed, and the rows that have none of them, by reason."""
         columns, problems = [], []
+        changed = None
         for role in ("user", "item"):
             ids, odd = whole(given[role], role, name)
+            if self.rules.strip_ids and ids.dtype == library("polars").String:
+                ids, blanks = stripped(ids)
+                if blanks is not None:
+                    ids = ids.set(ids == "", None)
+                    changed = blanks if changed is None else changed | blanks
             columns.append(ids.alias(role))
             problems.append((f"no {role}", ids.is_null() & ~odd))
             problems.append((f"{role} is not a whole number of 64 bits", odd))
@@ -82,8 +135,11 @@ class Rows:
             columns.append(ratings(given["rating"], name).alias("rating"))
             problems.append(("rating is not a number", columns[-1].is_null()))
         if self.columns.time is not None:
-            columns.append(self._times.read(given["time"], name).alias("time"))
-            problems.append(("time cannot be read", columns[-1].is_null()))
+            times, empty = self._times.read(given["time"], name)
+            columns.append(times.alias("time"))
+            problems.append(("time cannot be read", times.is_null() & ~empty))
+        if changed is not None:
+            columns.append(changed.alias("stripped"))
         frame = library("polars").DataFrame(columns)
         return frame, [(reason, mask) for reason, mask in problems if mask.any()]
 
@@ -97,7 +153,7 @@ class Rows:
             if fresh.any():
                 counted[reason] += int(fresh.sum())
         self.bad += counted
-        if self.skip_bad_rows:
+        if self.rules.skip_bad_rows:
             return
         if batch.bad:
             reason, place = batch.bad[0].reason, batch.bad[0].place
@@ -107,7 +163,7 @@ class Rows:
             place = batch.place(row)
         more = sum(counted.values()) - 1
         others = f" (and {more:,} more near it)" if more else ""
-        untimed = ", or do without times: time=False (--ignore-times)" if "time" in reason else ""
+        untimed = _UNTIMED if reason == "time cannot be read" else ""
         raise DataError(
             f"{place.where}: {reason}, got {place.text}{others}; fix it, or leave such rows out: "
             f"skip_bad_rows=True (--skip-bad-rows){untimed}"
@@ -125,5 +181,19 @@ class Rows:
             part += what
             start += len(who)
         user_ids, item_ids = self._users.ids(), self._items.ids()
-        moments = None if self.columns.time is None else self._moments.taken()
+        moments = None
+        if self.columns.time is not None and self.untimed < self.kept:
+            moments = self._moments.taken()
+            if self.untimed:
+                _make_oldest(moments)
         return from_keys(keys, moments, (users, items)), user_ids, item_ids
+
+
+def _make_oldest(moments: np.ndarray) -> None:
+    """Put what has no time before everything that has one, in place."""
+    missing = moments == _NO_TIME
+    if moments.dtype.kind == "f":
+        missing |= np.isnan(moments)
+    first = moments[~missing].min() if not missing.all() else moments.dtype.type(0)
+    lowest = np.iinfo(np.int64).min if moments.dtype.kind == "i" else -np.inf
+    moments[missing] = first - 1 if first > lowest else first

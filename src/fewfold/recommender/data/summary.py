@@ -20,6 +20,7 @@ class LogPlan:
         columns: the column of each role; None where there are no columns.
         names: every column there is.
         first_rows: up to three rows, as text.
+        notes: what was assumed, and how to say otherwise, in sentences.
     """
 
     files: tuple[str, ...]
@@ -28,9 +29,10 @@ class LogPlan:
     columns: Columns | None = None
     names: tuple[str, ...] = ()
     first_rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [self._what(), *self._columns()]
+        lines = [self._what(), *self._columns(), *(f"note: {note}" for note in self.notes)]
         if self.first_rows:
             lines += ["the first rows:", "  " + " | ".join(self.names)]
             lines += ["  " + " | ".join(_short(value) for value in row) for row in self.first_rows]
@@ -54,6 +56,7 @@ class LogPlan:
             "columns": None if self.columns is None else self.columns.as_dict(),
             "names": list(self.names),
             "first_rows": [list(row) for row in self.first_rows],
+            "notes": list(self.notes),
         }
 
 
@@ -84,6 +87,11 @@ class LogSummary:
         before: users, items and pairs.
         core: the pairs every user and item has at least.
         after: users, items and pairs of the core.
+        where: the conditions on rows.
+        left_out: rows that did not meet them.
+        stripped: rows with blanks around an id, which were taken away.
+        untimed: rows without a time.
+        notes: what else there is to know, in sentences.
 
     Example:
         >>> from fewfold.recommender.data.summary import LogPlan, LogSummary, Size
@@ -104,9 +112,16 @@ class LogSummary:
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     duplicates: int = 0
     core: int = 1
+    where: tuple[str, ...] = ()
+    left_out: int = 0
+    stripped: int = 0
+    untimed: int = 0
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{_count(self.rows, 'row')} read"]
+        if self.where:
+            parts.append(f"{self.left_out:,} left out by where {' and '.join(self.where)}")
         if self.min_rating is not None:
             parts.append(f"{self.below_rating:,} with a rating below {self.min_rating:g}")
         if self.bad_rows:
@@ -117,7 +132,32 @@ class LogSummary:
         lines = [self.plan._what(), *self.plan._columns(), ", ".join(parts), str(self.before)]
         if self.core > 1:
             lines.append(f"{self.core}-core: {self.after}")
+        lines += [f"note: {note}" for note in (*self.plan.notes, *self._remarks(), *self.notes)]
         return "\n".join(lines)
+
+    def _remarks(self) -> list[str]:
+        """What happened to ids and times."""
+        said = []
+        if self.stripped:
+            said.append(
+                f"{_count(self.stripped, 'row')} had blanks around an id, which were taken away; "
+                "to keep them write strip_ids=False (--no-strip-ids)"
+            )
+        time = None if self.plan.columns is None else self.plan.columns.time
+        if self.untimed and time is not None:
+            said.append(self._untimed(time.name))
+        return said
+
+    def _untimed(self, column: str) -> str:
+        if self.untimed == self.rows - self.left_out - self.below_rating - sum(
+            self.bad_rows.values()
+        ):
+            return f"no row has a time in {column}, so the log has no times"
+        return (
+            f"{_count(self.untimed, 'row')} had no time in {column} and count as the oldest, so "
+            f"that they are learned from and never tested on; to drop them write "
+            f"where='{column}!=' (--where '{column}!=')"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The same, ready for JSON."""

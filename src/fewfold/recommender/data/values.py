@@ -2,19 +2,15 @@
 
 from typing import Any
 
-from fewfold.recommender.data.tables import library
+from fewfold.recommender.data.dates import Dates
+from fewfold.recommender.data.tables import library, within_calendar
 from fewfold.recommender.errors import DataError
 
-__all__ = ["Times", "ratings", "whole"]
+__all__ = ["Times", "microseconds", "ratings", "stripped", "whole"]
 
-_INSTANTS = (
-    "%Y-%m-%dT%H:%M:%S%.f",
-    "%Y-%m-%dT%H:%M:%S%.f%#z",
-    "%Y-%m-%d",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%dT%H:%M%#z",
-    "%Y%m%dT%H%M%S%#z",
-)
+# How programs write that there is no time, in small letters.
+_NO_TIME = ("", "null", "none", "na", "n/a", "nan", "nat", "-", "\\n", "0000-00-00",
+            "0000-00-00 00:00:00")  # fmt: skip
 
 
 class Times:
@@ -24,33 +20,50 @@ class Times:
     do not say otherwise. The first batch decides which of the two a column of text is.
     """
 
-    def __init__(self) -> None:
-        self._dated: bool | None = None  # whether they are dates, not numbers
+    def __init__(self, time_format: str | None = None) -> None:
+        """`time_format`: how text is written, by strptime; None recognises common formats."""
+        self._named = time_format is not None
+        self._dates = Dates(time_format)
+        self._dated: bool | None = True if self._named else None  # whether they are dates
 
-    def read(self, column: Any, name: str) -> Any:
-        """A polars Series of int64 or float64, null where there is no time to be read."""
+    def read(self, column: Any, name: str) -> tuple[Any, Any]:
+        """Times, null where there is none to be read; and a mask of the rows that have no time.
+
+        The times are a polars Series of int64 or float64.
+        """
         pl = library("polars")
         kind = column.dtype
-        if kind in (pl.Categorical, pl.Enum):
+        if kind in (pl.Categorical, pl.Enum) or (self._named and kind.is_integer()):
             column, kind = column.cast(pl.String), pl.String
+        empty = column.is_null()
         if kind == pl.String:
-            return self._text(column)
-        if column.null_count() == len(column):
-            return column.cast(pl.Int64, strict=False)
+            read = self._text(column, name)
+            if read.null_count() > empty.sum():
+                empty |= column.str.strip_chars().str.to_lowercase().is_in(list(_NO_TIME))
+            return read, empty
+        if empty.all():
+            return column.is_null().cast(pl.Int64).set(empty, None), empty
         if kind in (pl.Date, pl.Datetime):
             self._agree(True, name)
-            return column.cast(pl.Datetime("us")).to_physical()
+            return microseconds(within_calendar(column)), empty
         if not (kind.is_integer() or kind.is_float() or kind.is_decimal()):
             raise DataError(
-                f"{name}: times must be numbers, dates or text in ISO 8601, got a column of "
-                f"{kind}; convert it, or do without: time=False (--ignore-times)"
+                f"{name}: times must be numbers, dates or text, got a column of {kind}; convert "
+                "it, or do without: time=False (--ignore-times)"
             )
         self._agree(False, name)
         if kind.is_integer():
-            return column.cast(pl.Int64, strict=False)
-        return _finite(column.cast(pl.Float64))
+            return column.cast(pl.Int64, strict=False), empty
+        floats = column.cast(pl.Float64)
+        return _finite(floats), empty | floats.is_nan().fill_null(False)
+
+    def note(self) -> str | None:
+        """How text was understood as dates, where that was a guess."""
+        return self._dates.note() if self._dated else None
 
     def _agree(self, dated: bool, name: str) -> None:
+        if self._named and not dated:
+            raise DataError(f"{name}: time_format is for text, and the times are numbers; drop it")
         if self._dated not in (None, dated):
             kinds = ("dates", "numbers") if dated else ("numbers", "dates")
             raise DataError(
@@ -59,18 +72,34 @@ class Times:
             )
         self._dated = dated
 
-    def _text(self, column: Any) -> Any:
+    def _text(self, column: Any, name: str) -> Any:
         """What the first batch with a time was decides for all."""
         if self._dated:
-            return _instants(column)
+            return self._dates.read(column, name)
         numbers = _numbers(column)
         if self._dated is False or numbers.null_count() == 0:
             self._dated = False if len(column) else self._dated
             return numbers
-        instants = _instants(column)
-        if min(numbers.null_count(), instants.null_count()) < len(column):
-            self._dated = instants.null_count() <= numbers.null_count()
-        return instants if self._dated else numbers
+        dates = self._dates.read(column, name)
+        if min(numbers.null_count(), dates.null_count()) < len(column):
+            self._dated = dates.null_count() <= numbers.null_count()
+        return dates if self._dated else numbers
+
+
+def microseconds(column: Any) -> Any:
+    """Dates or instants as microseconds since 1970; the column is within the calendar."""
+    pl = library("polars")
+    numbers = column.to_physical().cast(pl.Int64)
+    if column.dtype == pl.Date:
+        return numbers * 86_400_000_000
+    return {"ms": numbers * 1000, "us": numbers, "ns": numbers // 1000}[column.dtype.time_unit]
+
+
+def stripped(column: Any) -> tuple[Any, Any]:
+    """Text ids without blanks around them, and a mask of those that had some, or None."""
+    bare = column.str.strip_chars()
+    changed = (bare != column).fill_null(False)
+    return (bare, changed) if changed.any() else (column, None)
 
 
 def ratings(column: Any, name: str) -> Any:
@@ -127,16 +156,3 @@ def _numbers(column: Any) -> Any:
     found = column.cast(pl.Int64, strict=False)
     floats = _finite(column.cast(pl.Float64, strict=False))
     return found if found.null_count() == floats.null_count() else floats
-
-
-def _instants(column: Any) -> Any:
-    pl = library("polars")
-    text = column.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) (\d)", "${1}T${2}")
-    found = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(text))
-    for spelling in _INSTANTS:
-        missing = found.is_null()
-        if not missing.any():
-            break
-        read = text.str.to_datetime(spelling, strict=False, time_unit="us").to_physical()
-        found = read.zip_with(missing, found)
-    return found
