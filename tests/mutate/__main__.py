@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "--isa",
         action="append",
         choices=SETS,
-        help="C++: compile mutants for this instruction set only (default: the best that sees them)",
+        help="C++: compile mutants for this instruction set (default: the best that sees them)",
     )
     out.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     return out

@@ -26,7 +26,8 @@ _HEAVY = (
 )
 
 QUIET = (
-    *("-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-c", str(ROOT / "pyproject.toml"), "-q", "--tb=short"),
+    *("-p", "no:cacheprovider", "-p", "no:xdist"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # hypothesis is imported already
 )
 

@@ -141,8 +141,8 @@ class Build:
         """Build the kernels with a mutant.
 
         Returns:
-            `(how it went, the instruction set, the library)`. How it went is "built", "invalid" if it
-            does not compile, or "same" if the compiler makes the same machine code of it.
+            `(how it went, the instruction set, the library)`. How it went is "built", "invalid" if
+            it does not compile, or "same" if the compiler makes the same machine code of it.
         """
         place = self.native / Path(mutant.file).name
         groups = self._units(place.name)

@@ -1,5 +1,6 @@
 """Import one module from another source or from another compiled file, in this process only."""
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -41,25 +42,27 @@ def module_name(file: Path, base: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _install(name: str, spec: ModuleSpec | None) -> None:
+def _import(name: str, spec: ModuleSpec | None) -> None:
+    """Import at once: pytest's own hook would read a file whose examples it runs from disk."""
     if name in sys.modules:
         raise RuntimeError(f"{name} is imported already; its mutant would not be seen")
     assert spec is not None
     sys.meta_path.insert(0, _Instead(name, spec))
+    importlib.import_module(name)
 
 
 def import_from_text(file: Path, base: Path, text: str) -> None:
-    """Let the module of `file` be made from `text` when it is first imported."""
+    """Import the module of `file`, made from `text` instead."""
     name = module_name(file, base)
     inside = [str(file.parent)] if file.name == "__init__.py" else None
     loader = _FromText(name, str(file), text)
     spec = importlib.util.spec_from_file_location(
         name, file, loader=loader, submodule_search_locations=inside
     )
-    _install(name, spec)
+    _import(name, spec)
 
 
 def import_compiled(name: str, library: Path) -> None:
-    """Let the extension module `name` be loaded from `library`."""
+    """Import the extension module `name` from `library`."""
     loader = ExtensionFileLoader(name, str(library))
-    _install(name, importlib.util.spec_from_file_location(name, library, loader=loader))
+    _import(name, importlib.util.spec_from_file_location(name, library, loader=loader))

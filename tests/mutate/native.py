@@ -1,10 +1,11 @@
-"""Which file of tests executes which lines of the C++ kernels, by a build that counts them (gcov)."""
+"""Which file of tests executes which lines of the C++ kernels, by a build that counts (gcov)."""
 
 import ctypes
 import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -21,6 +22,8 @@ from tests.mutate.loading import import_compiled
 from tests.mutate.mutant import BUILD, ROOT, Mutant
 from tests.mutate.nearest import Selection
 from tests.mutate.trial import KERNELS
+
+_KERNELS = re.compile(r'native|usefixtures\("path"|def test\w*\([^)]*\bpath\b')
 
 
 class _Calls:
@@ -104,8 +107,7 @@ def kernel_tests() -> list[str]:
     return [
         str(file.relative_to(ROOT))
         for file in files
-        if file.parent.name not in rooms
-        and any(word in file.read_text() for word in ("native", "path: str"))
+        if file.parent.name not in rooms and _KERNELS.search(file.read_text())
     ]
 
 
@@ -125,6 +127,7 @@ class NearestNative:
         texts = sorted(self.build.texts.items())
         self.sources = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
+    @functools.cache  # noqa: B019 - there is one for the whole run
     def coverage(self, file: str) -> dict[str, Any]:
         """The lines of C++ a file of tests executes, and the seconds of each test."""
         place = BUILD / "coverage" / ("native+" + file.replace("/", "+") + ".json")

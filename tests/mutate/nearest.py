@@ -43,9 +43,9 @@ class Nearest:
         for file in dict.fromkeys([*test_files(mutant.file), *self.extra]):
             for name, test in coverage(file).items():
                 ran = test["lines"].get(mutant.file, ())
-                if test["seconds"] <= self.longest and (anywhere or not lines.isdisjoint(ran)):
-                    if ran or file == mutant.file:
-                        chosen.setdefault(file, []).append((test["seconds"], name))
+                met = (ran or file == mutant.file) if anywhere else not lines.isdisjoint(ran)
+                if met and test["seconds"] <= self.longest:
+                    chosen.setdefault(file, []).append((test["seconds"], name))
         stem = Path(mutant.file).stem
 
         def order(file: str) -> tuple[bool, float]:

@@ -214,7 +214,7 @@ class _Finder(ast.NodeVisitor):
         for statement in node.body:
             self.visit(statement)
 
-    visit_AsyncFunctionDef = visit_FunctionDef
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast calls
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Nothing inside a formatted text."""
@@ -249,8 +249,8 @@ def python_mutants(file: str, text: str) -> list[Mutant]:
         text: the source.
 
     Returns:
-        Mutants of which no two give the same text. `changes_program` tells the few that do not parse or
-        mean the same; it is too slow to ask of all.
+        Mutants of which no two give the same text. `changes_program` tells the few that do not
+        parse or mean the same; it is too slow to ask of all.
 
     Example:
         >>> [mutant.apply("x = a < 3") for mutant in python_mutants("x.py", "x = a < 3")]

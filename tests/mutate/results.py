@@ -31,7 +31,7 @@ def line(outcome: Outcome, done: int, total: int) -> str:
     return head + end
 
 
-def table(outcomes: list[Outcome], by: str = "file") -> str:
+def table(outcomes: list[Outcome]) -> str:
     """The score of each file and of all."""
     rows = []
     for name in sorted({outcome.file for outcome in outcomes}):

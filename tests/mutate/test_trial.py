@@ -1,4 +1,4 @@
-"""A mutant runs in a fork: what is noticed is killed, the rest survives, and nothing is left behind."""
+"""A mutant runs in a fork: what is noticed is killed, the rest survives."""
 
 import os
 import sys
@@ -13,12 +13,17 @@ from tests.mutate.loading import import_from_text
 from tests.mutate.python_mutants import python_mutants
 from tests.mutate.trial import Outcome, run_mutant
 
-TOY = """\
+TOY = '''\
 def clipped(x, low=0):
+    """At least `low`.
+
+    >>> clipped(0, 1)
+    1
+    """
     if x < low:
         return low
     return x
-"""
+'''
 TESTS = """\
 import sys
 sys.path.insert(0, {folder!r})
@@ -65,6 +70,16 @@ def test_a_toy_module_has_one_survivor(tmp_path: Path, own_folder: Path) -> None
     after = dict(os.environ), list(sys.meta_path), set(sys.modules)
     assert after == before
     assert [path.name for path in own_folder.iterdir()] == ["last.log"]
+
+
+def test_examples_run_on_the_mutant_too(tmp_path: Path) -> None:
+    source = tmp_path / "toy_package" / "inside.py"
+    source.parent.mkdir()
+    source.with_name("__init__.py").touch()
+    source.write_text(TOY)
+    guard = next(m for m in python_mutants(str(source), TOY) if m.new == "False")
+    status, by, _, ran = run_mutant(guard, TOY, {str(source): None}, 0.1, base=tmp_path)
+    assert (status, by.rsplit("::")[-1], ran) == ("killed", "toy_package.inside.clipped", 1)
 
 
 def test_nothing_runs_without_a_test(tmp_path: Path) -> None:

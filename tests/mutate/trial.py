@@ -1,6 +1,7 @@
 """Try one mutant: run its tests in a fork that sees the mutated source, and say what came of it."""
 
 import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ KERNELS = "fewfold._native.kernels"
 class Outcome:
     """What came of a mutant.
 
-    `status` is "killed", "timeout" (which counts as killed), "survived", "untested" (no test executes
-    the line), "equivalent" (listed as such) or "invalid" (does not compile, or to the same program).
+    `status` is "killed", "timeout" (which counts as killed), "survived", "untested" (no test
+    executes the line), "equivalent" (listed as such) or "invalid" (does not compile, or to the same
+    program).
     """
 
     identity: str
@@ -64,11 +66,15 @@ def run_mutant(
         return "untested", "", 0.0, 0
 
     def work() -> dict[str, Any]:
-        if library is None:
-            import_from_text(ROOT / mutant.file, base, mutant.apply(text))
-        else:
-            os.environ["FEWFOLD_ISA"] = instructions
-            import_compiled(KERNELS, library)
+        try:
+            if library is None:
+                sys.path.insert(0, str(base))
+                import_from_text(ROOT / mutant.file, base, mutant.apply(text))
+            else:
+                os.environ["FEWFOLD_ISA"] = instructions
+                import_compiled(KERNELS, library)
+        except Exception as error:
+            return {"failed": f"import: {type(error).__name__}", "ran": 0}
         return run_tests(selection)
 
     cpu = 30.0 + 4.0 * expected
