@@ -1,0 +1,160 @@
+"""The command: `python -m tests.mutate --room losses --sample 50`."""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.mutate import equivalents, results
+from tests.mutate.cpp_mutants import cpp_mutants
+from tests.mutate.forks import warm_up
+from tests.mutate.kernels import SETS, Build
+from tests.mutate.mutant import BUILD, PACKAGE, ROOT, Mutant
+from tests.mutate.native import NearestNative
+from tests.mutate.nearest import Nearest
+from tests.mutate.python_mutants import changes_program, python_mutants
+from tests.mutate.trial import Outcome, run_mutant
+
+_CPP = (".cpp", ".h")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    out = argparse.ArgumentParser(
+        prog="python -m tests.mutate",
+        description="Change the sources line by line and list the changes that no test notices.",
+    )
+    out.add_argument("--room", action="append", default=[], help="a folder of src/fewfold")
+    out.add_argument("--file", action="append", default=[], help="a single source")
+    out.add_argument("--lines", help="only these lines of it, as 10-20")
+    out.add_argument("--sample", type=int, help="so many mutants, drawn at random")
+    out.add_argument("--seed", type=int, default=0, help="of the drawing (default 0)")
+    out.add_argument("--minutes", type=float, help="stop after so long")
+    out.add_argument("--tests", action="append", default=[], help="a further file of tests to use")
+    out.add_argument(
+        "--longest",
+        type=float,
+        default=10.0,
+        help="leave out tests that take more seconds (default 10)",
+    )
+    out.add_argument(
+        "--isa",
+        action="append",
+        choices=SETS,
+        help="C++: compile mutants for this instruction set (default: the best that sees them)",
+    )
+    out.add_argument("--list", action="store_true", help="print the mutants and run nothing")
+    return out
+
+
+def sources(rooms: list[str], files: list[str]) -> list[str]:
+    """The paths of the sources asked for, relative to the root."""
+    found = [str(Path(file).resolve().relative_to(ROOT)) for file in files]
+    for room in rooms:
+        folder = PACKAGE / room
+        if not folder.is_dir():
+            raise SystemExit(f"--room {room}: there is no folder {folder.relative_to(ROOT)}")
+        suffixes = _CPP if room == "_native" else (".py",)
+        inside = sorted(file for file in folder.rglob("*") if file.suffix in suffixes)
+        found += [str(file.relative_to(ROOT)) for file in inside]
+    if not found:
+        raise SystemExit("say what to change: --room losses, or --file src/fewfold/maps/topk.py")
+    return found
+
+
+def mutants_of(file: str, text: str) -> list[Mutant]:
+    """The mutants of a source of either language."""
+    return (cpp_mutants if file.endswith(_CPP) else python_mutants)(file, text)
+
+
+def drawn(
+    files: list[str], lines: str | None, sample: int | None, seed: int
+) -> Iterator[tuple[Mutant, str]]:
+    """The mutants in order or, if only some are wanted, in random order."""
+    first, last = (int(part) for part in lines.split("-")) if lines else (0, 10**9)
+    pairs = []
+    for file in files:
+        text = (ROOT / file).read_text()
+        pairs += [(m, text) for m in mutants_of(file, text) if first <= m.line <= last]
+    if sample is not None:
+        random.Random(seed).shuffle(pairs)
+    return iter(pairs)
+
+
+class Run:
+    """Tries mutants one after another."""
+
+    def __init__(self, options: argparse.Namespace, native: bool) -> None:
+        self.known = equivalents.load()
+        self.nearest = Nearest(tuple(options.tests), options.longest)
+        if native:
+            self.kernels = Build(tuple(options.isa or SETS))
+            self.kernels.prepare()
+            self.native = NearestNative(tuple(options.tests), options.longest)
+
+    def outcome(self, mutant: Mutant, text: str) -> Outcome:
+        """What comes of one mutant."""
+        status, by, seconds, ran = self._tried(mutant, text)
+        return Outcome(
+            mutant.identity(text),
+            *(mutant.file, mutant.line, mutant.kind, status, mutant.diff(text)),
+            *(by, round(seconds, 2), ran),
+        )
+
+    def _tried(self, mutant: Mutant, text: str) -> tuple[str, str, float, int]:
+        known = equivalents.reason(mutant, text, self.known)
+        if known:
+            return "equivalent", known, 0.0, 0
+        if not mutant.file.endswith(_CPP):
+            if not changes_program(mutant, text):
+                return "invalid", "", 0.0, 0
+            selection, expected = self.nearest.select(mutant, text)
+            return run_mutant(mutant, text, selection, expected)
+        selection, expected = self.native.select(mutant, text)
+        if not selection:
+            return "untested", "", 0.0, 0
+        how, instructions, library = self.kernels.build(mutant, text)
+        if library is None:
+            return "invalid", how, 0.0, 0
+        return run_mutant(
+            mutant, text, selection, expected, library=library, instructions=instructions
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit code is 1 if a mutant survives."""
+    options = parser().parse_args(arguments)
+    files = sources(options.room, options.file)
+    pairs = drawn(files, options.lines, options.sample, options.seed)
+    if options.list:
+        for mutant, text in pairs:
+            print(f"{mutant.file}:{mutant.line}  {mutant.kind}\n{mutant.diff(text)}")
+        return 0
+    BUILD.mkdir(parents=True, exist_ok=True)
+    warm_up()
+    run = Run(options, any(file.endswith(_CPP) for file in files))
+    name = "-".join([*options.room, *(Path(file).stem for file in options.file)])
+    until = time.monotonic() + 60 * (options.minutes or 10**6)
+    total = options.sample or len(list(drawn(files, options.lines, None, 0)))
+    outcomes: list[Outcome] = []
+    try:
+        for mutant, text in pairs:
+            counted = sum(outcome.status != "invalid" for outcome in outcomes)
+            if counted >= total or time.monotonic() > until:
+                break
+            outcomes.append(run.outcome(mutant, text))
+            print(results.line(outcomes[-1], counted + 1, total), flush=True)
+    except KeyboardInterrupt:
+        print("stopped")
+    place = results.save(f"{name}-{options.seed}", outcomes, vars(options))
+    missed = results.survivors(outcomes)
+    print("\n" + (f"survivors\n{missed}\n" if missed else "no survivors\n"))
+    print(results.table(outcomes))
+    print(f"everything is in {place.relative_to(ROOT)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
