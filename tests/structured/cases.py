@@ -324,11 +324,11 @@ def sequences() -> list[Case]:
     between, steps = draw(3, 3), draw(3, 3, 3, seed=1)
     start, stop = draw(3, seed=2), draw(3, seed=3)
     alone = structures.Sequence()
-    same = structures.Sequence(between)
-    each = structures.Sequence(steps, start=start, stop=stop)
+    same = structures.Sequence(between, by_position=False)
+    each = structures.Sequence(steps, by_position=True, start=start, stop=stop)
     barred = structures.Sequence(torch.full((3, 3), -math.inf, dtype=torch.float64))
     one = only(event, (0,))
-    fewer = structures.Sequence(steps[[0, 2]], start=start, stop=stop)
+    fewer = structures.Sequence(steps[[0, 2]], by_position=True, start=start, stop=stop)
     return [
         Case(
             "sequence, no transitions", alone, event, sequence,

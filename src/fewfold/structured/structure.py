@@ -29,6 +29,8 @@ class Structure(ABC):
     """whether a structure is a set of parts; otherwise it is any vector"""
     additional_names: ClassVar[tuple[str, ...]] = ()
     """fields with scores of more than one part, such as transitions; None where there are none"""
+    layout_names: ClassVar[tuple[str, ...]] = ()
+    """fields that say how the additional scores are laid out, and nothing about the structures"""
 
     def check(self, event: torch.Size) -> None:  # noqa: B027  (most take any)
         """Raise unless scores of this event shape fit."""
@@ -91,7 +93,7 @@ class Structure(ABC):
             return False
         for field in fields(self):  # type: ignore[arg-type]
             mine, its = getattr(self, field.name), getattr(other, field.name)
-            if field.name in self.additional_names:
+            if field.name in self.additional_names + self.layout_names:
                 continue
             both = isinstance(mine, Tensor) and isinstance(its, Tensor)
             if not (torch.equal(mine, its) if both else mine is its or mine == its):
