@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.expectation.laws import Law, countable, listed, pairs, zeroed
-from fewfold.structured.gibbs import kept
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure, kept, raise_infeasible
 
 __all__ = ["GibbsLaw"]
 

@@ -118,7 +118,7 @@ class Pairing(Structure):
 
     def sample(
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> NoReturn:  # fmt: skip
         """Not offered, as `log_partition` is not."""
         raise NotImplementedError(

@@ -13,7 +13,7 @@ from fewfold.structured.lattice import Lattice, told
 from fewfold.structured.opaque import registered
 from fewfold.structured.structure import Structure, raise_infeasible
 
-__all__ = ["Sequence", "live"]
+__all__ = ["Sequence", "live", "to_rows"]
 
 Kind = TypeVar("Kind", bound=Structure)
 
@@ -110,10 +110,10 @@ class Sequence(Structure):
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
         return replace(
             self,
-            transitions=_rows(self._tables(), batch, 3, "transitions"),
+            transitions=to_rows(self._tables(), batch, 3, "transitions"),
             by_position=True,
-            start=_rows(self.start, batch, 1, "start"),
-            stop=_rows(self.stop, batch, 1, "stop"),
+            start=to_rows(self.start, batch, 1, "start"),
+            stop=to_rows(self.stop, batch, 1, "stop"),
         )
 
     def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
@@ -241,10 +241,10 @@ class Sequence(Structure):
     @torch.no_grad()
     def sample(
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ..., positions, S)` bool: n sequences drawn in proportion to exp(score)."""
-        rows, made, event = self.prepared(scores, mask)
+        """`(n, ..., positions, S)` bool, drawn in proportion to exp(score / temperature)."""
+        rows, made, event = self.prepared(scores, mask, temperature)
         lattice, order = made._lattice(rows)
         raise_infeasible(lattice.log_partition() == -math.inf, self)
         states = lattice.sample(n, generator)
@@ -317,8 +317,8 @@ def live(structure: Kind, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, 
     return rows, structure.with_additional(given).flat(batch, event), batch
 
 
-def _rows(value: Tensor | None, batch: torch.Size, own: int, name: str) -> Tensor | None:
-    """Additional scores, `own` dimensions of them, for every instance."""
+def to_rows(value: Tensor | None, batch: torch.Size, own: int, name: str) -> Tensor | None:
+    """Additional scores, of which the last `own` dimensions are one table, for every instance."""
     if value is None:
         return None
     shape = value.shape[value.dim() - own :]
