@@ -166,7 +166,7 @@ def _two_threads(problem: Problem) -> Pair:
 
 
 def _sequence(scores: Tensor, between: Tensor | None) -> Tensor:
-    return ff.sparsemap(scores, ff.structures.Sequence(between))
+    return ff.sparsemap(scores, ff.structures.Sequence(between, by_position=True))
 
 
 def _chain(peer: Any, graph: Any, variables: Any, between: Tensor | None) -> None:

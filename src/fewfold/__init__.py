@@ -21,6 +21,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     # part scores -> few structures; what they can be: `ff.structures.Sequence` and the others
     "structured": (
         *("sparsemap", "sparsemap_support", "sparsemap_solution", "Solution", "SparseMAP"),
+        *("Gibbs",),
         *("topk_support", "TopSupport", "gibbs_marginals"),
         *("FactorGraph", "GraphSolution", "structures"),
     ),
@@ -345,6 +346,7 @@ if TYPE_CHECKING:
     from fewfold.structured.gibbs import gibbs_marginals as gibbs_marginals
     from fewfold.structured.graph import FactorGraph as FactorGraph
     from fewfold.structured.graph import GraphSolution as GraphSolution
+    from fewfold.structured.omega import Gibbs as Gibbs
     from fewfold.structured.omega import SparseMAP as SparseMAP
     from fewfold.structured.sparsemap import Solution as Solution
     from fewfold.structured.sparsemap import sparsemap as sparsemap

@@ -12,6 +12,7 @@ from torch import Tensor
 __all__ = [
     "check_mask",
     "check_scores",
+    "check_temperature",
     "fraction",
     "int64_vector",
     "non_negative_number",
@@ -78,6 +79,13 @@ def positive_number(value: float, name: str, above: float = 0.0) -> float:
     if not above < value < math.inf:  # a comparison, so that a compiler can trace it
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value}")
     return float(value)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise unless `temperature` is a positive number; a tensor would not learn."""
+    if isinstance(temperature, Tensor):
+        raise TypeError("temperature must be a number, got a Tensor; divide the scores by it")
+    positive_number(temperature, "temperature")
 
 
 def whole_number(value: int, name: str, least: int = 1) -> int:

@@ -242,7 +242,7 @@ def test_transitions_of_each_row():
     """Rows with additional scores of their own are like rows one by one."""
     steps = torch.randn(2, 3, 1, 2, 2, generator=seeded(), dtype=torch.float64)
     scores, cost = SEQUENCE.scores(2, 3), Cost(SEQUENCE)
-    whole = ff.structures.Sequence(steps)
+    whole = ff.structures.Sequence(steps, by_position=True)
     prior = SEQUENCE.scores(seed=5)
     atom = SEQUENCE.every[[3]]
     estimators = (ff.Dense(), DRAWS, ff.SparseMarginal(), ff.SparseMarginal(k=3))
@@ -252,7 +252,7 @@ def test_transitions_of_each_row():
             out = ff.expect(cost, scores, estimator, whole)
         for i in range(2):
             for j in range(3):
-                own = replace(whole, transitions=steps[i, j, 0])
+                own = replace(whole, transitions=steps[i, j])
                 with drawing(SEQUENCE, *[atom.unsqueeze(0)] * drawn):
                     one = ff.expect(cost, scores[i, j], estimator, own)
                 for whole_row, row in (
@@ -312,6 +312,21 @@ def test_additional_scores_learn_where_those_of_parts_are_constants(latent):
         structure, more = latent.live()
         found = ff.gibbs_marginals(latent.scores(2), structure)
         assert all(g.abs().sum() > 0 for g in torch.autograd.grad(found[..., 0].sum(), more))
+
+
+def test_a_prior_by_position_of_a_latent_with_one_table_and_the_other_way_round():
+    generator = seeded()
+    table = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    steps = torch.randn(2, 2, 2, generator=generator, dtype=torch.float64)
+    scores, prior = SEQUENCE.scores(2), SEQUENCE.scores(seed=5)
+    shared = ff.structures.Sequence(table)
+    each = ff.structures.Sequence(steps, by_position=True)
+    for latent, other in ((shared, each), (each, shared)):
+        found = [
+            ff.expect(free, scores, estimator, latent).kl(prior, prior_over=other)
+            for estimator in (DRAWS, ff.Dense())
+        ]
+        same(*found)
 
 
 def test_a_prior_may_have_scores_that_the_latent_has_not():

@@ -233,6 +233,72 @@ def spanning(edges: list[tuple[int, int]], nodes: int) -> Rule:
     return rule
 
 
+def bracketing(z: Tensor) -> Tensor:
+    """2 n - 1 spans that do not cross: the whole, the single words, and others; one label each."""
+    n = z.shape[1]
+    y = z.flatten(3).sum(3) if z.dim() > 3 else z
+    good = (y.flatten(1).amax(1) <= 1) & (y.tril(-1).flatten(1).sum(1) == 0)
+    good = good & (y.diagonal(dim1=1, dim2=2) == 1).all(1) & (y[:, 0, n - 1] == 1)
+    good = good & (y.flatten(1).sum(1) == 2 * n - 1)
+    spans = [(i, j) for i in range(n) for j in range(i, n)]
+    for (a, b), (c, d) in combinations(spans, 2):
+        if a < c <= b < d or c < a <= d < b:
+            good = good & (y[:, a, b] * y[:, c, d] == 0)
+    return good
+
+
+def segmentation(z: Tensor) -> Tensor:
+    """Every position is in one segment; [j, l] goes from position j - l to j."""
+    n, longest = z.shape[1:3]
+    times = z.new_zeros(len(z), n)
+    good = torch.ones(len(z), dtype=torch.bool)
+    for j in range(n):
+        for back in range(longest):
+            used = z[:, j, back].sum(1)
+            if back > j:
+                good = good & (used == 0)
+            else:
+                times[:, j - back : j + 1] += used.unsqueeze(1)
+    return good & (times == 1).all(1)
+
+
+def labels(z: Tensor, between: Tensor) -> Tensor:
+    """Scores between the labels of segments that meet."""
+    total = z.new_zeros(len(z))
+    for j in range(z.shape[1]):
+        for back in range(min(z.shape[2], j)):
+            before = z[:, j - back - 1].sum(1)
+            total = total + torch.einsum("ms,st,mt->m", before, between, z[:, j, back])
+    return total
+
+
+def moves(z: Tensor) -> Tensor:
+    """(m, rows, columns, 3) whether a path enters a cell from above, the left or across."""
+    up = torch.nn.functional.pad(z, (0, 0, 1, 0))[:, :-1] * z
+    left = torch.nn.functional.pad(z, (1, 0))[:, :, :-1] * z
+    across = torch.nn.functional.pad(z, (1, 0, 1, 0))[:, :-1, :-1] * z
+    return torch.stack([up, left, across * (1 - up) * (1 - left)], -1)
+
+
+def grid_path(z: Tensor) -> Tensor:
+    """From the first cell to the last; all but the first are entered, and all but the last left."""
+    used = z.flatten(1).sum(1)
+    ends = (z[:, 0, 0] == 1) & (z[:, -1, -1] == 1)
+    diagonals = [
+        sum(z[:, i, k - i] for i in range(z.shape[1]) if 0 <= k - i < z.shape[2])
+        for k in range(sum(z.shape[1:]) - 1)
+    ]
+    once = (torch.stack(diagonals, 1) <= 1).all(1)
+    entered = moves(z).flatten(1, 2)
+    steps = (entered.sum(2) <= 1).all(1) & (entered.flatten(1).sum(1) == used - 1)
+    return ends & once & steps
+
+
+def move_scores(z: Tensor, steps: Tensor) -> Tensor:
+    """Scores of the steps of a path, for all cells or for each."""
+    return (moves(z) * steps).flatten(1).sum(1)
+
+
 def output(gate: Callable[[Tensor], Tensor]) -> Rule:
     """The last bit is what a gate makes of the others."""
     return lambda z: gate(z[:, :-1]) == z[:, -1]
@@ -324,11 +390,11 @@ def sequences() -> list[Case]:
     between, steps = draw(3, 3), draw(3, 3, 3, seed=1)
     start, stop = draw(3, seed=2), draw(3, seed=3)
     alone = structures.Sequence()
-    same = structures.Sequence(between)
-    each = structures.Sequence(steps, start=start, stop=stop)
+    same = structures.Sequence(between, by_position=False)
+    each = structures.Sequence(steps, by_position=True, start=start, stop=stop)
     barred = structures.Sequence(torch.full((3, 3), -math.inf, dtype=torch.float64))
     one = only(event, (0,))
-    fewer = structures.Sequence(steps[[0, 2]], start=start, stop=stop)
+    fewer = structures.Sequence(steps[[0, 2]], by_position=True, start=start, stop=stop)
     return [
         Case(
             "sequence, no transitions", alone, event, sequence,
@@ -343,6 +409,67 @@ def sequences() -> list[Case]:
         Case(
             "sequence, ends", each, event, sequence, transitions, forbidden=(1,),
             small=Small(but(event, (1,)), fewer, (3, 3)),
+        ),
+    ]  # fmt: skip
+
+
+def constituencies() -> list[Case]:
+    found = []
+    for labelled, event in ((False, (4, 4)), (True, (3, 3, 2))):
+        structure, n = structures.ConstituencyTree(labelled=labelled), event[0]
+        name = "constituency tree" + ", labels" * labelled
+        small = Small(but(event, (1,), (slice(None), 1)), structure, (n - 1, n - 1, *event[2:]))
+        single = Small(only(event, (2, 2)), structure, (1, 1, *event[2:]))
+        found.append(
+            Case(
+                name, structure, event, bracketing, small=small, single=single, forbidden=(1,),
+                nothing=(structure, but(event, (0, n - 1))), wide=not labelled,
+            )
+        )  # fmt: skip
+    return found
+
+
+def segmentations() -> list[Case]:
+    event = (3, 2, 2)
+    alone, linked = structures.Segmentation(), structures.Segmentation(draw(2, 2, seed=6))
+    barred = structures.Segmentation(torch.full((2, 2), -math.inf, dtype=torch.float64))
+    one = only(event, (0,))
+    return [
+        Case(
+            "segmentation", alone, event, segmentation, single=Small(one, alone, (1, 2, 2)),
+            small=Small(but(event, (2,)), alone, (2, 2, 2)),
+            nothing=(alone, only(event, (1, 1), (2, 1))),
+        ),
+        Case(
+            "segmentation, transitions", linked, event, segmentation, labels, wide=True,
+            small=Small(but(event, (2,)), linked, (2, 2, 2)), single=Small(one, linked, (1, 2, 2)),
+            nothing=(barred, torch.ones(event, dtype=torch.bool)),
+        ),
+    ]  # fmt: skip
+
+
+def alignments() -> list[Case]:
+    event, wide = (3, 3), (2, 4)
+    alone, same = structures.Alignment(), structures.Alignment(draw(1, 1, 3, seed=7))
+    each = draw(2, 4, 3, seed=8)
+    by_cell = structures.Alignment(each)
+    return [
+        Case(
+            "alignment", alone, event, grid_path, forbidden=(1,),
+            small=Small(but(event, (1,)), alone, (2, 3)),
+            single=Small(only(event, (1, 2)), alone, (1, 1)),
+            nothing=(alone, but(event, (2, 2))),
+        ),
+        Case(
+            "alignment, steps", same, event, grid_path, move_scores, forbidden=(1,), wide=True,
+            small=Small(but(event, (slice(None), 0)), same, (3, 2)),
+            single=Small(only(event, (1, 2)), same, (1, 1)), nothing=(same, but(event, (0, 0))),
+        ),
+        Case(
+            "alignment, steps by cell", by_cell, wide, grid_path, move_scores, forbidden=(1,),
+            small=Small(but(wide, (slice(None), 1)), structures.Alignment(each[:, [0, 2, 3]]),
+                        (2, 3)),
+            nothing=(by_cell, but(wide, (0, 0))),
         ),
     ]  # fmt: skip
 
@@ -452,6 +579,9 @@ CASES = [
     *subsets(),
     *trees(),
     *spanning_trees(),
+    *constituencies(),
+    *segmentations(),
+    *alignments(),
     *assignments(),
 ]
 every_structure = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -24,9 +24,9 @@ def kinds(draw: torch.Generator) -> Iterator[tuple[str, Structure, tuple[int, ..
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=draw, dtype=torch.float64)
 
-    yield "sequence 20 x 10", structures.Sequence(normal(19, 10, 10)), (20, 10)
-    yield "sequence 50 x 10", structures.Sequence(normal(49, 10, 10)), (50, 10)
-    yield "sequence 20 x 50", structures.Sequence(normal(19, 50, 50)), (20, 50)
+    yield "sequence 20 x 10", structures.Sequence(normal(19, 10, 10), by_position=True), (20, 10)
+    yield "sequence 50 x 10", structures.Sequence(normal(49, 10, 10), by_position=True), (50, 10)
+    yield "sequence 20 x 50", structures.Sequence(normal(19, 50, 50), by_position=True), (20, 50)
     yield "sequential 10 of 40", structures.SequentialSubset(10, bonus=normal(39)), (40,)
     for words in (20, 40):
         for options in ({}, {"single_root": True}, {"projective": True}):

@@ -219,7 +219,7 @@ def mixed(scores: Tensor, transitions: Tensor, edges: Tensor) -> tuple[FactorGra
     """A sequence, a budget for a state, pairs and logic over the same bits: cycles."""
     graph = FactorGraph(batch_dims=1)
     u = graph.variable(scores)
-    graph.add(Sequence(transitions), u)
+    graph.add(Sequence(transitions, by_position=transitions.dim() > 2), u)
     graph.add(Budget(2), u[:, 0])
     graph.add(Pair(edges), u[[0, 1], 1:])
     graph.add(Or(), [u[0, 0], ~u[2, 1], u[3, 2]])
@@ -463,7 +463,7 @@ def odd(which: str, value: float) -> tuple[Structure, tuple[int, ...]]:
     transitions = draw(39, 2, 1, 3, 3)
     transitions[1, 0, 0, 2] = value
     made: dict[str, tuple[Structure, tuple[int, ...]]] = {
-        "Sequence": (Sequence(transitions), (4, 3)),
+        "Sequence": (Sequence(transitions, by_position=True), (4, 3)),
         "SequentialSubset": (SequentialSubset(2, bad.unsqueeze(1)), (4,)),
         "Pair": (Pair(bad), (2,)),
     }
@@ -510,7 +510,7 @@ def test_what_has_no_answer_leaves_shared_scores_alone(path: None) -> None:
     def total(rows: list[int], given: list[int]) -> Tensor:
         graph = FactorGraph(batch_dims=1)
         u = graph.variable(scores[given])
-        graph.add(Sequence(transitions), u)
+        graph.add(Sequence(transitions, by_position=transitions.dim() > 2), u)
         graph.add(Budget(1), u[:, 0])
         solution = graph.solve()
         return solution[u][rows].pow(3).sum() + solution.objective[rows].sum()
@@ -616,7 +616,7 @@ def small(scores: Tensor, transitions: Tensor, edge: Tensor) -> tuple[Tensor, Te
     """Marginals, objective and whether they converged, of one instance."""
     graph = FactorGraph()
     u = graph.variable(scores)
-    graph.add(Sequence(transitions), u)
+    graph.add(Sequence(transitions, by_position=transitions.dim() > 2), u)
     graph.add(AtMostOne(), u[:, 1])
     graph.add(Pair(edge), [u[0, 0], u[2, 2]])
     graph.add(Or(), ~u[:, 0])
@@ -717,7 +717,7 @@ def test_no_instances(path: None) -> None:
     transitions = torch.zeros(3, 3, requires_grad=True)
     graph = FactorGraph(batch_dims=1)
     u = graph.variable(scores)
-    graph.add(Sequence(transitions), u)
+    graph.add(Sequence(transitions, by_position=transitions.dim() > 2), u)
     graph.add(Budget(1), u[:, 0])
     for solution in (graph.solve(), graph.solve_map()):
         assert solution[u].shape == (0, 4, 3)

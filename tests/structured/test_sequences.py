@@ -30,7 +30,9 @@ def forbidding() -> Tensor:
 SEQUENCES = {
     "alone": Sequence(),
     "shared": Sequence(normal(S, S)),
-    "by position": Sequence(normal(N - 1, S, S), start=normal(S, seed=1), stop=normal(S, seed=2)),
+    "by position": Sequence(
+        normal(N - 1, S, S), by_position=True, start=normal(S, seed=1), stop=normal(S, seed=2)
+    ),
     "forbidding": Sequence(forbidding(), stop=normal(S, seed=3)),
 }
 SUBSETS = {
@@ -180,7 +182,9 @@ def test_gold_sequence(path: str) -> None:
     expected = torch.tensor([-third, third] * 3 + [0.4, -0.4], dtype=torch.double)
     torch.testing.assert_close(by_scores.reshape(8, 8) @ change, expected)
     tables = stay.expand(3, 2, 2).clone()
-    by_tables = torch.autograd.functional.jacobian(lambda t: ff.sparsemap(x, Sequence(t)), tables)
+    by_tables = torch.autograd.functional.jacobian(
+        lambda t: ff.sparsemap(x, Sequence(t, by_position=True)), tables
+    )
     change = torch.linspace(-0.3, 0.3, 12, dtype=torch.double)
     a, b = 0.8 / 11, 0.3 / 11
     expected = torch.tensor([-a, a] * 3 + [-b, b], dtype=torch.double)
@@ -211,7 +215,7 @@ def test_a_masked_position_is_left_out(by_position: bool, path: str) -> None:
     x, start, stop = normal(b, n, S, seed=12), normal(b, S, seed=13), normal(S, seed=14)
     tables = normal(b, n - 1 if by_position else 1, S, S, seed=15)
     mask = ABSENT.unsqueeze(2)
-    whole = Sequence(tables, start=start, stop=stop)
+    whole = Sequence(tables, by_position=True, start=start, stop=stop)
     solved = ff.sparsemap(x, whole, mask=mask)
     best, few = whole.argmax(x, mask=mask), whole.k_best(x, 4, mask=mask)
     total = whole.log_partition(x, mask=mask)
@@ -220,7 +224,7 @@ def test_a_masked_position_is_left_out(by_position: bool, path: str) -> None:
     for i, kept in enumerate(ABSENT):
         # the transition to the next one is that which leaves the left neighbour
         own = tables[i][kept.nonzero()[:-1, 0]] if by_position else tables[i]
-        small = Sequence(own, start=start[i], stop=stop)
+        small = Sequence(own, by_position=True, start=start[i], stop=stop)
         torch.testing.assert_close(solved[i, kept], ff.sparsemap(x[i, kept], small))
         assert not solved[i, ~kept].any()
         assert torch.equal(best[i, kept], small.argmax(x[i, kept]))
@@ -266,14 +270,13 @@ def test_additional_scores_broadcast_to_the_batch() -> None:
         (a, 1, n - 1, S, S),
     ):
         table, start = normal(*shape, seed=17), normal(a, 1, S, seed=18)
-        if shape == (a, 1, S, S):
-            table = table.unsqueeze(2)  # otherwise its third last would be one table for all
-        made = Sequence(table, start=start)
+        by_position = n - 1 in shape
+        made = Sequence(table, by_position=by_position, start=start)
         found, total = ff.sparsemap(x, made), made.log_partition(x)
-        steps = table if table.dim() > 2 and table.shape[-3] in (1, n - 1) else table.unsqueeze(-3)
+        steps = table if by_position else table.unsqueeze(-3)
         steps = steps.expand(a, b, *steps.shape[-3:])
         for i, j in itertools.product(range(a), range(b)):
-            alone = Sequence(steps[i, j], start=start[i, 0])
+            alone = Sequence(steps[i, j], by_position=True, start=start[i, 0])
             torch.testing.assert_close(found[i, j], ff.sparsemap(x[i, j], alone))
             torch.testing.assert_close(total[i, j], alone.log_partition(x[i, j]))
 
@@ -283,14 +286,15 @@ def test_transitions_in_any_memory_order() -> None:
     turned = table.transpose(1, 2).contiguous().transpose(1, 2)
     assert not turned.is_contiguous()
     wide = normal(S, 2, seed=21)
-    one = ff.sparsemap(x, Sequence(table, stop=wide[:, 0].clone()))
-    torch.testing.assert_close(ff.sparsemap(x, Sequence(turned, stop=wide[:, 0])), one)
+    one = ff.sparsemap(x, Sequence(table, by_position=True, stop=wide[:, 0].clone()))
+    again = Sequence(turned, by_position=True, stop=wide[:, 0])
+    torch.testing.assert_close(ff.sparsemap(x, again), one)
 
 
 @pytest.mark.parametrize("states", [1, 2, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 65])
 def test_any_number_of_states(states: int) -> None:
     x, table = normal(3, 4, states, seed=22), normal(3, states, states, seed=23)
-    for made in (Sequence(table), Sequence(table[0])):
+    for made in (Sequence(table, by_position=True), Sequence(table[0])):
         with disabled():
             plain = made.argmax(x)
         assert torch.equal(made.argmax(x), plain)
@@ -309,6 +313,48 @@ def test_any_number_of_ones(k: int, at_most: bool) -> None:
         torch.testing.assert_close(made.k_best(x, 3).scores, few.scores)
     assert (best.sum(1) <= k).all()
     assert at_most or (best.sum(1) == k).all()
+
+
+@pytest.mark.parametrize("count", [N - 1, N])
+def test_tables_by_instance_and_by_position_are_told_apart(count: int, path: str) -> None:
+    """With as many instances as there are steps the shape alone does not say which is meant."""
+    x, tables = normal(count, N, S, seed=40), normal(count, S, S, seed=41)
+    with pytest.raises(ValueError, match=r"write by_position=True .* or by_position=False"):
+        Sequence(tables)
+    own = Sequence(tables, by_position=False)
+    found, total = ff.sparsemap(x, own), own.log_partition(x)
+    for i in range(count):
+        torch.testing.assert_close(found[i], ff.sparsemap(x[i], Sequence(tables[i])))
+        torch.testing.assert_close(total[i], Sequence(tables[i]).log_partition(x[i]))
+    steps = Sequence(tables, by_position=True)
+    if count == N:
+        with pytest.raises(ValueError, match=r"n - 1 = 3, .* got \(4, 3, 3\)"):
+            steps.argmax(x)
+        return
+    each = Sequence(tables.expand(count, N - 1, S, S), by_position=True)
+    torch.testing.assert_close(ff.sparsemap(x, steps), ff.sparsemap(x, each))
+    assert (ff.sparsemap(x, steps) - found).abs().max() > 0.1
+    with pytest.raises(ValueError, match="by_position=True needs"):
+        Sequence(tables[0], by_position=True)
+
+
+def test_tables_of_each_instance_under_transforms() -> None:
+    """What a transform makes of a batch of tables is the batch, never positions."""
+    b = N - 1
+    x, tables, steps = normal(b, N, S), normal(b, S, S), normal(b, N - 1, S, S)
+
+    def shared(row: Tensor, table: Tensor) -> Tensor:
+        return ff.sparsemap(row, Sequence(table)).square().sum()
+
+    def by_step(row: Tensor, table: Tensor) -> Tensor:
+        return ff.sparsemap(row, Sequence(table, by_position=True)).square().sum()
+
+    for function, given in ((shared, tables), (by_step, steps)):
+        both = torch.func.grad(function, argnums=(0, 1))
+        mapped = torch.func.vmap(both)(x, given)
+        alone = [both(x[i], given[i]) for i in range(b)]
+        for one, other in zip(mapped, zip(*alone, strict=True), strict=True):
+            torch.testing.assert_close(one, torch.stack(other))
 
 
 # Odd inputs.
@@ -349,12 +395,13 @@ def test_a_transition_that_is_no_number(path: str) -> None:
     tables = normal(2, N - 1, S, S, seed=27)
     tables[1, 2, 1, 1] = math.nan
     x = normal(2, N, S, seed=28)
-    made = Sequence(tables)
+    made = Sequence(tables, by_position=True)
+    alone = Sequence(tables[0], by_position=True)
     found = ff.sparsemap(x, made)
-    torch.testing.assert_close(found[0], ff.sparsemap(x[0], Sequence(tables[0])))
+    torch.testing.assert_close(found[0], ff.sparsemap(x[0], alone))
     assert found[1].isnan().all()
     best = made.argmax(x)
-    assert torch.equal(best[0], Sequence(tables[0]).argmax(x[0]))
+    assert torch.equal(best[0], alone.argmax(x[0]))
     assert best[1].isnan().all()
 
 
@@ -372,7 +419,7 @@ def test_an_additional_score_that_is_no_number_has_no_best(
     def make(given: Tensor) -> Structure:
         if "bonus" in field:
             return SequentialSubset(0 if "none" in field else N, given)
-        return Sequence(**{field: given})  # type: ignore[arg-type]
+        return Sequence(**{field: given}, by_position=True)  # type: ignore[arg-type]
 
     structure = make(table)
     x = normal(*(2, N, S)[: 1 + structure.event_dim], seed=39)
@@ -415,7 +462,8 @@ def test_no_way_through_is_an_error(path: str) -> None:
     ("make", "words"),
     [
         (lambda: Sequence(torch.zeros(2, 3)).argmax(torch.zeros(4, 3)), "transitions must end in"),
-        (lambda: Sequence(torch.zeros(5, 7, 3, 3)).argmax(torch.zeros(4, 3)), "must broadcast"),
+        (lambda: Sequence(torch.zeros(5, 3, 3), by_position=False).argmax(torch.zeros(4, 3)),
+         "must broadcast"),
         (lambda: Sequence(start=torch.zeros(2)).argmax(torch.zeros(4, 3)), "start must end in"),
         (lambda: Sequence(stop=torch.zeros(2, 3)).argmax(torch.zeros(4, 3)), "stop must broadcast"),
         (lambda: Sequence().argmax(torch.zeros(3)), "at least 2 dimensions"),
@@ -445,7 +493,7 @@ def test_additional_scores_must_be_tensors_of_numbers(field: str, given: object)
 def test_random_instances_converge() -> None:
     for seed, (n, s) in enumerate([(3, 2), (10, 5), (20, 10), (7, 30)]):
         x, table = normal(40, n, s, seed=seed), normal(40, n - 1, s, s, seed=seed + 100)
-        found = ff.sparsemap_solution(x, Sequence(table))
+        found = ff.sparsemap_solution(x, Sequence(table, by_position=True))
         assert found.converged.all()
         assert found.gap.max() <= 1e-8
         bits = ff.sparsemap_solution(normal(40, n * s, seed=seed), SequentialSubset(n, 0.5))
@@ -473,7 +521,12 @@ def test_the_gradient_of_additional_scores_is_the_transpose_of_what_they_add() -
     shapes = ((S, S), (n - 1, S, S), (b, S, S), (a, 1, 1, S, S), (a, b, n - 1, S, S))
     tables = [normal(*shape, seed=33) for shape in shapes]
     ends = [{}, {"start": normal(a, 1, S, seed=34), "stop": normal(S, seed=35)}]
-    made = [(Sequence(table, **end), x) for table in tables for end in ends]
+    steps = [n - 1 in shape or shape == (a, 1, 1, S, S) for shape in shapes]
+    made = [
+        (Sequence(table, by_position=by, **end), x)
+        for table, by in zip(tables, steps, strict=True)
+        for end in ends
+    ]
     made += [(Sequence(stop=normal(b, S, seed=36)), x)]
     bonuses = [torch.tensor(0.5).double(), *(normal(*s) for s in ((4,), (b, 4), (a, 1, 4), (1,)))]
     for structure, scores in [*made, *((SequentialSubset(3, bonus), bits) for bonus in bonuses)]:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fewfold._torch import check_values, has_values
 from fewfold.expectation.laws import Law, countable, listed, pairs, zeroed
-from fewfold.structured.gibbs import kept
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure, kept, raise_infeasible
 
 __all__ = ["GibbsLaw"]
 
@@ -180,16 +179,17 @@ def _tracked(value: Tensor) -> Tensor:
 
 
 def _with_the_same_names(one: Structure, other: Structure) -> tuple[Structure, Structure]:
-    """Zeros for the additional scores that the other of the two has alone."""
+    """Both with the same additional scores, of the same shapes; zeros where one has none."""
     both = [one, other]
     for name in one.additional_names:
         values = [getattr(each, name) for each in both]
         if not any(isinstance(value, Tensor) for value in values):
             continue
         like = next(value for value in values if isinstance(value, Tensor))
-        for i in range(2):
-            filled = values[i] if isinstance(values[i], Tensor) else torch.zeros_like(like)
-            both[i] = replace(both[i], **{name: filled.double()})  # type: ignore[type-var]
+        filled = [v if isinstance(v, Tensor) else torch.zeros_like(like) for v in values]
+        # one table for all positions meets a table for each
+        for i, value in enumerate(torch.broadcast_tensors(*filled)):
+            both[i] = replace(both[i], **{name: value.double()})  # type: ignore[type-var]
     return both[0], both[1]
 
 

@@ -4,7 +4,7 @@ from fewfold.structured import structures
 from fewfold.structured.best import TopSupport, topk_support
 from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.graph import FactorGraph, GraphSolution
-from fewfold.structured.omega import SparseMAP
+from fewfold.structured.omega import Gibbs, SparseMAP
 from fewfold.structured.sparsemap import (
     Solution,
     sparsemap,
@@ -14,6 +14,7 @@ from fewfold.structured.sparsemap import (
 
 __all__ = [
     "FactorGraph",
+    "Gibbs",
     "GraphSolution",
     "Solution",
     "SparseMAP",

@@ -8,10 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["FORBIDDEN", "best_heads", "draw_heads", "log_total", "present_arcs"]
+from fewfold.structured.semirings import FORBIDDEN
 
-FORBIDDEN = -1e30
-"""instead of -inf: sums of it stay numbers, of which gradients exist"""
+__all__ = ["best_heads", "draw_heads", "log_total", "present_arcs"]
 
 
 def best_heads(scores: list[list[float]], single: bool) -> list[int] | None:
@@ -153,9 +152,9 @@ def _moved_first(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same with this word and the first one exchanged."""
     n = arcs.shape[-1]
-    order = torch.arange(n, device=arcs.device).expand(*which.shape, n).clone()
-    order.scatter_(-1, which.unsqueeze(-1), 0)
-    order[..., 0] = which
+    order = torch.arange(n, device=arcs.device).expand(*which.shape, n)
+    order = order.scatter(-1, which.unsqueeze(-1), 0)
+    order = torch.cat([which.unsqueeze(-1), order[..., 1:]], -1)
     arcs = arcs.gather(-2, order.unsqueeze(-1).expand(arcs.shape))
     arcs = arcs.gather(-1, order.unsqueeze(-2).expand(arcs.shape))
     return arcs, root.gather(-1, order), absent.gather(-1, order)

@@ -112,8 +112,8 @@ class Pairing(Structure):
         )
 
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
-        None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> NoReturn:  # fmt: skip
         """Not offered, as `log_partition` is not."""
         raise NotImplementedError(

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold._check import whole_number
+from fewfold._check import check_temperature, whole_number
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.flips import FEW, cheapest_sets
 from fewfold.structured.opaque import registered
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure, cooled, raise_infeasible
 
 __all__ = ["Bits", "Budget", "Choice", "KSubset"]
 
@@ -100,10 +100,12 @@ class Choice(Structure):
     @torch.no_grad()
     def sample(
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ...)` structures drawn in proportion to exp(score), bool."""
+        """`(n, ...)` structures drawn in proportion to exp(score / temperature), bool."""
+        check_temperature(temperature)
         rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        rows, _ = cooled(rows, self, temperature)
         self.event_of(rows)
         least, most = self.bounds(rows.shape[-1])
         allowed = (rows > -math.inf).sum(-1)

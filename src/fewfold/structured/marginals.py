@@ -191,7 +191,9 @@ class _Marginals(_Function):
         size = info.batch_size
         first, *others = _leading((scores, *additional), (dims[0], *dims[2:]), size)
         rows, joined = problem.joined(size, first, others)
-        inner = Problem(rows.shape, problem.structure.with_additional(joined), problem.limits)
+        own = problem.structure.with_additional([value[0] for value in others])
+        flat = own.flat(problem.batch, problem.event)  # lays additional scores out by instance
+        inner = Problem(rows.shape, flat.with_additional(joined), problem.limits)
         problem.under = maybe_current_level(), inner
         found: Tensor = _Marginals.apply(rows, inner, *joined)
         return found.view(size, *problem.batch, *problem.event), 0

@@ -1,14 +1,16 @@
-"""SparseMAP as a regulariser, so that losses and energies need no code of their own for it."""
+"""SparseMAP and Gibbs as regularisers: losses and energies need no code of their own for them."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fewfold._check import check_mask, check_temperature
+from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.sparsemap import sparsemap, sparsemap_solution
-from fewfold.structured.structure import Structure, by_row
+from fewfold.structured.structure import Structure, by_row, cooled, eager
 
-__all__ = ["SparseMAP"]
+__all__ = ["Gibbs", "SparseMAP"]
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,14 @@ class SparseMAP:
 
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
         """`<mu, mu> / 2`, less additional scores; where there are such, mu must be a structure."""
-        structure, event = self.structure, self.structure.event_of(probs)
+        structure = self.structure
+        structure.event_of(probs)
         batch = probs.shape[: probs.dim() - self.event_dim]
         flat = by_row(probs, batch.numel())
         half = structure.regulariser(flat).view(batch)
         if not structure.additional:
             return half
-        rounded = flat.detach().round()
-        if bool(((flat.detach() - rounded).abs() > 1e-6).any()):
-            raise ValueError(
-                "with additional scores the value of marginals is known for structures alone; "
-                "got entries other than 0 and 1"
-            )
-        made = structure.flat(batch, event)
-        codes = structure.codes(rounded.view(-1, *event).cpu(), event)
-        extra = made.extra(codes, torch.arange(len(codes)), event)
-        return half - extra.view(batch).to(half)
+        return half - _additional(structure, probs).to(half)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         """The marginals."""
@@ -76,3 +70,74 @@ class SparseMAP:
     def margin(self) -> None:
         """How far a structure must lead depends on how many parts it does not share."""
         return None
+
+
+@dataclass(frozen=True)
+class Gibbs:
+    """Negative entropy of distributions over structures: the regulariser of random fields.
+
+    Its Fenchel-Young loss is that of a conditional random field, the negative log-likelihood of the
+    target structure, `log Z(scores) - <scores, target>`; the gradient are the marginals less the
+    target. It is an `Omega` over the last dimensions of the scores, as many as an instance has.
+
+    Args:
+        structure: see `fewfold.structures`; one that has `log_partition`.
+        temperature: factor of the entropy.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> tags = ff.structures.Sequence(torch.tensor([[0.3, -0.3], [-0.3, 0.3]]))
+        >>> scores, gold = torch.tensor([[0.5, 0.0], [-0.3, 0.2]]), torch.eye(2)
+        >>> ff.fenchel_young_loss(scores, gold, ff.Gibbs(tags))
+        tensor(1.2749)
+        >>> -tags.log_prob(scores, gold)
+        tensor(1.2749)
+
+    Reference: Lafferty, McCallum and Pereira, "Conditional random fields: probabilistic models for
+    segmenting and labeling sequence data", 2001.
+    """
+
+    structure: Structure
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+
+    @property
+    def event_dim(self) -> int:
+        """Dimensions of an instance."""
+        return self.structure.event_dim
+
+    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
+        """Zero, the negative entropy of one structure, less additional scores.
+
+        Marginals other than zeros and ones belong to many distributions, and are refused.
+        """
+        self.structure.event_of(probs)
+        return -_additional(self.structure, probs).to(probs)
+
+    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        """The marginals."""
+        return gibbs_marginals(scores, self.structure, mask=mask, temperature=self.temperature)
+
+    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        """The log-partition at this temperature, times it; the gradient are the marginals."""
+        if mask is not None:
+            check_mask(mask, scores)
+        wide, structure = cooled(scores, self.structure, self.temperature)
+        return (self.temperature * structure.log_partition(wide, mask=mask)).to(scores.dtype)
+
+    @property
+    def margin(self) -> None:
+        """Every structure has a share, however far one leads."""
+        return None
+
+
+def _additional(structure: Structure, probs: Tensor) -> Tensor:
+    """What additional scores add to structures given as zeros and ones; others are refused."""
+    rounded = probs.detach().round()
+    if eager() and bool(((probs.detach() - rounded).abs() > 1e-6).any()):
+        raise ValueError(
+            "the value of marginals is known for structures alone; got entries other than 0 and 1"
+        )
+    return structure.score(torch.zeros_like(probs), rounded)

@@ -34,6 +34,11 @@ class PlainSolved:
     turns: int = 0
     converged: bool = False
     feasible: bool = True
+    gram: Array = field(init=False)
+    """of the structures, plus one everywhere; kept, as these may have thousands of parts"""
+
+    def __post_init__(self) -> None:
+        self.gram = self.atoms @ self.atoms.T + 1
 
     def score(self, atom: Array, extra: float) -> float:
         """What all structures have in common, however large, does not drown the differences."""
@@ -44,7 +49,7 @@ class PlainSolved:
     def settle(self) -> None:
         """The best mix of the structures there are; those it does not need leave."""
         while True:
-            best = _best_mix(self.atoms, self.scores)
+            best = _best_mix(self.gram, self.scores)
             negative = best < 0
             if not negative.any():
                 self.weights = best / best.sum()
@@ -56,16 +61,16 @@ class PlainSolved:
 
     def drop(self, which: int) -> None:
         self.atoms = np.delete(self.atoms, which, 0)
+        self.gram = np.delete(np.delete(self.gram, which, 0), which, 1)
         self.weights = np.delete(self.weights, which).clip(0)
         self.scores = np.delete(self.scores, which)
 
     def take(self, atom: Array, score: float) -> bool:
         """One more structure; if it is a mix of the others, one of them leaves for it."""
-        lifted = np.column_stack([self.atoms, np.ones(len(self.atoms))]).T
-        new = np.append(atom, 1.0)
-        by, *_ = np.linalg.lstsq(lifted, new, rcond=None)
+        by, *_ = np.linalg.lstsq(self.gram, self.atoms @ atom + 1, rcond=None)
         weight = 0.0
-        if np.square(lifted @ by - new).sum() <= _DEPENDENT * np.square(new).sum():
+        apart = np.square(by @ self.atoms - atom).sum() + (by.sum() - 1) ** 2
+        if apart <= _DEPENDENT * (np.square(atom).sum() + 1):
             room = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
             leaves = int(room.argmin())
             gain = score - by @ self.scores
@@ -74,17 +79,23 @@ class PlainSolved:
             weight = room[leaves]
             self.weights = (self.weights - weight * by).clip(0)
             self.drop(leaves)
+        self.append(atom, weight, score)
+        return True
+
+    def append(self, atom: Array, weight: float, score: float) -> None:
+        shared = self.atoms @ atom + 1
+        corner = np.square(atom).sum() + 1
+        self.gram = np.block([[self.gram, shared[:, None]], [shared[None], np.array([[corner]])]])
         self.atoms = np.vstack([self.atoms, atom])
         self.weights = np.append(self.weights, weight)
         self.scores = np.append(self.scores, score)
-        return True
 
 
-def _best_mix(atoms: Array, scores: Array) -> Array:
+def _best_mix(gram: Array, scores: Array) -> Array:
     """argmax s'x - |A x|^2 / 2 where x sums to one, of either sign."""
-    count = len(atoms)
+    count = len(gram)
     system = np.zeros((count + 1, count + 1))
-    system[:count, :count] = atoms @ atoms.T + 1  # the ones shift the multiplier alone
+    system[:count, :count] = gram  # its ones shift the multiplier alone
     system[:count, count] = system[count, :count] = 1
     mix: Array = np.linalg.solve(system, np.append(scores, 1.0))[:count]
     return mix
@@ -163,9 +174,7 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
         value = score - float(atom @ mean)
         near = abs(value - top) < 1e-9 * (1 + abs(top))
         if near and abs(atom @ along - level) > 1e-6:
-            one.atoms = np.vstack([one.atoms, atom])
-            one.weights = np.append(one.weights, 0.0)
-            one.scores = np.append(one.scores, score)
+            one.append(atom, 0.0, score)
             found = True
 
 

@@ -1,53 +1,13 @@
 """Projective trees in plain torch: Eisner's recurrences with any way to sum up."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fewfold.structured.arborescences import FORBIDDEN
+from fewfold.structured.semirings import FORBIDDEN, Reduce
 
-__all__ = ["best_of", "drawn_of", "inside", "log_sum_of"]
-
-Reduce = Callable[[Tensor], Tensor]
-"""what the values of the ways to make a span, in the last dimension, come to"""
-
-
-def best_of(values: Tensor) -> Tensor:
-    """The largest; its gradient goes to one of them."""
-    return values.max(-1).values
-
-
-def log_sum_of(values: Tensor) -> Tensor:
-    """Their sum, all in logs; its gradient goes to each in its proportion."""
-    return values.logsumexp(-1)
-
-
-def drawn_of(generator: torch.Generator | None) -> Reduce:
-    """Their sum, all in logs, with a gradient that goes to one drawn in proportion."""
-
-    def reduce(values: Tensor) -> Tensor:
-        found: Tensor = _Drawn.apply(values, generator)
-        return found
-
-    return reduce
-
-
-class _Drawn(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, generator: torch.Generator | None) -> Tensor:
-        ctx.save_for_backward(values)
-        ctx.generator = generator
-        return values.logsumexp(-1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (values,) = ctx.saved_tensors
-        law = values.softmax(-1).flatten(0, -2)
-        chosen = torch.multinomial(law, 1, generator=ctx.generator).view(*values.shape[:-1], 1)
-        return torch.zeros_like(values).scatter_(-1, chosen, grads[0].unsqueeze(-1)), None
+__all__ = ["inside"]
 
 
 def inside(scores: Tensor, single: bool, reduce: Reduce) -> Tensor:

@@ -13,7 +13,7 @@ from fewfold.structured.lattice import Lattice, told
 from fewfold.structured.opaque import registered
 from fewfold.structured.structure import Structure, raise_infeasible
 
-__all__ = ["Sequence", "live"]
+__all__ = ["Sequence", "live", "to_rows"]
 
 Kind = TypeVar("Kind", bound=Structure)
 
@@ -31,10 +31,11 @@ class Sequence(Structure):
     the transition that leaves the left one. So sequences of a batch may differ in length.
 
     Args:
-        transitions: (S, S), from row to column; (n - 1, S, S) where they differ by position; in
-            front of either, dimensions that broadcast to the batch. A tensor whose third last
-            dimension is n - 1 is by position; write `(..., 1, S, S)` where it is the batch.
-            -inf forbids a transition. None: no scores.
+        transitions: (S, S), from row to column, for all positions of all instances. A tensor with
+            more dimensions needs `by_position`. -inf forbids a transition. None: no scores.
+        by_position: what the dimensions in front of (S, S) are. False: the batch, to which they
+            broadcast, `(*batch, S, S)`. True: the last of them is the position, and the others
+            broadcast to the batch, `(..., n - 1, S, S)`; [i] is the step from position i to i + 1.
         start: (S,) or (..., S), for the state of the first position.
         stop: likewise, of the last position.
 
@@ -54,17 +55,32 @@ class Sequence(Structure):
 
     transitions: Tensor | None = None
     _: KW_ONLY
+    by_position: bool | None = None
     start: Tensor | None = None
     stop: Tensor | None = None
 
     event_dim: ClassVar[int] = 2
     additional_names: ClassVar[tuple[str, ...]] = ("transitions", "start", "stop")
+    layout_names: ClassVar[tuple[str, ...]] = ("by_position",)
 
     def __post_init__(self) -> None:
         for name in self.additional_names:
             value = getattr(self, name)
             if value is not None:
                 check_scores(value, name)
+        if self.transitions is None:
+            return
+        shape = tuple(self.transitions.shape)
+        if self.by_position is None and len(shape) > 2:
+            raise ValueError(
+                f"transitions of shape {shape} may belong to instances or to positions; write "
+                "by_position=True for (..., n - 1, S, S), or by_position=False for (*batch, S, S)"
+            )
+        if self.by_position and len(shape) < 3:
+            raise ValueError(
+                f"by_position=True needs transitions (..., n - 1, S, S), got {shape}; leave "
+                "by_position out where one table serves all positions"
+            )
 
     def check(self, event: torch.Size) -> None:
         n, states = event
@@ -77,6 +93,13 @@ class Sequence(Structure):
                 raise ValueError(
                     f"{name} must end in {shape} for {states} states, got {tuple(value.shape)}"
                 )
+        tables = self.transitions
+        if tables is not None and self.by_position and tables.shape[-3] not in (1, n - 1):
+            raise ValueError(
+                f"transitions by position must end in (n - 1 = {n - 1}, {states}, {states}) for "
+                f"{n} positions, got {tuple(tables.shape)}; write by_position=False if the first "
+                "dimensions are the batch"
+            )
 
     def slots(self, event: torch.Size) -> Tensor:
         return torch.arange(event[0]).repeat_interleave(event[1])
@@ -87,9 +110,10 @@ class Sequence(Structure):
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
         return replace(
             self,
-            transitions=_rows(self._by_position(event[0]), batch, 3, "transitions"),
-            start=_rows(self.start, batch, 1, "start"),
-            stop=_rows(self.stop, batch, 1, "stop"),
+            transitions=to_rows(self._tables(), batch, 3, "transitions"),
+            by_position=True,
+            start=to_rows(self.start, batch, 1, "start"),
+            stop=to_rows(self.stop, batch, 1, "stop"),
         )
 
     def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
@@ -134,7 +158,7 @@ class Sequence(Structure):
         n, states = event
         at: list[Tensor | int | None] = []
         found = []
-        tables = self._by_position(n)
+        tables = self._tables()
         ends = ((1, self.start, self.start), (1, self.stop, self.stop))
         for own, value, wide in ((3, self.transitions, tables), *ends):
             if value is None or wide is None:
@@ -208,23 +232,21 @@ class Sequence(Structure):
 
     @torch.no_grad()
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
-        None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ..., positions, S)` bool: n sequences drawn in proportion to exp(score)."""
-        rows, made, event = self.prepared(scores, mask)
+        """`(n, ..., positions, S)` bool, drawn in proportion to exp(score / temperature)."""
+        rows, made, event = self.prepared(scores, mask, temperature)
         lattice, order = made._lattice(rows)
         raise_infeasible(lattice.log_partition() == -math.inf, self)
         states = lattice.sample(n, generator)
         codes = _codes(states, lattice.length, order, event[1])
         return made.dense(codes.flatten(0, 1), event).view(n, *scores.shape).to(scores.device)
 
-    def _by_position(self, n: int) -> Tensor | None:
+    def _tables(self) -> Tensor | None:
         """Transitions `(..., n - 1 or 1, S, S)`."""
         tables = self.transitions
-        if tables is None or (tables.dim() > 2 and tables.shape[-3] in (1, n - 1)):
-            return tables
-        return tables.unsqueeze(-3)
+        return tables if tables is None or self.by_position else tables.unsqueeze(-3)
 
     def _plain_k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         lattice, order = self._lattice(scores)
@@ -283,8 +305,8 @@ def live(structure: Kind, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, 
     return rows, structure.with_additional(given).flat(batch, event), batch
 
 
-def _rows(value: Tensor | None, batch: torch.Size, own: int, name: str) -> Tensor | None:
-    """Additional scores, `own` dimensions of them, for every instance."""
+def to_rows(value: Tensor | None, batch: torch.Size, own: int, name: str) -> Tensor | None:
+    """Additional scores, of which the last `own` dimensions are one table, for every instance."""
     if value is None:
         return None
     shape = value.shape[value.dim() - own :]

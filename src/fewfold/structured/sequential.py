@@ -154,11 +154,11 @@ class SequentialSubset(Structure):
 
     @torch.no_grad()
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
-        None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ..., bits)` bool: n of them drawn in proportion to exp(score), last bit first."""
-        rows, made, _ = self.prepared(scores, mask)
+        """`(n, ..., bits)` bool, drawn in proportion to exp(score / temperature)."""
+        rows, made, _ = self.prepared(scores, mask, temperature)
         sums = made._sums(rows)
         raise_infeasible(made._total(sums[-1], rows) == -math.inf, self)
         law = safe_logsumexp(sums[-1], 0)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import whole_number
-from fewfold.structured.arborescences import FORBIDDEN, draw_heads, log_total
+from fewfold.structured.arborescences import draw_heads, log_total
 from fewfold.structured.opaque import registered
 from fewfold.structured.ranked import best_trees, ranked
+from fewfold.structured.semirings import FORBIDDEN
 from fewfold.structured.sequences import live
 from fewfold.structured.structure import Structure, raise_infeasible
 
@@ -148,11 +149,11 @@ class SpanningTree(Structure):
 
     @torch.no_grad()
     def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None, generator: torch.Generator |
-        None = None,
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ..., E)` bool: n trees drawn in proportion to exp(score)."""
-        rows, _, _ = self.prepared(scores, mask)
+        """`(n, ..., E)` bool: n trees drawn in proportion to exp(score / temperature)."""
+        rows, _, _ = self.prepared(scores, mask, temperature)
         raise_infeasible(self.log_partition(rows) == -math.inf, self)
         every = rows.expand(n, *rows.shape).flatten(0, 1)
         found = torch.zeros_like(every, dtype=torch.bool)

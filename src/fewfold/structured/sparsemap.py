@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold._check import check_mask, check_scores, positive_number, whole_number
+from fewfold._check import (
+    check_mask,
+    check_scores,
+    check_temperature,
+    positive_number,
+    whole_number,
+)
 from fewfold._torch import check_values, has_values
 from fewfold.structured.marginals import marginals_of, tracked
 from fewfold.structured.opaque import is_registered, opaque_marginals
@@ -270,9 +276,7 @@ def _check(structure: Structure, temperature: float) -> None:
         raise TypeError(
             f"structure must be a value such as ff.structures.KSubset(5), got {structure!r}"
         )
-    if isinstance(temperature, Tensor):
-        raise TypeError("temperature must be a number, got a Tensor; divide the scores by it")
-    positive_number(temperature, "temperature")
+    check_temperature(temperature)
 
 
 def _limits(max_iter: int, tol: float) -> Limits:

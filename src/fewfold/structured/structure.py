@@ -4,16 +4,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from fewfold._check import check_mask, check_scores, whole_number
+from fewfold._check import check_mask, check_scores, check_temperature, whole_number
 from fewfold._torch import check_values, has_values
 from fewfold.structured.kbest import KBest
 
-__all__ = ["Structure", "by_row"]
+__all__ = ["Structure", "by_row", "cooled", "eager", "kept", "raise_infeasible"]
+
+
+Kind = TypeVar("Kind", bound="Structure")
 
 
 class Structure(ABC):
@@ -30,6 +33,8 @@ class Structure(ABC):
     """whether a structure is a set of parts; otherwise it is any vector"""
     additional_names: ClassVar[tuple[str, ...]] = ()
     """fields with scores of more than one part, such as transitions; None where there are none"""
+    layout_names: ClassVar[tuple[str, ...]] = ()
+    """fields that say how the additional scores are laid out, and nothing about the structures"""
 
     def check(self, event: torch.Size) -> None:  # noqa: B027  (most take any)
         """Raise unless scores of this event shape fit."""
@@ -92,7 +97,7 @@ class Structure(ABC):
             return False
         for field in fields(self):  # type: ignore[arg-type]
             mine, its = getattr(self, field.name), getattr(other, field.name)
-            if field.name in self.additional_names:
+            if field.name in self.additional_names + self.layout_names:
                 continue
             both = isinstance(mine, Tensor) and isinstance(its, Tensor)
             if not (torch.equal(mine, its) if both else mine is its or mine == its):
@@ -140,9 +145,9 @@ class Structure(ABC):
 
     def sample(
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ...)` structures drawn in proportion to exp(score), bool."""
+        """`(n, ...)` structures drawn in proportion to exp(score / temperature), bool."""
         raise NotImplementedError(f"draws from all {type(self).__name__} are not offered")
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -172,6 +177,92 @@ class Structure(ABC):
         return marginals.square().sum(1) / 2
 
     # What all structures offer, written once.
+
+    def score(self, scores: Tensor, structures: Tensor) -> Tensor:
+        """The score of each structure: the sum of its parts and of the additional scores.
+
+        Args:
+            scores: `(..., *event)`.
+            structures: `(..., *event)` zeros and ones, boolean or numbers; batches broadcast.
+
+        Returns:
+            (...,) double, differentiable in the scores and the additional ones; -inf where a
+            structure has a part that cannot be used.
+        """
+        event = self.event_of(scores)
+        if structures.shape[structures.dim() - self.event_dim :] != event:
+            raise ValueError(
+                f"structures must end in the shape of an instance {tuple(event)}, "
+                f"got {tuple(structures.shape)}"
+            )
+        used = structures > 0.5
+        total = torch.where(used, scores.double(), 0.0)
+        batch = total.shape[: total.dim() - self.event_dim]
+        total = total.flatten(len(batch)).sum(-1)
+        if not self.additional:
+            return total
+        given = [value.to("cpu", torch.float64) for value in self.additional]
+        codes = self.codes(used.expand(*batch, *event).reshape(-1, *event).cpu(), event)
+        made = self.with_additional(given).flat(batch, event)
+        return total + made.extra(codes, torch.arange(len(codes)), event).view(batch).to(total)
+
+    def log_prob(
+        self, scores: Tensor, structures: Tensor, *, mask: Tensor | None = None,
+        temperature: float = 1.0,
+    ) -> Tensor:  # fmt: skip
+        """Log-probability of structures that are drawn in proportion to exp(score / temperature).
+
+        The log-likelihood of a conditional random field: the score of the structure less
+        `log_partition`.
+
+        Args:
+            scores: `(..., *event)`.
+            structures: `(..., *event)` zeros and ones, boolean or numbers, such as those of
+                `argmax` and `sample`; batches broadcast.
+            mask: as in `sparsemap`.
+            temperature: what scores, additional ones too, are divided by.
+
+        Returns:
+            (...,), differentiable in the scores and the additional ones; -inf for a structure with
+            a part, or a pair of parts, that cannot be used.
+
+        Raises:
+            ValueError: if something else than a structure is given (not seen inside torch.func and
+                torch.compile), or if an instance has no structure at all.
+        """
+        check_scores(scores)
+        check_temperature(temperature)
+        if mask is not None:
+            check_mask(mask, scores)
+            scores = scores.masked_fill(~mask, -math.inf)
+        wide, made = cooled(scores, self, temperature)
+        own, total = made.score(wide, structures), made.log_partition(wide).double()
+        if eager():
+            raise_infeasible((total == -math.inf).flatten(), self)
+            self._check_members(scores, structures, own)
+        return (own - total).to(scores.dtype)
+
+    @torch.no_grad()
+    def _check_members(self, scores: Tensor, structures: Tensor, own: Tensor) -> None:
+        """Raise where what is given, and has a finite score, is no structure.
+
+        A structure is the best one for scores of +1 at its parts and -1 elsewhere.
+        """
+        event = self.event_of(scores)
+        shape = (*own.shape, *event)
+        used = (structures > 0.5).expand(shape)
+        signs = torch.where(used, 1.0, -1.0).masked_fill(scores == -math.inf, -math.inf)
+        level = [value.masked_fill(value > -math.inf, 0.0) for value in self.additional]
+        seen = own.isfinite().view(*own.shape, *[1] * len(event))
+        odd = ((structures > 0.5) != (structures != 0)) | ((structures != 1) & (structures != 0))
+        best = self.with_additional(level).argmax(torch.where(seen, signs, math.nan))
+        wrong = (seen & (odd.expand(shape) | ((best > 0.5) != used))).flatten(own.dim()).any(-1)
+        if bool(wrong.any()):
+            first = tuple(wrong.nonzero()[0].tolist())
+            raise ValueError(
+                f"structures must be zeros and ones that make a structure of {self}; those at "
+                f"{first} do not"
+            )
 
     @torch.no_grad()
     def argmax(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -224,6 +315,7 @@ class Structure(ABC):
             "the search for the best structures goes by the values of the scores",
             "use sparsemap, whose marginals have the shape of the scores, or another device",
         )
+        check_temperature(temperature)
         event = self.event_of(scores)
         rows = scores.detach()
         if mask is not None:
@@ -254,6 +346,11 @@ class Structure(ABC):
 
     def codes(self, structures: Tensor, event: torch.Size) -> Tensor:
         """`(m, *event)` 0/1 as (m, slots) codes, int64."""
+        if not eager():  # how many parts there are must not depend on what they are
+            slots, parts = self.slots(event), torch.arange(event.numel())
+            used = torch.where(structures.flatten(1) > 0.5, parts, -1)
+            none = torch.full((len(structures), self.width(event)), -1)
+            return none.scatter_reduce(1, slots.expand(len(structures), -1), used, "amax")
         found = torch.full((len(structures), self.width(event)), -1)
         which, part = structures.flatten(1).nonzero(as_tuple=True)
         found[which, self.slots(event)[part]] = part
@@ -266,6 +363,24 @@ class Structure(ABC):
             told = f"tensor{tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             shown.append(f"{field.name}={told}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def eager() -> bool:
+    """Whether values may be looked at: outside of torch.func and torch.compile."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+def cooled(scores: Tensor, structure: Kind, temperature: float) -> tuple[Tensor, Kind]:
+    """Scores, and the structure with its additional ones, divided by a temperature, in double."""
+    if temperature == 1:
+        return scores, structure
+    more = [value.double() / temperature for value in structure.additional]
+    return scores.double() / temperature, structure.with_additional(more)
+
+
+def kept(value: Tensor) -> Tensor:
+    """A tensor that autograd may keep, whether or not it was made in `torch.inference_mode`."""
+    return value.clone() if value.is_inference() else value
 
 
 def _like(rows: Tensor, structures: Tensor) -> Tensor:

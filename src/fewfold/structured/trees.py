@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.structured.arborescences import FORBIDDEN, best_heads, draw_heads, log_total
+from fewfold.structured.arborescences import best_heads, draw_heads, log_total
 from fewfold.structured.opaque import registered
-from fewfold.structured.projective import best_of, drawn_of, inside, log_sum_of
+from fewfold.structured.projective import inside
 from fewfold.structured.ranked import best_trees, ranked
+from fewfold.structured.semirings import FORBIDDEN, best_of, drawn_of, log_sum_of
 from fewfold.structured.sequences import live
 from fewfold.structured.structure import Structure, raise_infeasible
 
@@ -178,10 +179,10 @@ class DependencyTree(Structure):
     @torch.no_grad()
     def sample(
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ..., words, words)` bool: n trees drawn in proportion to exp(score)."""
-        rows, _, event = self.prepared(scores, mask)
+        """`(n, ..., words, words)` bool, drawn in proportion to exp(score / temperature)."""
+        rows, _, event = self.prepared(scores, mask, temperature)
         raise_infeasible(self.log_partition(rows) == -math.inf, self)
         every = rows.expand(n, *rows.shape).flatten(0, 1)
         if self.projective:
