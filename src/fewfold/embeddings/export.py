@@ -1,6 +1,5 @@
 """Anchor tables as files: the anchors and the few non-zeros of every row, nothing else."""
 
-import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,19 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold._files import new_file
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.layout import SparseRows, small_integer
 from fewfold.embeddings.quantised import pack, to_bits, zero_code
-from fewfold.embeddings.stored import BLOCK, FORMAT, Stored, layout_of, safetensors, version_of
+from fewfold.embeddings.stored import (
+    BLOCK,
+    FORMAT,
+    Stored,
+    layout_of,
+    safetensors,
+    usable,
+    version_of,
+)
 
 __all__ = ["Sizes", "load_anchors", "packed_anchors", "save_anchors", "unpacked_anchors"]
 
@@ -185,8 +193,10 @@ def _entries(embedding: AnchorEmbedding) -> tuple[Tensor, Tensor, Tensor]:
     offsets, slots, values = (part.cpu() for part in embedding.rows())
     row = torch.arange(embedding.num_embeddings).repeat_interleave(offsets.diff())
     for name, part in (("values", values), ("anchors", embedding.anchors.detach())):
-        if not part.isfinite().all():
-            raise ValueError(f"the {name} of the table are not finite; has training diverged?")
+        if not usable(part):
+            raise ValueError(
+                f"the {name} of the table are not finite, or too large; has training diverged?"
+            )
     keys, first = (row * len(embedding.anchors) + slots).unique_consecutive(return_inverse=True)
     total = values.new_zeros(len(keys)).index_add_(0, first, values)
     return keys // len(embedding.anchors), keys % len(embedding.anchors), total
@@ -247,16 +257,6 @@ def _padded(rows: SparseRows, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode  # as this user's files are
-        save = safetensors().torch.save_file
+    save = safetensors().torch.save_file
+    with new_file(path) as partial:
         save({name: part.contiguous() for name, part in tensors.items()}, partial, about)
-        partial.chmod(mode)
-        with partial.open("rb") as stream, contextlib.suppress(OSError):
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

@@ -16,7 +16,7 @@ layout (full, one width, rows, first few).
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewfold._tensors import AtMost, Found, Spec, read_header
 from fewfold.embeddings.layout import SparseRows, small_integer
 from fewfold.embeddings.quantised import DTYPES, bits_at, from_bits, unpack, zero_code
 
-__all__ = ["BLOCK", "FORMAT", "Stored", "layout_of", "safetensors", "version_of"]
+__all__ = [
+    "BLOCK",
+    "FORMAT",
+    "Stored",
+    "layout_of",
+    "safetensors",
+    "table_layout",
+    "usable",
+    "version_of",
+]
 
 FORMAT, VERSION = "fewfold anchors", 2
 BLOCK = 64  # rows whose lengths are added up to find one of them
@@ -45,6 +55,41 @@ def layout_of(tensors: Mapping[str, Tensor]) -> str:
     if "lengths" in tensors:
         return "rows" if "slots" in tensors else "first few"
     return "one width" if "slots" in tensors else "full"
+
+
+def table_layout(
+    found: Found, prefix: str = "", *, rows: int, dim: int, most: int
+) -> Iterator[tuple[str, Spec]]:
+    """What a table of rows of few bits may consist of: names, and what each tensor must be.
+
+    Sizes that depend on values are bounded here, and compared with these by `Stored`.
+
+    Args:
+        found: what there is.
+        prefix: of its names.
+        rows: of the table.
+        dim: of a row.
+        most: anchors there may be.
+    """
+    shape = found.get(f"{prefix}anchors", (None, (0,)))[1]
+    count = min(shape[0], most) if shape else 0
+    yield f"{prefix}anchors", Spec((AtMost(most), dim), torch.int8)
+    yield f"{prefix}anchor_scales", Spec((count,), least=0)
+    yield f"{prefix}value_scales", Spec((count,), least=0)
+    by_row = f"{prefix}lengths" in found
+    if by_row:
+        yield f"{prefix}lengths", Spec((rows,), _INTEGERS, least=0, below=count + 1)
+        yield f"{prefix}starts", Spec((-(-rows // BLOCK),), torch.int64, least=0)
+    each: tuple[int | AtMost, ...] = (AtMost(rows * count, 0),) if by_row else (rows, AtMost(count))
+    if f"{prefix}slots" in found:
+        yield f"{prefix}slots", Spec(each, small_integer(count), least=0, below=count)
+    yield f"{prefix}values", Spec(each, (torch.int8, torch.uint8))
+
+
+def usable(numbers: Tensor) -> bool:
+    """Whether they are finite, and so are sums of products of two of them."""
+    most = torch.finfo(numbers.dtype).max ** 0.5 / 100
+    return not numbers.numel() or bool((numbers.abs() <= most).all())
 
 
 def safetensors() -> Any:
@@ -83,6 +128,7 @@ class Stored:
             raise FileNotFoundError(f"there is no file {path}; `save_anchors` writes one")
         library = safetensors()
         try:
+            read_header(path)  # which compares it with the length of the file
             with library.safe_open(path, "pt") as file:
                 about = file.metadata() or {}
                 names = set(file.keys())
@@ -102,15 +148,19 @@ class Stored:
                 f"{VERSION}; upgrade fewfold"
             )
         try:
-            numbers = {name: int(about[name]) for name in ("rows", "dim", "anchors", "nonzeros")}
-            padding = int(about["padding_idx"]) if "padding_idx" in about else None
+            numbers = {n: _number(about[n]) for n in ("rows", "dim", "anchors", "nonzeros")}
+            padding = _number(about["padding_idx"]) if "padding_idx" in about else None
             if about["version"] != "1":
-                numbers |= {name: int(about[name]) for name in ("bits", "zero", "values")}
+                numbers |= {n: _number(about[n]) for n in ("bits", "zero", "values")}
             layout = about["layout"] if about["version"] != "1" else layout_of(tensors)
             stored = cls(path, tensors, **numbers, signed=about["signed"] == "1",
                          padding_idx=padding)  # fmt: skip
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{path} is damaged: its metadata lacks {error}") from error
+            if about["signed"] not in ("0", "1"):
+                raise ValueError(f"signed must be 0 or 1, got {about['signed']!r}")
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: its metadata lacks {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: its metadata cannot be used: {error}") from error
         if layout != layout_of(tensors):
             raise ValueError(f"{path} is damaged: it lacks or should not have parts of {layout!r}")
         stored._check_shapes()
@@ -187,6 +237,7 @@ class Stored:
 
     def all(self) -> SparseRows:
         """The non-zeros of every row, after a look at all of them."""
+        self._check_lengths()
         slots = self._slots(self._every_slot().flatten())
         packed, count = self.tensors["values"], self.width or len(slots)
         if packed.shape[-1] != -(-count * self.bits // 8):
@@ -208,6 +259,17 @@ class Stored:
         if not ((row * self.anchors + slots).diff() > 0).all():
             raise ValueError(f"{self.path} is damaged: the slots of a row do not rise")
         return SparseRows(offsets, slots, values)
+
+    def _check_lengths(self) -> None:
+        """Raise unless lengths are of rows, and together those of all values."""
+        lengths = self.tensors.get("lengths")
+        if lengths is None:
+            return
+        if not 0 <= int(lengths.min()) <= int(lengths.max()) <= self.anchors:
+            raise ValueError(f"{self.path} is damaged: lengths are not from 0 to {self.anchors}")
+        room = len(self.tensors["values"]) if self.values is None else self.values
+        if int(lengths.sum()) != room:
+            raise ValueError(f"{self.path} is damaged: lengths do not add up to {room}")
 
     def _where(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Where the non-zeros of each row begin, and how many there are."""
@@ -255,8 +317,8 @@ class Stored:
         return self._finite(values, "values")
 
     def _finite(self, found: Tensor, name: str) -> Tensor:
-        if not found.isfinite().all():
-            raise ValueError(f"{self.path} is damaged: {name} are not finite")
+        if not usable(found):
+            raise ValueError(f"{self.path} is damaged: {name} are not finite, or too large")
         return found
 
     def _check_shapes(self) -> None:
@@ -306,6 +368,14 @@ class Stored:
                     f"{self.path} is damaged: {name} should be {shape}, "
                     f"got {tuple(found.shape)} of {found.dtype}"
                 )
+
+
+def _number(text: str) -> int:
+    """A whole number as it is written, of at most 64 bits."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or str(int(text)) != text:
+        raise ValueError(f"{text[:40]!r} is no whole number")
+    return int(text)
 
 
 _NAMES = {

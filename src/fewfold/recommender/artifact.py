@@ -1,6 +1,6 @@
 """A model as a folder: safetensors and JSON, with checksums, written whole or not at all.
 
-    manifest.json      format, version, and the SHA-256 of every file below
+    manifest.json      format, version, and the SHA-256 and the size of every file below
     config.json        the recipe, the training, the seed, the data and the versions
     metrics.json       what the evaluation found
     model.safetensors  weights
@@ -8,76 +8,73 @@
     users.safetensors  ids of the users and what each of them touched (may be left out)
     README.md          the model card, for people; it may be edited
 
-Nothing is ever unpickled, and no name inside a file decides which file is read.
+Nothing is ever unpickled, and no name inside a file decides which file is read. What a file must
+hold is compared with its size and its header before it is read.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold._files import new_folder, recovered, settled
 from fewfold._progress import over
+from fewfold._tensors import Found, Header, Spec, check_names, extremes, read_header
 from fewfold.recommender.errors import ArtifactError
+from fewfold.recommender.schema import Source, check
 
-__all__ = ["check_target", "read_artifact", "write_artifact", "writing"]
+__all__ = ["Folder", "Part", "check_target", "open_artifact", "steadily", "write_artifact"]
 
 FORMAT, VERSION = "fewfold recommender", 1
 _MANIFEST, _CARD = "manifest.json", "README.md"
 _JSON = ("config.json", "metrics.json")
 _TENSORS = ("model.safetensors", "items.safetensors", "users.safetensors")
 _OPTIONAL = ("users.safetensors",)
+_MOST_JSON = 1 << 24  # bytes of a JSON file
+_TRIES = 50  # to read a folder that is replaced again and again meanwhile
 
-Part = Mapping[str, Any] | Mapping[str, Tensor]
+T = TypeVar("T")
 
 
 def write_artifact(
     folder: str | os.PathLike[str],
-    parts: Mapping[str, Part],
+    parts: Mapping[str, Mapping[str, Any]],
     card: str,
     *,
     overwrite: bool = False,
 ) -> Path:
     """Write the parts, a dict for each file, and the card into a new folder.
 
-    Everything is written beside it under another name first and renamed at the end, so that the
-    folder is complete or does not exist. With `overwrite` an earlier artifact is replaced; a folder
-    that is something else never is.
+    The folder is complete or does not exist. With `overwrite` an earlier artifact is replaced, in
+    one step where the system can; a folder that is something else never is.
     """
     target = Path(folder).absolute()
     if target.is_symlink():
         target = target.resolve()
     check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
-    try:
-        partial.mkdir()
-        sums = {}
+    with new_folder(target) as partial:
+        sums, sizes = {}, {}
         for name, part in over("writing the model", list(parts.items())):
             _write(partial / name, part)
             sums[name] = _sha256(partial / name)
-        _write(partial / _MANIFEST, {"format": FORMAT, "version": VERSION, "files": sums})
+            sizes[name] = (partial / name).stat().st_size
+        manifest = {"format": FORMAT, "version": VERSION, "files": sums, "bytes": sizes}
+        _write(partial / _MANIFEST, manifest)
         (partial / _CARD).write_text(card, encoding="utf-8")
-        _sync(partial / _CARD)
-        _exchange(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return target
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Raise unless an artifact may be written there."""
+    """Raise unless an artifact may be written there; one that a killed process left is put back."""
+    settled(target)
     if not target.exists():
         return
     if target.is_dir() and not any(target.iterdir()):
@@ -91,45 +88,12 @@ def check_target(target: Path, overwrite: bool) -> None:
         )
 
 
-def _exchange(partial: Path, target: Path) -> None:
-    """Put the finished folder in its place; what was there goes only then."""
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.rename(old)
-    try:
-        partial.rename(target)
-    except OSError:
-        if old.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _write(file: Path, part: Part) -> None:
+def _write(file: Path, part: Mapping[str, Any]) -> None:
     if file.suffix == ".json":
         text = json.dumps(part, indent=1, ensure_ascii=False, allow_nan=False)
         file.write_text(text + "\n", encoding="utf-8")
     else:
-        save_file = _safetensors().save_file
-        with writing(file):
-            save_file({name: _plain(value) for name, value in part.items()}, file)
-        os.chmod(file, 0o666 & ~_umask())
-    _sync(file)
-
-
-@contextlib.contextmanager
-def writing(file: Path) -> Iterator[None]:
-    """Libraries have their own words for a disk that is full; here it is an OSError."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
-            if f"os error {number}" in str(error) or os.strerror(number) in str(error):
-                raise OSError(number, os.strerror(number), str(file)) from error
-        raise
+        _safetensors().save_file({name: _plain(value) for name, value in part.items()}, file)
 
 
 def _plain(value: Tensor | np.ndarray) -> Tensor:
@@ -137,87 +101,184 @@ def _plain(value: Tensor | np.ndarray) -> Tensor:
     return tensor.contiguous()
 
 
-def read_artifact(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The parts of an artifact, each checked against its checksum."""
-    root = Path(folder)
+@dataclass(frozen=True)
+class _Manifest:
+    format: str
+    version: int
+    files: dict[str, str]
+    bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Part:
+    """A file of tensors whose header is known; `expect` says what it must hold, `read` reads it.
+
+    Attributes:
+        file: which.
+        found: dtype and shape of each tensor.
+        ranges: the smallest and the largest number of each tensor, once they have been read.
+    """
+
+    file: Path
+    header: Header
+    _sum: str
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _layout: dict[str, Spec] = field(default_factory=dict)
+
+    @property
+    def found(self) -> Found:
+        return self.header.tensors
+
+    def fail(self, name: str, what: str) -> NoReturn:
+        """Raise for one of the tensors."""
+        raise Source(self.file).damaged(name, what)
+
+    def expect(self, layout: Iterable[tuple[str, Spec]]) -> None:
+        """Raise unless the tensors have these names, dtypes and shapes; their values come later."""
+        self._layout = check_names(self.found, layout, self.fail)
+        for name, spec in self._layout.items():
+            fault = spec.fault(*self.found[name])
+            if fault is not None:
+                self.fail(name, fault)
+
+    def read(self) -> dict[str, Tensor]:
+        """The tensors, compared with the checksum and with what was expected of their values."""
+        if _reading(_sha256, self.file) != self._sum:
+            raise Source(self.file).damaged("", "has changed since it was written")
+        tensors: dict[str, Tensor] = _reading(_safetensors().load_file, self.file)
+        if set(tensors) != set(self._layout):
+            raise Source(self.file).damaged("", "has changed while it was read")
+        for name, spec in self._layout.items():
+            self.ranges[name] = extremes(tensors[name])
+            fault = spec.value_fault(*self.ranges[name])
+            if fault is not None:
+                self.fail(name, fault)
+        return tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """An artifact that has been opened: its documents, and its tensors yet to be read.
+
+    Attributes:
+        config: the document of `config.json`.
+        metrics: the document of `metrics.json`.
+        parts: the files of tensors, by name.
+        sizes: bytes of every file in the folder.
+    """
+
+    root: Path
+    config: Any
+    metrics: Any
+    parts: Mapping[str, Part]
+    sizes: Mapping[str, int]
+
+
+def open_artifact(root: Path) -> Folder:
+    """The documents of an artifact and the headers of its tensors, compared with the manifest."""
     manifest = _manifest(root)
-    files: dict[str, str] = manifest["files"]
-    if not set(files) <= {*_JSON, *_TENSORS}:
-        raise ArtifactError(f"{root / _MANIFEST} lists files that are no part of it; {_DAMAGED}")
+    sizes = {file.name: file.stat().st_size for file in sorted(root.iterdir()) if file.is_file()}
+    listed = manifest.files
+    for name in listed:
+        if name not in (*_JSON, *_TENSORS):
+            raise Source(root / _MANIFEST).damaged(f"files.{name}", "is no part of a model")
     for name in (*_JSON, *_TENSORS):
-        if name not in files and name not in _OPTIONAL:
-            raise ArtifactError(f"{root / _MANIFEST} does not list {name}; {_DAMAGED}")
-        if name in files and not (root / name).is_file():
-            raise ArtifactError(f"{root / name} is missing; {_DAMAGED}")
-    present = [name for name in (*_JSON, *_TENSORS) if name in files]
-    with ThreadPoolExecutor(2) as pool:  # hashing lets other threads run
-        sums = list(pool.map(_reading(_sha256), (root / name for name in present)))
-    for name, found in zip(present, sums, strict=True):
-        if found != files[name]:
-            raise ArtifactError(f"{root / name} has changed since it was written; {_DAMAGED}")
-    return {name: _reading(_read)(root / name) for name in over("reading the model", present)}
+        if name not in listed and (name not in _OPTIONAL or name in sizes):
+            raise Source(root / _MANIFEST).damaged(f"files.{name}", "is missing")
+        if name in listed and name not in sizes:
+            raise Source(root / name).damaged("", "is missing")
+        if name in listed and manifest.bytes.get(name, sizes[name]) != sizes[name]:
+            said = manifest.bytes[name]
+            raise Source(root / name).damaged(
+                "", f"has {sizes[name]} bytes, and was written with {said}"
+            )
+    documents = {}
+    for name in _JSON:
+        data = _small(root / name)
+        if hashlib.sha256(data).hexdigest() != listed[name]:
+            raise Source(root / name).damaged("", "has changed since it was written")
+        documents[name] = Source(root / name).document(data)
+    parts = {
+        name: Part(root / name, _reading(read_header, root / name), listed[name])
+        for name in _TENSORS
+        if name in listed
+    }
+    return Folder(root, documents["config.json"], documents["metrics.json"], parts, sizes)
 
 
-_DAMAGED = "the artifact is damaged: copy it again, or fit the model again"
-
-
-def _manifest(root: Path) -> dict[str, Any]:
+def _manifest(root: Path) -> _Manifest:
     if not root.exists():
         raise ArtifactError(f"there is no folder {root}; `fewfold fit` writes one")
-    if not (root / _MANIFEST).is_file():
+    file = root / _MANIFEST
+    if not file.is_file():
         raise ArtifactError(f"{root} is not a model of fewfold: it has no {_MANIFEST}")
-    manifest = _reading(_read)(root / _MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ArtifactError(f"{root / _MANIFEST} is not that of a model of fewfold; {_DAMAGED}")
-    version = manifest.get("version")
-    if isinstance(version, int) and version > VERSION:
+    found = Source(file).document(_small(file))
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise Source(file).damaged("format", f"must be {FORMAT!r}")
+    version = found.get("version")
+    if type(version) is int and version > VERSION:
         raise ArtifactError(
-            f"{root} was written in format {version} by a newer fewfold, and this one reads "
-            f"format {VERSION}; upgrade fewfold"
+            f"{file}: version: {root} was written in format {version} by a newer fewfold, and this "
+            f"one reads format {VERSION}; upgrade fewfold"
         )
-    files = manifest.get("files")
-    if version != VERSION or isinstance(version, bool) or not isinstance(files, dict):
-        raise ArtifactError(f"{root / _MANIFEST} cannot be read; {_DAMAGED}")
+    manifest = check(_Manifest, found, Source(file), exact=True)
+    if manifest.version != VERSION:
+        raise Source(file).damaged("version", f"must be {VERSION}, got {manifest.version}")
     return manifest
 
 
-def _read(file: Path) -> Any:
-    if file.suffix == ".json":
-        return json.loads(file.read_text(encoding="utf-8"))
-    return _safetensors().load_file(file)
+def steadily(folder: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
+    """What `read` makes of the folder, all of it from one and the same folder.
 
-
-def _reading(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    """The same, with an error that names the file."""
-
-    def checked(file: Path) -> Any:
+    If the folder is replaced meanwhile, it is read again. One that a killed process has left under
+    another name is read there.
+    """
+    root = Path(folder)
+    for _ in range(_TRIES):
+        place = recovered(root)
+        before = _identity(place)
         try:
-            return read(file)
-        except (ValueError, RecursionError) as error:  # also JSON and UTF-8
-            raise ArtifactError(f"{file} cannot be read ({error}); {_DAMAGED}") from error
-        except OSError as error:
-            raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
-        except _safetensors_error() as error:
-            raise ArtifactError(f"{file} cannot be read ({error}); {_DAMAGED}") from error
+            found = read(place)
+        except (ArtifactError, OSError):
+            if before is not None and _identity(recovered(root)) == before:
+                raise
+            if before is None and not recovered(root).exists():
+                raise
+        else:
+            if _identity(recovered(root)) == before:
+                return found
+    raise ArtifactError(f"{root} was replaced {_TRIES} times while it was read; try again")
 
-    return checked
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    # Numbers of files that are gone are given again; then the times differ.
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _small(file: Path) -> bytes:
+    """The bytes of a file that has few."""
+    if file.stat().st_size > _MOST_JSON:
+        raise Source(file).damaged("", f"has more than {_MOST_JSON:,} bytes")
+    return _reading(Path.read_bytes, file)
+
+
+def _reading(read: Callable[[Path], T], file: Path) -> T:
+    """What `read` makes of the file; an error names it."""
+    try:
+        return read(file)
+    except OSError as error:
+        raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, _safetensors_error()) as error:
+        raise Source(file).damaged("", f"cannot be read ({error})") from error
 
 
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(file: Path) -> None:
-    """Have the disk hold it before its folder gets its name."""
-    with file.open("rb") as stream, contextlib.suppress(OSError):
-        os.fsync(stream.fileno())
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _safetensors() -> Any:

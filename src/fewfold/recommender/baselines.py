@@ -4,6 +4,7 @@ All three learn from `Interactions`, answer for users they have never seen, and 
 same `top_k` without what the user has already, so that a difference is one of the scores alone.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -13,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import positive_number, whole_number
+from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.schema import tagged
 from fewfold.recommender.topk import Scorer, top_k
 
 __all__ = ["BM25", "EASE", "Baseline", "Cosine", "ItemKNN", "MostPopular"]
@@ -53,6 +56,19 @@ class Baseline:
                 f"{type(self).__name__} has learned nothing yet; call fit(train) first"
             )
         return _Rows(self, history)
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """What has been learned, as a file holds it: a name and what the tensor must be.
+
+        Args:
+            found: what the file has.
+            items: how many items there are.
+        """
+        yield "counts", Spec((items,), least=0)
+
+    def largest(self, ranges: Mapping[str, tuple[float, float]], items: int) -> float:
+        """What no score can exceed, from the smallest and the largest number of each tensor."""
+        return items * max(max(abs(low), abs(high)) for low, high in ranges.values())
 
 
 @dataclass(eq=False)
@@ -118,6 +134,9 @@ class BM25:
         return matrix
 
 
+_WEIGHTINGS: dict[str, type[Any]] = {"cosine": Cosine, "bm25": BM25}
+
+
 @dataclass(eq=False)
 class ItemKNN(Baseline):
     """Items like those the user has: ``score_j = sum over the user's i of S_ij``.
@@ -136,7 +155,7 @@ class ItemKNN(Baseline):
     """
 
     neighbours: int = 100
-    weighting: Weighting = Cosine()
+    weighting: Weighting = field(default=Cosine(), metadata=tagged(_WEIGHTINGS))
     counts: Tensor = field(init=False, repr=False)
     ids: Tensor = field(init=False, repr=False)
     similarity: Tensor = field(init=False, repr=False)
@@ -163,6 +182,12 @@ class ItemKNN(Baseline):
         where = (start + self.ids[history.values]).view(-1)
         total.index_add_(0, where, self.similarity[history.values].view(-1))
         return total.view(rows, self.items)[:, items]
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """Counts, and of each item the neighbours and how similar they are."""
+        yield from super().layout(found, items)
+        yield "ids", Spec((items, self.neighbours), torch.int64, least=0, below=items)
+        yield "similarity", Spec((items, self.neighbours), least=0)
 
 
 @dataclass(eq=False)
@@ -218,6 +243,11 @@ class EASE(Baseline):
         return F.embedding_bag(
             history.values, table, history.offsets, mode="sum", include_last_offset=True
         )
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """Counts, and the matrix from items to items."""
+        yield from super().layout(found, items)
+        yield "weights", Spec((items, items))
 
 
 @dataclass(frozen=True, eq=False)

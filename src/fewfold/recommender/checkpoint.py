@@ -9,18 +9,21 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import non_negative_number
+from fewfold._files import new_file
 from fewfold._progress import line
+from fewfold._tensors import Found, Spec, check_names, extremes, read_header, strict_json
 from fewfold.recommender.errors import ArtifactError
+from fewfold.recommender.schema import Source, check
 
 __all__ = ["Checkpoint", "Interrupted", "Keeper", "Saved", "digest", "read", "say", "write"]
 
@@ -100,15 +103,55 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds: tensors, and facts that are JSON."""
+    """What a checkpoint holds: tensors, and facts that are JSON.
+
+    Attributes:
+        tensors: by name.
+        facts: likewise.
+        source: the file they come from, if they come from one.
+    """
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
+    source: Source = field(default=Source(Path("the checkpoint"), _AGAIN), compare=False)
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `name` and a dot, without these."""
         start = f"{name}."
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
+
+    @property
+    def found(self) -> Found:
+        """Dtype and shape of each tensor."""
+        return {name: (it.dtype, tuple(it.shape)) for name, it in self.tensors.items()}
+
+    def fail(self, name: str, what: str) -> NoReturn:
+        """Raise for a tensor or a fact."""
+        raise self.source.damaged(name, what)
+
+    def expect(self, layout: Iterable[tuple[str, Spec]]) -> None:
+        """Raise unless the tensors have these names, dtypes, shapes and ranges."""
+        found = self.found
+        for name, spec in check_names(found, layout, self.fail).items():
+            fault = spec.fault(*found[name]) or spec.value_fault(*extremes(self.tensors[name]))
+            if fault is not None:
+                self.fail(name, fault)
+
+    @contextlib.contextmanager
+    def taking(self, name: str) -> Iterator[None]:
+        """Within, whatever an object says against its saved state is said of this file."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise self.source.damaged(name, f"cannot be used: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What every checkpoint says of the training it is of."""
+
+    made: Mapping[str, Any]
+    machine: Mapping[str, Any]
 
 
 class Keepable(Protocol):
@@ -166,8 +209,9 @@ class Keeper:
                 f"Checkpoint(..., resume=True), or {_AGAIN}"
             )
         saved = read(self.path)
-        _compare(self.path, saved.facts["made"], self._made)
-        there, here = saved.facts["machine"], _machine()
+        facts = check(_Made, saved.facts, saved.source, exact=False)
+        _compare(self.path, facts.made, self._made)
+        there, here = facts.machine, _machine()
         for name in (name for name in here if there.get(name) != here[name]):
             say(
                 f"warning: the checkpoint was made with {name} {there.get(name)}, this is "
@@ -236,25 +280,10 @@ def write(path: Path, saved: Saved) -> None:
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    partial = _partial(path)
-    try:
-        with open(partial, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in names:
-                file.write(_raw(tensors[name]))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError):  # that it has its name is to be on the disk too
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with new_file(path, _partial(path)) as partial, partial.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(_raw(tensors[name]))
 
 
 def read(path: Path) -> Saved:
@@ -265,24 +294,29 @@ def read(path: Path) -> Saved:
         raise ImportError(
             "resuming needs safetensors; write pip install 'fewfold[recommender]'"
         ) from error
-    damaged = ArtifactError(f"the checkpoint {path} is damaged; {_AGAIN}")
+    source = Source(path, _AGAIN)
     try:
+        text = read_header(path).metadata.get(_KEY)  # which is compared with the file's length
+        if text is None:
+            raise ArtifactError(f"{path} is not a checkpoint of fewfold; name another path")
+        facts = strict_json(text.encode(), finite=False)
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            tensors = {} if text is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        facts = None if text is None else json.loads(text)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except ArtifactError:
+        raise
     except (SafetensorError, ValueError) as error:
-        raise damaged from error
-    if facts is None:
-        raise ArtifactError(f"{path} is not a checkpoint of fewfold; name another path")
-    if facts.get("format", 0) > _FORMAT:
+        raise source.damaged("", f"is damaged ({error})") from error
+    version = facts.get("format") if isinstance(facts, dict) else None
+    if type(version) is not int or version < 1:
+        raise source.damaged("format", f"is damaged: it must be {_FORMAT}, got {version!r}")
+    if version > _FORMAT:
         raise ArtifactError(
-            f"the checkpoint {path} is of format {facts['format']}, this fewfold reads {_FORMAT}; "
+            f"the checkpoint {path} is of format {version}, this fewfold reads {_FORMAT}; "
             f"update fewfold, or {_AGAIN}"
         )
     if facts.pop("checksum", None) != _checksum(facts, tensors):
-        raise damaged
-    return Saved(tensors, facts)
+        raise source.damaged("", "is damaged: it has changed since it was written")
+    return Saved(tensors, facts, source)
 
 
 def digest(*parts: Tensor) -> str:
@@ -316,7 +350,7 @@ def _try(path: Path) -> None:
         ) from None
 
 
-def _compare(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+def _compare(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
     if names:
         told = "; ".join(f"{name} was {there.get(name)}, is {here.get(name)}" for name in names)

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fewfold.recommender.artifact import writing
+from fewfold._files import new_file
 from fewfold.recommender.baselines import EASE
 from fewfold.recommender.data.tables import library
 from fewfold.recommender.fastvae import FastVAE
@@ -64,11 +63,8 @@ def export(
 def _whole(target: Path, write: Callable[[Path], str]) -> str:
     """Write beside the file, then put it in its place."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        beside = Path(folder) / target.name
-        with writing(target):
-            what = write(beside)
-        beside.replace(target)
+    with new_file(target) as beside:
+        what = write(beside)
     return f"{target}, {what}"
 
 

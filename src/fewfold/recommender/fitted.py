@@ -1,7 +1,7 @@
 """What a fitted model answers, in numbers of items: rankings, similar items, its weights."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._progress import over
-from fewfold.recommender.anchored import AnchorVAE
+from fewfold.recommender.anchored import Anchors, AnchorVAE
 from fewfold.recommender.baselines import Baseline, ItemKNN, MostPopular
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.fastvae import FastVAE
@@ -19,7 +19,7 @@ from fewfold.recommender.recipes import VAE, Recipe
 from fewfold.recommender.spectral import Shortcut
 from fewfold.recommender.topk import DotProduct, Ranking, top_k
 
-__all__ = ["Fitted", "FittedBaseline", "FittedVAE", "made_by", "singles"]
+__all__ = ["Fitted", "FittedBaseline", "FittedVAE", "made_by", "singles", "without_tables"]
 
 _USERS = 8192  # ranked at once
 
@@ -105,8 +105,7 @@ class FittedVAE:
     @classmethod
     def restore(cls, recipe: VAE, tensors: dict[str, Tensor]) -> "FittedVAE":
         """The model with these parameters."""
-        model = made_by(recipe, 1)
-        # The tables are taken as they are; drawing first weights for them would take longer.
+        model = without_tables(recipe)
         if isinstance(model, AnchorVAE):
             names = [name for name in tensors if name.startswith("table.")]
             model.take({name.removeprefix("table."): tensors.pop(name) for name in names})
@@ -131,6 +130,16 @@ def made_by(recipe: VAE, items: int, seed: int = 0) -> FastVAE:
         items, recipe.anchors, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers,
         seed=seed,
     )  # fmt: skip
+
+
+def without_tables(recipe: VAE) -> FastVAE:
+    """The recipe's model with tables of next to nothing, for others to take their place."""
+    if recipe.anchors is None:
+        return made_by(recipe, 1)
+    model = made_by(replace(recipe, anchors=Anchors(1)), 1)
+    if isinstance(model, AnchorVAE):
+        model.chosen = recipe.anchors
+    return model
 
 
 class FittedBaseline:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fewfold.recommender.anchored import AnchorVAE
 from fewfold.recommender.data.log import Log
-from fewfold.recommender.fitted import FittedVAE, made_by
+from fewfold.recommender.fitted import FittedVAE, without_tables
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.spectral import Shortcut
@@ -25,7 +25,7 @@ def with_more_items(fitted: FittedVAE, log: Interactions) -> FittedVAE:
     model = fitted.model
     old = model.count
     near, weights = _neighbours(log, old)
-    more = made_by(fitted.recipe, 1)
+    more = without_tables(fitted.recipe)
     if isinstance(model, AnchorVAE) and isinstance(more, AnchorVAE):
         more.take_grown(model, near, weights)
     else:

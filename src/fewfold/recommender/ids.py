@@ -1,7 +1,7 @@
 """Ids as their owner wrote them, numbered: strings or whole numbers, back and forth."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,9 @@ from torch import Tensor
 __all__ = ["Id", "Ids", "Texts"]
 
 Id = str | int
+
+_BLOCK = 1 << 16  # texts hashed at once
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,6 +54,44 @@ class Texts(Sequence[str]):
             raise IndexError(f"there are {len(self)} texts, got index {index}")
         index %= len(self)
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes().decode()
+
+    def fault(self) -> str | None:
+        """What is wrong with the arrays, if anything is: their order, their end, their UTF-8."""
+        data, offsets = self.data, self.offsets
+        if offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
+            return f"has offsets that do not rise from 0 to {len(data)}"
+        try:
+            data.tobytes().decode()
+        except UnicodeDecodeError as error:
+            return f"is no UTF-8 at byte {error.start}"
+        begins = offsets[:-1][offsets[:-1] < len(data)]
+        if (data[begins] & 0xC0 == 0x80).any():  # in the middle of a character
+            return "has offsets within a character"
+        return None
+
+    def distinct(self) -> bool:
+        """Whether no text comes twice."""
+        hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes()])
+        order = np.argsort(hashes, kind="stable")
+        same = hashes[order][1:] == hashes[order][:-1]
+        doubtful = np.union1d(order[1:][same], order[:-1][same]).tolist()
+        return len({self[number] for number in doubtful}) == len(doubtful)
+
+    def _hashes(self) -> Iterator[np.ndarray]:
+        """A number for each text, the same for the same text; in blocks."""
+        for start in range(0, len(self), _BLOCK):
+            edges = self.offsets[start : start + _BLOCK + 1]
+            lengths = np.diff(edges)
+            part = self.data[edges[0] : edges[-1]].astype(np.uint64) + np.uint64(1)
+            powers = np.full(max(int(lengths.max()), 1), _ODD, np.uint64)
+            powers[0] = 1
+            place = np.arange(len(part)) - np.repeat(edges[:-1] - edges[0], lengths)
+            total = np.zeros(len(lengths), np.uint64)
+            some = lengths > 0
+            if some.any():
+                words = part * np.cumprod(powers)[place]
+                total[some] = np.add.reduceat(words, (edges[:-1] - edges[0])[some])
+            yield total
 
     def tolist(self) -> list[str]:
         """All of them."""
@@ -106,6 +147,14 @@ class Ids:
     def __repr__(self) -> str:
         few = ", ".join(repr(self[i]) for i in range(min(3, len(self))))
         return f"Ids({few}{', ...' if len(self) > 3 else ''}; {len(self)} of them)"
+
+    def distinct(self) -> bool:
+        """Whether no id comes twice."""
+        if isinstance(self.values, Texts):
+            return self.values.distinct()
+        values = self.values
+        rising = bool((values[1:] > values[:-1]).all())
+        return rising or len(np.unique(values)) == len(values)
 
     def tolist(self) -> list[Any]:
         """All of them, in their order."""

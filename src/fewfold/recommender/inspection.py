@@ -10,7 +10,7 @@ from typing import Any
 
 from fewfold.embeddings.inspection import AnchorInspection, inspect_anchors
 from fewfold.recommender.anchored import AnchorVAE
-from fewfold.recommender.artifact import read_artifact
+from fewfold.recommender.artifact import Folder, open_artifact, steadily
 from fewfold.recommender.recommender import Recommender
 
 __all__ = ["Inspection", "inspect"]
@@ -74,19 +74,21 @@ class Inspection:
 
 def inspect(folder: str | os.PathLike[str]) -> Inspection:
     """Read a model and say what it is; also that it is whole, for its checksums are compared."""
-    parts = read_artifact(folder)
-    began = time.perf_counter()
-    rec = Recommender.load(folder)
-    load = time.perf_counter() - began
+
+    def read(root: Path) -> tuple[Folder, Recommender, float]:
+        began = time.perf_counter()
+        opened = open_artifact(root)
+        return opened, Recommender.opened(opened), time.perf_counter() - began
+
+    opened, rec, load = steadily(folder, read)
     history, times = rec.items.take(range(min(20, len(rec.items)))), []
     for _ in range(9):
         began = time.perf_counter()
         rec.recommend_from_history(history, 10)
         times.append(time.perf_counter() - began)
-    sizes = {file.name: file.stat().st_size for file in sorted(Path(folder).iterdir())}
     return Inspection(
-        str(folder), parts["config.json"], parts["metrics.json"], sizes, load,
-        statistics.median(times), _anchors(rec),
+        str(folder), opened.config, opened.metrics, opened.sizes, load, statistics.median(times),
+        _anchors(rec),
     )  # fmt: skip
 
 

@@ -1,23 +1,27 @@
 """From recipes to fitted models, and both as an artifact keeps them."""
 
-from dataclasses import asdict, dataclass, fields, replace
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fewfold._progress import line, silence
-from fewfold.recommender.anchored import Anchors, AnchorVAE
-from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
+from fewfold._tensors import Spec
+from fewfold.recommender.anchored import AnchorVAE
+from fewfold.recommender.artifact import Part
+from fewfold.recommender.baselines import EASE, ItemKNN, MostPopular
 from fewfold.recommender.checkpoint import Checkpoint
-from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.fitted import Fitted, FittedBaseline, FittedVAE, made_by
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.recipes import VAE, Recipe, Training, without_anchors
+from fewfold.recommender.schema import Source, check_tagged, plain
 from fewfold.recommender.spectral import Directions
 from fewfold.recommender.train import Epoch, train
 from fewfold.recommender.tuning import Trial, Weight, tuned_weight
 
-__all__ = ["KINDS", "Learned", "described", "fitted_to", "recipe_of", "restore"]
+__all__ = ["KINDS", "Learned", "described", "expect", "fitted_to", "recipe_of", "restore"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +48,7 @@ KINDS: dict[str, type[Any]] = {
     "fastvae": VAE, "ease": EASE, "item-knn": ItemKNN, "popularity": MostPopular
 }  # fmt: skip
 
-
-_WEIGHTINGS: dict[str, type[Any]] = {"cosine": Cosine, "bm25": BM25}
+_LARGEST = 1e17  # on the way to a score: its square is still a number of single precision
 
 
 def fitted_to(
@@ -116,49 +119,31 @@ def _trained(
 
 def described(recipe: Recipe) -> dict[str, Any]:
     """A recipe as JSON holds it."""
-    kind = next((kind for kind, cls in KINDS.items() if type(recipe) is cls), None)
-    if kind is None:
-        raise ValueError(
-            f"a {type(recipe).__name__} cannot be written down; "
-            f"the models that can are {', '.join(cls.__name__ for cls in KINDS.values())}"
-        )
-    options = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.init}  # type: ignore[arg-type]
-    if isinstance(recipe, ItemKNN):
-        name = next(name for name, cls in _WEIGHTINGS.items() if type(recipe.weighting) is cls)
-        options["weighting"] = {"kind": name, **vars(recipe.weighting)}
-    if isinstance(recipe, VAE) and recipe.anchors is not None:
-        options["anchors"] = asdict(recipe.anchors)
-    return {"kind": kind, **options}
+    found: dict[str, Any] = plain(recipe, KINDS)
+    return found
 
 
-def recipe_of(description: dict[str, Any]) -> Recipe:
-    """The recipe that was described."""
-    options = dict(description)
-    try:
-        cls = KINDS[options.pop("kind")]
-        if cls is ItemKNN:
-            weighting = dict(options["weighting"])
-            options["weighting"] = _WEIGHTINGS[weighting.pop("kind")](**weighting)
-        if options.get("anchors"):
-            options["anchors"] = Anchors(**options["anchors"])
-        recipe: Recipe = cls(**options)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"this program knows no model {description!r}") from error
+def recipe_of(description: Any, source: Source) -> Recipe:
+    """The recipe that was described in a file; ArtifactError says what is wrong."""
+    recipe: Recipe = check_tagged(KINDS, description, source, "model")
     return recipe
 
 
-def restore(recipe: Recipe, tensors: dict[str, Tensor], items: int) -> Fitted:
-    """The fitted model from what `Fitted.tensors` gave."""
-    for name, tensor in tensors.items():
-        by_item = name in ("vae.inputs", "vae.items") or not name.startswith(("vae.", "table."))
-        if by_item and tensor.dim() and len(tensor) != items:
-            raise ArtifactError(f"{name} has {len(tensor)} rows, but there are {items} items")
+def expect(recipe: Recipe, part: Part, items: int) -> None:
+    """Raise unless a file has the names, dtypes and shapes of this recipe's tensors."""
+    learned = ("learned", Spec((items,), torch.bool, below=2))
+    part.expect(itertools.chain(recipe.layout(part.found, items), [learned]))
+
+
+def restore(recipe: Recipe, part: Part, items: int) -> tuple[Fitted, Tensor]:
+    """The fitted model, and (items,) what it has seen, of a file that is as `expect` wants it."""
+    tensors = part.read()
+    if not recipe.largest(part.ranges, items) < _LARGEST:
+        raise Source(part.file).damaged("", "holds numbers so large that scores would overflow")
+    learned = tensors.pop("learned")
+    if not isinstance(recipe, VAE):
+        return FittedBaseline.restore(recipe, tensors, items), learned
     try:
-        if not isinstance(recipe, VAE):
-            return FittedBaseline.restore(recipe, tensors, items)
-        fitted = FittedVAE.restore(recipe, dict(tensors))
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise ArtifactError(f"the weights are not those of {recipe!r}: {error}") from error
-    if fitted.model.count != items:
-        raise ArtifactError(f"the tables have {fitted.model.count} rows for {items} items")
-    return fitted
+        return FittedVAE.restore(recipe, tensors), learned
+    except ValueError as error:  # of the table of anchors, which knows its own values best
+        raise Source(part.file).damaged("table", f"cannot be used: {error}") from error

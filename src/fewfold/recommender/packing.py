@@ -1,47 +1,65 @@
 """Ids, attributes and histories as plain arrays, the way an artifact keeps them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold._tensors import Spec
+from fewfold.recommender.artifact import Part
 from fewfold.recommender.attributes import Attributes
-from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions
 
-__all__ = ["pack_items", "pack_users", "unpack_items", "unpack_users"]
+__all__ = [
+    "expect_items",
+    "expect_users",
+    "pack_items",
+    "pack_users",
+    "unpack_items",
+    "unpack_users",
+]
 
 Arrays = Mapping[str, Any]
-_ATTRIBUTE = "attribute:"
+_ATTRIBUTE = re.compile(r"(attribute:([0-9]{3,}):(.*))\.(?:data|offsets)", re.DOTALL)
 
 
 def pack_items(ids: Ids, attributes: Attributes | None) -> dict[str, Any]:
     """The ids of the items and what is attached to them."""
     arrays = _pack_ids(ids)
     for number, (name, column) in enumerate((attributes.columns if attributes else {}).items()):
-        arrays |= _pack_texts(f"{_ATTRIBUTE}{number:03}:{name}", column)  # in their order
+        arrays |= _pack_texts(f"attribute:{number:03}:{name}", column)  # in their order
     return arrays
 
 
-def unpack_items(arrays: Arrays) -> tuple[Ids, Attributes | None]:
-    """What `pack_items` packed."""
-    ids = _unpack_ids(arrays)
-    names = [key for key in sorted(arrays) if key.startswith(_ATTRIBUTE)]
-    names = [name.removesuffix(".data") for name in names if name.endswith(".data")]
-    if not names:
-        return ids, None
-    columns = {name.split(":", 2)[-1]: _unpack_texts(name, arrays) for name in names}
-    if any(len(column) != len(ids) for column in columns.values()):
-        raise ArtifactError(f"attributes must have a row for each of {len(ids)} items")
-    return ids, Attributes(columns)
+def expect_items(part: Part) -> int:
+    """How many items a file has; raises unless its header is that of items."""
+    count = _count(part)
+    if count < 1:
+        part.fail("ids", "must be at least one, got none")
+    part.expect(_items_layout(part, count))
+    _check_ends(part)
+    return count
+
+
+def unpack_items(part: Part) -> tuple[Ids, Attributes | None]:
+    """What `pack_items` packed, of a file that is as `expect_items` wants it."""
+    arrays = part.read()
+    ids = _unpack_ids(part, arrays)
+    columns: dict[str, Texts] = {}
+    for stem, name in _columns(part).items():
+        if name in columns:
+            part.fail(stem, "is a column whose name comes twice")
+        columns[name] = _unpack_texts(part, stem, arrays)
+    return ids, Attributes(columns) if columns else None
 
 
 def pack_users(ids: Ids, history: Interactions) -> dict[str, Any]:
     """The ids of the users and what each touched, two or four bytes a pair."""
-    narrow = np.uint16 if history.items <= 2**16 else np.uint32
+    narrow = np.uint16 if _narrow(history.items) is torch.uint16 else np.uint32
     return {
         **_pack_ids(ids),
         "touched": history.ids.numpy().astype(narrow),
@@ -49,18 +67,81 @@ def pack_users(ids: Ids, history: Interactions) -> dict[str, Any]:
     }
 
 
-def unpack_users(arrays: Arrays, items: int) -> tuple[Ids, Interactions]:
-    """What `pack_users` packed."""
+def expect_users(part: Part, items: int) -> None:
+    """Raise unless a header is that of users of so many items."""
+    count = _count(part)
+    part.expect(
+        [
+            *_ids_layout(part, count),
+            ("touched", Spec((None,), _narrow(items), least=0, below=items)),
+            ("lengths", Spec((count,), torch.uint32)),
+        ]
+    )
+    _check_ends(part)
+    lengths, touched = part.header.numbers("lengths", np.dtype("<u4")), part.found["touched"][1][0]
+    if int(lengths.sum(dtype=np.int64)) != touched:
+        part.fail("lengths", f"must add up to {touched}, the length of touched")
+
+
+def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
+    """What `pack_users` packed, of a file that is as `expect_users` wants it."""
+    arrays = part.read()
+    ids = _unpack_ids(part, arrays)
+    lengths = arrays["lengths"].to(torch.int64)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     try:
-        lengths = arrays["lengths"].to(torch.int64)
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        history = Interactions(offsets, arrays["touched"].to(torch.int64), items)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"what users touched cannot be read: {error}") from error
-    ids = _unpack_ids(arrays)
-    if len(ids) != history.users:
-        raise ArtifactError(f"there are {len(ids)} users but histories of {history.users}")
-    return ids, history
+        return ids, Interactions(offsets, arrays["touched"].to(torch.int64), items)
+    except ValueError as error:
+        part.fail("touched", f"cannot be used: {error}")
+
+
+def _narrow(items: int) -> torch.dtype:
+    """Of numbers of items."""
+    return torch.uint16 if items <= 2**16 else torch.uint32
+
+
+def _count(part: Part) -> int:
+    """How many ids there are, by the header."""
+    name, more = ("ids", 0) if "ids" in part.found else ("ids.offsets", 1)
+    if name not in part.found:
+        part.fail("ids", "is missing")
+    shape = part.found[name][1]
+    return shape[0] - more if shape else -1
+
+
+def _ids_layout(part: Part, count: int) -> Iterator[tuple[str, Spec]]:
+    if "ids" in part.found:
+        yield "ids", Spec((count,), torch.int64)
+    else:
+        yield from _texts_layout("ids", count)
+
+
+def _texts_layout(name: str, count: int) -> Iterator[tuple[str, Spec]]:
+    yield f"{name}.data", Spec((None,), torch.uint8)
+    yield f"{name}.offsets", Spec((count + 1,), torch.int64, least=0)
+
+
+def _items_layout(part: Part, count: int) -> Iterator[tuple[str, Spec]]:
+    yield from _ids_layout(part, count)
+    for stem in _columns(part):
+        yield from _texts_layout(stem, count)
+
+
+def _columns(part: Part) -> dict[str, str]:
+    """The columns of attributes in their order: what they are called in the file and by people."""
+    found = {(int(m[2]), m[1], m[3]) for m in map(_ATTRIBUTE.fullmatch, part.found) if m}
+    return {stem: name for _, stem, name in sorted(found)}
+
+
+def _check_ends(part: Part) -> None:
+    """Raise unless texts end where their last offset says."""
+    for name in part.found:
+        if name.endswith(".offsets"):
+            stem = name.removesuffix(".offsets")
+            size = part.found[f"{stem}.data"][1][0]
+            last = part.header.numbers(name, np.dtype("<i8"), last=True)
+            if last.tolist() != [size]:
+                part.fail(name, f"must end with {size}, got {last.tolist()}")
 
 
 def _pack_ids(ids: Ids) -> dict[str, Any]:
@@ -69,29 +150,21 @@ def _pack_ids(ids: Ids) -> dict[str, Any]:
     return {"ids": ids.values}
 
 
-def _unpack_ids(arrays: Arrays) -> Ids:
-    if "ids" not in arrays:
-        return Ids(_unpack_texts("ids", arrays))
-    return Ids(_checked(arrays["ids"], torch.int64).numpy())
+def _unpack_ids(part: Part, arrays: Mapping[str, Tensor]) -> Ids:
+    values = arrays["ids"].numpy() if "ids" in arrays else _unpack_texts(part, "ids", arrays)
+    ids = Ids(values)
+    if not ids.distinct():
+        part.fail("ids", "must differ from each other, got one twice")
+    return ids
 
 
 def _pack_texts(name: str, texts: Texts) -> dict[str, Any]:
     return {f"{name}.data": texts.data, f"{name}.offsets": texts.offsets}
 
 
-def _unpack_texts(name: str, arrays: Arrays) -> Texts:
-    try:
-        data = _checked(arrays[f"{name}.data"], torch.uint8)
-        offsets = _checked(arrays[f"{name}.offsets"], torch.int64)
-    except KeyError as error:
-        raise ArtifactError(f"{error} is missing") from None
-    ends = offsets[:1].tolist() == [0] and offsets[-1:].tolist() == [len(data)]
-    if not ends or bool((offsets.diff() < 0).any()):
-        raise ArtifactError(f"the texts of {name} do not fit their offsets")
-    return Texts(data.numpy(), offsets.numpy())
-
-
-def _checked(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    if tensor.dtype != dtype or tensor.dim() != 1:
-        raise ArtifactError(f"expected a row of {dtype}, got {tensor.dtype} {tuple(tensor.shape)}")
-    return tensor
+def _unpack_texts(part: Part, name: str, arrays: Mapping[str, Tensor]) -> Texts:
+    texts = Texts(arrays[f"{name}.data"].numpy(), arrays[f"{name}.offsets"].numpy())
+    fault = texts.fault()
+    if fault is not None:
+        part.fail(name, fault)
+    return texts

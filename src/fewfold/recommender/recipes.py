@@ -1,8 +1,14 @@
 """What a recommender can be made with: values, nothing learned yet."""
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fewfold._check import positive_number, whole_number
+import torch
+
+from fewfold._check import non_negative_number, positive_number, whole_number
+from fewfold._tensors import AtMost, Found, Spec
+from fewfold.embeddings.stored import table_layout
 from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.baselines import Baseline
 
@@ -35,6 +41,7 @@ class Training:
             whole_number(self.epochs, "epochs")
         whole_number(self.batch, "batch")
         positive_number(self.lr, "lr")
+        non_negative_number(self.beta, "beta")
         if self.time_budget is not None:
             positive_number(self.time_budget, "time_budget")
 
@@ -84,6 +91,61 @@ class VAE:
         if self.shortcut is None and self.anchors is not None:
             return 0
         return max(192, min(1024, 8_000_000 // items)) if self.shortcut is None else self.shortcut
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """What has been learned, as a file holds it: a name and what the tensor must be.
+
+        Args:
+            found: what the file has: the number of anchors, and whether there is a shortcut, are
+                found in training.
+            items: how many items there are.
+        """
+        hidden, latent = self.hidden, self.latent
+        yield "vae.shift", Spec((hidden,))
+        yield "vae.posterior.weight", Spec((2 * latent, hidden))
+        yield "vae.posterior.bias", Spec((2 * latent,))
+        for number in range(self.layers + 1):
+            yield f"vae.layers.norms.{number}.weight", Spec((hidden,))
+            yield f"vae.layers.norms.{number}.bias", Spec((hidden,))
+        for number in range(self.layers):
+            yield f"vae.layers.layers.{number}.weight", Spec((hidden, hidden))
+            yield f"vae.layers.layers.{number}.bias", Spec((hidden,))
+        if self.anchors is None:
+            yield "vae.inputs", Spec((items, hidden))
+            yield "vae.items", Spec((items, latent + 1))
+        else:
+            wide, most = hidden + latent + 1, self.anchors.most + 1
+            yield from table_layout(found, "table.", rows=items, dim=wide, most=most)
+        if self.rank(items) and any(name.startswith("shortcut.") for name in found):
+            yield "shortcut.table", Spec((items, AtMost(self.shortcut or 1024)))
+            yield "shortcut.scale", Spec((items,), positive=True)
+            yield "shortcut.strength", Spec((), torch.float64, least=0)
+
+    def largest(self, ranges: Mapping[str, tuple[float, float]], items: int) -> float:
+        """What no number on the way to a score can exceed, from the extremes of each tensor."""
+        size = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
+        if self.anchors is None:
+            into, out = size["vae.inputs"], size["vae.items"]
+        else:  # whole numbers, of at most 8 bits, of anchors and weights
+            weight = 256 * size["table.value_scales"]
+            into = out = (self.anchors.most + 1) * weight * 256 * size["table.anchor_scales"]
+        bag = items**0.5 * into + size["vae.shift"]
+        norms = [
+            self.hidden**0.5 * size[f"vae.layers.norms.{n}.weight"]
+            + size[f"vae.layers.norms.{n}.bias"]
+            for n in range(self.layers + 1)
+        ]
+        found = [bag, *norms, into, out]
+        for n in range(self.layers):
+            wide = self.hidden * size[f"vae.layers.layers.{n}.weight"] * norms[n]
+            found.append(wide + size[f"vae.layers.layers.{n}.bias"] + sum(norms[: n + 1]))
+        latent = self.hidden * size["vae.posterior.weight"] * norms[-1] + size["vae.posterior.bias"]
+        found += [latent, (self.latent * latent + 1) * out]
+        if "shortcut.table" in size:
+            table, (least, most) = size["shortcut.table"], ranges["shortcut.scale"]
+            query = size["shortcut.strength"] * items**0.5 * table / least
+            found += [1 / least, query, table * most, 1024 * query * table * most]
+        return max(found) if all(map(math.isfinite, found)) else math.inf
 
 
 Recipe = VAE | Baseline

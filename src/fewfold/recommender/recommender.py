@@ -13,14 +13,15 @@ import torch
 from fewfold._check import whole_number
 from fewfold._resources import spent
 from fewfold.recommender.anchored import Anchors
-from fewfold.recommender.artifact import read_artifact, write_artifact
+from fewfold.recommender.artifact import Folder, open_artifact, steadily, write_artifact
 from fewfold.recommender.asked import allowed_items, histories_of, known, one_or_many
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.beside import Beside
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
+from fewfold.recommender.config import Config, Metrics
 from fewfold.recommender.data.log import Log, plan_log, read_log
-from fewfold.recommender.errors import ArtifactError, DataError
+from fewfold.recommender.errors import DataError
 from fewfold.recommender.evaluation import (
     METRICS,
     Evaluation,
@@ -34,11 +35,19 @@ from fewfold.recommender.fold import merged, with_more_items
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import Metric
-from fewfold.recommender.models import described, fitted_to, recipe_of, restore
-from fewfold.recommender.packing import pack_items, pack_users, unpack_items, unpack_users
+from fewfold.recommender.models import described, expect, fitted_to, recipe_of, restore
+from fewfold.recommender.packing import (
+    expect_items,
+    expect_users,
+    pack_items,
+    pack_users,
+    unpack_items,
+    unpack_users,
+)
 from fewfold.recommender.recipes import VAE, Recipe, Training, with_anchors, without_anchors
 from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.report import FitReport
+from fewfold.recommender.schema import Source, check
 from fewfold.recommender.search import Search
 
 __all__ = ["Recommender"]
@@ -427,24 +436,36 @@ class Recommender:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Recommender":
-        """Read an artifact; a damaged one or a newer one is refused."""
-        parts = read_artifact(folder)
-        config = parts["config.json"]
-        try:
-            model, training = recipe_of(config["model"]), Training(**config["training"])
-            rec = cls(model, training=training, seed=config["seed"])
-            rec._data, rec._learned_from = config["data"], config["learned from"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{folder}: config.json cannot be read: {error}") from error
-        rec._items, rec.attributes = unpack_items(parts["items.safetensors"])
-        tensors = parts["model.safetensors"]
-        rec._learned = tensors.pop("learned", rec._learned)
-        if rec._learned.dim() != 1 or len(rec._learned) not in (0, len(rec._items)):
-            raise ArtifactError(f"{folder}: learned does not fit {len(rec._items)} items")
-        rec._fitted = restore(model, tensors, len(rec._items))
-        if "users.safetensors" in parts:
-            rec.users, rec.history = unpack_users(parts["users.safetensors"], len(rec._items))
-        rec.evaluation = parts["metrics.json"] or None
+        """Read an artifact.
+
+        One that is damaged, inconsistent or newer than this program is refused with an
+        `ArtifactError`; a folder that is replaced meanwhile is read before or after that.
+        """
+        return steadily(folder, lambda root: cls.opened(open_artifact(root)))
+
+    @classmethod
+    def opened(cls, folder: Folder) -> "Recommender":
+        """The recommender of an artifact that has been opened."""
+        source = Source(folder.root / "config.json")
+        config = check(Config, folder.config, source, exact=False)
+        training = check(Training, config.training, source, "training", exact=True)
+        model = recipe_of(config.model, source)
+        if folder.metrics != {}:
+            check(Metrics, folder.metrics, Source(folder.root / "metrics.json"), exact=False)
+        part, about = folder.parts["model.safetensors"], folder.parts["items.safetensors"]
+        users = folder.parts.get("users.safetensors")
+        items = expect_items(about)  # by the headers alone, before anything large is read
+        expect(model, part, items)
+        if users is not None:
+            expect_users(users, items)
+        rec = cls(model, training=training, seed=config.seed)
+        rec._data = {**folder.config["data"], **config.data.as_dict()}
+        rec._learned_from = folder.config["learned from"]
+        rec._fitted, rec._learned = restore(model, part, items)
+        rec._items, rec.attributes = unpack_items(about)
+        if users is not None:
+            rec.users, rec.history = unpack_users(users, items)
+        rec.evaluation = folder.metrics or None
         return rec
 
 

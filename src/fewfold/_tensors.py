@@ -1,0 +1,251 @@
+"""What tensors a safetensors file must hold, compared with its header before any is read."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "AtMost",
+    "Found",
+    "Header",
+    "Spec",
+    "check_names",
+    "extremes",
+    "read_header",
+    "strict_json",
+]
+
+Found = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # what a header says
+_MOST = 100_000_000  # bytes of a header, as the format has it
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
+    "BOOL": torch.bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A size that is not known but bounded."""
+
+    most: int
+    least: int = 1
+
+    def __contains__(self, size: int) -> bool:
+        return self.least <= size <= self.most
+
+    def __str__(self) -> str:
+        return f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a tensor must be: its dtype, its shape, and the range of its numbers.
+
+    Floating-point numbers must be finite in any case.
+
+    Attributes:
+        shape: a number for each dimension, or `AtMost` one; None where it follows from values.
+        dtype: one, or one of several.
+        least: the smallest number allowed.
+        below: all numbers are less than this.
+        positive: whether zero is not allowed either.
+
+    Example:
+        >>> import torch
+        >>> from fewfold._tensors import Spec
+        >>> Spec((2, 3)).fault(torch.float32, (2, 4))
+        'must be torch.float32 of shape (2, 3), got torch.float32 of shape (2, 4)'
+        >>> Spec((2,), torch.int64, least=0, below=5).value_fault(4, 5)
+        'must hold numbers below 5, got 5'
+    """
+
+    shape: tuple[int | AtMost | None, ...]
+    dtype: torch.dtype | tuple[torch.dtype, ...] = torch.float32
+    least: float | None = None
+    below: int | None = None
+    positive: bool = False
+
+    def fault(self, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
+        """What is wrong with a tensor of this dtype and shape, if anything is."""
+        fits = len(shape) == len(self.shape) and all(
+            given is None or (size in given if isinstance(given, AtMost) else size == given)
+            for size, given in zip(shape, self.shape, strict=True)
+        )
+        dtypes = self.dtype if isinstance(self.dtype, tuple) else (self.dtype,)
+        if fits and dtype in dtypes:
+            return None
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        wanted = f"({sizes},)" if len(self.shape) == 1 else f"({sizes})"
+        kinds = " or ".join(map(str, dtypes))
+        return f"must be {kinds} of shape {wanted}, got {dtype} of shape {shape}"
+
+    def value_fault(self, low: float, high: float) -> str | None:
+        """What is wrong with numbers between these, if anything is."""
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return "must be finite, got inf or nan"
+        if self.positive and low <= 0:
+            return f"must be positive, got {low:g}"
+        if self.least is not None and low < self.least:
+            return f"must hold numbers of at least {self.least}, got {low:g}"
+        if self.below is not None and high >= self.below:
+            return f"must hold numbers below {self.below}, got {high:g}"
+        return None
+
+
+def extremes(tensor: Tensor) -> tuple[float, float]:
+    """The smallest and the largest number, both nan if one is; zeros of an empty tensor."""
+    if not tensor.numel():
+        return 0, 0
+    if tensor.dtype == torch.bool:
+        tensor = tensor.view(torch.uint8)  # a file may have other bytes than 0 and 1
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        tensor = tensor.to(torch.int64)
+    low, high = tensor.detach().aminmax()
+    return low.item(), high.item()
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file says of itself, which is true of its length.
+
+    Attributes:
+        file: which.
+        tensors: dtype and shape of each, by name.
+        metadata: texts by name.
+        places: of each tensor, the first byte and the one after the last.
+    """
+
+    file: Path
+    tensors: Found
+    metadata: Mapping[str, str]
+    places: Mapping[str, tuple[int, int]]
+
+    def numbers(self, name: str, dtype: np.dtype, *, last: bool = False) -> np.ndarray:
+        """The numbers of a tensor, or its last one, read alone."""
+        begin, end = self.places[name]
+        begin = max(begin, end - dtype.itemsize) if last else begin
+        with self.file.open("rb") as stream:
+            stream.seek(begin)
+            return np.frombuffer(stream.read(end - begin), dtype)
+
+
+def read_header(file: Path) -> Header:
+    """Read the header of a safetensors file alone; ValueError says what is wrong with it."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(_MOST, size - 8):
+            raise ValueError(f"its header should have {length} bytes, the file has {size}")
+        found = strict_json(stream.read(length))
+    if not isinstance(found, dict):
+        raise ValueError("its header is no JSON object")
+    metadata = found.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata are not texts")
+    tensors, places = {}, {}
+    for name, entry in found.items():
+        dtype, shape, begin, end = _entry(name, entry)
+        tensors[name], places[name] = (dtype, shape), (8 + length + begin, 8 + length + end)
+    at = 8 + length
+    for begin, end in sorted(places.values()):
+        if begin != at:
+            raise ValueError(f"its tensors overlap or leave a gap at byte {at}")
+        at = end
+    if at != size:
+        raise ValueError(f"its tensors end at byte {at}, the file has {size}")
+    return Header(file, tensors, metadata, places)
+
+
+def _entry(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, int]:
+    keys = {"dtype", "shape", "data_offsets"}
+    if not isinstance(entry, dict) or set(entry) != keys:
+        raise ValueError(f"{name} needs dtype, shape and data_offsets")
+    kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise ValueError(f"{name} has dtype {kind!r}, which is none of {', '.join(_DTYPES)}")
+    if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"{name} has shape {shape!r} and offsets {offsets!r}")
+    dtype, (begin, end) = _DTYPES[kind], offsets
+    if math.prod(shape) * dtype.itemsize != end - begin:
+        raise ValueError(f"{name} of shape {shape} does not fit {end - begin} bytes")
+    return dtype, tuple(shape), begin, end
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+
+
+def check_names(
+    names: Iterable[str], layout: Iterable[tuple[str, Spec]], fail: Callable[[str, str], NoReturn]
+) -> dict[str, Spec]:
+    """The layout as a dict, after a look that there are exactly these names.
+
+    `layout` may be endless: it is read up to the first name that is missing. `fail` is called with
+    a name and what is wrong with it, and raises.
+    """
+    left, wanted = set(names), {}
+    for name, spec in layout:
+        if name not in left:
+            fail(name, "is missing")
+        left.remove(name)
+        wanted[name] = spec
+    if left:
+        fail(min(left), "does not belong there")
+    return wanted
+
+
+def strict_json(data: bytes, *, finite: bool = True) -> Any:
+    """JSON in UTF-8 that can be written again: no key twice, all text valid, all numbers finite.
+
+    With `finite=False` also what Python writes for numbers that are not.
+
+    Example:
+        >>> from fewfold._tensors import strict_json
+        >>> strict_json(b'{"a": [1, NaN]}')
+        Traceback (most recent call last):
+        ValueError: NaN is no JSON
+    """
+    try:
+        found = json.loads(
+            data.decode("utf-8"), parse_constant=_constant if finite else None,
+            parse_float=_finite, object_pairs_hook=_once, parse_int=_whole,
+        )  # fmt: skip
+        json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20:
+        raise ValueError(f"{text[:40]} is too large a number")
+    return int(text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} comes twice")
+    return found

@@ -1,0 +1,183 @@
+"""JSON as typed values: a document is compared with the dataclass that describes it."""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from fewfold._tensors import strict_json
+from fewfold.recommender.errors import ArtifactError
+
+__all__ = ["Source", "check", "check_tagged", "key", "plain", "tagged"]
+
+T = TypeVar("T")
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def key(name: str) -> dict[str, Any]:
+    """Metadata of a field that has this name in JSON."""
+    return {"key": name}
+
+
+def tagged(kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """Metadata of a field that is one of these dataclasses; in JSON `kind` says which."""
+    return {"kinds": kinds}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file that is read, and what to do if it is damaged."""
+
+    file: Path
+    advice: str = "copy the folder again, or fit the model again"
+
+    def damaged(self, field: str, what: str) -> ArtifactError:
+        """The error for a field that is not what it must be; "" is the whole file."""
+        place = f"{self.file}: {field}" if field else str(self.file)
+        return ArtifactError(f"{place} {what}; {self.advice}")
+
+    def document(self, data: bytes, *, finite: bool = True) -> Any:
+        """The JSON that the file holds."""
+        try:
+            return strict_json(data, finite=finite)
+        except ValueError as error:
+            raise self.damaged("", f"cannot be read ({error})") from error
+
+
+def check(kind: type[T], value: Any, source: Source, field: str = "", *, exact: bool) -> T:
+    """The dataclass that a JSON object describes; ArtifactError names the field that does not fit.
+
+    Fields with a default may be missing. Values are compared with the annotations: numbers, texts,
+    booleans, None, lists, mappings from texts, other dataclasses, and unions of these.
+
+    Args:
+        kind: a dataclass.
+        value: what JSON holds.
+        source: the file, for errors.
+        field: likewise: where in the file the value is.
+        exact: refuse keys that the dataclass does not have, otherwise pass over them.
+    """
+    if not isinstance(value, Mapping):
+        raise source.damaged(field, f"must be an object, got {_shown(value)}")
+    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    known, found = set(), {}
+    for each in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if not each.init:
+            continue
+        name = each.metadata.get("key", each.name)
+        known.add(name)
+        inside = f"{field}.{name}" if field else name
+        if name in value and "kinds" in each.metadata:
+            found[each.name] = check_tagged(each.metadata["kinds"], value[name], source, inside)
+        elif name in value:
+            found[each.name] = _checked(hints[each.name], value[name], source, inside, exact)
+        elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+            raise source.damaged(inside, "is missing")
+    if exact and not known.issuperset(value):
+        odd = min(set(value) - known)
+        raise source.damaged(f"{field}.{odd}" if field else odd, "does not belong there")
+    try:
+        return kind(**found)
+    except (TypeError, ValueError) as error:
+        raise source.damaged(field, f"cannot be used: {error}") from error
+
+
+def check_tagged(
+    kinds: Mapping[str, type[Any]], value: Any, source: Source, field: str = ""
+) -> Any:
+    """The dataclass that `kind` of a JSON object names, made of the other keys."""
+    if not isinstance(value, Mapping):
+        raise source.damaged(field, f"must be an object, got {_shown(value)}")
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        known = ", ".join(kinds)
+        raise source.damaged(f"{field}.kind", f"must be one of {known}, got {_shown(kind)}")
+    rest = {name: entry for name, entry in value.items() if name != "kind"}
+    return check(kinds[kind], rest, source, field, exact=True)
+
+
+def plain(value: Any, kinds: Mapping[str, type[Any]] | None = None) -> Any:
+    """A dataclass as JSON holds it, what `check` and `check_tagged` read; other values as they are.
+
+    ValueError if it is none of `kinds`.
+    """
+    if not dataclasses.is_dataclass(value):
+        return value
+    found: dict[str, Any] = {}
+    if kinds is not None:
+        kind = next((name for name, cls in kinds.items() if type(value) is cls), None)
+        if kind is None:
+            known = ", ".join(cls.__name__ for cls in kinds.values())
+            raise ValueError(
+                f"a {type(value).__name__} cannot be written down; those that can are {known}"
+            )
+        found["kind"] = kind
+    for each in dataclasses.fields(value):
+        if each.init:
+            name = each.metadata.get("key", each.name)
+            found[name] = plain(getattr(value, each.name), each.metadata.get("kinds"))
+    return found
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _checked(hint: Any, value: Any, source: Source, field: str, exact: bool) -> Any:
+    """The value as the annotation has it."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _either(inside, value, source, field, exact)
+    if dataclasses.is_dataclass(hint):
+        return check(hint, value, source, field, exact=exact)  # type: ignore[arg-type]
+    if origin in (tuple, list) and isinstance(value, list):
+        each = [inside[0]] * len(value) if origin is list or inside[-1] is ... else list(inside)
+        if len(each) != len(value):
+            _wrong(hint, value, source, field)
+        return origin(
+            _checked(one, entry, source, f"{field}[{number}]", exact)
+            for number, (one, entry) in enumerate(zip(each, value, strict=True))
+        )
+    if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        return {
+            name: _checked(inside[1], entry, source, f"{field}.{name}", exact)
+            for name, entry in value.items()
+        }
+    if hint is float and type(value) is int:
+        return value
+    if hint is type(None) and value is None:
+        return None
+    if not isinstance(hint, type) or type(value) is not hint:
+        _wrong(hint, value, source, field)
+    return value
+
+
+def _either(kinds: tuple[Any, ...], value: Any, source: Source, field: str, exact: bool) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not type(None)]
+    if len(others) == 1:
+        return _checked(others[0], value, source, field, exact)
+    for kind in others:
+        if type(value) is kind:
+            return value
+    if float in others and type(value) is int:
+        return value
+    return _wrong(others[0], value, source, field)
+
+
+def _wrong(hint: Any, value: Any, source: Source, field: str) -> NoReturn:
+    origin = typing.get_origin(hint)
+    wanted = _NAMES.get(hint, "a list" if origin in (tuple, list) else "an object")
+    raise source.damaged(field, f"must be {wanted}, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
