@@ -12,8 +12,9 @@ from fewfold._resources import free_memory
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.beside import bytes_of, in_words
 from fewfold.recommender.data.log import read_log
-from fewfold.recommender.evaluation import METRICS, Evaluation, assess, default_split
+from fewfold.recommender.evaluation import METRICS, Evaluation, assess
 from fewfold.recommender.fitted import Fitted
+from fewfold.recommender.holdout import hold_out
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, Metric, evaluate
 from fewfold.recommender.models import KINDS, fitted_to
@@ -134,6 +135,7 @@ def compare(
     *,
     models: Sequence[str] = ("popularity", "item-knn", "ease", "fastvae"),
     test: float = 0.2,
+    split: str = "auto",
     training: Training | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -148,6 +150,7 @@ def compare(
         source: as in `Recommender.fit`.
         models: which.
         test: share of the interactions to hold out.
+        split: how, as in `Recommender.fit`.
         progress: tell on standard error.
         reading: passed to `read_log`.
     """
@@ -157,27 +160,27 @@ def compare(
             f"models must be some of {', '.join(KINDS)}, got {', '.join(kinds) or None}"
         )
     log = read_log(source, **reading)
-    split, how = default_split(log.interactions, test=test, seed=seed)
-    trial = Trial.of(split.train, seed=seed)
+    held, how = hold_out(log.interactions, test=test, split=split, seed=seed)
+    trial = Trial.of(held.train, seed=seed)
     contenders, skipped = [], {}
     for kind in kinds:
-        why = _too_large(kind, split.train.items)
+        why = _too_large(kind, held.train.items)
         if why:
             skipped[kind] = why
             continue
         line(f"fitting {kind}")
         began = time.perf_counter()
-        recipe = _chosen(_recipes(kind, split.train.items), trial)
+        recipe = _chosen(_recipes(kind, held.train.items), trial)
         fitted = fitted_to(
-            split.train, recipe, training or Training(), seed=seed, progress=progress
+            held.train, recipe, training or Training(), seed=seed, progress=progress
         ).fitted
         seconds = time.perf_counter() - began
         evaluation = assess(
-            fitted, split.fold_in.jagged, split.test.jagged, split.train.counts() > 0, split=how
+            fitted, held.fold_in.jagged, held.test.jagged, held.train.counts() > 0, split=how
         )
         size = bytes_of(fitted)
         contenders.append(
-            Contender(kind, recipe, evaluation, seconds, size, _speed(fitted, split.fold_in))
+            Contender(kind, recipe, evaluation, seconds, size, _speed(fitted, held.fold_in))
         )
     line("")
     if not contenders:

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fewfold.recommender.fitted import Fitted
-from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.holdout import kept
+from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
-from fewfold.recommender.splits import Split, random_split, temporal_split
 
-__all__ = ["METRICS", "Evaluation", "among", "assess", "default_split", "kept"]
+__all__ = ["METRICS", "Evaluation", "assess"]
 
 _DRAWS = 2 * 10**8  # of users, in all the resamples of an interval
 METRICS: tuple[Metric, ...] = (NDCG(10), Recall(10), HitRate(10), NDCG(50), Recall(50))
@@ -76,40 +75,6 @@ def _numbers(report: Report) -> dict[str, Any]:
     return {"users": report.users, "level": report.level, "scores": scores}
 
 
-def default_split(log: Interactions, *, test: float = 0.2, seed: int = 0) -> tuple[Split, str]:
-    """One moment for everybody where times are known, else a part of each user's items at random.
-
-    Returns:
-        The split, and what it was in words.
-    """
-    if log.times is not None and bool((log.times > log.times.min()).any()):
-        try:
-            split = temporal_split(log, test=test)
-        except ValueError:  # the last moment has more than is to be held out
-            return _at_random(log, test, seed, " (times are too coarse to tell the last)")
-        moment = _moment(split.train.times.max().item())  # type: ignore[union-attr]
-        share = split.test.pairs / log.pairs
-        return split, f"the last {share:.0%} of all interactions, those after {moment}"
-    return _at_random(log, test, seed)
-
-
-def _at_random(log: Interactions, test: float, seed: int, why: str = "") -> tuple[Split, str]:
-    split = random_split(log, test=test, seed=seed)
-    if split.test.pairs == 0:
-        raise ValueError(
-            f"holding out {test:g} of each user's items leaves nothing to test: users have "
-            "too few items; pass test=0 (--test 0) to fit on everything without an evaluation"
-        )
-    return split, f"{test:.0%} of each user's items, at random{why} (seed {seed})"
-
-
-def _moment(time: float) -> str:
-    """A time; dates are kept as microseconds, and shown as dates."""
-    if 10**14 < time < 10**16:
-        return str(datetime.fromtimestamp(time / 1e6, UTC).replace(microsecond=0, tzinfo=None))
-    return f"time {time}"
-
-
 def assess(
     fitted: Fitted,
     known: Jagged,
@@ -170,15 +135,3 @@ def _evaluated(top: Tensor, wanted: Jagged, metrics: Sequence[Metric]) -> Report
     # A mean over very many users hardly varies, and a few hundred draws tell how little.
     resamples = max(100, min(1000, _DRAWS // len(top)))
     return evaluate(top, wanted, metrics, resamples=resamples)
-
-
-def kept(rows: Jagged, mask: Tensor) -> Jagged:
-    """The values where the mask is true, in the same rows."""
-    before = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
-    return Jagged(rows.values[mask], before[rows.offsets])
-
-
-def among(rows: Jagged, others: Jagged) -> Tensor:
-    """(values of rows,) true where the same row of the others has it too."""
-    most = 1 + max(int(part.max()) if len(part) else 0 for part in (rows.values, others.values))
-    return torch.isin(rows.row * most + rows.values, others.row * most + others.values)
