@@ -142,7 +142,7 @@ class Penalised:
             self._param[rows, active:] = aside
 
     def _regrow(self, l1: float) -> None:
-        seen = self.table.attached.take()
+        seen = self.table.attached.take(self.table.anchors)
         if seen is None or self.regrow is None:
             return
         row, place = regrow_rows(
