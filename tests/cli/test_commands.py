@@ -4,12 +4,14 @@ import dataclasses
 import gzip
 import json
 import re
+import warnings
 from pathlib import Path
 
 import polars
 import pytest
 
 import fewfold as ff
+from fewfold.recommender import anchored
 from fewfold.recommender.data import public
 from tests.cli.invoke import SMALL, Done, contents, fewfold
 from tests.recommender.conftest import grouped
@@ -402,3 +404,15 @@ def test_the_split_is_chosen_said_and_overridden(here: Path) -> None:
     done = fewfold("evaluate", "m", "new.csv")
     assert "each user's last item by time; the model knows nothing of 100.0%" in done.out
     assert "every interaction" in fewfold("evaluate", "m", "new.csv", "--split", "all").out
+
+
+def test_a_table_that_collapses_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = anchored.proximal
+    monkeypatch.setattr(anchored, "proximal", lambda *a, **o: inner(*a, **{**o, "l1": 1e3}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        done = fewfold("fit", log, *SMALL, "--anchors", 8, "--alone")
+    told = [line for line in done.err.splitlines() if line.startswith("warning: an anchor table")]
+    assert len(told) == 1
+    assert "use a smaller l1" in told[0]
+    assert "collapse.py" not in done.err
