@@ -76,7 +76,8 @@ def fit(arguments: argparse.Namespace) -> int:
     with _resumable(out):
         rec.fit(
             log, test=arguments.test, split=arguments.split, refit=arguments.refit,
-            checkpoint=checkpoint, alone=arguments.alone, progress=not arguments.quiet,
+            checkpoint=checkpoint, alone=arguments.alone, all_users=arguments.all_users,
+            progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
@@ -166,7 +167,7 @@ def compare(arguments: argparse.Namespace) -> int:
     training = ff.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
     found = ff.compare(
         log, test=arguments.test, split=arguments.split, training=training, seed=arguments.seed,
-        progress=not arguments.quiet, **chosen,
+        all_users=arguments.all_users, progress=not arguments.quiet, **chosen,
     )  # fmt: skip
     emit(found, found.as_dict() if arguments.json else None)
     return 0
@@ -176,7 +177,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Rank held-out items."""
     _start(arguments)
     rec = ff.Recommender.load(arguments.model)
-    found = rec.evaluate(arguments.log, split=arguments.split, **_reading(arguments))
+    found = rec.evaluate(
+        arguments.log, split=arguments.split, all_users=arguments.all_users, **_reading(arguments)
+    )
     emit(found, found.as_dict() if arguments.json else None)
     return 0
 

@@ -124,6 +124,9 @@ _SPLIT = Option(
     "auto",
     choices=("auto", "temporal", "last", "random"),
 )
+_ALL_USERS = Option(
+    "all-users", "evaluate on all users, not a sample where all take long", False, switch=True
+)
 _DRY = Option("dry-run", "say what would be read, and stop", False, switch=True)
 _CORE = Option("core", "drop users and items with fewer pairs, repeatedly", 1, _positive, "N")
 JSON = Option("json", "write JSON", False, switch=True)
@@ -158,6 +161,7 @@ EVALUATE = (
             "auto",
             choices=("auto", "all", "last", "random"),
         ),
+        _ALL_USERS,
     ),
 )
 _TRAINING = _in(
@@ -190,6 +194,7 @@ FIT = (
         "the evaluation",
         _TEST,
         _SPLIT,
+        _ALL_USERS,
         Option("refit", "then learn once more, from everything", False, switch=True),
     ),
     *_in(
@@ -220,6 +225,7 @@ COMPARE = (
         "the evaluation",
         _TEST,
         _SPLIT,
+        _ALL_USERS,
         Option("models", f"some of {','.join(_MODELS)}", metavar="A,B"),
     ),
     *_in("the run", _DRY),

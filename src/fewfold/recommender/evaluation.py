@@ -1,5 +1,7 @@
 """How good a fitted model is on what it has not seen: one ranking, several slices of it."""
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,14 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold._progress import phase
 from fewfold.recommender.fitted import Fitted
 from fewfold.recommender.holdout import kept
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
 
-__all__ = ["METRICS", "Evaluation", "assess"]
+__all__ = ["METRICS", "Evaluation", "assess", "sample_users"]
 
 _DRAWS = 2 * 10**8  # of users, in all the resamples of an interval
+_ALWAYS = 60.0  # seconds an evaluation may take in any case
+_PILOT, _LEAST = 1024, 10_000  # users to time the ranking by, and of a sample
+_PRECISION, _NARROW, _WIDE = 0.025, 0.001, 0.005  # half an interval: part of the mean, limits
 METRICS: tuple[Metric, ...] = (NDCG(10), Recall(10), HitRate(10), NDCG(50), Recall(50))
 
 
@@ -27,7 +33,9 @@ class Evaluation:
         overall: over all users with test items.
         slices: the same for some of the users, or some of the test items.
         cold_pairs: test pairs whose item was never seen in training, which cannot be found.
-        pairs: all test pairs.
+        pairs: all test pairs, of the users that were ranked.
+        tested: how many users have test items; more than `overall.users` where a sample of them
+            was ranked.
     """
 
     split: str
@@ -35,11 +43,21 @@ class Evaluation:
     slices: Mapping[str, Report]
     cold_pairs: int
     pairs: int
+    tested: int
+
+    @property
+    def sample(self) -> str:
+        """Which part of the users was ranked, in words; empty if all were."""
+        if self.overall.users == self.tested:
+            return ""
+        return f"a sample of {self.overall.users:,} of {self.tested:,} users"
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
             "split": self.split,
+            "users with test items": self.tested,
+            "users ranked": self.sample or "all",
             "test pairs": self.pairs,
             "test pairs with an item not seen in training": self.cold_pairs,
             "overall": _numbers(self.overall),
@@ -54,6 +72,11 @@ class Evaluation:
             "",
             str(self.overall),
         ]
+        if self.sample:
+            lines.append(
+                f"{self.sample}, drawn at random: to rank all would take longer than to train; "
+                "the interval says how far they may differ"
+            )
         if self.cold_pairs:
             lines.append(
                 f"{self.cold_pairs:,} of {self.pairs:,} test pairs are of items that were never "
@@ -83,6 +106,7 @@ def assess(
     *,
     split: str,
     metrics: Sequence[Metric] = METRICS,
+    users: Tensor | None = None,
 ) -> Evaluation:
     """Rank all items for the users that have test items, and compare.
 
@@ -91,10 +115,69 @@ def assess(
         test: what is to be found; may hold numbers beyond the items of the model.
         seen: (items,) true where an item was in the training data.
         split: how the test items were held out, in words.
+        users: (n,) a sample of the users with test items; None: all of them.
     """
+    everybody = _tested(test)
+    users = everybody if users is None else users
+    with phase("evaluating"):
+        return _assessed(fitted, known, test, seen, split, metrics, users, len(everybody))
+
+
+def _tested(test: Jagged) -> Tensor:
+    """(n,) the users with test items."""
     users = (test.lengths > 0).nonzero().squeeze(1)
     if len(users) == 0:
         raise ValueError("there is nothing to evaluate: no user has test items")
+    return users
+
+
+def sample_users(
+    fitted: Fitted,
+    known: Jagged,
+    test: Jagged,
+    *,
+    seconds: float,
+    metric: Metric = METRICS[0],
+    seed: int = 0,
+) -> Tensor | None:
+    """Draw a sample of the users with test items, where ranking all of them would take long.
+
+    A few users are ranked to see how long all would take. If that is more than `seconds` (and than
+    a minute), as many are drawn as give the mean of the metric an interval of 95 % of about 2.5 %
+    of itself to either side, but not wider than 0.005 nor narrower than 0.001. The draw follows
+    from the seed.
+
+    Args:
+        known, test: as in `assess`.
+        seconds: what training took.
+
+    Returns:
+        Their numbers, sorted, or None for all users.
+    """
+    users = _tested(test)
+    if len(users) <= _LEAST:
+        return None
+    order = users[torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))]
+    some = order[:_PILOT].sort().values
+    with phase("timing the evaluation"):
+        fitted.rank(known.rows(some[:16]), metric.k)  # what is made once, at the first ranking
+        began = time.perf_counter()
+        told = known.rows(some)
+        top = fitted.rank(told, metric.k, exclude=told).ids
+        whole = (time.perf_counter() - began) * len(users) / len(some)
+    if whole <= max(seconds, _ALWAYS):
+        return None
+    found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
+    wanted = min(max(_PRECISION * found.mean, _NARROW), _WIDE)
+    count = max(_LEAST, math.ceil((1.96 * float(found.per_user.std()) / wanted) ** 2))
+    return None if count >= len(users) else order[:count].sort().values
+
+
+def _assessed(
+    fitted: Fitted, known: Jagged, test: Jagged, seen: Tensor, split: str,
+    metrics: Sequence[Metric], users: Tensor, tested: int,
+) -> Evaluation:  # fmt: skip
+    """The evaluation of these users."""
     told, wanted = known.rows(users), test.rows(users)
     top = fitted.rank(told, max(metric.k for metric in metrics), exclude=told).ids
     inside = wanted.values < len(seen)
@@ -123,6 +206,7 @@ def assess(
         {name: report for name, report in slices.items() if report is not None},
         int((~warm).sum()),
         len(wanted.values),
+        tested,
     )
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Self
 import torch
 
 from fewfold._check import whole_number
+from fewfold._progress import notes, phase, silence
 from fewfold._resources import spent
 from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.artifact import read_artifact, write_artifact
@@ -21,7 +23,7 @@ from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.data.log import Log, plan_log, read_log
 from fewfold.recommender.errors import ArtifactError, DataError
-from fewfold.recommender.evaluation import METRICS, Evaluation, assess
+from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.fitted import Fitted, FittedVAE
 from fewfold.recommender.fold import merged, with_more_items
 from fewfold.recommender.holdout import hold_out, kept, questions
@@ -101,6 +103,7 @@ class Recommender:
         refit: bool = False,
         alone: bool = False,
         checkpoint: Checkpoint | None = None,
+        all_users: bool = False,
         progress: bool = True,
         **reading: Any,
     ) -> Self:
@@ -123,25 +126,33 @@ class Recommender:
                 (Where the number of anchors is to be found, or items are too many to be cut,
                 anchors are trained in either case, and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
+            all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
+                take longer than training; the report says so.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
-        with spent() as cost:
+        with spent() as cost, notes(progress), silence(not progress):
             log = read_log(source, **reading)
             learn, held, how = log.interactions, None, ""
             if test:
-                held, how = hold_out(learn, test=test, split=split, seed=self.seed)
+                with phase("splitting the log"):
+                    held, how = hold_out(learn, test=test, split=split, seed=self.seed)
                 learn = held.train
             fit = partial(
                 fitted_to, recipe=self.model, training=self.training, seed=self.seed,
                 progress=progress, alone=alone,
             )  # fmt: skip
+            began = time.perf_counter()
             found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
+            # Where training was resumed, its epochs know how long it took.
+            took = max(time.perf_counter() - began, sum(epoch.seconds for epoch in found.epochs))
             evaluation = beside = None
             if held is not None:
-                measure = partial(
-                    assess, known=held.fold_in.jagged, test=held.test.jagged, split=how
-                )
+                asked = held.fold_in.jagged, held.test.jagged
+                users = None
+                if not all_users:
+                    users = sample_users(found.fitted, *asked, seconds=took, seed=self.seed)
+                measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
                 whole, dense = without_anchors(self.model), found.dense
                 if whole is not None and dense is None and not alone:
@@ -318,6 +329,7 @@ class Recommender:
         *,
         split: str = "auto",
         metrics: Sequence[Metric] = METRICS,
+        all_users: bool = False,
         **reading: Any,
     ) -> Evaluation:
         """How well held-out interactions are found; what users touched in training is masked.
@@ -329,6 +341,7 @@ class Recommender:
                 some of their items, and the model is told the others. `"auto"` is all, or, where
                 the model knows nothing of most users, last if times are known and else random.
             metrics: which.
+            all_users: rank all users, not a sample where that would take long.
             reading: passed to `read_log`.
         """
         log = self._read(source, reading)
@@ -354,9 +367,15 @@ class Recommender:
         if asked.repeated:
             how += f", {asked.repeated:,} of which are in the log of the model and do not count"
         how += f"; {asked.words}"
+        users = None
+        if not all_users:
+            users = sample_users(
+                self.fitted, asked.known, asked.test, seconds=0.0, metric=metrics[0], seed=self.seed
+            )
         return assess(
-            self.fitted, asked.known, asked.test, self._learned, split=how, metrics=metrics
-        )
+            self.fitted, asked.known, asked.test, self._learned, split=how, metrics=metrics,
+            users=users,
+        )  # fmt: skip
 
     def _read(self, source: Any, reading: dict[str, Any]) -> Log:
         """A log; where it has ratings, with the threshold the model was fitted with."""
@@ -433,7 +452,8 @@ class Recommender:
         }
         if users and self.users is not None and self.history is not None:
             parts["users.safetensors"] = pack_users(self.users, self.history)
-        return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
+        with phase("writing the model"):
+            return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Recommender":

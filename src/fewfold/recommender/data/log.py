@@ -1,7 +1,7 @@
 """Reading a log of who touched what, from files or from memory, up to more than memory holds."""
 
-import time as clock
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, from_keys
 
+_SORTING = 4e-7  # seconds for a row, about
 __all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
 
 
@@ -95,9 +96,10 @@ def read_log(
     as_numbers = isinstance(opened.tables[0], Delimited)  # other formats say what is a number
     rows = Rows(columns, min_rating, skip_bad_rows, as_numbers)
     try:
-        for batch, name in _batches(opened, columns):
-            with explained(name):
-                rows.add(batch, name)
+        with contextlib.closing(_batches(opened, columns)) as batches:
+            for batch, name in batches:
+                with explained(name):
+                    rows.add(batch, name)
         return _cored(_numbered(rows, plan), core)
     finally:
         _progress.line("")
@@ -146,25 +148,22 @@ def _open(source: Any, named: dict[str, Any], min_rating: float | None) -> tuple
     return opened, columns
 
 
-def _batches(source: Source, columns: Columns) -> Iterator[tuple[Batch, str]]:
+def _batches(source: Source, columns: Columns) -> Generator[tuple[Batch, str], None, None]:
     """Every batch of every table; tells how far it is."""
-    began = told = clock.monotonic()
-    for table in source.tables:
-        for batch in table.batches(columns.roles()):
-            yield batch, table.name
-            now = clock.monotonic()
-            if now - began > 2 and now - told > 0.5:
-                _progress.line(f"reading {table.name}: {batch.done:.0%}")
-                told = now
+    with _progress.phase("reading", total=len(source.tables)) as reading:
+        for number, table in enumerate(source.tables):
+            reading.what = f"reading {table.name}"
+            for batch in table.batches(columns.roles()):
+                yield batch, table.name
+                reading.advance(number + batch.done)
 
 
 def _numbered(rows: Rows, plan: LogPlan) -> Log:
     """All rows as a log."""
     if rows.kept == 0:
         raise DataError(_nothing(rows, plan))
-    if rows.kept > 10_000_000:
-        _progress.line("putting the pairs in order")
-    interactions, users, items = rows.numbered()
+    with _progress.phase("putting the pairs in order", seconds=rows.kept * _SORTING):
+        interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
     summary = LogSummary(
         plan, rows.read, size, size, rows.min_rating, rows.below, dict(rows.bad),
