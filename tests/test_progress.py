@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 
 import pytest
 
@@ -11,6 +12,12 @@ from fewfold import _progress
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.fixture(autouse=True)
+def phases(monkeypatch):
+    """Nothing under way, and a thread of this test's own."""
+    monkeypatch.setattr(_progress, "_phases", _progress._Phases())
 
 
 @pytest.fixture
@@ -44,3 +51,72 @@ def test_silence(monkeypatch, silent):
         monkeypatch.setenv("FEWFOLD_PROGRESS", "0")
     list(_progress.over("counting", range(6)))
     assert stream.getvalue() == ""
+
+
+def test_a_long_operation_is_spoken_for(monkeypatch):
+    """A thread tells about work that says nothing itself, with what is known of it."""
+    monkeypatch.setattr(_progress, "_PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "_TICK", 0.02)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with _progress.phase("thinking"):
+        time.sleep(0.3)
+    with _progress.phase("waiting", seconds=100):
+        time.sleep(0.3)
+    with _progress.phase("counting", total=4) as counting:
+        counting.advance(1)
+        time.sleep(0.3)
+        assert "counting: 25%, 0 s left" in terminal.getvalue()
+    said = terminal.getvalue()
+    assert "thinking: 0 s so far" in said
+    assert "waiting: 100 s left" in said
+    assert said.endswith("\r\033[K")
+    assert said.count("thinking") >= 3
+
+
+@pytest.mark.usefixtures("clock")
+def test_phases_within_phases_are_one_estimate(monkeypatch):
+    """The outer one is shown, and what is done within its part counts."""
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with _progress.phase("outer", total=2) as outer:
+        for _ in outer.each(range(2)):
+            list(_progress.over("inner", range(4)))
+    said = terminal.getvalue()
+    assert "inner" not in said
+    assert "outer: 25%, " in said
+    assert "outer: 75%, " in said
+    assert "outer: 88%, " in said
+
+
+def test_into_a_file_a_line_now_and_then_if_asked(monkeypatch):
+    monkeypatch.setattr(_progress, "_PATIENCE", 0.02)
+    monkeypatch.setattr(_progress, "_TICK", 0.02)
+    monkeypatch.setattr(_progress, "_NOTE", 0.05)
+    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
+    with _progress.phase("thinking"):
+        time.sleep(0.2)
+    assert file.getvalue() == ""
+    with _progress.notes(), _progress.phase("thinking"):
+        time.sleep(0.3)
+    with _progress.notes(), _progress.silence(), _progress.phase("whispering"):
+        time.sleep(0.2)
+    lines = file.getvalue().splitlines()
+    assert 2 <= len(lines) <= 6
+    assert set(lines) == {"thinking: 0 s so far"}
+
+
+def test_what_an_exception_left_is_forgotten(monkeypatch):
+    """A generator that is never closed does not speak, nor is it taken for an outer phase."""
+    monkeypatch.setattr(_progress, "_PATIENCE", 0.02)
+    monkeypatch.setattr(_progress, "_TICK", 0.02)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    left = _progress.over("left", range(4))
+    next(left)
+    next(left)
+    time.sleep(0.1)
+    assert terminal.getvalue() == ""
+    with _progress.phase("right", total=4) as right:
+        right.advance(1)
+        time.sleep(0.1)
+    assert "right: 25%" in terminal.getvalue()
+    assert "left:" not in terminal.getvalue()
+    left.close()

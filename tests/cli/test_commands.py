@@ -4,14 +4,17 @@ import dataclasses
 import gzip
 import json
 import re
+import warnings
 from pathlib import Path
 
 import polars
 import pytest
 
 import fewfold as ff
+from fewfold.recommender import anchored
 from fewfold.recommender.data import public
 from tests.cli.invoke import SMALL, Done, contents, fewfold
+from tests.recommender.conftest import grouped
 from tests.recommender.data.test_public import Server, server  # noqa: F401 (a fixture)
 
 
@@ -383,3 +386,33 @@ def test_fit_with_anchors(log: Path, here: Path) -> None:
     assert "must be auto or a whole number" in wrong.message
     wrong = fewfold("fit", log, "--anchors", 8, "--anchor-bits", 9, "--out", here / "b")
     assert "must be a whole number from 2 to 8" in wrong.message
+
+
+def test_the_split_is_chosen_said_and_overridden(here: Path) -> None:
+    rows = grouped(60)
+    lines = [
+        f"{u},{i},{t}\n" for t, (u, i) in enumerate(zip(rows["user"], rows["item"], strict=True))
+    ]
+    (here / "sessions.csv").write_text("user,item,time\n" + "".join(lines))
+    done = fewfold("fit", "sessions.csv", "--model", "item-knn", "--out", "m")
+    assert "Held out: each user's last item by time; 100.0% of the users" in done.out
+    assert "have no earlier interaction" in (here / "m" / "metrics.json").read_text()
+    done = fewfold("compare", "sessions.csv", "--models", "popularity", "--split", "temporal")
+    assert "Held out: the last 20% of all interactions" in done.out
+    renamed = (here / "sessions.csv").read_text().replace("u", "v").replace("vser", "user")
+    (here / "new.csv").write_text(renamed)
+    done = fewfold("evaluate", "m", "new.csv")
+    assert "each user's last item by time; the model knows nothing of 100.0%" in done.out
+    assert "every interaction" in fewfold("evaluate", "m", "new.csv", "--split", "all").out
+
+
+def test_a_table_that_collapses_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = anchored.proximal
+    monkeypatch.setattr(anchored, "proximal", lambda *a, **o: inner(*a, **{**o, "l1": 1e3}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        done = fewfold("fit", log, *SMALL, "--anchors", 8, "--alone")
+    told = [line for line in done.err.splitlines() if line.startswith("warning: an anchor table")]
+    assert len(told) == 1
+    assert "use a smaller l1" in told[0]
+    assert "collapse.py" not in done.err

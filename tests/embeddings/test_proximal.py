@@ -434,3 +434,56 @@ def test_refuses_what_a_schedule_must_not_return(wrong: float) -> None:
 def test_refuses_shares_of_nothing() -> None:
     with pytest.raises(ValueError, match="shares must have a number above 0"):
         ff.Narrowing(4, 2, over=10, shares=torch.zeros(5))
+
+
+def _shrunk(l1: Any, *, sparse: bool, steps: int = 70, rows: int = 60, **options: Any) -> Any:
+    """A table after steps that use its first 40 rows only, under a penalty."""
+    table = ff.AnchorEmbedding(
+        rows, 4, anchors=6, sparse=sparse, generator=torch.Generator().manual_seed(0), **options
+    )
+    optimizer = ff.proximal(ff.optim.Adam(table.parameters(), lr=0.05), table, l1=l1)
+    ids, goal = torch.arange(min(rows, 40)), torch.ones(min(rows, 40), 4)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (table(ids) - goal).square().mean().backward()
+        optimizer.step()
+    return table, optimizer
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("width", [None, 2])
+def test_a_table_that_collapses_says_so_once(sparse: bool, width: int | None) -> None:
+    with pytest.warns(UserWarning, match="an anchor table collapses") as told:
+        table, _ = _shrunk(3.0, sparse=sparse, width=width)
+    (text,) = (str(each.message) for each in told)
+    assert "60 rows have become zero vectors" in text
+    assert "the penalty l1=3 is too strong" in text
+    assert "use a smaller l1" in text
+    assert "Warmup" in text
+    shares = (table.transform == 0).all(1).double().mean()
+    assert float(shares) > 0.5
+
+
+def test_tables_that_do_not_collapse_say_nothing() -> None:
+    _shrunk(1e-3, sparse=False)
+    _shrunk(1e-3, sparse=True)
+    _shrunk(3.0, sparse=False, rows=20)  # a toy
+    table = ff.AnchorEmbedding(100, 4, anchors=6)
+    with torch.no_grad():
+        table.transform[:80] = 0  # zero before there was a penalty
+    optimizer = ff.proximal(torch.optim.SGD(table.parameters(), lr=0.1), table, l1=1e-4)
+    table(torch.arange(100)).sum().backward()
+    optimizer.step()
+
+
+def test_rows_that_owe_are_looked_at_when_they_pay() -> None:
+    """Nobody reads most rows; they become zero when all are brought up to date."""
+    table = ff.AnchorEmbedding(100, 4, anchors=6, sparse=True)
+    optimizer = ff.proximal(ff.optim.SGD(table.parameters(), lr=0.1), table, l1=0.0)
+    for ids, l1 in ((torch.arange(100), 0.0), (torch.arange(3), 0.0), (torch.arange(3), 100.0)):
+        optimizer.l1 = l1
+        optimizer.zero_grad()
+        table(ids).sum().backward()
+        optimizer.step()
+    with pytest.warns(UserWarning, match="collapses"):
+        table.nonzeros()

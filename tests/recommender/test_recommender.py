@@ -161,7 +161,8 @@ def test_items_never_seen_are_counted_and_missed(fitted: ff.Recommender) -> None
 
 
 def test_held_out_by_time_where_there_is_time() -> None:
-    log = {**grouped(40), "time": list(range(240))}
+    # Everybody comes six times; the last times of 40 users are after 199.
+    log = {**grouped(40), "time": [i % 6 * 40 + i // 6 for i in range(240)]}
     rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.25)
     assert "the last 25% of all interactions, those after time 179" in str(rec.evaluation)
     timeless = ff.Recommender(ff.EASE(5.0)).fit(grouped(40), test=0.25)
@@ -294,7 +295,7 @@ def test_coarse_times_are_said_to_be() -> None:
     log = {**grouped(40), "time": [2023] * 20 + [2024] * 220}
     rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2)
     assert "times are too coarse to tell the last" in str(rec.evaluation)
-    days = {**grouped(40), "time": [f"2024-01-{1 + i // 10:02}" for i in range(240)]}
+    days = {**grouped(40), "time": [f"2024-01-{1 + i % 6 * 4 + i // 60:02}" for i in range(240)]}
     rec = ff.Recommender(ff.EASE(5.0)).fit(days, test=0.25)
     assert "those after 2024-01-18 00:00:00" in str(rec.evaluation)
 

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     SystemExit: 0
     """
     given = parser().parse_args(argv)
-    with console.errors() as outcome:
+    with console.errors() as outcome, console.warnings_as_notes():
         arguments = resolved(given)
         with silence(arguments.quiet):
             outcome.code = given.run(arguments) or 0

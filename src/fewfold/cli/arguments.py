@@ -11,12 +11,12 @@ from fewfold.cli.options import (
     ANSWER,
     COMMON,
     COMPARE,
+    EVALUATE,
     EXPORT,
     FETCH,
     FIT,
     JSON,
     OUT,
-    READING,
     RECOMMEND,
     SHOW,
     Option,
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         "how well a model finds held-out interactions",
         commands.evaluate,
         [model, held_out],
-        (*READING, JSON),
+        (*EVALUATE, JSON),
     )
     add(
         "recommend",

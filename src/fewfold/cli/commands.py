@@ -75,8 +75,9 @@ def fit(arguments: argparse.Namespace) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(out):
         rec.fit(
-            log, test=arguments.test, refit=arguments.refit, checkpoint=checkpoint,
-            alone=arguments.alone, progress=not arguments.quiet,
+            log, test=arguments.test, split=arguments.split, refit=arguments.refit,
+            checkpoint=checkpoint, alone=arguments.alone, all_users=arguments.all_users,
+            progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
@@ -165,8 +166,8 @@ def compare(arguments: argparse.Namespace) -> int:
     chosen = {} if arguments.models is None else {"models": _parts(arguments.models)}
     training = ff.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
     found = ff.compare(
-        log, test=arguments.test, training=training, seed=arguments.seed,
-        progress=not arguments.quiet, **chosen,
+        log, test=arguments.test, split=arguments.split, training=training, seed=arguments.seed,
+        all_users=arguments.all_users, progress=not arguments.quiet, **chosen,
     )  # fmt: skip
     emit(found, found.as_dict() if arguments.json else None)
     return 0
@@ -176,7 +177,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Rank held-out items."""
     _start(arguments)
     rec = ff.Recommender.load(arguments.model)
-    found = rec.evaluate(arguments.log, **_reading(arguments))
+    found = rec.evaluate(
+        arguments.log, split=arguments.split, all_users=arguments.all_users, **_reading(arguments)
+    )
     emit(found, found.as_dict() if arguments.json else None)
     return 0
 

@@ -6,11 +6,14 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-__all__ = ["Outcome", "emit", "errors", "note"]
+from fewfold._progress import line
+
+__all__ = ["Outcome", "emit", "errors", "note", "warnings_as_notes"]
 
 
 @dataclass
@@ -28,6 +31,25 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:  # nobody reads it any more, and the work is not about notes
         _drop(sys.stderr)
+
+
+@contextlib.contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Show warnings of fewfold as one line each, without the line of code they come from."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if os.path.dirname(os.path.dirname(__file__)) in filename and category is UserWarning:
+            line("")
+            note(f"warning: {message}")
+        else:
+            before(message, category, filename, *rest)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def emit(text: Any, as_json: Any = None) -> None:

@@ -11,6 +11,7 @@ __all__ = [
     "ANSWER",
     "COMMON",
     "COMPARE",
+    "EVALUATE",
     "EXPORT",
     "FETCH",
     "FIT",
@@ -123,6 +124,15 @@ def _in(group: str, *options: Option) -> tuple[Option, ...]:
 _MODELS = ("fastvae", "ease", "item-knn", "popularity")
 _SEED = Option("seed", "the same seed gives the same answer (default: 0)", 0, _whole, "N")
 _TEST = Option("test", "share held out; 0 for none (default: 0.2)", 0.2, _share, "SHARE")
+_SPLIT = Option(
+    "split",
+    "how to hold out: at one moment, each user's last, at random (default: what suits the log)",
+    "auto",
+    choices=("auto", "temporal", "last", "random"),
+)
+_ALL_USERS = Option(
+    "all-users", "evaluate on all users, not a sample where all take long", False, switch=True
+)
 _DRY = Option("dry-run", "say what would be read, and stop", False, switch=True)
 _CORE = Option("core", "drop users and items with fewer pairs, repeatedly", 1, _positive, "N")
 JSON = Option("json", "write JSON", False, switch=True)
@@ -167,6 +177,20 @@ READING = _in(
     Option("skip-bad-rows", "leave out what cannot be read", False, switch=True),
 )
 SHOW = (*READING, *_in("the log", _CORE))
+EVALUATE = (
+    *READING,
+    *_in(
+        "the evaluation",
+        Option(
+            "split",
+            "ask for all interactions, or each user's last or a random fifth given the others "
+            "(default: all, unless most users are new)",
+            "auto",
+            choices=("auto", "all", "last", "random"),
+        ),
+        _ALL_USERS,
+    ),
+)
 _TRAINING = _in(
     "the model",
     Option("epochs", "passes over the users (16, more for small logs)", None, _positive, "N"),
@@ -196,6 +220,8 @@ FIT = (
     *_in(
         "the evaluation",
         _TEST,
+        _SPLIT,
+        _ALL_USERS,
         Option("refit", "then learn once more, from everything", False, switch=True),
     ),
     *_in(
@@ -222,7 +248,13 @@ FIT = (
 COMPARE = (
     *SHOW,
     *_TRAINING,
-    *_in("the evaluation", _TEST, Option("models", f"some of {','.join(_MODELS)}", metavar="A,B")),
+    *_in(
+        "the evaluation",
+        _TEST,
+        _SPLIT,
+        _ALL_USERS,
+        Option("models", f"some of {','.join(_MODELS)}", metavar="A,B"),
+    ),
     *_in("the run", _DRY),
 )
 ANSWER = _in(

@@ -27,6 +27,7 @@ from fewfold.embeddings.inspection import AnchorInspection, inspect_anchors
 from fewfold.embeddings.layout import SparseRows
 from fewfold.embeddings.mapped import MappedAnchors
 from fewfold.embeddings.mixture import AnchorMixture
+from fewfold.embeddings.parallel import DataParallel
 from fewfold.embeddings.penalties import orthogonality
 from fewfold.embeddings.proximal import Proximal, proximal
 from fewfold.embeddings.relations import Relations, apart
@@ -41,6 +42,7 @@ __all__ = [
     "AnchorMixture",
     "Clusters",
     "Coding",
+    "DataParallel",
     "Frequent",
     "FrequentEmbedding",
     "FrequentThenClusters",

@@ -14,6 +14,7 @@ class Attached:
     def __init__(self) -> None:
         self._settle: Callable[[Tensor | None], None] | None = None
         self._seen: list[tuple[Tensor, Tensor]] | None = None
+        self._gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def settle_with(self, settle: Callable[[Tensor | None], None]) -> None:
         """Call this with the rows about to be read, or None for all of them."""
@@ -34,13 +35,25 @@ class Attached:
         """Collect the gradients of vectors from now on."""
         self._seen = []
 
-    def take(self) -> tuple[Tensor, Tensor] | None:
-        """Rows (n,) and the gradients of their vectors (n, d) since the start; and stop."""
+    def gather_with(self, gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        """Call this with what was collected, to add what other processes have."""
+        self._gather = gather
+
+    def take(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Rows (n,) and the gradients of their vectors (n, d) since the start; and stop.
+
+        Args:
+            like: (K, d), of the dtype and on the device of the vectors.
+        """
         seen, self._seen = self._seen, None
-        if not seen:
-            return None
-        rows, gradients = zip(*seen, strict=True)
-        return torch.cat(rows), torch.cat(gradients)
+        rows = like.new_empty(0, dtype=torch.int64)
+        gradients = like.detach()[:0]
+        if seen:
+            some, their = zip(*seen, strict=True)
+            rows, gradients = torch.cat(some), torch.cat(their)
+        if self._gather is not None:  # also with nothing: the others wait for it
+            rows, gradients = self._gather(rows, gradients)
+        return (rows, gradients) if len(rows) else None
 
     def keep(self, rows: Tensor, gradients: Tensor) -> None:
         """Collect these: rows (n,) and the gradients of their vectors (n, d)."""
@@ -73,7 +86,8 @@ class Attached:
         scores.register_hook(keep)
 
     def __getstate__(self) -> dict[str, None]:
-        return {"_settle": None, "_seen": None}  # an optimiser is not part of a table
+        # Neither an optimiser nor other processes are part of a table.
+        return {"_settle": None, "_seen": None, "_gather": None}
 
     def __deepcopy__(self, memo: object) -> "Attached":
         return Attached()  # a copy of a table is nobody's

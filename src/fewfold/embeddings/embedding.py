@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fewfold._check import whole_number
 from fewfold.embeddings.attached import Attached
@@ -159,6 +160,7 @@ class AnchorEmbedding(nn.Module):
     def vectors(self, input: Tensor) -> Tensor:
         """The same by name, also where bags are what is called for."""
         ids = _whole(input)
+        self._check_parallel()
         self.attached.before_read(ids)
         self._renorm(ids)
         vectors = self._mix(ids)
@@ -171,6 +173,19 @@ class AnchorEmbedding(nn.Module):
             vectors = value + (vectors - value) / counts[place].unsqueeze(-1)
         self.attached.watch(ids, vectors)
         return vectors
+
+    def _check_parallel(self) -> None:
+        """Raise inside a `DistributedDataParallel` that would fail in the backward pass."""
+        if not self.sparse or torch.compiler.is_compiling():
+            return
+        running = getattr(DistributedDataParallel, "_active_ddp_module", None)
+        if running is None or not torch.is_grad_enabled() or running.parameters_to_ignore:
+            return
+        if not getattr(running, "knows_sparse_tables", False):
+            raise TypeError(
+                "DistributedDataParallel does not know that the gradient of an anchor table is "
+                "sparse; write fewfold.embeddings.DataParallel(model), or sparse=False"
+            )
 
     def unscaled(self, ids: Tensor) -> Tensor:
         """The vectors as they are: `max_norm` scales none of them, and nothing is recorded."""
@@ -207,6 +222,7 @@ class AnchorEmbedding(nn.Module):
                 include_last_offset=include_last_offset,
             )  # fmt: skip
         ids, ends = _whole(input), offsets.to(torch.int64)
+        self._check_parallel()
         self.attached.before_read(ids)
         if self.slots is None:  # the sum of mixes is the mix of sums
             few = F.embedding_bag(
@@ -245,6 +261,7 @@ class AnchorEmbedding(nn.Module):
                 f"hidden must be (..., {self.embedding_dim}), vectors as long as those of the "
                 f"table, got {tuple(hidden.shape)}"
             )
+        self._check_parallel()
         self.attached.before_read(None)
         flat = hidden.reshape(-1, self.embedding_dim)
         projected = flat @ self.anchors[: self._active].t()

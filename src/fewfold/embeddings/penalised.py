@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fewfold.embeddings.collapse import CollapseCheck
 from fewfold.embeddings.debts import Debts
 from fewfold.embeddings.embedding import AnchorEmbedding
 from fewfold.embeddings.rates import rates
@@ -33,6 +34,7 @@ class Penalised:
         self._debts: Debts | None = None
         self._rows: Tensor | None = None
         self._aside: Tensor | None = None
+        self._collapse, self._l1 = CollapseCheck(table), 0.0
         self.attach()
 
     def attach(self) -> None:
@@ -103,6 +105,10 @@ class Penalised:
             self.winners.enforce(in_use, self._rows, step)
         if self.regrow is not None and self.regrow.due(step):
             self._regrow(l1)
+        self._l1 = l1
+        if self._collapse.due(step):
+            self.settle(self._collapse.rows())
+            self._collapse.look(l1)
 
     def _shrink(self, l1: float, rows: Tensor | None) -> None:
         by = l1 * rates(self.optimizer, self._param, rows)
@@ -140,9 +146,11 @@ class Penalised:
             self._shrink_by(each * owed.to(self._param.dtype).unsqueeze(1), rows)
         if aside is not None:
             self._param[rows, active:] = aside
+        if ids is None:
+            self._collapse.look(self._l1)
 
     def _regrow(self, l1: float) -> None:
-        seen = self.table.attached.take()
+        seen = self.table.attached.take(self.table.anchors)
         if seen is None or self.regrow is None:
             return
         row, place = regrow_rows(

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from fewfold._progress import line
+from fewfold._progress import notes, phase, silence
 from fewfold._resources import free_memory
 from fewfold.recommender.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.beside import bytes_of, in_words
 from fewfold.recommender.data.log import read_log
-from fewfold.recommender.evaluation import METRICS, Evaluation, assess, default_split
+from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.fitted import Fitted
+from fewfold.recommender.holdout import hold_out
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, Metric, evaluate
 from fewfold.recommender.models import KINDS, fitted_to
@@ -76,6 +78,7 @@ class Comparison:
                 {
                     "model": one.kind, "settings": repr(one.recipe), "seconds": one.seconds,
                     "bytes": one.size, "users per second": one.users_per_second,
+                    "users ranked": one.evaluation.sample or "all",
                     **one.evaluation.as_dict()["overall"],
                 }
                 for one in self.contenders
@@ -123,7 +126,8 @@ class Comparison:
             )
         decisive = self.contenders[0].evaluation.overall
         half = max(s.high - s.low for s in decisive.scores[:1]) / 2
-        lines += ["", f"{decisive.users:,} users; a mean is good to about ±{half:.4f} (95 %)."]
+        who = self.contenders[0].evaluation.sample or f"{decisive.users:,} users"
+        lines += ["", f"{who}; a mean is good to about ±{half:.4f} (95 %)."]
         lines += [f"{name} was left out: {why}." for name, why in self.skipped.items()]
         lines += [*(f"{m} = {m.formula}" for m in shown), "", self.verdict]
         return "\n".join(lines)
@@ -134,8 +138,10 @@ def compare(
     *,
     models: Sequence[str] = ("popularity", "item-knn", "ease", "fastvae"),
     test: float = 0.2,
+    split: str = "auto",
     training: Training | None = None,
     seed: int = 0,
+    all_users: bool = False,
     progress: bool = True,
     **reading: Any,
 ) -> Comparison:
@@ -148,6 +154,9 @@ def compare(
         source: as in `Recommender.fit`.
         models: which.
         test: share of the interactions to hold out.
+        split: how, as in `Recommender.fit`.
+        all_users: rank all users. Otherwise a sample of them is ranked by every model where all
+            would take more than a minute.
         progress: tell on standard error.
         reading: passed to `read_log`.
     """
@@ -156,30 +165,31 @@ def compare(
         raise ValueError(
             f"models must be some of {', '.join(KINDS)}, got {', '.join(kinds) or None}"
         )
-    log = read_log(source, **reading)
-    split, how = default_split(log.interactions, test=test, seed=seed)
-    trial = Trial.of(split.train, seed=seed)
-    contenders, skipped = [], {}
-    for kind in kinds:
-        why = _too_large(kind, split.train.items)
-        if why:
-            skipped[kind] = why
-            continue
-        line(f"fitting {kind}")
-        began = time.perf_counter()
-        recipe = _chosen(_recipes(kind, split.train.items), trial)
-        fitted = fitted_to(
-            split.train, recipe, training or Training(), seed=seed, progress=progress
-        ).fitted
-        seconds = time.perf_counter() - began
-        evaluation = assess(
-            fitted, split.fold_in.jagged, split.test.jagged, split.train.counts() > 0, split=how
-        )
-        size = bytes_of(fitted)
-        contenders.append(
-            Contender(kind, recipe, evaluation, seconds, size, _speed(fitted, split.fold_in))
-        )
-    line("")
+    with notes(progress), silence(not progress):
+        log = read_log(source, **reading)
+        held, how = hold_out(log.interactions, test=test, split=split, seed=seed)
+        trial = Trial.of(held.train, seed=seed)
+        asked = held.fold_in.jagged, held.test.jagged
+        contenders, skipped = [], {}
+        users: Tensor | None = None
+        for kind in kinds:
+            why = _too_large(kind, held.train.items)
+            if why:
+                skipped[kind] = why
+                continue
+            began = time.perf_counter()
+            with phase(f"choosing settings of {kind}"):
+                recipe = _chosen(_recipes(kind, held.train.items), trial)
+            fitted = fitted_to(
+                held.train, recipe, training or Training(), seed=seed, progress=progress
+            ).fitted
+            seconds = time.perf_counter() - began
+            if not contenders and not all_users:  # the same users for all, or they do not compare
+                users = sample_users(fitted, *asked, seconds=0.0, seed=seed)
+            seen = held.train.counts() > 0
+            evaluation = assess(fitted, *asked, seen, split=how, users=users)
+            speed = _speed(fitted, held.fold_in)
+            contenders.append(Contender(kind, recipe, evaluation, seconds, bytes_of(fitted), speed))
     if not contenders:
         told = "; ".join(f"{kind}: {why}" for kind, why in skipped.items())
         raise ValueError(f"none of the models can be fitted here ({told}); compare others")

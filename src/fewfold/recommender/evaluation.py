@@ -1,21 +1,26 @@
 """How good a fitted model is on what it has not seen: one ranking, several slices of it."""
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fewfold._progress import phase
 from fewfold.recommender.fitted import Fitted
-from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.holdout import kept
+from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
-from fewfold.recommender.splits import Split, random_split, temporal_split
 
-__all__ = ["METRICS", "Evaluation", "among", "assess", "default_split", "kept"]
+__all__ = ["METRICS", "Evaluation", "assess", "sample_users"]
 
 _DRAWS = 2 * 10**8  # of users, in all the resamples of an interval
+_ALWAYS = 60.0  # seconds an evaluation may take in any case
+_PILOT, _LEAST = 1024, 10_000  # users to time the ranking by, and of a sample
+_PRECISION, _NARROW, _WIDE = 0.025, 0.001, 0.005  # half an interval: part of the mean, limits
 METRICS: tuple[Metric, ...] = (NDCG(10), Recall(10), HitRate(10), NDCG(50), Recall(50))
 
 
@@ -28,7 +33,9 @@ class Evaluation:
         overall: over all users with test items.
         slices: the same for some of the users, or some of the test items.
         cold_pairs: test pairs whose item was never seen in training, which cannot be found.
-        pairs: all test pairs.
+        pairs: all test pairs, of the users that were ranked.
+        tested: how many users have test items; more than `overall.users` where a sample of them
+            was ranked.
     """
 
     split: str
@@ -36,11 +43,21 @@ class Evaluation:
     slices: Mapping[str, Report]
     cold_pairs: int
     pairs: int
+    tested: int
+
+    @property
+    def sample(self) -> str:
+        """Which part of the users was ranked, in words; empty if all were."""
+        if self.overall.users == self.tested:
+            return ""
+        return f"a sample of {self.overall.users:,} of {self.tested:,} users"
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
             "split": self.split,
+            "users with test items": self.tested,
+            "users ranked": self.sample or "all",
             "test pairs": self.pairs,
             "test pairs with an item not seen in training": self.cold_pairs,
             "overall": _numbers(self.overall),
@@ -55,6 +72,11 @@ class Evaluation:
             "",
             str(self.overall),
         ]
+        if self.sample:
+            lines.append(
+                f"{self.sample}, drawn at random: to rank all would take longer than to train; "
+                "the interval says how far they may differ"
+            )
         if self.cold_pairs:
             lines.append(
                 f"{self.cold_pairs:,} of {self.pairs:,} test pairs are of items that were never "
@@ -76,40 +98,6 @@ def _numbers(report: Report) -> dict[str, Any]:
     return {"users": report.users, "level": report.level, "scores": scores}
 
 
-def default_split(log: Interactions, *, test: float = 0.2, seed: int = 0) -> tuple[Split, str]:
-    """One moment for everybody where times are known, else a part of each user's items at random.
-
-    Returns:
-        The split, and what it was in words.
-    """
-    if log.times is not None and bool((log.times > log.times.min()).any()):
-        try:
-            split = temporal_split(log, test=test)
-        except ValueError:  # the last moment has more than is to be held out
-            return _at_random(log, test, seed, " (times are too coarse to tell the last)")
-        moment = _moment(split.train.times.max().item())  # type: ignore[union-attr]
-        share = split.test.pairs / log.pairs
-        return split, f"the last {share:.0%} of all interactions, those after {moment}"
-    return _at_random(log, test, seed)
-
-
-def _at_random(log: Interactions, test: float, seed: int, why: str = "") -> tuple[Split, str]:
-    split = random_split(log, test=test, seed=seed)
-    if split.test.pairs == 0:
-        raise ValueError(
-            f"holding out {test:g} of each user's items leaves nothing to test: users have "
-            "too few items; pass test=0 (--test 0) to fit on everything without an evaluation"
-        )
-    return split, f"{test:.0%} of each user's items, at random{why} (seed {seed})"
-
-
-def _moment(time: float) -> str:
-    """A time; dates are kept as microseconds, and shown as dates."""
-    if 10**14 < time < 10**16:
-        return str(datetime.fromtimestamp(time / 1e6, UTC).replace(microsecond=0, tzinfo=None))
-    return f"time {time}"
-
-
 def assess(
     fitted: Fitted,
     known: Jagged,
@@ -118,6 +106,7 @@ def assess(
     *,
     split: str,
     metrics: Sequence[Metric] = METRICS,
+    users: Tensor | None = None,
 ) -> Evaluation:
     """Rank all items for the users that have test items, and compare.
 
@@ -126,10 +115,69 @@ def assess(
         test: what is to be found; may hold numbers beyond the items of the model.
         seen: (items,) true where an item was in the training data.
         split: how the test items were held out, in words.
+        users: (n,) a sample of the users with test items; None: all of them.
     """
+    everybody = _tested(test)
+    users = everybody if users is None else users
+    with phase("evaluating"):
+        return _assessed(fitted, known, test, seen, split, metrics, users, len(everybody))
+
+
+def _tested(test: Jagged) -> Tensor:
+    """(n,) the users with test items."""
     users = (test.lengths > 0).nonzero().squeeze(1)
     if len(users) == 0:
         raise ValueError("there is nothing to evaluate: no user has test items")
+    return users
+
+
+def sample_users(
+    fitted: Fitted,
+    known: Jagged,
+    test: Jagged,
+    *,
+    seconds: float,
+    metric: Metric = METRICS[0],
+    seed: int = 0,
+) -> Tensor | None:
+    """Draw a sample of the users with test items, where ranking all of them would take long.
+
+    A few users are ranked to see how long all would take. If that is more than `seconds` (and than
+    a minute), as many are drawn as give the mean of the metric an interval of 95 % of about 2.5 %
+    of itself to either side, but not wider than 0.005 nor narrower than 0.001. The draw follows
+    from the seed.
+
+    Args:
+        known, test: as in `assess`.
+        seconds: what training took.
+
+    Returns:
+        Their numbers, sorted, or None for all users.
+    """
+    users = _tested(test)
+    if len(users) <= _LEAST:
+        return None
+    order = users[torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))]
+    some = order[:_PILOT].sort().values
+    with phase("timing the evaluation"):
+        fitted.rank(known.rows(some[:16]), metric.k)  # what is made once, at the first ranking
+        began = time.perf_counter()
+        told = known.rows(some)
+        top = fitted.rank(told, metric.k, exclude=told).ids
+        whole = (time.perf_counter() - began) * len(users) / len(some)
+    if whole <= max(seconds, _ALWAYS):
+        return None
+    found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
+    wanted = min(max(_PRECISION * found.mean, _NARROW), _WIDE)
+    count = max(_LEAST, math.ceil((1.96 * float(found.per_user.std()) / wanted) ** 2))
+    return None if count >= len(users) else order[:count].sort().values
+
+
+def _assessed(
+    fitted: Fitted, known: Jagged, test: Jagged, seen: Tensor, split: str,
+    metrics: Sequence[Metric], users: Tensor, tested: int,
+) -> Evaluation:  # fmt: skip
+    """The evaluation of these users."""
     told, wanted = known.rows(users), test.rows(users)
     top = fitted.rank(told, max(metric.k for metric in metrics), exclude=told).ids
     inside = wanted.values < len(seen)
@@ -158,6 +206,7 @@ def assess(
         {name: report for name, report in slices.items() if report is not None},
         int((~warm).sum()),
         len(wanted.values),
+        tested,
     )
 
 
@@ -170,15 +219,3 @@ def _evaluated(top: Tensor, wanted: Jagged, metrics: Sequence[Metric]) -> Report
     # A mean over very many users hardly varies, and a few hundred draws tell how little.
     resamples = max(100, min(1000, _DRAWS // len(top)))
     return evaluate(top, wanted, metrics, resamples=resamples)
-
-
-def kept(rows: Jagged, mask: Tensor) -> Jagged:
-    """The values where the mask is true, in the same rows."""
-    before = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
-    return Jagged(rows.values[mask], before[rows.offsets])
-
-
-def among(rows: Jagged, others: Jagged) -> Tensor:
-    """(values of rows,) true where the same row of the others has it too."""
-    most = 1 + max(int(part.max()) if len(part) else 0 for part in (rows.values, others.values))
-    return torch.isin(rows.row * most + rows.values, others.row * most + others.values)

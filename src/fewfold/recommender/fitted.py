@@ -1,6 +1,5 @@
 """What a fitted model answers, in numbers of items: rankings, similar items, its weights."""
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Protocol
@@ -9,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold._progress import over
+from fewfold._progress import phase
 from fewfold.recommender.anchored import Anchors, AnchorVAE
 from fewfold.recommender.baselines import Baseline, ItemKNN, MostPopular
 from fewfold.recommender.catalogue import Catalogue
@@ -79,11 +78,13 @@ class FittedVAE:
         allowed: Tensor | None = None,
     ) -> Ranking:
         """The best k items for each row, without those excluded in it, of those allowed to all."""
-        table, found = self._table or self.vectors, []
-        for block in blocks(len(history.offsets) - 1, _USERS):  # or all queries are held at once
-            scorer = DotProduct(self.model.queries(history.rows(block)), table)
-            mine = None if exclude is None else exclude.rows(block)
-            found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
+        parts, found = blocks(len(history.offsets) - 1, _USERS), []
+        with phase("ranking items", total=len(parts)) as told:
+            table = self._table or self.vectors
+            for block in told.each(parts):  # or all queries are held at once
+                scorer = DotProduct(self.model.queries(history.rows(block)), table)
+                mine = None if exclude is None else exclude.rows(block)
+                found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
         return joined(found)
 
     def alike(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
@@ -191,10 +192,10 @@ class FittedBaseline:
         return cls(recipe)
 
 
-def blocks(rows: int, size: int) -> Iterator[slice]:
+def blocks(rows: int, size: int) -> list[slice]:
     """All rows, so many at a time; one empty block where there are none."""
-    for start in over("ranking items", range(0, max(rows, 1), size)):
-        yield slice(start, min(start + size, rows))
+    starts = range(0, max(rows, 1), size)
+    return [slice(start, min(start + size, rows)) for start in starts]
 
 
 def joined(found: list[Ranking]) -> Ranking:

@@ -352,7 +352,7 @@ def _within(values: Tensor, size: int, name: str, what: str) -> None:
 def _times(times: Any, pairs: int) -> Tensor:
     """Times as int64 or float64, one per pair, none of them NaN."""
     try:
-        given = times if isinstance(times, Tensor) else torch.as_tensor(np.asarray(times))
+        given = times if isinstance(times, Tensor) else torch.as_tensor(np.array(times))
     except TypeError:
         raise TypeError(
             f"times must be numbers, got {np.asarray(times).dtype}; "

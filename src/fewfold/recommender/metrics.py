@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold._progress import phase
 from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = [
@@ -286,10 +287,11 @@ def _bootstrap(values: Tensor, level: float, resamples: int, seed: int) -> tuple
     generator = np.random.default_rng(seed)
     table = values.numpy()
     means = np.empty((resamples, metrics))
-    for number in range(resamples):
-        # How often each user was drawn: a product with that is quicker than gathering the draws.
-        drawn = np.bincount(generator.integers(0, users, users), minlength=users)
-        means[number] = table @ drawn / users
+    with phase("resampling users", total=resamples) as told:
+        for number in told.each(range(resamples)):
+            # How often each user was drawn: a product with that beats gathering the draws.
+            drawn = np.bincount(generator.integers(0, users, users), minlength=users)
+            means[number] = table @ drawn / users
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return torch.from_numpy(low), torch.from_numpy(high)

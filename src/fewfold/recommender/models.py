@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold._progress import line, silence
+from fewfold._progress import phase, silence
 from fewfold._tensors import Spec
 from fewfold.recommender.anchored import AnchorVAE
 from fewfold.recommender.artifact import Part
@@ -70,9 +70,8 @@ def fitted_to(
         )  # fmt: skip
     if checkpoint is not None:
         raise ValueError(f"a {type(recipe).__name__} is fitted at once and needs no checkpoint")
-    line(f"fitting {type(recipe).__name__}")
-    fitted = FittedBaseline(replace(recipe).fit(log))  # type: ignore[type-var]
-    line("")
+    with silence(not progress), phase(f"fitting {type(recipe).__name__}"):
+        fitted = FittedBaseline(replace(recipe).fit(log))  # type: ignore[type-var]
     return Learned(fitted, log, [])
 
 
@@ -90,9 +89,10 @@ def _trained(
     """Train on the log, all of it where the weight of the shortcut is known."""
     few = recipe.anchors if recipe.anchors and recipe.anchors.cuts(log.items) else None
     whole = None if few is None or alone else without_anchors(recipe)
-    model = made_by(whole or recipe, log.items, seed)
-    rank = recipe.rank(log.items)
-    trial = Trial.of(log, seed=seed) if rank and weight is None else None
+    with silence(not progress), phase("preparing the model"):
+        model = made_by(whole or recipe, log.items, seed)
+        rank = recipe.rank(log.items)
+        trial = Trial.of(log, seed=seed) if rank and weight is None else None
     learn = log if trial is None else trial.rest
     epochs, batch = training.plan(int((learn.jagged.lengths > 0).sum()))
     passed = train(
@@ -109,11 +109,10 @@ def _trained(
     dense = None
     if few is not None and whole is not None:
         dense, trained = FittedVAE(whole, model), model
-        with silence(not progress):
-            line("cutting the tables to anchors")
+        with silence(not progress), phase("cutting the tables to anchors"):
             model = AnchorVAE.from_dense(trained, few, learn, seed=seed)
-            line("")
-    model.settle()
+    with silence(not progress), phase("finishing the tables"):
+        model.settle()
     return Learned(FittedVAE(recipe, model), learn, passed, weight, dense)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Self
 import torch
 
 from fewfold._check import whole_number
+from fewfold._progress import notes, phase, silence
 from fewfold._resources import spent
 from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.artifact import Folder, open_artifact, steadily, write_artifact
@@ -22,16 +24,10 @@ from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.config import Config, Metrics
 from fewfold.recommender.data.log import Log, plan_log, read_log
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.evaluation import (
-    METRICS,
-    Evaluation,
-    among,
-    assess,
-    default_split,
-    kept,
-)
+from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.fitted import Fitted, FittedVAE
 from fewfold.recommender.fold import merged, with_more_items
+from fewfold.recommender.holdout import hold_out, kept, questions
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import Metric
@@ -112,9 +108,11 @@ class Recommender:
         source: Any,
         *,
         test: float = 0.0,
+        split: str = "auto",
         refit: bool = False,
         alone: bool = False,
         checkpoint: Checkpoint | None = None,
+        all_users: bool = False,
         progress: bool = True,
         **reading: Any,
     ) -> Self:
@@ -123,8 +121,12 @@ class Recommender:
         Args:
             source: a file, folder or glob of CSV, TSV or Parquet, a frame of pandas, polars or
                 arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see `read_log`.
-            test: share of the interactions to hold out and evaluate on: the latest where times are
-                known, else of each user at random. The model then has not learned from them.
+            test: share of the interactions to hold out and evaluate on. The model then has not
+                learned from them.
+            split: how: `"temporal"`, those after one moment; `"last"`, each user's last item;
+                `"random"`, of each user at random; or `"auto"`, the first of these that asks what
+                the log can answer: temporal where there are times and most of the tested users
+                have earlier interactions, last where they have not, random without times.
             refit: learn again, from everything, after the evaluation. Without it a `VAE` leaves
                 out a few pairs on which it tries how much its shortcut should weigh.
             alone: where the tables are to be of anchors, train these from the start and never
@@ -133,25 +135,33 @@ class Recommender:
                 (Where the number of anchors is to be found, or items are too many to be cut,
                 anchors are trained in either case, and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
+            all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
+                take longer than training; the report says so.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
-        with spent() as cost:
+        with spent() as cost, notes(progress), silence(not progress):
             log = read_log(source, **reading)
-            learn, split, how = log.interactions, None, ""
+            learn, held, how = log.interactions, None, ""
             if test:
-                split, how = default_split(learn, test=test, seed=self.seed)
-                learn = split.train
+                with phase("splitting the log"):
+                    held, how = hold_out(learn, test=test, split=split, seed=self.seed)
+                learn = held.train
             fit = partial(
                 fitted_to, recipe=self.model, training=self.training, seed=self.seed,
                 progress=progress, alone=alone,
             )  # fmt: skip
+            began = time.perf_counter()
             found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
+            # Where training was resumed, its epochs know how long it took.
+            took = max(time.perf_counter() - began, sum(epoch.seconds for epoch in found.epochs))
             evaluation = beside = None
-            if split is not None:
-                measure = partial(
-                    assess, known=split.fold_in.jagged, test=split.test.jagged, split=how
-                )
+            if held is not None:
+                asked = held.fold_in.jagged, held.test.jagged
+                users = None
+                if not all_users:
+                    users = sample_users(found.fitted, *asked, seconds=took, seed=self.seed)
+                measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
                 whole, dense = without_anchors(self.model), found.dense
                 if whole is not None and dense is None and not alone:
@@ -323,11 +333,25 @@ class Recommender:
         return Search.build(self.fitted, self.history, recall=recall, k=k, seed=seed)
 
     def evaluate(
-        self, source: Any, *, metrics: Sequence[Metric] = METRICS, **reading: Any
+        self,
+        source: Any,
+        *,
+        split: str = "auto",
+        metrics: Sequence[Metric] = METRICS,
+        all_users: bool = False,
+        **reading: Any,
     ) -> Evaluation:
         """How well held-out interactions are found; what users touched in training is masked.
 
-        Users the model does not know count too, as users without a history.
+        Args:
+            source: a log of interactions the model has not learned from.
+            split: `"all"` asks for every interaction, and users the model does not know count as
+                users without a history. `"last"` asks for each user's last item and `"random"` for
+                some of their items, and the model is told the others. `"auto"` is all, or, where
+                the model knows nothing of most users, last if times are known and else random.
+            metrics: which.
+            all_users: rank all users, not a sample where that would take long.
+            reading: passed to `read_log`.
         """
         log = self._read(source, reading)
         who = self.users.find(log.users.tolist()) if self.users is not None else None
@@ -336,25 +360,31 @@ class Recommender:
                 "this model was written without its users, so what they touched in training "
                 "cannot be masked; fit it with them, or evaluate in the same process"
             )
-        known_user = who >= 0
         told = self.history.rows(who.clamp(min=0))
-        told = kept(told, known_user[told.row])
-        item = self.items.find(log.items.tolist())
-        item = item.where(item >= 0, len(self.items) + torch.arange(len(item)))
-        test = Jagged(item[log.interactions.ids], log.interactions.offsets)
-        fresh = ~among(test, told)
-        again = int((~fresh).sum())
-        if again == len(fresh):
+        told = kept(told, (who >= 0)[told.row])
+        number = self.items.find(log.items.tolist())
+        number = number.where(number >= 0, len(self.items) + torch.arange(len(number)))
+        asked = questions(
+            log.interactions, told, number, len(self.items), split=split, seed=self.seed
+        )
+        if asked.repeated == log.interactions.pairs:
             raise DataError(
-                f"all {again:,} interactions of {log.summary.plan.files[0]} are in the log "
-                "the model was made from; evaluate on others"
+                f"all {asked.repeated:,} interactions of {log.summary.plan.files[0]} are in the "
+                "log the model was made from; evaluate on others"
             )
         how = f"{', '.join(log.summary.plan.files)}, {log.interactions.pairs:,} interactions"
-        if again:
-            how += f", {again:,} of which are in the log of the model and do not count"
+        if asked.repeated:
+            how += f", {asked.repeated:,} of which are in the log of the model and do not count"
+        how += f"; {asked.words}"
+        users = None
+        if not all_users:
+            users = sample_users(
+                self.fitted, asked.known, asked.test, seconds=0.0, metric=metrics[0], seed=self.seed
+            )
         return assess(
-            self.fitted, told, kept(test, fresh), self._learned, split=how, metrics=metrics
-        )
+            self.fitted, asked.known, asked.test, self._learned, split=how, metrics=metrics,
+            users=users,
+        )  # fmt: skip
 
     def _read(self, source: Any, reading: dict[str, Any]) -> Log:
         """A log; where it has ratings, with the threshold the model was fitted with."""
@@ -432,7 +462,8 @@ class Recommender:
         }
         if users and self.users is not None and self.history is not None:
             parts["users.safetensors"] = pack_users(self.users, self.history)
-        return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
+        with phase("writing the model"):
+            return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Recommender":

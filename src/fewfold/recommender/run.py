@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fewfold import optim
 from fewfold._check import non_negative_number, positive_number, whole_number
-from fewfold._progress import line, over, silence
+from fewfold._progress import line, over, phase, silence
 from fewfold._tensors import Found, Spec
 from fewfold.embeddings.proximal import Proximal
 from fewfold.recommender.checkpoint import Saved, digest
@@ -136,10 +136,9 @@ class Run:
         if isinstance(self.objective, SampledSoftmax) and (
             (number - 1) % self.options.refresh_every == 0
         ):
-            if self.progress:
-                line("fitting the proposal to the items")
             counts = self.interactions.counts() if number == 1 else None
-            _follow(self.objective.proposal, self.model.outputs(), counts)
+            with silence(not self.progress), phase("fitting the proposal to the items"):
+                _follow(self.objective.proposal, self.model.outputs(), counts)
             self.pace.followed(self.options.refresh_every)
         self.at_begin = self.generator.get_state()
         torch.randperm(len(self.users), generator=self.generator)  # as parts() draws it

@@ -1,5 +1,6 @@
 """A linear, low-rank item-item model: what gives EASE its strength, at any number of items."""
 
+import itertools
 import warnings
 from dataclasses import dataclass
 
@@ -8,13 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import positive_number, whole_number
-from fewfold._progress import over
+from fewfold._progress import Phase, phase
 from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = ["L2_PER_USER", "Directions", "Shortcut"]
 
 _EXTRA = 32  # directions beyond the rank, which let the subspace settle
 _ROUNDS = 4
+_BLOCKS = 16  # of rows of the log, between which it is told how far the search is
+_QR = 16  # how many blocks the orthogonalisation counts for
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +116,13 @@ class Directions:
         forth, back = _matrices(train, by_user, 1 / scale)
         width = min(rank + _EXTRA, train.items)
         guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
-        for _ in over("finding directions", range(_ROUNDS)):
-            guess = torch.linalg.qr(back @ (forth @ guess))[0]
-        part = forth @ guess
+        parts = _ROUNDS * (len(forth) + len(back) + _QR) + len(forth)
+        with phase("finding directions", total=parts) as finding:
+            for _ in range(_ROUNDS):
+                guess = _times(back, _times(forth, guess, finding), finding)
+                guess = torch.linalg.qr(guess)[0]
+                finding.advance(finding.done + _QR)
+            part = _times(forth, guess, finding)
         values, turn = torch.linalg.eigh((part.T @ part).double())
         values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
         return cls(guess @ turn, values, scale)
@@ -127,15 +134,38 @@ class Directions:
         return Shortcut(self.vectors * by, self.scale, strength)
 
 
-def _matrices(train: Interactions, by_user: Tensor, by_item: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted log and its transpose, sparse."""
-    users, row, ids = train.users, train.row, train.ids
+def _matrices(
+    train: Interactions, by_user: Tensor, by_item: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The weighted log and its transpose, sparse, both in blocks of rows."""
+    row, ids = train.row, train.ids
     value = by_user[row] * by_item[ids]
     order = ids.argsort(stable=True)
     starts = torch.cat([ids.new_zeros(1), torch.bincount(ids, minlength=train.items).cumsum(0)])
-    shape = (users, train.items)
+    forth = _blocks(train.offsets, ids, value, train.items)
+    return forth, _blocks(starts, row[order], value[order], train.users)
+
+
+def _blocks(offsets: Tensor, ids: Tensor, values: Tensor, width: int) -> list[Tensor]:
+    """A sparse matrix of so many columns as blocks of its rows, of about as many entries each."""
+    marks = torch.arange(1, _BLOCKS) * (len(ids) // _BLOCKS)
+    ends = torch.searchsorted(offsets[1:], marks).unique().tolist()
+    edges = [0, *(end for end in ends if 0 < end < len(offsets) - 1), len(offsets) - 1]
+    found = []
     with warnings.catch_warnings():  # that sparse tensors are young and are not checked
         warnings.simplefilter("ignore", UserWarning)
-        forth = torch.sparse_csr_tensor(train.offsets, ids, value, shape)
-        back = torch.sparse_csr_tensor(starts, row[order], value[order], shape[::-1])
-    return forth, back
+        for first, last in itertools.pairwise(edges):
+            mine = offsets[first : last + 1]
+            part = slice(int(mine[0]), int(mine[-1]))
+            shape = (last - first, width)
+            found.append(torch.sparse_csr_tensor(mine - mine[0], ids[part], values[part], shape))
+    return found
+
+
+def _times(blocks: list[Tensor], dense: Tensor, told: Phase) -> Tensor:
+    """The product of a matrix in blocks of rows with a dense one."""
+    found = []
+    for block in blocks:
+        found.append(block @ dense)
+        told.advance(told.done + 1)
+    return torch.cat(found)

@@ -98,8 +98,9 @@ def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
 def last_out_split(interactions: Interactions) -> Split:
     """The last item of every user is tested, the others train.
 
-    A user with a single item keeps it in train. Of items at the same time the one with the
-    highest number counts as last.
+    Equal times say nothing of the order. So if a user has several items at their last time, all of
+    these are tested; and a user whose items all have one time (as with a single item) keeps them
+    in train.
 
     Args:
         interactions: users x items, with times.
@@ -114,12 +115,10 @@ def last_out_split(interactions: Interactions) -> Split:
         Jagged(values=tensor([1]), offsets=tensor([0, 1, 1]))
     """
     times = _times_of(interactions, "last_out_split")
-    row, pair = interactions.row, torch.arange(interactions.pairs)
-    latest = _largest_in_row(times, row, interactions.users)
-    # Pairs are sorted by item, so of several at the latest time the last has the highest number.
-    last = _largest_in_row(pair.where(times == latest[row], -1), row, interactions.users)
-    alone = interactions.jagged.lengths == 1
-    return _both(interactions, (pair != last[row]) | alone[row])
+    row = interactions.row
+    last = times == _extreme_of_row(times, row, interactions.users, "amax")[row]
+    first = times == _extreme_of_row(times, row, interactions.users, "amin")[row]
+    return _both(interactions, ~last | first)
 
 
 def held_out_users(
@@ -192,9 +191,9 @@ def _at_random(interactions: Interactions, share: float, generator: torch.Genera
     return chosen
 
 
-def _largest_in_row(values: Tensor, row: Tensor, rows: int) -> Tensor:
-    """(pairs,) -> (rows,); what a row without pairs gets is of no use."""
-    return values.new_zeros(rows).scatter_reduce(0, row, values, "amax", include_self=False)
+def _extreme_of_row(values: Tensor, row: Tensor, rows: int, reduce: str) -> Tensor:
+    """(pairs,) -> (rows,) by `amax` or `amin`; the entry of a row without pairs has no meaning."""
+    return values.new_zeros(rows).scatter_reduce(0, row, values, reduce, include_self=False)
 
 
 def _share(value: float, name: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import check_scores, jagged, whole_number
-from fewfold._progress import over
+from fewfold._progress import phase
 from fewfold.recommender.best import Heaps, Sorted, padded
 from fewfold.recommender.catalogue import Catalogue
 from fewfold.recommender.interactions import Interactions, Jagged
@@ -139,14 +139,16 @@ def top_k(
             return _among(scorer, among, k, seen, users_at_once, items_at_once)
     room = users_at_once * items_at_once
     found = []
-    for start in over("ranking items", range(0, users, users_at_once)):
-        block = slice(start, min(start + users_at_once, users))
-        mine = seen.rows(block)
-        chunk = room // (block.stop - start)  # fewer users leave room for more items
-        found.append(
-            _few(scorer, block, min(k, items), mine, allowed)
-            or _block(scorer, block, min(k, items), mine, allowed, chunk)
-        )
+    starts = range(0, users, users_at_once)
+    with phase("ranking items", total=len(starts)) as told:
+        for start in told.each(starts):
+            block = slice(start, min(start + users_at_once, users))
+            mine = seen.rows(block)
+            chunk = room // (block.stop - start)  # fewer users leave room for more items
+            found.append(
+                _few(scorer, block, min(k, items), mine, allowed)
+                or _block(scorer, block, min(k, items), mine, allowed, chunk)
+            )
     if not found:
         return Ranking(torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
     ids, scores = (torch.cat(part) for part in zip(*found, strict=True))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewfold._progress import over
+from fewfold._progress import phase
 from fewfold.recommender.fastvae import FastVAE
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.metrics import NDCG, evaluate
@@ -79,18 +79,19 @@ def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: 
     some = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
     chosen = torch.cat([wanted, some]).unique()
     place = torch.full((items,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
-    base = model.queries(trial.told) @ model.outputs()[chosen].T
-    told = place[trial.told.values]
-    base[trial.told.row[told >= 0], told[told >= 0]] = -torch.inf
-    hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)
-    best, best_score = Weight(strength=0.0), _ndcg(base, hidden)
     grid = [Weight(l2 * L2_PER_USER, strength) for l2 in _L2 for strength in _STRENGTHS]
-    for weight in over("weighing the shortcut", grid):
-        shortcut = directions.shortcut(weight.l2 * trial.rest.users, weight.strength)
-        linear = shortcut.queries(trial.told) @ shortcut.vectors[chosen].T
-        score = _ndcg(base + linear, hidden)
-        if score > best_score:
-            best, best_score = weight, score
+    with phase("weighing the shortcut", total=len(grid)) as weighing:
+        base = model.queries(trial.told) @ model.outputs()[chosen].T
+        told = place[trial.told.values]
+        base[trial.told.row[told >= 0], told[told >= 0]] = -torch.inf
+        hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)
+        best, best_score = Weight(strength=0.0), _ndcg(base, hidden)
+        for weight in weighing.each(grid):
+            shortcut = directions.shortcut(weight.l2 * trial.rest.users, weight.strength)
+            linear = shortcut.queries(trial.told) @ shortcut.vectors[chosen].T
+            score = _ndcg(base + linear, hidden)
+            if score > best_score:
+                best, best_score = weight, score
     return best
 
 

@@ -1,7 +1,7 @@
 """Reading a log of who touched what, from files or from memory, up to more than memory holds."""
 
-import time as clock
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, from_keys
 
+_SORTING = 4e-7  # seconds for a row, about
 __all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
 
 
@@ -117,9 +118,10 @@ def read_log(
     )  # fmt: skip
     rows = Rows(columns, rules, not first.typed, Filter(conditions))
     try:
-        for batch, name in _batches(opened, rows.roles()):
-            with explained(name):
-                rows.add(batch, name)
+        with contextlib.closing(_batches(opened, rows.roles())) as batches:
+            for batch, name in batches:
+                with explained(name):
+                    rows.add(batch, name)
         return _cored(_numbered(rows, plan), core)
     finally:
         _progress.line("")
@@ -197,25 +199,22 @@ def _notes(
     return (*(() if sure else table.notes), *(() if event is None else (event,)))
 
 
-def _batches(source: Source, roles: dict[str, str]) -> Iterator[tuple[Batch, str]]:
+def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, str], None, None]:
     """Every batch of every table; tells how far it is."""
-    began = told = clock.monotonic()
-    for table in source.tables:
-        for batch in table.batches(roles):
-            yield batch, table.name
-            now = clock.monotonic()
-            if now - began > 2 and now - told > 0.5:
-                _progress.line(f"reading {table.name}: {batch.done:.0%}")
-                told = now
+    with _progress.phase("reading", total=len(source.tables)) as reading:
+        for number, table in enumerate(source.tables):
+            reading.what = f"reading {table.name}"
+            for batch in table.batches(roles):
+                yield batch, table.name
+                reading.advance(number + batch.done)
 
 
 def _numbered(rows: Rows, plan: LogPlan) -> Log:
     """All rows as a log."""
     if rows.kept == 0:
         raise DataError(_nothing(rows, plan))
-    if rows.kept > 10_000_000:
-        _progress.line("putting the pairs in order")
-    interactions, users, items = rows.numbered()
+    with _progress.phase("putting the pairs in order", seconds=rows.kept * _SORTING):
+        interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
     summary = LogSummary(
         plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),

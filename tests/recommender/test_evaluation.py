@@ -1,0 +1,167 @@
+"""A sample of the users where ranking all takes long, and progress in every phase of a fit."""
+
+import io
+import itertools
+import json
+import pkgutil
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fewfold as ff
+from fewfold import _progress
+from fewfold.recommender import evaluation
+from fewfold.recommender.evaluation import assess, sample_users
+from fewfold.recommender.fitted import FittedBaseline
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.splits import random_split
+from tests.recommender.conftest import grouped
+
+
+@pytest.fixture
+def split() -> ff.Split:
+    generator = torch.Generator().manual_seed(0)
+    users = torch.arange(400).repeat_interleave(5)
+    log = Interactions.from_pairs(users, torch.randint(0, 50, (2000,), generator=generator))
+    return random_split(log, test=0.3)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred users are ranked in a hundred seconds, and samples are small."""
+    clock = itertools.count(0.0, 50.0)
+    monkeypatch.setattr(evaluation.time, "perf_counter", lambda: next(clock))
+    for name, value in {"_PILOT": 50, "_LEAST": 60, "_WIDE": 0.1, "_PRECISION": 1.0}.items():
+        monkeypatch.setattr(evaluation, name, value)
+
+
+def _sampled(split: ff.Split, **options: Any) -> torch.Tensor | None:
+    fitted = FittedBaseline(ff.MostPopular().fit(split.train))
+    return sample_users(fitted, split.fold_in.jagged, split.test.jagged, **options)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_sample_where_all_take_longer_than_training(split: ff.Split) -> None:
+    tested = int((split.test.jagged.lengths > 0).sum())
+    whole = 50 * tested / 50  # seconds for all of them
+    assert _sampled(split, seconds=whole) is None
+    users = _sampled(split, seconds=whole - 1)
+    assert users is not None
+    assert 60 <= len(users) < tested
+    assert bool((split.test.jagged.lengths[users] > 0).all())
+    assert torch.equal(users, users.unique())
+    again, other = (_sampled(split, seconds=0.0, seed=seed) for seed in (0, 1))
+    assert torch.equal(users, again)
+    assert other is not None
+    assert not torch.equal(users, other)
+
+
+@pytest.mark.usefixtures("slow")
+def test_the_size_follows_from_the_interval(
+    split: ff.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About (1.96 sd / half)^2 users; half the width asks for four times as many."""
+    monkeypatch.setattr(evaluation, "_LEAST", 1)
+    sizes = []
+    for half in (0.08, 0.04):
+        monkeypatch.setattr(evaluation, "_WIDE", half)
+        monkeypatch.setattr(evaluation, "_NARROW", half)
+        users = _sampled(split, seconds=0.0)
+        assert users is not None
+        sizes.append(len(users))
+    assert abs(sizes[1] - 4 * sizes[0]) <= 4
+    fitted = FittedBaseline(ff.MostPopular().fit(split.train))
+    asked = split.fold_in.jagged, split.test.jagged
+    found = assess(fitted, *asked, split.train.counts() > 0, split="so", users=users)
+    score = found.overall.scores[0]
+    assert 0.02 < (score.high - score.low) / 2 < 0.08
+
+
+@pytest.mark.usefixtures("slow")
+def test_few_users_are_all_ranked(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "_LEAST", 400)
+    assert _sampled(split, seconds=0.0) is None
+
+
+def test_a_minute_is_always_granted(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "_LEAST", 60)
+    assert _sampled(split, seconds=0.0) is None
+
+
+@pytest.mark.usefixtures("slow")
+def test_the_sample_is_named_wherever_numbers_are(tmp_path: Path) -> None:
+    rec = ff.Recommender(ff.EASE(5.0)).fit(grouped(200), test=0.2)
+    found = rec.evaluation
+    assert isinstance(found, ff.Evaluation)
+    assert found.overall.users < 200
+    words = f"a sample of {found.overall.users} of 200 users"
+    assert found.sample == words
+    assert words in str(rec.report)
+    assert found.pairs == found.overall.users
+    written = json.loads((rec.save(tmp_path / "m") / "metrics.json").read_text())
+    assert written["users ranked"] == words
+    assert written["users with test items"] == 200
+    compared = ff.compare(grouped(200), models=("popularity", "ease"))
+    assert "a sample of" in str(compared)
+    first, second = (one.evaluation.overall for one in compared.contenders)
+    assert first.users == second.users < 200
+    assert compared.as_dict()["models"][0]["users ranked"].startswith("a sample of")
+    whole = ff.Recommender(ff.EASE(5.0)).fit(grouped(200), test=0.2, all_users=True)
+    assert isinstance(whole.evaluation, ff.Evaluation)
+    assert (whole.evaluation.overall.users, whole.evaluation.sample) == (200, "")
+
+
+class Screen(io.StringIO):
+    """What a terminal would show."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+SLOW = {  # what is made slow, and what must be shown meanwhile
+    "fewfold.recommender.data.rows.Rows.numbered": "putting the pairs in order",
+    "fewfold.recommender.recommender.hold_out": "splitting the log",
+    "fewfold.recommender.models.made_by": "preparing the model",
+    "fewfold.recommender.run._follow": "fitting the proposal to the items",
+    "fewfold.recommender.spectral.torch.linalg.qr": "finding directions",
+    "fewfold.recommender.tuning._ndcg": "weighing the shortcut",
+    "fewfold.recommender.topk._block": "ranking items",
+    "fewfold.recommender.evaluation._evaluated": "evaluating",
+    "fewfold.recommender.artifact._write": "writing the model",
+}
+
+
+def test_no_phase_of_a_fit_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an operation takes long, its phase is on the screen."""
+    for name, value in {"_PATIENCE": 0.05, "_TICK": 0.02}.items():
+        monkeypatch.setattr(_progress, name, value)
+    monkeypatch.setattr(_progress, "_phases", _progress._Phases())
+    screen, shown = Screen(), dict.fromkeys(SLOW, "never slow")
+    for place in SLOW:
+        monkeypatch.setattr(place, _slowed(place, screen, shown))
+    monkeypatch.setattr(sys, "stderr", screen)
+    recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
+    rec = ff.Recommender(recipe, training=ff.Training(epochs=1, batch=64))
+    rec.fit(grouped(480), test=0.2).save(tmp_path / "m")
+    for place, what in SLOW.items():
+        assert f"{what}: " in shown[place], (place, shown[place])
+        assert re.search(r"\d+ s (left|so far)", shown[place])
+
+
+def _slowed(place: str, screen: Screen, shown: dict[str, str]) -> Any:
+    """The function, the first call of which sleeps and looks at what is drawn meanwhile."""
+    inner = pkgutil.resolve_name(place)
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        if shown[place] == "never slow":
+            before = len(screen.getvalue())
+            time.sleep(0.4)
+            shown[place] = screen.getvalue()[before:]
+        return inner(*arguments, **options)
+
+    return slow

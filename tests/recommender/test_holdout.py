@@ -1,0 +1,146 @@
+"""The split that is chosen asks what the log can answer, and says why."""
+
+import pytest
+import torch
+
+import fewfold as ff
+from fewfold.recommender.holdout import hold_out, questions
+from fewfold.recommender.interactions import Interactions, Jagged
+from tests.recommender.conftest import grouped
+
+
+def sessions(count: int = 60, length: int = 4, *, step: int = 1) -> Interactions:
+    """Sessions one after the other: chains of five; times within a session rise by `step`."""
+    user = torch.arange(count).repeat_interleave(length)
+    place = torch.arange(length).repeat(count)
+    return Interactions.from_pairs(
+        user, (user + place) % 10, times=user * 1000 + place * step, shape=(count, 10)
+    )
+
+
+def returning(new: int, old: int) -> Interactions:
+    """Old users act at 1, 2 and 9, new users at 8 and 9; test=0.2 or less is after 8."""
+    user = [u for u in range(old) for _ in range(3)]
+    time = [t for _ in range(old) for t in (1, 2, 9)]
+    user += [old + u for u in range(new)]
+    time += [9] * new
+    pad = 10 * (old + new)  # of a user who is not tested, so that time 9 is in the last fifth
+    user += [old + new] * pad
+    time += [3] * pad
+    count: dict[int, int] = {}
+    item = []
+    for one in user:
+        item.append(count.get(one, 0))
+        count[one] = item[-1] + 1
+    return Interactions.from_pairs(user, item, times=time)
+
+
+def test_sessions_are_asked_for_their_last_item() -> None:
+    log = sessions()
+    split, words = hold_out(log)
+    assert split.test.jagged.lengths.tolist() == [1] * 60
+    assert torch.equal(split.test.ids, (torch.arange(60) + 3) % 10)
+    assert "each user's last item by time" in words
+    assert "100.0% of the users with interactions in the last 20% of the log have no" in words
+    split, words = hold_out(log, split="temporal")
+    assert split.test.pairs == 48
+    assert words.startswith("the last 20% of all interactions, those after time 47003")
+    assert "100.0% of tested users have no earlier interaction" in words
+
+
+@pytest.mark.parametrize(("new", "old", "last"), [(5, 5, False), (6, 5, True), (5, 6, False)])
+def test_most_tested_users_must_be_new(new: int, old: int, last: bool) -> None:
+    split, words = hold_out(returning(new, old), test=0.09)
+    assert ("each user's last item" in words) == last
+    if not last:
+        assert int((split.test.jagged.lengths > 0).sum()) == new + old
+        assert "have no earlier" not in words
+
+
+def test_tied_times_are_no_order() -> None:
+    users = [0, 0, 0, 1, 1, 2, 2, 3]
+    log = Interactions.from_pairs(users, [0, 1, 2, 0, 1, 3, 4, 5], times=[1, 2, 2, 3, 3, 5, 6, 7])
+    split, words = hold_out(log, split="last")
+    assert split.test.rows([0, 1, 2, 3]).values.tolist() == [1, 2, 4]
+    assert split.test.jagged.lengths.tolist() == [2, 0, 1, 0]
+    assert "1 user has several at their last time, all held out" in words
+    assert "1 user has all items at one time, and no test item" in words
+
+
+def test_sessions_at_one_moment_each_are_split_at_random() -> None:
+    split, words = hold_out(sessions(step=0), test=0.25)
+    assert split.test.jagged.lengths.tolist() == [1] * 60
+    assert "at random; 100.0% of the users" in words
+    assert "nor do times order items (seed 0)" in words
+    with pytest.raises(ValueError, match=r"no user has items at two different times.*random"):
+        hold_out(sessions(step=0), split="last")
+
+
+def test_errors_say_what_to_write() -> None:
+    timeless = Interactions.from_pairs([0, 0], [0, 1])
+    for split in ("last", "temporal"):
+        with pytest.raises(ValueError, match=rf"--split {split}\) needs times.*--time\)"):
+            hold_out(timeless, split=split)
+    with pytest.raises(ValueError, match="one of auto, temporal, last, random, got 'newest'"):
+        hold_out(timeless, split="newest")
+    with pytest.raises(ValueError, match="one of auto, all, last, random, got 'temporal'"):
+        questions(timeless, timeless.jagged, torch.arange(2), 2, split="temporal")
+
+
+def _asked(split: str, log: Interactions, known: list[list[int]]) -> tuple[list, list, str]:
+    lengths = torch.tensor([0, *map(len, known)]).cumsum(0)
+    told = Jagged(torch.tensor([i for row in known for i in row], dtype=torch.int64), lengths)
+    number = torch.tensor([0, 1, 2, 30])  # item 3 is not known to the model
+    asked = questions(log, told, number, 10, split=split)
+    rows = range(len(known))
+    lists = ([part.rows([r]).values.tolist() for r in rows] for part in (asked.known, asked.test))
+    return (*lists, asked.words)
+
+
+def test_questions_to_a_fitted_model() -> None:
+    log = Interactions.from_pairs(
+        [0, 0, 0, 1, 1, 2], [0, 1, 3, 0, 2, 1], times=[3, 2, 1, 1, 2, 1], shape=(3, 4)
+    )
+    unknown: list[list[int]] = [[], [], []]
+    known, test, words = _asked("all", log, unknown)
+    assert (known, test) == (unknown, [[0, 1, 30], [0, 2], [1]])
+    # Told: what is before the last item and known to the model; user 2 has nothing else.
+    known, test, words = _asked("auto", log, unknown)
+    assert (known, test) == ([[1], [0], [1]], [[0], [2], []])
+    assert "the model knows nothing of 100.0% of the users" in words
+    # A known user's history stays, sorted; what the model learned from is not asked for.
+    known, test, words = _asked("last", log, [[5, 0], [9], [1]])
+    assert (known, test) == ([[0, 5], [0, 9], [1]], [[1], [2], []])
+    # Two of three users are known: everything is asked for.
+    known, test, words = _asked("auto", log, [[5], [9], []])
+    assert (known, test) == ([[5], [9], []], [[0, 1, 30], [0, 2], [1]])
+    assert words == "every interaction"
+
+
+def test_strangers_with_one_item_each_are_asked_for_all() -> None:
+    log = Interactions.from_pairs([0, 1], [0, 1], shape=(2, 4))
+    known, test, words = _asked("auto", log, [[], []])
+    assert (known, test) == ([[], []], [[0], [1]])
+    assert words == "every interaction; the model knows nothing of 100.0% of the users"
+
+
+def test_fit_compare_and_evaluate_take_it() -> None:
+    log = grouped(60)
+    log["time"] = list(range(360))  # users one after the other
+    rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2)
+    assert isinstance(rec.evaluation, ff.Evaluation)
+    assert rec.evaluation.overall.users == 60
+    assert rec.evaluation.overall[ff.NDCG(10)].mean > 0.3
+    assert "Held out: each user's last item by time; 100.0% of" in str(rec.report)
+    assert "have no earlier interaction" in rec.evaluation.as_dict()["split"]
+    temporal = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2, split="temporal")
+    assert temporal.evaluation.overall[ff.NDCG(10)].mean < 0.3
+    found = ff.compare(log, models=("popularity", "item-knn"))
+    assert found.split.startswith("each user's last item")
+    assert ff.compare(log, models=("popularity",), split="random").split.startswith("20% of each")
+    new = {**log, "user": [f"new{u}" for u in log["user"]]}
+    found = rec.evaluate(new)
+    assert "each user's last item by time; the model knows nothing of 100.0%" in found.split
+    assert (
+        found.overall[ff.NDCG(10)].mean > rec.evaluate(new, split="all").overall[ff.NDCG(10)].mean
+    )
