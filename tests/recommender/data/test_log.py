@@ -1,12 +1,10 @@
 """A log means the same however it is written; what is wrong with one is said with its line."""
 
 import gzip
-import itertools
 import json
 import subprocess
 import sys
 from datetime import date, datetime
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +17,6 @@ import torch
 
 from fewfold import _progress
 from fewfold.recommender.data import delimited
-from fewfold.recommender.data import log as log_module
 from fewfold.recommender.data.columns import choose_columns
 from fewfold.recommender.data.log import plan_log, read_log
 from fewfold.recommender.errors import DataError
@@ -480,15 +477,19 @@ def test_matrices_and_logs():
         read_log(log, min_rating=1)
 
 
-def test_a_long_reading_tells_how_far_it_is(tmp_path, monkeypatch):
-    told, ticks = [], itertools.count(0, 3)
-    monkeypatch.setattr(_progress, "line", told.append)
-    monkeypatch.setattr(log_module, "clock", SimpleNamespace(monotonic=lambda: next(ticks)))
+def test_reading_says_how_far_it_is_after_every_block(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        _progress.Phase, "advance", lambda self, done: told.append((self.what, done))
+    )
     monkeypatch.setattr(delimited, "_BLOCK", 40)
     path = written(tmp_path / "log.csv", joined(","))
     read_log(path)
-    assert told[-2:] == [f"reading {path}: 100%", ""]
-    assert len(told) > 2
+    assert {what for what, _ in told} == {f"reading {path}"}
+    shares = [done for _, done in told]
+    assert len(shares) > 2
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 def test_plan_reads_no_rows(tmp_path):
