@@ -55,7 +55,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     # queries, memory -> values
     "attention": (
         *("sparse_attention", "attention_support", "watch_attention", "Attended"),
-        *("MultiheadAttention", "register_attention", "picture_attention"),
+        *("MultiheadAttention", "register_attention", "adapt_attention", "load_adapted"),
+        "picture_attention",
         *("hopfield_retrieve", "Retrieval", "Energy", "FenchelYoung"),
         *("Quadratic", "Sphere", "LayerNormed", "Classical", "DenseAssociative", "Exponential"),
         *("separation", "is_stored", "retrieved_in_one_step", "storage_bound"),
@@ -119,6 +120,8 @@ def __dir__() -> list[str]:
 # rooms, because a function may share its name with the file it lives in.
 if TYPE_CHECKING:
     from fewfold._native import show_config as show_config
+    from fewfold.attention.adapted import adapt_attention as adapt_attention
+    from fewfold.attention.adapted import load_adapted as load_adapted
     from fewfold.attention.association import Heads as Heads
     from fewfold.attention.continuous.attention import continuous_attention as continuous_attention
     from fewfold.attention.continuous.basis import Basis as Basis

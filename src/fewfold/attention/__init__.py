@@ -1,5 +1,6 @@
 """queries, memory -> values: sparse attention and associative memories."""
 
+from fewfold.attention.adapted import adapt_attention, load_adapted
 from fewfold.attention.association import Heads
 from fewfold.attention.continuous import (
     AttentionMoments,
@@ -78,10 +79,12 @@ __all__ = [
     "SignalHeads",
     "Sphere",
     "Sticky",
+    "adapt_attention",
     "attention_support",
     "continuous_attention",
     "hopfield_retrieve",
     "is_stored",
+    "load_adapted",
     "picture_attention",
     "register_attention",
     "retrieved_in_one_step",
