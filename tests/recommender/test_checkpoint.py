@@ -116,6 +116,14 @@ REFUSED = {
         "layers.layers.1.* was None",
     ),
     "dropout": ({"model": ff.FastVAE(12, hidden=8, latent=3, dropout=0.1)}, "dropout was 0.5"),
+    "less depth": (
+        {"model": ff.FastVAE(12, hidden=8, latent=3, layers=0)},
+        "layers.layers.0.bias was .*float32, is None",
+    ),
+    "beta": ({"beta": 0.5}, "beta was 0.4, is 0.5"),
+    "beta by length": ({"beta_by_length": True}, "beta_by_length was False, is True"),
+    "annealing": ({"annealing": 0.3}, "annealing was 0.2, is 0.3"),
+    "refresh": ({"refresh_every": 2}, "refresh_every was 1, is 2"),
 }
 
 

@@ -45,6 +45,7 @@ def test_asking_is_lenient_but_not_loose() -> None:
     assert numbers.find(arrays).tolist() == [1, 1, 1, 1, -1]
     assert words.find([7.0, np.int64(7), "x"]).tolist() == [0, 0, 2]
     assert numbers.find(["9" * 19, "9" * 25]).tolist() == [-1, -1]
+    assert numbers.find(["9" * 5000, "-" + "9" * 5000]).tolist() == [-1, -1]  # int() refuses them
 
 
 def test_an_id_comes_once() -> None:

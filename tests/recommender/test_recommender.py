@@ -79,6 +79,22 @@ def test_similar_items_share_a_taste(fitted: ff.Recommender) -> None:
     assert "c1" not in fitted.similar_items("c4", k=9, filter_items=["c1"]).items
 
 
+def test_an_item_without_neighbours_is_like_none() -> None:
+    """A similarity of exactly 0 is none, however many are asked for."""
+    log = {"user": ["u", "u", "v", "v", "w"], "item": ["a", "b", "a", "b", "alone"]}
+    rec = ff.Recommender(ff.ItemKNN(3)).fit(log, progress=False)
+    assert rec.similar_items(["a", "alone"], k=3).items == [["b"], []]
+    assert rec.similar_items("a", k=3).scores == [pytest.approx(1.0)]
+
+
+@pytest.mark.parametrize("recipe", [ff.EASE(10.0), ff.ItemKNN(5)], ids=["EASE", "ItemKNN"])
+def test_an_item_counts_once_in_a_history_in_any_order(recipe: ff.Baseline) -> None:
+    rec = ff.Recommender(recipe).fit(grouped(), progress=False)
+    once = rec.recommend_from_history(["a1", "b3"], k=9)
+    again = rec.recommend_from_history(["b3", "a1", "b3", "b3", "nothing"], k=9)
+    assert (again.items, again.scores) == (once.items, once.scores)
+
+
 def test_a_sparse_matrix_comes_in_and_asks(tmp_path: Path) -> None:
     matrix = scipy.sparse.random(60, 30, density=0.2, random_state=0, format="csr")
     matrix.data[:] = 3.0

@@ -265,6 +265,32 @@ def test_what_does_not_fit_is_refused_by_name(
     assert name in (CONFIG, MANIFEST) or str(copy / name) in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("name", [MODEL, ITEMS, USERS])
+def test_every_tensor_is_needed_as_it_is(kind: str, name: str, tmp_path: Path) -> None:
+    """Without it, with a row less or more, a dimension more, or in another dtype."""
+    if not (FIXTURES / kind / name).exists():
+        pytest.skip("it has none")
+    size = {"F64": 8, "I64": 8, "F32": 4, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+    other = {8: "U64", 4: "I32", 2: "I16", 1: "F8_E4M3"}
+    for each, (dtype, shape, raw) in unpack((FIXTURES / kind / name).read_bytes())[0].items():
+        changes = [
+            drop(each),
+            tensor(each, shape=[1, *shape]),
+            tensor(each, dtype=other[size[dtype]]),
+        ]
+        if shape:
+            row = len(raw) // shape[0]
+            changes += [
+                tensor(each, shape=[shape[0] - 1, *shape[1:]], raw=raw[:-row]),
+                tensor(each, shape=[shape[0] + 1, *shape[1:]], raw=raw + raw[:row]),
+            ]
+        for change in changes:
+            copy = forged(kind, tmp_path, name, change)
+            with pytest.raises(ff.ArtifactError, match="safetensors"):
+                ff.Recommender.load(copy)
+
+
 def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
     def twice(tensors: Any) -> None:
         for part in ("data", "offsets"):

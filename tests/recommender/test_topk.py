@@ -164,6 +164,31 @@ def test_bytes_that_tell_nothing():
     assert found.ids.tolist() == [[999, 998, 997, 996, 995]]
 
 
+def at_the_edge(items, d):
+    """Bytes are exact here, but a query whose numbers lie between two steps is rounded either way.
+
+    All vectors have the same numbers in another order, so that scores hardly differ.
+    """
+    generator = torch.Generator().manual_seed(3)
+    numbers = torch.linspace(-127, 127, d).round()
+    vectors = torch.stack([numbers[torch.randperm(d, generator=generator)] for _ in range(items)])
+    step = 1 / 32767
+    near = 1e-5 * (torch.rand(d, generator=generator) - 0.5)
+    query = (20000.5 + near * 20000) * step
+    query[0] = 1.0
+    return query.unsqueeze(0), vectors
+
+
+@pytest.mark.parametrize("d", [2, 8, 33, 64])
+def test_what_rounding_hides_is_found(d):
+    queries, vectors = at_the_edge(3000, d)
+    found = top_k(DotProduct(queries, Catalogue(vectors)), 5)
+    exact = (queries @ vectors.T).topk(5).values
+    torch.testing.assert_close(found.scores, exact, rtol=1e-6, atol=2e-3)
+    best = queries.double() @ vectors.double().T
+    assert float(best.max() - best[0, found.ids[0, 0]]) < 1e-2
+
+
 @pytest.mark.native
 def test_the_bytes_are_what_answers_few_users(path):
     """Vectors changed behind the back of a catalogue: the answer shows what was looked at."""
