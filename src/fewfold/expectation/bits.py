@@ -10,7 +10,7 @@ from torch import Tensor
 from fewfold.expectation.laws import Law, listed
 from fewfold.expectation.noise import logistic, uniform
 from fewfold.structured.choices import Bits
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, under_vmap
 
 __all__ = ["BitLaw"]
 
@@ -60,6 +60,11 @@ class BitLaw(Law):
         return atoms, self.bit_log_probs(atoms, self.wide.unsqueeze(1)).sum(-1)
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
+        if under_vmap():
+            raise RuntimeError(
+                "the best bit vectors cannot be listed inside torch.func.vmap; give expect the "
+                "whole batch, whose rows are independent, or use ScoreFunction()"
+            )
         found = self.over.k_best(self.flat, k)
         return found.structures.to(self.scores), found.valid
 

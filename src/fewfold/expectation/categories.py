@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold.expectation.laws import Law, zeroed
 from fewfold.expectation.noise import exponential, gumbel
+from fewfold.structured.structure import under_vmap
 
 __all__ = ["CategoryLaw", "cooled"]
 
@@ -37,6 +37,8 @@ class CategoryLaw(Law):
     @property
     def drawable(self) -> Tensor:
         """The same; rows with nothing kept are refused, and those with a NaN."""
+        if under_vmap():  # no row can be refused there
+            return self.log_probs
         if bool(self.odd.any()):
             raise ValueError(
                 f"row {int(self.odd.nonzero()[0])} has a score that is NaN or +inf, so nothing can "
@@ -91,7 +93,8 @@ class CategoryLaw(Law):
     def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.drawable
         noisy = log_probs + gumbel(log_probs.shape, log_probs, generator)
-        draw = F.one_hot(noisy.detach().argmax(-1), self.event[0]).bool()
+        every = torch.arange(self.event[0], device=noisy.device)
+        draw = noisy.detach().argmax(-1, keepdim=True) == every
         # the largest is Gumbel itself, the others are Gumbel below it
         waits = exponential(log_probs.shape, log_probs, generator).log()
         first = torch.where(draw, waits, 0.0).sum(-1, keepdim=True)

@@ -9,14 +9,14 @@ from torch import Tensor
 from fewfold._check import whole_number
 from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.estimators import Choice, Estimator
-from fewfold.expectation.laws import Law
+from fewfold.expectation.laws import Law, every_pair
 from fewfold.maps.constrained import Bounded
 from fewfold.maps.omega import Gini, Omega, Shannon, Subset
 from fewfold.maps.sparse import map_support
 from fewfold.structured.best import topk_support
 from fewfold.structured.omega import SparseMAP
 from fewfold.structured.sparsemap import sparsemap_support
-from fewfold.structured.structure import Structure
+from fewfold.structured.structure import Structure, under_vmap
 from fewfold.support import Support
 
 __all__ = ["Dense", "SparseMarginal"]
@@ -85,6 +85,12 @@ class SparseMarginal(Estimator):
                 f"structures are mixed by SparseMAP, and the k best by sparsemax, got "
                 f"{self.omega!r}; write SparseMarginal() or SparseMarginal(k=...)"
             )
+        if under_vmap():
+            raise RuntimeError(
+                "which structures SparseMarginal visits depends on the scores, which "
+                "torch.func.vmap does not show; give expect the whole batch, whose rows are "
+                "independent, or use Dense()"
+            )
         if self.k is not None:
             return topk_support(law.scores, over, self.k).support
         most = self.omega.max_iter if isinstance(self.omega, SparseMAP) else SparseMAP.max_iter
@@ -92,10 +98,16 @@ class SparseMarginal(Estimator):
 
     def _categories(self, law: Law) -> Support:
         if self.k is None or self.k >= law.event[0]:
+            if under_vmap():
+                every = torch.arange(law.event[0], device=law.scores.device)
+                return every_pair(self.omega.argmax(law.flat), every)
             return map_support(law.scores, self.omega)
         which = law.scores.detach().topk(self.k, -1).indices.sort(-1).values  # neighbours stay so
-        few = map_support(law.scores.gather(-1, which), self.omega)
+        best = law.scores.gather(-1, which)
         which = which.view(law.rows, self.k)
+        if under_vmap():
+            return every_pair(self.omega.argmax(best.view(law.rows, self.k)), which)
+        few = map_support(best, self.omega)
         return Support(few.weights, which[few.row, few.atoms], few.row, few.rows)
 
 
@@ -118,8 +130,10 @@ class Dense(Estimator):
     exact: ClassVar[bool] = True
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        if isinstance(law, CategoryLaw):
+        if isinstance(law, CategoryLaw) and not under_vmap():
             return Choice(map_support(law.flat, Shannon()))
         atoms, log_probs = law.every()
+        if under_vmap():
+            return Choice(every_pair(log_probs.exp().to(law.scores), atoms))
         few = Support.from_dense(log_probs.exp().to(law.scores))
         return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))

@@ -12,7 +12,7 @@ from torch import Tensor
 from fewfold._check import check_mask, check_scores, check_temperature, whole_number
 from fewfold.structured.kbest import KBest
 
-__all__ = ["Structure", "cooled", "eager", "kept", "raise_infeasible"]
+__all__ = ["Structure", "cooled", "eager", "kept", "raise_infeasible", "under_vmap"]
 
 
 Kind = TypeVar("Kind", bound="Structure")
@@ -364,6 +364,14 @@ def eager() -> bool:
     return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
+def under_vmap() -> bool:
+    """Whether torch.func.vmap is active, in which nothing can depend on values."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(one.key() == torch._C._functorch.TransformType.Vmap for one in stack)
+
+
 def cooled(scores: Tensor, structure: Kind, temperature: float) -> tuple[Tensor, Kind]:
     """Scores, and the structure with its additional ones, divided by a temperature, in double."""
     if temperature == 1:
@@ -382,8 +390,8 @@ def _like(rows: Tensor, structures: Tensor) -> Tensor:
 
 
 def raise_infeasible(bad: Tensor, structure: Structure) -> None:
-    """Raise naming the first of the instances that have no structure."""
-    if bool(bad.any()):
+    """Raise naming the first of the instances that have no structure; vmap does not show which."""
+    if not under_vmap() and bool(bad.any()):
         first = int(bad.nonzero()[0, 0])
         raise ValueError(
             f"instance {first} has no structure of {structure}: its mask, or scores of -inf, "
