@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "autocast_dtype", "autocasts", "check_values", "has_values", "loss_dtype", "without_autocast",
+    "autocast_dtype", "autocasts", "check_values", "has_values", "loss_dtype", "under_vmap",
+    "without_autocast",
 ]  # fmt: skip
 
 
@@ -37,8 +38,16 @@ def loss_dtype(like: Tensor) -> torch.dtype:
 
 
 def has_values(*tensors: Tensor) -> bool:
-    """Return whether these tensors have numbers to look at, which "meta" tensors have not."""
-    return not any(tensor.is_meta for tensor in tensors)
+    """Return whether values can be read: not of "meta" tensors, and not inside torch.func.vmap."""
+    return not any(tensor.is_meta for tensor in tensors) and not under_vmap()
+
+
+def under_vmap() -> bool:
+    """Return whether torch.func.vmap is active, inside which nothing can depend on values."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(one.key() == torch._C._functorch.TransformType.Vmap for one in stack)
 
 
 def check_values(tensor: Tensor, why: str, instead: str) -> None:

@@ -283,6 +283,20 @@ def test_temperature_divides_all_scores(case):
     torch.testing.assert_close(hot, case.structure.argmax(scores), rtol=0, atol=1e-6)
 
 
+@every_structure
+def test_temperature_scales_objective_and_gap(case, path):
+    """Both are those of the divided scores, times the temperature, converged or not."""
+    scores = case.scores(6, seed=32)
+    cold = case.structure.with_additional([value / 0.4 for value in case.structure.additional])
+    for turns in (1, 1000):
+        found = ff.sparsemap_solution(scores, case.structure, temperature=0.4, max_iter=turns)
+        plain = ff.sparsemap_solution(scores / 0.4, cold, max_iter=turns)
+        torch.testing.assert_close(found.objective, 0.4 * plain.objective, **EXACT)
+        torch.testing.assert_close(found.gap, 0.4 * plain.gap, **EXACT)
+        # not zero times anything, but where a projection needs no turns
+        assert turns > 1 or (plain.gap > 1e-3).any() or plain.converged.all()
+
+
 # Solvers.
 
 
@@ -392,6 +406,19 @@ def test_an_odd_row_stays_alone(case, odd, path):
     solution = ff.sparsemap_solution(leaf.detach(), case.structure)
     assert not solution.converged[2]
     assert solution.converged[others].all()
+
+
+@every_structure
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_an_odd_row_has_no_best_and_is_no_error(case, odd, path):
+    scores = case.scores(4, seed=33)
+    expected = case.structure.argmax(scores)
+    scores[(1, *[0] * len(case.event))] = odd
+    scores[2] = odd
+    found = case.structure.argmax(scores)
+    assert found[1:3].isnan().all()
+    assert torch.equal(found[[0, 3]], expected[[0, 3]])
+    assert ff.sparsemap(scores, case.structure)[2].isnan().all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.nothing], ids=lambda case: case.name)

@@ -6,6 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from fewfold._torch import under_vmap
+
 __all__ = ["Baseline", "Learned", "LeaveOneOut", "RunningMean", "SelfCritic"]
 
 
@@ -55,6 +57,11 @@ class RunningMean(Baseline):
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
         used = self.mean.to(costs, copy=True).expand(costs.shape)
         if self.training and torch.is_grad_enabled() and costs.numel():
+            if under_vmap():
+                raise RuntimeError(
+                    "a RunningMean changes with every call, which torch.func.vmap does not allow; "
+                    "write baseline.eval() to keep its mean, or LeaveOneOut()"
+                )
             mean = costs.detach().mean().to(self.mean)
             if bool(mean.isfinite()):  # one bad batch is not remembered for ever
                 self.count += 1
@@ -97,6 +104,11 @@ class Learned(Baseline):
         self.network = network
 
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
+        if under_vmap():
+            raise RuntimeError(
+                "a Learned baseline learns by autograd from whole batches, not inside "
+                "torch.func.vmap; give expect the whole batch, or write LeaveOneOut()"
+            )
         if context is None:
             raise ValueError(
                 "a Learned baseline looks at the context of each row; write expect(..., context=x)"

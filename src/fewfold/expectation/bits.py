@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewfold._torch import under_vmap
 from fewfold.expectation.laws import Law, listed
 from fewfold.expectation.noise import logistic, uniform
 from fewfold.structured.choices import Bits
@@ -60,6 +61,11 @@ class BitLaw(Law):
         return atoms, self.bit_log_probs(atoms, self.wide.unsqueeze(1)).sum(-1)
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
+        if under_vmap():
+            raise RuntimeError(
+                "the best bit vectors cannot be listed inside torch.func.vmap; give expect the "
+                "whole batch, whose rows are independent, or use ScoreFunction()"
+            )
         found = self.over.k_best(self.flat, k)
         return found.structures.to(self.scores), found.valid
 

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._torch import has_values
@@ -38,7 +37,7 @@ class CategoryLaw(Law):
     @property
     def drawable(self) -> Tensor:
         """The same; rows with nothing kept are refused, and those with a NaN."""
-        if not has_values(self.scores):
+        if not has_values(self.scores):  # no row can be refused
             return self.log_probs
         if bool(self.odd.any()):
             raise ValueError(
@@ -94,7 +93,8 @@ class CategoryLaw(Law):
     def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.drawable
         noisy = log_probs + gumbel(log_probs.shape, log_probs, generator)
-        draw = F.one_hot(noisy.detach().argmax(-1), self.event[0]).bool()
+        every = torch.arange(self.event[0], device=noisy.device)
+        draw = noisy.detach().argmax(-1, keepdim=True) == every
         # the largest is Gumbel itself, the others are Gumbel below it
         waits = exponential(log_probs.shape, log_probs, generator).log()
         first = torch.where(draw, waits, 0.0).sum(-1, keepdim=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
-from fewfold._torch import check_values
+from fewfold._torch import check_values, under_vmap
 from fewfold.expectation.baselines import Baseline, LeaveOneOut
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law, pairs
@@ -101,17 +101,22 @@ class SumAndSample(Estimator):
         chosen, valid = law.best(self.k)
         atoms, row = pairs(chosen)
         log_probs = law.log_prob(atoms, row)
-        keep = valid.flatten()
-        atoms, row, log_probs = atoms[keep], row[keep], log_probs[keep]
+        if not under_vmap():  # where those that are impossible have no weight
+            keep = valid.flatten()
+            atoms, row, log_probs = atoms[keep], row[keep], log_probs[keep]
         draws = 1 + (0 if self.baseline is None else self.baseline.extra)
         others, mass = law.outside(chosen, valid, draws, generator)
-        open_rows = (mass.detach() > 0).nonzero()[:, 0]  # where there are others at all
+        open_rows = torch.arange(law.rows, device=row.device)
+        if not under_vmap():
+            open_rows = (mass.detach() > 0).nonzero()[:, 0]  # where there are others at all
         mass = mass[open_rows]
         more, place = pairs(others[open_rows])
         owner = open_rows[place]
         drawn = len(row) + torch.arange(len(owner), device=row.device).view(-1, draws)
         weight = torch.nn.functional.pad(mass.unsqueeze(1), (0, draws - 1)).flatten()
-        log_scores = law.log_prob(more, owner) - mass.log()[place]
+        some = mass.detach() > 0
+        log_scores = law.log_prob(more, owner) - torch.where(some, mass, 1.0).log()[place]
+        log_scores = torch.where(some[place], log_scores, 0.0)
         support = Support(
             torch.cat([log_probs.exp().to(weight), weight]),
             torch.cat([atoms, more]),

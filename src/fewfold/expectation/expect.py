@@ -67,7 +67,7 @@ class Expectation:
         Under `SparseMarginal` that of the sparse distribution, otherwise of the full one.
         """
         weights = self.support.weights
-        found = self.support.reduce(-weights.log()) if self.exact else self.law.entropy()
+        found = self.support.reduce(-_log(weights)) if self.exact else self.law.entropy()
         return told(found, self.law, self.exact)
 
     def kl(self, prior: Tensor | None = None, *, prior_over: Structure | None = None) -> Tensor:
@@ -84,7 +84,9 @@ class Expectation:
         if not self.exact:
             return told(self.law.kl(law), self.law, self.exact)
         log_prior = law.log_prob(self.support.atoms, self.support.row)
-        found = self.support.reduce(self.support.weights.log() - log_prior)
+        used = self.support.weights.detach() != 0  # vmap shows all atoms, those of no weight too
+        log_prior = torch.where(used, log_prior, 0.0)
+        found = self.support.reduce(_log(self.support.weights) - log_prior)
         return told(found.to(self.law.scores), self.law, self.exact)
 
 
@@ -129,6 +131,10 @@ def expect(
         >>> scores.grad, out.calls
         (tensor([[-0.5000,  0.0000, -1.0000,  1.5000]]), tensor([3]))
 
+    Inside `torch.func.vmap` the cost is computed for all atoms, as which of them have a weight is
+    not known there. `Dense` and, for categories, `SparseMarginal` work there, and so do estimators
+    that draw categories or bits, with `randomness="different"`; others say what to write instead.
+
     Several latents of which the cost takes all are nested: the cost of the outer one calls
     `expect` for the inner one, with scores picked by `row`, and returns its `surrogate`.
     """
@@ -147,6 +153,11 @@ def expect(
     if baseline is not None and baseline.requires_grad:
         error = _error(choice, costs.detach() - baseline).to(error).view(law.batch)
     return Expectation(surrogate, error, choice.support, law, estimator.exact)
+
+
+def _log(weights: Tensor) -> Tensor:
+    """Their logarithms, and 0 for a weight of zero, with which it is multiplied."""
+    return torch.where(weights.detach() == 0, 1.0, weights).log()
 
 
 def _error(choice: Choice, apart: Tensor) -> Tensor:

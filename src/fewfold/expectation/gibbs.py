@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fewfold._torch import check_values, has_values
+from fewfold._torch import check_values, has_values, under_vmap
 from fewfold.expectation.laws import Law, countable, listed, pairs, zeroed
 from fewfold.structured.structure import Structure, kept, raise_infeasible
 
@@ -78,6 +78,11 @@ class GibbsLaw(Law):
         return found
 
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
+        if under_vmap():
+            raise RuntimeError(
+                f"{self.told} cannot be drawn inside torch.func.vmap; give expect the whole batch, "
+                "whose rows are independent, or use Dense()"
+            )
         found = self.own.sample(self.wide.detach(), draws, mask=self.kept, generator=generator)
         return found.transpose(0, 1).to(self.scores)
 
@@ -130,9 +135,12 @@ class GibbsLaw(Law):
         atoms, row = pairs(every.expand(self.rows, *every.shape))
         totals = self.totals(atoms, row).view(self.rows, len(every))
         never = (totals.detach() == -math.inf).all(1)
-        if not has_values(never) or not bool(never.any()):
+        blocked = never & self.kept.flatten(1).any(1)
+        if under_vmap():  # no row can be refused; one with no structure becomes NaN
+            never = never & ~blocked
+        elif not has_values(never) or not bool(never.any()):
             return every, totals
-        if bool((never & self.kept.flatten(1).any(1)).any()):
+        elif bool(blocked.any()):
             raise ValueError(
                 f"row {int(never.nonzero()[0])} has no {self.told} of {tuple(self.event)} that its "
                 "mask allows, and Dense lists no smaller ones; use SparseMarginal or ScoreFunction"

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fewfold._check import fits
 from fewfold.structured.structure import Structure
+from fewfold.support import Support
 
-__all__ = ["Law", "countable", "listed", "pairs", "zeroed"]
+__all__ = ["Law", "countable", "every_pair", "listed", "pairs", "zeroed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +141,19 @@ def pairs(atoms: Tensor) -> tuple[Tensor, Tensor]:
     """`(rows, count, *atom)` as atoms one after the other, and the row of each."""
     row = torch.arange(len(atoms), device=atoms.device).repeat_interleave(atoms.shape[1])
     return atoms.flatten(0, 1), row
+
+
+def every_pair(weights: Tensor, atoms: Tensor) -> Support:
+    """All pairs of a row and an atom, those of weight zero too, as vmap does not show which.
+
+    Args:
+        weights: (rows, values).
+        atoms: `(values, *atom)`, or `(rows, values, *atom)`.
+    """
+    if atoms.shape[: weights.dim()] != weights.shape:
+        atoms = atoms.expand(len(weights), *atoms.shape)
+    flat, row = pairs(atoms)
+    return Support(weights.flatten(), flat, row, len(weights))
 
 
 def listed(over: Structure, event: torch.Size) -> Tensor:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
-from fewfold._torch import has_values
+from fewfold._torch import has_values, under_vmap
 from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.estimators import Choice, Estimator
-from fewfold.expectation.laws import Law
+from fewfold.expectation.laws import Law, every_pair
 from fewfold.maps.constrained import Bounded
 from fewfold.maps.omega import Gini, Omega, Shannon, Subset
 from fewfold.maps.sparse import map_support
@@ -86,6 +86,12 @@ class SparseMarginal(Estimator):
                 f"structures are mixed by SparseMAP, and the k best by sparsemax, got "
                 f"{self.omega!r}; write SparseMarginal() or SparseMarginal(k=...)"
             )
+        if under_vmap():
+            raise RuntimeError(
+                "which structures SparseMarginal visits depends on the scores, which "
+                "torch.func.vmap does not show; give expect the whole batch, whose rows are "
+                "independent, or use Dense()"
+            )
         if self.k is not None:
             return topk_support(law.scores, over, self.k).support
         most = self.omega.max_iter if isinstance(self.omega, SparseMAP) else SparseMAP.max_iter
@@ -93,10 +99,16 @@ class SparseMarginal(Estimator):
 
     def _categories(self, law: Law) -> Support:
         if self.k is None or self.k >= law.event[0]:
+            if under_vmap():
+                every = torch.arange(law.event[0], device=law.scores.device)
+                return every_pair(self.omega.argmax(law.flat), every)
             return map_support(law.scores, self.omega)
         which = law.scores.detach().topk(self.k, -1).indices.sort(-1).values  # neighbours stay so
-        few = map_support(law.scores.gather(-1, which), self.omega)
+        best = law.scores.gather(-1, which)
         which = which.view(law.rows, self.k)
+        if under_vmap():
+            return every_pair(self.omega.argmax(best.view(law.rows, self.k)), which)
+        few = map_support(best, self.omega)
         return Support(few.weights, which[few.row, few.atoms], few.row, few.rows)
 
 
@@ -119,19 +131,11 @@ class Dense(Estimator):
     exact: ClassVar[bool] = True
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        if isinstance(law, CategoryLaw):
-            if has_values(law.flat):
-                return Choice(map_support(law.flat, Shannon()))
-            return Choice(_all_atoms(Shannon().argmax(law.flat)))
+        if isinstance(law, CategoryLaw) and has_values(law.flat):
+            return Choice(map_support(law.flat, Shannon()))
         atoms, log_probs = law.every()
         probs = log_probs.exp().to(law.scores)
-        few = Support.from_dense(probs) if has_values(probs) else _all_atoms(probs)
+        if not has_values(probs):
+            return Choice(every_pair(probs, atoms))
+        few = Support.from_dense(probs)
         return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))
-
-
-def _all_atoms(probs: Tensor) -> Support:
-    """Support of (rows, values) on device "meta": nothing is known to be zero."""
-    rows, values = probs.shape
-    place = torch.arange(probs.numel(), device=probs.device)
-    row, atoms = place // max(values, 1), place % max(values, 1)
-    return Support(probs.reshape(-1), atoms, row, rows)

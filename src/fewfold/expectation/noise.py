@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fewfold._torch import under_vmap
+
 __all__ = ["exponential", "gumbel", "logistic", "uniform"]
 
 
@@ -23,6 +25,9 @@ def gumbel(
 def exponential(
     shape: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
+    if under_vmap():  # which draws for each only what it makes itself
+        point = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+        return -torch.log1p(-point).clamp(max=-torch.finfo(like.dtype).tiny)
     drawn = torch.empty(shape, dtype=like.dtype, device=like.device)
     return drawn.exponential_(generator=generator).clamp_(min=torch.finfo(like.dtype).tiny)
 

@@ -135,7 +135,8 @@ def _equal(atoms: Tensor) -> Support:
 def _hard(law: Law, soft: Tensor) -> Tensor:
     if isinstance(law, BitLaw):
         return soft > 0.5
-    return torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1])
+    every = torch.arange(soft.shape[-1], device=soft.device)
+    return soft.argmax(-1, keepdim=True) == every
 
 
 def _positive(temperature: float | Tensor) -> float:

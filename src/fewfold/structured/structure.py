@@ -388,7 +388,7 @@ def _like(rows: Tensor, structures: Tensor) -> Tensor:
 
 
 def raise_infeasible(bad: Tensor, structure: Structure) -> None:
-    """Raise naming the first of the instances that have no structure."""
+    """Raise naming the first instance without a structure, where its values can be read."""
     if has_values(bad) and bool(bad.any()):
         first = int(bad.nonzero()[0, 0])
         raise ValueError(
