@@ -67,6 +67,15 @@ def test_a_bad_row_says_what_to_do(tmp_path: Path) -> None:
         read_attributes(path, ITEMS)
 
 
+def test_a_table_without_rows_or_columns(tmp_path: Path) -> None:
+    pl.DataFrame({"item": []}).write_parquet(tmp_path / "items.parquet")
+    with pytest.raises(DataError, match=r"no row of the table .*items.parquet is about an item"):
+        read_attributes(tmp_path / "items.parquet", ITEMS)
+    pl.DataFrame().write_parquet(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"the table .*none.parquet has no columns"):
+        read_attributes(tmp_path / "none.parquet", ITEMS)
+
+
 def test_json_lines_and_no_header(tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     path.write_text('{"item": "tea", "shelf": "dry"}\n{"item": "milk", "shelf": "cold"}\n')
