@@ -340,6 +340,7 @@ def work(start: int, stop: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             kind, path, options = case(seed, Path(folder))
             print("seed", seed, flush=True)
+            print("seed", seed, file=sys.stderr, flush=True)  # whose panic it is
             signal.alarm(SECONDS)
             outcome = attempt(path, options)
             signal.alarm(0)
@@ -384,7 +385,9 @@ def main() -> int:
                 counts[": ".join(rest)] += 1
             elif what == "peak":
                 peak = max(peak, int(rest[0]))
-        panicked = "panicked" in done.stderr
+        before, panicked, _ = done.stderr.partition("panicked")
+        if panicked:
+            last = int(before.rpartition("seed ")[2].split()[0])
         if done.returncode or panicked or peak > MEMORY:
             why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             broken.append((last, why))
