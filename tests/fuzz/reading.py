@@ -78,7 +78,7 @@ INSERTS = [
     b"::", b"\xef\xbb\xbf", b"\t", b";", b'",', b',"', b'"\n', b"\xc3\xa9", b"{", b"}", b"]", b":",
     b"\\", b"\\u", b"\\ud800", b"\x1f", b"\xff\xff\xff\xff", b"PAR1", b"9" * 400,
 ]  # fmt: skip
-BOMB = gzip.compress(bytes(1 << 28))
+BOMB = gzip.compress(bytes(1 << 27))
 OPTIONS: dict[str, list[Any]] = {
     "min_rating": [None, None, None, 3, -1e308],
     "time": [None, None, None, False, "time", "timestamp", "y", "4"],
@@ -340,6 +340,7 @@ def work(start: int, stop: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             kind, path, options = case(seed, Path(folder))
             print("seed", seed, flush=True)
+            print("seed", seed, file=sys.stderr, flush=True)  # whose panic it is
             signal.alarm(SECONDS)
             outcome = attempt(path, options)
             signal.alarm(0)
@@ -384,7 +385,9 @@ def main() -> int:
                 counts[": ".join(rest)] += 1
             elif what == "peak":
                 peak = max(peak, int(rest[0]))
-        panicked = "panicked" in done.stderr
+        before, panicked, _ = done.stderr.partition("panicked")
+        if panicked:
+            last = int(before.rpartition("seed ")[2].split()[0])
         if done.returncode or panicked or peak > MEMORY:
             why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             broken.append((last, why))

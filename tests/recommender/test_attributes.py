@@ -60,11 +60,36 @@ def test_blanks_around_ids(tmp_path: Path) -> None:
     assert (attributes[0], attributes[1]) == ({"shelf": "a"}, {"shelf": "b"})
 
 
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_text_that_is_not_unicode(
+    ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"items.{ending}"
+    frame = pl.DataFrame({"item": ["tea", "milk"], "shelf": ["dry_and_dark", "cold_and_dark"]})
+    if ending == "parquet":
+        frame.write_parquet(path, compression="uncompressed", use_pyarrow=True)
+    else:
+        frame.write_ipc(path, compression="uncompressed")
+    path.write_bytes(path.read_bytes().replace(b"and", b"\xca\xff\xfe"))
+    with pytest.raises(DataError, match=r"may be damaged .*UTF"):
+        read_attributes(path, ITEMS)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_bad_row_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "items.csv"
     path.write_text("item,shelf\ntea,dry\nmilk\n")
     with pytest.raises(DataError, match=r"items.csv, line 3: wrong number .*; fix this row of the"):
         read_attributes(path, ITEMS)
+
+
+def test_a_table_without_rows_or_columns(tmp_path: Path) -> None:
+    pl.DataFrame({"item": []}).write_parquet(tmp_path / "items.parquet")
+    with pytest.raises(DataError, match=r"no row of the table .*items.parquet is about an item"):
+        read_attributes(tmp_path / "items.parquet", ITEMS)
+    pl.DataFrame().write_parquet(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"the table .*none.parquet has no columns"):
+        read_attributes(tmp_path / "none.parquet", ITEMS)
 
 
 def test_json_lines_and_no_header(tmp_path: Path) -> None:

@@ -323,3 +323,23 @@ def test_the_threshold_of_ratings_is_remembered() -> None:
     low = {"user": ["u0", "u1"], "item": ["new", "newer"], "rating": [5, 1]}
     assert rec.add_items(low).items.tolist()[-1] == "new"
     assert rec.evaluate({"user": ["u0"], "item": ["b1"]}).pairs == 1  # which has none
+
+
+def test_conditions_on_rows_are_remembered(tmp_path: Path) -> None:
+    events = {**grouped(60), "event": ["buy", "view"] * 180}
+    rec = ff.Recommender(ff.EASE(5.0)).fit(events, where="event=buy", progress=False)
+    rec.save(tmp_path / "model")
+    rec = ff.Recommender.load(tmp_path / "model")
+    more = {"user": ["u0", "u1"], "item": ["new", "newer"], "event": ["buy", "view"]}
+    assert rec.evaluate(more).pairs == 1
+    assert rec.evaluate(more, where="event=buy,view").pairs == 2
+    assert rec.evaluate({"user": ["u0"], "item": ["new"]}).pairs == 1  # which has no events
+
+
+def test_notes_do_not_get_into_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("secret person,tea\nbob,milk\ncy,nuts\n")
+    rec = ff.Recommender(ff.MostPopular()).fit(tmp_path / "log.csv", progress=False)
+    rec.save(tmp_path / "model", users=False)
+    for file in (tmp_path / "model").iterdir():
+        text = file.read_bytes()
+        assert b"taken for names" not in text

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fewfold.recommender.data.columns import called
-from fewfold.recommender.data.source import open_source
+from fewfold.recommender.data.source import Source, open_source
 from fewfold.recommender.data.tables import Batch, explained, within_calendar
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
@@ -61,9 +61,13 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     The row of an item that comes twice is the first; items without a row have no attributes, and
     rows of other items are passed over.
     """
-    columns = _columns(source)
+    opened = open_source(source)
+    table = f"the table {opened.files[0]}"
+    columns = _columns(opened)
+    if not columns:
+        raise DataError(f"{table} has no columns; expected one of items, and others about them")
     if key is not None and key not in columns:
-        raise DataError(f"there is no column {key!r} in the table; there are {', '.join(columns)}")
+        raise DataError(f"there is no column {key!r} in {table}; there are {', '.join(columns)}")
     found = {name: _found(items, columns[name]) for name in ([key] if key else columns)}
     # The column that names the most items; of several, one that is called like items.
     key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, "item")))
@@ -71,8 +75,9 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     rows.pop(-1, None)
     if not rows:
         raise DataError(
-            f"no row of the table is about an item of the model: its items are written as "
-            f"{items[0]!r}, the column {key!r} as {columns[key][0] if columns[key] else None!r}"
+            f"no row of {table} is about an item of the model: its items are written as "
+            f"{items[0]!r}, the column {key!r} as {columns[key][0] if columns[key] else None!r}; "
+            "to name another column of items write key=... (--items-key)"
         )
     order = [rows.get(number) for number in range(len(items))]
     return Attributes.of(
@@ -94,10 +99,10 @@ def _found(items: Ids, values: list[Any]) -> torch.Tensor:
     return found if bare == values else torch.where(found >= 0, found, items.find(bare))
 
 
-def _columns(source: Any) -> dict[str, list[Any]]:
+def _columns(source: Source) -> dict[str, list[Any]]:
     """Every column of a table, by name."""
-    columns: dict[str, list[Any]] = {}
-    for table in open_source(source).tables:
+    columns: dict[str, list[Any]] = {name: [] for name in source.tables[0].columns}
+    for table in source.tables:
         for batch in table.batches({name: name for name in table.columns}):
             if batch.bad:
                 bad = batch.bad[0]
@@ -111,7 +116,8 @@ def _columns(source: Any) -> dict[str, list[Any]]:
                 columns.setdefault(name, []).extend(values)
     if len({len(values) for values in columns.values()}) > 1:
         raise DataError(
-            "the files of the table must have the same columns; write them again, or name one"
+            f"the files of the table {source.files[0]}, ... must have the same columns; write them "
+            "again, or name one of them"
         )
     return columns
 

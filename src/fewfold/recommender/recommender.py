@@ -23,6 +23,7 @@ from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.config import Config, Metrics
 from fewfold.recommender.data.log import Log, plan_log, read_log
+from fewfold.recommender.data.where import Condition
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.fitted import Fitted, FittedVAE
@@ -119,8 +120,9 @@ class Recommender:
         """Learn from a log.
 
         Args:
-            source: a file, folder or glob of CSV, TSV or Parquet, a frame of pandas, polars or
-                arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see `read_log`.
+            source: a file, folder or glob of CSV, TSV, JSON lines, Parquet or Feather, a frame of
+                pandas, polars or arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see
+                `read_log`.
             test: share of the interactions to hold out and evaluate on. The model then has not
                 learned from them.
             split: how: `"temporal"`, those after one moment; `"last"`, each user's last item;
@@ -387,21 +389,32 @@ class Recommender:
         )  # fmt: skip
 
     def _read(self, source: Any, reading: dict[str, Any]) -> Log:
-        """A log; where it has ratings, with the threshold the model was fitted with."""
-        least = self._data.get("min_rating")
-        if least is not None and "min_rating" not in reading and not isinstance(source, Log):
-            rules = ("core", "skip_bad_rows", "time_format", "strip_ids")
-            columns = {n: v for n, v in reading.items() if n not in rules}
-            planned = plan_log(source, **columns).columns
-            if planned is not None and (planned.rating or planned.idle_rating):
-                reading = {**reading, "min_rating": least}
+        """A log, read as the one the model was fitted to.
+
+        Where it has ratings, the same threshold counts, and where it has their columns, the same
+        conditions on rows.
+        """
+        least, where = self._data.get("min_rating"), self._data.get("where") or []
+        asked = (least is not None and "min_rating" not in reading) or (
+            where and "where" not in reading
+        )
+        if not asked or isinstance(source, Log):
+            return read_log(source, **reading)
+        rules = ("core", "skip_bad_rows", "time_format", "strip_ids")
+        plan = plan_log(source, **{n: v for n, v in reading.items() if n not in rules})
+        rated = plan.columns is not None and (plan.columns.rating or plan.columns.idle_rating)
+        if least is not None and rated:
+            reading = {"min_rating": least, **reading}
+        suited = [text for text in where if Condition.column_of(text, plan.names) is not None]
+        if suited:
+            reading = {"where": suited, **reading}
         return read_log(source, **reading)
 
     def attach(self, table: Any, *, key: str | None = None) -> Self:
         """Keep a table keyed by item, such as names, and show it in every answer.
 
         Args:
-            table: CSV, TSV, Parquet or a frame.
+            table: CSV, TSV, JSON lines, Parquet, Feather or a frame.
             key: its column of item ids; by default the one that names the most items.
         """
         self.attributes = read_attributes(table, self.items, key)
@@ -501,7 +514,7 @@ class Recommender:
 
 
 def _shareable(summary: dict[str, Any]) -> dict[str, Any]:
-    """What was read without the folders it was in, which concern nobody else."""
-    plan = dict(summary["plan"])
+    """What was read without folders and values of the log, which concern nobody else."""
+    plan = {**summary["plan"], "notes": []}  # a note may show the first row
     plan["files"] = [Path(name).name or name for name in plan["files"]]
-    return {**summary, "plan": plan}
+    return {**summary, "plan": plan, "notes": []}

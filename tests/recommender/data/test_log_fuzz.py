@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 import random
 import re
 
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fewfold.recommender.data import delimited
+from fewfold.recommender.data import delimited, jsonlines
 from fewfold.recommender.data.log import read_log
 from fewfold.recommender.errors import DataError
+from tests.fuzz import reading
 
 HEADER = ["user", "item", "rating", "time"]
 IDS = [
@@ -162,21 +164,89 @@ def test_compressed_text(seed, tmp_path):
             read_log(path, skip_bad_rows=True)
 
 
+def objects(rng):
+    """Lines of JSON objects, most of them in order."""
+    odd = ["", "[]", "{", "null", '{"user": "a"}', '{"user": 1, "item": [1]}', '{"item": 7}']
+    lines = []
+    for number in range(rng.randint(1, 30)):
+        one = {"user": rng.choice(IDS), "item": rng.choice([1, 2, -3]), "time": rng.randrange(9)}
+        lines.append(json.dumps(one, ensure_ascii=rng.random() < 0.5))
+        if number and rng.random() < 0.1:
+            lines.append(rng.choice(odd))
+    return lines
+
+
+def simple_objects(data):
+    """The pairs of good lines and the numbers of bad ones."""
+    good, bad = {}, set()
+    for line, text in enumerate(data.decode().split("\n"), 1):
+        try:
+            one = json.loads(text) if text.strip() else None
+            user, item = (one["user"], one["item"]) if one is not None else ("", "")
+        except (ValueError, KeyError, TypeError):
+            bad.add(line)
+            continue
+        if not text.strip():
+            continue
+        if isinstance(item, int) and str(user).strip():
+            good[line] = (str(user).strip(), str(item))
+        else:
+            bad.add(line)
+    return set(good.values()), bad
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_json_lines(seed, tmp_path, monkeypatch):
+    rng = random.Random(3000 + seed)
+    for number in range(10):
+        monkeypatch.setattr(jsonlines, "_BLOCK", rng.choice([1, 100, 1000, 1 << 24]))
+        data = "\n".join(objects(rng)).encode()
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(data)
+        good, bad = simple_objects(data)
+        strict, error = attempt(path)
+        lenient, _ = attempt(path, skip_bad_rows=True)
+        assert (strict is not None) == bool(good and not bad), error
+        assert (lenient is not None) == bool(good)
+        if lenient:
+            assert pairs(lenient) == good
+            assert sum(lenient.summary.bad_rows.values()) == len(bad)
+        if bad:
+            assert int(re.search(r", line (\d+): ", error)[1]) in bad
+        path.write_bytes(spoiled(data, rng))
+        attempt(path)
+        attempt(path, skip_bad_rows=True)
+
+
+def as_parquet(frame, rng):
+    sink = io.BytesIO()
+    pq.write_table(frame, sink, compression=rng.choice(["none", "snappy", "zstd", "gzip"]))
+    return sink.getvalue()
+
+
+def as_arrow(frame, rng):
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=rng.choice([None, "lz4", "zstd"]))
+    make = rng.choice([pa.ipc.new_file, pa.ipc.new_stream])
+    with make(sink, frame.schema, options=options) as file:
+        file.write_table(frame, max_chunksize=rng.choice([1, 7, 100]))
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("packed", [as_parquet, as_arrow])
 @pytest.mark.parametrize("seed", range(15))
-def test_parquet(seed, tmp_path):
+def test_typed_columns(seed, packed, tmp_path):
     rng = random.Random(2000 + seed)
     rows = rng.randint(1, 50)
     frame = pa.table(
         {
             "user": rng.choices(IDS, k=rows) if seed % 2 else rng.choices(range(-9, 9), k=rows),
             "item": pa.array(rng.choices([1, 2, None], k=rows), pa.int64()),
-            "time": pa.array(rng.choices(range(2**40), k=rows), pa.timestamp("us")),
+            "time": pa.array(rng.choices([*range(5), 2**40, None], k=rows), pa.timestamp("us")),
         }
     )
-    sink = io.BytesIO()
-    pq.write_table(frame, sink, compression=rng.choice(["none", "snappy", "zstd", "gzip"]))
-    whole = sink.getvalue()
-    path = tmp_path / "log.parquet"
+    whole = packed(frame, rng)
+    path = tmp_path / "log"
     for _ in range(10):
         data = bytearray(whole)
         for _ in range(rng.randint(0, 3)):
@@ -189,6 +259,18 @@ def test_parquet(seed, tmp_path):
     path.write_bytes(whole)
     if good:
         assert pairs(read_log(path, skip_bad_rows=True)) == good
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_format(seed, tmp_path):
+    """Some of what ``python -m tests.fuzz.reading`` does for longer."""
+    outcomes = set()
+    for number in range(20 * seed, 20 * seed + 20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        _, path, options = reading.case(number, folder)
+        outcomes.add(reading.attempt(path, options))
+    assert outcomes <= {"read", "DataError", "ValueError"}
 
 
 def test_a_user_with_a_million_items(tmp_path):

@@ -6,6 +6,7 @@ that are right.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["JsonLines", "looks_like_json"]
 
 _BLOCK = 1 << 24  # bytes at a time
 _HEAD = 1 << 18  # bytes to learn the columns from
+# A null that is no value of an object or a list: pyarrow (26) crashes on one outside of objects.
+_LONE_NULL = re.compile(rb"[^:,\[\s]\s*null")
 _KINDS = {str: "text", bool: "true or false", int: "number", float: "number"}
 
 
@@ -106,6 +109,9 @@ class JsonLines:
         if any(self.kinds[name] not in types for name in wanted):
             return None
         rows = [text for _, text in _lines(data)]
+        single = all(text[:1] == b"{" and text[-1:] == b"}" for text in rows)
+        if not single or _LONE_NULL.search(data):
+            return None
         schema = arrow.schema([(name, types[self.kinds[name]]) for name in wanted])
         try:
             table = reading.read_json(
@@ -116,8 +122,7 @@ class JsonLines:
         except arrow.ArrowException:
             return None
         # It takes two objects on a line for two, and one on two lines for one.
-        single = all(text[:1] == b"{" and text[-1:] == b"}" for text in rows)
-        if table.num_rows != len(rows) or not single:
+        if table.num_rows != len(rows):
             return None
         frame = in_roles(library("polars").from_arrow(table), roles)
         return Batch(frame, lambda row: self._place(data, line, row))

@@ -49,7 +49,10 @@ class Parquet:
         """Up to `count` of the first rows, as text."""
         with explained(self.name), _opened(self.file) as opened:
             batch = next(opened.iter_batches(batch_size=count), None)
-            return [] if batch is None else shown_rows(batch.slice(0, count))
+            if batch is None:
+                return []
+            batch.validate(full=True)
+            return shown_rows(batch.slice(0, count))
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
         """All rows: of each role in `roles`, the column named there."""
@@ -57,6 +60,7 @@ class Parquet:
             total, start = max(opened.metadata.num_rows, 1), 0
             wanted = list(dict.fromkeys(roles.values()))
             for rows in opened.iter_batches(batch_size=_ROWS, columns=wanted):
+                rows.validate(full=True)  # text may not be UTF-8, which polars relies on
                 frame = in_roles(frame_of(rows), roles)
                 place = place_of_row(self.name, frame, start)
                 start += frame.height

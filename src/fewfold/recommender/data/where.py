@@ -55,12 +55,10 @@ class Condition:
             columns: the columns there are.
             name: what to call the table when something is wrong.
         """
-        # By the columns there are, since a name may have any sign in it; the longest that fits.
-        for column in sorted(columns, key=len, reverse=True):
-            rest = text.strip()
-            if rest.startswith(column) and (found := _OPERATOR.fullmatch(rest[len(column) :])):
-                operator = "=" if found[1] == "==" else found[1]
-                return cls(text, column, operator, cls._values(found[2], operator, text))
+        split = cls._split(text, columns)
+        if split is not None:
+            column, operator, rest = split
+            return cls(text, column, operator, cls._values(rest, operator, text))
         written = re.match(r"(.*?)\s*(!=|>=|<=|==|=|>|<)", text)
         if written is None:
             raise ValueError(
@@ -72,6 +70,22 @@ class Condition:
             f"{name}: there is no column {written[1].strip()!r} for where={text!r}; the columns "
             f"are {listed}"
         )
+
+    @classmethod
+    def column_of(cls, text: str, columns: Sequence[str]) -> str | None:
+        """The column that a condition is about, or None if there is no such column."""
+        split = cls._split(text, columns)
+        return None if split is None else split[0]
+
+    @staticmethod
+    def _split(text: str, columns: Sequence[str]) -> tuple[str, str, str] | None:
+        """The column, the operator and the rest of a condition."""
+        # By the columns there are, since a name may have any sign in it; the longest that fits.
+        bare = text.strip()
+        for column in sorted(columns, key=len, reverse=True):
+            if bare.startswith(column) and (found := _OPERATOR.fullmatch(bare[len(column) :])):
+                return column, "=" if found[1] == "==" else found[1], found[2]
+        return None
 
     @staticmethod
     def _values(rest: str, operator: str, text: str) -> tuple[str, ...]:
