@@ -122,7 +122,8 @@ class Run:
         again.set_state(self.at_begin)
         order = self.users[torch.randperm(len(self.users), generator=again)]
         end = self.position + self.steps - self.step
-        return order.split(self.options.batch)[self.position : end]
+        parts: Sequence[Tensor] = order.split(self.options.batch)[self.position : end]
+        return parts
 
     def epoch_name(self) -> str:
         """Which epoch this is, and of how many."""
