@@ -14,6 +14,14 @@ class Terminal(io.StringIO):
         return True
 
 
+def shown(stream: io.StringIO, text: str, times: int = 1) -> None:
+    """Wait until it has been written so often; on a busy machine that takes a while."""
+    until = time.monotonic() + 20
+    while stream.getvalue().count(text) < times and time.monotonic() < until:
+        time.sleep(0.01)
+    assert stream.getvalue().count(text) >= times, stream.getvalue()
+
+
 @pytest.fixture(autouse=True)
 def phases(monkeypatch):
     """Nothing under way, and a thread of this test's own."""
@@ -25,6 +33,7 @@ def clock(monkeypatch):
     """A second passes whenever somebody looks."""
     seconds = iter(range(1000))
     monkeypatch.setattr(_progress.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(_progress._Phases, "_tick", lambda _: None)  # nobody else looks
 
 
 @pytest.mark.usefixtures("clock")
@@ -59,18 +68,13 @@ def test_a_long_operation_is_spoken_for(monkeypatch):
     monkeypatch.setattr(_progress, "_TICK", 0.02)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with _progress.phase("thinking"):
-        time.sleep(0.3)
-    with _progress.phase("waiting", seconds=100):
-        time.sleep(0.3)
+        shown(terminal, "thinking: 0 s so far", times=3)
+    with _progress.phase("waiting", seconds=1000.49):
+        shown(terminal, "waiting: 1000 s left")
     with _progress.phase("counting", total=4) as counting:
         counting.advance(1)
-        time.sleep(0.3)
-        assert "counting: 25%, 0 s left" in terminal.getvalue()
-    said = terminal.getvalue()
-    assert "thinking: 0 s so far" in said
-    assert "waiting: 100 s left" in said
-    assert said.endswith("\r\033[K")
-    assert said.count("thinking") >= 3
+        shown(terminal, "counting: 25%, 0 s left")
+    assert terminal.getvalue().endswith("\r\033[K")
 
 
 @pytest.mark.usefixtures("clock")
@@ -96,12 +100,11 @@ def test_into_a_file_a_line_now_and_then_if_asked(monkeypatch):
         time.sleep(0.2)
     assert file.getvalue() == ""
     with _progress.notes(), _progress.phase("thinking"):
-        time.sleep(0.3)
+        shown(file, "thinking: 0 s so far\n", times=2)
     with _progress.notes(), _progress.silence(), _progress.phase("whispering"):
         time.sleep(0.2)
-    lines = file.getvalue().splitlines()
-    assert 2 <= len(lines) <= 6
-    assert set(lines) == {"thinking: 0 s so far"}
+    assert "whispering" not in file.getvalue()
+    assert "\r" not in file.getvalue()
 
 
 def test_what_an_exception_left_is_forgotten(monkeypatch):
@@ -112,11 +115,24 @@ def test_what_an_exception_left_is_forgotten(monkeypatch):
     left = _progress.over("left", range(4))
     next(left)
     next(left)
+    before = len(terminal.getvalue())
     time.sleep(0.1)
-    assert terminal.getvalue() == ""
+    assert len(terminal.getvalue()) == before
     with _progress.phase("right", total=4) as right:
         right.advance(1)
-        time.sleep(0.1)
+        shown(terminal, "right: 25%")
     assert "right: 25%" in terminal.getvalue()
-    assert "left:" not in terminal.getvalue()
+    assert "left:" not in terminal.getvalue()[before:]
     left.close()
+
+
+def test_short_phases_one_after_the_other_are_long_work(monkeypatch):
+    monkeypatch.setattr(_progress, "_PATIENCE", 0.3)
+    monkeypatch.setattr(_progress, "_TICK", 0.02)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    for _ in range(30):
+        with _progress.phase("splitting"):
+            time.sleep(0.1)
+        if "splitting" in terminal.getvalue():
+            return
+    pytest.fail("three seconds of short phases without a word")

@@ -11,7 +11,7 @@ from typing import TypeVar
 __all__ = ["Phase", "line", "notes", "over", "phase", "silence"]
 
 _Part = TypeVar("_Part")
-_PATIENCE = 2.0  # seconds of a phase that need no word
+_PATIENCE = 2.0  # seconds of work that need no word
 _TICK = 0.5  # seconds between two words
 _NOTE = 30.0  # the same where it is a file that is written to
 _silent = False
@@ -81,7 +81,7 @@ class Phase:
         """Say that so much of `total` is done by now, and show it if it is time to."""
         self.done, self._counted = done, time.monotonic()
         now = self._counted
-        if done and now - self.began > _PATIENCE and now - self.told > _TICK:
+        if done and now - self.told > _TICK:
             _phases.show(now)
 
     def each(self, parts: Sequence[_Part]) -> Iterator[_Part]:
@@ -118,12 +118,15 @@ class _Phases:
         self._work = threading.Event()
         self._noted = time.monotonic()
         self._drawn = False
+        self._busy = self._ended = -_TICK  # since when there is work, and until when there was
 
     def push(self, found: Phase) -> None:
         with self.lock:
             if not any(each.managed for each in self.stack):
                 self.stack.clear()  # what an exception may have left
                 self._noted = found.began
+                if found.began - self._ended > _TICK:
+                    self._busy = found.began
             self.stack.append(found)
         if not _shown() or not (_notes or sys.stderr.isatty()):
             return
@@ -136,6 +139,8 @@ class _Phases:
         with self.lock:
             if found in self.stack:
                 self.stack.remove(found)
+            if not any(each.managed for each in self.stack):
+                self._ended = time.monotonic()
             if not self.stack:
                 self._work.clear()
             if self._drawn and found.told > found.began:
@@ -145,11 +150,11 @@ class _Phases:
     def _tick(self) -> None:
         while self._work.wait():
             time.sleep(_TICK)
-            now = time.monotonic()
             with self.lock:
-                managed = any(each.managed for each in self.stack)
-                if managed and now - self.stack[-1].told > _TICK:
-                    self.show(now)
+                if any(each.managed for each in self.stack):
+                    now = time.monotonic()
+                    if now - self.stack[-1].told > _TICK:
+                        self.show(now)
 
     def show(self, now: float) -> None:
         """Draw the line, or add one to a file."""
@@ -157,7 +162,8 @@ class _Phases:
             if not self.stack or not _shown():
                 return
             found, text = self._text(now)
-            if now - found.began <= _PATIENCE:
+            # Short phases one after the other are as long as a long one.
+            if now - self._busy <= _PATIENCE or now - found.began <= _TICK:
                 return
             if sys.stderr.isatty():
                 found.told = self.stack[-1].told = now

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fewfold as ff
+from fewfold._progress import phase
 from fewfold.cli.console import emit, note
 
 __all__: list[str] = []
@@ -18,7 +19,9 @@ _READING = (*_COLUMNS, "skip_bad_rows", "time_format", "strip_ids", "core")
 
 
 def _start(arguments: argparse.Namespace) -> None:
-    """Threads, as asked."""
+    """Import what takes long, and set the threads."""
+    with phase("starting"):
+        importlib.import_module("fewfold.recommender")
     if arguments.threads is not None:
         import torch
 

@@ -38,14 +38,16 @@ def warnings_as_notes() -> Iterator[None]:
     """Show warnings of fewfold as one line each, without the line of code they come from."""
     before = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any
+    ) -> None:
         if os.path.dirname(os.path.dirname(__file__)) in filename and category is UserWarning:
             line("")
             note(f"warning: {message}")
         else:
-            before(message, category, filename, *rest)
+            before(message, category, filename, lineno, *rest)
 
-    warnings.showwarning = show
+    warnings.showwarning = show  # type: ignore[assignment]
     try:
         yield
     finally:

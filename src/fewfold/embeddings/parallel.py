@@ -57,7 +57,7 @@ class DataParallel(DistributedDataParallel):
 
     def _build_params_for_reducer(self) -> tuple[list[Tensor], list[bool]]:
         """The parameters, and of which the gradient is sparse."""
-        parameters, sparse = super()._build_params_for_reducer()  # type: ignore[misc]
+        parameters, sparse = super()._build_params_for_reducer()
         rows = {
             id(each.transform)
             for each in self.module.modules()

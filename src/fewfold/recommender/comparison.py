@@ -170,7 +170,8 @@ def compare(
         held, how = hold_out(log.interactions, test=test, split=split, seed=seed)
         trial = Trial.of(held.train, seed=seed)
         asked = held.fold_in.jagged, held.test.jagged
-        contenders, skipped = [], {}
+        contenders: list[Contender] = []
+        skipped: dict[str, str] = {}
         users: Tensor | None = None
         for kind in kinds:
             why = _too_large(kind, held.train.items)

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fewfold import optim
 from fewfold._check import non_negative_number, positive_number, whole_number
-from fewfold._progress import line, over, phase, silence
+from fewfold._progress import line, phase, silence
 from fewfold._tensors import Found, Spec
 from fewfold.embeddings.proximal import Proximal
 from fewfold.recommender.checkpoint import Saved, digest
@@ -137,21 +137,24 @@ class Run:
             (number - 1) % self.options.refresh_every == 0
         ):
             counts = self.interactions.counts() if number == 1 else None
-            with silence(not self.progress), phase("fitting the proposal to the items"):
+            with phase("fitting the proposal to the items"):
                 _follow(self.objective.proposal, self.model.outputs(), counts)
             self.pace.followed(self.options.refresh_every)
         self.at_begin = self.generator.get_state()
         torch.randperm(len(self.users), generator=self.generator)  # as parts() draws it
 
-    def parts(self) -> Iterable[Tensor]:
+    def parts(self) -> Sequence[Tensor]:
         """Users of each step that this epoch still has."""
         again = torch.Generator()
         again.set_state(self.at_begin)
         order = self.users[torch.randperm(len(self.users), generator=again)]
         end = self.position + self.steps - self.step
-        parts = order.split(self.options.batch)[self.position : end]
-        what = f"epoch {len(self.log) + 1}/{self._epochs}"
-        return over(what, parts) if self.progress else parts
+        parts: Sequence[Tensor] = order.split(self.options.batch)[self.position : end]
+        return parts
+
+    def epoch_name(self) -> str:
+        """Which epoch this is, and of how many."""
+        return f"epoch {len(self.log) + 1}/{self._epochs}"
 
     @property
     def _epochs(self) -> int:

@@ -17,7 +17,6 @@ __all__ = ["L2_PER_USER", "Directions", "Shortcut"]
 _EXTRA = 32  # directions beyond the rank, which let the subspace settle
 _ROUNDS = 4
 _BLOCKS = 16  # of rows of the log, between which it is told how far the search is
-_QR = 16  # how many blocks the orthogonalisation counts for
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,22 +109,24 @@ class Directions:
         """By subspace iteration."""
         whole_number(rank, "rank")
         rank = min(rank, train.items, max(train.users, 1))
-        lengths, counts = train.jagged.lengths.float(), train.counts().float()
-        by_user = (lengths / lengths.mean()).clamp(min=1e-3).pow(-powers[0])
-        scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
-        forth, back = _matrices(train, by_user, 1 / scale)
         width = min(rank + _EXTRA, train.items)
-        guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
-        parts = _ROUNDS * (len(forth) + len(back) + _QR) + len(forth)
-        with phase("finding directions", total=parts) as finding:
+        with phase("finding directions") as finding:
+            lengths, counts = train.jagged.lengths.float(), train.counts().float()
+            by_user = (lengths / lengths.mean()).clamp(min=1e-3).pow(-powers[0])
+            scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
+            forth, back = _matrices(train, by_user, 1 / scale)
+            guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
+            # A product adds up a row for each pair, in memory; an orthogonalisation computes.
+            heavy = len(back) * train.items * width / (5 * max(train.pairs, 1))
+            finding.total = _ROUNDS * (len(forth) + len(back) + heavy) + len(forth)
             for _ in range(_ROUNDS):
                 guess = _times(back, _times(forth, guess, finding), finding)
                 guess = torch.linalg.qr(guess)[0]
-                finding.advance(finding.done + _QR)
+                finding.advance(finding.done + heavy)
             part = _times(forth, guess, finding)
-        values, turn = torch.linalg.eigh((part.T @ part).double())
-        values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
-        return cls(guess @ turn, values, scale)
+            values, turn = torch.linalg.eigh((part.T @ part).double())
+            values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
+            return cls(guess @ turn, values, scale)
 
     def shortcut(self, l2: float, strength: float) -> Shortcut:
         """The regression with this penalty."""

@@ -8,6 +8,7 @@ import torch
 import torch.utils.deterministic
 
 from fewfold import _native
+from fewfold._progress import phase, silence
 from fewfold.recommender.checkpoint import Checkpoint, Keeper, say
 from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
 from fewfold.recommender.interactions import Interactions
@@ -78,11 +79,12 @@ def train(
     _check(model, interactions)
     chosen = default_objective(interactions) if objective is None else objective
     keeper = Keeper(checkpoint)
-    run = Run(model, interactions, chosen, validation, options, progress)
-    with keeper.watch(), _repeatable():
-        saved = keeper.saved({} if checkpoint is None else run.made())
-        if saved is not None:
-            run.restore(saved)
+    with keeper.watch(), _repeatable(), silence(not progress):
+        with phase("preparing the training"):
+            run = Run(model, interactions, chosen, validation, options, progress)
+            saved = keeper.saved({} if checkpoint is None else run.made())
+            if saved is not None:
+                run.restore(saved)
         if progress and checkpoint is not None and checkpoint.resume:
             say(
                 f"no checkpoint at {keeper.path} yet" if saved is None else f"resumed {run.where()}"
@@ -90,11 +92,13 @@ def train(
         model.train()
         while not run.finished:
             run.begin()
-            for part in run.parts():
-                run.advance(part)
-                keeper.between(run)
-                if run.step >= run.steps:  # the time budget may have made them fewer
-                    break
+            parts = run.parts()
+            with phase(run.epoch_name(), total=len(parts)) as epoch:
+                for part in epoch.each(parts):
+                    run.advance(part)
+                    keeper.between(run)
+                    if run.step >= run.steps:  # the time budget may have made them fewer
+                        break
             run.end()
             if run.finished:
                 keeper.finish(run)
