@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--seed", type=int, default=0, help="of the drawing (default 0)")
     out.add_argument("--minutes", type=float, help="stop after so long")
     out.add_argument("--tests", action="append", default=[], help="a further file of tests to use")
+    out.add_argument("--only", action="append", default=[], help="use this file of tests alone")
+    out.add_argument("--without", action="append", default=[], help="do not use this file of tests")
     out.add_argument(
         "--longest",
         type=float,
@@ -88,11 +90,16 @@ class Run:
 
     def __init__(self, options: argparse.Namespace, native: bool) -> None:
         self.known = equivalents.load()
-        self.nearest = Nearest(tuple(options.tests), options.longest)
+
+        def chosen(usual: list[str]) -> list[str]:
+            files = options.only or [*usual, *options.tests]
+            return [file for file in dict.fromkeys(files) if file not in options.without]
+
+        self.nearest = Nearest(chosen, options.longest)
         if native:
             self.kernels = Build(tuple(options.isa or SETS))
             self.kernels.prepare()
-            self.native = NearestNative(tuple(options.tests), options.longest)
+            self.native = NearestNative(chosen, options.longest)
 
     def outcome(self, mutant: Mutant, text: str) -> Outcome:
         """What comes of one mutant."""

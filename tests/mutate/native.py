@@ -20,7 +20,7 @@ from tests.mutate.forks import QUIET, in_fork
 from tests.mutate.kernels import Build
 from tests.mutate.loading import import_compiled
 from tests.mutate.mutant import BUILD, ROOT, Mutant
-from tests.mutate.nearest import Selection
+from tests.mutate.nearest import Choice, Selection
 from tests.mutate.trial import KERNELS
 
 _KERNELS = re.compile(r'native|usefixtures\("path"|def test\w*\([^)]*\bpath\b')
@@ -115,12 +115,12 @@ class NearestNative:
     """Selects the tests of a mutant of a C++ source.
 
     Args:
-        extra: more files of tests than those that speak of kernels.
+        chosen: from the files of tests that speak of kernels to those that are used.
         longest: tests that take more seconds of processor time are left out.
     """
 
-    def __init__(self, extra: tuple[str, ...] = (), longest: float = 10.0) -> None:
-        self.files = [*kernel_tests(), *extra]
+    def __init__(self, chosen: Choice, longest: float = 10.0) -> None:
+        self.files = chosen(kernel_tests())
         self.longest = longest
         self.build = Build(flags="-O1 --coverage", name="gcov", link="--coverage")
         self.build.prepare()
