@@ -56,6 +56,11 @@ def test_a_default_acts_where_the_function_does() -> None:
     text = "def f(\n    a=1,\n):\n    b()\n    return a\n"
     default = next(m for m in python_mutants("x.py", text) if m.line == 2)
     assert default.lines == (4, 5)
+    assert default.kind == "default"
+    assert {m.kind for m in python_mutants("x.py", "def f(a=1):\n    a = 2\n")} == {
+        "default",
+        "constant",
+    }
 
 
 def test_a_statement_over_lines_is_executed_where_any_of_them_is() -> None:
