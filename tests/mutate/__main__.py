@@ -12,7 +12,7 @@ from tests.mutate.cpp_mutants import cpp_mutants
 from tests.mutate.forks import warm_up
 from tests.mutate.kernels import SETS, Build
 from tests.mutate.mutant import BUILD, PACKAGE, ROOT, Mutant
-from tests.mutate.native import NearestNative
+from tests.mutate.native import NearestNative, unmeasured
 from tests.mutate.nearest import Nearest
 from tests.mutate.python_mutants import changes_program, python_mutants
 from tests.mutate.trial import Outcome, run_mutant
@@ -46,6 +46,14 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         choices=SETS,
         help="C++: compile mutants for this instruction set (default: the best that sees them)",
+    )
+    out.add_argument(
+        "--unmeasured",
+        action="store_true",
+        help="C++: choose tests by nearby.toml instead of measuring what they execute",
+    )
+    out.add_argument(
+        "--again", type=Path, help="run only what survived in these results, and take over the rest"
     )
     out.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     return out
@@ -99,7 +107,10 @@ class Run:
         if native:
             self.kernels = Build(tuple(options.isa or SETS))
             self.kernels.prepare()
-            self.native = NearestNative(chosen, options.longest)
+            if options.unmeasured:
+                self.select = lambda mutant, text: unmeasured(mutant, chosen)
+            else:
+                self.select = NearestNative(chosen, options.longest).select
 
     def outcome(self, mutant: Mutant, text: str) -> Outcome:
         """What comes of one mutant."""
@@ -119,7 +130,7 @@ class Run:
                 return "invalid", "", 0.0, 0
             selection, expected = self.nearest.select(mutant, text)
             return run_mutant(mutant, text, selection, expected)
-        selection, expected = self.native.select(mutant, text)
+        selection, expected = self.select(mutant, text)
         if not selection:
             return "untested", "", 0.0, 0
         how, instructions, library = self.kernels.build(mutant, text)
@@ -145,17 +156,21 @@ def main(arguments: list[str] | None = None) -> int:
     name = "-".join([*options.room, *(Path(file).stem for file in options.file)])
     until = time.monotonic() + 60 * (options.minutes or 10**6)
     total = options.sample or len(list(drawn(files, options.lines, None, 0)))
+    earlier = results.load(options.again) if options.again else []
+    over = {o.identity: o for o in earlier if o.status not in results.MISSED}
     outcomes: list[Outcome] = []
     try:
         for mutant, text in pairs:
             counted = sum(outcome.status != "invalid" for outcome in outcomes)
             if counted >= total or time.monotonic() > until:
                 break
-            outcomes.append(run.outcome(mutant, text))
-            print(results.line(outcomes[-1], counted + 1, total), flush=True)
+            outcomes.append(over.get(mutant.identity(text)) or run.outcome(mutant, text))
+            if outcomes[-1].identity not in over:
+                print(results.line(outcomes[-1], counted + 1, total), flush=True)
     except KeyboardInterrupt:
         print("stopped")
-    place = results.save(f"{name}-{options.seed}", outcomes, vars(options))
+    settings = {name: str(value) for name, value in vars(options).items()}
+    place = results.save(f"{name}-{options.seed}", outcomes, settings)
     missed = results.survivors(outcomes)
     print("\n" + (f"survivors\n{missed}\n" if missed else "no survivors\n"))
     print(results.table(outcomes))
