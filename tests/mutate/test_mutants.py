@@ -63,6 +63,14 @@ def test_a_default_acts_where_the_function_does() -> None:
     }
 
 
+def test_equal_lines_have_names_of_their_own() -> None:
+    text = "if a:\n    b()\nif a:\n    b()\n"
+    names = [m.identity(text) for m in python_mutants("x.py", text)]
+    assert len(set(names)) == len(names) == 6
+    moved = "\n\n" + text
+    assert names == [m.identity(moved) for m in python_mutants("x.py", moved)]
+
+
 def test_a_statement_over_lines_is_executed_where_any_of_them_is() -> None:
     text = "def f(a):\n    return (\n        a\n        + 1\n    )\n"
     assert {m.lines for m in python_mutants("x.py", text)} == {(2, 3, 4, 5)}
