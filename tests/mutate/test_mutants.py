@@ -83,6 +83,8 @@ def test_a_statement_over_lines_is_executed_where_any_of_them_is() -> None:
         ("// a < b + 1\n", []),
         ('f("a < b");', []),
         ("#if A > 1", []),
+        ("share(n + 1, 8 * s, threads, [&](int64_t a, int64_t b) {", []),
+        ("if (i + 1 < n) __builtin_prefetch(x + 1);", []),
         ("x = a * b;", ["x = a / b;"]),
         ("const V x = a & b;", ["const V x = a | b;"]),
         ("return 3;", ["return 4;", "return 2;"]),
