@@ -1,4 +1,4 @@
-"""Branches inside the kernels that small examples never reach: long vectors, many blocks, threads."""
+"""Branches inside the kernels that small examples never reach: long rows, blocks, threads."""
 
 import os
 
@@ -81,7 +81,7 @@ def test_threads_share_rows_whole(rows: int, two_threads: None) -> None:
 @pytest.mark.parametrize("cells", AROUND)
 @pytest.mark.parametrize("shared", [False, True], ids=["per query", "shared"])
 def test_draws_from_any_number_of_cells(cells: int, shared: bool) -> None:
-    """Chi-square at 1e-5 with a fixed seed. One item to a cell, so q is the softmax of the scores."""
+    """Chi-square at 1e-5 with a fixed seed; one item to a cell, so q is a softmax."""
     scores = 2 * normal(2, cells, seed=cells).float()
     given = GivenCells(Cells.build(torch.arange(cells)[:, None], None), scores, shared=shared)
     probs = scores.double().softmax(1)

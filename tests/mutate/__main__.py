@@ -1,6 +1,7 @@
 """The command: `python -m tests.mutate --room losses --sample 50`."""
 
 import argparse
+import itertools
 import random
 import sys
 import time
@@ -147,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     files = sources(options.room, options.file)
     pairs = drawn(files, options.lines, options.sample, options.seed)
     if options.list:
-        for mutant, text in pairs:
+        for mutant, text in itertools.islice(pairs, options.sample):
             print(f"{mutant.file}:{mutant.line}  {mutant.kind}\n{mutant.diff(text)}")
         return 0
     BUILD.mkdir(parents=True, exist_ok=True)

@@ -94,6 +94,8 @@ def _in_line(code: str) -> Iterator[tuple[int, int, str, str]]:
 
 def _guards(code: str) -> Iterator[tuple[int, int, str, str]]:
     for found in _IF.finditer(code):
+        if _SKIPPED.match(code, code.rfind("\n", 0, found.start()) + 1):
+            continue
         last = _closing(code, found.end() - 1)
         if last > 0:
             for new in ("true", "false"):
@@ -107,6 +109,7 @@ def _statements(code: str) -> Iterator[tuple[int, int, str, str]]:
         before = code[:place].rstrip(" \n\x01")
         found = _STATEMENT.match(code, place)
         starts = before.endswith((";", "{", "}", ")", "else")) and not before.endswith("= {")
+        starts = starts and not _SKIPPED.match(code, place)
         if found and starts and found.group().count("(") == found.group().count(")"):
             first = place + len(line) - len(line.lstrip())
             yield first, found.end(), ";", "statement"
