@@ -1,6 +1,7 @@
 """The command: `python -m tests.mutate --room losses --sample 50`."""
 
 import argparse
+import itertools
 import random
 import sys
 import time
@@ -12,7 +13,7 @@ from tests.mutate.cpp_mutants import cpp_mutants
 from tests.mutate.forks import warm_up
 from tests.mutate.kernels import SETS, Build
 from tests.mutate.mutant import BUILD, PACKAGE, ROOT, Mutant
-from tests.mutate.native import NearestNative
+from tests.mutate.native import NearestNative, unmeasured
 from tests.mutate.nearest import Nearest
 from tests.mutate.python_mutants import changes_program, python_mutants
 from tests.mutate.trial import Outcome, run_mutant
@@ -33,6 +34,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--seed", type=int, default=0, help="of the drawing (default 0)")
     out.add_argument("--minutes", type=float, help="stop after so long")
     out.add_argument("--tests", action="append", default=[], help="a further file of tests to use")
+    out.add_argument("--only", action="append", default=[], help="use this file of tests alone")
+    out.add_argument("--without", action="append", default=[], help="do not use this file of tests")
     out.add_argument(
         "--longest",
         type=float,
@@ -44,6 +47,14 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         choices=SETS,
         help="C++: compile mutants for this instruction set (default: the best that sees them)",
+    )
+    out.add_argument(
+        "--unmeasured",
+        action="store_true",
+        help="C++: choose tests by nearby.toml instead of measuring what they execute",
+    )
+    out.add_argument(
+        "--again", type=Path, help="run only what survived in these results, and take over the rest"
     )
     out.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     return out
@@ -88,11 +99,19 @@ class Run:
 
     def __init__(self, options: argparse.Namespace, native: bool) -> None:
         self.known = equivalents.load()
-        self.nearest = Nearest(tuple(options.tests), options.longest)
+
+        def chosen(usual: list[str]) -> list[str]:
+            files = options.only or [*usual, *options.tests]
+            return [file for file in dict.fromkeys(files) if file not in options.without]
+
+        self.nearest = Nearest(chosen, options.longest)
         if native:
             self.kernels = Build(tuple(options.isa or SETS))
             self.kernels.prepare()
-            self.native = NearestNative(tuple(options.tests), options.longest)
+            if options.unmeasured:
+                self.select = lambda mutant, text: unmeasured(mutant, chosen)
+            else:
+                self.select = NearestNative(chosen, options.longest).select
 
     def outcome(self, mutant: Mutant, text: str) -> Outcome:
         """What comes of one mutant."""
@@ -112,7 +131,7 @@ class Run:
                 return "invalid", "", 0.0, 0
             selection, expected = self.nearest.select(mutant, text)
             return run_mutant(mutant, text, selection, expected)
-        selection, expected = self.native.select(mutant, text)
+        selection, expected = self.select(mutant, text)
         if not selection:
             return "untested", "", 0.0, 0
         how, instructions, library = self.kernels.build(mutant, text)
@@ -129,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     files = sources(options.room, options.file)
     pairs = drawn(files, options.lines, options.sample, options.seed)
     if options.list:
-        for mutant, text in pairs:
+        for mutant, text in itertools.islice(pairs, options.sample):
             print(f"{mutant.file}:{mutant.line}  {mutant.kind}\n{mutant.diff(text)}")
         return 0
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -138,17 +157,21 @@ def main(arguments: list[str] | None = None) -> int:
     name = "-".join([*options.room, *(Path(file).stem for file in options.file)])
     until = time.monotonic() + 60 * (options.minutes or 10**6)
     total = options.sample or len(list(drawn(files, options.lines, None, 0)))
+    earlier = results.load(options.again) if options.again else []
+    over = {o.identity: o for o in earlier if o.status not in results.MISSED}
     outcomes: list[Outcome] = []
     try:
         for mutant, text in pairs:
             counted = sum(outcome.status != "invalid" for outcome in outcomes)
             if counted >= total or time.monotonic() > until:
                 break
-            outcomes.append(run.outcome(mutant, text))
-            print(results.line(outcomes[-1], counted + 1, total), flush=True)
+            outcomes.append(over.get(mutant.identity(text)) or run.outcome(mutant, text))
+            if outcomes[-1].identity not in over:
+                print(results.line(outcomes[-1], counted + 1, total), flush=True)
     except KeyboardInterrupt:
         print("stopped")
-    place = results.save(f"{name}-{options.seed}", outcomes, vars(options))
+    settings = {name: str(value) for name, value in vars(options).items()}
+    place = results.save(f"{name}-{options.seed}", outcomes, settings)
     missed = results.survivors(outcomes)
     print("\n" + (f"survivors\n{missed}\n" if missed else "no survivors\n"))
     print(results.table(outcomes))

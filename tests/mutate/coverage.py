@@ -14,16 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.mutate.forks import QUIET, in_fork
+from tests.mutate.forks import QUIET, in_fork, left_out
 from tests.mutate.mutant import BUILD, PACKAGE, ROOT
-
-_SLOW = ("compile", "export", "onnx")  # tests of compilers take a minute each and kill little
-
-
-def left_out(item: Any) -> bool:
-    """Whether a test takes too long to run on every mutant."""
-    name = item.nodeid.split("::", 1)[-1]
-    return bool(item.get_closest_marker("slow")) or any(word in name for word in _SLOW)
 
 
 class Tracer:

@@ -2,7 +2,8 @@
 
 There is no parser: an operator counts if it stands between spaces, as the layout of the sources has
 it, so that `<` of a template and `*` of a pointer are left alone. What does not compile is dropped
-later, when it is built.
+later, when it is built. What only asks for memory ahead of time, or says how much work a row is to
+`share`, is left alone too: it changes no number.
 """
 
 import re
@@ -40,7 +41,10 @@ _WORD = re.compile(r"\b(?:true|false|min|max)\b")
 _NOT = re.compile(r"!(?=[\w(])")
 _IF = re.compile(r"\bif(?: constexpr)? \(")
 _WORDS = {"true": "false", "false": "true", "min": "max", "max": "min"}
-_SKIPPED = re.compile(r"\s*(?:#|template\b|using\b|static_assert|namespace\b|typedef\b)")
+_SKIPPED = re.compile(
+    r"\s*(?:#|template\b|using\b|static_assert|namespace\b|typedef\b)|.*(?:prefetch|ask_for<|\bAHEAD\b)"
+)
+_WORK = re.compile(r"\bshare\([^;{]*?, threads")
 _TYPES = (
     r"const|auto|return|using|int|int64_t|int32_t|uint64_t|double|float|bool|else|case|T|V|struct"
 )
@@ -90,6 +94,8 @@ def _in_line(code: str) -> Iterator[tuple[int, int, str, str]]:
 
 def _guards(code: str) -> Iterator[tuple[int, int, str, str]]:
     for found in _IF.finditer(code):
+        if _SKIPPED.match(code, code.rfind("\n", 0, found.start()) + 1):
+            continue
         last = _closing(code, found.end() - 1)
         if last > 0:
             for new in ("true", "false"):
@@ -103,6 +109,7 @@ def _statements(code: str) -> Iterator[tuple[int, int, str, str]]:
         before = code[:place].rstrip(" \n\x01")
         found = _STATEMENT.match(code, place)
         starts = before.endswith((";", "{", "}", ")", "else")) and not before.endswith("= {")
+        starts = starts and not _SKIPPED.match(code, place)
         if found and starts and found.group().count("(") == found.group().count(")"):
             first = place + len(line) - len(line.lstrip())
             yield first, found.end(), ";", "statement"
@@ -136,6 +143,8 @@ def cpp_mutants(file: str, text: str) -> list[Mutant]:
         if not _SKIPPED.match(line):
             found += [(place + a, place + b, new, kind) for a, b, new, kind in _in_line(line)]
         place += len(line)
+    work = [match.span() for match in _WORK.finditer(code)]
+    found = [row for row in found if not any(a <= row[0] and row[1] <= b for a, b in work)]
     unique = {(a, b, new): kind for a, b, new, kind in found if text[a:b] != new}
     ordered = sorted(unique.items(), key=lambda item: item[0][:2])
     return [

@@ -128,8 +128,20 @@ def _child(work: Callable[[], Any], writing: int, folder: str, cpu: float, log: 
         os._exit(code)
 
 
+_SLOW = ("compile", "export", "onnx", "test_fuzz.py")  # take long, and kill little that others miss
+
+
+def left_out(item: Any) -> bool:
+    """Whether a test takes too long to run on every mutant."""
+    name = item.nodeid.split("/")[-1]
+    return bool(item.get_closest_marker("slow")) or any(word in name for word in _SLOW)
+
+
 class FirstFailure:
-    """A pytest plugin that keeps the wanted tests, in the wanted order, and notes what fails."""
+    """A pytest plugin that keeps the wanted tests, in the wanted order, and notes what fails.
+
+    Without any wish it keeps all but slow ones.
+    """
 
     def __init__(self, wanted: list[str] | None) -> None:
         self.place = {name: i for i, name in enumerate(wanted)} if wanted is not None else None
@@ -139,6 +151,7 @@ class FirstFailure:
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Only those asked for, quickest first."""
         if self.place is None:
+            items[:] = [item for item in items if not left_out(item)]
             return
         out = [item for item in items if item.nodeid not in self.place]
         items[:] = sorted(

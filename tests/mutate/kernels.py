@@ -66,6 +66,7 @@ class Build:
         self.source = self.place / "source"
         self.native = self.source / "src" / "fewfold" / "_native"
         self.flags = flags
+        self.plain: dict[str, bytes] = {}  # preprocessed units
 
     def prepare(self) -> None:
         """Copy the sources, configure and build all of them."""
@@ -146,18 +147,16 @@ class Build:
         """
         place = self.native / Path(mutant.file).name
         groups = self._units(place.name)
-        plain: dict[str, bytes] = {}
+        for unit in {unit for _, units in groups for unit in units} - set(self.plain):
+            self.plain[unit] = self._object(unit, ".plain", "-E -P")[2]
         try:
+            place.write_text(mutant.apply(text))
             for instructions, units in groups:
-                for unit in units:  # is the line seen at all with this instruction set?
-                    plain[unit] = self._object(unit, ".plain", "-E -P")[2]
-                place.write_text(mutant.apply(text))
-                seen = [u for u in units if self._object(u, ".seen", "-E -P")[2] != plain[u]]
-                if not seen:
-                    place.write_text(text)
-                    continue
-                outcome = self._link(seen)
-                return (*outcome[:1], instructions, outcome[1])
+                # Is the line seen at all with this instruction set?
+                seen = [u for u in units if self._object(u, ".seen", "-E -P")[2] != self.plain[u]]
+                if seen:
+                    how, library = self._link(seen)
+                    return how, instructions, library
             return "same", groups[0][0], None
         finally:
             place.write_text(text)

@@ -42,8 +42,10 @@ class Mutant:
         return "\n".join(list(lines)[2:])
 
     def identity(self, text: str) -> str:
-        """A short name that stays the same while the changed line does."""
-        parts = (self.file, *self.hunk(text), self.kind)
+        """A short name that stays the same while the changed line does, wherever it stands."""
+        before, after = self.hunk(text)
+        above = _squeezed(text[: self.start]).split("\n")
+        parts = (self.file, before, after, str(above.count(before)))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 

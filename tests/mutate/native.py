@@ -9,20 +9,21 @@ import re
 import shutil
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.mutate.coverage import left_out
-from tests.mutate.forks import QUIET, in_fork
+from tests.mutate.forks import QUIET, in_fork, left_out
 from tests.mutate.kernels import Build
 from tests.mutate.loading import import_compiled
 from tests.mutate.mutant import BUILD, ROOT, Mutant
-from tests.mutate.nearest import Selection
+from tests.mutate.nearest import Choice, Selection
 from tests.mutate.trial import KERNELS
 
+_NEARBY = Path(__file__).with_name("nearby.toml")
 _KERNELS = re.compile(r'native|usefixtures\("path"|def test\w*\([^)]*\bpath\b')
 
 
@@ -111,16 +112,25 @@ def kernel_tests() -> list[str]:
     ]
 
 
+def unmeasured(mutant: Mutant, chosen: Choice) -> tuple[Selection, float]:
+    """The tests of a mutant by the table of names in nearby.toml, and a guess of their seconds."""
+    near: dict[str, list[str]] = tomllib.loads(_NEARBY.read_text())
+    name = Path(mutant.file).name
+    files = [test for test, sources in near.items() if name in sources]
+    files = files or [test for test, sources in near.items() if not sources]
+    return {file: None for file in chosen(files) if (ROOT / file).exists()}, 60.0
+
+
 class NearestNative:
     """Selects the tests of a mutant of a C++ source.
 
     Args:
-        extra: more files of tests than those that speak of kernels.
+        chosen: from the files of tests that speak of kernels to those that are used.
         longest: tests that take more seconds of processor time are left out.
     """
 
-    def __init__(self, extra: tuple[str, ...] = (), longest: float = 10.0) -> None:
-        self.files = [*kernel_tests(), *extra]
+    def __init__(self, chosen: Choice, longest: float = 10.0) -> None:
+        self.files = chosen(kernel_tests())
         self.longest = longest
         self.build = Build(flags="-O1 --coverage", name="gcov", link="--coverage")
         self.build.prepare()

@@ -58,6 +58,7 @@ class _Finder(ast.NodeVisitor):
         self.raw = text.encode()
         self.found: list[Mutant] = []
         self.lines: tuple[int, ...] = ()
+        self.in_default = False
 
     def visit(self, node: ast.AST) -> None:
         """Note which lines show that the statement at hand is executed."""
@@ -83,6 +84,7 @@ class _Finder(ast.NodeVisitor):
         return first, self.at(node.end_lineno, node.end_col_offset)
 
     def add(self, span: tuple[int, int], new: str, kind: str, line: int) -> None:
+        kind = "default" if self.in_default else kind
         self.found.append(Mutant(self.file, *span, new, kind, line, self.lines))
 
     def between(self, left: ast.expr, right: ast.expr, old: str, new: str, kind: str) -> None:
@@ -207,10 +209,11 @@ class _Finder(ast.NodeVisitor):
         outer = self.lines
         last = node.end_lineno or node.lineno
         self.lines = tuple(range(node.body[0].lineno, last + 1))  # a default acts in the body
+        self.in_default = True
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self.visit(default)
-        self.lines = outer
+        self.lines, self.in_default = outer, False
         for statement in node.body:
             self.visit(statement)
 

@@ -8,14 +8,14 @@ from tests.mutate.mutant import BUILD
 from tests.mutate.trial import Outcome
 
 _DETECTED = ("killed", "timeout")
-_MISSED = ("survived", "untested")
+MISSED = ("survived", "untested")
 
 
 def score(outcomes: list[Outcome]) -> tuple[int, int]:
     """How many mutants were noticed, of how many that could be."""
     count = Counter(outcome.status for outcome in outcomes)
     noticed = sum(count[status] for status in _DETECTED)
-    return noticed, noticed + sum(count[status] for status in _MISSED)
+    return noticed, noticed + sum(count[status] for status in MISSED)
 
 
 def line(outcome: Outcome, done: int, total: int) -> str:
@@ -26,7 +26,7 @@ def line(outcome: Outcome, done: int, total: int) -> str:
     head = (
         f"[{done}/{total}] {outcome.status:<10} {outcome.seconds:5.1f} s  {where}  {outcome.kind}"
     )
-    if outcome.status in _MISSED:
+    if outcome.status in MISSED:
         return "\n".join([head + end, *("    " + row for row in changed)])
     return head + end
 
@@ -51,10 +51,15 @@ def survivors(outcomes: list[Outcome]) -> str:
     """The mutants nothing noticed, with their diffs."""
     parts = []
     for outcome in outcomes:
-        if outcome.status in _MISSED:
+        if outcome.status in MISSED:
             parts.append(f"{outcome.file}:{outcome.line}  {outcome.kind}, {outcome.status}")
             parts += ["    " + row for row in outcome.diff.splitlines() if row[:1] in "+-"]
     return "\n".join(parts)
+
+
+def load(place: Path) -> list[Outcome]:
+    """The outcomes of an earlier run."""
+    return [Outcome(**row) for row in json.loads(place.read_text())["mutants"]]
 
 
 def save(name: str, outcomes: list[Outcome], settings: dict[str, object]) -> Path:

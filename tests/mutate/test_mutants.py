@@ -56,6 +56,19 @@ def test_a_default_acts_where_the_function_does() -> None:
     text = "def f(\n    a=1,\n):\n    b()\n    return a\n"
     default = next(m for m in python_mutants("x.py", text) if m.line == 2)
     assert default.lines == (4, 5)
+    assert default.kind == "default"
+    assert {m.kind for m in python_mutants("x.py", "def f(a=1):\n    a = 2\n")} == {
+        "default",
+        "constant",
+    }
+
+
+def test_equal_lines_have_names_of_their_own() -> None:
+    text = "if a:\n    b()\nif a:\n    b()\n"
+    names = [m.identity(text) for m in python_mutants("x.py", text)]
+    assert len(set(names)) == len(names) == 6
+    moved = "\n\n" + text
+    assert names == [m.identity(moved) for m in python_mutants("x.py", moved)]
 
 
 def test_a_statement_over_lines_is_executed_where_any_of_them_is() -> None:
@@ -70,6 +83,8 @@ def test_a_statement_over_lines_is_executed_where_any_of_them_is() -> None:
         ("// a < b + 1\n", []),
         ('f("a < b");', []),
         ("#if A > 1", []),
+        ("share(n + 1, 8 * s, threads, [&](int64_t a, int64_t b) {", []),
+        ("if (i + 1 < n) __builtin_prefetch(x + 1);", []),
         ("x = a * b;", ["x = a / b;"]),
         ("const V x = a & b;", ["const V x = a | b;"]),
         ("return 3;", ["return 4;", "return 2;"]),

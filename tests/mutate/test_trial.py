@@ -54,7 +54,7 @@ def test_a_toy_module_has_one_survivor(tmp_path: Path, own_folder: Path) -> None
     before = dict(os.environ), list(sys.meta_path), set(sys.modules)
     found = {}
     for mutant in python_mutants(str(source), TOY):
-        if mutant.kind in ("comparison", "guard", "constant"):
+        if mutant.kind in ("comparison", "guard", "default"):
             status, by, _, ran = run_mutant(mutant, TOY, {str(tests): None}, 0.1, base=tmp_path)
             found[mutant.hunk(TOY)[1]] = (status, by.rsplit("::")[-1], ran)
     assert found == {

@@ -177,11 +177,14 @@ def test_places_are_those_with_probability():
     assert place.shape == (2, 4000)
     share = torch.stack([torch.bincount(row, minlength=5) for row in place]) / 4000
     torch.testing.assert_close(share, probs / 4, atol=0.03, rtol=0)
+    # Without any mass there is nothing to obey, but the place must exist.
+    assert draw_places(torch.zeros(1, 3), 5, None).max() <= 2
 
 
 def test_an_index_has_fewer_items_than_its_numbers_reach(monkeypatch):
     with pytest.raises(ValueError, match="fewer than 2\\^31 items, got 2147483648"):
         Cells.build(torch.zeros(1, 1, dtype=torch.int64).expand(2**31, 1), None)
+    assert cells._FEW - 1 == torch.iinfo(torch.int32).max
     monkeypatch.setattr(cells, "_FEW", 3)
     Cells.build(torch.zeros(2, 1, dtype=torch.int64), None)
     with pytest.raises(ValueError, match="got 3"):
@@ -195,6 +198,13 @@ def test_cells_are_numbered_alike_by_counting_and_by_sorting(monkeypatch):
     by_sorting, also = cells._cells_of(code)
     assert counted.tolist() == by_sorting.tolist() == [1, 4, 1, 3, 2, 0]
     assert many == also == 5
+
+
+def test_cells_are_sorted_where_there_could_be_too_many_to_count():
+    code = torch.tensor([[2**20, 2**20], [0, 0], [2**20, 0], [0, 0]])
+    cell, many = cells._cells_of(code)  # 2^40 could exist
+    assert cell.tolist() == [2, 0, 1, 0]
+    assert many == 3
 
 
 @pytest.mark.parametrize("count", [2**16, 2**16 + 1])
@@ -283,6 +293,11 @@ def test_k_means_of_as_many_vectors_as_centres_is_those_vectors():
     vectors = torch.tensor([[3.0], [1.0], [2.0]])
     found = quantise.centres(vectors, 3, torch.Generator().manual_seed(0))
     assert sorted(found.flatten().tolist()) == [1.0, 2.0, 3.0]
+
+
+def test_k_means_of_few_vectors_is_silent(capfd):
+    quantise.centres(torch.randn(5, 2), 4, torch.Generator().manual_seed(0))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_k_means_fills_an_empty_centre_and_stops_when_nothing_moves():
