@@ -12,9 +12,11 @@ from fewfold._torch import autocasts, loss_dtype, without_autocast
 from fewfold.losses.candidates import Candidates, Layer, find_candidates, widen
 from fewfold.losses.crowded import crowded_losses
 from fewfold.losses.fenchel_young import fenchel_young_loss
+from fewfold.losses.linear_operator import linear_operator
 from fewfold.losses.members import entmax_loss
 from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options, check_weight
 from fewfold.maps.omega import Tsallis
+from fewfold.maps.operators import traceable
 from fewfold.maps.rows import eager, flat_rows
 
 __all__ = ["linear_entmax_loss"]
@@ -55,8 +57,8 @@ def linear_entmax_loss(
             ignored cost nothing.
         sparse_grad: give `linear_weight` a sparse gradient, coalesced, with the rows in a support
             or a target. Needs class indices without label smoothing, and a weight that is a leaf.
-            Under a transform (compile, export, torch.func) scores are held and gradients are
-            dense.
+            Under a transform (compile, export, torch.func) gradients are dense; all scores are
+            held, except in a compiled model on the CPU with one alpha and a mean or a sum.
         chunk_size: classes per chunk; by default what fits a cache.
 
     Returns:
@@ -105,18 +107,26 @@ def linear_entmax_loss(
         )
     if not fusable or not _one_alpha(order):
         dtype = loss_dtype(hidden)
-        with without_autocast(hidden):
-            losses = _composed(
+        options: dict[str, Any] = {
+            "weight": weight,
+            "ignore_index": ignore_index,
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+        }
+        if not probabilities and reduction != "none" and _traceable(layer, order, weight):
+            found = _operator(
                 hidden,
-                layer,
+                linear_weight,
                 target,
                 order,
-                weight=weight,
-                ignore_index=ignore_index,
-                reduction=reduction,
-                label_smoothing=label_smoothing,
+                linear_bias=linear_bias,
+                chunk_size=chunk_size,
+                **options,
             )
-        return losses.to(dtype)
+        else:
+            with without_autocast(hidden):
+                found = _composed(hidden, layer, target, order, **options)
+        return found.to(dtype)
     index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
     rows = hidden.reshape(len(kept), hidden.shape[-1])
     counted = kept.nonzero().squeeze(1)
@@ -275,6 +285,21 @@ def _smoothing(
     own = omega.value(moved.new_tensor([1 - amount + rest]))
     others = omega.value(moved.new_tensor([rest])) * (classes - 1)
     return amount * moved + own + others
+
+
+_operator = linear_operator(linear_entmax_loss)
+
+
+def _traceable(layer: Layer, alpha: float | Tensor, weight: Tensor | None) -> bool:
+    """Whether a compiled graph may call the operator: one alpha, and nothing else learns."""
+    if isinstance(alpha, Tensor) and alpha.dim() > 0:
+        return False
+    if weight is not None and weight.requires_grad:
+        return False
+    if layer.weight.dtype == torch.float16:  # gradients before they are scaled may underflow
+        return False
+    wide = [None if one is None else widen(one) for one in (layer.weight, layer.bias)]
+    return traceable(*wide, alpha)
 
 
 def _composed(

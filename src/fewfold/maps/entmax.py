@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fewfold._check import normal_dim, per_row, positive_number
 from fewfold.maps import fast
+from fewfold.maps.operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
     centre,
@@ -133,6 +134,8 @@ def entmax_within(
         return from_rows(rows, dim, scores.dtype)
     if fast.covers(rows, order):
         return from_rows(fast.threshold_map(rows, order, norm=False), dim, scores.dtype)
+    if traceable(rows, order) and fast.has_kernel(order):
+        return from_rows(_entmax_operator(rows, order), dim, scores.dtype)
     return from_rows(_entmax_torch(rows, order, most), dim, scores.dtype)
 
 
@@ -143,9 +146,16 @@ def row_alpha(alpha: float | Tensor, scores: Tensor, dim: int, above: float) -> 
     if not alpha.is_floating_point():
         raise TypeError(f"alpha must be floating-point, got {alpha.dtype}; write alpha.float()")
     rows = per_row(widened(alpha), scores, normal_dim(dim, scores.dim()), "alpha")
-    if eager(alpha) and not bool(((alpha > above) & alpha.isfinite()).all()):
-        raise ValueError(f"alpha must be finite and greater than {above:g}, got {alpha}")
+    check_alpha(alpha, above)
     return rows
+
+
+def check_alpha(alpha: float | Tensor, above: float) -> None:
+    """Raise unless every alpha of a tensor is valid, where its values may be looked at."""
+    if not isinstance(alpha, Tensor) or not eager(alpha):
+        return
+    if not bool(((alpha > above) & alpha.isfinite()).all()):
+        raise ValueError(f"alpha must be finite and greater than {above:g}, got {alpha}")
 
 
 def _entmax_torch(rows: Tensor, alpha: float | Tensor, most: float = math.inf) -> Tensor:
@@ -154,6 +164,14 @@ def _entmax_torch(rows: Tensor, alpha: float | Tensor, most: float = math.inf) -
     if few is None:
         return _entmax_rows(rows, alpha, most)
     return few.widen(_entmax_rows(few.rows, flat_rows(alpha, rows), most))
+
+
+def _entmax_checked(rows: Tensor, alpha: float | Tensor) -> Tensor:
+    check_alpha(alpha, above=0.0)
+    return _entmax_torch(rows, alpha)
+
+
+_entmax_operator = threshold_operator("entmax", False, _entmax_checked)
 
 
 def entmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:

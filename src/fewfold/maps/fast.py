@@ -11,14 +11,21 @@ from fewfold.maps.rows import flat_rows, tracks_grad
 
 __all__ = [
     "Streams",
+    "backward",
+    "backward_alpha",
     "covers",
+    "forward",
     "groups",
+    "has_kernel",
     "kernel",
+    "kept_places",
+    "pull",
     "quick",
     "row_numbers",
     "scatter",
     "support",
     "threshold_map",
+    "within",
 ]
 
 _LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
@@ -35,7 +42,17 @@ def covers(rows: Tensor, alpha: float | Tensor) -> bool:
         return covers(rows, float(alpha))
     if not (_native.ready(rows, alpha) and _sized(rows)):
         return False
-    lowest = _LOWEST_LEARNT if alpha.requires_grad else _LOWEST
+    return within(alpha, alpha.requires_grad)
+
+
+def has_kernel(alpha: float | Tensor) -> bool:
+    """Whether there is a kernel for this alpha, or for some values of a tensor."""
+    return isinstance(alpha, Tensor) or _LOWEST <= alpha <= 2.0
+
+
+def within(alpha: Tensor, learns: bool) -> bool:
+    """Whether the kernels are accurate for every entry of alpha, also for its gradient if asked."""
+    lowest = _LOWEST_LEARNT if learns else _LOWEST
     return bool(((alpha >= lowest) & (alpha <= 2)).all())
 
 
@@ -73,7 +90,7 @@ def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
     if tracks_grad(rows, alpha):
         probs: Tensor = _apply(rows, alpha, norm)
         return probs
-    return _forward(rows, alpha, norm)[0]
+    return forward(rows, alpha, norm)[0]
 
 
 @functools.cache
@@ -99,7 +116,12 @@ def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, Tensor | No
     return 0.0, each
 
 
-def _forward(
+def kept_places(size: int) -> int:
+    """How many places of its support a row of this length leaves behind for the backward pass."""
+    return min(max(size // 16, 64), 4096) if size > _KEEP_FROM else 0
+
+
+def forward(
     rows: Tensor, alpha: float | Tensor, norm: bool, keep: bool = False
 ) -> tuple[Tensor, Tensor | None, bool]:
     """Probabilities; if asked for, where each long row has its support; if a score was +inf."""
@@ -108,9 +130,8 @@ def _forward(
     size = shape[-1]
     count = rows.numel() // size
     one, each = row_numbers(alpha, rows)
-    places, room = None, 0
-    if keep and size > _KEEP_FROM:
-        room = min(max(size // 16, 64), 4096)
+    places, room = None, kept_places(size) if keep else 0
+    if room:
         places = rows.new_empty((count, room), dtype=torch.int32)
     infinite = kernel("forward", rows.dtype)(
         rows, probs, count, size, one, each, norm, places, room, _native.threads()
@@ -123,7 +144,7 @@ class _ThresholdMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
-        probs, places, infinite = _forward(rows, alpha, norm, keep=True)
+        probs, places, infinite = forward(rows, alpha, norm, keep=True)
         # No finite change moves a row with infinite scores.
         ctx.still = rows.isposinf().any(-1, keepdim=True) if infinite else None
         learnt = alpha if isinstance(alpha, Tensor) else None
@@ -138,7 +159,7 @@ class _ThresholdMap(torch.autograd.Function):
         alpha = ctx.alpha
         if alpha is not None and ctx.still is None:  # the common case, with nothing to prepare
             if not torch.is_grad_enabled() and _native.ready(grad, probs):
-                return _backward(probs, grad, alpha, ctx.norm, places), None, None
+                return backward(probs, grad, alpha, ctx.norm, places), None, None
         elif alpha is None:
             alpha = learnt
         if ctx.still is not None:
@@ -148,10 +169,9 @@ class _ThresholdMap(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 to_rows = pull(probs, grad, alpha, ctx.norm)
         elif ctx.needs_input_grad[0]:
-            to_rows = _backward(probs, grad, alpha, ctx.norm, places)
+            to_rows = backward(probs, grad, alpha, ctx.norm, places)
         if ctx.needs_input_grad[1]:
-            slope = grad.double() * alpha_slope(probs.double(), alpha.double(), ctx.norm)
-            to_alpha = slope.sum(-1, keepdim=True).to(probs.dtype).sum_to_size(alpha.shape)
+            to_alpha = backward_alpha(probs, grad, alpha, ctx.norm)
         return to_rows, to_alpha, None
 
 
@@ -159,9 +179,10 @@ class _ThresholdMap(torch.autograd.Function):
 _apply = super(torch.autograd.Function, _ThresholdMap).apply
 
 
-def _backward(
+def backward(
     probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool, places: Tensor | None
 ) -> Tensor:
+    """The Jacobian, which is symmetric, times `grad`, by the kernel."""
     probs = probs.contiguous()  # hooks on saved tensors may have changed more than their place
     grad = grad.to(probs.dtype).contiguous()
     shape = probs.shape
@@ -174,6 +195,12 @@ def _backward(
         _native.threads(),
     )  # fmt: skip
     return out
+
+
+def backward_alpha(probs: Tensor, grad: Tensor, alpha: Tensor, norm: bool) -> Tensor:
+    """The gradient of alpha, summed in float64."""
+    slope = grad.double() * alpha_slope(probs.double(), alpha.double(), norm)
+    return slope.sum(-1, keepdim=True).to(probs.dtype).sum_to_size(alpha.shape)
 
 
 def pull(probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:

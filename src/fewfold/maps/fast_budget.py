@@ -9,7 +9,7 @@ from fewfold import _native
 from fewfold.maps.fast import kernel, row_numbers
 from fewfold.maps.rows import tracks_grad
 
-__all__ = ["budget_map", "quick"]
+__all__ = ["budget_map", "pull", "quick"]
 
 
 def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
@@ -56,18 +56,19 @@ class _BudgetMap(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         probs, k = ctx.saved_tensors
         (grad,) = grads
-        to_rows = to_k = None
-        plain = torch.is_grad_enabled() or not _native.ready(grad)
-        if plain or ctx.needs_input_grad[1]:
-            free = (probs.detach() > 0) & (probs.detach() < 1)
-            number = free.sum(-1, keepdim=True).clamp(min=1)
-            mean = torch.where(free, grad, 0.0).sum(-1, keepdim=True) / number
-            to_rows = torch.where(free, grad - mean, 0.0)
-        else:
-            to_rows = _budget_backward(probs, grad.contiguous())
-        if ctx.needs_input_grad[1]:
-            to_k = mean.sum_to_size(k.shape).to(k.dtype)
+        to_rows, to_k = pull(probs, grad, k if ctx.needs_input_grad[1] else None)
         return to_rows, to_k, None
+
+
+def pull(probs: Tensor, grad: Tensor, k: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The gradient of the rows, and of k where it is given."""
+    if k is None and not torch.is_grad_enabled() and _native.ready(grad):
+        return _budget_backward(probs, grad.contiguous()), None
+    free = (probs.detach() > 0) & (probs.detach() < 1)
+    number = free.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(free, grad, 0.0).sum(-1, keepdim=True) / number
+    to_rows = torch.where(free, grad - mean, 0.0)
+    return to_rows, None if k is None else mean.sum_to_size(k.shape).to(k.dtype)
 
 
 def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:

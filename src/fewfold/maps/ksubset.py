@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fewfold._check import normal_dim, per_row
 from fewfold.maps.fast_budget import budget_map, quick
+from fewfold.maps.operators import budget_operator, traceable
 from fewfold.maps.rows import Narrow, eager, flat_rows, from_rows, narrow, to_rows
 
 __all__ = ["ksubset"]
@@ -55,6 +56,8 @@ def ksubset(
     probs = None if at_most else budget_map(rows, budget)
     if probs is not None:
         return from_rows(probs, dim, scores.dtype)
+    if not at_most and traceable(rows, budget):
+        return from_rows(_ksubset_operator(rows, budget), dim, scores.dtype)
     return from_rows(_ksubset_torch(rows, budget, at_most), dim, scores.dtype)
 
 
@@ -83,6 +86,13 @@ def _ksubset_torch(rows: Tensor, k: float | Tensor, at_most: bool) -> Tensor:
     if few is None:
         return _ksubset_rows(rows, k, at_most)
     return few.widen(_ksubset_rows(few.rows, flat_rows(k, rows), at_most))
+
+
+def _ksubset_exactly(rows: Tensor, k: float | Tensor) -> Tensor:
+    return _ksubset_torch(rows, k, at_most=False)
+
+
+_ksubset_operator = budget_operator("ksubset", _ksubset_exactly)
 
 
 def ksubset_candidates(rows: Tensor, k: float | Tensor) -> Narrow | None:

@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from fewfold.maps import fast
-from fewfold.maps.entmax import row_alpha
+from fewfold.maps.entmax import check_alpha, row_alpha
+from fewfold.maps.operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
     centre,
@@ -62,6 +63,8 @@ def normmax(
         return from_rows(rows, dim, scores.dtype)
     if fast.covers(rows, order):
         return from_rows(fast.threshold_map(rows, order, norm=True), dim, scores.dtype)
+    if traceable(rows, order) and fast.has_kernel(order):
+        return from_rows(_normmax_operator(rows, order), dim, scores.dtype)
     return from_rows(_normmax_torch(rows, order), dim, scores.dtype)
 
 
@@ -71,6 +74,14 @@ def _normmax_torch(rows: Tensor, alpha: float | Tensor) -> Tensor:
     if few is None:
         return _normmax_rows(rows, alpha)
     return few.widen(_normmax_rows(few.rows, flat_rows(alpha, rows)))
+
+
+def _normmax_checked(rows: Tensor, alpha: float | Tensor) -> Tensor:
+    check_alpha(alpha, above=1.0)
+    return _normmax_torch(rows, alpha)
+
+
+_normmax_operator = threshold_operator("normmax", True, _normmax_checked)
 
 
 def normmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:

@@ -1,0 +1,252 @@
+"""The kernels as operators of torch, for compiled graphs.
+
+`torch.compile` cannot trace a kernel, which reads memory by address. It can call an operator that
+has a shape rule (fake) and a backward formula (autograd). An operator runs on real tensors, so it
+decides at run time what depends on the data: where the kernel does not cover the values (an alpha
+outside of its range, for example), it computes the map with the plain torch function instead.
+
+Eager calls do not come here, because an operator takes longer to call than a small kernel to run.
+Neither do exporters, other devices, `torch.func` and forward mode: an operator with a backward
+formula has no second derivative and no forward derivative. `traceable` is the one test for this.
+The backward operators have no formula of their own, so that a second derivative raises.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from fewfold import _native
+from fewfold.maps import fast, fast_budget
+from fewfold.maps.opaque import compiled
+from fewfold.maps.rows import tracks_grad
+
+__all__ = [
+    "autograd_enabled",
+    "budget_operator",
+    "registered",
+    "threshold_operator",
+    "traceable",
+]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
+_INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
+_EXCLUDE = _KEYS(_KEY.AutocastCPU)
+
+Map = Callable[[Tensor, float | Tensor], Tensor]
+
+
+def traceable(*values: object) -> bool:
+    """Whether Dynamo is tracing a call on these that an operator can serve.
+
+    That is float32 or float64 on the CPU, outside `torch.func` and forward mode, and with kernels.
+    """
+    if not compiled() or not _native.enabled() or torch._C._are_functorch_transforms_active():
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    return all(
+        type(value) in _PLAIN and value.is_cpu and value.dtype in (torch.float32, torch.float64)
+        for value in values
+        if isinstance(value, Tensor)
+    )
+
+
+@contextlib.contextmanager
+def autograd_enabled() -> Iterator[None]:
+    """Record a graph inside an operator, where torch has switched autograd off.
+
+    `enable_grad` alone is not enough: operators run with the autograd dispatch keys excluded.
+    """
+    with torch._C._ForceDispatchKeyGuard(_INCLUDE, _EXCLUDE), torch.enable_grad():
+        yield
+
+
+def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
+    """Entmax (normmax if `norm`) of rows along the last dimension, as an operator `fewfold::name`.
+
+    Args:
+        name: of the operator; that of its backward pass is `name_backward`.
+        norm: whether the regulariser is the norm.
+        plain: the map of rows and an alpha in plain torch, for what the kernel does not cover.
+    """
+
+    # `alpha` is None for a number, which is then `order`; `keep` says that a backward pass follows.
+    def forward(
+        rows: Tensor, alpha: Tensor | None, order: float, learns: bool, keep: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows = rows.contiguous()
+        if _covered(rows, alpha, learns):
+            found = fast.forward(rows, order if alpha is None else alpha, norm, keep)
+            probs, places, infinite = found
+        else:
+            probs, places, infinite = plain(rows, order if alpha is None else alpha), None, False
+        if places is None:
+            places = rows.new_empty((_count(rows), 0), dtype=torch.int32)
+        # No finite change moves a row with infinite scores.
+        still = rows.isposinf().any(-1, keepdim=True) if infinite else _none(rows)
+        return probs, places, still
+
+    def fake(
+        rows: Tensor, alpha: Tensor | None, order: float, learns: bool, keep: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        room = fast.kept_places(rows.shape[-1]) if keep else 0
+        places = rows.new_empty((_count(rows), room), dtype=torch.int32)
+        return rows.new_empty(rows.shape), places, _none(rows)
+
+    def backward(
+        grad: Tensor, probs: Tensor, places: Tensor, still: Tensor, rows: Tensor | None,
+        alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        covered = _covered(probs, alpha, wants_alpha)
+        if not covered and alpha is not None:
+            return _plain_backward(plain, grad, rows, alpha, (wants_rows, wants_alpha))
+        if bool(still.any()):
+            grad = grad.masked_fill(still, 0.0)
+        to_rows, to_alpha = _nothing(probs), _nothing(probs)
+        if not covered:
+            to_rows = fast.pull(probs, grad, order, norm)
+        elif wants_rows:
+            kept = places if places.shape[1] else None
+            to_rows = fast.backward(probs, grad, order if alpha is None else alpha, norm, kept)
+        if wants_alpha and alpha is not None:
+            to_alpha = fast.backward_alpha(probs, grad, alpha, norm).contiguous()
+        return to_rows, to_alpha
+
+    def fake_backward(
+        grad: Tensor, probs: Tensor, places: Tensor, still: Tensor, rows: Tensor | None,
+        alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return _like(probs, wants_rows), _like(probs if alpha is None else alpha, wants_alpha)
+
+    backward_operator = registered(f"{name}_backward", backward, fake_backward)
+    operator = registered(name, forward, fake)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rows, alpha, ctx.order, _, _ = inputs
+        # A number is known to be covered, and then the answer is all that a gradient needs.
+        ctx.save_for_backward(*output, None if alpha is None else rows, alpha)
+
+    def pull(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        wants = ctx.needs_input_grad[:2]
+        found = backward_operator(grad, *ctx.saved_tensors, ctx.order, *wants)
+        return *(one if want else None for one, want in zip(found, wants, strict=True)), *[None] * 3
+
+    operator.register_autograd(pull, setup_context=save)
+
+    def call(rows: Tensor, alpha: float | Tensor) -> Tensor:
+        keep = tracks_grad(rows, alpha)
+        if isinstance(alpha, Tensor):
+            probs: Tensor = operator(rows, alpha, 0.0, alpha.requires_grad, keep)[0]
+        else:
+            probs = operator(rows, None, alpha, False, keep)[0]
+        return probs
+
+    return call
+
+
+def budget_operator(name: str, plain: Map) -> Map:
+    """The k-subset map of rows along the last dimension, as an operator `fewfold::name`."""
+
+    def forward(rows: Tensor, k: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
+        rows = rows.contiguous()
+        budget: float | Tensor = number if k is None else k.detach()
+        probs = fast_budget.budget_map(rows.detach(), budget)
+        if probs is not None:
+            return probs, _none(rows)
+        # More entries at +inf than k share it, and no finite change moves them.
+        still = rows.isposinf().sum(-1, keepdim=True) > budget
+        return plain(rows, budget), still
+
+    def fake(rows: Tensor, k: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
+        return rows.new_empty(rows.shape), _none(rows)
+
+    def backward(
+        grad: Tensor, probs: Tensor, still: Tensor, rows: Tensor | None, k: Tensor | None,
+        wants_rows: bool, wants_k: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        stuck = bool(still.any())
+        if stuck and k is not None:
+            return _plain_backward(plain, grad, rows, k, (wants_rows, wants_k))
+        if stuck:
+            grad = grad.masked_fill(still, 0.0)
+        to_rows, to_k = fast_budget.pull(probs, grad, k if wants_k else None)
+        return (to_rows if wants_rows else _nothing(probs)), (
+            _nothing(probs) if to_k is None else to_k.contiguous()
+        )
+
+    def fake_backward(
+        grad: Tensor, probs: Tensor, still: Tensor, rows: Tensor | None, k: Tensor | None,
+        wants_rows: bool, wants_k: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return _like(probs, wants_rows), _like(probs if k is None else k, wants_k)
+
+    backward_operator = registered(f"{name}_backward", backward, fake_backward)
+    operator = registered(name, forward, fake)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rows, k, _ = inputs
+        ctx.save_for_backward(*output, None if k is None else rows, k)
+
+    def pull(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        wants = ctx.needs_input_grad[:2]
+        found = backward_operator(grad, *ctx.saved_tensors, *wants)
+        return *(one if want else None for one, want in zip(found, wants, strict=True)), None
+
+    operator.register_autograd(pull, setup_context=save)
+
+    def call(rows: Tensor, k: float | Tensor) -> Tensor:
+        given = (k, 0.0) if isinstance(k, Tensor) else (None, k)
+        probs: Tensor = operator(rows, *given)[0]
+        return probs
+
+    return call
+
+
+def registered(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """`run` as the operator `fewfold::name` on the CPU, with `fake` as its shape rule."""
+    operator = torch.library.custom_op(f"fewfold::{name}", run, mutates_args=(), device_types="cpu")
+    operator.register_fake(fake)
+    return operator
+
+
+def _covered(rows: Tensor, alpha: Tensor | None, learns: bool) -> bool:
+    """Whether the kernel takes these rows; a number has been looked at by the caller."""
+    if rows.numel() == 0 or not _native.ready(rows):
+        return False
+    return alpha is None or (_native.ready(alpha) and fast.within(alpha, learns))
+
+
+def _plain_backward(
+    plain: Map, grad: Tensor, rows: Tensor | None, value: Tensor, wants: tuple[bool, bool]
+) -> tuple[Tensor, Tensor]:
+    """The gradients of rows and of the parameter by the plain torch function."""
+    if rows is None:
+        raise RuntimeError("the operator has not saved its rows for the backward pass")
+    with autograd_enabled():
+        leaves = rows.detach().requires_grad_(wants[0]), value.detach().requires_grad_(wants[1])
+        asked = [leaf for leaf, want in zip(leaves, wants, strict=True) if want]
+        found = iter(torch.autograd.grad(plain(*leaves), asked, grad, materialize_grads=True))
+    first, second = (next(found).contiguous() if want else _nothing(grad) for want in wants)
+    return first, second
+
+
+def _count(rows: Tensor) -> int:
+    return math.prod(rows.shape[:-1])
+
+
+def _none(rows: Tensor) -> Tensor:
+    return rows.new_zeros((*rows.shape[:-1], 1), dtype=torch.bool)
+
+
+def _nothing(like: Tensor) -> Tensor:
+    return like.new_empty(0)
+
+
+def _like(value: Tensor, wanted: bool) -> Tensor:
+    return value.new_empty(value.shape if wanted else 0)
