@@ -15,7 +15,7 @@ from fewfold._check import (
     positive_number,
     whole_number,
 )
-from fewfold._torch import check_values, has_values
+from fewfold._torch import check_values
 from fewfold.structured.marginals import marginals_of, tracked
 from fewfold.structured.opaque import is_registered, opaque_marginals
 from fewfold.structured.solver import Active, Limits, derived, solve
@@ -129,7 +129,7 @@ def sparsemap(
     _check(structure, temperature)
     limits = _limits(max_iter, tol)
     structure.event_of(scores)
-    if not has_values(scores):
+    if scores.is_meta:
         return _without_values(scores, structure)
     wide, structure = _cooled(scores, structure, temperature)
     found = structure.direct(wide) if _native.ready(wide) else None
