@@ -116,7 +116,7 @@ def test_alignments_cell_by_cell(m: int, n: int) -> None:
     structure = S.Alignment(steps)
     assert float(structure.log_partition(scores)) == pytest.approx(total[m - 1, n - 1], rel=1e-12)
     found = structure.argmax(scores)
-    assert float(structure.score(scores, found)) == pytest.approx(best[m - 1, n - 1], rel=1e-12)
+    assert float(structure.score_of(scores, found)) == pytest.approx(best[m - 1, n - 1], rel=1e-12)
     marginals = ff.gibbs_marginals(scores, structure)
     assert marginals[0, 0] == pytest.approx(1)
     assert marginals[m - 1, n - 1] == pytest.approx(1)

@@ -63,9 +63,9 @@ def fenchel_young_loss(
             over no rows at all is 0.
         label_smoothing: how far, from 0 to 1, the target moves towards uniform over the classes
             that are possible.
-        cost: for an omega over structures, such as `SparseMAP`: what each part that the target does
-            not have costs, a number or a tensor that broadcasts to the scores. It is added to the
-            scores of those parts, so that wrong structures must lose by their cost.
+        cost: for an omega over structures, `SparseMAP` or `Gibbs`: what each part that the target
+            does not have costs, a number or a tensor that broadcasts to the scores. It is added to
+            the scores of those parts, so that wrong structures must lose by their cost.
 
     With an omega over structures an instance is the last `omega.event_dim` dimensions of the
     scores, the target is a structure (or marginals) of the same shape, and weight, ignore_index and

@@ -5,6 +5,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold.structured.opaque import registered
@@ -73,18 +74,19 @@ class ConstituencyTree(Program):
         spans = spans.gather(-2, order.unsqueeze(-1).expand(spans.shape))
         spans = spans.gather(-1, order.unsqueeze(-2).expand(spans.shape))
         n = spans.shape[-1]
-        chart = [spans.diagonal(dim1=-2, dim2=-1)]  # by width and then first word
+        cells = spans.diagonal(dim1=-2, dim2=-1)
+        starts, ends, whole = [cells], [cells], [cells[..., 0]]  # by first, by last word
         for wider in range(1, n):
-            count = n - wider
-            ways = [
-                ring.join(chart[k][..., :count], chart[wider - 1 - k][..., k + 1 : k + 1 + count])
-                for k in range(wider)
-            ]
-            split = ring.pick(torch.stack(ways, -1))
-            chart.append(ring.combine(split, spans.diagonal(wider, -2, -1)))
-        whole = torch.stack([cells[..., 0] for cells in chart], -1)
+            left = torch.stack(starts, -1)[..., : n - wider, :]
+            right = torch.stack(ends, -1)[..., wider:, :].flip(-1)
+            split = ring.pick(ring.join(left, right))
+            cells = ring.combine(split, spans.diagonal(wider, -2, -1))
+            starts.append(F.pad(cells, (0, wider), value=FORBIDDEN))
+            ends.append(F.pad(cells, (wider, 0), value=FORBIDDEN))
+            whole.append(cells[..., 0])
+        every = torch.stack(whole, -1)
         last = (length - 1).clamp(min=0).unsqueeze(-1)
-        found = whole.gather(-1, last.expand(*whole.shape[:-1], 1)).squeeze(-1)
+        found = every.gather(-1, last.expand(*every.shape[:-1], 1)).squeeze(-1)
         nothing = ring.lift(torch.zeros_like(length, dtype=scores.dtype))
         return torch.where(length == 0, nothing, found)
 

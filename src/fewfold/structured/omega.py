@@ -140,4 +140,4 @@ def _additional(structure: Structure, probs: Tensor) -> Tensor:
         raise ValueError(
             "the value of marginals is known for structures alone; got entries other than 0 and 1"
         )
-    return structure.score(torch.zeros_like(probs), rounded)
+    return structure.score_of(torch.zeros_like(probs), rounded)

@@ -178,7 +178,7 @@ class Structure(ABC):
 
     # What all structures offer, written once.
 
-    def score(self, scores: Tensor, structures: Tensor) -> Tensor:
+    def score_of(self, scores: Tensor, structures: Tensor) -> Tensor:
         """The score of each structure: the sum of its parts and of the additional scores.
 
         Args:
@@ -236,7 +236,7 @@ class Structure(ABC):
             check_mask(mask, scores)
             scores = scores.masked_fill(~mask, -math.inf)
         wide, made = cooled(scores, self, temperature)
-        own, total = made.score(wide, structures), made.log_partition(wide).double()
+        own, total = made.score_of(wide, structures), made.log_partition(wide).double()
         if eager():
             raise_infeasible((total == -math.inf).flatten(), self)
             self._check_members(scores, structures, own)
