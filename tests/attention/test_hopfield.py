@@ -255,6 +255,9 @@ def test_storage_bound() -> None:
     assert 0 < low < high
     assert storage_bound(ff.Tsallis(1.5), 10.0, dim=32) == pytest.approx(low)
     assert storage_bound(ff.Gini(), 50.0, dim=32, noise=0.2) < high
+    # patterns and noise twice as long are the same at a quarter of beta
+    scaled = storage_bound(ff.Gini(), 12.5, dim=32, noise=0.4, radius=2.0)
+    assert scaled == pytest.approx(storage_bound(ff.Gini(), 50.0, dim=32, noise=0.2))
 
 
 @pytest.mark.parametrize(

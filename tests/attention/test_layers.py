@@ -230,6 +230,16 @@ def test_weights_are_dropped_in_training(make) -> None:
     assert bool(rows) == isinstance(module, MultiheadAttention)  # pooling mixes, then projects
 
 
+@pytest.mark.parametrize(("beta", "broad"), [(0.01, True), (30.0, False)])
+def test_values_of_all_patterns_are_made_where_most_are_used(beta: float, broad: bool) -> None:
+    """Few queries use few patterns where beta is high, and nearly all where it is low."""
+    pool, data = HopfieldPooling(8, ff.Gini(), beta=beta), _data(3, 60, 8)
+    projected = []
+    pool.value.register_forward_hook(lambda _, given, __: projected.append(given[0].shape))
+    pool(data)
+    assert projected == ([data.shape] if broad else [])
+
+
 def test_multihead_learns_alpha() -> None:
     attention = MultiheadAttention(16, 4)
     attention(_data(2, 6, 16), is_causal=True).square().sum().backward()

@@ -87,8 +87,10 @@ def _same(name: str, known: Any, source: object) -> bool:
     mine, before = _OURS.get(name, (None, None))
     if known is None or known is not mine:
         return False
-    # values that hold tensors are the same only if they are one object
-    return before is source or (not tensors(source) and before == source)
+    if before is source:
+        return True
+    # values that hold tensors cannot be compared, so they are the same only if they are one object
+    return isinstance(source, Omega) and not tensors(source) and before == source
 
 
 def _attention(omega_of: Callable[[Any], Omega]) -> Callable[..., tuple[Tensor, None]]:

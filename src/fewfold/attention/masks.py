@@ -68,7 +68,8 @@ def _pairs(mask: Tensor, shape: torch.Size) -> Tensor:
     if mask.shape == (queries, keys) or (mask.dim() == len(shape) and fits(mask.shape, shape)):
         return mask
     if len(batch) == 1 and mask.shape == (batch[0] * heads, queries, keys):
-        return mask.unflatten(0, (batch[0], heads))
+        by_sequence: Tensor = mask.unflatten(0, (batch[0], heads))
+        return by_sequence
     flat = f", {(batch[0] * heads, queries, keys)}" if len(batch) == 1 else ""
     raise ValueError(
         f"attn_mask must be {(queries, keys)}{flat} or broadcast to {tuple(shape)} with as many "
