@@ -413,6 +413,45 @@ def test_log_q_that_learns_gets_its_gradient(path):
     )
 
 
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("wanted", ["queries", "items", "weights", "none"])
+@pytest.mark.parametrize("kind", ["table", "anchored", "anchored, dense gradient"])
+def test_gradients_of_a_part_alone(kind, wanted, shared, summed, path):
+    """What nobody asks the gradient of is left out, and the rest stays the same."""
+    queries = random_scores(2, 4)
+    if kind == "table":
+        learnt = [random_scores(6, 4, seed=1)]
+        items = learnt[0]
+    else:
+        items = ff.AnchorEmbedding(
+            6, 4, anchors=3, width=2, dtype=torch.float64, sparse=kind == "anchored"
+        )
+        learnt = [items.anchors, items.transform]
+    for value in learnt:
+        value.requires_grad_(wanted == "items")
+    learnt[-1].requires_grad_(wanted in ("items", "weights"))
+    queries.requires_grad_(wanted == "queries")
+    ids = torch.tensor([5, 1, 2]) if shared else torch.tensor([[5, 1, 2], [0, 0, 4]])
+    log_q = random_scores(*ids.shape, seed=2) if summed else None
+    got = picked(items, queries, ids, log_q)
+    scores = queries @ (items if kind == "table" else items.weight).T
+    each = scores[:, ids] if shared else scores.gather(1, ids)
+    want = (each if log_q is None else (each - log_q).logsumexp(1)), scores[[0, 0, 1], MORE[0]]
+    leaves = [value for value in (queries, *learnt) if value.requires_grad]
+    for mine, other in zip(got, want, strict=True):
+        close(mine, other, 1e-12)
+        assert mine.requires_grad == bool(leaves)
+    if leaves:
+        pull = [torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view(x.shape) for x in got]
+        for mine, other in zip(
+            torch.autograd.grad(got, leaves, pull),
+            torch.autograd.grad(want, leaves, pull),
+            strict=True,
+        ):
+            close(mine.to_dense(), other.to_dense(), 1e-12)
+
+
 @pytest.mark.native
 @pytest.mark.parametrize(("bad", "more"), [(6, 0), (-1, 0), (0, 6), (0, -1)])
 def test_kernels_refuse_items_that_do_not_exist(bad, more):

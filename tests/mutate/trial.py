@@ -77,7 +77,7 @@ def run_mutant(
             return {"failed": f"import: {type(error).__name__}", "ran": 0}
         return run_tests(selection)
 
-    cpu = 30.0 + 4.0 * expected
+    cpu = 15.0 + 3.0 * expected
     how, answer, seconds = in_fork(work, cpu=cpu, wall=20.0 * cpu, log=str(BUILD / "last.log"))
     if how == "timeout":
         return "timeout", f"{cpu:.0f} s of processor time", seconds, 0
