@@ -19,6 +19,7 @@ SUITES = (
     "serving",
     "ingest",
     "pure",
+    "compiled",
 )
 RESULTS = Path(__file__).parent / "results"
 QUICK = Path("build/benchmarks")

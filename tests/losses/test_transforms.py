@@ -148,8 +148,6 @@ def test_second_order_in_alpha(kind, path):
 @compiled_losses
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_compile(case, dynamic):
-    if case.learnt and dynamic:
-        pytest.skip("takes minutes; the map itself is compiled for any shape in tests/maps")
     torch._dynamo.reset()
     alpha = torch.tensor(1.4)
     fast = torch.compile(
