@@ -487,7 +487,7 @@ def test_reading_says_how_far_it_is_after_every_block(tmp_path, monkeypatch):
     read_log(path)
     assert {what for what, _ in told} == {f"reading {path}"}
     shares = [done for _, done in told]
-    assert len(shares) > 2
+    assert len(shares) > 1
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 
