@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import threading
 import time
@@ -324,8 +325,6 @@ def test_other_json_is_refused(text: bytes, tmp_path: Path) -> None:
 def test_giant_files_are_refused_unread(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import random
-
     from fewfold.recommender import artifact
 
     def unread(_: Path) -> str:
@@ -448,7 +447,7 @@ TORN: dict[str, tuple[Change, str]] = {
     "machine": (drop("facts", "machine"), "machine is missing"),
     "step": (put("facts", "step", to="6"), "step must be a whole number"),
     "too many steps": (put("facts", "step", to=13), "step is 13 of 12"),
-    "more steps than planned": (put("facts", "steps", to=13), "at most 12"),
+    "more steps than planned": (put("facts", "steps", to=13), "there are at most 12"),
     "before the start": (put("facts", "step", to=-1), "step is -1"),
     "epochs": (put("facts", "log", to=[]), "log has 0 epochs, which do not fit 6 steps"),
     "finished": (put("facts", "finished", to=True), "log has 1 epochs, too few for 6 steps"),
@@ -457,7 +456,7 @@ TORN: dict[str, tuple[Change, str]] = {
     "total": (put("facts", "total", to=float("nan")), "total must be finite"),
     "best": (put("facts", "best", to=[1.0]), "best must be a list"),
     "pace": (put("facts", "pace", to={}), "pace.spent is missing"),
-    "pace without end": (put("facts", "pace", "spent", to=float("inf")), "pace must be numbers"),
+    "pace without end": (put("facts", "pace", "spent", to=float("inf")), "pace.spent must be finite"),
     "growth": (put("facts", "growth", to={}), "growth belongs to tables"),
     "no weights": (drop("tensors", "model.items"), "model.items is missing"),
     "rows": (put("tensors", "model.items", to=torch.zeros(11, 4)), r"model.items must be .*\(12, 4\)"),
@@ -486,6 +485,17 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(
         ff.train(ff.FastVAE(12, hidden=8, latent=3), pairs(),
                  checkpoint=Checkpoint(file, resume=True), **OPTIONS)  # fmt: skip
     assert str(file) in str(caught.value)
+
+
+def test_giant_checkpoints_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(6):
+        shutil.copy(FIXTURES / "fastvae.checkpoint", tmp_path / "run")
+        giant(tmp_path / "run", random.Random(seed), 1 << 40)
+        with pytest.raises(ff.ArtifactError, match=r"run: \S+ must be torch\.\w+ of shape"):
+            ff.train(ff.FastVAE(12, hidden=8, latent=3), pairs(),
+                     checkpoint=Checkpoint(tmp_path / "run", resume=True), **OPTIONS)  # fmt: skip
 
 
 @pytest.mark.parametrize("texts", [["a", "b", ""], ["", "a", ""], ["ab", "ba", "é"], ["a"] * 2, []])

@@ -72,6 +72,9 @@ class Texts(Sequence[str]):
     def distinct(self) -> bool:
         """Whether no text comes twice."""
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes()])
+        ordered = np.sort(hashes)
+        if (ordered[1:] != ordered[:-1]).all():
+            return True
         order = np.argsort(hashes, kind="stable")
         same = hashes[order][1:] == hashes[order][:-1]
         doubtful = np.union1d(order[1:][same], order[:-1][same]).tolist()

@@ -80,7 +80,7 @@ def train(
     keeper = Keeper(checkpoint)
     run = Run(model, interactions, chosen, validation, options, progress)
     with keeper.watch(), _repeatable():
-        saved = keeper.saved({} if checkpoint is None else run.made())
+        saved = keeper.saved({} if checkpoint is None else run.made(), run.layout)
         if saved is not None:
             run.restore(saved)
         if progress and checkpoint is not None and checkpoint.resume:
