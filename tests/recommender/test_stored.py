@@ -402,6 +402,12 @@ def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: P
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_a_model_is_read_from_the_folder_one_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FIXTURES / "popularity")
+    for here in (".", "", "../popularity"):
+        assert isinstance(ff.Recommender.load(here).model, ff.MostPopular)
+
+
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     rec = ff.Recommender.load(FIXTURES / "popularity")
     (tmp_path / "disk").mkdir()
