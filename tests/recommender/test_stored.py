@@ -321,6 +321,16 @@ def test_other_json_is_refused(text: bytes, tmp_path: Path) -> None:
         ff.Recommender.load(copy)
 
 
+@pytest.mark.parametrize(("name", "old", "new"), [(CONFIG, "1737", "1736"), (METRICS, "0", "1")])
+def test_documents_have_checksums_too(name: str, old: str, new: str, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(FIXTURES / "fastvae", copy)
+    text = (copy / name).read_text()
+    (copy / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(ff.ArtifactError, match=f"{name} has changed since it was written"):
+        ff.Recommender.load(copy)
+
+
 @pytest.mark.parametrize("name", [MODEL, ITEMS, USERS])
 def test_giant_files_are_refused_unread(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -388,6 +398,29 @@ def test_readers_meet_the_old_model_or_the_new(
         writer.join()
     assert not errors
     assert set(seen) == {0, 1}
+
+
+def test_a_file_replaced_between_two_looks_is_no_other_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers of one model and bytes of another, as where a folder is copied over in place."""
+    from fewfold.recommender import artifact
+
+    copy, kinds = tmp_path / "model", ["anchored", "item-knn", "popularity"]
+    sum_of = artifact._sha256
+
+    def late(file: Path) -> str:
+        found = sum_of(file)
+        for other in FIXTURES.glob(f"{kinds[-1]}/{file.name}"):
+            shutil.copy(other, file)
+        return found
+
+    monkeypatch.setattr(artifact, "_sha256", late)
+    while kinds:
+        shutil.copytree(FIXTURES / "fastvae", copy, dirs_exist_ok=True)
+        with pytest.raises(ff.ArtifactError, match="has changed while it was read"):
+            ff.Recommender.load(copy)
+        kinds.pop()
 
 
 def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: Path) -> None:

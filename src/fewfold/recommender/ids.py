@@ -60,6 +60,8 @@ class Texts(Sequence[str]):
         data, offsets = self.data, self.offsets
         if offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
             return f"has offsets that do not rise from 0 to {len(data)}"
+        if not len(data) or data.max() < 128:
+            return None
         try:
             data.tobytes().decode()
         except UnicodeDecodeError as error:
