@@ -423,6 +423,31 @@ def test_a_file_replaced_between_two_looks_is_no_other_error(
         kinds.pop()
 
 
+def test_a_folder_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a model that differs in its seed and its ids alone: a mixture would load, too."""
+    from fewfold.recommender import artifact
+
+    target, other = tmp_path / "model", ff.Recommender.load(FIXTURES / "ease")
+    other.save(target)
+    other.seed, other._items = 77, Ids.of([number + 1000 for number in other.items.tolist()])
+    sum_of, looks = artifact._sha256, []
+
+    def replaced(file: Path) -> str:
+        found = sum_of(file)
+        if file.name == ITEMS and ".partial" not in file.parent.name:
+            looks.append(file)
+            if len(looks) == 1:
+                other.save(target, overwrite=True)
+        return found
+
+    monkeypatch.setattr(artifact, "_sha256", replaced)
+    rec = ff.Recommender.load(target)
+    assert (rec.seed, min(rec.items.tolist())) == (77, 1000)
+    assert len(looks) == 2
+
+
 def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "model"
     shutil.copytree(FIXTURES / "ease", tmp_path / ".model.old")  # killed in between
