@@ -149,6 +149,13 @@ def test_what_a_killed_writer_left_is_found_and_put_back(tmp_path: Path) -> None
     assert not old.exists()
     write(old, NEW)  # and beside a folder that is there it is rubbish
     assert recovered(target) == target
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    assert recovered(link) == link
+    shutil.rmtree(target)
+    assert recovered(link) == old
+    assert recovered(Path()) == Path()
+    assert recovered(Path("/")) == Path("/")
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path: Path, way: str) -> None:

@@ -97,8 +97,10 @@ def recovered(folder: Path) -> Path:
 
     Nothing is renamed, for the process may be at work at this moment.
     """
-    old = _old(folder)
-    return old if not folder.exists() and old.is_dir() else folder
+    if folder.exists():
+        return folder
+    old = _old(folder.resolve() if folder.is_symlink() else folder)
+    return old if old.is_dir() else folder
 
 
 def settled(folder: Path) -> None:
@@ -146,7 +148,9 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
 
 def sync(path: Path) -> None:
     """Have the disk hold a file, or the names in a folder; nothing where it cannot be asked."""
-    number = os.open(path, os.O_RDONLY)
+    if os.name != "posix" and path.is_dir():
+        return
+    number = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(number)
     except OSError as error:

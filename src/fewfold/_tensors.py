@@ -15,6 +15,7 @@ __all__ = [
     "AtMost",
     "Found",
     "Header",
+    "HeaderError",
     "Spec",
     "check_names",
     "extremes",
@@ -113,6 +114,10 @@ def extremes(tensor: Tensor) -> tuple[float, float]:
     return low.item(), high.item()
 
 
+class HeaderError(ValueError):
+    """A file that is no safetensors file, or not as long as its header says."""
+
+
 @dataclass(frozen=True)
 class Header:
     """What a safetensors file says of itself, which is true of its length.
@@ -139,18 +144,18 @@ class Header:
 
 
 def read_header(file: Path) -> Header:
-    """Read the header of a safetensors file alone; ValueError says what is wrong with it."""
+    """Read the header of a safetensors file alone; HeaderError says what is wrong with it."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > min(_MOST, size - 8):
-            raise ValueError(f"its header should have {length} bytes, the file has {size}")
-        found = strict_json(stream.read(length))
+            raise HeaderError(f"its header should have {length} bytes, the file has {size}")
+        found = _json_header(stream.read(length))
     if not isinstance(found, dict):
-        raise ValueError("its header is no JSON object")
+        raise HeaderError("its header is no JSON object")
     metadata = found.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise ValueError("its metadata are not texts")
+        raise HeaderError("its metadata are not texts")
     tensors, places = {}, {}
     for name, entry in found.items():
         dtype, shape, begin, end = _entry(name, entry)
@@ -158,25 +163,32 @@ def read_header(file: Path) -> Header:
     at = 8 + length
     for begin, end in sorted(places.values()):
         if begin != at:
-            raise ValueError(f"its tensors overlap or leave a gap at byte {at}")
+            raise HeaderError(f"its tensors overlap or leave a gap at byte {at}")
         at = end
     if at != size:
-        raise ValueError(f"its tensors end at byte {at}, the file has {size}")
+        raise HeaderError(f"its tensors end at byte {at}, the file has {size}")
     return Header(file, tensors, metadata, places)
+
+
+def _json_header(data: bytes) -> Any:
+    try:
+        return strict_json(data)
+    except ValueError as error:
+        raise HeaderError(f"its header cannot be read: {error}") from error
 
 
 def _entry(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, int]:
     keys = {"dtype", "shape", "data_offsets"}
     if not isinstance(entry, dict) or set(entry) != keys:
-        raise ValueError(f"{name} needs dtype, shape and data_offsets")
+        raise HeaderError(f"{name} needs dtype, shape and data_offsets")
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or kind not in _DTYPES:
-        raise ValueError(f"{name} has dtype {kind!r}, which is none of {', '.join(_DTYPES)}")
+        raise HeaderError(f"{name} has dtype {kind!r}, which is none of {', '.join(_DTYPES)}")
     if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"{name} has shape {shape!r} and offsets {offsets!r}")
+        raise HeaderError(f"{name} has shape {shape!r} and offsets {offsets!r}")
     dtype, (begin, end) = _DTYPES[kind], offsets
     if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"{name} of shape {shape} does not fit {end - begin} bytes")
+        raise HeaderError(f"{name} of shape {shape} does not fit {end - begin} bytes")
     return dtype, tuple(shape), begin, end
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from torch import Tensor
 from fewfold.embeddings import AnchorEmbedding
 from fewfold.embeddings import export as export_module
 from fewfold.embeddings.export import Sizes, load_anchors, save_anchors
+from fewfold.embeddings.form import FORMAT
 from fewfold.embeddings.mapped import MappedAnchors
-from fewfold.embeddings.stored import FORMAT, Stored
+from fewfold.embeddings.stored import Stored
+from tests.fuzz.mutations import giant, pack, unpack
 
 V, D, K = 200, 12, 20
 WIDTHS = {"full": None, "width 4": 4}
@@ -501,3 +504,41 @@ def test_bits_that_cannot_be_written(file: Path, values: torch.dtype, bits: int)
     with pytest.raises(ValueError, match=f"bits must be between 2 and 8.*got {bits} and"):
         save_anchors(made(), file, values=values, bits=bits)
     assert not file.exists()
+
+
+def test_numbers_that_are_too_large_are_refused(file: Path) -> None:
+    """Finite as they are, a sum of products of them would not be."""
+    table = made()
+    save_anchors(table, file)
+    tensors, about = unpack(file.read_bytes())
+    dtype, shape, raw = tensors["anchors"]
+    tensors["anchors"] = (dtype, shape, torch.tensor(3e38).numpy().tobytes() + raw[4:])
+    file.write_bytes(pack(tensors, about))
+    for read in (load_anchors, MappedAnchors):
+        with pytest.raises(ValueError, match=f"{file.name} is damaged: anchors are not finite, or"):
+            read(file)
+    with torch.no_grad():
+        table.anchors[0, 0] = 3e38
+    with pytest.raises(ValueError, match="not finite, or too large; has training diverged"):
+        save_anchors(table, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("rows", "\uff15\uff10"), ("rows", " 50"), ("rows", "9" * 5000), ("dim", "1e1"),
+     ("signed", "2"), ("anchors", "-0"), ("nonzeros", ""), ("padding_idx", "x")],
+)  # fmt: skip
+def test_metadata_are_numbers_as_they_were_written(file: Path, name: str, text: str) -> None:
+    save_anchors(made(), file)
+    tensors, about = unpack(file.read_bytes())
+    file.write_bytes(pack(tensors, {**about, name: text}))
+    with pytest.raises(ValueError, match=f"{file.name} is damaged: its metadata cannot be used"):
+        load_anchors(file)
+
+
+def test_a_file_that_claims_to_be_giant_is_refused_unread(file: Path) -> None:
+    for seed in range(5):
+        save_anchors(made(), file)
+        giant(file, random.Random(seed), 1 << 40)
+        with pytest.raises(ValueError, match=f"{file.name} is damaged: .* should be"):
+            load_anchors(file)

@@ -135,6 +135,7 @@ def test_a_consistent_forgery_is_refused(artifact: Path, tmp_path: Path) -> None
         save_file(tensors, copy / name)
         manifest = json.loads((copy / "manifest.json").read_text())
         manifest["files"][name] = artifacts._sha256(copy / name)
+        manifest["bytes"][name] = (copy / name).stat().st_size
         (copy / "manifest.json").write_text(json.dumps(manifest))
         return copy
 

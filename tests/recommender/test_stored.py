@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import threading
 import time
@@ -320,12 +321,20 @@ def test_other_json_is_refused(text: bytes, tmp_path: Path) -> None:
         ff.Recommender.load(copy)
 
 
+@pytest.mark.parametrize(("name", "old", "new"), [(CONFIG, "1737", "1736"), (METRICS, "0", "1")])
+def test_documents_have_checksums_too(name: str, old: str, new: str, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(FIXTURES / "fastvae", copy)
+    text = (copy / name).read_text()
+    (copy / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(ff.ArtifactError, match=f"{name} has changed since it was written"):
+        ff.Recommender.load(copy)
+
+
 @pytest.mark.parametrize("name", [MODEL, ITEMS, USERS])
 def test_giant_files_are_refused_unread(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import random
-
     from fewfold.recommender import artifact
 
     def unread(_: Path) -> str:
@@ -391,6 +400,54 @@ def test_readers_meet_the_old_model_or_the_new(
     assert set(seen) == {0, 1}
 
 
+def test_a_file_replaced_between_two_looks_is_no_other_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers of one model and bytes of another, as where a folder is copied over in place."""
+    from fewfold.recommender import artifact
+
+    copy, kinds = tmp_path / "model", ["anchored", "item-knn", "popularity"]
+    sum_of = artifact._sha256
+
+    def late(file: Path) -> str:
+        found = sum_of(file)
+        for other in FIXTURES.glob(f"{kinds[-1]}/{file.name}"):
+            shutil.copy(other, file)
+        return found
+
+    monkeypatch.setattr(artifact, "_sha256", late)
+    while kinds:
+        shutil.copytree(FIXTURES / "fastvae", copy, dirs_exist_ok=True)
+        with pytest.raises(ff.ArtifactError, match="has changed while it was read"):
+            ff.Recommender.load(copy)
+        kinds.pop()
+
+
+def test_a_folder_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a model that differs in its seed and its ids alone: a mixture would load, too."""
+    from fewfold.recommender import artifact
+
+    target, other = tmp_path / "model", ff.Recommender.load(FIXTURES / "ease")
+    other.save(target)
+    other.seed, other._items = 77, Ids.of([number + 1000 for number in other.items.tolist()])
+    sum_of, looks = artifact._sha256, []
+
+    def replaced(file: Path) -> str:
+        found = sum_of(file)
+        if file.name == ITEMS and ".partial" not in file.parent.name:
+            looks.append(file)
+            if len(looks) == 1:
+                other.save(target, overwrite=True)
+        return found
+
+    monkeypatch.setattr(artifact, "_sha256", replaced)
+    rec = ff.Recommender.load(target)
+    assert (rec.seed, min(rec.items.tolist())) == (77, 1000)
+    assert len(looks) == 2
+
+
 def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "model"
     shutil.copytree(FIXTURES / "ease", tmp_path / ".model.old")  # killed in between
@@ -401,6 +458,12 @@ def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: P
         rec.save(target)
     rec.save(target, overwrite=True)
     assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_model_is_read_from_the_folder_one_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FIXTURES / "popularity")
+    for here in (".", "", "../popularity"):
+        assert isinstance(ff.Recommender.load(here).model, ff.MostPopular)
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
@@ -448,7 +511,7 @@ TORN: dict[str, tuple[Change, str]] = {
     "machine": (drop("facts", "machine"), "machine is missing"),
     "step": (put("facts", "step", to="6"), "step must be a whole number"),
     "too many steps": (put("facts", "step", to=13), "step is 13 of 12"),
-    "more steps than planned": (put("facts", "steps", to=13), "at most 12"),
+    "more steps than planned": (put("facts", "steps", to=13), "there are at most 12"),
     "before the start": (put("facts", "step", to=-1), "step is -1"),
     "epochs": (put("facts", "log", to=[]), "log has 0 epochs, which do not fit 6 steps"),
     "finished": (put("facts", "finished", to=True), "log has 1 epochs, too few for 6 steps"),
@@ -457,7 +520,7 @@ TORN: dict[str, tuple[Change, str]] = {
     "total": (put("facts", "total", to=float("nan")), "total must be finite"),
     "best": (put("facts", "best", to=[1.0]), "best must be a list"),
     "pace": (put("facts", "pace", to={}), "pace.spent is missing"),
-    "pace without end": (put("facts", "pace", "spent", to=float("inf")), "pace must be numbers"),
+    "pace without end": (put("facts", "pace", "spent", to=float("inf")), "pace.spent must be finite"),
     "growth": (put("facts", "growth", to={}), "growth belongs to tables"),
     "no weights": (drop("tensors", "model.items"), "model.items is missing"),
     "rows": (put("tensors", "model.items", to=torch.zeros(11, 4)), r"model.items must be .*\(12, 4\)"),
@@ -486,6 +549,17 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(
         ff.train(ff.FastVAE(12, hidden=8, latent=3), pairs(),
                  checkpoint=Checkpoint(file, resume=True), **OPTIONS)  # fmt: skip
     assert str(file) in str(caught.value)
+
+
+def test_giant_checkpoints_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(6):
+        shutil.copy(FIXTURES / "fastvae.checkpoint", tmp_path / "run")
+        giant(tmp_path / "run", random.Random(seed), 1 << 40)
+        with pytest.raises(ff.ArtifactError, match=r"run: \S+ must be torch\.\w+ of shape"):
+            ff.train(ff.FastVAE(12, hidden=8, latent=3), pairs(),
+                     checkpoint=Checkpoint(tmp_path / "run", resume=True), **OPTIONS)  # fmt: skip
 
 
 @pytest.mark.parametrize("texts", [["a", "b", ""], ["", "a", ""], ["ab", "ba", "é"], ["a"] * 2, []])

@@ -10,17 +10,10 @@ from torch import Tensor
 from fewfold._check import whole_number
 from fewfold._files import new_file
 from fewfold.embeddings.embedding import AnchorEmbedding
+from fewfold.embeddings.form import BLOCK, FORMAT, layout_of, usable, version_of
 from fewfold.embeddings.layout import SparseRows, small_integer
 from fewfold.embeddings.quantised import pack, to_bits, zero_code
-from fewfold.embeddings.stored import (
-    BLOCK,
-    FORMAT,
-    Stored,
-    layout_of,
-    safetensors,
-    usable,
-    version_of,
-)
+from fewfold.embeddings.stored import Stored, safetensors
 
 __all__ = ["Sizes", "load_anchors", "packed_anchors", "save_anchors", "unpacked_anchors"]
 

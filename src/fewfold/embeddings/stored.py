@@ -16,7 +16,7 @@ layout (full, one width, rows, first few).
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,71 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewfold._tensors import AtMost, Found, Spec, read_header
+from fewfold._tensors import Header, HeaderError, read_header
+from fewfold.embeddings.form import BLOCK, FORMAT, INTEGERS, VERSION, layout_of, usable, whole
 from fewfold.embeddings.layout import SparseRows, small_integer
 from fewfold.embeddings.quantised import DTYPES, bits_at, from_bits, unpack, zero_code
 
-__all__ = [
-    "BLOCK",
-    "FORMAT",
-    "Stored",
-    "layout_of",
-    "safetensors",
-    "table_layout",
-    "usable",
-    "version_of",
-]
-
-FORMAT, VERSION = "fewfold anchors", 2
-BLOCK = 64  # rows whose lengths are added up to find one of them
-_INTEGERS = (torch.uint8, torch.int16, torch.int32)
-
-
-def version_of(bits: int) -> int:
-    """The first version of the format that has values of so many bits."""
-    return 1 if bits == 8 else 2
-
-
-def layout_of(tensors: Mapping[str, Tensor]) -> str:
-    """By which tensors there are."""
-    if "lengths" in tensors:
-        return "rows" if "slots" in tensors else "first few"
-    return "one width" if "slots" in tensors else "full"
-
-
-def table_layout(
-    found: Found, prefix: str = "", *, rows: int, dim: int, most: int
-) -> Iterator[tuple[str, Spec]]:
-    """What a table of rows of few bits may consist of: names, and what each tensor must be.
-
-    Sizes that depend on values are bounded here, and compared with these by `Stored`.
-
-    Args:
-        found: what there is.
-        prefix: of its names.
-        rows: of the table.
-        dim: of a row.
-        most: anchors there may be.
-    """
-    shape = found.get(f"{prefix}anchors", (None, (0,)))[1]
-    count = min(shape[0], most) if shape else 0
-    yield f"{prefix}anchors", Spec((AtMost(most), dim), torch.int8)
-    yield f"{prefix}anchor_scales", Spec((count,), least=0)
-    yield f"{prefix}value_scales", Spec((count,), least=0)
-    by_row = f"{prefix}lengths" in found
-    if by_row:
-        yield f"{prefix}lengths", Spec((rows,), _INTEGERS, least=0, below=count + 1)
-        yield f"{prefix}starts", Spec((-(-rows // BLOCK),), torch.int64, least=0)
-    each: tuple[int | AtMost, ...] = (AtMost(rows * count, 0),) if by_row else (rows, AtMost(count))
-    if f"{prefix}slots" in found:
-        yield f"{prefix}slots", Spec(each, small_integer(count), least=0, below=count)
-    yield f"{prefix}values", Spec(each, (torch.int8, torch.uint8))
-
-
-def usable(numbers: Tensor) -> bool:
-    """Whether they are finite, and so are sums of products of two of them."""
-    most = torch.finfo(numbers.dtype).max ** 0.5 / 100
-    return not numbers.numel() or bool((numbers.abs() <= most).all())
+__all__ = ["Stored", "safetensors"]
 
 
 def safetensors() -> Any:
@@ -128,12 +69,13 @@ class Stored:
             raise FileNotFoundError(f"there is no file {path}; `save_anchors` writes one")
         library = safetensors()
         try:
-            read_header(path)  # which compares it with the length of the file
+            header = read_header(path)  # which compares it with the length of the file
+            cls.of(_shapes(header), header.metadata, path)  # before anything large is mapped
             with library.safe_open(path, "pt") as file:
                 about = file.metadata() or {}
                 names = set(file.keys())
                 tensors = {name: file.get_tensor(name) for name in sorted(names & _NAMES)}
-        except (library.SafetensorError, ValueError) as error:
+        except (library.SafetensorError, HeaderError) as error:
             raise ValueError(f"{path} is no safetensors file, or a damaged one: {error}") from error
         return cls.of(tensors, about, path)
 
@@ -148,10 +90,10 @@ class Stored:
                 f"{VERSION}; upgrade fewfold"
             )
         try:
-            numbers = {n: _number(about[n]) for n in ("rows", "dim", "anchors", "nonzeros")}
-            padding = _number(about["padding_idx"]) if "padding_idx" in about else None
+            numbers = {n: whole(about[n]) for n in ("rows", "dim", "anchors", "nonzeros")}
+            padding = whole(about["padding_idx"]) if "padding_idx" in about else None
             if about["version"] != "1":
-                numbers |= {n: _number(about[n]) for n in ("bits", "zero", "values")}
+                numbers |= {n: whole(about[n]) for n in ("bits", "zero", "values")}
             layout = about["layout"] if about["version"] != "1" else layout_of(tensors)
             stored = cls(path, tensors, **numbers, signed=about["signed"] == "1",
                          padding_idx=padding)  # fmt: skip
@@ -353,7 +295,7 @@ class Stored:
         if not whole:
             expected["slots"] = (many, {small_integer(self.anchors)})
         if not one_width:
-            expected["lengths"] = ((self.rows,), set(_INTEGERS))
+            expected["lengths"] = ((self.rows,), set(INTEGERS))
             expected["starts"] = ((blocks,), {torch.int64})
         for name, scales in (("anchors", "anchor_scales"), ("values", "value_scales")):
             if name in self.tensors and not self.tensors[name].is_floating_point():
@@ -370,12 +312,13 @@ class Stored:
                 )
 
 
-def _number(text: str) -> int:
-    """A whole number as it is written, of at most 64 bits."""
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or str(int(text)) != text:
-        raise ValueError(f"{text[:40]!r} is no whole number")
-    return int(text)
+def _shapes(header: Header) -> dict[str, Tensor]:
+    """The tensors of a file without their numbers."""
+    return {
+        name: torch.empty(shape, dtype=dtype, device="meta")
+        for name, (dtype, shape) in header.tensors.items()
+        if name in _NAMES
+    }
 
 
 _NAMES = {

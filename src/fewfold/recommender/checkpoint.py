@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -26,6 +26,8 @@ from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.schema import Source, check
 
 __all__ = ["Checkpoint", "Interrupted", "Keeper", "Saved", "digest", "read", "say", "write"]
+
+Layout = Callable[[Found], Iterable[tuple[str, Spec]]]
 
 _FORMAT = 1
 _KEY = "fewfold checkpoint"
@@ -131,9 +133,8 @@ class Saved:
 
     def expect(self, layout: Iterable[tuple[str, Spec]]) -> None:
         """Raise unless the tensors have these names, dtypes, shapes and ranges."""
-        found = self.found
-        for name, spec in check_names(found, layout, self.fail).items():
-            fault = spec.fault(*found[name]) or spec.value_fault(*extremes(self.tensors[name]))
+        for name, spec in _fitting(self.source, self.found, layout).items():
+            fault = spec.value_fault(*extremes(self.tensors[name]))
             if fault is not None:
                 self.fail(name, fault)
 
@@ -144,6 +145,20 @@ class Saved:
             yield
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise self.source.damaged(name, f"cannot be used: {error}") from error
+
+
+def _fitting(source: Source, found: Found, layout: Iterable[tuple[str, Spec]]) -> dict[str, Spec]:
+    """The layout, after a look that names, dtypes and shapes are as it has them."""
+
+    def fail(name: str, what: str) -> NoReturn:
+        raise source.damaged(name, what)
+
+    specs = check_names(found, layout, fail)
+    for name, spec in specs.items():
+        fault = spec.fault(*found[name])
+        if fault is not None:
+            fail(name, fault)
+    return specs
 
 
 @dataclass(frozen=True)
@@ -198,8 +213,13 @@ class Keeper:
         if self._asked:  # since the last step
             raise Interrupted("stopped when all was done", self.path, self._asked[0])
 
-    def saved(self, made: Mapping[str, Any]) -> Saved | None:
-        """The checkpoint to go on from, if there is one, of a training made as this one is."""
+    def saved(self, made: Mapping[str, Any], layout: Layout | None = None) -> Saved | None:
+        """The checkpoint to go on from, if there is one, of a training made as this one is.
+
+        Args:
+            made: what the training was made with.
+            layout: what tensors its checkpoint must hold, as a function of those there are.
+        """
         self._made = json.loads(json.dumps(made))
         if self._checkpoint is None or self.path is None or not self.path.exists():
             return None
@@ -208,7 +228,13 @@ class Keeper:
                 f"{self.path} is there already; to go on from it write "
                 f"Checkpoint(..., resume=True), or {_AGAIN}"
             )
-        saved = read(self.path)
+
+        def look(source: Source, found: Found, facts: Any) -> None:
+            same = isinstance(facts, dict) and facts.get("made") == self._made
+            if same and layout is not None:  # another training is told about below
+                _fitting(source, found, layout(found))
+
+        saved = read(self.path, look)
         facts = check(_Made, saved.facts, saved.source, exact=False)
         _compare(self.path, facts.made, self._made)
         there, here = facts.machine, _machine()
@@ -286,8 +312,11 @@ def write(path: Path, saved: Saved) -> None:
             file.write(_raw(tensors[name]))
 
 
-def read(path: Path) -> Saved:
-    """What `write` has written; the tensors are views of the file."""
+def read(path: Path, look: Callable[[Source, Found, Any], None] | None = None) -> Saved:
+    """What `write` has written; the tensors are views of the file.
+
+    `look` may raise by the header and the facts, before any tensor is read.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -296,15 +325,18 @@ def read(path: Path) -> Saved:
         ) from error
     source = Source(path, _AGAIN)
     try:
-        text = read_header(path).metadata.get(_KEY)  # which is compared with the file's length
+        header = read_header(path)  # which is compared with the file's length
+        text = header.metadata.get(_KEY)
         if text is None:
             raise ArtifactError(f"{path} is not a checkpoint of fewfold; name another path")
         facts = strict_json(text.encode(), finite=False)
+        if look is not None:
+            look(source, header.tensors, facts)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except ArtifactError:
         raise
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, RuntimeError, ValueError) as error:  # torch maps what there is
         raise source.damaged("", f"is damaged ({error})") from error
     version = facts.get("format") if isinstance(facts, dict) else None
     if type(version) is not int or version < 1:

@@ -60,6 +60,8 @@ class Texts(Sequence[str]):
         data, offsets = self.data, self.offsets
         if offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
             return f"has offsets that do not rise from 0 to {len(data)}"
+        if not len(data) or data.max() < 128:
+            return None
         try:
             data.tobytes().decode()
         except UnicodeDecodeError as error:
@@ -72,6 +74,9 @@ class Texts(Sequence[str]):
     def distinct(self) -> bool:
         """Whether no text comes twice."""
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes()])
+        ordered = np.sort(hashes)
+        if (ordered[1:] != ordered[:-1]).all():
+            return True
         order = np.argsort(hashes, kind="stable")
         same = hashes[order][1:] == hashes[order][:-1]
         doubtful = np.union1d(order[1:][same], order[:-1][same]).tolist()

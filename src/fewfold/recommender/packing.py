@@ -78,7 +78,7 @@ def expect_users(part: Part, items: int) -> None:
         ]
     )
     _check_ends(part)
-    lengths, touched = part.header.numbers("lengths", np.dtype("<u4")), part.found["touched"][1][0]
+    lengths, touched = part.numbers("lengths", "<u4"), part.found["touched"][1][0]
     if int(lengths.sum(dtype=np.int64)) != touched:
         part.fail("lengths", f"must add up to {touched}, the length of touched")
 
@@ -139,7 +139,7 @@ def _check_ends(part: Part) -> None:
         if name.endswith(".offsets"):
             stem = name.removesuffix(".offsets")
             size = part.found[f"{stem}.data"][1][0]
-            last = part.header.numbers(name, np.dtype("<i8"), last=True)
+            last = part.numbers(name, "<i8", last=True)
             if last.tolist() != [size]:
                 part.fail(name, f"must end with {size}, got {last.tolist()}")
 

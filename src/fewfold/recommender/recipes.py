@@ -8,7 +8,7 @@ import torch
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold._tensors import AtMost, Found, Spec
-from fewfold.embeddings.stored import table_layout
+from fewfold.embeddings.form import table_layout
 from fewfold.recommender.anchored import Anchors
 from fewfold.recommender.baselines import Baseline
 

@@ -502,6 +502,7 @@ class Recommender:
         expect(model, part, items)
         if users is not None:
             expect_users(users, items)
+        folder.verify()
         rec = cls(model, training=training, seed=config.seed)
         rec._data = {**folder.config["data"], **config.data.as_dict()}
         rec._learned_from = folder.config["learned from"]

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from fewfold.recommender.fastvae import FastVAE, Objective, SampledSoftmax
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.metrics import NDCG, evaluate
 from fewfold.recommender.pace import Best, Pace
-from fewfold.recommender.schema import check
+from fewfold.recommender.progress import Progress, checkpoint_layout
 from fewfold.recommender.splits import Split
 from fewfold.sampling.proposal import Proposal
 
@@ -69,31 +69,6 @@ class Options:
             whole_number(self.patience, "patience")
         if self.time_budget is not None:
             positive_number(self.time_budget, "time_budget")
-
-
-@dataclass(frozen=True)
-class _Pace:
-    spent: float
-    epoch: float
-    upkeep: float
-    fixed: bool
-
-    def seconds(self) -> tuple[float, ...]:
-        return self.spent, self.epoch, self.upkeep
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """The facts of a checkpoint, beside what it is a checkpoint of."""
-
-    step: int
-    steps: int
-    total: float
-    finished: bool
-    log: list[tuple[int, float, float, float, float | None]]
-    best: tuple[float, int]
-    pace: _Pace
-    growth: Mapping[str, Any] | None = None
 
 
 class Run:
@@ -249,50 +224,17 @@ class Run:
             tensors, facts | {"log": log, "best": self.best.facts(), "pace": self.pace.facts()}
         )
 
-    def _layout(self, found: Found) -> Iterator[tuple[str, Spec]]:
-        """What tensors a checkpoint of this run must hold."""
-        for name in ("generator.now", "generator.begin"):
-            yield name, Spec(tuple(self.at_begin.shape), torch.uint8)
-        for part in ("model", "best"):
-            if part == "model" or any(name.startswith("best.") for name in found):
-                for name, value in self.model.state_dict().items():
-                    yield f"{part}.{name}", Spec(tuple(value.shape), value.dtype)
+    def layout(self, found: Found) -> Iterator[tuple[str, Spec]]:
+        """What tensors a checkpoint of this training must hold; `found` are those it has."""
         groups = self.optimizers["others"].param_groups
-        for index, each in enumerate(p for group in groups for p in group["params"]):
-            if f"others.{index}.step" in found:
-                yield f"others.{index}.step", Spec((), least=0)
-                yield f"others.{index}.exp_avg", Spec(tuple(each.shape), each.dtype)
-                yield f"others.{index}.exp_avg_sq", Spec(tuple(each.shape), each.dtype, least=0)
-        for index, table in enumerate(self.model.tables):
-            if f"tables.{index}.step" in found:
-                yield f"tables.{index}.step", Spec((len(table),), torch.int32, least=0)
-                yield f"tables.{index}.square", Spec((len(table),), table.dtype, least=0)
-        for name, (dtype, shape) in found.items():  # of objects that know their state best
-            if name.startswith(("winners.", "proposal.")):
-                yield name, Spec(shape, dtype)
-
-    def _progress_of(self, saved: Saved) -> "_Progress":
-        """The facts of a checkpoint, which are those of a run like this one."""
-        facts = check(_Progress, saved.facts, saved.source, exact=False)
-        done = len(facts.log) * self.count
-        if not 0 <= facts.step <= facts.steps <= self.steps:
-            saved.fail("step", f"is {facts.step} of {facts.steps}, at most {self.steps} are there")
-        if facts.finished and facts.step > done:
-            saved.fail("log", f"has {len(facts.log)} epochs, too few for {facts.step} steps")
-        if not facts.finished and not 0 <= facts.step - done <= self.count:
-            saved.fail("log", f"has {len(facts.log)} epochs, which do not fit {facts.step} steps")
-        if not (math.isfinite(facts.total) and facts.best[1] >= 0):
-            saved.fail("total", "must be finite, and best not of the future")
-        if math.isnan(facts.best[0]) or not all(map(math.isfinite, facts.pace.seconds())):
-            saved.fail("best", "and pace must be numbers")
-        if (self.growth is None) != (facts.growth is None):
-            saved.fail("growth", "belongs to tables whose number of anchors is found")
-        return facts
+        others = [each for group in groups for each in group["params"]]
+        return checkpoint_layout(found, self.model, others, self.at_begin)
 
     def restore(self, saved: Saved) -> None:
         """Become what `state` was taken of; ArtifactError names what does not fit."""
-        saved.expect(self._layout(saved.found))
-        progress, facts = self._progress_of(saved), saved.facts
+        saved.expect(self.layout(saved.found))
+        progress = Progress.of(saved, self.steps, self.count, growing=self.growth is not None)
+        facts = saved.facts
         with saved.taking("model"):
             self.model.load_state_dict(saved.part("model"))
         for name, optimizer in self.optimizers.items():

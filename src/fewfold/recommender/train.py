@@ -82,7 +82,7 @@ def train(
     with keeper.watch(), _repeatable(), silence(not progress):
         with phase("preparing the training"):
             run = Run(model, interactions, chosen, validation, options, progress)
-            saved = keeper.saved({} if checkpoint is None else run.made())
+            saved = keeper.saved({} if checkpoint is None else run.made(), run.layout)
             if saved is not None:
                 run.restore(saved)
         if progress and checkpoint is not None and checkpoint.resume:
