@@ -236,9 +236,9 @@ def test_a_signal_at_the_very_end_is_not_lost(tmp_path, monkeypatch):
     wanted = trained(Model(), checkpoint=keep)
     restore = checkpoints.read
 
-    def late(path):
+    def late(path, *rest):
         signal.raise_signal(signal.SIGINT)
-        return restore(path)
+        return restore(path, *rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "read", late)
