@@ -297,3 +297,8 @@ def test_errors(name):
         act()
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_dense_distribution_over_structures_is_no_sparse_marginal():
+    with pytest.raises(ValueError, match=r"write SparseMAP\(structure\), or Dense\(\)"):
+        ff.SparseMarginal(ff.Gibbs(SEQUENCE))

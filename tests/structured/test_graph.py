@@ -12,8 +12,10 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold.structured import links
+from fewfold.structured.alignments import Alignment
 from fewfold.structured.assignments import Assignment
 from fewfold.structured.choices import Bits, Budget, KSubset
+from fewfold.structured.constituency import ConstituencyTree
 from fewfold.structured.custom import Custom
 from fewfold.structured.graph import FactorGraph, Status, Variable
 from fewfold.structured.logic import (
@@ -28,6 +30,7 @@ from fewfold.structured.logic import (
     XorOut,
 )  # fmt: skip
 from fewfold.structured.plain import solve_plain
+from fewfold.structured.segments import Segmentation
 from fewfold.structured.sequences import Sequence
 from fewfold.structured.sequential import SequentialSubset
 from fewfold.structured.spanning import SpanningTree
@@ -200,6 +203,8 @@ ONE = [
     (DependencyTree(), (3, 3)), (DependencyTree(projective=True, single_root=True), (3, 3)),
     (Sequence(0.5 * draw(1, 3, 3)), (4, 3)), (SequentialSubset(2, torch.tensor(0.4)), (5,)),
     (Assignment(), (3, 3)), (SpanningTree(torch.tensor([[0, 1], [1, 2], [2, 0], [2, 3]]), 4), (4,)),
+    (ConstituencyTree(), (4, 4)), (Segmentation(0.5 * draw(2, 2, 2)), (3, 2, 2)),
+    (Alignment(0.5 * draw(3, 3)), (3, 3)),
 ]  # fmt: skip
 
 

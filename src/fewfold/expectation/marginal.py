@@ -56,6 +56,11 @@ class SparseMarginal(Estimator):
                 f"omega must be a regulariser such as ff.Gini(), got {self.omega!r}; what the "
                 "latent ranges over is said to expect: over=ff.structures.Bits()"
             )
+        if hasattr(self.omega, "event_dim") and not isinstance(self.omega, SparseMAP):
+            raise ValueError(
+                f"{self.omega!r} gives every structure a share, none of which is zero; write "
+                "SparseMAP(structure), or Dense() with over=structure"
+            )
         if isinstance(self.omega, Subset):
             raise ValueError(
                 f"{self.omega!r} weighs several categories with 1, which is no distribution; the "

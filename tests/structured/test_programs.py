@@ -1,0 +1,87 @@
+"""Segmentations, alignments and constituency trees: what the laws of all do not reach."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import fewfold as ff
+
+S = ff.structures
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_position_in_the_middle_that_nothing_covers_is_left_out() -> None:
+    """Segments left and right of it meet, and none goes across."""
+    scores, between = normal(4, 2, 2), normal(2, 2, seed=1)
+    mask = torch.ones(4, 2, 2, dtype=torch.bool)
+    mask[1] = mask[2, 1] = False  # all that cover position 1
+    structure = S.Segmentation(between)
+    right = S.Segmentation(between).enumerate(torch.Size((2, 2, 2)))
+    values, members = [], []
+    for label in range(2):
+        for one in right:
+            first = int(one.flatten(1).long().argmax(1)[one.flatten(1).any(1)][0]) % 2
+            own = structure.score_of(scores[2:], one)
+            values.append(scores[0, 0, label] + between[label, first] + own)
+            whole = torch.zeros(4, 2, 2, dtype=torch.bool)
+            whole[0, 0, label], whole[2:] = True, one
+            members.append(whole)
+    law = torch.stack(values)
+    torch.testing.assert_close(structure.log_partition(scores, mask=mask), law.logsumexp(0))
+    found = structure.argmax(scores, mask=mask)
+    assert torch.equal(found.bool(), members[int(law.argmax())])
+    torch.testing.assert_close(structure.score_of(scores, found), law.max())
+
+
+def test_what_would_begin_before_the_first_position_covers_nothing() -> None:
+    mask = torch.zeros(2, 2, 1, dtype=torch.bool)
+    mask[0, 1] = mask[1, 0] = True
+    found = S.Segmentation().argmax(torch.zeros(2, 2, 1), mask=mask)
+    assert found.flatten().tolist() == [0, 0, 1, 0]
+
+
+def test_needleman_wunsch() -> None:
+    """Scores of steps alone: matches diagonally, gaps down and right."""
+    one, two = "GATTACA", "GCATGCA"
+    same = torch.tensor([[a == b for b in two] for a in one])
+    steps = torch.full((8, 8, 3), -1.0)
+    steps[1:, 1:, 2] = torch.where(same, 1.0, -1.0)
+    structure = S.Alignment(steps)
+    assert float(structure.k_best(torch.zeros(8, 8), 1).scores) == 2.0  # G-ATTACA, GCA-TGCA
+    barred = structure.with_additional([steps.index_fill(2, torch.tensor([2]), -math.inf)])
+    assert barred.argmax(torch.zeros(8, 8)).sum() == 15  # no diagonal is left
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: S.Alignment(torch.zeros(5, 3)), r"steps.view\(-1, 1, 1, 3\)"),
+        (lambda: S.Alignment(torch.zeros(2)), "down, right and diagonally"),
+        (lambda: S.Alignment(torch.zeros(4, 2, 3)).argmax(torch.zeros(3, 2)), "broadcast to"),
+        (lambda: S.Alignment().argmax(torch.zeros(0, 2)), "rows and columns"),
+        (lambda: S.Segmentation(torch.zeros(2, 3)).argmax(torch.zeros(3, 2, 3)), "must end in"),
+        (lambda: S.Segmentation().argmax(torch.zeros(3, 0, 3)), "positions, lengths and labels"),
+        (lambda: S.Segmentation(torch.zeros(4, 2, 2)).argmax(torch.zeros(3, 3, 1, 2)), "batch"),
+        (lambda: S.ConstituencyTree().argmax(torch.zeros(2, 3)), "must be square"),
+        (lambda: S.ConstituencyTree(labelled=True).argmax(torch.zeros(2, 2, 0)), "one label"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_was_expected(make: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()  # type: ignore[operator]
+
+
+def test_inside_inference_mode() -> None:
+    with torch.inference_mode():
+        structure = S.Segmentation(normal(2, 2))
+        scores = normal(2, 3, 2, 2)
+        best = structure.argmax(scores)
+        assert structure.k_best(scores, 2).valid.all()
+        assert structure.sample(scores, 2).shape == (2, *scores.shape)
+        assert ff.gibbs_marginals(scores, structure).isfinite().all()
+    assert best.sum() > 0
