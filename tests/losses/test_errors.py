@@ -92,6 +92,11 @@ def test_subsets():
         ksubset_loss(SCORES, target, k=2)
     with pytest.raises(ValueError, match=r"sum to at most k=2, got 3 at position \(2,\)"):
         ksubset_loss(SCORES, target, k=2, at_most=True)
+    target[2] = 0.0
+    target[2, 0] = 1.0
+    with pytest.raises(ValueError, match=r"sum to k=2, got 1 at position \(2,\)"):
+        ksubset_loss(SCORES, target, k=2)
+    assert ksubset_loss(SCORES, target, k=2, at_most=True).isfinite()
     with pytest.raises(TypeError, match=r"scores must be a torch.Tensor, got list"):
         ksubset_loss([[0.0, 1.0]], target, k=2)
     with pytest.raises(ValueError, match="k must be"):

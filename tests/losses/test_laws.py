@@ -299,6 +299,14 @@ def test_label_smoothing_keeps_the_mass(k, path):
     close(ksubset_loss(scores, target, k, label_smoothing=0.1), ksubset_loss(scores, smooth, k))
 
 
+def test_label_smoothing_of_one_possible_class(path):
+    """There is nothing to move the target to, so it stays."""
+    scores = torch.tensor([[2.0, -math.inf, -math.inf]], dtype=torch.float64)
+    target = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    assert float(ksubset_loss(scores, target, 1, label_smoothing=0.2)) == 0
+    assert float(softmax_loss(scores, torch.tensor([0]), label_smoothing=0.2)) == 0
+
+
 @every_loss
 def test_half_precision(case, path):
     for dtype, rounding in ((torch.float16, 2**-11), (torch.bfloat16, 2**-8)):
