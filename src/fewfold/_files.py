@@ -54,9 +54,9 @@ def new_folder(target: Path) -> Iterator[Path]:
     Until then, and if the block raises, what was at `target` stays. Its replacement is one step
     where the system can exchange two names (`renameat2` of Linux). Elsewhere the old folder is
     renamed first, to `.NAME.old`, and `recovered` finds it there if the process is killed before
-    the new one has its name. Whoever writes next removes what a killed process has left.
+    the new one has its name. Whoever writes next removes what a killed process has left, once the
+    new folder is there.
     """
-    settled(target)
     partial = partial_of(target)
     shutil.rmtree(partial, ignore_errors=True)
     try:
