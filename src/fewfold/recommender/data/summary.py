@@ -154,8 +154,8 @@ class LogSummary:
         ):
             return f"no row has a time in {column}, so the log has no times"
         return (
-            f"{_count(self.untimed, 'row')} had no time in {column} and count as the oldest, so "
-            f"that they are learned from and never tested on; to drop them write "
+            f"{_count(self.untimed, 'row')} had no time in {column}: taken for the oldest, to be "
+            f"learned from and never tested on; to drop them write "
             f"where='{column}!=' (--where '{column}!=')"
         )
 
