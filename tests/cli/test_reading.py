@@ -52,6 +52,16 @@ def test_time_format() -> None:
     assert (done.code, "time_format must be a format of strptime" in done.message) == (2, True)
 
 
+def test_histories_say_what_was_assumed() -> None:
+    Path("log.csv").write_text("user,item\n" + "".join(f"u{n % 5},i{n % 3}\n" for n in range(9)))
+    summary("log.csv")
+    Path("histories.csv").write_text("ann,i0\nbob,i1\ncy,i0\n")
+    done = fewfold("recommend", "model", "--histories", "histories.csv", "-k", 1)
+    assert done.code == 0
+    assert "histories.csv: the first row (ann | i0) looks like data" in done.err
+    assert "ann" in done.out
+
+
 def test_strip_ids() -> None:
     Path("log.csv").write_text("user,item\na ,x\na,x\n")
     assert "1 row had blanks around an id" in summary("log.csv")

@@ -213,6 +213,8 @@ def recommend(arguments: argparse.Namespace) -> int:
                 raise ValueError(f"the model knows no item of the history {', '.join(row)}")
     else:
         log = ff.read_log(arguments.histories)
+        for remark in log.summary.remarks():
+            _tell(arguments, f"{arguments.histories}: {remark}")
         items = log.items.tolist()
         lists = [[items[i] for i in row.tolist()] for row in _rows(log.interactions)]
         found = rec.recommend_from_history(lists, k, of=log.users.tolist(), **options)

@@ -111,12 +111,12 @@ BAD_LINES = [  # lines after a good one, the number of the line, what is said
     ('{"user": "b"}\n', 2, "no item"),
     ('{"user": null, "item": 2}\n', 2, "no user"),
     ('{"user": " ", "item": 2}\n', 2, "no user"),
-    ('{"user": "b", "item": "2"}\n', 2, "item is text, unlike in the first lines"),
-    ('{"user": "b", "item": true}\n', 2, "item is true or false, unlike in the first"),
-    ('{"user": "b", "item": 2.5}\n', 2, "item is number, unlike in the first lines"),
-    ('{"user": "b", "item": 9223372036854775808}\n', 2, "item is number, unlike"),
-    ('{"user": ["b"], "item": 2}\n', 2, "user is a list or an object, unlike"),
-    ('{"user": "\\ud800", "item": 2}\n', 2, "user is text, unlike in the first lines"),
+    ('{"user": "b", "item": "2"}\n', 2, "item is text where a whole number of 64 bits"),
+    ('{"user": "b", "item": true}\n', 2, "item is true or false where a whole"),
+    ('{"user": "b", "item": 2.5}\n', 2, "item is a number where a whole number"),
+    ('{"user": "b", "item": 9223372036854775808}\n', 2, "item is a number where a whole"),
+    ('{"user": ["b"], "item": 2}\n', 2, "user is a list or an object where text was"),
+    ('{"user": "\\ud800", "item": 2}\n', 2, "user is half of a surrogate pair where text"),
     ('{"user": "b", "item": ' + "[" * 100_000 + "}\n", 2, "not a JSON object"),
     ('{"user": "b", "item": ' + "9" * 5000 + "}\n", 2, "not a JSON object"),
 ]
@@ -194,6 +194,27 @@ def test_broken_files(name: str, tmp_path: Path) -> None:
     assert str(raised.value).startswith(str(path))
 
 
+def test_a_bad_row_of_arrow_has_its_number(tmp_path: Path) -> None:
+    frame = FRAME.with_columns(item=pl.Series([1, 2, None, 3]))
+    for name, data in (("a.arrows", stream(frame)), ("a.feather", feather(frame, chunksize=1))):
+        with pytest.raises(DataError, match=r"row 2 \(from 0\): no item, got \('ann', None, 10\)"):
+            read_log(written(tmp_path / name, data))
+
+
+@pytest.mark.parametrize("ending", ["feather", "parquet"])
+def test_a_plan_checks_what_it_shows(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"log.{ending}"
+    frame = FRAME.with_columns(user=pl.lit("a long name that is not in line"))
+    if ending == "feather":
+        path.write_bytes(feather(frame, compression="uncompressed"))
+    else:
+        frame.write_parquet(path, compression="uncompressed", use_pyarrow=True)
+    path.write_bytes(path.read_bytes().replace(b"long", b"\xca\xff\xfe\xff"))
+    for read in (plan_log, read_log):
+        with pytest.raises(DataError, match=r"may be damaged .*UTF"):
+            read(path)
+
+
 def hive(folder: Path, **options: str) -> Path:
     for day, part in (("2024-01-01", FRAME[:2]), ("2024-01-02", FRAME[2:])):
         path = folder / f"dt={day}" / "country=a%2Fb" / "part-0.parquet"
@@ -238,8 +259,10 @@ def test_partitions_with_gaps_twins_and_bad_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="two folders are called a="):
         read_log(tmp_path / "two")
     written(tmp_path / "deep" / "2024" / "a.csv", "user,item\nann,1\n")
-    with pytest.raises(DataError, match=r"got 2024; for files in folders below write a glob: .*\*"):
+    with pytest.raises(DataError) as raised:
         read_log(tmp_path / "deep")
+    assert str(raised.value).startswith(f"{tmp_path / 'deep'}: expected .csv, ")
+    assert "got 2024; for files in folders below write a glob: '" in str(raised.value)
     assert path.exists()
 
 
@@ -387,8 +410,9 @@ def test_addresses(source: Any, way_out: str) -> None:
 def test_addresses_of_files(tmp_path: Path) -> None:
     path = written(tmp_path / "log.jsonl", LINES)
     assert known(read_log(f"file://{path}")) == TIMES
-    with pytest.raises(DataError, match="no such file"):
-        read_log("a:b.csv")
+    for path in ("a:b.csv", "C:/logs/log.csv"):
+        with pytest.raises(DataError, match="no such file"):
+            read_log(path)
 
 
 def test_blanks_around_ids(tmp_path: Path) -> None:

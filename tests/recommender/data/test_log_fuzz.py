@@ -195,7 +195,7 @@ def simple_objects(data):
     return set(good.values()), bad
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_json_lines(seed, tmp_path, monkeypatch):
     rng = random.Random(3000 + seed)
     for number in range(10):
@@ -261,7 +261,7 @@ def test_typed_columns(seed, packed, tmp_path):
         assert pairs(read_log(path, skip_bad_rows=True)) == good
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_every_format(seed, tmp_path):
     """Some of what ``python -m tests.fuzz.reading`` does for longer."""
     outcomes = set()

@@ -107,6 +107,11 @@ def test_a_year_of_two_digits_must_be_named(tmp_path: Path) -> None:
     assert times.tolist() == [int(DAY.timestamp()) * 10**6]
 
 
+def test_a_format_that_does_not_suit(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"or write another time_format than '%d.%m.%Y' \(--time-f"):
+        of(["31/01/2020"], tmp_path, time_format="%d.%m.%Y")
+
+
 def test_a_format_for_numbers(tmp_path: Path) -> None:
     log = of(["20200131", "20200201"], tmp_path, time_format="%Y%m%d")
     assert log.interactions.times[0] == int(DAY.timestamp()) * 10**6
@@ -155,7 +160,8 @@ def test_rows_without_a_time_are_the_oldest(
         expected = [oldest if time == gap else float(time) for time in given]
         assert log.interactions.times.tolist() == expected
         assert log.summary.untimed == 1
-        assert "1 row had no time in date and count as the oldest" in str(log.summary)
+        assert "1 row had no time in date: taken for the oldest" in str(log.summary)
+        assert "to drop them write where='date!=' (--where 'date!=')" in str(log.summary)
         assert known(of(given, tmp_path, where="date!="))  # as the note says
     log = of([gap, "2020-01-31"], tmp_path)
     assert log.interactions.times.tolist() == [

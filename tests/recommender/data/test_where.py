@@ -107,6 +107,7 @@ def test_a_value_that_no_row_has_is_told() -> None:
         ("price>=cheap", ValueError, "compares with a number or a date such as .*, got 'cheap'"),
         ("price>=2024-01-01", ValueError, "the column 'price' of the polars frame has numbers"),
         ("day>=5", ValueError, "'day' of the polars frame has dates; compare it with one such"),
+        ("a>=2024-01-01", DataError, "compares dates written as .*, and the column 'a' has 'q'"),
         ("nested=1", DataError, "needs numbers, dates or text, and the column 'nested' is of List"),
     ],
 )

@@ -59,6 +59,7 @@ _KINDS = (
 )  # fmt: skip
 _PICKLE = "write its table to Parquet, if you trust it, since loading a pickle runs what is in it: "
 _WEB = re.compile(rb"(<!doctype html|<html|<\?xml|<[a-z]+[ >])", re.IGNORECASE)
+# Of two letters at least: C:/ is a disk.
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*)", re.DOTALL)
 _DOWNLOADS: dict[str, Callable[[str], str]] = {
     "http": lambda url: f"curl -L -O {url}",
@@ -125,7 +126,7 @@ def _inside_zip(path: Path) -> tuple[str, str]:
 def address(source: str) -> str | None:
     """What to say of an address such as https://... or s3://...; None if it is a path."""
     found = _ADDRESS.fullmatch(source)
-    if found is None or len(found["scheme"]) < 2 or Path(source).exists():  # C:/ is a disk
+    if found is None or Path(source).exists():
         return None
     scheme = found["scheme"].lower()
     url = f"{found['scheme']}://{found['rest']}"  # a Path has lost one of the two

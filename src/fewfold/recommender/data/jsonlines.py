@@ -22,7 +22,13 @@ _BLOCK = 1 << 24  # bytes at a time
 _HEAD = 1 << 18  # bytes to learn the columns from
 # A null that is no value of an object or a list: pyarrow (26) crashes on one outside of objects.
 _LONE_NULL = re.compile(rb"[^:,\[\s]\s*null")
-_KINDS = {str: "text", bool: "true or false", int: "number", float: "number"}
+_FOUND = {str: "text", bool: "true or false", int: "a number", float: "a number"}
+_EXPECTED = {
+    "text": "text",
+    "mixed": "text or a number",
+    "whole": "a whole number of 64 bits, as in the first lines,",
+    "real": "a number, as in the first lines,",
+}
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,7 @@ class JsonLines:
             for role, column in roles.items():
                 fits, row[role] = self._fitted(value.get(column), column)
                 if not fits:
-                    found = _KINDS.get(type(value[column]), "a list or an object")
-                    bad.append(Bad(f"{column} is {found}, unlike in the first lines", place))
+                    bad.append(Bad(self._misfit(value[column], column), place))
                     break
             else:
                 places.append(place)
@@ -175,6 +180,13 @@ class JsonLines:
             fits = float(value).is_integer() and -(2**63) <= value < 2**63
             return fits, int(value) if fits else None
         return abs(value) < 2**1000, float(value) if abs(value) < 2**1000 else None
+
+    def _misfit(self, value: Any, column: str) -> str:
+        """What is wrong with a value that is not of the type of its column."""
+        found = _FOUND.get(type(value), "a list or an object")
+        if isinstance(value, str) and not _is_unicode(value):
+            found = "half of a surrogate pair"
+        return f"{column} is {found} where {_EXPECTED[self.kinds[column]]} was expected"
 
     def _place(self, data: bytes, line: int, row: int) -> Place:
         number, text = list(_lines(data))[row]

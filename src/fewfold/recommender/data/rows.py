@@ -17,10 +17,6 @@ from fewfold.recommender.interactions import Interactions, from_keys
 
 __all__ = ["Rows", "Rules"]
 
-_UNTIMED = (
-    ", or say how times are written: time_format='%d/%m/%y %H:%M' (--time-format), or do without "
-    "times: time=False (--ignore-times)"
-)
 _NO_TIME = -(2**63)  # as a whole number; among floats it is nan
 
 
@@ -163,11 +159,21 @@ class Rows:
             place = batch.place(row)
         more = sum(counted.values()) - 1
         others = f" (and {more:,} more near it)" if more else ""
-        untimed = _UNTIMED if reason == "time cannot be read" else ""
+        untimed = self._untimed() if reason == "time cannot be read" else ""
         raise DataError(
             f"{place.where}: {reason}, got {place.text}{others}; fix it, or leave such rows out: "
             f"skip_bad_rows=True (--skip-bad-rows){untimed}"
         )
+
+    def _untimed(self) -> str:
+        """What else to do about a time that cannot be read."""
+        given = self.rules.time_format
+        format = (
+            "say how times are written: time_format='%d/%m/%y %H:%M' (--time-format)"
+            if given is None
+            else f"write another time_format than {given!r} (--time-format)"
+        )
+        return f", or {format}, or do without times: time=False (--ignore-times)"
 
     def numbered(self) -> tuple[Interactions, Ids, Ids]:
         """All of them as pairs of numbers, and the ids of users and items; once only."""

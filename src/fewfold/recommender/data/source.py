@@ -109,6 +109,8 @@ def _expand(source: Any) -> list[_Found]:
         if path.exists():
             return [_Found(path)]
         found = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+    except DataError:
+        raise
     except ValueError as error:  # a zero byte
         raise DataError(f"{str(path)!r}: this is not a path ({error})") from None
     except OSError as error:

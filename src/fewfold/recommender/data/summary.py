@@ -132,12 +132,12 @@ class LogSummary:
         lines = [self.plan._what(), *self.plan._columns(), ", ".join(parts), str(self.before)]
         if self.core > 1:
             lines.append(f"{self.core}-core: {self.after}")
-        lines += [f"note: {note}" for note in (*self.plan.notes, *self._remarks(), *self.notes)]
+        lines += [f"note: {remark}" for remark in self.remarks()]
         return "\n".join(lines)
 
-    def _remarks(self) -> list[str]:
-        """What happened to ids and times."""
-        said = []
+    def remarks(self) -> tuple[str, ...]:
+        """What was assumed and changed, and how to say otherwise, in sentences."""
+        said = list(self.plan.notes)
         if self.stripped:
             said.append(
                 f"{_count(self.stripped, 'row')} had blanks around an id, which were taken away; "
@@ -146,7 +146,7 @@ class LogSummary:
         time = None if self.plan.columns is None else self.plan.columns.time
         if self.untimed and time is not None:
             said.append(self._untimed(time.name))
-        return said
+        return (*said, *self.notes)
 
     def _untimed(self, column: str) -> str:
         if self.untimed == self.rows - self.left_out - self.below_rating - sum(
@@ -154,8 +154,8 @@ class LogSummary:
         ):
             return f"no row has a time in {column}, so the log has no times"
         return (
-            f"{_count(self.untimed, 'row')} had no time in {column} and count as the oldest, so "
-            f"that they are learned from and never tested on; to drop them write "
+            f"{_count(self.untimed, 'row')} had no time in {column}: taken for the oldest, to be "
+            f"learned from and never tested on; to drop them write "
             f"where='{column}!=' (--where '{column}!=')"
         )
 

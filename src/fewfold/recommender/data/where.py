@@ -155,7 +155,14 @@ class Condition:
             )
         # Dates in ISO 8601 are in the order of their letters.
         texts = column.cast(polars.String).str.strip_chars()
-        return compare(texts, value) & texts.str.contains(r"^\d{4}-\d{2}")
+        dated = texts.str.contains(r"^\d{4}-\d{2}")
+        other = texts.filter(~dated.fill_null(True) & (texts != ""))
+        if len(other):
+            raise DataError(
+                f"{name}: where={self.text!r} compares dates written as 2024-01-31, and the column "
+                f"{self.column!r} has {other[0]!r}; write its dates so, or compare with a number"
+            )
+        return compare(texts, value) & dated
 
 
 @dataclass
