@@ -200,3 +200,19 @@ def test_bags_learn_what_multiplies_them(path):
     mixed_bags(*table.parts, table.ids, offsets, by, sparse=True).sum().backward()
     assert by.grad is not None
     assert by.grad.count_nonzero() == 2
+
+
+@pytest.mark.parametrize("name", ["anchors", "weights", "slots"])
+def test_tensors_that_are_not_contiguous_are_read_right(name, path):
+    """The kernels read memory as it lies, so these must not reach them."""
+    generator = torch.Generator().manual_seed(0)
+    given = {
+        "anchors": torch.randn(7, 5, generator=generator),
+        "weights": torch.rand(9, 3, generator=generator),
+        "slots": torch.randint(0, 7, (9, 3), generator=generator, dtype=torch.int32),
+    }
+    ids = torch.tensor([4, 0, 8, 4])
+    expected = mixed(*given.values(), ids, sparse=False)
+    given[name] = given[name].T.contiguous().T
+    assert not given[name].is_contiguous()
+    torch.testing.assert_close(mixed(*given.values(), ids, sparse=False), expected)

@@ -487,3 +487,44 @@ def test_rows_that_owe_are_looked_at_when_they_pay() -> None:
         optimizer.step()
     with pytest.warns(UserWarning, match="collapses"):
         table.nonzeros()
+
+
+def test_what_was_owed_before_loading_is_forgotten() -> None:
+    """A loaded state owes nothing, and brings the places a narrowing left."""
+
+    def stepped(steps: int, l1: float) -> tuple[ff.AnchorEmbedding, Any]:
+        table = make(sparse=True)
+        keep = ff.Narrowing(first=6, last=2, over=2, every=1)
+        optimizer = ff.proximal(ff.optim.SGD(table.parameters(), lr=0.01), table, l1=l1, keep=keep)
+        for step in range(steps):
+            optimizer.zero_grad()
+            table(torch.arange(ROWS if step == 0 else 2)).sum().backward()
+            optimizer.step()
+        return table, optimizer
+
+    first, optimizer = stepped(6, 0.0)
+    (fixed,) = optimizer.winners()
+    second, other = stepped(3, 5.0)  # its rows owe
+    second.load_state_dict(first.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    other.settle()
+    torch.testing.assert_close(second.transform, first.transform, rtol=0, atol=0)
+    (loaded,) = other.winners()
+    assert fixed is not None
+    assert loaded is not None
+    assert torch.equal(loaded, fixed)
+    assert other.steps == 6
+
+
+def test_the_state_of_an_optimiser_is_that_of_rows_that_owe_nothing() -> None:
+    table = make(sparse=True)
+    optimizer = ff.proximal(ff.optim.SGD(table.parameters(), lr=0.01), table, l1=0.5)
+    for ids in (torch.arange(ROWS), torch.arange(2)):
+        optimizer.zero_grad()
+        table(ids).sum().backward()
+        optimizer.step()
+    before = table.transform.detach().clone()  # the bare parameter: rows 2 and on owe a step
+    optimizer.state_dict()
+    expected = (before[2:] - 0.5 * 0.01).clamp(min=0)
+    torch.testing.assert_close(table.transform[2:], expected)
+    assert torch.equal(table.transform[:2], before[:2])

@@ -165,3 +165,50 @@ def _slowed(place: str, screen: Screen, shown: dict[str, str]) -> Any:
         return inner(*arguments, **options)
 
     return slow
+
+
+class Constant:
+    """A fitted model that recommends items 0, 1, 2, ... to everybody, without those excluded."""
+
+    recipe: Any = None
+
+    def rank(self, history: Any, k: int, *, exclude: Any = None, allowed: Any = None) -> Any:
+        rows = len(history.lengths)
+        taken = [set() if exclude is None else set(exclude.rows([r]).values.tolist())
+                 for r in range(rows)]  # fmt: skip
+        ids = [[item for item in range(200) if item not in out][:k] for out in taken]
+        return ff.Ranking(torch.tensor(ids), torch.zeros(rows, k))
+
+
+def test_slices_have_their_limits() -> None:
+    """Users with 0, 1, 4, 5, 19 and 20 items, of whom each is asked for the best other one."""
+    lengths = [0, 1, 4, 5, 19, 20]
+    known = ff.Jagged(
+        torch.cat([torch.arange(n) for n in lengths]), torch.tensor([0, *lengths]).cumsum(0)
+    )
+    test = ff.Jagged(torch.tensor(lengths), torch.arange(7))
+    seen = torch.ones(200, dtype=torch.bool)
+    found = assess(Constant(), known, test, seen, split="so")
+    assert {name: report.users for name, report in found.slices.items()} == {
+        "users with a history (warm)": 5,
+        "users without one (cold)": 1,
+        "1 to 4 items before": 2,
+        "5 to 19": 2,
+        "20 and more": 1,
+    }
+    assert found.overall[ff.NDCG(10)].mean == 1.0  # what is known is not recommended again
+    assert (found.cold_pairs, found.pairs, found.tested) == (0, 6, 6)
+
+
+@pytest.mark.parametrize(("cold", "shown"), [(1, False), (2, True)])
+def test_items_never_seen_get_a_slice_above_one_in_a_hundred(cold: int, shown: bool) -> None:
+    nothing = ff.Jagged(torch.empty(0, dtype=torch.int64), torch.zeros(101, dtype=torch.int64))
+    wanted = torch.zeros(100, dtype=torch.int64)
+    wanted[:cold] = 300  # beyond the items of the model
+    found = assess(
+        Constant(), nothing, ff.Jagged(wanted, torch.arange(101)),
+        torch.ones(200, dtype=torch.bool), split="so",
+    )  # fmt: skip
+    assert found.cold_pairs == cold
+    assert ("items seen in training (warm) alone" in found.slices) == shown
+    assert found.overall[ff.HitRate(10)].mean == pytest.approx(1 - cold / 100)

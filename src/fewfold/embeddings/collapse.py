@@ -30,8 +30,10 @@ class CollapseCheck:
 
     def due(self, step: int) -> bool:
         """Whether to look after this step, counted from 0; often in the beginning."""
+        if self._warned or self._table.num_embeddings < _LEAST:
+            return False
         made = step + 1
-        return not self._warned and (made % _EVERY == 0 or (made < _EVERY and made & step == 0))
+        return made % _EVERY == 0 or (made < _EVERY and made & step == 0)
 
     def rows(self) -> Tensor:
         """(n,) the rows to look at, evenly spaced."""
