@@ -184,7 +184,7 @@ def test_places_are_those_with_probability():
 def test_an_index_has_fewer_items_than_its_numbers_reach(monkeypatch):
     with pytest.raises(ValueError, match="fewer than 2\\^31 items, got 2147483648"):
         Cells.build(torch.zeros(1, 1, dtype=torch.int64).expand(2**31, 1), None)
-    assert cells._FEW - 1 == torch.iinfo(torch.int32).max
+    assert torch.iinfo(torch.int32).max == cells._FEW - 1
     monkeypatch.setattr(cells, "_FEW", 3)
     Cells.build(torch.zeros(2, 1, dtype=torch.int64), None)
     with pytest.raises(ValueError, match="got 3"):
