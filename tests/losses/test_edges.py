@@ -148,6 +148,16 @@ def test_options_of_structures(options, error, words):
         fenchel_young_loss(SCORES, INDEX, cost=1.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_structures_in_half_precision_are_solved_in_single(dtype):
+    structure = ff.SparseMAP(ff.structures.Sequence(torch.zeros(2, 2)))
+    scores, target = random_scores(4, 3, 2).to(dtype), torch.eye(2)[[0, 1, 0]].expand(4, 3, 2)
+    got = fenchel_young_loss(scores, target, structure, reduction="none")
+    want = fenchel_young_loss(scores.float(), target, structure, reduction="none")
+    assert got.dtype == dtype
+    assert torch.equal(got, want.to(dtype))
+
+
 def test_one_class_is_a_point_of_some_subsets_only():
     for omega in (Subset(1), Subset(1, at_most=True), Subset(2, at_most=True)):
         one_hot = F.one_hot(INDEX, 3).float()

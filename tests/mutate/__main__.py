@@ -159,6 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     total = options.sample or len(list(drawn(files, options.lines, None, 0)))
     earlier = results.load(options.again) if options.again else []
     over = {o.identity: o for o in earlier if o.status not in results.MISSED}
+    settings = {key: str(value) for key, value in vars(options).items()}
     outcomes: list[Outcome] = []
     try:
         for mutant, text in pairs:
@@ -168,9 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
             outcomes.append(over.get(mutant.identity(text)) or run.outcome(mutant, text))
             if outcomes[-1].identity not in over:
                 print(results.line(outcomes[-1], counted + 1, total), flush=True)
+                results.save(f"{name}-{options.seed}", outcomes, settings)
     except KeyboardInterrupt:
         print("stopped")
-    settings = {name: str(value) for name, value in vars(options).items()}
     place = results.save(f"{name}-{options.seed}", outcomes, settings)
     missed = results.survivors(outcomes)
     print("\n" + (f"survivors\n{missed}\n" if missed else "no survivors\n"))
