@@ -22,7 +22,7 @@ Rng = np.random.Generator
 ALLOWED = (TypeError, ValueError, IndexError, MemoryError)
 # What torch itself says, which has no other name for memory that is not there or for two dtypes.
 REFUSED = (
-    *("can't allocate memory", "Storage size calculation overflowed", "invalid size"),
+    *("can't allocate memory", "calculation overflowed", "invalid size"),
     *("same dtype", "expected scalar type", "must match", "not implemented for"),
 )
 # Memory that is not there ends a process under the address sanitizer: then only sizes that no
