@@ -6,6 +6,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 import fewfold as ff
+from fewfold import _native
 
 from .cases import Case, distribution, every_proposal, problem
 
@@ -173,3 +174,109 @@ def test_queries_that_do_not_fit(case):
         queries[1, 1] = bad
         with pytest.raises(ValueError, match="finite"):
             proposal.sample(queries, 3)
+
+
+@every_proposal
+def test_the_mixture_of_no_queries_is_refused(case):
+    with pytest.raises(ValueError, match="mixture over the queries, of which 0 came"):
+        fitted(case).sample(torch.empty(0, 5), 4, shared=True)
+
+
+@every_proposal
+@both_ways
+def test_ids_that_name_no_item(case, shared):
+    queries, items, _ = problem()
+    proposal = fitted(case)
+    if isinstance(proposal, ff.Uniform):
+        pytest.skip("does not look at the ids")
+    for bad in (-1, len(items), 2**40) if _native.ready() else (len(items), 2**40):
+        ids = torch.full((len(queries), 2), bad)
+        with pytest.raises(IndexError):
+            proposal.log_prob(queries, ids, shared=shared)
+    none = torch.empty((len(queries), 0), dtype=torch.int64)
+    assert proposal.log_prob(queries, none, shared=shared).shape == none.shape
+
+
+def broken(state: dict[str, Tensor]) -> dict[str, dict[str, object]]:
+    """States of a MultiIndex, each wrong in one thing."""
+    codes, books = state["codes"], state["books"]
+    low, high, swapped = codes.clone(), codes.clone(), codes.flip(1)
+    low[7, 0], high[-1, -1] = -1, books.shape[0] * books.shape[1]
+    found = {
+        "a code below": {"codes": low},
+        "a code above": {"codes": high},
+        "codes of other books": {"codes": swapped},
+        "no items": {"codes": codes[:0]},
+        "one book more": {"codes": codes.repeat(1, 2)},
+        "numbers with points": {"codes": codes.double()},
+        "flat codes": {"codes": codes.flatten()},
+        "fewer words": {"books": books[:, :-1]},
+        "fewer books": {"books": books[:-1]},
+        "books without numbers": {"books": books[..., :0]},
+        "flat books": {"books": books.flatten()},
+        "books that are nan": {"books": books * torch.nan},
+        "no codes": {"codes": None},
+        "no books": {"books": None},
+        "a list": {"codes": codes.tolist()},
+        "no generator": {"generator": None},
+        "another generator": {"generator": state["generator"][:9]},
+        "a generator of numbers": {"generator": torch.zeros(3)},
+    }
+    if "mass" in state:
+        mass = state["mass"]
+        found["mass of fewer"] = {"mass": mass[:-1]}
+        found["negative mass"] = {"mass": -mass}
+        found["no mass"] = {"mass": None}
+    if "items" in state:
+        found["fewer items"] = {"items": state["items"][:-1]}
+        found["wider items"] = {"items": state["items"].repeat(1, 2)}
+        found["items left out"] = {"items": None}
+    return found
+
+
+@pytest.mark.parametrize("within", ["uniform", "popularity", "exact"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(within, residual):
+    queries, items, counts = problem()
+    options = {"within": within, "residual": residual}
+    proposal = ff.MultiIndex(3, **options).fit(items, counts)
+    state = proposal.state_dict()
+    ids = all_ids(False, len(queries), len(items))
+    before = proposal.log_prob(queries, ids)
+    for name, wrong in broken(state).items():
+        new = {**state, **wrong}
+        with pytest.raises(ValueError, match=r"state of MultiIndex|codes of a|mass|items"):
+            proposal.load_state_dict(
+                {key: value for key, value in new.items() if value is not None}
+            )
+        assert proposal.log_prob(queries, ids).equal(before), name
+    other = ff.MultiIndex(3, **options)
+    other.load_state_dict(state)
+    assert other.log_prob(queries, ids).equal(before)
+
+
+def test_other_states_that_do_not_fit():
+    for items in (0, -3, 1.5):
+        with pytest.raises(ValueError, match="positive number of items"):
+            ff.Uniform().load_state_dict({"items": torch.tensor(items)})
+    with pytest.raises(ValueError, match="must hold a tensor 'items', got int"):
+        ff.Uniform().load_state_dict({"items": 3})
+    for mass in (torch.tensor([1.0, -1.0]), torch.zeros(2), torch.ones(2, 2), torch.empty(0)):
+        with pytest.raises(ValueError, match="mass must"):
+            ff.Popularity().load_state_dict({"mass": mass})
+    for proposal in (ff.QuadraticKernel(), ff.Dynamic()):
+        for items in (torch.empty(0, 3), torch.ones(3), torch.full((2, 2), torch.nan)):
+            with pytest.raises(ValueError, match="item_vectors must"):
+                proposal.load_state_dict({"items": items})
+
+
+def test_so_many_codebooks_that_cells_cannot_be_numbered():
+    _, items, _ = problem()
+    many = ff.MultiIndex(3, codebooks=50, residual=True).fit(items)  # 3 ** 50 cells
+    few = many.quantised().unique(dim=0)
+    assert len(many._cells.log_mass) == len(few)
+
+
+def test_counts_given_to_the_constructor():
+    with pytest.raises(TypeError, match=r"Popularity\(\).fit\(item_vectors, counts\)"):
+        ff.Popularity(torch.ones(3))

@@ -27,14 +27,17 @@ template <> constexpr Dtype dtype_of<bool>() { return Dtype::b8; }
 
 [[noreturn]] inline void refuse(const std::string &what) { throw std::invalid_argument(what); }
 
+constexpr int64_t MOST_ELEMENTS = std::numeric_limits<int64_t>::max() / 16;  // which may be added up, in bytes
+
 // The product of sizes; an error where one is negative or there is no such number of elements.
 inline int64_t count_of(int64_t a) {
   if (a < 0) refuse("a size must not be negative, got " + std::to_string(a));
+  if (a > MOST_ELEMENTS) refuse("a size of " + std::to_string(a) + " is too large");
   return a;
 }
 template <class... More> int64_t count_of(int64_t a, int64_t b, More... more) {
   int64_t product;
-  if (__builtin_mul_overflow(count_of(a), count_of(b), &product) || product > std::numeric_limits<int64_t>::max() / 16)
+  if (__builtin_mul_overflow(count_of(a), count_of(b), &product) || product > MOST_ELEMENTS)
     refuse("sizes " + std::to_string(a) + " and " + std::to_string(b) + " are too large");
   return count_of(product, more...);
 }

@@ -11,6 +11,7 @@ using namespace fewfold;
 namespace {
 
 constexpr int64_t NEWTON_TURNS = 200;  // ten or so are usual
+constexpr int64_t FEW = 4096;  // columns to set up without a score to say that there are so many
 
 struct Shape {
   int64_t instances, rows, columns;
@@ -19,6 +20,7 @@ struct Shape {
   Shape(int64_t instances_, int64_t rows_, int64_t columns_, bool alone_, int threads_)
       : instances(instances_), rows(rows_), columns(columns_), alone(alone_), threads(lanes_for(instances_, threads_)) {
     if (count_of(rows, columns) > std::numeric_limits<int32_t>::max()) refuse("there must be fewer than 2^31 pairs");
+    if (rows == 0 && columns > FEW) refuse("there must be rows for " + std::to_string(columns) + " columns");
     count_of(columns, columns, instances);
     count_of(rows, columns, instances);
   }

@@ -49,6 +49,7 @@ class Graph {
 
   void add_any_out(const Uses &uses) {
     check(uses);
+    if (uses.factors == 0) return;
     std::vector<double> costs(static_cast<size_t>(uses.parts), 1.0);
     costs.back() = -1;
     for (int64_t f = 0; f < uses.factors; ++f) add(uses, f, Kind::any_out, 0, costs.data(), 0);
@@ -87,7 +88,9 @@ class Graph {
     int32_t *outcomes = outcomes_.numbers<int32_t>("outcomes", rows), *failed = failed_.numbers<int32_t>("failed", rows);
     if (warm && static_cast<int64_t>(states_.size()) != rows) refuse("a warm start needs the same instances as before");
     for (const auto &enough : enough_) enough(rows);
-    if (!warm) plan_.finish(), states_.clear(), states_.resize(static_cast<size_t>(rows));
+    if (!warm) states_.clear();
+    if (rows == 0) return;  // then no memory says how many bits there can be
+    if (!warm) plan_.finish(), states_.resize(static_cast<size_t>(rows));
     const auto one = [&](int64_t r, Consensus &consensus) {
       State &s = states_[static_cast<size_t>(r)];
       if (!warm) begin(r, s);
@@ -128,6 +131,7 @@ class Graph {
         needed += s.generics[static_cast<size_t>(plan_.factors[static_cast<size_t>(k)].extra)].active.size();
     const double *at = values.numbers<double>("values", needed);
     double *to = to_.numbers<double>("to", count_of(static_cast<int64_t>(states_.size()), plan_.bits));
+    if (states_.empty()) return;
     Consensus consensus(plan_);
     for (size_t r = 0; r < states_.size(); ++r) {
       if (states_[r].outcome == Outcome::no_numbers) continue;
@@ -147,7 +151,8 @@ class Graph {
     std::vector<int32_t> codes;
     std::vector<double> weights, by;
     std::vector<int64_t> offsets{0};
-    Consensus consensus(plan_);
+    const Plan none;
+    Consensus consensus(states_.empty() ? none : plan_);
     int64_t slots = 0;
     for (size_t r = 0; r < states_.size(); ++r) {
       for (int64_t k = first; k < first + factors; ++k) {
@@ -227,6 +232,7 @@ template <class Nearest, class Call>
 void nearest_rows(const Buffer &scores_, int64_t rows, int64_t n, const Buffer &to_, int threads, Call call) {
   const double *scores = scores_.numbers<double>("scores", count_of(rows, n));
   double *to = to_.numbers<double>("to", count_of(rows, n));
+  if (rows == 0) return;
   struct Lane {
     Nearest nearest;
     std::vector<double> ones;
@@ -255,6 +261,8 @@ void nearest_linear(const Buffer &scores, int64_t rows, int64_t n, const Buffer 
 
 void nearest_any_out(const Buffer &scores, int64_t rows, int64_t n, const Buffer &to, int threads) {
   check_positive(n, "n");
+  scores.numbers<double>("scores", count_of(rows, n));
+  if (rows == 0) return;
   std::vector<double> costs(static_cast<size_t>(n), 1.0);
   costs.back() = -1;
   nearest_rows<OrOutNearest>(scores, rows, n, to, threads,

@@ -58,8 +58,9 @@ template <class Oracle, class Problem> void bind_chain(nb::module_ &m, const std
 // Additional scores of instances: `tables` of them, of `own` numbers, for each.
 Given given_at(const Buffer &from, const char *name, int64_t by_row, int64_t tables, int64_t by_position, int64_t own) {
   if (!from.given()) return {};
-  if (tables && own) from.apart<double>(name, reach_of(tables, own, by_position));
-  return {from.apart<double>(name, 0), by_row, by_position, name, from.reach(), tables && own ? (tables - 1) * by_position + own : 0};
+  const int64_t needed = reach_of(tables, own, by_position);  // of one row; without rows there is none to have
+  from.apart<double>(name, from.count() ? needed : 0);
+  return {from.apart<double>(name, 0), by_row, by_position, name, from.reach(), needed};
 }
 
 // Where gradients of additional scores go: rows of them, as in given_at.
@@ -95,7 +96,7 @@ void bind_sequences(nb::module_ &m) {
                          given_at(transitions, "transitions", by_row, tables, by_position, count_of(states, states)),
                          given_at(start, "start", start_by_row, 1, 0, states),
                          given_at(stop, "stop", stop_by_row, 1, 0, states)};
-             if (transitions.given() && !by_row) turn(made.transitions.data, tables, by_position, states, made.turned);
+             if (transitions.count() && !by_row) turn(made.transitions.data, tables, by_position, states, made.turned);
              new (to) Chains(std::move(made));
            },
            nb::keep_alive<1, 4>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 9>());
@@ -103,7 +104,8 @@ void bind_sequences(nb::module_ &m) {
       .def("__init__",
            [](Subsets *to, int64_t positions, int64_t on, bool at_most, const Buffer &bonus, int64_t by_row,
               int64_t by_position) {
-             chain_parts(positions, count_of(on) + 2);
+             if (count_of(on) > positions) refuse("of " + std::to_string(positions) + " bits " + std::to_string(on) + " cannot be on");
+             chain_parts(positions, on + 2);
              if (positions > 1 && !bonus.given()) throw nb::type_error("bonus must be a tensor, got None");
              new (to) Subsets{positions, on, at_most, given_at(bonus, "bonus", by_row, positions - 1, by_position, 1)};
            },

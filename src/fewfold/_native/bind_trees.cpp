@@ -40,6 +40,7 @@ void check_words(int64_t n) {
 
 // make() gives a thread its oracle.
 template <class Make> void best_rows(const Best &q, Make make) {
+  if (q.rows == 0) return;
   std::vector<decltype(make())> lanes;
   for (int lane = 0; lane < q.threads; ++lane) lanes.push_back(make());
   each_row(q.rows, q.threads, [&](int64_t r, int lane) {
@@ -98,7 +99,7 @@ void bind_trees(nb::module_ &m) {
     check_words(q.slots);
     q.expect(q.slots * q.slots, q.slots);
     std::vector<TreeOracle> lanes;
-    for (int lane = 0; lane < q.threads; ++lane) lanes.emplace_back(q.slots, projective, single);
+    for (int lane = 0; q.rows && lane < q.threads; ++lane) lanes.emplace_back(q.slots, projective, single);
     return solve_rows(q, [&](int64_t, int lane) -> TreeOracle & { return lanes[static_cast<size_t>(lane)]; });
   });
   m.def(

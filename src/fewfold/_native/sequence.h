@@ -20,7 +20,7 @@ struct Given {
   int64_t reach = 0, own = 0;  // places from the first on; how many of them a row needs
   // Raises unless so many rows have theirs.
   void check(int64_t rows) const {
-    if (data && rows > 0 && own && reach_of(rows, own, by_row) > reach)
+    if (rows > 0 && own && reach_of(rows, own, by_row) > reach)
       refuse(std::string(name) + " must be given for " + std::to_string(rows) + " instances");
   }
   const double *at(int64_t row) const { return data ? data + row * by_row : nullptr; }

@@ -109,7 +109,7 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
     std::vector<double> weights, factor;
   };
   std::vector<Found> found(static_cast<size_t>(q.rows));
-  {
+  if (q.rows > 0) {  // without rows no memory says how many parts there can be
     nanobind::gil_scoped_release release;
     const size_t lanes = static_cast<size_t>(q.threads);
     std::vector<ActiveSet> sets(lanes);

@@ -38,7 +38,7 @@ def mixed(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor, *, spars
         tensor([[4., 3.],
                 [1., 2.]])
     """
-    check(anchors, weights, slots)
+    check(anchors, weights, slots, ids)
     if native(anchors, weights, slots) and ids.is_cpu and ids.dtype == torch.int64:
         rows: Tensor = _Mixed.apply(anchors, weights, slots, ids.contiguous(), None, None, sparse)
         return rows
@@ -79,12 +79,13 @@ def mixed_bags(
         tensor([[1., 1.],
                 [0., 5.]])
     """
-    check(anchors, weights, slots)
+    check(anchors, weights, slots, ids)
+    if ids.is_cpu and offsets.is_cpu:
+        ids, offsets = jagged(ids, offsets, rows=len(by))
     if (
         native(anchors, weights, slots, by) and ids.is_cpu and offsets.is_cpu
         and by.dtype == anchors.dtype and not by.requires_grad
     ):  # fmt: skip
-        ids, offsets = jagged(ids, offsets, rows=len(by))
         bags: Tensor = _Mixed.apply(anchors, weights, slots, ids, offsets, by.contiguous(), sparse)
         return bags
     rows = _plain(anchors, weights, slots, ids, sparse)
@@ -93,13 +94,15 @@ def mixed_bags(
     return total * by.unsqueeze(1)
 
 
-def check(anchors: Tensor, weights: Tensor, slots: Tensor) -> None:
-    """Raise unless the weights have a slot each."""
+def check(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor | None = None) -> None:
+    """Raise unless the weights have a slot each, and ids are whole numbers."""
     if anchors.dim() != 2 or weights.dim() != 2 or weights.shape != slots.shape:
         raise ValueError(
             "anchors must be (K, d), weights and slots both (V, s), got "
             f"{tuple(anchors.shape)}, {tuple(weights.shape)} and {tuple(slots.shape)}"
         )
+    if ids is not None and ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"ids must be int64 or int32, got {ids.dtype}; write ids.long()")
     if slots.dtype not in _SLOTS:
         raise TypeError(
             f"slots must be uint8, int16 or int32, got {slots.dtype}; write slots.int()"

@@ -92,7 +92,7 @@ def picked_scores(
     if ids.dim() == 1:
         block = queries @ few.T
     else:
-        block = (few.view(*ids.shape, -1) @ queries.unsqueeze(-1)).squeeze(-1)
+        block = (few.view(*ids.shape, few.shape[-1]) @ queries.unsqueeze(-1)).squeeze(-1)
     return block, (rest * queries.index_select(0, row)).sum(-1)
 
 

@@ -18,6 +18,11 @@ def check_param(param: Any) -> None:
 
 def check_state(param: Tensor, rows: int, state: dict[str, Tensor], *, slots: int) -> None:
     """Raise unless the state is that of a parameter of this shape: a kernel would write beyond."""
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"the state {name!r} must be a tensor, got {type(value).__name__}")
+        if not value.is_contiguous():  # an expanded one cannot be written to
+            state[name] = value.contiguous()
     memory, step, square = state.get("memory"), state.get("step"), state.get("square")
     if step is not None and (step.shape != (rows,) or step.dtype != torch.int32):
         raise _foreign("step", step, param)

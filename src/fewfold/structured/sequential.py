@@ -188,7 +188,12 @@ class SequentialSubset(Structure):
         assert _native.kernels is not None
         bonus = self._bonus
         return _native.kernels.Subsets(
-            scores.shape[1], self.k, self.at_most, bonus, bonus.stride(0), bonus.stride(1)
+            scores.shape[1],
+            min(self.k, scores.shape[1]),
+            self.at_most,
+            bonus,
+            bonus.stride(0),
+            bonus.stride(1),
         )
 
     def _sums(self, scores: Tensor) -> list[Tensor]:
