@@ -24,7 +24,7 @@ try:
 except ImportError:
     kernels = None
 else:  # their arguments are tensors, which they read and check without knowing torch
-    kernels.accept_tensors(
+    kernels.accept_tensors(  # type: ignore[union-attr]
         torch.Tensor,
         (
             *(torch.float32, torch.float64, torch.int8, torch.uint8),
