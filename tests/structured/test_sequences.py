@@ -10,6 +10,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import disabled
+from fewfold.structured.lattice import draw
 from fewfold.structured.sequences import Sequence
 from fewfold.structured.sequential import SequentialSubset
 from fewfold.structured.structure import Structure
@@ -164,6 +165,13 @@ def test_sparsemap_by_its_certificate(
         mine = found.support.atoms[found.support.row == i].flatten(1)
         where = (mine.unsqueeze(1) == every).all(2).long().argmax(1)
         torch.testing.assert_close(left[where], left.max().expand(len(where)), atol=1e-8, rtol=0)
+
+
+def test_what_is_hardly_ever_drawn_is_drawn_as_often() -> None:
+    logits = torch.tensor([0.0, -8.0], dtype=torch.double).expand(200_000, 2)
+    rare = int(draw(logits, torch.Generator().manual_seed(0)).sum())
+    # 67 in the mean, 8.2 the deviation: further off by chance for one of a million seeds
+    assert abs(rare - 200_000 / (1 + math.exp(8))) < 41
 
 
 def test_gold_sequence(path: str) -> None:

@@ -70,6 +70,13 @@ def test_the_k_best_are_those_of_brute_force(case: Case, path: str) -> None:
             torch.testing.assert_close(case.values(own)[known.long().argmax(1)], values, **NEAR)
 
 
+def test_all_structures_are_certified_and_all_but_one_are_not() -> None:
+    """With equal scores none has a weight of zero."""
+    scores, pairs = torch.zeros(2, 4), ff.structures.KSubset(2)
+    assert ff.topk_support(scores, pairs, 6).certified.all()
+    assert not ff.topk_support(scores, pairs, 5).certified.any()
+
+
 @summed
 def test_log_partitions_and_marginals_are_those_of_brute_force(case: Case) -> None:
     for scores in (case.scores(3, seed=42), blocked(case, 3, seed=43), 40 * case.scores(3)):
@@ -123,6 +130,8 @@ def test_a_masked_instance_is_summed_as_a_smaller_one(case: Case) -> None:
     assert torch.equal(found.structures[:, :, mask].view_as(alone.structures), alone.structures)
     draws = case.structure.sample(scores, 20, mask=mask)
     assert not draws[..., ~mask].any()
+    likely = case.structure.log_prob(scores, found.structures[:, 0], mask=mask)
+    torch.testing.assert_close(likely, small.log_prob(own, alone.structures[:, 0]), **NEAR)
 
 
 @pytest.mark.parametrize("case", [c for c in SUMMED if c.nothing], ids=lambda case: case.name)

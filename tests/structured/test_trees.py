@@ -389,3 +389,12 @@ def test_edges_may_be_a_list() -> None:
 def test_scores_must_be_square() -> None:
     with pytest.raises(ValueError, match="square"):
         DependencyTree().argmax(torch.zeros(2, 3, 4))
+
+
+@every_kind
+def test_a_chain_is_reached_to_its_end(kind: DependencyTree) -> None:
+    scores = torch.full((9, 9), -math.inf, dtype=torch.float64)
+    scores[0, 0] = 0.5
+    scores[range(8), range(1, 9)] = 0.25
+    assert float(kind.log_partition(scores)) == pytest.approx(2.5)
+    assert kind.argmax(scores).sum() == 9
