@@ -133,6 +133,19 @@ def test_classical_step_is_one_sign_after_the_other() -> None:
         torch.testing.assert_close(Classical().value(query[b], memory[b]), value)
 
 
+@pytest.mark.parametrize("power", [2, 3, 5])
+def test_dense_associative_step_is_its_definition(power: int) -> None:
+    memory, query = _random(6, 15).sign(), _random(50, 15, seed=1).sign()
+    overlaps = (query @ memory.mT).clamp(min=0)
+    field = overlaps ** (power - 1) @ memory
+    want = torch.where(field == 0, query, field.sign())
+    found = DenseAssociative(power).step(query, memory)
+    clear = (field == 0).logical_not() | (overlaps.sum(-1, keepdim=True) == 0)  # no ties
+    assert torch.equal(found[clear.expand_as(found)], want[clear.expand_as(found)])
+    value = -(overlaps**power).sum(-1)
+    torch.testing.assert_close(DenseAssociative(power).value(query, memory), value)
+
+
 def test_high_powers_do_not_overflow() -> None:
     """Of patterns that are alike, so that several have a power too large to add up."""
     memory = torch.where(_random(4, 200) > 1, -1.0, 1.0)
