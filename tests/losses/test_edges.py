@@ -156,6 +156,11 @@ def test_structures_in_half_precision_are_solved_in_single(dtype):
     want = fenchel_young_loss(scores.float(), target, structure, reduction="none")
     assert got.dtype == dtype
     assert torch.equal(got, want.to(dtype))
+    # and what is wider stays so
+    scores, target = random_scores(4, 3, 2), target.double()
+    double = ff.SparseMAP(ff.structures.Sequence(torch.zeros(2, 2, dtype=torch.float64)))
+    want = double.conjugate(scores) + double.value(target) - (scores * target).sum((1, 2))
+    close(fenchel_young_loss(scores, target, double, reduction="none"), want, 1e-12)
 
 
 def test_one_class_is_a_point_of_some_subsets_only():
