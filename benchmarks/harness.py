@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -35,6 +36,7 @@ class Pair:
     copy: Call | None = None
     before_ours: Call | None = None
     before_peer: Call | None = None
+    clock: Callable[[], float] = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _time(pair: Pair, seconds: float) -> tuple[float, float, dict[str, float]]:
         calls["copy"] = pair.copy
     before = {"ours": pair.before_ours, "peer": pair.before_peer}
     waiting = {name: call for name, call in before.items() if call is not None}
-    timing = race(calls, seconds=seconds, before=waiting)
+    timing = race(calls, seconds=seconds, before=waiting, clock=pair.clock)
     spread = {
         f"{name}_{end}": getattr(timing[name], end)
         for name in calls

@@ -175,7 +175,6 @@ def _run_backward_fake(
     return scores.new_empty(scores.shape)
 
 
-_operator = registered("support_loss", _run, _run_fake)
 _backward_operator = registered("support_loss_backward", _run_backward, _run_backward_fake)
 
 
@@ -184,8 +183,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(scores, index, kept, *output[1:])
 
 
-def _pull(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+def _pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
     return _backward_operator(grad, *ctx.saved_tensors, *ctx.member), *[None] * 5
 
 
-_operator.register_autograd(_pull, setup_context=_save)
+_operator = registered("support_loss", _run, _run_fake, _save, _pull)

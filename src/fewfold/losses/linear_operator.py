@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold.maps.operators import autograd_enabled, registered
+from fewfold.maps.operators import autograd_enabled
 
 __all__ = ["linear_operator"]
 
@@ -67,8 +67,11 @@ def linear_operator(loss: Loss) -> Loss:
     def fake_backward(grad: Tensor, found: list[Tensor]) -> list[Tensor]:
         return [torch.empty_like(one) for one in found]
 
-    operator = registered("linear_entmax_loss", forward, fake)
-    backward_operator = registered("linear_entmax_loss_backward", backward, fake_backward)
+    name = "fewfold::linear_entmax_loss"
+    operator = torch.library.custom_op(name, forward, mutates_args=(), device_types="cpu")
+    operator.register_fake(fake)
+    backward_operator = torch.library.custom_op(f"{name}_backward", backward, mutates_args=())
+    backward_operator.register_fake(fake_backward)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         ctx.wants = inputs[-1]

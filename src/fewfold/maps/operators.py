@@ -37,6 +37,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
 _INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
 _EXCLUDE = _KEYS(_KEY.AutocastCPU)
+_LIBRARY = torch.library.Library("fewfold", "FRAGMENT")
 
 Map = Callable[[Tensor, float | Tensor], Tensor]
 
@@ -125,19 +126,19 @@ def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
         return _like(probs, wants_rows), _like(probs if alpha is None else alpha, wants_alpha)
 
     backward_operator = registered(f"{name}_backward", backward, fake_backward)
-    operator = registered(name, forward, fake)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        rows, alpha, ctx.order, _, _ = inputs
+        rows, alpha, ctx.order, *_ = inputs
         # A number is known to be covered, and then the answer is all that a gradient needs.
         ctx.save_for_backward(*output, None if alpha is None else rows, alpha)
 
-    def pull(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        wants = ctx.needs_input_grad[:2]
-        found = backward_operator(grad, *ctx.saved_tensors, ctx.order, *wants)
-        return *(one if want else None for one, want in zip(found, wants, strict=True)), *[None] * 3
+    def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
+        found = backward_operator(grad, *ctx.saved_tensors, ctx.order, *wants[:2])
+        return *(one if want else None for one, want in zip(found, wants, strict=False)), *[
+            None
+        ] * 3
 
-    operator.register_autograd(pull, setup_context=save)
+    operator = registered(name, forward, fake, save, pull)
 
     def call(rows: Tensor, alpha: float | Tensor) -> Tensor:
         keep = tracks_grad(rows, alpha)
@@ -187,18 +188,16 @@ def budget_operator(name: str, plain: Map) -> Map:
         return _like(probs, wants_rows), _like(probs if k is None else k, wants_k)
 
     backward_operator = registered(f"{name}_backward", backward, fake_backward)
-    operator = registered(name, forward, fake)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        rows, k, _ = inputs
+        rows, k, *_ = inputs
         ctx.save_for_backward(*output, None if k is None else rows, k)
 
-    def pull(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        wants = ctx.needs_input_grad[:2]
-        found = backward_operator(grad, *ctx.saved_tensors, *wants)
-        return *(one if want else None for one, want in zip(found, wants, strict=True)), None
+    def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
+        found = backward_operator(grad, *ctx.saved_tensors, *wants[:2])
+        return *_wanted(found, wants), None
 
-    operator.register_autograd(pull, setup_context=save)
+    operator = registered(name, forward, fake, save, pull)
 
     def call(rows: Tensor, k: float | Tensor) -> Tensor:
         given = (k, 0.0) if isinstance(k, Tensor) else (None, k)
@@ -208,10 +207,56 @@ def budget_operator(name: str, plain: Map) -> Map:
     return call
 
 
-def registered(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """`run` as the operator `fewfold::name` on the CPU, with `fake` as its shape rule."""
-    operator = torch.library.custom_op(f"fewfold::{name}", run, mutates_args=(), device_types="cpu")
-    operator.register_fake(fake)
+def registered(
+    name: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    save: Callable[..., None] | None = None,
+    pull: Callable[..., Any] | None = None,
+) -> Any:
+    """`run` as the operator `fewfold::name` on the CPU.
+
+    `torch.library.custom_op` does the same through several more Python functions. After a large
+    tensor has passed through the caches each of them costs tens of microseconds.
+
+    Args:
+        run: takes and returns tensors with memory; returns nothing that it was given.
+        fake: the shape rule.
+        save: as `setup_context` of `torch.library.register_autograd`.
+        pull: its backward formula. Without one, differentiating the operator raises.
+    """
+    _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()))
+    operator = getattr(torch.ops.fewfold, name).default
+
+    class Formula(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keys: Any, *given: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+            if save is not None:
+                save(ctx, given, found)
+            return found
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            if pull is None:
+                raise RuntimeError(
+                    f"fewfold::{name} of a compiled graph has no autograd formula: take second "
+                    "derivatives in eager mode, or with torch.func inside the compiled function"
+                )
+            return None, *pull(ctx, ctx.needs_input_grad[1:], *grads)
+
+    def choose(keys: Any, *given: Any) -> Any:
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
+            return Formula.apply(keys, *given)
+        if _native.ready(given[0]):  # memory, and nothing that wants to see the call
+            return run(*given)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+
+    _LIBRARY.impl(name, run, "CPU")
+    _LIBRARY.impl(name, choose, "Autograd", with_keyset=True)
+    torch.library.register_fake(f"fewfold::{name}", fake, lib=_LIBRARY)
     return operator
 
 
@@ -234,6 +279,10 @@ def _plain_backward(
         found = iter(torch.autograd.grad(plain(*leaves), asked, grad, materialize_grads=True))
     first, second = (next(found).contiguous() if want else _nothing(grad) for want in wants)
     return first, second
+
+
+def _wanted(found: tuple[Tensor, Tensor], wants: tuple[bool, ...]) -> list[Tensor | None]:
+    return [one if want else None for one, want in zip(found, wants[:2], strict=True)]
 
 
 def _count(rows: Tensor) -> int:
