@@ -44,6 +44,7 @@ template <class... More> int64_t count_of(int64_t a, int64_t b, More... more) {
 
 // How far rows of `n` numbers, `stride` apart, reach.
 inline int64_t reach_of(int64_t rows, int64_t n, int64_t stride) {
+  count_of(stride);
   if (count_of(rows) == 0 || count_of(n) == 0) return 0;
   return count_of(rows - 1, stride) + n;
 }
