@@ -79,10 +79,13 @@ sanitize: $(STAMP)
 	  PYTHONPATH=$(abspath build/sanitize/site):$(SITE) \
 	  $(PY) -S -m pytest -q -p no:cacheprovider -m native tests
 
-# Random inputs made for every branch of the kernels: MINUTES=60 make fuzz
+# Random inputs for every branch of the kernels, bad arguments, model folders and logs: MINUTES=60 make fuzz
 MINUTES ?= 10
 fuzz: $(STAMP)
 	$(PY) -m tests.fuzz --minutes $(MINUTES)
+	$(PY) -m tests.fuzz.artifact --minutes 2
+	$(PY) -m tests.fuzz.reading --minutes 2
+	$(PY) -m tests.fuzz.bindings --minutes 2
 
 # The branches of the kernels that no test takes.
 branches: $(STAMP)
