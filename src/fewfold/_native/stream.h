@@ -4,6 +4,7 @@
 // only entries above it are kept. A piece whose maximum is below the bound costs one read.
 #pragma once
 #include <cstdlib>
+#include <new>
 
 #include "curve.h"
 
@@ -36,9 +37,15 @@ template <class T> struct Stream {
   }
   void reserve(int64_t size) {
     if (size + V::N <= room) return;
-    room = size + V::N;
-    x = static_cast<T *>(std::realloc(x, static_cast<size_t>(room) * sizeof(T)));
-    index = static_cast<int32_t *>(std::realloc(index, static_cast<size_t>(room) * sizeof(int32_t)));
+    const int64_t wanted = size + V::N;
+    grow(x, wanted);
+    grow(index, wanted);
+    room = wanted;
+  }
+  template <class A> static void grow(A *&from, int64_t size) {
+    void *to = std::realloc(from, static_cast<size_t>(size) * sizeof(A));
+    if (!to) throw std::bad_alloc();
+    from = static_cast<A *>(to);
   }
   void release() {
     std::free(x);

@@ -3,6 +3,8 @@
 // A step touches some ten thousand rows of a table that fits no cache, so nearly all of its time is waiting for
 // memory: everything about a row happens in one visit, and the rows to come are asked for ahead of time.
 #pragma once
+#include <cstdint>
+
 #include "simd.h"
 #include "touched.h"
 
@@ -196,6 +198,9 @@ template <class T, class R, bool Pays> class Toucher {
     if (R::BY_ROW) ask_for<2>(t_.square + r, 1);
   }
 
+  // One step more; a restored age may be the largest number there is.
+  static int32_t older(int32_t &age) { return age += age < INT32_MAX; }
+
   // The gradients of one row, [i, end), and all that follows from them.
   void visit(int64_t i, int64_t end) {
     const int64_t r = row(i);
@@ -204,9 +209,9 @@ template <class T, class R, bool Pays> class Toucher {
     if constexpr (R::BY_ROW) {
       T squares = 0;
       each(total, i, end, [&](const T *g, int64_t from, int64_t n) { squares += squared(g, w + from, n); });
-      rule_.visit(++t_.age[r], squares / static_cast<T>(t_.width), t_.square[r]);
+      rule_.visit(older(t_.age[r]), squares / static_cast<T>(t_.width), t_.square[r]);
     } else if constexpr (R::AGED) {
-      rule_.visit(++t_.age[r]);
+      rule_.visit(older(t_.age[r]));
     }
     each(total, i, end, [&](const T *g, int64_t from, int64_t n) { move(g, w + from, s ? s + from : s, n); });
     if constexpr (Pays) soften(w, s, l1_);
