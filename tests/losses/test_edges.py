@@ -472,7 +472,7 @@ def test_gradients_of_a_part_alone(kind, wanted, shared, summed, path):
 def test_kernels_refuse_items_that_do_not_exist(bad, more):
     queries, items = random_scores(2, 4), random_scores(6, 4)
     ids, rest = torch.tensor([[0, 1], [2, bad]]), (torch.tensor([1, more]), torch.tensor([0, 1, 2]))
-    with pytest.raises(IndexError, match="item ids must be between 0 and 5, got"):
+    with pytest.raises(IndexError, match=r"item ids must be between 0 and 5, .*got (6|-1) at"):
         picked_scores(queries, items, ids, rest)
     anchored = ff.AnchorEmbedding(6, 4, anchors=3, width=2, dtype=torch.float64)
     words = f"between 0 and 5, got {bad if bad else more}"

@@ -241,7 +241,7 @@ def test_cells_left_out_have_no_probability():
 def test_kernels_refuse_ids_and_rows_that_do_not_exist(ids, row):
     given = ff.MultiIndex(2).fit(torch.eye(3)).given(torch.zeros(2, 3))
     given.log_prob(torch.tensor([0, 2]), torch.tensor([1, 0]))
-    with pytest.raises(IndexError, match="ids must be between 0 and 2, and rows between 0 and 1"):
+    with pytest.raises(IndexError, match=r"ids must be .* 0 and 2|row must be .* 0 and 1"):
         given.log_prob(torch.tensor(ids), torch.tensor(row))
 
 

@@ -9,7 +9,7 @@ s = ff.structures
 pytestmark = pytest.mark.usefixtures("path")
 CASES = {
     "sequence": (s.Sequence(torch.randn(3, 3), start=torch.randn(3)), (4, 3)),
-    "sequence of each instance": (s.Sequence(torch.randn(0, 1, 3, 3)), (4, 3)),
+    "sequence of each instance": (s.Sequence(torch.randn(0, 3, 3), by_position=False), (4, 3)),
     "subset": (s.SequentialSubset(2, 0.5), (5,)),
     "tree": (s.DependencyTree(), (3, 3)),
     "projective tree": (s.DependencyTree(projective=True), (3, 3)),

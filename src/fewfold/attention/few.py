@@ -94,8 +94,8 @@ def _unblend(
     rows = table.contiguous()
     _check_alike(rows, weight, grad, into, *(() if dots is None else (dots,)))
     kernel("unmix", rows.dtype)(
-        rows, rows.shape[-1], weight, few.slot, 1, few.first, 0, len(few.first) - 1, grad, dots,
-        into, _native.threads(),
+        rows, rows.shape[-1], weight, few.slot, 1, few.first, None, len(few.first) - 1, grad,
+        dots, into, _native.threads(),
     )  # fmt: skip
 
 
