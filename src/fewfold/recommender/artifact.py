@@ -15,6 +15,7 @@ hold is compared with its size and its header before it is read.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ _TENSORS = ("model.safetensors", "items.safetensors", "users.safetensors")
 _OPTIONAL = ("users.safetensors",)
 _MOST_JSON = 1 << 24  # bytes of a JSON file
 _TRIES = 50  # to read a folder that is replaced again and again meanwhile
+_MISSING = 4  # looks at a folder that is not there before it is said to be missing
+_MOMENT = 0.005  # seconds between them
 
 T = TypeVar("T")
 
@@ -247,17 +250,22 @@ def steadily(folder: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
     If the folder is replaced meanwhile, it is read again. One that a killed process has left under
     another name is read there.
     """
-    root = Path(folder)
+    root, missing = Path(folder), 0
     for _ in range(_TRIES):
         place = recovered(root)
         before = _identity(place)
         try:
             found = read(place)
         except (ArtifactError, OSError):
-            if before is not None and _identity(recovered(root)) == before:
+            now = recovered(root)
+            # Renamed from under the reader, the same folder is at another place.
+            if before is not None and now == place and _identity(now) == before:
                 raise
-            if before is None and not recovered(root).exists():
-                raise
+            if before is None:  # nothing there, or a moment between two renames
+                missing += 1
+                if missing == _MISSING:
+                    raise
+                time.sleep(_MOMENT)
         else:
             if _identity(recovered(root)) == before:
                 return found
