@@ -160,3 +160,19 @@ def test_what_cannot_be_mapped_says_so() -> None:
     frozen = ff.ScoreFunction(baseline=ff.RunningMean().eval())  # keeps its mean as it is
     mapped = torch.func.vmap(lambda own: ff.expect(by_id, own, frozen).loss, randomness="different")
     assert mapped(normal(2, 5)).isfinite().all()
+
+
+def test_an_atom_that_is_never_taken_may_cost_anything():
+    """An infinite cost of a masked atom leaves the gradient of the others as it is."""
+    table = torch.tensor([torch.inf, 0.5, -1.0, 2.0], dtype=torch.float64)
+    scores = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[:, 0] = False
+
+    def loss(row, keep):
+        return ff.expect(lambda atoms, _: table[atoms], row, ff.Dense(), mask=keep).loss
+
+    got = torch.func.vmap(torch.func.grad(loss))(scores, mask)
+    want = torch.stack([torch.func.grad(loss)(*one) for one in zip(scores, mask, strict=True)])
+    assert got.isfinite().all()
+    torch.testing.assert_close(got, want)

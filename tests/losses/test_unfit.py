@@ -135,3 +135,13 @@ def test_a_batch_of_nothing_has_no_loss(loss, shared, hits, proposal):
         assert each.shape == positives.shape
     none = torch.empty(0, dtype=torch.int64), torch.zeros(ROWS + 1, dtype=torch.int64)
     assert loss(torch.randn(ROWS, DIM), items, none, proposal, **options) == 0
+
+
+@pytest.mark.parametrize("loss", [ff.sampled_softmax_loss, ff.noise_contrastive_loss])
+def test_positives_a_proposal_does_not_have_and_unknown_reductions(loss):
+    queries, items = torch.randn(2, 4), torch.randn(9, 4)
+    fitted = ff.Uniform().fit(items[:5])
+    with pytest.raises(IndexError, match="ids must be between 0 and 4, got 7 at position 1"):
+        loss(queries, items, torch.tensor([1, 7]), fitted, samples=3)
+    with pytest.raises(ValueError, match="reduction must be 'none', 'mean' or 'sum', got 'men'"):
+        loss(queries, items, torch.tensor([1, 2]), fitted, samples=3, reduction="men")

@@ -144,3 +144,11 @@ def test_fit_compare_and_evaluate_take_it() -> None:
     assert (
         found.overall[ff.NDCG(10)].mean > rec.evaluate(new, split="all").overall[ff.NDCG(10)].mean
     )
+
+
+@pytest.mark.parametrize("split", ["auto", "all", "last", "random"])
+def test_a_log_the_model_was_made_from_asks_nothing(split):
+    log = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], shape=(2, 3), times=[1, 2, 3, 4])
+    asked = questions(log, log.jagged, torch.arange(3), 3, split=split)
+    assert asked.repeated == 4
+    assert asked.test.values.numel() == 0

@@ -343,3 +343,18 @@ def test_notes_do_not_get_into_the_folder(tmp_path: Path) -> None:
     for file in (tmp_path / "model").iterdir():
         text = file.read_bytes()
         assert b"taken for names" not in text
+
+
+def test_later_logs_are_read_as_the_first_one(tmp_path):
+    """Blanks around ids and the format of times are remembered, also in a folder."""
+    rows = [f" u{n % 6} ,i{n * 7 % 11},{1 + n % 12:02}/{1 + n % 12:02}/2020" for n in range(60)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["user,item,time", *rows]) + "\n")
+    options = {"strip_ids": False, "time_format": "%m/%d/%Y"}
+    rec = ff.Recommender(ff.MostPopular()).fit(path, test=0, progress=False, **options)
+    rec = ff.Recommender.load(rec.save(tmp_path / "model"))
+    later = tmp_path / "later.csv"
+    later.write_text("user,item,time\n u1 ,i0,02/03/2021\n u2 ,i1,02/03/2021\n")
+    known = rec._read(later, {})
+    assert known.users.tolist() == [" u1 ", " u2 "]
+    assert rec._read(later, {"strip_ids": True}).users.tolist() == ["u1", "u2"]

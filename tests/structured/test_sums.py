@@ -362,7 +362,25 @@ def test_a_temperature_is_a_positive_number(wrong: object) -> None:
 
 def test_the_value_of_mixed_marginals_is_refused() -> None:
     half = torch.full((2, 2), 0.5)
-    with pytest.raises(ValueError, match="other than 0 and 1"):
+    with pytest.raises(ValueError, match="zeros and ones that make a structure"):
         ff.fenchel_young_loss(torch.zeros(2, 2), half, ff.Gibbs(ff.structures.Sequence()))
+    with pytest.raises(ValueError, match="other than 0 and 1"):
+        ff.Gibbs(ff.structures.Sequence()).value(half)
     with pytest.raises(NotImplementedError, match="permanent"):
         ff.Gibbs(ff.structures.Assignment()).conjugate(torch.zeros(2, 2))
+
+
+def test_the_loss_of_what_is_no_structure_is_refused():
+    tags = ff.Gibbs(ff.structures.Sequence(torch.zeros(2, 2)))
+    with pytest.raises(ValueError, match="zeros and ones that make a structure"):
+        ff.fenchel_young_loss(torch.randn(3, 2), torch.ones(3, 2), tags)
+    with pytest.raises(ValueError, match="zeros and ones that make a structure"):
+        ff.fenchel_young_loss(
+            torch.randn(3, 3), torch.zeros(3, 3), ff.Gibbs(ff.structures.ConstituencyTree())
+        )
+    shorter = torch.tensor([[1.0, 2.0], [0.5, 0.0], [-torch.inf, -torch.inf]])
+    gold = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    torch.testing.assert_close(
+        ff.fenchel_young_loss(shorter, gold, tags),
+        ff.fenchel_young_loss(shorter[:2], gold[:2], tags),
+    )

@@ -17,6 +17,9 @@ __all__ = ["adapt_attention", "load_adapted"]
 _NAME = "fewfold-adaptive"  # of the attention implementation
 _PART = "entmax"  # of an attention module, and so in names of the state_dict
 _SETTINGS = "fewfold_attention"  # of a model's config
+# Options of `from_pretrained` that say where a model is; its configuration is there too.
+_WHERE = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder",
+          "token", "trust_remote_code")  # fmt: skip
 _HEADS = ("num_heads", "num_attention_heads", "n_heads")
 
 
@@ -91,7 +94,11 @@ def load_adapted(model_class: Any, path: str | Path, **options: Any) -> Any:
         raise ImportError(
             "load_adapted needs transformers 5 or later: pip install fewfold[transformers]"
         ) from error
-    settings = getattr(AutoConfig.from_pretrained(path), _SETTINGS, None)
+    if "output_loading_info" in options:
+        raise TypeError("load_adapted returns the model alone; leave output_loading_info out")
+    where = {name: options[name] for name in _WHERE if name in options}
+    config = AutoConfig.from_pretrained(path, **where)
+    settings = getattr(config, _SETTINGS, None)
     if settings is None:
         raise ValueError(
             f"the model in {path} was saved without adapt_attention; write model = "
@@ -99,7 +106,7 @@ def load_adapted(model_class: Any, path: str | Path, **options: Any) -> Any:
         )
     if not issubclass(model_class, PreTrainedModel):  # one of the Auto classes
         with torch.device("meta"):
-            model_class = type(model_class.from_config(AutoConfig.from_pretrained(path)))
+            model_class = type(model_class.from_config(config))
 
     def build(self: Any, config: Any, *given: Any, **more: Any) -> None:
         model_class.__init__(self, config, *given, **more)

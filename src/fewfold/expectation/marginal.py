@@ -141,6 +141,7 @@ class Dense(Estimator):
         atoms, log_probs = law.every()
         probs = log_probs.exp().to(law.scores)
         if not has_values(probs):
-            return Choice(every_pair(probs, atoms))
+            # An atom without weight has no gradient, whatever it costs.
+            return Choice(every_pair(torch.where(probs == 0, 0.0, probs), atoms))
         few = Support.from_dense(probs)
         return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))

@@ -222,6 +222,8 @@ def _of_structures(
     """One loss for each instance."""
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     target = target.to(wide.dtype)
+    if hasattr(omega, "check_target"):
+        omega.check_target(wide, target)
     events = tuple(range(scores.dim() - omega.event_dim, scores.dim()))  # type: ignore[attr-defined]
     own = torch.where(target != 0, target * wide, 0.0).sum(events)
     raised = wide if cost is None else wide + cost * (1 - target)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fewfold._check import fits, jagged
 from fewfold.losses.picked import Anchored, Items, Jagged, log_sum_picked, picked_scores
+from fewfold.losses.targets import check_options
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
@@ -128,6 +129,7 @@ class _Positives:
     kept: Tensor | None  # of that shape: which are not padding; None: all
 
     def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
+        check_options(reduction, 0.0)
         if reduction == "none":
             if self.kept is None:
                 return losses.view(self.shape)

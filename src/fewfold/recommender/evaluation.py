@@ -74,7 +74,7 @@ class Evaluation:
         ]
         if self.sample:
             lines.append(
-                f"{self.sample}, drawn at random: to rank all would take longer than to train; "
+                f"{self.sample}, drawn at random, as ranking all would take long; "
                 "the interval says how far they may differ"
             )
         if self.cold_pairs:

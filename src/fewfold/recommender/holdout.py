@@ -167,6 +167,8 @@ def questions(
     _choice(split, LOG_SPLITS)
     fresh = ~among(Jagged(number[log.ids], log.offsets), known)
     repeated, log = int((~fresh).sum()), log.keep(fresh)
+    if log.pairs == 0:  # nothing is left to ask
+        return Questions(known, Jagged(number[log.ids], log.offsets), "no interaction", repeated)
     strangers = _strangers(known, log.jagged)
     held: Split | None = None
     words, why = "every interaction", ""

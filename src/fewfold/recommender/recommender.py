@@ -392,8 +392,14 @@ class Recommender:
         """A log, read as the one the model was fitted to.
 
         Where it has ratings, the same threshold counts, and where it has their columns, the same
-        conditions on rows.
+        conditions on rows. Ids and times are read in the same way.
         """
+        if not isinstance(source, (Log, Interactions)) and not hasattr(source, "tocsr"):
+            usual = {"strip_ids": True, "time_format": None}  # need not be said
+            reading = {
+                **{n: v for n, u in usual.items() if (v := self._data.get(n, u)) != u},
+                **reading,
+            }
         least, where = self._data.get("min_rating"), self._data.get("where") or []
         asked = (least is not None and "min_rating" not in reading) or (
             where and "where" not in reading

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from fewfold.sampling.cells import Cells, GivenCells
-from fewfold.sampling.proposal import Given, Proposal, check_counts, check_items, stored
+from fewfold.sampling.proposal import (
+    Given,
+    Proposal,
+    check_counts,
+    check_ids,
+    check_items,
+    stored,
+)
 
 __all__ = ["Popularity", "Uniform"]
 
@@ -61,6 +68,7 @@ class _GivenUniform(Given):
         return ids, torch.full(shape, -math.log(self._items))
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        check_ids(ids, self._items)
         return torch.full(ids.shape, -math.log(self._items))
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_temperature
+from fewfold._torch import has_values
 from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.sparsemap import sparsemap, sparsemap_solution
 from fewfold.structured.structure import Structure, by_row, cooled, eager
@@ -115,6 +116,14 @@ class Gibbs:
         """
         self.structure.event_of(probs)
         return -_additional(self.structure, probs).to(probs)
+
+    def check_target(self, scores: Tensor, target: Tensor) -> None:
+        """Raise if a target is no structure, where its values can be read.
+
+        Another target would have no probability, and its loss no meaning.
+        """
+        if eager() and has_values(scores, target):
+            self.structure.check_members(scores, target)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         """The marginals."""

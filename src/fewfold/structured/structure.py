@@ -239,15 +239,21 @@ class Structure(ABC):
         own, total = made.score_of(wide, structures), made.log_partition(wide).double()
         if eager():
             raise_infeasible((total == -math.inf).flatten(), self)
-            self._check_members(scores, structures, own)
+            self.check_members(scores, structures, own)
         return (own - total).to(scores.dtype)
 
     @torch.no_grad()
-    def _check_members(self, scores: Tensor, structures: Tensor, own: Tensor) -> None:
+    def check_members(self, scores: Tensor, structures: Tensor, own: Tensor | None = None) -> None:
         """Raise where what is given, and has a finite score, is no structure.
 
         A structure is the best one for scores of +1 at its parts and -1 elsewhere.
+
+        Args:
+            scores: `(..., *event)`; those of -inf are parts that cannot be used.
+            structures: `(..., *event)`.
+            own: the scores of the structures, if they are known.
         """
+        own = self.score_of(scores, structures) if own is None else own
         event = self.event_of(scores)
         shape = (*own.shape, *event)
         used = (structures > 0.5).expand(shape)

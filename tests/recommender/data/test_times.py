@@ -216,3 +216,12 @@ def test_dates_outside_of_the_calendar(tmp_path: Path) -> None:
     seconds = pa.array([2**62, 5], pa.int64()).view(pa.timestamp("s"))
     with pytest.raises(DataError, match="would result in out of bounds"):
         read_log(pa.table({"user": [1, 2], "item": [1, 2], "time": seconds}))
+
+
+def test_an_impossible_date_is_a_bad_row_and_not_another_format(tmp_path):
+    path = tmp_path / "log.csv"
+    dates = ["28/01/2023", "13/02/2023", "32/13/2023"]
+    path.write_text("user,item,time\n" + "".join(f"u{n},i{n},{d}\n" for n, d in enumerate(dates)))
+    with pytest.raises(DataError, match="line 4: time cannot be read"):
+        read_log(path)
+    assert read_log(path, skip_bad_rows=True).interactions.pairs == 2

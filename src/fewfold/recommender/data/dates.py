@@ -104,6 +104,10 @@ def _day_or_month(text: Any, name: str) -> str:
     first, second = (
         slashed.str.extract(_UNCLEAR.pattern, group).cast(pl.Int64) for group in (1, 3)
     )
+    possible = (first <= 12) | (second <= 12)  # others are no dates, and told as such
+    slashed, first, second = (one.filter(possible) for one in (slashed, first, second))
+    if len(slashed) == 0:
+        return ""
     days_first, months_first = slashed.filter(first > 12), slashed.filter(second > 12)
     sign = "-" if "-" in slashed[0][:3] else "/"
     forms = (f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y")

@@ -219,7 +219,8 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
     summary = LogSummary(
         plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),
         rows.kept - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
-        rows.where.left_out, rows.stripped, rows.untimed, rows.notes(),
+        rows.where.left_out, rows.stripped, rows.untimed, rows.notes(), rows.rules.strip_ids,
+        rows.rules.time_format,
     )  # fmt: skip
     return Log(interactions, users, items, summary)
 

@@ -92,6 +92,8 @@ class LogSummary:
         stripped: rows with blanks around an id, which were taken away.
         untimed: rows without a time.
         notes: what else there is to know, in sentences.
+        strip_ids: whether blanks around ids were taken away.
+        time_format: how times were said to be written, or None.
 
     Example:
         >>> from fewfold.recommender.data.summary import LogPlan, LogSummary, Size
@@ -117,6 +119,8 @@ class LogSummary:
     stripped: int = 0
     untimed: int = 0
     notes: tuple[str, ...] = ()
+    strip_ids: bool = True
+    time_format: str | None = None
 
     def __str__(self) -> str:
         parts = [f"{_count(self.rows, 'row')} read"]
