@@ -58,8 +58,9 @@ def proximal(
 
     Example:
         >>> import torch, fewfold as ff
+        >>> _ = torch.manual_seed(0)
         >>> table = ff.AnchorEmbedding(100, 8, anchors=4)
-        >>> optimizer = ff.proximal(torch.optim.Adam(table.parameters(), lr=0.01), table, l1=1e-2)
+        >>> optimizer = ff.proximal(torch.optim.Adam(table.parameters(), lr=0.01), table, l1=3e-3)
         >>> before = table.nonzeros()
         >>> for _ in range(20):
         ...     optimizer.zero_grad()
