@@ -124,8 +124,9 @@ class _Finder(ast.NodeVisitor):
                     self.add(self.span(node), str(new), "constant", node.lineno)
                 return
         if not isinstance(node.op, ast.UAdd):
-            first = self.span(node)[0]
-            self.add((first, self.span(node.operand)[0]), "", "negation", node.lineno)
+            first, last = self.span(node)[0], self.span(node.operand)[0]
+            opened = "(" * self.raw.decode()[first:last].count("(")  # they are closed behind it
+            self.add((first, last), opened, "negation", node.lineno)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:

@@ -28,6 +28,7 @@ def made(text: str) -> list[str]:
         ("'é' + a + b", ["'é' + a - b"]),
         ("a if b else c", ["a if True else c", "a if False else c"]),
         ("not a", ["a"]),
+        ("not (a and b)", ["(a and b)", "not (a or b)"]),
         ("-a", ["a"]),
         ("a and b", ["a or b"]),
         ("x[-1]", ["x[0]", "x[-2]"]),
