@@ -74,20 +74,14 @@ def value(structure: Structure, scores: Tensor, found: Tensor) -> Tensor:
 
 
 def sparsemap(rng: np.random.Generator) -> int:
-    """Marginals and their gradient."""
+    """Marginals; not their gradients, which jump where tied structures enter the support."""
     threads(rng)
     structure, event = instance(rng)
     scores = scores_of(rng, int(rng.integers(1, 6)), *event)
-    weights = normal(rng, *scores.shape)
-
-    def all_of(given: Tensor) -> list[Tensor]:
-        leaf = given.clone().requires_grad_()
-        marginals = ff.sparsemap(leaf, structure)
-        return [marginals, *torch.autograd.grad((marginals * weights).sum(), leaf)]
-
-    ours, theirs = native(all_of, scores), plain(all_of, scores)
+    ours = native(ff.sparsemap, scores, structure)
+    theirs = plain(ff.sparsemap, scores, structure)
     size = 1 + float(scores.abs().max())
-    close(ours[0], theirs[0], 2e-7 * size, f"marginals of {structure} {event}")
+    close(ours, theirs, 2e-7 * size, f"marginals of {structure} {event}")
     return len(scores)
 
 
