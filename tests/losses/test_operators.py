@@ -5,7 +5,13 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.losses import entmax_loss, linear_entmax_loss, normmax_loss, sparsemax_loss
+from fewfold.losses import (
+    entmax_loss,
+    linear_entmax_loss,
+    linear_operator,
+    normmax_loss,
+    sparsemax_loss,
+)
 from tests.graphs import compiled, gradients, same
 
 from .cases import random_scores
@@ -88,24 +94,66 @@ def test_a_linear_layer_with_its_loss(learns):
     assert graphs.operators == {"linear_entmax_loss", "linear_entmax_loss_backward"}
 
 
-@pytest.mark.parametrize("case", ["none", "probabilities", "float16", "alphas", "low alpha"])
-def test_a_linear_layer_that_must_hold_its_scores(case):
+WAYS = {  # whether the scores are never held
+    "none": True,
+    "float16": True,
+    "low alpha": True,
+    "class weights": True,
+    "probabilities": False,
+    "alphas": False,
+    "smoothed class weights": False,
+}
+
+
+@pytest.mark.parametrize("case", WAYS)
+def test_every_way_of_a_linear_layer(case):
     dtype = torch.float16 if case == "float16" else torch.float32
     hidden = random_scores(5, 4).to(dtype).requires_grad_()
     table = random_scores(30, 4, seed=1).to(dtype).requires_grad_()
-    target = torch.arange(5)
+    target = torch.tensor([0, 1, -100, 3, 4])
     alpha = {"alphas": torch.full((5, 1), 1.5), "low alpha": torch.tensor(0.8)}.get(case, 1.5)
-    soft = torch.nn.functional.one_hot(target, 30).float()
+    soft = torch.nn.functional.one_hot(torch.arange(5), 30).float()
+    more = {"reduction": "none"} if case == "none" else {}
+    if case == "smoothed class weights":
+        more["label_smoothing"] = 0.1
+    factors = torch.linspace(0.0, 2.0, 30).requires_grad_() if "class weights" in case else None
 
-    def function(given: Tensor, weight: Tensor) -> Tensor:
+    def function(given: Tensor, weight: Tensor, *rest: Tensor) -> Tensor:
         aim = soft if case == "probabilities" else target
-        reduction = "none" if case == "none" else "mean"
-        return linear_entmax_loss(given, weight, aim, alpha, reduction=reduction)
+        by_class = rest[0] if rest else None
+        return linear_entmax_loss(given, weight, aim, alpha, weight=by_class, **more)
 
     fast, graphs = compiled(function)
     tolerance = 1e-2 if case == "float16" else 1e-6
-    same(gradients(fast, hidden, table), gradients(function, hidden, table), tolerance)
-    assert ("linear_entmax_loss" in graphs.operators) == (case == "low alpha")
+    given = (hidden, table, *([] if factors is None else [factors]))
+    same(gradients(fast, *given), gradients(function, *given), tolerance)
+    assert ("linear_entmax_loss" in graphs.operators) == WAYS[case]
+
+
+@pytest.mark.parametrize(("classes", "spread"), [(2000, 0.0), (2000, 0.3), (9000, 30.0)])
+def test_candidates_of_a_compiled_graph(classes, spread, monkeypatch):
+    """More candidates than there is room for; as many as fit; a row that is crowded."""
+    hidden = random_scores(3, 4, dtype=torch.float32)
+    hidden[2] *= classes == 2000  # of 9000 equal classes none is a candidate
+    table = spread * random_scores(classes, 4, seed=1, dtype=torch.float32)
+    target = torch.tensor([5, -100, 1999])
+    stored = []
+
+    def record(found, value):
+        packed, scores = pack(found, value)
+        stored.append((int(packed[0]), int(found.crowded.sum())))
+        return packed, scores
+
+    pack = linear_operator._pack
+    monkeypatch.setattr(linear_operator, "_pack", record)
+
+    def function(given: Tensor, weight: Tensor) -> Tensor:
+        return linear_entmax_loss(given, weight, target, reduction="none")
+
+    fast, _ = compiled(function)
+    given = (hidden.requires_grad_(), table.requires_grad_())
+    same(gradients(fast, *given), gradients(function, *given), 1e-6)
+    assert stored == [{0.0: (0, 0), 0.3: (2, 0), 30.0: (2, 1)}[spread]]
 
 
 def test_errors_come_at_run_time():

@@ -48,7 +48,8 @@ def test_any_shape_is_as_in_eager_mode(name):
         same(gradients(fast, scores), gradients(function, scores))
         with torch.no_grad():
             same([fast(scores)], [function(scores)])
-    assert graphs.operators == {operator, f"{operator}_backward"}
+    inference = operator if operator == "ksubset" else f"{operator}_infer"
+    assert graphs.operators == {operator, f"{operator}_backward", inference}
     assert graphs.nodes < 20
 
 
@@ -116,6 +117,18 @@ def test_what_a_kernel_does_not_cover_is_decided_at_run_time(function):
     assert len(graphs.seen) == 4  # forward and backward for each shape of alpha, none for values
     with pytest.raises(ValueError, match="alpha must be finite and greater than"):
         fast(scores, torch.tensor(-1.0, requires_grad=True))
+
+
+def test_a_forward_pass_in_plain_torch_leaves_no_support_to_the_kernels():
+    fast, _ = compiled(lambda scores: ff.sparsemax(scores))
+    scores = scores_of(3, 5000)
+    fast(scores)
+    with _native.disabled():  # traced already: the operator itself decides
+        probs = fast(scores)
+    grad = random_scores(3, 5000, seed=1, dtype=torch.float32)
+    (found,) = torch.autograd.grad(probs, scores, grad)
+    (expected,) = torch.autograd.grad(ff.sparsemax(scores), scores, grad)
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_subset_with_more_infinite_scores_than_k():

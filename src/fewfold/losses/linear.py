@@ -58,7 +58,7 @@ def linear_entmax_loss(
         sparse_grad: give `linear_weight` a sparse gradient, coalesced, with the rows in a support
             or a target. Needs class indices without label smoothing, and a weight that is a leaf.
             Under a transform (compile, export, torch.func) gradients are dense; all scores are
-            held, except in a compiled model on the CPU with one alpha and a mean or a sum.
+            held, except in a compiled model on the CPU with one alpha for all rows.
         chunk_size: classes per chunk; by default what fits a cache.
 
     Returns:
@@ -94,54 +94,74 @@ def linear_entmax_loss(
             f"chunk_size must be an int of at least 1, got {chunk_size}; None chooses one"
         )
     layer = Layer(linear_weight, linear_bias)
-    fusable = (
-        eager(hidden, linear_weight, linear_bias, target, order)
-        and not probabilities
-        and (weight is None or label_smoothing == 0)
-    )
+    # Class weights next to label smoothing, and probabilities, need the scores of all classes.
+    separable = not probabilities and (weight is None or label_smoothing == 0)
+    fusable = separable and eager(hidden, linear_weight, linear_bias, target, order)
     if fusable and sparse_grad and linear_weight.grad_fn is not None:
         raise ValueError(
             "sparse_grad=True needs a linear_weight that is a leaf, such as a parameter: torch "
             f"cannot take a sparse gradient through {linear_weight.grad_fn.name()}; "
             "write sparse_grad=False"
         )
-    if not fusable or not _one_alpha(order):
-        dtype = loss_dtype(hidden)
+    dtype = loss_dtype(hidden)
+    given = (hidden, linear_weight, linear_bias, target, order, ignore_index, label_smoothing)
+    if fusable and _one_alpha(order):
+        losses, _ = _fused_losses(*given, chunk_size, None, sparse_grad)
+    elif separable and _traceable(layer, order):
+        losses = _operator(*given, chunk_size)
+    else:
         options: dict[str, Any] = {
             "weight": weight,
             "ignore_index": ignore_index,
             "reduction": reduction,
             "label_smoothing": label_smoothing,
         }
-        if not probabilities and reduction != "none" and _traceable(layer, order, weight):
-            found = _operator(
-                hidden,
-                linear_weight,
-                target,
-                order,
-                linear_bias=linear_bias,
-                chunk_size=chunk_size,
-                **options,
-            )
-        else:
-            with without_autocast(hidden):
-                found = _composed(hidden, layer, target, order, **options)
-        return found.to(dtype)
+        with without_autocast(hidden):
+            return _composed(hidden, layer, target, order, **options).to(dtype)
+    index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
+    factor = None if weight is None else torch.where(kept, weight.to(losses)[index], 0.0)
+    answer = Reduction(reduction, kept, factor, factor)(losses)
+    answer = answer.view(target.shape) if reduction == "none" else answer
+    return answer.to(dtype)
+
+
+def _fused_losses(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    target: Tensor,
+    alpha: float | Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    chunk_size: int | None,
+    found: Candidates | None,
+    sparse_grad: bool = False,
+) -> tuple[Tensor, Candidates | None]:
+    """Loss of every row, 0 if it is ignored, and the candidates of the rows that count.
+
+    Args:
+        found: the candidates, if they have been searched before.
+    """
+    layer = Layer(linear_weight, linear_bias)
+    if not _one_alpha(alpha):
+        options: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "reduction": "none",
+            "label_smoothing": label_smoothing,
+        }
+        return _composed(hidden, layer, target, alpha, **options).reshape(-1), None
     index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
     rows = hidden.reshape(len(kept), hidden.shape[-1])
     counted = kept.nonzero().squeeze(1)
     if len(counted) < len(kept):
         rows, index = rows[counted], index[counted]
-    losses = _row_losses(rows, layer, index, order, sparse_grad, chunk_size)
+    if found is None and len(rows):
+        number = float(alpha.detach()) if isinstance(alpha, Tensor) else alpha
+        found = find_candidates(rows.detach(), layer.detach(), number, chunk_size)
+    losses = _row_losses(rows, layer, index, alpha, sparse_grad, chunk_size, found)
     if label_smoothing > 0:
-        losses = losses + _smoothing(rows, layer, index, order, label_smoothing)
-    everywhere = losses.new_zeros(len(kept)).index_copy(0, counted, losses)
-    factor = None
-    if weight is not None:
-        factor = losses.new_zeros(len(kept)).index_copy(0, counted, weight.to(losses)[index])
-    answer = Reduction(reduction, kept, factor, factor)(everywhere)
-    answer = answer.view(target.shape) if reduction == "none" else answer
-    return answer.to(loss_dtype(hidden))
+        losses = losses + _smoothing(rows, layer, index, alpha, label_smoothing)
+    return losses.new_zeros(len(kept)).index_copy(0, counted, losses), found
 
 
 def _row_losses(
@@ -151,12 +171,11 @@ def _row_losses(
     alpha: float | Tensor,
     sparse_grad: bool,
     chunk_size: int | None,
+    found: Candidates | None,
 ) -> Tensor:
     """Loss of every row: on its candidates, or in several passes where these are too many."""
-    if len(rows) == 0:  # nothing to find, but all that learns gets a gradient of 0
+    if found is None:  # no rows, but every parameter gets a gradient of 0
         return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
-    number = float(alpha.detach()) if isinstance(alpha, Tensor) else alpha
-    found = find_candidates(rows.detach(), layer.detach(), number, chunk_size)
     many = found.crowded.nonzero().squeeze(1)
     if len(many) == len(rows):
         return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
@@ -287,16 +306,12 @@ def _smoothing(
     return amount * moved + own + others
 
 
-_operator = linear_operator(linear_entmax_loss)
+_operator = linear_operator(_fused_losses)
 
 
-def _traceable(layer: Layer, alpha: float | Tensor, weight: Tensor | None) -> bool:
-    """Whether a compiled graph may call the operator: one alpha, and nothing else learns."""
+def _traceable(layer: Layer, alpha: float | Tensor) -> bool:
+    """Whether a compiled graph may call the operator: one alpha, and kernels for these types."""
     if isinstance(alpha, Tensor) and alpha.dim() > 0:
-        return False
-    if weight is not None and weight.requires_grad:
-        return False
-    if layer.weight.dtype == torch.float16:  # gradients before they are scaled may underflow
         return False
     wide = [None if one is None else widen(one) for one in (layer.weight, layer.bias)]
     return traceable(*wide, alpha)

@@ -1,8 +1,10 @@
-"""The linear layer with its loss as one operator of compiled graphs.
+"""The linear layer with its loss as an operator of compiled graphs.
 
-How many classes are in a support depends on the data, so that there is nothing of a known size to
-hand from a forward to a backward operator. As the loss is one number, the forward operator finds
-the gradients too, and the backward operator multiplies them by the gradient of that number.
+The outputs of an operator have sizes known in advance, but the number of candidate classes depends
+on the data. The forward operator therefore packs the candidates of all rows into a buffer with
+room for `ROOM` a row on average. The backward operator computes the loss of these candidates
+again, with a graph, which is cheap next to the matrix product that found them. Candidates that do
+not fit are searched again.
 """
 
 from collections.abc import Callable
@@ -11,91 +13,130 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold.maps.operators import autograd_enabled
+from fewfold.losses.candidates import Candidates, widen
+from fewfold.maps.operators import autograd_enabled, registered
 
-__all__ = ["linear_operator"]
+__all__ = ["ROOM", "linear_operator"]
 
-Loss = Callable[..., Tensor]
+ROOM = 256  # candidates a row on average that the backward pass does not search again
+
+Losses = Callable[..., tuple[Tensor, Candidates | None]]
 
 
-def linear_operator(loss: Loss) -> Loss:
-    """The same function as an operator; its reduction must be "mean" or "sum".
+def linear_operator(losses: Losses) -> Callable[..., Tensor]:
+    """The loss of every row as an operator that learns hidden, weight, bias and alpha.
 
     Args:
-        loss: called with hidden, weight, target, alpha, and by name with bias, class weights,
-            ignore_index, reduction, label_smoothing and chunk_size.
+        losses: called with hidden, weight, bias, target, alpha, ignore_index, label_smoothing,
+            chunk_size and candidates (None to search); returns a loss a row and the candidates.
     """
 
     def forward(
         hidden: Tensor, linear: Tensor, bias: Tensor | None, alpha: Tensor | None, order: float,
-        target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
-        label_smoothing: float, chunk_size: int | None, wants: list[bool],
-    ) -> list[Tensor]:  # fmt: skip
-        with autograd_enabled(), torch.set_grad_enabled(any(wants)):
-            given = [
-                None if one is None else one.detach().requires_grad_(want)
-                for one, want in zip((hidden, linear, bias, alpha), wants, strict=True)
-            ]
-            value = loss(
-                given[0],
-                given[1],
-                target,
-                order if given[3] is None else given[3],
-                linear_bias=given[2],
-                weight=weight,
-                ignore_index=ignore_index,
-                reduction=reduction,
-                label_smoothing=label_smoothing,
-                chunk_size=chunk_size,
-            )
-            asked = [one for one in given if one is not None and one.requires_grad]
-            found = torch.autograd.grad(value, asked, materialize_grads=True) if asked else ()
-        return [value.detach(), *(one.contiguous() for one in found)]
+        target: Tensor, ignore_index: int, label_smoothing: float, chunk_size: int | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        value, found = losses(
+            hidden.detach(), linear.detach(), None if bias is None else bias.detach(), target,
+            order if alpha is None else alpha.detach(), ignore_index, label_smoothing, chunk_size,
+            None,
+        )  # fmt: skip
+        return value, *_pack(found, value)
 
     def fake(
         hidden: Tensor, linear: Tensor, bias: Tensor | None, alpha: Tensor | None, order: float,
-        target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
+        target: Tensor, ignore_index: int, label_smoothing: float, chunk_size: int | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        rows = target.numel()
+        value = widen(linear.new_empty(0)).new_empty(rows)
+        packed = target.new_empty(rows * (ROOM + 1) + 1, dtype=torch.int32)
+        return value, packed, value.new_empty(rows * ROOM)
+
+    def backward(
+        grad: Tensor, packed: Tensor, scores: Tensor, hidden: Tensor, linear: Tensor,
+        bias: Tensor | None, alpha: Tensor | None, order: float, target: Tensor, ignore_index: int,
         label_smoothing: float, chunk_size: int | None, wants: list[bool],
-    ) -> list[Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        given = (hidden, linear, bias, alpha)
+        with autograd_enabled():
+            leaves = [
+                None if one is None else one.detach().requires_grad_(want)
+                for one, want in zip(given, wants, strict=True)
+            ]
+            order_or_alpha = order if leaves[3] is None else leaves[3]
+            value, _ = losses(
+                *leaves[:3], target, order_or_alpha, ignore_index, label_smoothing, chunk_size,
+                _unpack(packed, scores, target.numel()),
+            )  # fmt: skip
+            wanted = [one for one in leaves if one is not None and one.requires_grad]
+            found = iter(torch.autograd.grad(value, wanted, grad, materialize_grads=True))
+        first, second, third, fourth = (
+            next(found).contiguous() if want else grad.new_empty(0) for want in wants
+        )
+        return first, second, third, fourth
+
+    def fake_backward(
+        grad: Tensor, packed: Tensor, scores: Tensor, hidden: Tensor, linear: Tensor,
+        bias: Tensor | None, alpha: Tensor | None, order: float, target: Tensor, ignore_index: int,
+        label_smoothing: float, chunk_size: int | None, wants: list[bool],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         given = zip((hidden, linear, bias, alpha), wants, strict=True)
-        asked = [one for one, want in given if one is not None and want]
-        return [linear.new_empty(()), *(one.new_empty(one.shape) for one in asked)]
+        first, second, third, fourth = (
+            one.new_empty(one.shape) if one is not None and want else grad.new_empty(0)
+            for one, want in given
+        )
+        return first, second, third, fourth
 
-    def backward(grad: Tensor, found: list[Tensor]) -> list[Tensor]:
-        return [one * grad.to(one.dtype) for one in found]
+    backward_operator = registered("linear_entmax_loss_backward", backward, fake_backward)
 
-    def fake_backward(grad: Tensor, found: list[Tensor]) -> list[Tensor]:
-        return [torch.empty_like(one) for one in found]
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        hidden, linear, bias, alpha, ctx.order, target, *ctx.options = inputs
+        ctx.save_for_backward(*output[1:], hidden, linear, bias, alpha, target)
 
-    name = "fewfold::linear_entmax_loss"
-    operator = torch.library.custom_op(name, forward, mutates_args=(), device_types="cpu")
-    operator.register_fake(fake)
-    backward_operator = torch.library.custom_op(f"{name}_backward", backward, mutates_args=())
-    backward_operator.register_fake(fake_backward)
+    def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
+        *saved, target = ctx.saved_tensors
+        found = backward_operator(grad, *saved, ctx.order, target, *ctx.options, list(wants[:4]))
+        learnt = (one if want else None for one, want in zip(found, wants, strict=False))
+        return *learnt, *[None] * 5
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-        ctx.wants = inputs[-1]
-        ctx.save_for_backward(*output[1:])
-
-    def pull(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-        found = iter(backward_operator(grads[0], list(ctx.saved_tensors)))
-        return *(next(found) if want else None for want in ctx.wants), *[None] * 8
-
-    operator.register_autograd(pull, setup_context=save)
+    operator = registered("linear_entmax_loss", forward, fake, save, pull)
 
     def call(
-        hidden: Tensor, linear: Tensor, target: Tensor, alpha: float | Tensor, *,
-        linear_bias: Tensor | None, weight: Tensor | None, ignore_index: int, reduction: str,
-        label_smoothing: float, chunk_size: int | None,
+        hidden: Tensor, linear: Tensor, bias: Tensor | None, target: Tensor,
+        alpha: float | Tensor, ignore_index: int, label_smoothing: float, chunk_size: int | None,
     ) -> Tensor:  # fmt: skip
         tensor, order = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
-        given = (hidden, linear, linear_bias, tensor)
-        tracked = torch.is_grad_enabled()
-        wants = [tracked and one is not None and one.requires_grad for one in given]
-        found: list[Tensor] = operator(
-            *given, order, target, weight, ignore_index, reduction, float(label_smoothing),
-            chunk_size, wants,
-        )  # fmt: skip
-        return found[0]
+        options = (ignore_index, float(label_smoothing), chunk_size)
+        found: Tensor = operator(hidden, linear, bias, tensor, order, target, *options)[0]
+        return found
 
     return call
+
+
+def _pack(found: Candidates | None, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Candidates in buffers of fixed size.
+
+    The first holds the number of rows that count (0 if the candidates do not fit), the number of
+    candidates of each (-1 if it is crowded) and their columns; the second holds their scores.
+    """
+    rows = len(value)
+    packed = torch.zeros(rows * (ROOM + 1) + 1, dtype=torch.int32)
+    scores = value.new_empty(rows * ROOM)
+    if found is not None and len(found.row) <= len(scores):
+        size, counted = len(found.row), len(found.crowded)
+        packed[0] = counted
+        counts = torch.bincount(found.row, minlength=counted)
+        packed[1 : counted + 1] = torch.where(found.crowded, -1, counts)
+        packed[rows + 1 : rows + 1 + size] = found.column
+        scores[:size] = found.score
+    return packed, scores
+
+
+def _unpack(packed: Tensor, scores: Tensor, rows: int) -> Candidates | None:
+    """The candidates that `_pack` stored, or None if they did not fit."""
+    counted = int(packed[0])
+    if counted == 0:
+        return None
+    counts = packed[1 : counted + 1].long()
+    row = torch.repeat_interleave(counts.clamp(min=0))
+    column = packed[rows + 1 : rows + 1 + len(row)].long()
+    return Candidates(row, column, scores[: len(row)], counts < 0)

@@ -122,21 +122,23 @@ def kept_places(size: int) -> int:
 
 
 def forward(
-    rows: Tensor, alpha: float | Tensor, norm: bool, keep: bool = False
-) -> tuple[Tensor, Tensor | None, bool]:
-    """Probabilities; if asked for, where each long row has its support; if a score was +inf."""
+    rows: Tensor, alpha: float | Tensor, norm: bool, places: Tensor | None = None
+) -> tuple[Tensor, bool]:
+    """Probabilities, and whether a score was +inf.
+
+    Args:
+        places: int32 of shape (rows, `kept_places(size)`), filled with the support of each row
+            for the backward pass; None where the rows are too short for it to pay.
+    """
     shape = rows.shape
     probs = rows.new_empty(shape)
     size = shape[-1]
-    count = rows.numel() // size
     one, each = row_numbers(alpha, rows)
-    places, room = None, kept_places(size) if keep else 0
-    if room:
-        places = rows.new_empty((count, room), dtype=torch.int32)
-    infinite = kernel("forward", rows.dtype)(
-        rows, probs, count, size, one, each, norm, places, room, _native.threads()
+    room = 0 if places is None else places.shape[1]
+    infinite: bool = kernel("forward", rows.dtype)(
+        rows, probs, rows.numel() // size, size, one, each, norm, places, room, _native.threads()
     )
-    return probs, places, infinite
+    return probs, infinite
 
 
 class _ThresholdMap(torch.autograd.Function):
@@ -144,7 +146,10 @@ class _ThresholdMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
-        probs, places, infinite = forward(rows, alpha, norm, keep=True)
+        places, size = None, rows.shape[-1]
+        if room := kept_places(size):
+            places = rows.new_empty((rows.numel() // size, room), dtype=torch.int32)
+        probs, infinite = forward(rows, alpha, norm, places)
         # No finite change moves a row with infinite scores.
         ctx.still = rows.isposinf().any(-1, keepdim=True) if infinite else None
         learnt = alpha if isinstance(alpha, Tensor) else None

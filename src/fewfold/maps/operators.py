@@ -77,50 +77,66 @@ def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
         plain: the map of rows and an alpha in plain torch, for what the kernel does not cover.
     """
 
-    # `alpha` is None for a number, which is then `order`; `keep` says that a backward pass follows.
-    def forward(
-        rows: Tensor, alpha: Tensor | None, order: float, learns: bool, keep: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    # `alpha` is None for a number, which is then `order`.
+    def infer(rows: Tensor, alpha: Tensor | None, order: float) -> Tensor:
         rows = rows.contiguous()
-        if _covered(rows, alpha, learns):
-            found = fast.forward(rows, order if alpha is None else alpha, norm, keep)
-            probs, places, infinite = found
-        else:
-            probs, places, infinite = plain(rows, order if alpha is None else alpha), None, False
-        if places is None:
-            places = rows.new_empty((_count(rows), 0), dtype=torch.int32)
-        # No finite change moves a row with infinite scores.
-        still = rows.isposinf().any(-1, keepdim=True) if infinite else _none(rows)
-        return probs, places, still
+        value = order if alpha is None else alpha
+        if _covered(rows, alpha, False):
+            return fast.forward(rows, value, norm)[0]
+        return plain(rows, value)
+
+    def fake_infer(rows: Tensor, alpha: Tensor | None, order: float) -> Tensor:
+        return rows.new_empty(rows.shape)
+
+    # The second output holds a flag for each row and then the support of each long row: one
+    # tensor, because each output costs microseconds. The flag is 1 for a row with infinite
+    # scores, which no finite change moves, and -1 where plain torch has left no support.
+    def forward(
+        rows: Tensor, alpha: Tensor | None, order: float, learns: bool
+    ) -> tuple[Tensor, Tensor]:
+        rows = rows.contiguous()
+        value = order if alpha is None else alpha
+        count, room = _count(rows), fast.kept_places(rows.shape[-1])
+        extra = rows.new_empty(count * (room + 1), dtype=torch.int32)
+        places = extra[count:].view(count, room) if room else None
+        if not _covered(rows, alpha, learns):
+            extra[:count] = -1
+            return plain(rows, value), extra
+        probs, infinite = fast.forward(rows, value, norm, places)
+        extra[:count] = rows.isposinf().any(-1).view(-1) if infinite else 0
+        return probs, extra
 
     def fake(
-        rows: Tensor, alpha: Tensor | None, order: float, learns: bool, keep: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        room = fast.kept_places(rows.shape[-1]) if keep else 0
-        places = rows.new_empty((_count(rows), room), dtype=torch.int32)
-        return rows.new_empty(rows.shape), places, _none(rows)
+        rows: Tensor, alpha: Tensor | None, order: float, learns: bool
+    ) -> tuple[Tensor, Tensor]:
+        room = fast.kept_places(rows.shape[-1])
+        extra = rows.new_empty(_count(rows) * (room + 1), dtype=torch.int32)
+        return rows.new_empty(rows.shape), extra
 
     def backward(
-        grad: Tensor, probs: Tensor, places: Tensor, still: Tensor, rows: Tensor | None,
+        grad: Tensor, probs: Tensor, extra: Tensor, rows: Tensor | None,
         alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         covered = _covered(probs, alpha, wants_alpha)
         if not covered and alpha is not None:
             return _plain_backward(plain, grad, rows, alpha, (wants_rows, wants_alpha))
-        if bool(still.any()):
-            grad = grad.masked_fill(still, 0.0)
+        count = _count(probs)
+        flags, stored = extra[:count], len(extra) > count
+        if flags.any():
+            grad = grad.masked_fill(flags.view(*probs.shape[:-1], 1) > 0, 0.0)
+            stored = stored and not bool((flags < 0).any())
         to_rows, to_alpha = _nothing(probs), _nothing(probs)
         if not covered:
             to_rows = fast.pull(probs, grad, order, norm)
         elif wants_rows:
-            kept = places if places.shape[1] else None
-            to_rows = fast.backward(probs, grad, order if alpha is None else alpha, norm, kept)
+            places = extra[count:].view(count, -1) if stored else None
+            to_rows = fast.backward(probs, grad, order if alpha is None else alpha, norm, places)
         if wants_alpha and alpha is not None:
             to_alpha = fast.backward_alpha(probs, grad, alpha, norm).contiguous()
         return to_rows, to_alpha
 
     def fake_backward(
-        grad: Tensor, probs: Tensor, places: Tensor, still: Tensor, rows: Tensor | None,
+        grad: Tensor, probs: Tensor, extra: Tensor, rows: Tensor | None,
         alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         return _like(probs, wants_rows), _like(probs if alpha is None else alpha, wants_alpha)
@@ -128,24 +144,24 @@ def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
     backward_operator = registered(f"{name}_backward", backward, fake_backward)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        rows, alpha, ctx.order, *_ = inputs
+        rows, alpha, ctx.order, _ = inputs
         # A number is known to be covered, and then the answer is all that a gradient needs.
         ctx.save_for_backward(*output, None if alpha is None else rows, alpha)
 
     def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
         found = backward_operator(grad, *ctx.saved_tensors, ctx.order, *wants[:2])
-        return *(one if want else None for one, want in zip(found, wants, strict=False)), *[
-            None
-        ] * 3
+        return *_wanted(found, wants), None, None
 
+    infer_operator = registered(f"{name}_infer", infer, fake_infer)
     operator = registered(name, forward, fake, save, pull)
 
     def call(rows: Tensor, alpha: float | Tensor) -> Tensor:
-        keep = tracks_grad(rows, alpha)
-        if isinstance(alpha, Tensor):
-            probs: Tensor = operator(rows, alpha, 0.0, alpha.requires_grad, keep)[0]
+        value, order = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+        if tracks_grad(rows, alpha):
+            learns = value is not None and value.requires_grad
+            probs: Tensor = operator(rows, value, order, learns)[0]
         else:
-            probs = operator(rows, None, alpha, False, keep)[0]
+            probs = infer_operator(rows, value, order)
         return probs
 
     return call
