@@ -248,20 +248,20 @@ if TYPE_CHECKING:
     from fewfold.maps.entmax import entmax as entmax
     from fewfold.maps.entmax import softmax as softmax
     from fewfold.maps.entmax import sparsemax as sparsemax
+    from fewfold.maps.entropies import Gini as Gini
+    from fewfold.maps.entropies import Shannon as Shannon
+    from fewfold.maps.entropies import Tsallis as Tsallis
     from fewfold.maps.fused import Fused as Fused
     from fewfold.maps.fused import Oscar as Oscar
     from fewfold.maps.fused import fusedmax as fusedmax
     from fewfold.maps.fused import oscarmax as oscarmax
+    from fewfold.maps.ksubset import Subset as Subset
     from fewfold.maps.ksubset import ksubset as ksubset
     from fewfold.maps.modules import AdaptiveEntmax as AdaptiveEntmax
     from fewfold.maps.modules import Map as Map
+    from fewfold.maps.normmax import Norm as Norm
     from fewfold.maps.normmax import normmax as normmax
-    from fewfold.maps.omega import Gini as Gini
-    from fewfold.maps.omega import Norm as Norm
     from fewfold.maps.omega import Omega as Omega
-    from fewfold.maps.omega import Shannon as Shannon
-    from fewfold.maps.omega import Subset as Subset
-    from fewfold.maps.omega import Tsallis as Tsallis
     from fewfold.maps.sparse import map_support as map_support
     from fewfold.maps.topk import TopK as TopK
     from fewfold.maps.topk import topk_sparsemax as topk_sparsemax

@@ -296,9 +296,9 @@ def test_errors(call, says) -> None:
 
 
 def test_an_energy_is_a_value() -> None:
-    with pytest.raises(TypeError, match="omega must be a value such as"):
+    with pytest.raises(TypeError, match="omega must be a regulariser such as"):
         FenchelYoung(ff.Gini)
-    with pytest.raises(TypeError, match="omega must be a value such as"):
+    with pytest.raises(TypeError, match="omega must be a regulariser such as"):
         storage_bound(ff.Gini, 10.0, dim=8)
     with pytest.raises(TypeError, match="psi must be a value such as"):
         FenchelYoung(psi=Sphere)

@@ -308,7 +308,7 @@ def test_errors(call, says) -> None:
 
 @pytest.mark.parametrize("module", [Hopfield, HopfieldPooling, HopfieldLayer])
 def test_omega_is_a_value(module) -> None:
-    with pytest.raises(TypeError, match="omega must be a value such as"):
+    with pytest.raises(TypeError, match="omega must be a regulariser such as"):
         module(8, ff.Gini)
     with pytest.raises(ValueError, match="maps a matrix of scores"):
         module(8, ff.SparseMAP(ff.structures.Assignment()))

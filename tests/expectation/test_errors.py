@@ -254,7 +254,7 @@ CASES = {
     "a bound for each of the k best": (
         lambda: ff.SparseMarginal(ff.Bounded(torch.tensor([0.2, 1.0, 1.0])), k=2),
         ValueError,
-        ("a bound for each category", "one bound for all"),
+        ("a parameter for each category", "one parameter for all"),
     ),
     "a prior of nothing": (
         lambda: go(ff.ScoreFunction(), SUBSET).kl(torch.tensor([0.0, -INF, -INF])),

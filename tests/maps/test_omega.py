@@ -58,12 +58,13 @@ def test_how_many_to_choose_is_a_number():
             ff.Subset(k)
 
 
-def test_the_protocol_wants_all_four():
-    class Half:
+def test_a_regulariser_needs_a_value_and_a_map():
+    class Half(ff.Omega):
         def value(self, probs, dim=-1):
             return probs.sum(dim)
 
-    assert not isinstance(Half(), ff.Omega)
+    with pytest.raises(TypeError, match="argmax"):
+        Half()
 
 
 @every_omega

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from fewfold.attention.huggingface import offer_attention
+from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
-from fewfold.maps.omega import Omega, Tsallis
+from fewfold.maps.omega import Omega
 
 __all__ = ["adapt_attention", "load_adapted"]
 

@@ -12,10 +12,10 @@ from fewfold.attention.chunked import untransformed
 from fewfold.attention.energies import check_rowwise, joint_batch
 from fewfold.attention.held import Held
 from fewfold.attention.layout import Layout
-from fewfold.attention.pieces import fitted
 from fewfold.attention.sparse_attention import dropped, sparse_attention
 from fewfold.attention.watch import is_watched, note
-from fewfold.maps.omega import Omega, Shannon, Tsallis
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.omega import Omega
 from fewfold.support import Support
 
 __all__ = ["Association", "Heads", "check_pattern_mask", "check_vectors"]
@@ -105,7 +105,7 @@ class Association(nn.Module):
         if isinstance(self.beta, Tensor):
             scaled = key * self.beta.to(key.dtype).view(-1, 1, 1)
         beta = 1.0 if isinstance(self.beta, Tensor) else self.beta
-        omega = fitted(self.omega.value, stored.shape[-2])
+        omega = self.omega.value.for_size(stored.shape[-2])
         for _ in range(self.steps - 1):
             query = sparse_attention(query, scaled, key, omega, mask=mask, scale=beta)
         layout = Layout.of(query, scaled, scaled, mask, False, beta, False)
@@ -121,7 +121,7 @@ class Association(nn.Module):
 
     def _may_be_few(self, layout: Layout, omega: Omega, query: Tensor, stored: Tensor) -> bool:
         """Whether queries are so few that most patterns may be of no use to any of them."""
-        if not untransformed(query, stored) or isinstance(omega, Shannon) or not layout.small:
+        if not untransformed(query, stored) or omega.dense or not layout.small:
             return False
         each = layout.heads * layout.queries // max(stored.shape[:-2].numel(), 1)
         own = stored.shape[:-2] in (layout.batch[:-1], ())  # rows tell which memory is theirs

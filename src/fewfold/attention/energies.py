@@ -15,7 +15,8 @@ from torch import Tensor
 from fewfold._check import check_mask, positive_number, whole_number
 from fewfold._torch import autocasts
 from fewfold.maps.entmax import softmax
-from fewfold.maps.omega import Omega, Shannon
+from fewfold.maps.entropies import Shannon
+from fewfold.maps.omega import Omega, check_omega
 
 __all__ = [
     "Classical",
@@ -286,9 +287,8 @@ def joint_batch(query: Tensor, memory: Tensor) -> torch.Size:
 
 def check_rowwise(omega: Omega) -> None:
     """Raise unless omega is a regulariser that maps the scores of each query by themselves."""
-    if isinstance(omega, type) or not isinstance(omega, Omega):
-        raise TypeError(f"omega must be a value such as ff.Gini(), got {omega!r}")
-    if getattr(omega, "event_dim", 1) != 1:
+    check_omega(omega)
+    if omega.event_dim != 1:
         raise ValueError(
             f"omega must map the scores of one query, got {omega}, which maps a matrix of scores"
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold.maps.fast import covers, kernel, support
-from fewfold.maps.omega import Gini, Omega, Tsallis
+from fewfold.maps.omega import Omega
 
 __all__ = ["Few", "blend", "few_of", "pull_few"]
 
@@ -59,13 +59,9 @@ def _ordinary(scores: Tensor, weight: Tensor) -> bool:
 
 
 def _alpha(omega: Omega) -> float | Tensor | None:
-    """Of sparsemax and entmax, which the kernels know."""
-    match omega:
-        case Gini():
-            return 2.0
-        case Tsallis(order):
-            return float(order) if isinstance(order, int | float) else order
-    return None
+    """The order of sparsemax and entmax, whose support the kernels find."""
+    order = omega.kernel_order
+    return None if order is None or order.norm else order.alpha
 
 
 def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:

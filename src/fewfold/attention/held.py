@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fewfold.maps.omega import Omega
+from fewfold.maps.omega import Omega, check_omega
 from fewfold.structured.tensors import hold, with_tensors
 
 __all__ = ["Held"]
@@ -13,8 +13,7 @@ class Held(nn.Module):
 
     def __init__(self, omega: Omega) -> None:
         super().__init__()
-        if isinstance(omega, type) or not isinstance(omega, Omega):
-            raise TypeError(f"omega must be a value such as ff.Gini(), got {omega!r}")
+        check_omega(omega)
         self._omega = omega
         self._names = hold(self, omega)
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold.attention.sparse_attention import check_omega, sparse_attention
-from fewfold.maps.omega import Omega, Tsallis
+from fewfold.attention.sparse_attention import sparse_attention
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.omega import Omega, check_omega
 from fewfold.structured.tensors import tensors
 
 __all__ = ["offer_attention", "register_attention"]

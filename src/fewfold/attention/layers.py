@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from fewfold._check import whole_number
 from fewfold.attention.association import Association, Heads, check_pattern_mask, check_vectors
-from fewfold.maps.omega import Omega, Tsallis
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.omega import Omega
 
 __all__ = ["Hopfield", "HopfieldLayer", "HopfieldPooling"]
 

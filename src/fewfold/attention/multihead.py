@@ -11,8 +11,9 @@ from fewfold.attention.energies import joint_batch
 from fewfold.attention.held import Held
 from fewfold.attention.masks import joint_mask
 from fewfold.attention.sparse_attention import sparse_attention, weighted_attention
+from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
-from fewfold.maps.omega import Omega, Tsallis
+from fewfold.maps.omega import Omega
 
 __all__ = ["MultiheadAttention"]
 

@@ -8,30 +8,12 @@ import torch
 from torch import Tensor
 
 from fewfold.attention.layout import Layout
-from fewfold.maps.constrained import Bounded
-from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
-from fewfold.structured.omega import SparseMAP
+from fewfold.maps.omega import Omega
 from fewfold.structured.tensors import tensors, with_tensors
 
-__all__ = ["Piece", "Plan", "by_head", "divisible", "fitted"]
+__all__ = ["Piece", "Plan", "by_head"]
 
 _AT_ONCE = 2**19  # scores in a piece: they should stay in the cache
-
-
-def divisible(omega: Omega) -> bool:
-    """Whether rows can be mapped piece by piece, without the keys that none of them sees."""
-    if isinstance(omega, SparseMAP):
-        return omega.event_dim == 1 and not omega.structure.additional
-    return isinstance(omega, (Shannon, Gini, Tsallis, Norm, Subset, Bounded))
-
-
-def fitted(omega: Omega, keys: int) -> Omega:
-    """The same for so many keys: where there are fewer than k, all are taken, masked or absent."""
-    if not isinstance(omega, Subset):
-        return omega
-    if isinstance(omega.k, Tensor):
-        return replace(omega, k=omega.k.clamp(max=keys))
-    return replace(omega, k=keys) if omega.k > keys else omega
 
 
 def by_head(parameter: Tensor, layout: Layout) -> Tensor:
@@ -88,7 +70,7 @@ class Plan:
         heads, queries, keys = self.layout.heads, self.layout.queries, self.layout.keys
         many, rows = self._size()
         # a structure may need more parts than the first queries see
-        cut = self.layout.causal and not isinstance(self.omega, SparseMAP)
+        cut = self.layout.causal and self.omega.drops_masked
         for head in range(0, heads, many):
             for row in range(0, queries, rows):
                 last = min(row + rows, queries)
@@ -147,7 +129,7 @@ class Plan:
             for value in parameters
         ]
         mine = with_tensors(self.omega, dict(zip(tensors(self.omega), cut, strict=True)))
-        return fitted(mine, piece.keys)
+        return mine.for_size(piece.keys)
 
     def kept(self, shape: torch.Size, number: int, like: Tensor) -> Tensor | None:
         """What remains of weights, times what they grow by; the same whenever asked."""

@@ -6,9 +6,10 @@ from torch import Tensor
 from fewfold._check import non_negative_number
 from fewfold.attention.chunked import chunked, untransformed
 from fewfold.attention.layout import Layout
-from fewfold.attention.pieces import Plan, by_head, divisible, fitted
+from fewfold.attention.pieces import Plan, by_head
 from fewfold.attention.watch import is_watched, note
-from fewfold.maps.omega import Omega, Tsallis
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.omega import Omega, check_omega
 from fewfold.maps.sparse import map_support
 from fewfold.structured.tensors import tensors
 from fewfold.support import Support
@@ -128,7 +129,7 @@ def attention_support(
     mask = _one_mask(mask, attn_mask)
     layout = Layout.of(query, key, key, mask, is_causal, scale, enable_gqa)
     check_omega(omega)
-    return attention_support_of(query, key, fitted(omega, layout.keys), layout)
+    return attention_support_of(query, key, omega.for_size(layout.keys), layout)
 
 
 def attention_support_of(query: Tensor, key: Tensor, omega: Omega, layout: Layout) -> Support:
@@ -149,20 +150,12 @@ def attention_support_of(query: Tensor, key: Tensor, omega: Omega, layout: Layou
     return Support(torch.cat(weights), torch.cat(atoms), torch.cat(row), number.numel())
 
 
-def check_omega(omega: Omega) -> None:
-    """Raise unless omega is a regulariser."""
-    if isinstance(omega, type) or not isinstance(omega, Omega):
-        raise TypeError(
-            f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {omega!r}"
-        )
-
-
 def _checked(omega: Omega, layout: Layout, dropout_p: float) -> Omega:
     """Return omega for as many keys as there are; raise for what is no map or no share."""
     check_omega(omega)
     if non_negative_number(dropout_p, "dropout_p") > 1:
         raise ValueError(f"dropout_p must be between 0 and 1, got {dropout_p}")
-    return fitted(omega, layout.keys)
+    return omega.for_size(layout.keys)
 
 
 def _one_mask(mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
@@ -178,7 +171,7 @@ def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
     return (
         untransformed(*given)  # first: a trace must not look at sizes
         and not layout.small
-        and divisible(omega)
+        and omega.chunkable
         and not (mask is not None and mask.requires_grad)
     )
 

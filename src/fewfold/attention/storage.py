@@ -16,8 +16,7 @@ from fewfold.attention.energies import (
     check_rowwise,
     joint_batch,
 )
-from fewfold.maps.omega import Omega, Shannon, Subset, Tsallis
-from fewfold.structured.omega import SparseMAP
+from fewfold.maps.omega import Omega
 
 __all__ = ["is_stored", "retrieved_in_one_step", "separation", "storage_bound"]
 
@@ -71,7 +70,7 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
     if chosen is not None:
         _check_sets(chosen, memory)
         return retrieved_in_one_step(chosen.to(memory) @ memory, memory, chosen, energy)
-    if isinstance(energy.omega, (Subset, SparseMAP)):
+    if not energy.omega.on_simplex:
         raise ValueError(
             f"{energy.omega} takes several patterns at once; write is_stored(memory, energy, "
             "chosen) with the sets to ask about"
@@ -115,10 +114,8 @@ def retrieved_in_one_step(
     """
     _check_energy(energy)
     scores, omega = energy.scores(query, memory), energy.omega
-    if isinstance(omega, SparseMAP):
-        return _is_best(_chosen(target, scores), scores, omega)
-    if isinstance(omega, Subset):
-        return _leads(_chosen(target, scores), scores, omega)
+    if not omega.on_simplex:
+        return omega.attains(_chosen(target, scores), scores)
     one = _ids(target, scores)
     margin = _margin(omega)
     if margin == 0:  # not known: see where the step leads
@@ -161,7 +158,7 @@ def storage_bound(
     whole_number(dim, "dim", least=2)
     if not 0 < failure <= 1:
         raise ValueError(f"failure must be above 0 and at most 1, got {failure}")
-    if isinstance(omega, (Subset, SparseMAP)):
+    if not omega.on_simplex:
         raise ValueError(f"the bound is about single patterns, and {omega} takes several at once")
     margin = _margin(omega)
     if margin == 0:
@@ -202,7 +199,7 @@ def _check_sets(chosen: Any, memory: Tensor) -> None:
 def _margin(omega: Omega) -> float:
     """Infinite where no lead is enough, and 0 where the lead that is enough depends on more."""
     margin = omega.margin
-    if margin is None and not isinstance(omega, (Shannon, Tsallis)):
+    if margin is None and not omega.dense:
         return 0.0
     if isinstance(margin, Tensor) and margin.numel() > 1:
         raise ValueError(
@@ -210,43 +207,6 @@ def _margin(omega: Omega) -> float:
             "at a time"
         )
     return math.inf if margin is None else float(margin)
-
-
-def _leads(chosen: Tensor, scores: Tensor, omega: Subset) -> Tensor:
-    """Whether all in each set lead all outside of it by 1; with `at_most`, they also lead 0."""
-    on = chosen > 0.5
-    least = scores.masked_fill(~on, math.inf).amin(-1)
-    rest = scores.masked_fill(on, -math.inf).amax(-1)
-    size = on.sum(-1)
-    budget = torch.as_tensor(omega.k, device=scores.device)
-    budget = budget.squeeze(-1) if budget.dim() else budget  # one for each query
-    if not omega.at_most:
-        return (least - rest >= 1) & (size == budget)
-    full = (least >= 1) & torch.where(size == budget, least - rest >= 1, rest <= 0)
-    return full & (size <= budget)
-
-
-def _is_best(chosen: Tensor, scores: Tensor, omega: SparseMAP) -> Tensor:
-    """Whether nothing is better than each structure, its own parts being worth one less."""
-    structure = omega.structure
-    rest = structure.encoded(scores) - chosen
-
-    def worth(made: Tensor) -> Tensor:
-        own = (rest * made).sum(-1)
-        if not structure.additional:
-            return own
-        # what additional scores add is what `value` has less of than the squares
-        return own + made.square().sum(-1) / 2 - omega.value(made)
-
-    best = worth(structure.argmax(rest)) <= worth(chosen)
-    return best & _is_structure(chosen, omega)
-
-
-def _is_structure(chosen: Tensor, omega: SparseMAP) -> Tensor:
-    """Whether each is the structure nearest to it, whatever additional scores say."""
-    extra = sum(float(x[x.isfinite()].abs().sum()) for x in omega.structure.additional)
-    nearest = omega.structure.argmax((1 + 2 * extra) * (2 * chosen - 1))
-    return (nearest == chosen).all(-1)
 
 
 def _chosen(target: Tensor, scores: Tensor) -> Tensor:

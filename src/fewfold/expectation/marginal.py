@@ -4,20 +4,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold._torch import has_values, under_vmap
 from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.estimators import Choice, Estimator
 from fewfold.expectation.laws import Law, every_pair
-from fewfold.maps.constrained import Bounded
-from fewfold.maps.omega import Gini, Omega, Shannon, Subset
+from fewfold.maps.entropies import Gini, Shannon
+from fewfold.maps.omega import Omega
 from fewfold.maps.sparse import map_support
 from fewfold.structured.best import topk_support
 from fewfold.structured.omega import SparseMAP
 from fewfold.structured.sparsemap import sparsemap_support
 from fewfold.structured.structure import Structure
+from fewfold.structured.tensors import tensors
 from fewfold.support import Support
 
 __all__ = ["Dense", "SparseMarginal"]
@@ -46,38 +46,40 @@ class SparseMarginal(Estimator):
     structured latent variables via sparsity", NeurIPS 2020.
     """
 
-    omega: Omega | SparseMAP = Gini()  # noqa: RUF009  (an immutable value)
+    omega: Omega = Gini()  # noqa: RUF009  (an immutable value)
     k: int | None = None
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.omega, type) or not isinstance(self.omega, (Omega, SparseMAP)):
+        if isinstance(self.omega, type) or not isinstance(self.omega, Omega):
             raise TypeError(
                 f"omega must be a regulariser such as ff.Gini(), got {self.omega!r}; what the "
                 "latent ranges over is said to expect: over=ff.structures.Bits()"
             )
-        if hasattr(self.omega, "event_dim") and not isinstance(self.omega, SparseMAP):
+        if self.omega.structure is not None and self.omega.dense:
             raise ValueError(
                 f"{self.omega!r} gives every structure a share, none of which is zero; write "
                 "SparseMAP(structure), or Dense() with over=structure"
             )
-        if isinstance(self.omega, Subset):
+        if self.omega.structure is None and not self.omega.on_simplex:
             raise ValueError(
                 f"{self.omega!r} weighs several categories with 1, which is no distribution; the "
                 "latent is then a set: write SparseMarginal() and over=ff.structures.KSubset(k)"
             )
         if self.k is not None:
             whole_number(self.k, "k")
-            bounds = self.omega.upper if isinstance(self.omega, Bounded) else 1.0
-            if isinstance(bounds, Tensor) and bounds.dim() and bounds.shape[-1] != 1:
+            if self.omega.structure is None and any(
+                one.dim() and one.shape[-1] != 1 for one in tensors(self.omega).values()
+            ):
                 raise ValueError(
-                    "Bounded has a bound for each category, and k keeps others in every row; leave "
-                    "k out, or give one bound for all"
+                    f"{type(self.omega).__name__} has a parameter for each category, and k keeps "
+                    "others in every row; leave k out, or give one parameter for all"
                 )
 
     @property
     def structure(self) -> Structure | None:
-        return self.omega.structure if isinstance(self.omega, SparseMAP) else None
+        structure: Structure | None = self.omega.structure
+        return structure
 
     def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
         return Choice(self._support(law))
@@ -86,7 +88,7 @@ class SparseMarginal(Estimator):
         over = law.structure
         if over is None:
             return self._categories(law)
-        if not isinstance(self.omega, Gini | SparseMAP):
+        if not self.omega.euclidean:
             raise ValueError(
                 f"structures are mixed by SparseMAP, and the k best by sparsemax, got "
                 f"{self.omega!r}; write SparseMarginal() or SparseMarginal(k=...)"
@@ -99,8 +101,8 @@ class SparseMarginal(Estimator):
             )
         if self.k is not None:
             return topk_support(law.scores, over, self.k).support
-        most = self.omega.max_iter if isinstance(self.omega, SparseMAP) else SparseMAP.max_iter
-        return sparsemap_support(law.scores, over, max_iter=most)
+        limit = getattr(self.omega, "max_iter", SparseMAP.max_iter)
+        return sparsemap_support(law.scores, over, max_iter=limit)
 
     def _categories(self, law: Law) -> Support:
         if self.k is None or self.k >= law.event[0]:

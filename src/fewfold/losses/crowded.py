@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fewfold.losses.candidates import BLOCK, Layer, widen
 from fewfold.losses.members import entmax_loss
-from fewfold.maps.omega import Tsallis
+from fewfold.maps.entropies import Tsallis
 
 __all__ = ["crowded_losses"]
 

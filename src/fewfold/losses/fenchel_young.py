@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fewfold._check import check_scores
 from fewfold._torch import loss_dtype, without_autocast
-from fewfold.losses.gap import SIMPLEX, against_index, against_probs, one_hot
+from fewfold.losses.gap import against_index, against_probs, one_hot
 from fewfold.losses.targets import (
     Reduction,
     check_indices,
@@ -22,7 +22,8 @@ from fewfold.losses.targets import (
     class_dim,
     smooth,
 )
-from fewfold.maps.omega import Gini, Omega, Subset
+from fewfold.maps.entropies import Gini
+from fewfold.maps.omega import Omega, check_omega
 from fewfold.structured.tensors import hold, with_tensors
 
 __all__ = ["FenchelYoungLoss", "fenchel_young_loss"]
@@ -117,8 +118,8 @@ def _loss(
     cost: float | Tensor | None,
 ) -> Tensor:
     """`fenchel_young_loss` outside of autocast."""
-    _check_omega(omega)
-    if hasattr(omega, "event_dim"):
+    check_omega(omega)
+    if omega.structure is not None:
         _check_structured(weight, ignore_index, label_smoothing, scores, target)
         _check_cost(cost, scores)
         check_options(reduction, label_smoothing)
@@ -142,7 +143,7 @@ def _loss(
     else:
         index, kept = check_indices(target, scores.shape[dim], ignore_index)
         size = None if heavy is None else heavy[index]
-        _check_vertex(omega)
+        omega.check_class_indices()
         if label_smoothing == 0:
             losses = against_index(wide, index, kept, omega, dim)
             return Reduction(reduction, kept, size, size)(losses).to(scores.dtype)
@@ -222,9 +223,8 @@ def _of_structures(
     """One loss for each instance."""
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     target = target.to(wide.dtype)
-    if hasattr(omega, "check_target"):
-        omega.check_target(wide, target)
-    events = tuple(range(scores.dim() - omega.event_dim, scores.dim()))  # type: ignore[attr-defined]
+    omega.check_target(wide, target)
+    events = tuple(range(scores.dim() - omega.event_dim, scores.dim()))
     own = torch.where(target != 0, target * wide, 0.0).sum(events)
     raised = wide if cost is None else wide + cost * (1 - target)
     return omega.conjugate(raised) + omega.value(target) - own
@@ -265,23 +265,6 @@ def _weighed(
     """The target with its classes weighed, brought back to the simplex, and what that took."""
     heavy = probs if weight is None else (probs.movedim(dim, -1) * weight).movedim(-1, dim)
     mass = heavy.sum(dim, keepdim=True)
-    if not isinstance(omega, SIMPLEX):  # weighed classes need not be a point of the polytope
+    if not omega.on_simplex:  # weighed classes need not be a point of the polytope
         return probs, None if weight is None else mass.squeeze(dim)
     return heavy / torch.where(mass == 0, 1.0, mass), mass.squeeze(dim)
-
-
-def _check_omega(omega: Omega) -> None:
-    if isinstance(omega, type) or not hasattr(omega, "argmax"):
-        came = getattr(omega, "__name__", repr(omega))
-        raise TypeError(f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {came}")
-
-
-def _check_vertex(omega: Omega) -> None:
-    """Raise when one class alone is not a point of the polytope."""
-    if isinstance(omega, Subset) and not isinstance(omega.k, Tensor):
-        reachable = omega.k >= 1 if omega.at_most else omega.k == 1
-        if not reachable:
-            raise ValueError(
-                f"Subset(k={omega.k}) needs a target of the shape of the scores with rows that "
-                "sum to k, got class indices; write ones at the chosen classes"
-            )

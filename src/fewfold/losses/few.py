@@ -7,7 +7,9 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold.maps import fast
-from fewfold.maps.omega import Gini, Norm, Omega, Tsallis
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.normmax import Norm
+from fewfold.maps.omega import Omega
 from fewfold.maps.operators import registered, traceable
 from fewfold.maps.rows import eager, tracks_grad
 from fewfold.maps.sparse import map_support
@@ -54,12 +56,11 @@ def _scatter(column: Tensor, values: Tensor, count: Tensor, scores: Tensor) -> T
 
 
 def _member(omega: Omega) -> tuple[float, bool] | None:
-    """Alpha, and whether it is a norm, of a regulariser that does not learn."""
-    if isinstance(omega, Gini):
-        return 2.0, False
-    if isinstance(omega, (Tsallis, Norm)) and not isinstance(omega.alpha, Tensor):
-        return float(omega.alpha), isinstance(omega, Norm)
-    return None
+    """Alpha, and whether it is a norm, of a regulariser that has a kernel and does not learn."""
+    order = omega.kernel_order
+    if order is None or isinstance(order.alpha, Tensor):
+        return None
+    return order.alpha, order.norm
 
 
 def _losses(

@@ -12,15 +12,11 @@ import torch
 from torch import Tensor
 
 from fewfold.losses.few import few_losses
-from fewfold.maps.constrained import Bounded
-from fewfold.maps.fused import Fused, Oscar
-from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
+from fewfold.maps.omega import Omega
 from fewfold.maps.rows import eager
 from fewfold.structured.tensors import tensors, with_tensors
 
-__all__ = ["SIMPLEX", "against_index", "against_probs", "one_hot"]
-
-SIMPLEX = (Shannon, Gini, Tsallis, Norm, Bounded, Fused, Oscar)  # their maps sum to 1
+__all__ = ["against_index", "against_probs", "one_hot"]
 
 
 def against_index(scores: Tensor, index: Tensor, kept: Tensor, omega: Omega, dim: int) -> Tensor:
@@ -32,7 +28,7 @@ def against_index(scores: Tensor, index: Tensor, kept: Tensor, omega: Omega, dim
         losses: Tensor = _Gap.apply(scores, index, None, kept, omega, dim, *tensors(omega).values())
     else:
         losses = _gap(torch.where(kept.unsqueeze(dim), scores, 0.0), index, None, omega, dim)
-    if isinstance(omega, (Shannon, Gini, Tsallis, Norm)):  # these are 0 where one class has it all
+    if omega.zero_at_vertices:
         return losses
     return losses + omega.value(one_hot(scores, index, dim), dim=dim)
 
@@ -61,7 +57,7 @@ class _Gap(torch.autograd.Function):
         *learned: Tensor,
     ) -> Tensor:
         p = omega.argmax(scores, dim)
-        shifted, live = _shift(scores, p, omega, dim)
+        shifted, live = omega.centred(scores, p, dim)
         losses = _product(p, index, probs, shifted, dim) - omega.value(p, dim=dim)
         # A row with nothing kept costs +inf and has no gradient, like one that is not counted.
         losses.masked_fill_(~live.squeeze(dim), math.inf)
@@ -88,7 +84,7 @@ class _Gap(torch.autograd.Function):
         elif ctx.needs_input_grad[0]:
             to_scores = (p - probs) * grad
         if ctx.needs_input_grad[2]:
-            shifted = _shift(scores, p.detach(), omega, ctx.dim)[0]
+            shifted = omega.centred(scores, p.detach(), ctx.dim)[0]
             to_probs = -torch.where(shifted.isinf(), 0.0, shifted) * grad
         to_learned = _envelope(omega, p, grad.squeeze(ctx.dim), ctx.dim) if learned else ()
         return to_scores, None, to_probs, None, None, None, *to_learned
@@ -126,13 +122,13 @@ def _gap(
         moved = finite - finite.detach()
         p = omega.argmax(scores.detach() + 2 / 3 * moved, dim)
         held = p.detach()
-        shifted, live = _shift(scores, held, omega, dim)
+        shifted, live = omega.centred(scores, held, dim)
         bent = ((p - held) * moved).sum(dim) * 3 / 4
         losses = _product(held, index, probs, shifted, dim) - omega.value(held, dim=dim) + bent
     else:
         p = omega.argmax(scores, dim)
-        shifted, live = _shift(scores, p.detach(), omega, dim)
-        if isinstance(omega, SIMPLEX):  # a map sums to 1 up to its second derivative, this always
+        shifted, live = omega.centred(scores, p.detach(), dim)
+        if omega.on_simplex:  # a map sums to 1 up to its second derivative, this always
             p = p / torch.where(live, p.sum(dim, keepdim=True), 1.0)
         # Curvature of Omega at a subnormal p overflows, and such a p weighs nothing.
         held = torch.where(p < torch.finfo(p.dtype).tiny, 0.0, p)
@@ -153,33 +149,8 @@ def _product(
     return product - scores.gather(dim, index.unsqueeze(dim)).squeeze(dim)
 
 
-def _shift(scores: Tensor, p: Tensor, omega: Omega, dim: int) -> tuple[Tensor, Tensor]:
-    """Scores less one of them, so that a large offset costs no precision, and which rows count.
-
-    +inf is the limit of a large score: on the simplex such entries become 0 and all others -inf.
-    A row with nothing kept does not count. Without a fixed mass an offset matters and stays.
-    """
-    top = scores.detach().amax(dim, keepdim=True)
-    live = top != -math.inf
-    if isinstance(omega, Subset):
-        if omega.at_most:  # choosing nothing is possible even where nothing is kept
-            return scores, torch.ones_like(live)
-        # Near the threshold, where p is neither 0 nor 1; the largest score may be far above it.
-        top = torch.where(p > 0, scores.detach(), math.inf).amin(dim, keepdim=True)
-        return scores - torch.where(top.isinf(), 0.0, top), live
-    if not isinstance(omega, SIMPLEX):
-        return scores, live
-    if eager(scores) and not bool(top.isinf().any()):
-        return scores - top, live
-    limit = top.isinf() & (scores == top)
-    return torch.where(limit, 0.0, scores - top), live
-
-
 def one_hot(scores: Tensor, index: Tensor, dim: int) -> Tensor:
     return torch.zeros_like(scores).scatter(dim, index.unsqueeze(dim), 1.0)
-
-
-# What the losses know about regularisers.
 
 
 def _constant(omega: Omega) -> bool:
@@ -189,7 +160,6 @@ def _constant(omega: Omega) -> bool:
 
 def _fused(scores: Tensor, omega: Omega, *others: Tensor) -> bool:
     """Whether `_Gap` applies: eager, and tensors act through the value of Omega alone."""
-    learns_by_value = isinstance(omega, (Tsallis, Norm))
     return eager(scores, *others, *tensors(omega).values()) and (
-        _constant(omega) or learns_by_value
+        _constant(omega) or omega.learns_through_value
     )

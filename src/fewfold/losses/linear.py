@@ -15,7 +15,7 @@ from fewfold.losses.fenchel_young import fenchel_young_loss
 from fewfold.losses.linear_operator import linear_operator
 from fewfold.losses.members import entmax_loss
 from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options, check_weight
-from fewfold.maps.omega import Tsallis
+from fewfold.maps.entropies import Tsallis
 from fewfold.maps.operators import traceable
 from fewfold.maps.rows import eager, flat_rows
 

@@ -5,7 +5,9 @@ from torch import Tensor
 
 from fewfold._check import check_scores
 from fewfold.losses.fenchel_young import fenchel_young_loss
-from fewfold.maps.omega import Gini, Norm, Shannon, Subset, Tsallis
+from fewfold.maps.entropies import Gini, Shannon, Tsallis
+from fewfold.maps.ksubset import Subset
+from fewfold.maps.normmax import Norm
 from fewfold.maps.rows import eager
 
 __all__ = ["entmax_loss", "ksubset_loss", "normmax_loss", "softmax_loss", "sparsemax_loss"]

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from fewfold.maps.omega import Omega, Tsallis
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.omega import Omega
 from fewfold.maps.sparse import map_support
 from fewfold.support import Support
 

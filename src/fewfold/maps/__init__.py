@@ -2,11 +2,12 @@
 
 from fewfold.maps.constrained import Bounded, constrained_softmax, constrained_sparsemax
 from fewfold.maps.entmax import entmax, softmax, sparsemax
+from fewfold.maps.entropies import Gini, Shannon, Tsallis
 from fewfold.maps.fused import Fused, Oscar, fusedmax, oscarmax
-from fewfold.maps.ksubset import ksubset
+from fewfold.maps.ksubset import Subset, ksubset
 from fewfold.maps.modules import AdaptiveEntmax, Map
-from fewfold.maps.normmax import normmax
-from fewfold.maps.omega import Gini, Norm, Omega, Shannon, Subset, Tsallis
+from fewfold.maps.normmax import Norm, normmax
+from fewfold.maps.omega import Omega
 from fewfold.maps.sparse import map_support
 from fewfold.maps.topk import TopK, topk_sparsemax, topk_sparsemax_certified
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from fewfold._check import normal_dim
 from fewfold.maps.bounds import bounded_softmax, bounded_sparsemax
 from fewfold.maps.chain import solver_dtype
-from fewfold.maps.omega import Gini, Shannon, conjugate
+from fewfold.maps.entropies import Gini, Shannon
+from fewfold.maps.omega import Omega
 from fewfold.maps.rows import eager, from_rows, to_rows
 
 __all__ = ["Bounded", "constrained_softmax", "constrained_sparsemax"]
@@ -149,7 +150,7 @@ def _first_row(bad: Tensor, value: Tensor) -> tuple[object, float]:
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Bounded(Omega):
     """A regulariser on the vectors below `upper`; its map is a constrained sparsemax or softmax.
 
     `value` is that of `omega`: outside the bounds the regulariser is infinite, which is not
@@ -175,10 +176,3 @@ class Bounded:
         if isinstance(self.omega, Gini):
             return constrained_sparsemax(scores, self.upper, dim, mask=mask)
         return constrained_softmax(scores, self.upper, dim, mask=mask)
-
-    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return conjugate(self, scores, dim, mask)
-
-    @property
-    def margin(self) -> None:
-        return None  # below a bound of 1 no entry can have everything

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from fewfold._check import normal_dim, per_row
 from fewfold.maps.chain import fuse, solver_dtype
 from fewfold.maps.entmax import sparsemax
-from fewfold.maps.omega import Gini
+from fewfold.maps.entropies import Gini
+from fewfold.maps.omega import Omega
 from fewfold.maps.prox_oscar import oscar_groups, oscar_groups_closed
 from fewfold.maps.prox_tv import tv_groups, tv_groups_closed
 from fewfold.maps.rows import centre, eager, from_rows, settle, to_rows
@@ -155,7 +157,7 @@ def _energy(probs: Tensor, scores: Tensor, dim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(Omega):
     """The Gini value plus total variation; its map is fusedmax.
 
     `value(p) = (sum_i p_i^2 - 1) / 2 + strength * sum_i |p_{i+1} - p_i|` over the whole row. The
@@ -167,6 +169,7 @@ class Fused:
         tensor([0.4875, 0.4375, 0.0375, 0.0375])
     """
 
+    chunkable: ClassVar[bool] = False
     strength: float | Tensor = 0.1
 
     def __post_init__(self) -> None:
@@ -184,10 +187,6 @@ class Fused:
         kept = _kept_last(scores, dim, mask)
         return _energy(probs, scores, dim) - self._penalty(probs, kept, dim)
 
-    @property
-    def margin(self) -> None:
-        return None  # an entry at the border of the row is pulled less than one inside
-
     def _penalty(self, probs: Tensor, kept: Tensor | None, dim: int) -> Tensor:
         rows = probs.movedim(dim, -1)
         if kept is not None:  # close the gaps: the kept entries first, in their order
@@ -201,7 +200,7 @@ class Fused:
 
 
 @dataclass(frozen=True)
-class Oscar:
+class Oscar(Omega):
     """The Gini value plus the sum of pairwise maxima; its map is oscarmax.
 
     `value(p) = (sum_i p_i^2 - 1) / 2 + strength * sum_{i<j} max(p_i, p_j)` over the whole row. The
@@ -213,6 +212,7 @@ class Oscar:
         tensor([0.4625, 0.0625, 0.4125, 0.0625])
     """
 
+    chunkable: ClassVar[bool] = False
     strength: float | Tensor = 0.1
 
     def __post_init__(self) -> None:
@@ -229,10 +229,6 @@ class Oscar:
         probs = self.argmax(scores, dim, mask=mask)
         kept = _kept_last(scores, dim, mask)
         return _energy(probs, scores, dim) - self._penalty(probs, kept, dim)
-
-    @property
-    def margin(self) -> None:
-        return None  # it would depend on the number of entries
 
     def _penalty(self, probs: Tensor, kept: Tensor | None, dim: int) -> Tensor:
         # An entry is the larger of as many pairs as there are entries ranked below it.

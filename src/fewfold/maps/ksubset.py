@@ -1,16 +1,19 @@
 """k-subset map: the Euclidean projection onto vectors in [0, 1] that sum to k."""
 
 import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fewfold._check import normal_dim, per_row
+from fewfold._check import non_negative_number, normal_dim, per_row
 from fewfold.maps.fast_budget import budget_map, quick
+from fewfold.maps.omega import Omega
 from fewfold.maps.operators import budget_operator, traceable
-from fewfold.maps.rows import Narrow, eager, flat_rows, from_rows, narrow, to_rows
+from fewfold.maps.rows import Narrow, eager, flat_rows, from_rows, narrow, to_rows, widened
 
-__all__ = ["ksubset"]
+__all__ = ["Subset", "ksubset"]
 
 
 def ksubset(
@@ -210,3 +213,77 @@ def _by_sorting(offset: Tensor, wanted: Tensor) -> Tensor:
     missing = wanted - mass.gather(-1, last)
     tau = points.gather(-1, last) - missing / active.gather(-1, last).clamp(min=1)
     return tau.clamp(-1, 0)
+
+
+@dataclass(frozen=True)
+class Subset(Omega):
+    """Half the squared norm, `||p||^2 / 2`, where p sums to k; its map is ksubset.
+
+    Its margin is between every chosen entry and every other one.
+
+    Args:
+        k: how many to choose; a number, or a tensor as `ksubset` takes it, which may learn.
+        at_most: choose up to k.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.Subset(2).argmax(torch.tensor([3.0, 0.5, 0.2, -4.0]))
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
+    """
+
+    on_simplex: ClassVar[bool] = False
+    margin: ClassVar[float] = 1.0
+    k: float | Tensor
+    at_most: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, Tensor):
+            non_negative_number(self.k, "k")
+
+    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
+        return (widened(probs).square().sum(dim) / 2).to(probs.dtype)
+
+    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        return ksubset(scores, self.k, dim, mask=mask, at_most=self.at_most)
+
+    def candidates(self, rows: Tensor, scores: Tensor, dim: int) -> tuple[Narrow, Omega] | None:
+        budget = row_budget(self.k, scores, dim)
+        found = ksubset_candidates(rows, budget)
+        # k stays below the number of candidates, whatever the padding
+        return None if found is None else (found, replace(self, k=flat_rows(budget, rows)))
+
+    def for_size(self, size: int) -> "Subset":
+        """Select everything where there are fewer than k entries, masked or absent."""
+        if isinstance(self.k, Tensor):
+            return replace(self, k=self.k.clamp(max=size))
+        return replace(self, k=size) if self.k > size else self
+
+    def centred(self, scores: Tensor, probs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        live = scores.detach().amax(dim, keepdim=True) != -math.inf
+        if self.at_most:  # choosing nothing is possible even where nothing is kept
+            return scores, torch.ones_like(live)
+        # Near the threshold, where p is neither 0 nor 1; the largest score may be far above it.
+        top = torch.where(probs > 0, scores.detach(), math.inf).amin(dim, keepdim=True)
+        return scores - torch.where(top.isinf(), 0.0, top), live
+
+    def check_class_indices(self) -> None:
+        if isinstance(self.k, Tensor):
+            return
+        if not (self.k >= 1 if self.at_most else self.k == 1):
+            raise ValueError(
+                f"Subset(k={self.k}) needs a target of the shape of the scores with rows that "
+                "sum to k, got class indices; write ones at the chosen classes"
+            )
+
+    def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
+        """Whether all entries of the set lead the others by 1; with `at_most`, they also lead 0."""
+        on = vertex > 0.5
+        least = scores.masked_fill(~on, math.inf).amin(-1)
+        rest = scores.masked_fill(on, -math.inf).amax(-1)
+        size = on.sum(-1)
+        budget = torch.as_tensor(self.k, device=scores.device)
+        budget = budget.squeeze(-1) if budget.dim() else budget  # one for each row
+        if not self.at_most:
+            return (least - rest >= 1) & (size == budget)
+        full = (least >= 1) & torch.where(size == budget, least - rest >= 1, rest <= 0)
+        return full & (size <= budget)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fewfold._check import check_scores, fits, normal_dim
 from fewfold.maps.entmax import entmax_within
-from fewfold.maps.omega import Omega
+from fewfold.maps.omega import Omega, check_omega
 
 __all__ = ["AdaptiveEntmax", "Map"]
 
@@ -42,11 +42,7 @@ class Map(nn.Module):
 
     def __init__(self, omega: Omega, dim: int = -1) -> None:
         super().__init__()
-        if isinstance(omega, type) or not isinstance(omega, Omega):
-            raise TypeError(
-                "omega must be a regulariser such as Gini() or Tsallis(1.5), "
-                f"got {omega!r}; write Map(Gini()), with the brackets"
-            )
+        check_omega(omega)
         self.omega = omega
         self.dim = dim
 

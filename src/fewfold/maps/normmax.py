@@ -1,9 +1,15 @@
 """alpha-normmax: the regulariser is the alpha-norm."""
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
 from torch import Tensor
 
+from fewfold._check import positive_number
 from fewfold.maps import fast
 from fewfold.maps.entmax import check_alpha, row_alpha
+from fewfold.maps.omega import KernelOrder, Omega, filled
 from fewfold.maps.operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
@@ -15,10 +21,11 @@ from fewfold.maps.rows import (
     settle,
     shifted,
     to_rows,
+    widened,
 )
 from fewfold.maps.threshold import power, power_floor, quadratic, quadratic_floor
 
-__all__ = ["normmax"]
+__all__ = ["Norm", "normmax"]
 
 
 def normmax(
@@ -112,3 +119,48 @@ def _floor(part: Tensor, alpha: float | Tensor) -> Tensor:
     if isinstance(alpha, float) and alpha == 2.0:
         return quadratic_floor(part)
     return power_floor(part, 1.0, alpha / (alpha - 1))
+
+
+@dataclass(frozen=True)
+class Norm(Omega):
+    """The alpha-norm less one, `||p||_alpha - 1`; its map is normmax.
+
+    The 1 is counted as `sum p`, which is the same on probabilities and 0 for an empty row.
+
+    Args:
+        alpha: greater than 1; a number, or a tensor as `normmax` takes it, which may learn.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.Norm(2.0).value(torch.tensor([0.5, 0.5, 0.0]))
+        tensor(-0.2929)
+    """
+
+    zero_at_vertices: ClassVar[bool] = True
+    learns_through_value: ClassVar[bool] = True
+    margin: ClassVar[float] = 1.0
+    alpha: float | Tensor = 2.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.alpha, Tensor):
+            positive_number(self.alpha, "alpha", above=1.0)
+
+    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
+        wide = widened(probs)
+        powers = torch.where(wide.detach() > 0, filled(wide) ** self.alpha, 0.0)
+        total = powers.sum(dim, keepdim=True)
+        norm = torch.where(total.detach() > 0, filled(total) ** (1 / self.alpha), 0.0)
+        return (norm.squeeze(dim) - wide.sum(dim)).to(probs.dtype)
+
+    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        return normmax(scores, self.alpha, dim, mask=mask)
+
+    @property
+    def kernel_order(self) -> KernelOrder:
+        alpha = self.alpha if isinstance(self.alpha, Tensor) else float(self.alpha)
+        return KernelOrder(alpha, norm=True)
+
+    def candidates(self, rows: Tensor, scores: Tensor, dim: int) -> tuple[Narrow, Omega] | None:
+        order = row_alpha(self.alpha, scores, dim, above=1.0)
+        found = normmax_candidates(rows, order)
+        return None if found is None else (found, replace(self, alpha=flat_rows(order, rows)))

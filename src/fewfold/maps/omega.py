@@ -1,30 +1,55 @@
-"""Omega: a map is a regulariser, with a value and an argmax.
+"""Omega: the base class of regularisers, each of which defines a map.
 
-`argmax(scores)` solves `argmax_p <p, scores> - Omega(p)` over probabilities (or over k-subsets),
-`conjugate(scores)` is the value reached there, and `margin` is the lead over all other scores from
-which one entry takes everything.
+`argmax(scores)` solves `argmax_p <p, scores> - Omega(p)` over a polytope, the probability simplex
+unless the class says otherwise. A new regulariser is one class with `value` and `argmax`: the map
+as a module, its support, its Fenchel-Young loss, chunked attention and Hopfield layers follow. The
+other members describe it to these, and have defaults that are always right, if not always fast.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fewfold._check import non_negative_number, positive_number
-from fewfold.maps.entmax import entmax, softmax, sparsemax
-from fewfold.maps.ksubset import ksubset
-from fewfold.maps.normmax import normmax
-from fewfold.maps.rows import widened
-from fewfold.maps.threshold import expm1_ratio
+from fewfold.maps.rows import Narrow, eager, widened
 
-__all__ = ["Gini", "Norm", "Omega", "Shannon", "Subset", "Tsallis", "conjugate"]
+__all__ = ["KernelOrder", "Omega", "check_omega", "filled"]
 
 
-@runtime_checkable
-class Omega(Protocol):
+class KernelOrder(NamedTuple):
+    """The member of the native kernels' family that computes a map.
+
+    Attributes:
+        alpha: the order, a number or a tensor.
+        norm: whether the regulariser is the norm (normmax) instead of the entropy (entmax).
+    """
+
+    alpha: float | Tensor
+    norm: bool = False
+
+
+class Omega(ABC):
     """A convex regulariser of probabilities and the map it defines.
+
+    Subclasses are frozen dataclasses; their fields that are tensors may learn. `value` and
+    `argmax` are required.
+
+    Attributes:
+        on_simplex: whether the map sums to 1. If not, its vertices may have several ones.
+        zero_at_vertices: whether Omega is 0 where one entry has all the mass.
+        dense: whether every probability is positive, however far one score leads.
+        euclidean: whether the map is the Euclidean projection of the scores onto the simplex or
+            onto the marginals of structures.
+        margin: the lead from which one entry takes everything; None if there is none.
+        chunkable: whether the rows of a matrix of scores can be mapped a few at a time.
+        drops_masked: whether entries masked in all rows can be left out of the scores.
+        learns_through_value: whether tensors in the fields act through `value` alone, so that the
+            gradient of the conjugate with respect to them is that of `-value(argmax)`.
+        kernel_order: the native kernel that computes the map; None if there is none.
+        event_dim: number of dimensions of the scores that are mapped together.
+        structure: what a regulariser of marginals ranges over; None for one of probabilities.
 
     Example:
         >>> import torch, fewfold as ff
@@ -38,208 +63,99 @@ class Omega(Protocol):
     Reference: Blondel, Martins and Niculae, "Learning with Fenchel-Young losses", 2020.
     """
 
+    on_simplex: ClassVar[bool] = True
+    zero_at_vertices: ClassVar[bool] = False
+    dense: ClassVar[bool] = False
+    euclidean: ClassVar[bool] = False
+    drops_masked: ClassVar[bool] = True
+    learns_through_value: ClassVar[bool] = False
+    structure: Any = None
+
+    @abstractmethod
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
         """Omega of the probabilities along `dim`, which disappears from the shape."""
 
+    @abstractmethod
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         """The map: probabilities of the shape of the scores."""
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """`max_p <p, scores> - Omega(p)`, whose gradient is the map; 0 where nothing is kept."""
+        """`max_p <p, scores> - Omega(p)`, whose gradient is the map; 0 for an empty row."""
+        wide = widened(scores)
+        probs = self.argmax(wide, dim, mask=mask)
+        used = torch.where(probs.detach() != 0, wide, 0.0)  # an unused score may be -inf
+        return ((probs * used).sum(dim) - self.value(probs, dim)).to(scores.dtype)
 
     @property
     def margin(self) -> float | Tensor | None:
-        """The lead from which one entry takes everything; None when no lead is enough."""
-
-
-def conjugate(omega: Omega, scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """`max_p <p, scores> - omega(p)` for any omega, by its map."""
-    wide = widened(scores)
-    probs = omega.argmax(wide, dim, mask=mask)
-    used = torch.where(probs.detach() != 0, wide, 0.0)  # an unused score may be -inf
-    return ((probs * used).sum(dim) - omega.value(probs, dim)).to(scores.dtype)
-
-
-@dataclass(frozen=True)
-class Shannon:
-    """Negative Shannon entropy, `sum p log p`; its map is softmax.
-
-    Example:
-        >>> import torch, fewfold as ff
-        >>> ff.Shannon().value(torch.tensor([0.5, 0.5, 0.0]))
-        tensor(-0.6931)
-    """
-
-    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        wide = widened(probs)
-        return (wide * _filled(wide).log()).sum(dim).to(probs.dtype)
-
-    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return softmax(scores, dim, mask=mask)
-
-    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return conjugate(self, scores, dim, mask)
-
-    @property
-    def margin(self) -> None:
         return None
 
-
-@dataclass(frozen=True)
-class Gini:
-    """Half the Gini negentropy, `(sum p^2 - 1) / 2`; its map is sparsemax.
-
-    The 1 is counted as `sum p`, which is the same on probabilities and 0 for an empty row.
-
-    Example:
-        >>> import torch, fewfold as ff
-        >>> ff.Gini().value(torch.tensor([0.5, 0.5, 0.0]))
-        tensor(-0.2500)
-    """
-
-    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        wide = widened(probs)
-        return ((wide * (wide - 1)).sum(dim) / 2).to(probs.dtype)
-
-    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return sparsemax(scores, dim, mask=mask)
-
-    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return conjugate(self, scores, dim, mask)
+    @property
+    def chunkable(self) -> bool:
+        return True
 
     @property
-    def margin(self) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True)
-class Tsallis:
-    """Tsallis negentropy, `(sum p^alpha - 1) / (alpha (alpha - 1))`; its map is entmax.
-
-    At alpha = 1 it is Shannon's. The 1 is counted as `sum p`, which is the same on probabilities
-    and keeps all digits near alpha = 1.
-
-    Args:
-        alpha: greater than 0; a number, or a tensor as `entmax` takes it, which may learn.
-
-    Example:
-        >>> import torch, fewfold as ff
-        >>> ff.Tsallis(1.5).value(torch.tensor([0.5, 0.5, 0.0]))
-        tensor(-0.3905)
-    """
-
-    alpha: float | Tensor = 1.5
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.alpha, Tensor):
-            positive_number(self.alpha, "alpha")
-
-    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        wide = widened(probs)
-        c = self.alpha - 1
-        log = _filled(wide).log()
-        slope = log * expm1_ratio(c * log)  # (p^c - 1) / c
-        slope = torch.where(wide.detach() > 0, slope, _at_zero(c))
-        return (wide * slope / self.alpha).sum(dim).to(probs.dtype)
-
-    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return entmax(scores, self.alpha, dim, mask=mask)
-
-    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return conjugate(self, scores, dim, mask)
+    def kernel_order(self) -> KernelOrder | None:
+        return None
 
     @property
-    def margin(self) -> float | Tensor | None:
-        if isinstance(self.alpha, Tensor):
-            above = self.alpha > 1
-            return torch.where(above, 1 / torch.where(above, self.alpha - 1, 1.0), math.inf)
-        return 1 / (self.alpha - 1) if self.alpha > 1 else None
+    def event_dim(self) -> int:
+        return 1
+
+    def candidates(self, rows: Tensor, scores: Tensor, dim: int) -> "tuple[Narrow, Omega] | None":
+        """The entries of long rows that can be in the support, or None if they are not known.
+
+        Args:
+            rows: the scores with `dim` last, -inf where masked.
+            scores: as the user gave them; parameters of the regulariser broadcast to these.
+            dim: of the scores.
+
+        Returns:
+            The entries, and the regulariser with its parameters spread over their rows.
+        """
+        return None
+
+    def for_size(self, size: int) -> "Omega":
+        """The regulariser for rows of `size` entries."""
+        return self
+
+    def centred(self, scores: Tensor, probs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Scores less an offset that does not change the loss, and which rows have entries.
+
+        On the simplex the largest score becomes 0, so that a large offset costs no precision;
+        +inf is the limit of a large score: such entries become 0 and all others -inf. Where the
+        mass is not fixed an offset matters, and the scores are returned as they are.
+        """
+        top = scores.detach().amax(dim, keepdim=True)
+        live = top != -math.inf
+        if not self.on_simplex:
+            return scores, live
+        if eager(scores) and not bool(top.isinf().any()):
+            return scores - top, live
+        limit = top.isinf() & (scores == top)
+        return torch.where(limit, 0.0, scores - top), live
+
+    def check_class_indices(self) -> None:  # noqa: B027  (most have nothing to refuse)
+        """Raise where a single class is not a point of the polytope."""
+
+    def check_target(self, scores: Tensor, target: Tensor) -> None:  # noqa: B027
+        """Raise where a target of the shape of the scores is not a point of the polytope."""
+
+    def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
+        """Whether the map of each row of scores, along the last dimension, is this vertex."""
+        return (self.argmax(scores) == vertex).all(-1)
 
 
-@dataclass(frozen=True)
-class Norm:
-    """The alpha-norm less one, `||p||_alpha - 1`; its map is normmax.
-
-    The 1 is counted as `sum p`, which is the same on probabilities and 0 for an empty row.
-
-    Args:
-        alpha: greater than 1; a number, or a tensor as `normmax` takes it, which may learn.
-
-    Example:
-        >>> import torch, fewfold as ff
-        >>> ff.Norm(2.0).value(torch.tensor([0.5, 0.5, 0.0]))
-        tensor(-0.2929)
-    """
-
-    alpha: float | Tensor = 2.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.alpha, Tensor):
-            positive_number(self.alpha, "alpha", above=1.0)
-
-    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        wide = widened(probs)
-        powers = torch.where(wide.detach() > 0, _filled(wide) ** self.alpha, 0.0)
-        total = powers.sum(dim, keepdim=True)
-        norm = torch.where(total.detach() > 0, _filled(total) ** (1 / self.alpha), 0.0)
-        return (norm.squeeze(dim) - wide.sum(dim)).to(probs.dtype)
-
-    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return normmax(scores, self.alpha, dim, mask=mask)
-
-    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return conjugate(self, scores, dim, mask)
-
-    @property
-    def margin(self) -> float:
-        return 1.0
+def check_omega(omega: object) -> None:
+    """Raise unless this is a regulariser, and not its class."""
+    if isinstance(omega, type) or not isinstance(omega, Omega):
+        came = getattr(omega, "__name__", repr(omega))
+        raise TypeError(
+            f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {came}; "
+            "one of your own derives from ff.Omega"
+        )
 
 
-@dataclass(frozen=True)
-class Subset:
-    """Half the squared norm, `||p||^2 / 2`, where p sums to k; its map is ksubset.
-
-    Its margin is between every chosen entry and every other one.
-
-    Args:
-        k: how many to choose; a number, or a tensor as `ksubset` takes it, which may learn.
-        at_most: choose up to k.
-
-    Example:
-        >>> import torch, fewfold as ff
-        >>> ff.Subset(2).argmax(torch.tensor([3.0, 0.5, 0.2, -4.0]))
-        tensor([1.0000, 0.6500, 0.3500, 0.0000])
-    """
-
-    k: float | Tensor
-    at_most: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.k, Tensor):
-            non_negative_number(self.k, "k")
-
-    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        return (widened(probs).square().sum(dim) / 2).to(probs.dtype)
-
-    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return ksubset(scores, self.k, dim, mask=mask, at_most=self.at_most)
-
-    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        return conjugate(self, scores, dim, mask)
-
-    @property
-    def margin(self) -> float:
-        return 1.0
-
-
-def _filled(probs: Tensor) -> Tensor:
+def filled(probs: Tensor) -> Tensor:
     """1 where a probability is 0, so that neither its logarithm nor its gradient is infinite."""
     return torch.where(probs.detach() > 0, probs, 1.0)
-
-
-def _at_zero(c: float | Tensor) -> float | Tensor:
-    """The limit of `(p^c - 1) / c` as p goes to 0, where finite: Tsallis has this slope there."""
-    if not isinstance(c, Tensor):
-        return -1 / c if c > 0 else 0.0
-    finite = c.detach() > 0
-    return torch.where(finite, -1 / torch.where(finite, c, 1.0), 0.0)

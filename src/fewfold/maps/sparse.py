@@ -1,14 +1,10 @@
 """The support of a map: its weighted indices, without the dense row."""
 
-from dataclasses import replace
-
 from torch import Tensor
 
-from fewfold.maps.entmax import entmax_candidates, row_alpha
-from fewfold.maps.ksubset import ksubset_candidates, row_budget
-from fewfold.maps.normmax import normmax_candidates
-from fewfold.maps.omega import Gini, Norm, Omega, Subset, Tsallis
-from fewfold.maps.rows import Narrow, flat_rows, to_rows
+from fewfold.maps.entropies import Gini
+from fewfold.maps.omega import Omega
+from fewfold.maps.rows import to_rows
 from fewfold.support import Support
 
 __all__ = ["map_support"]
@@ -45,7 +41,7 @@ def map_support(
     """
     omega = Gini() if omega is None else omega
     rows = to_rows(scores, dim, mask)
-    narrowed = _narrowed(rows, scores, dim, omega)
+    narrowed = omega.candidates(rows, scores, dim)
     # A NaN row is NaN everywhere, which only the dense answer can say.
     if narrowed is None or bool(narrowed[0].top.isnan().any()):
         return Support.from_dense(omega.argmax(scores, dim, mask=mask), dim)
@@ -54,25 +50,3 @@ def map_support(
     row, slot = probs.detach().nonzero().unbind(-1)
     weights = probs[row, slot].to(scores.dtype)
     return Support(weights, few.index[row, slot], row, probs.shape[0])
-
-
-def _narrowed(rows: Tensor, scores: Tensor, dim: int, omega: Omega) -> tuple[Narrow, Omega] | None:
-    """The candidates of long rows, and omega with its parameters spread over them."""
-    few: Narrow | None = None
-    match omega:
-        case Gini():
-            few = entmax_candidates(rows, 2.0)
-        case Tsallis(alpha):
-            order = row_alpha(alpha, scores, dim, above=0.0)
-            few = entmax_candidates(rows, order)
-            omega = replace(omega, alpha=flat_rows(order, rows))
-        case Norm(alpha):
-            order = row_alpha(alpha, scores, dim, above=1.0)
-            few = normmax_candidates(rows, order)
-            omega = replace(omega, alpha=flat_rows(order, rows))
-        case Subset(k):
-            budget = row_budget(k, scores, dim)
-            few = ksubset_candidates(rows, budget)
-            if few is not None:  # k stays below the number of candidates, whatever the padding
-                omega = replace(omega, k=flat_rows(budget, rows))
-    return None if few is None else (few, omega)

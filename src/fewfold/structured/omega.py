@@ -1,12 +1,14 @@
 """SparseMAP and Gibbs as regularisers: losses and energies need no code of their own for them."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_temperature
 from fewfold._torch import has_values
+from fewfold.maps.omega import Omega
 from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.sparsemap import sparsemap, sparsemap_solution
 from fewfold.structured.structure import Structure, by_row, cooled, eager
@@ -15,7 +17,7 @@ __all__ = ["Gibbs", "SparseMAP"]
 
 
 @dataclass(frozen=True)
-class SparseMAP:
+class SparseMAP(Omega):
     """Half the squared norm of marginals, `<mu, mu> / 2`, over the mixes of structures.
 
     It is an `Omega` over the last dimensions of the scores, as many as an instance has.
@@ -32,6 +34,9 @@ class SparseMAP:
         tensor(0.2113)
     """
 
+    on_simplex: ClassVar[bool] = False
+    euclidean: ClassVar[bool] = True
+    drops_masked: ClassVar[bool] = False  # a structure may need parts that no row sees
     structure: Structure
     max_iter: int = 1000
 
@@ -68,13 +73,33 @@ class SparseMAP:
         return (own - structure.regulariser(by_row(probs, batch.numel()))).view(batch)
 
     @property
-    def margin(self) -> None:
-        """How far a structure must lead depends on how many parts it does not share."""
-        return None
+    def chunkable(self) -> bool:
+        return self.event_dim == 1 and not self.structure.additional
+
+    def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
+        """Whether no structure is better than each of these, its own parts being worth one less."""
+        structure = self.structure
+        rest = structure.encoded(scores) - vertex
+
+        def worth(made: Tensor) -> Tensor:
+            own = (rest * made).sum(-1)
+            if not structure.additional:
+                return own
+            # what additional scores add is what `value` has less of than the squares
+            return own + made.square().sum(-1) / 2 - self.value(made)
+
+        best = worth(structure.argmax(rest)) <= worth(vertex)
+        return best & self._is_structure(vertex)
+
+    def _is_structure(self, marginals: Tensor) -> Tensor:
+        """Whether each is the structure nearest to it, whatever additional scores say."""
+        extra = sum(float(x[x.isfinite()].abs().sum()) for x in self.structure.additional)
+        nearest = self.structure.argmax((1 + 2 * extra) * (2 * marginals - 1))
+        return (nearest == marginals).all(-1)
 
 
 @dataclass(frozen=True)
-class Gibbs:
+class Gibbs(Omega):
     """Negative entropy of distributions over structures: the regulariser of random fields.
 
     Its Fenchel-Young loss is that of a conditional random field, the negative log-likelihood of the
@@ -98,6 +123,9 @@ class Gibbs:
     segmenting and labeling sequence data", 2001.
     """
 
+    on_simplex: ClassVar[bool] = False
+    dense: ClassVar[bool] = True
+    chunkable: ClassVar[bool] = False
     structure: Structure
     temperature: float = 1.0
 
@@ -135,11 +163,6 @@ class Gibbs:
             check_mask(mask, scores)
         wide, structure = cooled(scores, self.structure, self.temperature)
         return (self.temperature * structure.log_partition(wide, mask=mask)).to(scores.dtype)
-
-    @property
-    def margin(self) -> None:
-        """Every structure has a share, however far one leads."""
-        return None
 
 
 def _additional(structure: Structure, probs: Tensor) -> Tensor:

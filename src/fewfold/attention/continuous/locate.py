@@ -15,7 +15,8 @@ from fewfold.attention.continuous.density import LEAST_VARIANCE, Density, LineDe
 from fewfold.attention.continuous.plane_density import PlaneDensity, two_by_two
 from fewfold.attention.continuous.signal import Signal, cell_centres, own_positions
 from fewfold.attention.held import Held
-from fewfold.maps.omega import Omega, Shannon
+from fewfold.maps.entropies import Shannon
+from fewfold.maps.omega import Omega
 
 __all__ = ["AttentionMoments", "Locator", "Places", "QueryHeads", "SignalHeads"]
 
