@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold.structured.lattice import told
-from fewfold.structured.semirings import BEST, FORBIDDEN, LOG_SUM, Drawn, KBestRing, Semiring
+from fewfold.structured.semirings import BEST, LOG_SUM, Drawn, KBestRing, Semiring
 from fewfold.structured.sequences import live
 from fewfold.structured.structure import Structure, kept, raise_infeasible
 
@@ -26,18 +26,18 @@ class Program(Structure):
             ring: see `fewfold.structured.semirings`.
 
         Returns:
-            (rows,), or (k, rows) for the k best; below FORBIDDEN / 2 where there is none.
+            (rows,), or (k, rows) for the k best; -inf where there is none.
         """
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         parts, values = self._traced(scores, BEST)
-        return told(parts[0], values[0]), ~(values[0] < FORBIDDEN / 2)
+        return told(parts[0], values[0]), values[0] != -math.inf
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         parts, values = self._traced(scores, KBestRing(k))
-        none = values < FORBIDDEN / 2
+        none = values == -math.inf
         parts &= ~none.view(*none.shape, *[1] * len(event))
-        return parts.transpose(0, 1).flatten(0, 1), values.masked_fill(none, -math.inf).T
+        return parts.transpose(0, 1).flatten(0, 1), values.T
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Log of the sum of exp(score) over all structures; its gradient are the marginals.
@@ -52,7 +52,6 @@ class Program(Structure):
         rows, made, batch = live(self, scores, mask)
         made = made.with_additional([value.double() for value in made.additional])
         total = made.inside(rows.double(), LOG_SUM)
-        total = torch.where(total < FORBIDDEN / 2, -math.inf, total)
         return total.view(batch).to(scores.dtype)
 
     @torch.no_grad()
@@ -62,7 +61,7 @@ class Program(Structure):
     ) -> Tensor:  # fmt: skip
         """`(n, ..., *event)` bool: n structures drawn in proportion to exp(score / temperature)."""
         rows, made, _ = self.prepared(scores, mask, temperature)
-        raise_infeasible(made.inside(rows, LOG_SUM) < FORBIDDEN / 2, self)
+        raise_infeasible(made.inside(rows, LOG_SUM) == -math.inf, self)
         many = made.rows(torch.arange(len(rows)).repeat(n))
         parts, _ = many._traced(rows.expand(n, *rows.shape).flatten(0, 1), Drawn(generator))
         return parts[0].view(n, *scores.shape).to(scores.device)

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import whole_number
-from fewfold.structured.arborescences import draw_heads, log_total
+from fewfold.structured.arborescences import FORBIDDEN, draw_heads, log_total
 from fewfold.structured.opaque import registered
 from fewfold.structured.ranked import best_trees, ranked
-from fewfold.structured.semirings import FORBIDDEN
 from fewfold.structured.sequences import live
 from fewfold.structured.structure import Structure, raise_infeasible
 

@@ -12,7 +12,7 @@ from fewfold.structured.arborescences import best_heads, draw_heads, log_total
 from fewfold.structured.opaque import registered
 from fewfold.structured.projective import inside
 from fewfold.structured.ranked import best_trees, ranked
-from fewfold.structured.semirings import FORBIDDEN, best_of, drawn_of, log_sum_of
+from fewfold.structured.semirings import best_of, drawn_of, log_sum_of
 from fewfold.structured.sequences import live
 from fewfold.structured.structure import Structure, raise_infeasible
 
@@ -84,7 +84,7 @@ class DependencyTree(Structure):
             own = scores.detach().requires_grad_()
             value = inside(own, self.single_root, best_of)
             (grad,) = torch.autograd.grad(value.sum(), own)
-        return grad > 0.5, ~(value.detach() < FORBIDDEN / 2)
+        return grad > 0.5, value.detach() != -math.inf
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         assert _native.kernels is not None
@@ -171,7 +171,6 @@ class DependencyTree(Structure):
         rows, _, batch = live(self, scores, mask)
         if self.projective:
             total = inside(rows.double(), self.single_root, log_sum_of)
-            total = torch.where(total < FORBIDDEN / 2, -math.inf, total)
         else:
             total = log_total(rows.double(), self.single_root)
         return total.view(batch).to(scores.dtype)
