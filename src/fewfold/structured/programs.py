@@ -9,7 +9,7 @@ from torch import Tensor
 from fewfold.structured.lattice import told
 from fewfold.structured.semirings import BEST, LOG_SUM, Drawn, KBestRing, Semiring
 from fewfold.structured.sequences import live
-from fewfold.structured.structure import Structure, kept, raise_infeasible
+from fewfold.structured.structure import Structure, kept
 
 __all__ = ["Program", "front"]
 
@@ -54,17 +54,10 @@ class Program(Structure):
         total = made.inside(rows.double(), LOG_SUM)
         return total.view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., *event)` bool: n structures drawn in proportion to exp(score / temperature)."""
-        rows, made, _ = self.prepared(scores, mask, temperature)
-        raise_infeasible(made.inside(rows, LOG_SUM) == -math.inf, self)
-        many = made.rows(torch.arange(len(rows)).repeat(n))
-        parts, _ = many._traced(rows.expand(n, *rows.shape).flatten(0, 1), Drawn(generator))
-        return parts[0].view(n, *scores.shape).to(scores.device)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        many = self.rows(torch.arange(len(scores)).repeat(n))
+        parts, _ = many._traced(scores.expand(n, *scores.shape).flatten(0, 1), Drawn(generator))
+        return parts[0]
 
     def _traced(self, scores: Tensor, ring: Semiring) -> tuple[Tensor, Tensor]:
         """`(k, rows, *event)` bool, the parts of each result, and (k, rows) their values."""

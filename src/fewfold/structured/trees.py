@@ -14,7 +14,7 @@ from fewfold.structured.projective import inside
 from fewfold.structured.ranked import best_trees, ranked
 from fewfold.structured.semirings import best_of, drawn_of, log_sum_of
 from fewfold.structured.sequences import live
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 
 __all__ = ["DependencyTree"]
 
@@ -175,15 +175,8 @@ class DependencyTree(Structure):
             total = log_total(rows.double(), self.single_root)
         return total.view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., words, words)` bool, drawn in proportion to exp(score / temperature)."""
-        rows, _, event = self.prepared(scores, mask, temperature)
-        raise_infeasible(self.log_partition(rows) == -math.inf, self)
-        every = rows.expand(n, *rows.shape).flatten(0, 1)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        every = scores.expand(n, *scores.shape).flatten(0, 1)
         if self.projective:
             with torch.enable_grad():
                 own = every.clone().requires_grad_()
@@ -192,5 +185,5 @@ class DependencyTree(Structure):
             found = grad > 0.5
         else:
             heads = draw_heads(every, self.single_root, generator)
-            found = torch.nn.functional.one_hot(heads, event[0]).transpose(1, 2).bool()
-        return (found & (every > -math.inf)).view(n, *scores.shape).to(scores.device)
+            found = torch.nn.functional.one_hot(heads, scores.shape[1]).transpose(1, 2).bool()
+        return found & (every > -math.inf)
