@@ -22,7 +22,7 @@ from fewfold.recommender.beside import Beside
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.config import Config, Metrics
-from fewfold.recommender.data.log import Log, plan_log, read_log
+from fewfold.recommender.data.log import Log, LogPlan, plan_log, read_log
 from fewfold.recommender.data.where import Condition
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
@@ -391,8 +391,8 @@ class Recommender:
     def _read(self, source: Any, reading: dict[str, Any]) -> Log:
         """A log, read as the one the model was fitted to.
 
-        Where it has ratings, the same threshold counts, and where it has their columns, the same
-        conditions on rows. Ids and times are read in the same way.
+        Where it has ratings, the same threshold counts. The same conditions on rows are applied,
+        and their columns must be there. Ids and times are read in the same way.
         """
         if not isinstance(source, (Log, Interactions)) and not hasattr(source, "tocsr"):
             usual = {"strip_ids": True, "time_format": None}  # need not be said
@@ -411,9 +411,9 @@ class Recommender:
         rated = plan.columns is not None and (plan.columns.rating or plan.columns.idle_rating)
         if least is not None and rated:
             reading = {"min_rating": least, **reading}
-        suited = [text for text in where if Condition.column_of(text, plan.names) is not None]
-        if suited:
-            reading = {"where": suited, **reading}
+        if where and plan.columns is not None:
+            _check_where(where, plan)
+            reading = {"where": where, **reading}
         return read_log(source, **reading)
 
     def attach(self, table: Any, *, key: str | None = None) -> Self:
@@ -518,6 +518,18 @@ class Recommender:
             rec.users, rec.history = unpack_users(users, items)
         rec.evaluation = folder.metrics or None
         return rec
+
+
+def _check_where(where: Sequence[str], plan: LogPlan) -> None:
+    """Raise unless a log has the columns of the conditions a model was fitted with."""
+    for text in where:
+        if Condition.column_of(text, plan.names) is None:
+            listed = ", ".join(repr(column) for column in plan.names[:30])
+            raise DataError(
+                f"{plan.files[0]}: there is no column for where={text!r}, with which the model was "
+                f"fitted; the columns are {listed}. If all rows are to count, write where=[] "
+                "(--where ''), or say which: where='COLUMN=VALUE' (--where COLUMN=VALUE)"
+            )
 
 
 def _shareable(summary: dict[str, Any]) -> dict[str, Any]:

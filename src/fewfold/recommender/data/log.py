@@ -83,7 +83,7 @@ def read_log(
         skip_bad_rows: leave out rows that cannot be used, and count them, instead of raising.
         where: conditions that rows must meet to count, such as ``"event_type=purchase"``,
             ``"event_type=cart,purchase"``, ``"country!=XX"``, ``"rating>=4"`` (also <=, >, <) or
-            ``"time!="`` (not missing); one, or a list of which all must be met.
+            ``"time!="`` (not missing); one, or a list of which all must be met; empty: none.
         header: whether the first row of a text file names the columns; None finds out.
         time_format: how times are written, as strptime has it: ``"%d/%m/%Y %H:%M"``. Without it
             numbers, ISO 8601 and common formats are recognised; day and month must be clear.
@@ -175,6 +175,7 @@ def _open(
     except DataError as error:
         raise DataError("; ".join([str(error), *first.notes])) from None
     texts = [where] if isinstance(where, str) else list(where)
+    texts = [text for text in texts if text.strip()]  # the empty one sets none
     conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
     timed = columns.roles().get("time")
     conditions = tuple(
