@@ -2,7 +2,6 @@
 
 import copy
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -46,6 +45,7 @@ from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.report import FitReport
 from fewfold.recommender.schema import Source, check
 from fewfold.recommender.search import Search
+from fewfold.recommender.work import training_work
 
 __all__ = ["Recommender"]
 
@@ -138,7 +138,7 @@ class Recommender:
                 anchors are trained in either case, and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
-                take longer than training; the report says so.
+                be more work than training; the report says so.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
@@ -153,16 +153,14 @@ class Recommender:
                 fitted_to, recipe=self.model, training=self.training, seed=self.seed,
                 progress=progress, alone=alone,
             )  # fmt: skip
-            began = time.perf_counter()
             found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
-            # Where training was resumed, its epochs know how long it took.
-            took = max(time.perf_counter() - began, sum(epoch.seconds for epoch in found.epochs))
             evaluation = beside = None
             if held is not None:
                 asked = held.fold_in.jagged, held.test.jagged
                 users = None
                 if not all_users:
-                    users = sample_users(found.fitted, *asked, seconds=took, seed=self.seed)
+                    work = training_work(found.log, len(found.epochs))
+                    users = sample_users(found.fitted, *asked, training=work, seed=self.seed)
                 measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
                 whole, dense = without_anchors(self.model), found.dense
@@ -381,7 +379,7 @@ class Recommender:
         users = None
         if not all_users:
             users = sample_users(
-                self.fitted, asked.known, asked.test, seconds=0.0, metric=metrics[0], seed=self.seed
+                self.fitted, asked.known, asked.test, metric=metrics[0], seed=self.seed
             )
         return assess(
             self.fitted, asked.known, asked.test, self._learned, split=how, metrics=metrics,
