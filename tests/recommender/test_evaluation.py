@@ -156,6 +156,11 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.run._follow": "fitting the proposal to the items",
     "fewfold.recommender.spectral.torch.linalg.qr": "finding directions",
     "fewfold.recommender.tuning._ndcg": "weighing the shortcut",
+    "fewfold.recommender.models.Weight.of": "computing the shortcut",
+    "fewfold.recommender.run.Run._judged": "judging the number of anchors",
+    "fewfold.recommender.checkpoint.write": "writing the checkpoint",
+    "fewfold.recommender.data.log.Interactions.k_core": "finding the core",
+    "fewfold.recommender.recommender.pack_users": "writing the model",
     "fewfold.recommender.topk._block": "ranking items",
     "fewfold.recommender.evaluation._evaluated": "evaluating",
     "fewfold.recommender.artifact._write": "writing the model",
@@ -173,7 +178,10 @@ def test_no_phase_of_a_fit_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", screen)
     recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
     rec = ff.Recommender(recipe, training=ff.Training(epochs=1, batch=64))
-    rec.fit(grouped(480), test=0.2).save(tmp_path / "m")
+    rec.fit(grouped(480), test=0.2, core=2, checkpoint=ff.Checkpoint(tmp_path / "c"))
+    rec.save(tmp_path / "m")
+    growing = ff.VAE(hidden=8, latent=3, layers=0, anchors="auto")
+    ff.Recommender(growing, training=ff.Training(epochs=4)).fit(grouped(480))
     for place, what in SLOW.items():
         assert f"{what}: " in shown[place], (place, shown[place])
         assert re.search(r"\d+ s (left|so far)", shown[place])

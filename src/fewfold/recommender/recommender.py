@@ -471,15 +471,15 @@ class Recommender:
         }
         evaluation = self.evaluation
         metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
-        parts = {
-            "config.json": config,
-            "metrics.json": metrics,
-            "model.safetensors": {**self.fitted.tensors(), "learned": self._learned},
-            "items.safetensors": pack_items(self.items, self.attributes),
-        }
-        if users and self.users is not None and self.history is not None:
-            parts["users.safetensors"] = pack_users(self.users, self.history)
         with phase("writing the model"):
+            parts = {
+                "config.json": config,
+                "metrics.json": metrics,
+                "model.safetensors": {**self.fitted.tensors(), "learned": self._learned},
+                "items.safetensors": pack_items(self.items, self.attributes),
+            }
+            if users and self.users is not None and self.history is not None:
+                parts["users.safetensors"] = pack_users(self.users, self.history)
             return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
 
     @classmethod

@@ -296,7 +296,8 @@ def _cored(log: Log, core: int) -> Log:
     if core == 1:
         return log
     try:
-        kept = log.interactions.k_core(core)
+        with _progress.phase("finding the core"):
+            kept = log.interactions.k_core(core)
     except ValueError:
         raise DataError(
             f"{log.summary.plan.files[0]}: nothing is left of the {core}-core of "
