@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fewfold._check import fits, jagged
 from fewfold.losses.picked import Anchored, Items, Jagged, log_sum_picked, picked_scores
 from fewfold.losses.targets import check_options
-from fewfold.sampling.proposal import Proposal
+from fewfold.sampling.proposal import Proposal, check_ids
 
 __all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
 
@@ -215,15 +215,8 @@ def _check_values(
 ) -> None:
     """Raise unless the ids drawn are of items, and all log q are numbers."""
     name = type(proposal).__name__
-    if items is not None and ids.numel():
-        low, high = torch.aminmax(ids)
-        if low < 0 or high >= items:
-            flat = ids.flatten()
-            at = int(((flat < 0) | (flat >= items)).nonzero()[0])
-            raise IndexError(
-                f"{name} must draw ids between 0 and {items - 1}, got {flat[at].item()} at "
-                f"position {at}; fit it to the items of the loss"
-            )
+    if items is not None:
+        check_ids(ids, items, f"{name} must draw ids", "; fit it to the items of the loss")
     for what, answer in (("log q", log_q), ("log q of positives", positive_q)):
         fine = answer < torch.inf  # which NaN is not
         if not bool(fine.all()):
