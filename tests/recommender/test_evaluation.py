@@ -161,6 +161,7 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.checkpoint.write": "writing the checkpoint",
     "fewfold.recommender.data.log.Interactions.k_core": "finding the core",
     "fewfold.recommender.recommender.pack_users": "writing the model",
+    "fewfold.recommender.recommender.training_work": "fitting the model",
     "fewfold.recommender.topk._block": "ranking items",
     "fewfold.recommender.evaluation._evaluated": "evaluating",
     "fewfold.recommender.artifact._write": "writing the model",

@@ -71,7 +71,8 @@ class DataParallel(DistributedDataParallel):
             for table in self.module.modules():
                 if isinstance(table, AnchorEmbedding):
                     table.attached.gather_without(self._gather)
-        return self.module
+        model: nn.Module = self.module
+        return model
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """What the model answers."""

@@ -116,9 +116,9 @@ def assess(
         split: how the test items were held out, in words.
         users: (n,) a sample of the users with test items; None: all of them.
     """
-    everybody = _tested(test)
-    users = everybody if users is None else users
     with phase("evaluating"):
+        everybody = _tested(test)
+        users = everybody if users is None else users
         return _assessed(fitted, known, test, seen, split, metrics, users, len(everybody))
 
 
@@ -162,7 +162,7 @@ def sample_users(
     with phase("finding how many users to rank"):
         told = known.rows(some)
         top = fitted.rank(told, metric.k, exclude=told).ids
-    found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
+        found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
     wanted = min(max(_PRECISION * found.mean, _NARROW), _WIDE)
     count = max(_LEAST, math.ceil((1.96 * float(found.per_user.std()) / wanted) ** 2))
     return None if count >= len(users) else order[:count].sort().values

@@ -142,7 +142,8 @@ class Recommender:
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
-        with spent() as cost, notes(progress), silence(not progress):
+        # The outermost phase is shown where no other is under way, so that nothing is silent.
+        with spent() as cost, notes(progress), silence(not progress), phase("fitting the model"):
             log = read_log(source, **reading)
             learn, held, how = log.interactions, None, ""
             if test:
