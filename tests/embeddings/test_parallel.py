@@ -1,5 +1,9 @@
 """Two processes with half a batch each learn what one learns from the whole."""
 
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +88,61 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
         assert int((expected["0.transform"] == 0).sum()) > int((started == 0).sum())
     assert not torch.equal(first["narrow"]["0.slots"], model("narrow")[0].slots)  # regrown
     assert "write fewfold.embeddings.DataParallel(model), or sparse=False" in first["error"]
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def exchanges(table: ff.AnchorEmbedding) -> int:
+    """How often processes talk to each other about the gradients that `Regrow` looks at."""
+    count = 0
+
+    def gathered(*arguments: Any, **options: Any) -> None:
+        nonlocal count
+        count += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_gather", gathered)
+        table.attached.start()
+        with contextlib.suppress(RuntimeError):  # what was gathered is not filled in
+            table.attached.take(table.anchors)
+    return count
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_wrapper_that_is_gone_leaves_the_tables_alone() -> None:
+    mine = model("narrow")
+    before = set(vars(mine))
+    wrapper = DataParallel(mine)
+    assert exchanges(mine[0]) > 0
+    assert set(vars(mine)) == before  # nothing stays on the model
+    wrapper = weakref.ref(wrapper)
+    gc.collect()
+    assert wrapper() is None
+    assert exchanges(mine[0]) == 0
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_wrapper_can_be_detached() -> None:
+    mine = model("narrow")
+    first = DataParallel(mine)
+    second = DataParallel(mine)  # which the table follows now
+    assert first.detach() is mine
+    assert exchanges(mine[0]) > 0
+    second.detach()
+    second.detach()
+    assert exchanges(mine[0]) == 0
+    with pytest.raises(RuntimeError, match="has been detached"):
+        second(torch.tensor([1]))
+    mine(torch.tensor([1])).sum().backward()
+    assert mine[0].transform.grad.is_sparse
+    again = DataParallel(mine)
+    again(torch.tensor([1])).sum().backward()
+    assert exchanges(mine[0]) > 0
 
 
 def test_a_norm_that_every_process_keeps_for_itself_is_refused() -> None:

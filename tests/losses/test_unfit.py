@@ -73,9 +73,9 @@ class Odd(ff.Uniform):
 
 
 UNFIT = {
-    "too large": (Odd(ids=lambda ids: ids + ITEMS), IndexError, "index|ids"),
-    "huge": (Odd(ids=lambda ids: ids + 2**60), IndexError, "index|ids"),
-    "negative": (Odd(ids=lambda ids: ids - ITEMS), IndexError, "index|ids"),
+    "too large": (Odd(ids=lambda ids: ids + ITEMS), IndexError, "Odd must draw ids between 0"),
+    "huge": (Odd(ids=lambda ids: ids + 2**60), IndexError, r"29, got 1152921504606\d+ at"),
+    "negative": (Odd(ids=lambda ids: ids - ITEMS), IndexError, r"0 and 29, got -\d+ at position"),
     "one too many": (Odd(ids=lambda ids: torch.cat([ids, ids], -1)), ValueError, "must draw ids"),
     "one more dimension": (Odd(ids=lambda ids: ids[None]), ValueError, "must draw ids"),
     "none": (Odd(ids=lambda ids: ids[..., :0]), ValueError, "must draw ids"),
@@ -84,8 +84,17 @@ UNFIT = {
     "no tensor": (Odd(ids=lambda ids: ids.tolist()), TypeError, "ids as a tensor, got list"),
     "long log q": (Odd(log_q=lambda q: q.repeat_interleave(2, -1)), ValueError, "shaped like its"),
     "log q of rows": (Odd(log_q=lambda q: q[..., :0]), ValueError, "shaped like its ids"),
+    "log q of nan": (
+        Odd(log_q=lambda q: q.index_fill(-1, torch.tensor([2]), torch.nan)),
+        ValueError, r"log q of Odd must be numbers below inf, got nan at position 2",
+    ),
+    "log q of inf": (Odd(log_q=lambda q: q + torch.inf), ValueError, "got inf at position 0"),
+    "positives of nan": (
+        Odd(positive=lambda q: q.index_fill(0, torch.tensor([3]), torch.nan)),
+        ValueError, r"log q of positives of Odd must be .*, got nan at position 3",
+    ),
     "positives": (Odd(positive=lambda q: q[:-1]), ValueError, r"answer ids \(4,\)"),
-}
+}  # fmt: skip
 
 
 @both_ways

@@ -1,7 +1,6 @@
 """A sample of the users where ranking all takes long, and progress in every phase of a fit."""
 
 import io
-import itertools
 import json
 import pkgutil
 import re
@@ -15,11 +14,12 @@ import torch
 
 import fewfold as ff
 from fewfold import _progress
-from fewfold.recommender import evaluation
+from fewfold.recommender import evaluation, work
 from fewfold.recommender.evaluation import assess, sample_users
 from fewfold.recommender.fitted import FittedBaseline
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.splits import random_split
+from fewfold.recommender.work import ranking_work, training_work
 from tests.recommender.conftest import grouped
 
 
@@ -33,9 +33,8 @@ def split() -> ff.Split:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred users are ranked in a hundred seconds, and samples are small."""
-    clock = itertools.count(0.0, 50.0)
-    monkeypatch.setattr(evaluation.time, "perf_counter", lambda: next(clock))
+    """No work is small enough for all users, and samples are small."""
+    monkeypatch.setattr(evaluation, "MINUTE", 0.0)
     for name, value in {"_PILOT": 50, "_LEAST": 60, "_WIDE": 0.1, "_PRECISION": 1.0}.items():
         monkeypatch.setattr(evaluation, name, value)
 
@@ -48,14 +47,15 @@ def _sampled(split: ff.Split, **options: Any) -> torch.Tensor | None:
 @pytest.mark.usefixtures("slow")
 def test_a_sample_where_all_take_longer_than_training(split: ff.Split) -> None:
     tested = int((split.test.jagged.lengths > 0).sum())
-    whole = 50 * tested / 50  # seconds for all of them
-    assert _sampled(split, seconds=whole) is None
-    users = _sampled(split, seconds=whole - 1)
+    fitted = FittedBaseline(ff.MostPopular().fit(split.train))
+    whole = ranking_work(fitted, split.fold_in.jagged, tested)
+    assert _sampled(split, training=whole) is None
+    users = _sampled(split, training=whole - 1)
     assert users is not None
     assert 60 <= len(users) < tested
     assert bool((split.test.jagged.lengths[users] > 0).all())
     assert torch.equal(users, users.unique())
-    again, other = (_sampled(split, seconds=0.0, seed=seed) for seed in (0, 1))
+    again, other = (_sampled(split, seed=seed) for seed in (0, 1))
     assert torch.equal(users, again)
     assert other is not None
     assert not torch.equal(users, other)
@@ -71,7 +71,7 @@ def test_the_size_follows_from_the_interval(
     for half in (0.08, 0.04):
         monkeypatch.setattr(evaluation, "_WIDE", half)
         monkeypatch.setattr(evaluation, "_NARROW", half)
-        users = _sampled(split, seconds=0.0)
+        users = _sampled(split)
         assert users is not None
         sizes.append(len(users))
     assert abs(sizes[1] - 4 * sizes[0]) <= 4
@@ -85,12 +85,38 @@ def test_the_size_follows_from_the_interval(
 @pytest.mark.usefixtures("slow")
 def test_few_users_are_all_ranked(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "_LEAST", 400)
-    assert _sampled(split, seconds=0.0) is None
+    assert _sampled(split) is None
 
 
 def test_a_minute_is_always_granted(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "_LEAST", 60)
-    assert _sampled(split, seconds=0.0) is None
+    assert _sampled(split) is None
+
+
+class Sizes:
+    """A fitted model of which only the size is looked at."""
+
+    def __init__(self, items: int, width: int) -> None:
+        self.vectors = torch.empty(items, width, device="meta")
+
+
+@pytest.mark.usefixtures("slow")
+def test_work_is_counted(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the users, items or passes are twice the work, and no clock is looked at."""
+
+    def clock() -> float:
+        raise AssertionError("time must not decide")
+
+    known, log = split.fold_in.jagged, split.train
+    monkeypatch.setattr(work, "FittedVAE", Sizes)
+    once = ranking_work(Sizes(1000, 64), known, 10)  # type: ignore[arg-type]
+    assert ranking_work(Sizes(2000, 64), known, 10) == 2 * once  # type: ignore[arg-type]
+    assert ranking_work(Sizes(1000, 64), known, 20) == 2 * once  # type: ignore[arg-type]
+    assert once < ranking_work(Sizes(1000, 128), known, 10) < 2 * once  # type: ignore[arg-type]
+    assert training_work(log, 6) == 2 * training_work(log, 3) > 0
+    assert training_work(log, 0) == 0
+    monkeypatch.setattr(time, "perf_counter", clock)
+    assert _sampled(split) is not None
 
 
 @pytest.mark.usefixtures("slow")
@@ -130,6 +156,12 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.run._follow": "fitting the proposal to the items",
     "fewfold.recommender.spectral.torch.linalg.qr": "finding directions",
     "fewfold.recommender.tuning._ndcg": "weighing the shortcut",
+    "fewfold.recommender.models.Weight.of": "computing the shortcut",
+    "fewfold.recommender.run.Run._judged": "judging the number of anchors",
+    "fewfold.recommender.checkpoint.write": "writing the checkpoint",
+    "fewfold.recommender.data.log.Interactions.k_core": "finding the core",
+    "fewfold.recommender.recommender.pack_users": "writing the model",
+    "fewfold.recommender.recommender.training_work": "fitting the model",
     "fewfold.recommender.topk._block": "ranking items",
     "fewfold.recommender.evaluation._evaluated": "evaluating",
     "fewfold.recommender.artifact._write": "writing the model",
@@ -147,7 +179,10 @@ def test_no_phase_of_a_fit_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", screen)
     recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
     rec = ff.Recommender(recipe, training=ff.Training(epochs=1, batch=64))
-    rec.fit(grouped(480), test=0.2).save(tmp_path / "m")
+    rec.fit(grouped(480), test=0.2, core=2, checkpoint=ff.Checkpoint(tmp_path / "c"))
+    rec.save(tmp_path / "m")
+    growing = ff.VAE(hidden=8, latent=3, layers=0, anchors="auto")
+    ff.Recommender(growing, training=ff.Training(epochs=4)).fit(grouped(480))
     for place, what in SLOW.items():
         assert f"{what}: " in shown[place], (place, shown[place])
         assert re.search(r"\d+ s (left|so far)", shown[place])

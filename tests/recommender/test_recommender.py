@@ -8,6 +8,8 @@ import scipy.sparse
 import torch
 
 import fewfold as ff
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.evaluation import Evaluation
 from tests.recommender.conftest import grouped
 
 
@@ -333,7 +335,33 @@ def test_conditions_on_rows_are_remembered(tmp_path: Path) -> None:
     more = {"user": ["u0", "u1"], "item": ["new", "newer"], "event": ["buy", "view"]}
     assert rec.evaluate(more).pairs == 1
     assert rec.evaluate(more, where="event=buy,view").pairs == 2
-    assert rec.evaluate({"user": ["u0"], "item": ["new"]}).pairs == 1  # which has no events
+    bought = {"user": ["u0"], "item": ["new"]}  # which has no events
+    with pytest.raises(DataError, match=r"no column for where='event=buy'.*where=\[\]"):
+        rec.evaluate(bought)
+    assert rec.evaluate(bought, where=[]).pairs == 1
+    assert rec.evaluate(bought, where="").pairs == 1
+
+
+def test_the_card_and_inspect_say_which_rows_counted_and_whom_was_ranked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Evaluation, "sample", "a sample of 9 of 60 users")
+    events = {**grouped(60), "event": ["buy", "view"] * 180}
+    rec = ff.Recommender(ff.EASE(5.0))
+    rec.fit(events, test=0.3, where=["event!=view", "user!=u|1"], progress=False)
+    folder = rec.save(tmp_path / "model")
+    card, found = (folder / "README.md").read_text(), ff.inspect(folder)
+    assert "| rows where | event!=view and user!=u\\|1 |" in card
+    assert "| rows left out by where | 180 |" in card
+    assert "Ranked for a sample of 9 of 60 users, drawn at random." in card
+    assert "180 of 360 rows left out by where event!=view and user!=u|1" in str(found)
+    assert "(a sample of 9 of 60 users)" in str(found)
+    monkeypatch.setattr(Evaluation, "sample", "")
+    plain = ff.Recommender(ff.EASE(5.0)).fit(grouped(60), test=0.3, progress=False)
+    folder = plain.save(tmp_path / "plain")
+    for text in ((folder / "README.md").read_text(), str(ff.inspect(folder))):
+        assert "sample" not in text
+        assert "where" not in text
 
 
 def test_notes_do_not_get_into_the_folder(tmp_path: Path) -> None:

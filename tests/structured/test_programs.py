@@ -57,6 +57,38 @@ def test_needleman_wunsch() -> None:
     assert barred.argmax(torch.zeros(8, 8)).sum() == 15  # no diagonal is left
 
 
+@pytest.mark.parametrize("least", [-1e31, -1e200])
+@pytest.mark.parametrize(
+    ("structure", "event"),
+    [
+        (S.ConstituencyTree(), (2, 2)),
+        (S.ConstituencyTree(labelled=True), (2, 2, 1)),
+        (S.Segmentation(), (2, 1, 1)),
+        (S.Segmentation(torch.zeros(1, 1, dtype=torch.float64)), (2, 1, 1)),
+        (S.Alignment(), (2, 2)),
+        (S.Alignment(torch.full((3,), -1e31, dtype=torch.float64)), (2, 1)),
+        (S.DependencyTree(projective=True), (2, 2)),
+        (S.DependencyTree(projective=True, single_root=True), (2, 2)),
+    ],
+)
+def test_only_minus_infinity_is_impossible(
+    structure: S.Structure, event: tuple[int, ...], least: float
+) -> None:
+    """Whatever a finite score is, the structures that have it are there."""
+    scores = torch.full(event, least, dtype=torch.float64)
+    parts = structure.enumerate(torch.Size(event))
+    own = torch.stack([structure.score_of(scores, one) for one in parts])
+    torch.testing.assert_close(structure.log_partition(scores), own.logsumexp(0))
+    found = structure.k_best(scores, len(parts) + 1)
+    assert found.valid.tolist() == [True] * len(parts) + [False]
+    torch.testing.assert_close(found.scores[:-1], own.sort(descending=True).values)
+    best = structure.argmax(scores)
+    assert float(structure.score_of(scores, best)) == float(own.max())
+    drawn = structure.sample(scores, 2, generator=torch.Generator().manual_seed(0))
+    assert structure.score_of(scores, drawn).isfinite().all()
+    assert ff.gibbs_marginals(scores, structure).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -116,6 +116,22 @@ def test_draws_follow_the_distribution(case: Case) -> None:
         assert (far <= 5 * (law * (1 - law) / 2000).sqrt() + 1e-9).all()
 
 
+@summed
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_nothing_is_drawn_by_scores_that_are_no_numbers(case: Case, odd: float) -> None:
+    scores = case.scores(2, seed=46)
+    scores[1].view(-1)[0] = odd
+    with pytest.raises(ValueError, match="instance 1 has a score of nan or inf"):
+        case.structure.sample(scores, 2)
+    mask = scores.isfinite()
+    wide = case.structure.with_additional(
+        [torch.full_like(v, odd) for v in case.structure.additional]
+    )
+    if wide.additional:
+        with pytest.raises(ValueError, match="instance 0 has a score of nan or inf"):
+            wide.sample(scores, 2, mask=mask)
+
+
 @pytest.mark.parametrize("case", [c for c in SUMMED if c.small], ids=lambda case: case.name)
 def test_a_masked_instance_is_summed_as_a_smaller_one(case: Case) -> None:
     mask, small, event = case.small.mask, case.small.structure, case.small.event

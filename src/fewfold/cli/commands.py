@@ -124,7 +124,8 @@ def _anchors(arguments: argparse.Namespace) -> Any:
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:
-    return ff.recommender.attributes.read_attributes(table, items, key)
+    with phase("reading the items table"):
+        return ff.recommender.attributes.read_attributes(table, items, key)
 
 
 def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:

@@ -1,11 +1,15 @@
 """What an optimiser may attach to a table: a word before every read, and gradients to look at."""
 
+import weakref
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 __all__ = ["Attached"]
+
+Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""from rows (n,) and gradients of their vectors (n, d) to those of all processes"""
 
 
 class Attached:
@@ -14,7 +18,7 @@ class Attached:
     def __init__(self) -> None:
         self._settle: Callable[[Tensor | None], None] | None = None
         self._seen: list[tuple[Tensor, Tensor]] | None = None
-        self._gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+        self._gather: weakref.WeakMethod[Gather] | None = None
 
     def settle_with(self, settle: Callable[[Tensor | None], None]) -> None:
         """Call this with the rows about to be read, or None for all of them."""
@@ -35,9 +39,17 @@ class Attached:
         """Collect the gradients of vectors from now on."""
         self._seen = []
 
-    def gather_with(self, gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
-        """Call this with what was collected, to add what other processes have."""
-        self._gather = gather
+    def gather_with(self, gather: Gather) -> None:
+        """Call this method with what was collected, to add what other processes have.
+
+        It is called for as long as its object is alive, and until `gather_without` it.
+        """
+        self._gather = weakref.WeakMethod(gather)
+
+    def gather_without(self, gather: Gather) -> None:
+        """Call this method no longer; another that has come since stays."""
+        if self._gather is not None and self._gather() == gather:
+            self._gather = None
 
     def take(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """Rows (n,) and the gradients of their vectors (n, d) since the start; and stop.
@@ -51,8 +63,9 @@ class Attached:
         if seen:
             some, their = zip(*seen, strict=True)
             rows, gradients = torch.cat(some), torch.cat(their)
-        if self._gather is not None:  # also with nothing: the others wait for it
-            rows, gradients = self._gather(rows, gradients)
+        gather = None if self._gather is None else self._gather()
+        if gather is not None:  # also with nothing: the others wait for it
+            rows, gradients = gather(rows, gradients)
         return (rows, gradients) if len(rows) else None
 
     def keep(self, rows: Tensor, gradients: Tensor) -> None:

@@ -1,5 +1,7 @@
 """Data-parallel training of models with anchor tables, on top of torch's."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,6 +30,9 @@ class DataParallel(DistributedDataParallel):
     is collected when they are read, which happens at different steps in different processes: the
     copies of a transform then differ by rounding.
 
+    Tables follow the wrapper for as long as it is alive. `detach` ends that at once, in all
+    processes alike, and returns the model to train or use alone.
+
     Args:
         module: the model; wrap it after `narrow`. Tables may not have a `max_norm`, by which each
             process would scale other rows.
@@ -45,15 +50,38 @@ class DataParallel(DistributedDataParallel):
                     "the rows it reads, and the copies would drift apart"
                 )
         slots = {id(table.slots) for table in tables if table.slots is not None}
-        ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        ignored |= {name for name, value in module.named_buffers() if id(value) in slots}
-        self._set_params_and_buffers_to_ignore_for_model(module, ignored)
-        super().__init__(module, *args, **options)
+        ignored = {name for name, value in module.named_buffers() if id(value) in slots}
+        with _ignoring(module, ignored):
+            super().__init__(module, *args, **options)
+        self._detached = False
         first = dist.get_global_rank(self.process_group, 0)
         for table in tables:
             if table.slots is not None:  # as bytes: gloo does not send int16
                 dist.broadcast(table.slots.view(torch.uint8), first, group=self.process_group)
             table.attached.gather_with(self._gather)
+
+    def detach(self) -> nn.Module:
+        """Take everything off the model that its gradients are exchanged by, and return the model.
+
+        The wrapper cannot be used any more.
+        """
+        if not self._detached:
+            self._detached = True
+            self._remove_autograd_hooks()
+            for table in self.module.modules():
+                if isinstance(table, AnchorEmbedding):
+                    table.attached.gather_without(self._gather)
+        model: nn.Module = self.module
+        return model
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the model answers."""
+        if self._detached:
+            raise RuntimeError(
+                "this DataParallel has been detached from its model; call the model itself, or "
+                "wrap it again"
+            )
+        return super().forward(*inputs, **options)
 
     def _build_params_for_reducer(self) -> tuple[list[Tensor], list[bool]]:
         """The parameters, and of which the gradient is sparse."""
@@ -80,3 +108,18 @@ class DataParallel(DistributedDataParallel):
             dist.all_gather(theirs, mine, group=self.process_group)
             found.append(torch.cat([one[:n] for one, n in zip(theirs, sizes, strict=True)]))
         return found[0], found[1]
+
+
+@contextlib.contextmanager
+def _ignoring(module: nn.Module, names: set[str]) -> Iterator[None]:
+    """Let torch's class leave these parameters and buffers out, while it is made."""
+    attribute = "_ddp_params_and_buffers_to_ignore"
+    before = vars(module).get(attribute)
+    setattr(module, attribute, names | set(before or ()))
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(module, attribute)
+        else:
+            setattr(module, attribute, before)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fewfold._check import fits, jagged
 from fewfold.losses.picked import Anchored, Items, Jagged, log_sum_picked, picked_scores
 from fewfold.losses.targets import check_options
-from fewfold.sampling.proposal import Proposal
+from fewfold.sampling.proposal import Proposal, check_ids
 
 __all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
 
@@ -127,6 +127,7 @@ class _Positives:
     offsets: Tensor  # (B + 1,)
     shape: torch.Size
     kept: Tensor | None  # of that shape: which are not padding; None: all
+    items: int | None  # how many there are to choose from; None: not known
 
     def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
         check_options(reduction, 0.0)
@@ -170,6 +171,7 @@ def _draw(
     ids, log_q = given.sample(samples, generator=generator)
     positive_q = given.log_prob(values, row)
     _check_drawn(ids, log_q, positive_q, proposal, len(queries), samples, len(values))
+    _check_values(ids, log_q, positive_q, proposal, positives.items)
     never = positive_q == -torch.inf
     if never.any():
         raise ValueError(
@@ -206,6 +208,24 @@ def _check_drawn(
             f"{name} must answer ids ({positives},) with log q of that shape, "
             f"got {tuple(positive_q.shape)}"
         )
+
+
+def _check_values(
+    ids: Tensor, log_q: Tensor, positive_q: Tensor, proposal: Proposal, items: int | None
+) -> None:
+    """Raise unless the ids drawn are of items, and all log q are numbers."""
+    name = type(proposal).__name__
+    if items is not None:
+        check_ids(ids, items, f"{name} must draw ids", "; fit it to the items of the loss")
+    for what, answer in (("log q", log_q), ("log q of positives", positive_q)):
+        fine = answer < torch.inf  # which NaN is not
+        if not bool(fine.all()):
+            flat = answer.flatten()
+            at = int(fine.flatten().logical_not().nonzero()[0])
+            raise ValueError(
+                f"{what} of {name} must be numbers below inf, got {flat[at].item()} at position "
+                f"{at}; check its sample and log_prob"
+            )
 
 
 def _checked_size(items: Items, queries: Tensor) -> int | None:
@@ -259,7 +279,7 @@ def _positives(
         shape = positives[0].shape
     values, offsets = jagged(*positives, rows=rows)
     if len(values) == 0:
-        return _Positives(values, offsets, shape, None)
+        return _Positives(values, offsets, shape, None, size)
     low, high = torch.aminmax(values)
     real = values != ignore_index if low <= ignore_index <= high else None
     if size is not None and (low < 0 or high >= size):
@@ -272,9 +292,9 @@ def _positives(
                 f"positives must be ids between 0 and {size - 1}, got {values[at].item()} at {at}"
             )
     if real is None:
-        return _Positives(values, offsets, shape, None)
+        return _Positives(values, offsets, shape, None, size)
     offsets = F.pad(real.cumsum(0), (1, 0))[offsets]
-    return _Positives(values[real], offsets, shape, real.view(shape))
+    return _Positives(values[real], offsets, shape, real.view(shape), size)
 
 
 def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:

@@ -81,6 +81,8 @@ def _counts(data: Mapping[str, Any]) -> list[str]:
             if column
         ),
         "rows": f"{data['rows']:,}",
+        "rows where": " and ".join(data.get("where", ())).replace("|", "\\|"),
+        "rows left out by where": f"{data['left_out']:,}" if data.get("where") else "",
         "rated below the threshold": f"{data['below_rating']:,}" if data["below_rating"] else "",
         "bad rows skipped": ", ".join(f"{n:,} {why}" for why, n in data["bad_rows"].items()),
         "duplicates merged": f"{data['duplicates']:,}" if data["duplicates"] else "",
@@ -94,6 +96,9 @@ def _quality(metrics: Mapping[str, Any], everything: bool) -> list[str]:
     if not metrics:
         return ["It has not been evaluated: nothing was held out."]
     lines = [f"Held out: {metrics['split']}. Ranked among all items without what a user had."]
+    ranked = metrics.get("users ranked", "all")
+    if ranked != "all":
+        lines[0] += f" Ranked for {ranked}, drawn at random."
     if everything:
         lines[0] += " After this evaluation the model learned again from everything."
     lines += ["", "| metric | mean | interval | formula |", "|---|---|---|---|"]

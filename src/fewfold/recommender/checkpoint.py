@@ -20,7 +20,7 @@ from torch import Tensor
 from fewfold import _native
 from fewfold._check import non_negative_number
 from fewfold._files import new_file
-from fewfold._progress import line
+from fewfold._progress import line, phase
 from fewfold._tensors import Found, Spec, check_names, extremes, read_header, strict_json
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.schema import Source, check
@@ -275,7 +275,8 @@ class Keeper:
         state = run.state()
         facts = {**state.facts, "made": self._made, "machine": _machine()}
         try:
-            write(self.path, Saved(state.tensors, facts))
+            with phase("writing the checkpoint"):
+                write(self.path, Saved(state.tensors, facts))
         except OSError as error:
             say(
                 f"warning: no checkpoint could be written to {self.path}: "

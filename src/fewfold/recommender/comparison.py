@@ -156,7 +156,7 @@ def compare(
         test: share of the interactions to hold out.
         split: how, as in `Recommender.fit`.
         all_users: rank all users. Otherwise a sample of them is ranked by every model where all
-            would take more than a minute.
+            would take more than about a minute.
         progress: tell on standard error.
         reading: passed to `read_log`.
     """
@@ -186,7 +186,7 @@ def compare(
             ).fitted
             seconds = time.perf_counter() - began
             if not contenders and not all_users:  # the same users for all, or they do not compare
-                users = sample_users(fitted, *asked, seconds=0.0, seed=seed)
+                users = sample_users(fitted, *asked, seed=seed)
             seen = held.train.counts() > 0
             evaluation = assess(fitted, *asked, seen, split=how, users=users)
             speed = _speed(fitted, held.fold_in)

@@ -1,7 +1,6 @@
 """How good a fitted model is on what it has not seen: one ranking, several slices of it."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,12 @@ from fewfold.recommender.fitted import Fitted
 from fewfold.recommender.holdout import kept
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
+from fewfold.recommender.work import MINUTE, ranking_work
 
 __all__ = ["METRICS", "Evaluation", "assess", "sample_users"]
 
 _DRAWS = 2 * 10**8  # of users, in all the resamples of an interval
-_ALWAYS = 60.0  # seconds an evaluation may take in any case
-_PILOT, _LEAST = 1024, 10_000  # users to time the ranking by, and of a sample
+_PILOT, _LEAST = 1024, 10_000  # users to estimate a deviation by, and of a sample
 _PRECISION, _NARROW, _WIDE = 0.025, 0.001, 0.005  # half an interval: part of the mean, limits
 METRICS: tuple[Metric, ...] = (NDCG(10), Recall(10), HitRate(10), NDCG(50), Recall(50))
 
@@ -117,9 +116,9 @@ def assess(
         split: how the test items were held out, in words.
         users: (n,) a sample of the users with test items; None: all of them.
     """
-    everybody = _tested(test)
-    users = everybody if users is None else users
     with phase("evaluating"):
+        everybody = _tested(test)
+        users = everybody if users is None else users
         return _assessed(fitted, known, test, seen, split, metrics, users, len(everybody))
 
 
@@ -136,38 +135,34 @@ def sample_users(
     known: Jagged,
     test: Jagged,
     *,
-    seconds: float,
+    training: float = 0.0,
     metric: Metric = METRICS[0],
     seed: int = 0,
 ) -> Tensor | None:
     """Draw a sample of the users with test items, where ranking all of them would take long.
 
-    A few users are ranked to see how long all would take. If that is more than `seconds` (and than
-    a minute), as many are drawn as give the mean of the metric an interval of 95 % of about 2.5 %
-    of itself to either side, but not wider than 0.005 nor narrower than 0.001. The draw follows
-    from the seed.
+    That is where it is more work than training was, and than about a minute's. Work is counted, not
+    timed, so that the sample follows from the seed and the data alone. As many users are drawn as
+    give the mean of the metric an interval of 95 % of about 2.5 % of itself to either side, but not
+    wider than 0.005 nor narrower than 0.001; a few are ranked first to see how much they differ.
 
     Args:
         known, test: as in `assess`.
-        seconds: what training took.
+        training: the work of the training, as `training_work` counts it.
 
     Returns:
         Their numbers, sorted, or None for all users.
     """
     users = _tested(test)
-    if len(users) <= _LEAST:
+    work = ranking_work(fitted, known, len(users))
+    if len(users) <= _LEAST or work <= max(training, MINUTE):
         return None
     order = users[torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))]
     some = order[:_PILOT].sort().values
-    with phase("timing the evaluation"):
-        fitted.rank(known.rows(some[:16]), metric.k)  # what is made once, at the first ranking
-        began = time.perf_counter()
+    with phase("finding how many users to rank"):
         told = known.rows(some)
         top = fitted.rank(told, metric.k, exclude=told).ids
-        whole = (time.perf_counter() - began) * len(users) / len(some)
-    if whole <= max(seconds, _ALWAYS):
-        return None
-    found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
+        found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
     wanted = min(max(_PRECISION * found.mean, _NARROW), _WIDE)
     count = max(_LEAST, math.ceil((1.96 * float(found.per_user.std()) / wanted) ** 2))
     return None if count >= len(users) else order[:count].sort().values

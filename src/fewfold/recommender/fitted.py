@@ -57,7 +57,8 @@ class FittedVAE:
     @cached_property
     def vectors(self) -> Tensor:
         """Item vectors, (items, d), laid out once."""
-        return self.model.vectors.contiguous()
+        with phase("preparing the ranking"):
+            return self.model.vectors.contiguous()
 
     def prepare(self) -> None:
         """Make a compact copy of the vectors, which answers one user at a time more quickly."""

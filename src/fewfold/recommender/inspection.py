@@ -49,6 +49,7 @@ class Inspection:
 
     def __str__(self) -> str:
         model, learned = dict(self.config["model"]), self.config["learned from"]
+        data = self.config["data"]
         kind = model.pop("kind")
         options = ", ".join(f"{name} {value}" for name, value in model.items() if value is not None)
         lines = [
@@ -56,12 +57,19 @@ class Inspection:
             f"learned from {learned['pairs']:,} interactions of {learned['users']:,} users with "
             f"{learned['items']:,} items",
         ]
+        if data.get("where"):
+            lines.append(
+                f"{data['left_out']:,} of {data['rows']:,} rows left out by where "
+                f"{' and '.join(data['where'])}"
+            )
         if "tables" in learned:
             lines.append(f"tables: {learned['tables']}")
         if self.metrics:
             scores = self.metrics["overall"]["scores"]
             told = ", ".join(f"{name} {score['mean']:.4f}" for name, score in scores.items())
-            lines.append(f"{told} on {self.metrics['split']}")
+            ranked = self.metrics.get("users ranked", "all")
+            sample = "" if ranked == "all" else f" ({ranked})"
+            lines.append(f"{told} on {self.metrics['split']}{sample}")
         else:
             lines.append("not evaluated: nothing was held out")
         wide = max(map(len, self.sizes))

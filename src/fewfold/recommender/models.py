@@ -105,7 +105,8 @@ def _trained(
             if trial is not None:
                 weight = tuned_weight(model, directions, trial, seed=seed)
             weight = weight or Weight()
-            model.shortcut = weight.of(directions, learn.users)
+            with phase("computing the shortcut"):
+                model.shortcut = weight.of(directions, learn.users)
     dense = None
     if few is not None and whole is not None:
         dense, trained = FittedVAE(whole, model), model

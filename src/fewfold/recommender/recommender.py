@@ -2,7 +2,6 @@
 
 import copy
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -22,7 +21,7 @@ from fewfold.recommender.beside import Beside
 from fewfold.recommender.card import model_card, versions
 from fewfold.recommender.checkpoint import Checkpoint
 from fewfold.recommender.config import Config, Metrics
-from fewfold.recommender.data.log import Log, plan_log, read_log
+from fewfold.recommender.data.log import Log, LogPlan, plan_log, read_log
 from fewfold.recommender.data.where import Condition
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
@@ -46,6 +45,7 @@ from fewfold.recommender.recommendations import Recommendations
 from fewfold.recommender.report import FitReport
 from fewfold.recommender.schema import Source, check
 from fewfold.recommender.search import Search
+from fewfold.recommender.work import training_work
 
 __all__ = ["Recommender"]
 
@@ -138,11 +138,12 @@ class Recommender:
                 anchors are trained in either case, and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
-                take longer than training; the report says so.
+                be more work than training; the report says so.
             progress: tell on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
-        with spent() as cost, notes(progress), silence(not progress):
+        # The outermost phase is shown where no other is under way, so that nothing is silent.
+        with spent() as cost, notes(progress), silence(not progress), phase("fitting the model"):
             log = read_log(source, **reading)
             learn, held, how = log.interactions, None, ""
             if test:
@@ -153,16 +154,14 @@ class Recommender:
                 fitted_to, recipe=self.model, training=self.training, seed=self.seed,
                 progress=progress, alone=alone,
             )  # fmt: skip
-            began = time.perf_counter()
             found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
-            # Where training was resumed, its epochs know how long it took.
-            took = max(time.perf_counter() - began, sum(epoch.seconds for epoch in found.epochs))
             evaluation = beside = None
             if held is not None:
                 asked = held.fold_in.jagged, held.test.jagged
                 users = None
                 if not all_users:
-                    users = sample_users(found.fitted, *asked, seconds=took, seed=self.seed)
+                    work = training_work(found.log, len(found.epochs))
+                    users = sample_users(found.fitted, *asked, training=work, seed=self.seed)
                 measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
                 whole, dense = without_anchors(self.model), found.dense
@@ -381,7 +380,7 @@ class Recommender:
         users = None
         if not all_users:
             users = sample_users(
-                self.fitted, asked.known, asked.test, seconds=0.0, metric=metrics[0], seed=self.seed
+                self.fitted, asked.known, asked.test, metric=metrics[0], seed=self.seed
             )
         return assess(
             self.fitted, asked.known, asked.test, self._learned, split=how, metrics=metrics,
@@ -391,8 +390,8 @@ class Recommender:
     def _read(self, source: Any, reading: dict[str, Any]) -> Log:
         """A log, read as the one the model was fitted to.
 
-        Where it has ratings, the same threshold counts, and where it has their columns, the same
-        conditions on rows. Ids and times are read in the same way.
+        Where it has ratings, the same threshold counts. The same conditions on rows are applied,
+        and their columns must be there. Ids and times are read in the same way.
         """
         if not isinstance(source, (Log, Interactions)) and not hasattr(source, "tocsr"):
             usual = {"strip_ids": True, "time_format": None}  # need not be said
@@ -411,9 +410,9 @@ class Recommender:
         rated = plan.columns is not None and (plan.columns.rating or plan.columns.idle_rating)
         if least is not None and rated:
             reading = {"min_rating": least, **reading}
-        suited = [text for text in where if Condition.column_of(text, plan.names) is not None]
-        if suited:
-            reading = {"where": suited, **reading}
+        if where and plan.columns is not None:
+            _check_where(where, plan)
+            reading = {"where": where, **reading}
         return read_log(source, **reading)
 
     def attach(self, table: Any, *, key: str | None = None) -> Self:
@@ -473,15 +472,15 @@ class Recommender:
         }
         evaluation = self.evaluation
         metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
-        parts = {
-            "config.json": config,
-            "metrics.json": metrics,
-            "model.safetensors": {**self.fitted.tensors(), "learned": self._learned},
-            "items.safetensors": pack_items(self.items, self.attributes),
-        }
-        if users and self.users is not None and self.history is not None:
-            parts["users.safetensors"] = pack_users(self.users, self.history)
         with phase("writing the model"):
+            parts = {
+                "config.json": config,
+                "metrics.json": metrics,
+                "model.safetensors": {**self.fitted.tensors(), "learned": self._learned},
+                "items.safetensors": pack_items(self.items, self.attributes),
+            }
+            if users and self.users is not None and self.history is not None:
+                parts["users.safetensors"] = pack_users(self.users, self.history)
             return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
 
     @classmethod
@@ -518,6 +517,18 @@ class Recommender:
             rec.users, rec.history = unpack_users(users, items)
         rec.evaluation = folder.metrics or None
         return rec
+
+
+def _check_where(where: Sequence[str], plan: LogPlan) -> None:
+    """Raise unless a log has the columns of the conditions a model was fitted with."""
+    for text in where:
+        if Condition.column_of(text, plan.names) is None:
+            listed = ", ".join(repr(column) for column in plan.names[:30])
+            raise DataError(
+                f"{plan.files[0]}: there is no column for where={text!r}, with which the model was "
+                f"fitted; the columns are {listed}. If all rows are to count, write where=[] "
+                "(--where ''), or say which: where='COLUMN=VALUE' (--where COLUMN=VALUE)"
+            )
 
 
 def _shareable(summary: dict[str, Any]) -> dict[str, Any]:

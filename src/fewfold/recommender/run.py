@@ -161,7 +161,8 @@ class Run:
         with silence(not self.progress):
             ndcg = None if self.validation is None else _ndcg(self.model, self.validation)
         if self.growth is not None and self.step < _GROWING * self.steps:
-            self.growth.epoch(self._judged())
+            with silence(not self.progress), phase("judging the number of anchors"):
+                self.growth.epoch(self._judged())
         number = len(self.log) + 1
         self.log.append(Epoch(number, self.total / users, seconds, users / seconds, ndcg))
         if self.progress:

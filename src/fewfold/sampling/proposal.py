@@ -143,8 +143,8 @@ def check_queries(queries: Tensor, dim: int) -> Tensor:
     return queries.detach().float()
 
 
-def check_ids(ids: Tensor, items: int) -> None:
-    """Raise IndexError unless all ids name one of the items."""
+def check_ids(ids: Tensor, items: int, subject: str = "ids must be", hint: str = "") -> None:
+    """Raise IndexError unless all ids name one of the items; the message begins with `subject`."""
     if ids.numel() == 0:
         return
     low, high = torch.aminmax(ids)
@@ -152,7 +152,7 @@ def check_ids(ids: Tensor, items: int) -> None:
         flat = ids.flatten()
         at = int(((flat < 0) | (flat >= items)).nonzero()[0])
         raise IndexError(
-            f"ids must be between 0 and {items - 1}, got {flat[at].item()} at position {at}"
+            f"{subject} between 0 and {items - 1}, got {flat[at].item()} at position {at}{hint}"
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fewfold._check import check_scores, fits
 from fewfold.structured.opaque import registered
 from fewfold.structured.programs import Program, front
-from fewfold.structured.semirings import FORBIDDEN, Semiring
+from fewfold.structured.semirings import Semiring
 
 __all__ = ["Alignment"]
 
@@ -103,10 +103,10 @@ class Alignment(Program):
         impossible = scores == -math.inf
         tall, height = front(~impossible.all(2))
         wide, width = front(~impossible.all(1))
-        cells = _ordered(scores.masked_fill(impossible, FORBIDDEN).unsqueeze(-1), tall, wide)
+        cells = _ordered(scores.unsqueeze(-1), tall, wide)
         own = _diagonals(cells)[..., 0]
         steps = self._steps(tall, wide)
-        start = torch.full_like(own[:, 0, 1:], FORBIDDEN)
+        start = torch.full_like(own[:, 0, 1:], -math.inf)
         reached = [ring.lift(torch.cat([own[:, 0, :1], start], 1))]
         for k in range(1, own.shape[1]):
             ways = [_shifted(reached[-1]), reached[-1]]
@@ -124,8 +124,7 @@ class Alignment(Program):
         """(rows, diagonals, m, 3) of the steps into each cell."""
         if self.steps is None:
             return None
-        given = self.steps.masked_fill(self.steps == -math.inf, FORBIDDEN)
-        return _diagonals(_ordered(given, tall, wide))
+        return _diagonals(_ordered(self.steps, tall, wide))
 
     def count(self, event: torch.Size) -> int:
         m, n = event[0] - 1, event[1] - 1
@@ -155,12 +154,12 @@ def _diagonals(cells: Tensor) -> Tensor:
     inside = (column >= 0) & (column < n)
     found = cells.flatten(1, 2)[:, (row * n + column.clamp(0, n - 1)).flatten()]
     found = found.view(len(cells), m + n - 1, m, cells.shape[3])
-    return found.masked_fill(~inside.unsqueeze(-1), FORBIDDEN)
+    return found.masked_fill(~inside.unsqueeze(-1), -math.inf)
 
 
 def _shifted(values: Tensor) -> Tensor:
     """Those of the row above."""
-    return F.pad(values[..., :-1], (1, 0), value=FORBIDDEN)
+    return F.pad(values[..., :-1], (1, 0), value=-math.inf)
 
 
 def _paths(m: int, n: int) -> Iterator[list[tuple[int, int]]]:

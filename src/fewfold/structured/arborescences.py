@@ -8,9 +8,10 @@ import math
 import torch
 from torch import Tensor
 
-from fewfold.structured.semirings import FORBIDDEN
+__all__ = ["FORBIDDEN", "best_heads", "draw_heads", "log_total", "present_arcs"]
 
-__all__ = ["best_heads", "draw_heads", "log_total", "present_arcs"]
+FORBIDDEN = -1e30
+"""instead of -inf: sums of it stay numbers, of which gradients exist"""
 
 
 def best_heads(scores: list[list[float]], single: bool) -> list[int] | None:

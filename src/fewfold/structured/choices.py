@@ -13,7 +13,7 @@ from fewfold._check import check_temperature, whole_number
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.flips import FEW, cheapest_sets
 from fewfold.structured.opaque import registered
-from fewfold.structured.structure import Structure, cooled, raise_infeasible
+from fewfold.structured.structure import Structure, cooled, raise_infeasible, raise_odd
 
 __all__ = ["Bits", "Budget", "Choice", "KSubset"]
 
@@ -109,6 +109,7 @@ class Choice(Structure):
         self.event_of(rows)
         least, most = self.bounds(rows.shape[-1])
         allowed = (rows > -math.inf).sum(-1)
+        raise_odd(self.odd(rows.reshape(allowed.numel(), rows.shape[-1])), self)
         raise_infeasible(((allowed < least) & (allowed > 0)).flatten(), self)
         rows = rows.masked_fill((allowed == 0).unsqueeze(-1), 0.0)  # put out again below
         sums = _sums(rows, most)

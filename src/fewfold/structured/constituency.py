@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfold.structured.opaque import registered
 from fewfold.structured.programs import Program, front
-from fewfold.structured.semirings import FORBIDDEN, Semiring
+from fewfold.structured.semirings import Semiring
 
 __all__ = ["ConstituencyTree"]
 
@@ -67,7 +67,7 @@ class ConstituencyTree(Program):
     def inside(self, scores: Tensor, ring: Semiring) -> Tensor:
         """CKY: a span of several words comes to its own score and the best, or all, splits."""
         impossible = scores == -math.inf
-        spans = ring.lift(scores.masked_fill(impossible, FORBIDDEN))
+        spans = ring.lift(scores)
         if self.labelled:
             spans, impossible = ring.pick(spans), impossible.all(-1)
         order, length = front(~impossible.diagonal(dim1=1, dim2=2))
@@ -81,8 +81,8 @@ class ConstituencyTree(Program):
             right = torch.stack(ends, -1)[..., wider:, :].flip(-1)
             split = ring.pick(ring.join(left, right))
             cells = ring.combine(split, spans.diagonal(wider, -2, -1))
-            starts.append(F.pad(cells, (0, wider), value=FORBIDDEN))
-            ends.append(F.pad(cells, (wider, 0), value=FORBIDDEN))
+            starts.append(F.pad(cells, (0, wider), value=-math.inf))
+            ends.append(F.pad(cells, (wider, 0), value=-math.inf))
             whole.append(cells[..., 0])
         every = torch.stack(whole, -1)
         last = (length - 1).clamp(min=0).unsqueeze(-1)

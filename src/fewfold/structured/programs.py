@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fewfold.structured.lattice import told
-from fewfold.structured.semirings import BEST, FORBIDDEN, LOG_SUM, Drawn, KBestRing, Semiring
+from fewfold.structured.semirings import BEST, LOG_SUM, Drawn, KBestRing, Semiring
 from fewfold.structured.sequences import live
-from fewfold.structured.structure import Structure, kept, raise_infeasible
+from fewfold.structured.structure import Structure, kept
 
 __all__ = ["Program", "front"]
 
@@ -26,18 +26,18 @@ class Program(Structure):
             ring: see `fewfold.structured.semirings`.
 
         Returns:
-            (rows,), or (k, rows) for the k best; below FORBIDDEN / 2 where there is none.
+            (rows,), or (k, rows) for the k best; -inf where there is none.
         """
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         parts, values = self._traced(scores, BEST)
-        return told(parts[0], values[0]), ~(values[0] < FORBIDDEN / 2)
+        return told(parts[0], values[0]), values[0] != -math.inf
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         parts, values = self._traced(scores, KBestRing(k))
-        none = values < FORBIDDEN / 2
+        none = values == -math.inf
         parts &= ~none.view(*none.shape, *[1] * len(event))
-        return parts.transpose(0, 1).flatten(0, 1), values.masked_fill(none, -math.inf).T
+        return parts.transpose(0, 1).flatten(0, 1), values.T
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Log of the sum of exp(score) over all structures; its gradient are the marginals.
@@ -52,20 +52,12 @@ class Program(Structure):
         rows, made, batch = live(self, scores, mask)
         made = made.with_additional([value.double() for value in made.additional])
         total = made.inside(rows.double(), LOG_SUM)
-        total = torch.where(total < FORBIDDEN / 2, -math.inf, total)
         return total.view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., *event)` bool: n structures drawn in proportion to exp(score / temperature)."""
-        rows, made, _ = self.prepared(scores, mask, temperature)
-        raise_infeasible(made.inside(rows, LOG_SUM) < FORBIDDEN / 2, self)
-        many = made.rows(torch.arange(len(rows)).repeat(n))
-        parts, _ = many._traced(rows.expand(n, *rows.shape).flatten(0, 1), Drawn(generator))
-        return parts[0].view(n, *scores.shape).to(scores.device)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        many = self.rows(torch.arange(len(scores)).repeat(n))
+        parts, _ = many._traced(scores.expand(n, *scores.shape).flatten(0, 1), Drawn(generator))
+        return parts[0]
 
     def _traced(self, scores: Tensor, ring: Semiring) -> tuple[Tensor, Tensor]:
         """`(k, rows, *event)` bool, the parts of each result, and (k, rows) their values."""

@@ -5,13 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from fewfold.structured.semirings import FORBIDDEN, Reduce
+from fewfold.structured.semirings import Reduce
 
 __all__ = ["inside"]
 
 
 def inside(scores: Tensor, single: bool, reduce: Reduce) -> Tensor:
-    """(...,) what all projective trees come to; below FORBIDDEN / 2 where there are none.
+    """(...,) what all projective trees come to; -inf where there are none.
 
     Args:
         scores: (..., n, n) by head and word, the root on the diagonal.
@@ -22,7 +22,7 @@ def inside(scores: Tensor, single: bool, reduce: Reduce) -> Tensor:
     root = arcs.diagonal(dim1=-2, dim2=-1)
     if not single:  # the root is the first position, and has no head
         arcs = torch.cat([root.unsqueeze(-2), arcs], -2)
-        arcs = torch.nn.functional.pad(arcs, (1, 0), value=FORBIDDEN)
+        arcs = torch.nn.functional.pad(arcs, (1, 0), value=-math.inf)
     right, left = _spans(arcs, reduce)
     if not single:
         return right[-1][..., 0]
@@ -69,4 +69,4 @@ def _filled(scores: Tensor, single: bool) -> tuple[Tensor, Tensor]:
     head = torch.where(leading, head + 2, head) if single else head.clamp(min=0)
     place = torch.arange(n, device=scores.device).unsqueeze(-1)
     hangs = absent.unsqueeze(-2) & (place == head.unsqueeze(-2))
-    return scores.masked_fill(without, FORBIDDEN).masked_fill(hangs, 0.0), absent.all(-1)
+    return scores.masked_fill(without, -math.inf).masked_fill(hangs, 0.0), absent.all(-1)

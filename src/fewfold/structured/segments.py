@@ -13,7 +13,7 @@ from torch import Tensor
 from fewfold._check import check_scores
 from fewfold.structured.opaque import registered
 from fewfold.structured.programs import Program
-from fewfold.structured.semirings import FORBIDDEN, Semiring
+from fewfold.structured.semirings import Semiring
 from fewfold.structured.sequences import to_rows
 
 __all__ = ["Segmentation"]
@@ -93,28 +93,21 @@ class Segmentation(Program):
         """Position by position: what segmentations up to it come to, by their last label."""
         rows, n, longest, labels = scores.shape
         absent = ~_covered(scores)
-        segments = scores.masked_fill(scores == -math.inf, FORBIDDEN)
-        never = torch.full_like(segments[:, 0, 0], FORBIDDEN)
+        never = torch.full_like(scores[:, 0, 0], -math.inf)
         begin = torch.zeros_like(never[:, 0])  # 0 as long as nothing is there
-        ended, steps = ring.lift(never), self._steps()
+        ended = ring.lift(never)
+        steps = None if self.transitions is None else self.transitions.transpose(1, 2)
         enter: list[Tensor] = []
         for j in range(n):
             into = ended.unsqueeze(-2) + (0.0 if steps is None else steps)
             into = into.expand(*into.shape[:-2], labels, labels)
             fresh = ring.lift(begin.view(rows, 1, 1).expand(rows, labels, 1))
             enter.append(ring.pick(torch.cat([into, fresh], -1)))
-            ways = [enter[j - back] + segments[:, j, back] for back in range(min(longest, j + 1))]
+            ways = [enter[j - back] + scores[:, j, back] for back in range(min(longest, j + 1))]
             grown = ring.pick(torch.stack(ways, -1))
             ended = torch.where(absent[:, j].unsqueeze(-1), ended, grown)
-            begin = torch.where(absent[:, j], begin, FORBIDDEN)
+            begin = torch.where(absent[:, j], begin, -math.inf)
         return ring.pick(torch.cat([ended, ring.lift(begin.unsqueeze(-1))], -1))
-
-    def _steps(self) -> Tensor | None:
-        """(rows, label, label before it)."""
-        if self.transitions is None:
-            return None
-        tables = self.transitions.transpose(1, 2)
-        return tables.masked_fill(tables == -math.inf, FORBIDDEN)
 
     def count(self, event: torch.Size) -> int:
         n, longest, labels = event

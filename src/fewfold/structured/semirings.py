@@ -2,22 +2,23 @@
 
 A program combines the values of sub-structures and reduces over the ways to make one. The gradient
 of its result in the scores tells which parts the result has: those of the best structure, of the
-j-th best or of a draw, and for the log-sum the marginals.
+j-th best or of a draw, and for the log-sum the marginals. What cannot be made has the value -inf,
+and gradients through it are zero.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = [
-    "BEST", "FORBIDDEN", "LOG_SUM", "Drawn", "KBestRing", "Reduce", "Semiring", "best_of",
-    "drawn_of", "log_sum_of",
-]  # fmt: skip
+from fewfold.structured.lattice import safe_logsumexp
 
-FORBIDDEN = -1e30
-"""instead of -inf: sums of it stay numbers, of which gradients exist"""
+__all__ = [
+    "BEST", "LOG_SUM", "Drawn", "KBestRing", "Reduce", "Semiring", "best_of", "drawn_of",
+    "log_sum_of",
+]  # fmt: skip
 
 Reduce = Callable[[Tensor], Tensor]
 """what the values of the ways to make something, in the last dimension, come to"""
@@ -30,7 +31,7 @@ def best_of(values: Tensor) -> Tensor:
 
 def log_sum_of(values: Tensor) -> Tensor:
     """Their sum, all in logs; its gradient goes to each in its proportion."""
-    return values.logsumexp(-1)
+    return safe_logsumexp(values, -1)
 
 
 def drawn_of(generator: torch.Generator | None) -> Reduce:
@@ -53,7 +54,8 @@ class _Draw(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (values,) = ctx.saved_tensors
-        law = values.softmax(-1).flatten(0, -2)
+        nothing = (values == -math.inf).all(-1, keepdim=True)  # of which no draw has a part
+        law = values.masked_fill(nothing, 0.0).softmax(-1).flatten(0, -2)
         chosen = torch.multinomial(law, 1, generator=ctx.generator).view(*values.shape[:-1], 1)
         return torch.zeros_like(values).scatter_(-1, chosen, grads[0].unsqueeze(-1)), None
 
@@ -97,14 +99,14 @@ class Drawn(Semiring):
 
 
 class KBestRing(Semiring):
-    """The k largest values, (k, ..., *cells) the largest first; FORBIDDEN where there are fewer."""
+    """The k largest values, (k, ..., *cells) the largest first; -inf where there are fewer."""
 
     def __init__(self, k: int) -> None:
         super().__init__(best_of)
         self.k = k
 
     def lift(self, scores: Tensor) -> Tensor:
-        none = torch.full_like(scores, FORBIDDEN).expand(self.k - 1, *scores.shape)
+        none = torch.full_like(scores, -math.inf).expand(self.k - 1, *scores.shape)
         return torch.cat([scores.unsqueeze(0), none])
 
     def join(self, one: Tensor, other: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from fewfold import _native
 from fewfold._check import check_mask, check_scores
 from fewfold.structured.lattice import Lattice, told
 from fewfold.structured.opaque import registered
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 
 __all__ = ["Sequence", "live", "to_rows"]
 
@@ -230,18 +230,10 @@ class Sequence(Structure):
         lattice, _ = made._lattice(rows)
         return lattice.log_partition().view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., positions, S)` bool, drawn in proportion to exp(score / temperature)."""
-        rows, made, event = self.prepared(scores, mask, temperature)
-        lattice, order = made._lattice(rows)
-        raise_infeasible(lattice.log_partition() == -math.inf, self)
-        states = lattice.sample(n, generator)
-        codes = _codes(states, lattice.length, order, event[1])
-        return made.dense(codes.flatten(0, 1), event).view(n, *scores.shape).to(scores.device)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        lattice, order = self._lattice(scores)
+        codes = _codes(lattice.sample(n, generator), lattice.length, order, scores.shape[2])
+        return self.dense(codes.flatten(0, 1), scores.shape[1:])
 
     def _tables(self) -> Tensor | None:
         """Transitions `(..., n - 1 or 1, S, S)`."""

@@ -13,7 +13,7 @@ from fewfold._check import whole_number
 from fewfold.structured.lattice import Lattice, draw, safe_logsumexp, told
 from fewfold.structured.opaque import registered
 from fewfold.structured.sequences import live
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 
 __all__ = ["SequentialSubset"]
 
@@ -152,28 +152,21 @@ class SequentialSubset(Structure):
         rows, made, batch = live(self, scores, mask)
         return made._total(made._sums(rows)[-1], rows).view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., bits)` bool, drawn in proportion to exp(score / temperature)."""
-        rows, made, _ = self.prepared(scores, mask, temperature)
-        sums = made._sums(rows)
-        raise_infeasible(made._total(sums[-1], rows) == -math.inf, self)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        sums = self._sums(scores)
         law = safe_logsumexp(sums[-1], 0)
-        law[:, : made._least] = -math.inf
-        ones, row = draw(law.expand(n, -1, -1), generator), torch.arange(len(rows))
-        found = torch.zeros(n, *rows.shape, dtype=torch.bool)
-        right = rows.new_zeros(1)
-        for i in range(rows.shape[1] - 1, -1, -1):
+        law[:, : self._least] = -math.inf
+        ones, row = draw(law.expand(n, -1, -1), generator), torch.arange(len(scores))
+        found = torch.zeros(n, *scores.shape, dtype=torch.bool)
+        right = scores.new_zeros(1)
+        for i in range(scores.shape[1] - 1, -1, -1):
             off, on = (part[row, ones] for part in sums[i + 1])
             bit = draw(torch.stack([off, on + right], -1), generator).bool()
-            bit &= rows[:, i] > -math.inf
+            bit &= scores[:, i] > -math.inf
             found[:, :, i] = bit
             ones = (ones - bit.long()).clamp(min=0)
-            right = torch.where(bit, made._bonus[:, i - 1], 0.0) if i else right
-        return found.view(n, *scores.shape).to(scores.device)
+            right = torch.where(bit, self._bonus[:, i - 1], 0.0) if i else right
+        return found
 
     @property
     def _bonus(self) -> Tensor:

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import whole_number
-from fewfold.structured.arborescences import draw_heads, log_total
+from fewfold.structured.arborescences import FORBIDDEN, draw_heads, log_total
 from fewfold.structured.opaque import registered
 from fewfold.structured.ranked import best_trees, ranked
-from fewfold.structured.semirings import FORBIDDEN
 from fewfold.structured.sequences import live
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 
 __all__ = ["SpanningTree"]
 
@@ -147,15 +146,8 @@ class SpanningTree(Structure):
             return scores.new_zeros(batch)
         return log_total(self._arcs(rows.double()), single=False).view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., E)` bool: n trees drawn in proportion to exp(score / temperature)."""
-        rows, _, _ = self.prepared(scores, mask, temperature)
-        raise_infeasible(self.log_partition(rows) == -math.inf, self)
-        every = rows.expand(n, *rows.shape).flatten(0, 1)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        every = scores.expand(n, *scores.shape).flatten(0, 1)
         found = torch.zeros_like(every, dtype=torch.bool)
         if self.nodes > 1:
             heads = draw_heads(self._arcs(every), False, generator)
@@ -167,7 +159,7 @@ class SpanningTree(Structure):
             law = torch.where(between, every.unsqueeze(1), -math.inf).softmax(-1)
             edge = torch.multinomial(law.flatten(0, 1), 1, generator=generator)
             found.scatter_(1, edge.view(len(found), -1), True)
-        return found.view(n, *scores.shape).to(scores.device)
+        return found
 
     def _arcs(self, scores: Tensor) -> Tensor:
         """(rows, nodes - 1, nodes - 1) as arcs both ways, where node 0 is the root."""

@@ -13,7 +13,7 @@ from fewfold._check import check_mask, check_scores, check_temperature, whole_nu
 from fewfold._torch import check_values, has_values
 from fewfold.structured.kbest import KBest
 
-__all__ = ["Structure", "by_row", "cooled", "eager", "kept", "raise_infeasible"]
+__all__ = ["Structure", "by_row", "cooled", "eager", "kept", "raise_infeasible", "raise_odd"]
 
 
 Kind = TypeVar("Kind", bound="Structure")
@@ -143,12 +143,33 @@ class Structure(ABC):
         """Log of the sum of exp(score) over all structures; its gradient are the marginals."""
         raise NotImplementedError(f"the sum over all {type(self).__name__} is not offered")
 
+    @torch.no_grad()
     def sample(
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
         generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ...)` structures drawn in proportion to exp(score / temperature), bool."""
-        raise NotImplementedError(f"draws from all {type(self).__name__} are not offered")
+        """`(n, ..., *event)` bool: n structures drawn in proportion to exp(score / temperature).
+
+        Raises:
+            ValueError: where an instance has no structure, or a score that is NaN or inf.
+        """
+        if type(self)._draws is Structure._draws:
+            raise NotImplementedError(f"draws from all {type(self).__name__} are not offered")
+        rows, made, _ = self.prepared(scores, mask, temperature)
+        raise_odd(made.odd(rows), self)
+        raise_infeasible(made.log_partition(rows) == -math.inf, self)
+        return made._draws(rows, n, generator).view(n, *scores.shape).to(scores.device)
+
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        """n draws for each row, in proportion to exp(score); self is flat.
+
+        Args:
+            scores: `(rows, *event)` float64, such that every row has a structure.
+
+        Returns:
+            `(n, rows, *event)` bool, perhaps with n and rows as one dimension.
+        """
+        raise NotImplementedError
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(rows, k, slots) codes of the best, and (rows, k) their scores."""
@@ -284,9 +305,7 @@ class Structure(ABC):
         else:
             feasible = found[1] != -math.inf
             best = made.dense(found[0].long(), event)
-        odd = rows.isnan().flatten(1).any(1) | (rows == math.inf).flatten(1).any(1)
-        for value in made.additional:
-            odd |= by_row(value.isnan() | (value == math.inf), len(odd)).any(1)
+        odd = made.odd(rows)
         raise_infeasible(~feasible & ~odd, self)
         best = best.to(scores.dtype).masked_fill(_like(odd, best), math.nan)
         return best.view(scores.shape).to(scores.device)
@@ -332,6 +351,13 @@ class Structure(ABC):
         rows = rows.to("cpu", torch.float64, copy=True).reshape(batch.numel(), *event)
         rows = rows if temperature == 1.0 else rows / temperature
         return rows.contiguous(), self.with_additional(given).flat(batch, event), event
+
+    def odd(self, scores: Tensor) -> Tensor:
+        """(rows,) whether a score or an additional one of a row is NaN or inf; self is flat."""
+        found = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        for value in (scores, *self.additional):
+            found |= by_row(value.isnan() | (value == math.inf), len(found)).any(1)
+        return found
 
     def event_of(self, scores: Tensor) -> torch.Size:
         """The shape of an instance, checked."""
@@ -400,6 +426,16 @@ def raise_infeasible(bad: Tensor, structure: Structure) -> None:
         raise ValueError(
             f"instance {first} has no structure of {structure}: its mask, or scores of -inf, "
             "leave nothing to choose from"
+        )
+
+
+def raise_odd(odd: Tensor, structure: Structure) -> None:
+    """Raise naming the first instance with a score that is NaN or inf."""
+    if has_values(odd) and bool(odd.any()):
+        raise ValueError(
+            f"instance {int(odd.nonzero()[0, 0])} has a score of nan or inf, and nothing can be "
+            f"drawn in proportion to it; scores of {structure} must be finite, or -inf where a "
+            "part cannot be used"
         )
 
 

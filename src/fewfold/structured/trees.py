@@ -12,9 +12,9 @@ from fewfold.structured.arborescences import best_heads, draw_heads, log_total
 from fewfold.structured.opaque import registered
 from fewfold.structured.projective import inside
 from fewfold.structured.ranked import best_trees, ranked
-from fewfold.structured.semirings import FORBIDDEN, best_of, drawn_of, log_sum_of
+from fewfold.structured.semirings import best_of, drawn_of, log_sum_of
 from fewfold.structured.sequences import live
-from fewfold.structured.structure import Structure, raise_infeasible
+from fewfold.structured.structure import Structure
 
 __all__ = ["DependencyTree"]
 
@@ -84,7 +84,7 @@ class DependencyTree(Structure):
             own = scores.detach().requires_grad_()
             value = inside(own, self.single_root, best_of)
             (grad,) = torch.autograd.grad(value.sum(), own)
-        return grad > 0.5, ~(value.detach() < FORBIDDEN / 2)
+        return grad > 0.5, value.detach() != -math.inf
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         assert _native.kernels is not None
@@ -171,20 +171,12 @@ class DependencyTree(Structure):
         rows, _, batch = live(self, scores, mask)
         if self.projective:
             total = inside(rows.double(), self.single_root, log_sum_of)
-            total = torch.where(total < FORBIDDEN / 2, -math.inf, total)
         else:
             total = log_total(rows.double(), self.single_root)
         return total.view(batch).to(scores.dtype)
 
-    @torch.no_grad()
-    def sample(
-        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
-        generator: torch.Generator | None = None, temperature: float = 1.0,
-    ) -> Tensor:  # fmt: skip
-        """`(n, ..., words, words)` bool, drawn in proportion to exp(score / temperature)."""
-        rows, _, event = self.prepared(scores, mask, temperature)
-        raise_infeasible(self.log_partition(rows) == -math.inf, self)
-        every = rows.expand(n, *rows.shape).flatten(0, 1)
+    def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        every = scores.expand(n, *scores.shape).flatten(0, 1)
         if self.projective:
             with torch.enable_grad():
                 own = every.clone().requires_grad_()
@@ -193,5 +185,5 @@ class DependencyTree(Structure):
             found = grad > 0.5
         else:
             heads = draw_heads(every, self.single_root, generator)
-            found = torch.nn.functional.one_hot(heads, event[0]).transpose(1, 2).bool()
-        return (found & (every > -math.inf)).view(n, *scores.shape).to(scores.device)
+            found = torch.nn.functional.one_hot(heads, scores.shape[1]).transpose(1, 2).bool()
+        return found & (every > -math.inf)

@@ -306,12 +306,28 @@ def test_no_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         read_log("-")
 
 
+@pytest.mark.parametrize("name", ["base.db", "some.zip", "book.xlsx", "log.pkl"])
+def test_foreign_kinds_in_a_pipe(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way out names a file of theirs, not the copy of what came through the pipe."""
+    data = FOREIGN[name][0] or sqlite(tmp_path / "made.db")
+    files._copied.cache_clear()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    with pytest.raises(DataError, match=r"^standard input: this is .*\bFILE\b") as raised:
+        read_log("-")
+    assert str(files._copied("-", "standard input")) not in str(raised.value)
+    files._copied.cache_clear()
+
+
 def test_pipes_and_devices(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_text(LINES))
     writer.start()
-    assert known(read_log(pipe)) == TIMES
+    log = read_log(pipe)
+    assert known(log) == TIMES
+    assert log.summary.plan.files == (str(pipe),)
     writer.join()
     with pytest.raises(DataError, match="this is a device, not a file"):
         read_log("/dev/zero")

@@ -33,6 +33,9 @@ CASES = [
     (["event_type!=view,cart"], "ce"),
     (["event_type="], "e"),
     (["event_type!="], "abcd"),
+    (["price="], "de"),  # NaN is missing too
+    (["price!="], "abc"),
+    (["price!=4"], "abde"),
     (["price>=2.5"], "bc"),
     (["price>2.5"], "c"),
     (["price<=2.5"], "ab"),
@@ -71,6 +74,18 @@ def test_conditions(where: list[str], expected: str, kind: str, tmp_path: Path) 
     assert log.summary.left_out == 5 - len(expected)
     said = f"{5 - len(expected)} left out by where {' and '.join(where)}"
     assert said in str(log.summary)
+
+
+def test_rows_without_a_time_can_be_dropped(tmp_path: Path) -> None:
+    """By the same texts that count as no time; in other columns some of these are values."""
+    times = ["5", "", "NaN", "nan ", "null", "NaT", "-", "0000-00-00"]
+    rows = [f"u{n},i,{time},{time}\n" for n, time in enumerate(times)]
+    path = written(tmp_path / "log.csv", "user,item,time,code\n" + "".join(rows))
+    assert read_log(path).summary.untimed == 7
+    log = read_log(path, where="time!=")
+    assert (log.users.tolist(), log.summary.untimed) == (["u0"], 0)
+    assert read_log(path, where="time=").interactions.users == 7
+    assert read_log(path, where="code!=").users.tolist() == ["u0", "u4", "u6", "u7"]
 
 
 def test_instants_compare_with_dates() -> None:

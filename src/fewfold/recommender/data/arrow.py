@@ -1,9 +1,10 @@
 """Arrow IPC files (Feather) and streams, a batch of rows at a time."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from fewfold.recommender.data.files import File
 from fewfold.recommender.data.tables import (
@@ -16,34 +17,51 @@ from fewfold.recommender.data.tables import (
     place_of_row,
 )
 
-__all__ = ["Arrow", "frame_of", "shown_rows"]
+__all__ = ["ROWS", "Arrow", "TypedFile", "frame_of", "shown_rows"]
 
-_ROWS = 1 << 20  # of a batch
+ROWS = 1 << 20  # of a batch
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """A Feather file of version 2, which is an Arrow IPC file, or an Arrow IPC stream."""
+class TypedFile:
+    """A file whose columns have names and types of their own."""
 
     file: File
     columns: tuple[str, ...]
     headless: bool = False
     typed: bool = True
     notes: tuple[str, ...] = ()
-    format: str = "Arrow"
 
     @classmethod
-    def open(cls, file: File, opening: Opening) -> "Arrow":
+    def open(cls, file: File, opening: Opening) -> Self:
         """Read the names of its columns."""
-        with explained(file.name), _opened(file) as (schema, _):
-            names = tuple(schema.names)
+        with explained(file.name):
+            names = cls.names_in(file)
         no_twins(names, file.name)
         return cls(file, names)
+
+    @staticmethod
+    @abstractmethod
+    def names_in(file: File) -> tuple[str, ...]:
+        """The names of the columns of a file."""
 
     @property
     def name(self) -> str:
         """The path."""
         return self.file.name
+
+
+@dataclass(frozen=True)
+class Arrow(TypedFile):
+    """A Feather file of version 2, which is an Arrow IPC file, or an Arrow IPC stream."""
+
+    format: str = "Arrow"
+
+    @staticmethod
+    def names_in(file: File) -> tuple[str, ...]:
+        """The names of the columns of a file."""
+        with _opened(file) as (schema, _):
+            return tuple(schema.names)
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
         """Up to `count` of the first rows, as text."""
@@ -64,8 +82,8 @@ class Arrow:
             for done, part in parts:
                 chosen = part.select(wanted)
                 chosen.validate(full=True)  # what it says of itself is not checked on reading
-                for start in range(0, chosen.num_rows, _ROWS):
-                    frame = in_roles(frame_of(chosen.slice(start, _ROWS)), roles)
+                for start in range(0, chosen.num_rows, ROWS):
+                    frame = in_roles(frame_of(chosen.slice(start, ROWS)), roles)
                     yield Batch(frame, place_of_row(self.name, frame, first + start), done=done)
                 first += chosen.num_rows
 

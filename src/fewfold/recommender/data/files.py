@@ -57,7 +57,7 @@ class File:
     Attributes:
         path: where it is.
         compression: how it is compressed, or None.
-        label: what to call it in messages; by default its path.
+        label: what to call the copy of a pipe in messages; a file is called by its path.
     """
 
     path: Path

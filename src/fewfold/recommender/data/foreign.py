@@ -75,21 +75,23 @@ _DOWNLOADS: dict[str, Callable[[str], str]] = {
 }
 
 
-def foreign_kind(start: bytes, path: Path) -> tuple[str, str] | None:
+def foreign_kind(start: bytes, path: Path, written: str = "") -> tuple[str, str] | None:
     """What a file is that no reader takes, and how to make a log of it; None if it is not known.
 
     Args:
         start: its first bytes, at least 300 where there are as many.
-        path: the file, to look into an archive and for the command in the answer.
+        path: the file, to look into an archive.
+        written: what to call it in the command of the answer; by default its path.
     """
+    written = written or str(path)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _inside_zip(path)
+        return _inside_zip(path, written)
     # From version 2 a pickle begins with its version and an opcode; text cannot have this byte.
     if re.match(rb"\x80[\x02-\x05][\x80-\x95}\](cX]", start):
-        return "a pickle", _PICKLE + _PANDAS.format(f"read_pickle('{path}')")
+        return "a pickle", _PICKLE + _PANDAS.format(f"read_pickle('{written}')")
     for kind in _KINDS:
         if start.startswith(kind.magic, kind.at):
-            return kind.name, kind.way_out.replace("{path}", str(path))
+            return kind.name, kind.way_out.replace("{path}", written)
     if _WEB.match(start.removeprefix(b"\xef\xbb\xbf").lstrip()):
         return (
             "a web page or XML",
@@ -98,7 +100,7 @@ def foreign_kind(start: bytes, path: Path) -> tuple[str, str] | None:
     return None
 
 
-def _inside_zip(path: Path) -> tuple[str, str]:
+def _inside_zip(path: Path, written: str) -> tuple[str, str]:
     """What a zip archive is, by the names inside."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -106,7 +108,7 @@ def _inside_zip(path: Path) -> tuple[str, str]:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         return "a damaged zip archive", "download or write it again"
     if any(name.startswith("xl/") for name in names):
-        read = _PANDAS.format(f"read_excel('{path}')")
+        read = _PANDAS.format(f"read_excel('{written}')")
         return "an Excel workbook", f"save the sheet as CSV, or {read}"
     if "content.xml" in names:
         return "a spreadsheet of LibreOffice", "save the sheet as CSV"
@@ -116,10 +118,10 @@ def _inside_zip(path: Path) -> tuple[str, str]:
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     table = next((n for n in names if re.search(r"\.(csv|tsv|txt|jsonl|ndjson|dat)$", n)), None)
     if table is None:
-        return f"a zip archive with {listed or 'nothing'}", f"unpack it: unzip {path}"
+        return f"a zip archive with {listed or 'nothing'}", f"unpack it: unzip {written}"
     return (
         f"a zip archive with {listed}",
-        f"write a table of it to a pipe: unzip -p {path} {table} | fewfold fit -",
+        f"write a table of it to a pipe: unzip -p {written} {table} | fewfold fit -",
     )
 
 

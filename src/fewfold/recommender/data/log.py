@@ -15,6 +15,7 @@ from fewfold.recommender.data.rows import Rows, Rules
 from fewfold.recommender.data.source import Source, open_source
 from fewfold.recommender.data.summary import LogPlan, LogSummary, Size
 from fewfold.recommender.data.tables import Batch, explained
+from fewfold.recommender.data.values import NO_TIME
 from fewfold.recommender.data.where import Condition, Filter
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
@@ -81,8 +82,8 @@ def read_log(
         core: keep the users and items with at least so many pairs, again and again.
         skip_bad_rows: leave out rows that cannot be used, and count them, instead of raising.
         where: conditions that rows must meet to count, such as ``"event_type=purchase"``,
-            ``"event_type=cart,purchase"``, ``"country!=XX"`` or ``"rating>=4"`` (also <=, >, <);
-            one, or a list of which all must be met.
+            ``"event_type=cart,purchase"``, ``"country!=XX"``, ``"rating>=4"`` (also <=, >, <) or
+            ``"time!="`` (not missing); one, or a list of which all must be met; empty: none.
         header: whether the first row of a text file names the columns; None finds out.
         time_format: how times are written, as strptime has it: ``"%d/%m/%Y %H:%M"``. Without it
             numbers, ISO 8601 and common formats are recognised; day and month must be clear.
@@ -174,7 +175,12 @@ def _open(
     except DataError as error:
         raise DataError("; ".join([str(error), *first.notes])) from None
     texts = [where] if isinstance(where, str) else list(where)
+    texts = [text for text in texts if text.strip()]  # the empty one sets none
     conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
+    timed = columns.roles().get("time")
+    conditions = tuple(
+        replace(one, missing=NO_TIME) if one.column == timed else one for one in conditions
+    )
     needed = [*columns.roles().values(), *(one.column for one in conditions)]
     for table in opened.tables[1:]:
         for column in needed:
@@ -290,7 +296,8 @@ def _cored(log: Log, core: int) -> Log:
     if core == 1:
         return log
     try:
-        kept = log.interactions.k_core(core)
+        with _progress.phase("finding the core"):
+            kept = log.interactions.k_core(core)
     except ValueError:
         raise DataError(
             f"{log.summary.plan.files[0]}: nothing is left of the {core}-core of "

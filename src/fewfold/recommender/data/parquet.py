@@ -4,46 +4,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fewfold.recommender.data.arrow import frame_of, shown_rows
+from fewfold.recommender.data.arrow import ROWS, TypedFile, frame_of, shown_rows
 from fewfold.recommender.data.files import File
-from fewfold.recommender.data.tables import (
-    Batch,
-    Opening,
-    explained,
-    in_roles,
-    library,
-    no_twins,
-    place_of_row,
-)
+from fewfold.recommender.data.tables import Batch, explained, in_roles, library, place_of_row
 
 __all__ = ["Parquet"]
 
-_ROWS = 1 << 20  # of a batch
-
 
 @dataclass(frozen=True)
-class Parquet:
+class Parquet(TypedFile):
     """A Parquet file."""
 
-    file: File
-    columns: tuple[str, ...]
-    headless: bool = False
-    typed: bool = True
-    notes: tuple[str, ...] = ()
     format: str = "Parquet"
 
-    @classmethod
-    def open(cls, file: File, opening: Opening) -> "Parquet":
-        """Read the names of its columns."""
-        with explained(file.name), _opened(file) as opened:
-            names = tuple(opened.schema_arrow.names)
-        no_twins(names, file.name)
-        return cls(file, names)
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return self.file.name
+    @staticmethod
+    def names_in(file: File) -> tuple[str, ...]:
+        """The names of the columns of a file."""
+        with _opened(file) as opened:
+            return tuple(opened.schema_arrow.names)
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
         """Up to `count` of the first rows, as text."""
@@ -59,7 +37,7 @@ class Parquet:
         with explained(self.name), _opened(self.file) as opened:
             total, start = max(opened.metadata.num_rows, 1), 0
             wanted = list(dict.fromkeys(roles.values()))
-            for rows in opened.iter_batches(batch_size=_ROWS, columns=wanted):
+            for rows in opened.iter_batches(batch_size=ROWS, columns=wanted):
                 rows.validate(full=True)  # text may not be UTF-8, which polars relies on
                 frame = in_roles(frame_of(rows), roles)
                 place = place_of_row(self.name, frame, start)

@@ -85,7 +85,7 @@ def reader_of(file: File) -> Reader:
         )
     named = _by_ending(file.path.name)
     if reader is READERS[-1]:
-        kind = foreign_kind(start, file.path)
+        kind = foreign_kind(start, file.path, "FILE" if file.label else "")
         if kind is not None:
             raise DataError(
                 f"{file.name}: this is {kind[0]}{packed}; expected CSV, TSV, JSON lines, Parquet "

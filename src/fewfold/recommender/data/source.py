@@ -72,7 +72,9 @@ def _from_files(files: Sequence[_Found], opening: Opening) -> Source:
     formats: dict[str, str] = {}
     size = 0
     for one in files:
-        file = File.of(stored(one.path, one.label), one.label)
+        path = stored(one.path, one.label)
+        label = one.label or ("" if path == one.path else str(one.path))  # not that of a copy
+        file = File.of(path, label)
         reader = reader_of(file)
         formats.setdefault(reader.name, file.name)
         if len(formats) > 1:

@@ -6,11 +6,11 @@ from fewfold.recommender.data.dates import Dates
 from fewfold.recommender.data.tables import library, within_calendar
 from fewfold.recommender.errors import DataError
 
-__all__ = ["Times", "microseconds", "ratings", "stripped", "whole"]
+__all__ = ["NO_TIME", "Times", "microseconds", "ratings", "stripped", "whole"]
 
 # How programs write that there is no time, in small letters.
-_NO_TIME = ("", "null", "none", "na", "n/a", "nan", "nat", "-", "\\n", "0000-00-00",
-            "0000-00-00 00:00:00")  # fmt: skip
+NO_TIME = ("", "null", "none", "na", "n/a", "nan", "nat", "-", "\\n", "0000-00-00",
+           "0000-00-00 00:00:00")  # fmt: skip
 
 
 class Times:
@@ -39,7 +39,7 @@ class Times:
         if kind == pl.String:
             read = self._text(column, name)
             if read.null_count() > empty.sum():
-                empty |= column.str.strip_chars().str.to_lowercase().is_in(list(_NO_TIME))
+                empty |= column.str.strip_chars().str.to_lowercase().is_in(list(NO_TIME))
             return read, empty
         if empty.all():
             return column.is_null().cast(pl.Int64).set(empty, None), empty

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ __all__ = ["Condition", "Filter"]
 
 _OPERATOR = re.compile(r"\s*(!=|>=|<=|==|=|>|<)(.*)", re.DOTALL)
 _NUMBER = r"^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$"  # 007 is an id
+_MISSING = ("", "nan", "nat")  # in small letters; null or NA may be a value
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": lambda column, value: column >= value,
@@ -32,7 +33,8 @@ class Condition:
         text: as it was written.
         column: the name of the column.
         operator: = or != (one of the values), or >=, <=, >, <.
-        values: what to compare with; one for an order.
+        values: what to compare with; one for an order. The empty text stands for a missing value.
+        missing: texts that count as missing, in small letters.
 
     Example:
         >>> Condition.parse("event_type=cart,purchase", ["user", "event_type"], "log.csv").values
@@ -45,6 +47,7 @@ class Condition:
     column: str
     operator: str
     values: tuple[str, ...]
+    missing: tuple[str, ...] = _MISSING
 
     @classmethod
     def parse(cls, text: str, columns: Sequence[str], name: str) -> "Condition":
@@ -102,7 +105,7 @@ class Condition:
     def holds(self, column: Any, name: str) -> Any:
         """Where the condition is met, as a polars Series of booleans.
 
-        Text counts without blanks around it, and what is missing as the empty text.
+        Text counts without blanks around it, and missing values (null, NaN) as the empty text.
         """
         polars = library("polars")
         kind = column.dtype
@@ -123,6 +126,8 @@ class Condition:
         polars = library("polars")
         texts = column.cast(polars.String).fill_null("").str.strip_chars()
         met = texts.is_in(list(self.values))
+        if "" in self.values:
+            met |= texts.str.to_lowercase().is_in(list(self.missing))
         flags = [v.lower() for v in self.values if v.lower() in ("true", "false")]
         if flags:  # True is true
             met |= texts.str.to_lowercase().is_in(flags)
@@ -211,7 +216,7 @@ class Filter:
         if not left:
             return
         for value in sorted(left):
-            one = Condition(condition.text, condition.column, "=", (value,))
+            one = replace(condition, operator="=", values=(value,))
             if one.equal(within_calendar(column)).any():
                 left.discard(value)
         if left and condition.column not in self.seen:
