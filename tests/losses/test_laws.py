@@ -280,6 +280,15 @@ def test_weight(case, path):
     assert case(scores, index, weight=weight).isfinite()
 
 
+@pytest.mark.parametrize("at_most", [False, True])
+def test_weighed_subsets_count_by_the_weight_of_their_classes(at_most, path):
+    scores, weight = random_scores(2, 4), torch.tensor([0.5, 2.0, 0.0, 1.0], dtype=torch.float64)
+    target = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
+    options = {"k": 2, "at_most": at_most, "reduction": "none"}
+    rows = ksubset_loss(scores, target, **options)
+    close(ksubset_loss(scores, target, weight=weight, **options), (target @ weight) * rows)
+
+
 @every_class_loss
 def test_label_smoothing(case, path):
     scores = random_scores(6, 4)
