@@ -306,12 +306,19 @@ def test_k_means_of_as_many_vectors_as_centres_is_those_vectors():
     assert sorted(found.flatten().tolist()) == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("count", [4, 3])
-def test_k_means_of_no_more_vectors_than_centres_wherever_it_starts(count):
-    vectors = torch.tensor([[3.0], [1.0], [2.0], [7.0]])[:count]
-    found = quantise.centres(vectors, 4, torch.Generator().manual_seed(0), torch.zeros(4, 1))
-    assert found.shape == (4, 1)
-    assert torch.equal(found.unique(), vectors.flatten().sort().values)
+def test_codewords_that_are_the_items_stay_when_these_come_in_another_order():
+    _, items, _ = problem()
+    index = ff.MultiIndex(60, codebooks=1).fit(items)
+    before = index.state_dict()
+    after = index.refresh(items.flip(0)).state_dict()
+    assert torch.equal(after["books"], before["books"])
+    assert torch.equal(after["codes"], before["codes"].flip(0))
+
+
+def test_an_index_may_be_refreshed_with_fewer_items_than_codewords():
+    _, items, _ = problem()
+    index = ff.MultiIndex(10).fit(items).refresh(items[:4])
+    assert index.sample(items[:2], 3)[0].max() < 4
 
 
 def test_every_k_means_has_its_own_seed(monkeypatch):

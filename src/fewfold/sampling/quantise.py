@@ -80,13 +80,11 @@ def centres(
 ) -> Tensor:
     """`k` centres of the vectors by k-means, from random ones or from those `before`."""
     n = len(vectors)
-    if n <= k:  # every vector is a centre, some more than once
-        return vectors[torch.arange(k) % n]
     if n > _POINTS * k:
         vectors = vectors[torch.randint(n, (_POINTS * k,), generator=generator)]
         n = len(vectors)
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
-    if importlib.util.find_spec("faiss") is not None:
+    if importlib.util.find_spec("faiss") is not None and n > k:
         return _faiss_centres(vectors, k, seed, before)
     start = vectors[torch.randperm(n, generator=generator)[:k]] if before is None else before
     return _torch_centres(vectors, start, generator, _STEPS if before is None else _WARM_STEPS)
