@@ -19,6 +19,13 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def test_structures_are_the_same_set_by_kind_and_settings_not_by_additional_scores() -> None:
+    assert S.KSubset(2).same_set(S.KSubset(2))
+    assert not S.KSubset(2).same_set(S.KSubset(1))
+    assert not S.Xor().same_set(S.AtMostOne())
+    assert S.Sequence(torch.zeros(2, 2)).same_set(S.Sequence(torch.ones(2, 2)))
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("structure", "event"),
