@@ -187,3 +187,21 @@ def test_what_is_not_offered_says_so() -> None:
         ff.sparsemap(drawn(3), S.KSubset)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="temperature must be a number"):
         ff.sparsemap(drawn(3), S.Bits(), temperature=torch.tensor(2.0))  # type: ignore[arg-type]
+
+
+PROGRAMS = [
+    *((S.Alignment(), (3, 3)), (S.ConstituencyTree(), (3, 3)), (S.Segmentation(), (3, 2, 2))),
+    *((S.DependencyTree(), (3, 3)), (S.DependencyTree(projective=True), (3, 3))),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("structure", "event"), PROGRAMS, ids=str)
+def test_large_negative_scores_are_not_impossible(
+    structure: Any, event: tuple[int, ...], path: Any
+) -> None:
+    x = torch.full(event, -1e40, dtype=torch.float64)
+    with path():
+        assert ff.sparsemap(x, structure).sum() > 0
+        assert structure.log_partition(x).isfinite()
+        assert structure.sample(x, 1).any()

@@ -16,8 +16,8 @@ __all__ = [
     "drawn_of", "log_sum_of",
 ]  # fmt: skip
 
-FORBIDDEN = -1e30
-"""instead of -inf: sums of it stay numbers, of which gradients exist"""
+FORBIDDEN = -1e200
+"""instead of -inf: sums of it stay numbers, of which gradients exist; far below allowed scores"""
 
 Reduce = Callable[[Tensor], Tensor]
 """what the values of the ways to make something, in the last dimension, come to"""
