@@ -417,12 +417,17 @@ def test_a_table_in_another_precision_is_left_to_torch():
         picked_scores(queries, items, torch.tensor([[0], [1]]), MORE)
 
 
-def test_log_q_that_learns_gets_its_gradient(path):
+@pytest.mark.parametrize("anchored", [False, True])
+def test_log_q_that_learns_gets_its_gradient(anchored, path):
     items, queries = random_scores(6, 4), random_scores(2, 4, seed=1)
+    table = items
+    if anchored:
+        items = ff.AnchorEmbedding(6, 4, anchors=3, width=2, dtype=torch.float64)
+        table = items.weight.detach()
     ids = torch.tensor([[5, 1, 2], [0, 0, 4]])
     log_q = torch.zeros(2, 3, dtype=torch.float64).requires_grad_()
     got = log_sum_picked(queries, items, ids, log_q, MORE)[0]
-    want = ((queries @ items.T).gather(1, ids) - log_q).logsumexp(1)
+    want = ((queries @ table.T).gather(1, ids) - log_q).logsumexp(1)
     close(
         torch.autograd.grad(got.sum(), log_q)[0], torch.autograd.grad(want.sum(), log_q)[0], 1e-12
     )

@@ -13,7 +13,7 @@ from fewfold.losses import (
     ksubset_loss,
     softmax_loss,
 )
-from fewfold.maps import Bounded, Fused, Gini, Norm, Oscar, Shannon, Tsallis
+from fewfold.maps import Bounded, Fused, Gini, Norm, Oscar, Shannon, Subset, Tsallis
 
 from .cases import CASES, close, every_class_loss, every_loss, random_scores, slope
 
@@ -278,6 +278,26 @@ def test_weight(case, path):
     close(case(scores, probs, weight=weight), rows.mean())
     scores[2] = -math.inf  # an infinite loss, of a class that weighs nothing
     assert case(scores, index, weight=weight).isfinite()
+
+
+@pytest.mark.parametrize("at_most", [False, True])
+def test_weighed_subsets_count_by_the_weight_of_their_classes(at_most, path):
+    scores, weight = random_scores(2, 4), torch.tensor([0.5, 2.0, 0.0, 1.0], dtype=torch.float64)
+    target = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
+    options = {"k": 2, "at_most": at_most, "reduction": "none"}
+    rows = ksubset_loss(scores, target, **options)
+    close(ksubset_loss(scores, target, weight=weight, **options), (target @ weight) * rows)
+
+
+@pytest.mark.parametrize("at_most", [False, True])
+def test_a_number_of_classes_that_is_a_tensor_gives_the_same_loss(at_most, path):
+    scores, target = random_scores(2, 4), torch.tensor([[1.0, 1, 0, 0], [0, 0, 1, 1]]).double()
+    plain, given = (
+        lambda s, k=k: fenchel_young_loss(s, target, Subset(k, at_most=at_most), reduction="sum")
+        for k in (2, torch.tensor(2.0, dtype=torch.float64))
+    )
+    close(given(scores), plain(scores))
+    close(slope(given, scores), slope(plain, scores))
 
 
 @every_class_loss

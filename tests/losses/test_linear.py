@@ -334,3 +334,10 @@ def test_scores_are_never_all_held():
         assert peak - allowed < rows * classes * 4 / 2, (scale, peak)
         assert peak > 0
         hidden.grad = table.grad = None
+
+
+def test_label_smoothing_of_a_single_class_changes_nothing(path):
+    hidden, table = random_scores(3, 2), random_scores(1, 2, seed=1)
+    bias, index = torch.tensor([0.5], dtype=torch.float64), torch.zeros(3, dtype=torch.int64)
+    loss = linear_entmax_loss(hidden, table, index, linear_bias=bias, label_smoothing=0.3)
+    close(loss, torch.zeros_like(loss))

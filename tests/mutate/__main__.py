@@ -94,6 +94,14 @@ def drawn(
     return iter(pairs)
 
 
+def repeated(
+    pairs: Iterator[tuple[Mutant, str]], earlier: list[Outcome]
+) -> list[tuple[Mutant, str]]:
+    """The mutants of an earlier run, as far as their lines still exist."""
+    names = {outcome.identity for outcome in earlier}
+    return [(mutant, text) for mutant, text in pairs if mutant.identity(text) in names]
+
+
 class Run:
     """Tries mutants one after another."""
 
@@ -157,7 +165,11 @@ def main(arguments: list[str] | None = None) -> int:
     name = "-".join([*options.room, *(Path(file).stem for file in options.file)])
     until = time.monotonic() + 60 * (options.minutes or 10**6)
     total = options.sample or len(list(drawn(files, options.lines, None, 0)))
-    earlier = results.load(options.again) if options.again else []
+    earlier: list[Outcome] = []
+    if options.again:  # the same mutants, whatever a changed source would now draw
+        earlier = results.load(options.again)
+        same = repeated(drawn(files, options.lines, None, 0), earlier)
+        pairs, total = iter(same), len(same)
     over = {o.identity: o for o in earlier if o.status not in results.MISSED}
     settings = {key: str(value) for key, value in vars(options).items()}
     outcomes: list[Outcome] = []

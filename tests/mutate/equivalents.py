@@ -1,6 +1,7 @@
 """Mutants known to compute the same, with the reason, so that nobody looks at them twice.
 
-`equivalents.toml` lists them by file and by the text of the changed line, not by its number.
+`equivalents.toml` lists them by file and by the text of the changed line, not by its number. A line
+that stands in a file more than once, such as a decorator, may be listed with the line below it.
 """
 
 import tomllib
@@ -20,5 +21,9 @@ def load(place: Path = LISTED) -> dict[tuple[str, str, str], str]:
 def reason(mutant: Mutant, text: str, known: dict[tuple[str, str, str], str]) -> str | None:
     """Why a mutant computes the same as the original, or None if nobody has said so."""
     before, after = mutant.hunk(text)
-    exact = known.get((mutant.file, before, after))
-    return exact or known.get((mutant.file, before, "*"))
+    below = "".join(text[mutant.end :].splitlines()[1:2]).strip()
+    for line in (before, f"{before}\n{below}"):
+        found = known.get((mutant.file, line, after)) or known.get((mutant.file, line, "*"))
+        if found:
+            return found
+    return None

@@ -155,3 +155,7 @@ def test_an_equivalent_is_known_by_its_text_wherever_it_stands() -> None:
     text = "# moved\nif a:\n    b = c < d\n    e = 1\n"
     found = [equivalents.reason(m, text, known) for m in python_mutants("x.py", text)]
     assert found == [None, None, "one", None, "two", "two"]
+    known = {("x.py", "@record(True)\nclass B:", "@record(False)"): "three"}
+    text = "@record(True)\nclass A:\n    a: int\n\n@record(True)\nclass B:\n    b: int\n"
+    mutants = [m for m in python_mutants("x.py", text) if m.new == "False"]
+    assert [equivalents.reason(m, text, known) for m in mutants] == [None, "three"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutate import forks, results, trial
+from tests.mutate.__main__ import repeated
 from tests.mutate.forks import in_fork
 from tests.mutate.loading import import_from_text
 from tests.mutate.python_mutants import python_mutants
@@ -120,3 +121,14 @@ def test_the_score_counts_what_could_be_noticed() -> None:
     assert "src/0.py:2  guard, survived\n    -a\n    +b" in listed
     assert "src/1.py:3  guard, untested" in listed
     assert "killed" not in listed
+
+
+def test_an_earlier_run_is_repeated_on_a_source_that_has_grown(tmp_path: Path) -> None:
+    file, grown = str(tmp_path / "toy_module.py"), "LIMIT = 3\n\n" + TOY
+    earlier = [
+        Outcome(mutant.identity(TOY), file, mutant.line, mutant.kind, "survived", "")
+        for mutant in python_mutants(file, TOY)
+        if mutant.kind == "guard"
+    ]
+    every = ((mutant, grown) for mutant in python_mutants(file, grown))
+    assert [mutant.new for mutant, _ in repeated(every, earlier)] == ["True", "False"]

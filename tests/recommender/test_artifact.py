@@ -85,6 +85,17 @@ def test_flipped_bytes_are_refused_or_harmless(
     assert refused > 100  # else nothing was tried
 
 
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".safetensors")])
+def test_tensors_with_another_value_are_refused(artifact: Path, tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(artifact, copy)
+    data = bytearray((copy / name).read_bytes())
+    data[-1] ^= 1
+    (copy / name).write_bytes(data)
+    with pytest.raises(ff.ArtifactError, match=f"{name}.* has changed since it was written"):
+        ff.Recommender.load(copy)
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if name != "README.md"])
 def test_missing_cut_and_empty_files_are_refused(artifact: Path, tmp_path: Path, name: str) -> None:
     for damage in ("missing", "cut", "empty"):
@@ -205,3 +216,72 @@ def test_a_disk_that_is_really_full_is_told_as_one(fitted: ff.Recommender, tmp_p
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_looked_for_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, seen = tmp_path / "model", []
+    naps: list[float] = []
+    monkeypatch.setattr(artifacts.time, "sleep", naps.append)
+
+    def read(place: Path) -> str:
+        seen.append(place)
+        return (place / "name").read_text()
+
+    with pytest.raises(FileNotFoundError):
+        artifacts.steadily(folder, read)
+    assert seen == [folder] * 4
+    assert len(naps) == 3
+    assert all(nap > 0 for nap in naps)
+
+    def late(place: Path) -> str:
+        if len(seen) == 6:  # the writer was between two renames
+            folder.mkdir()
+            (folder / "name").write_text("here")
+        return read(place)
+
+    assert artifacts.steadily(folder, late) == "here"
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    folder, seen = tmp_path / "model", []
+
+    def replace() -> None:
+        new = tmp_path / "new"
+        new.mkdir()
+        (new / "name").write_text(f"version {len(seen)}")
+        if folder.exists():
+            folder.rename(tmp_path / f"before {len(seen)}")
+        new.rename(folder)
+
+    def read(until: int, fails: bool) -> str:
+        def once(place: Path) -> str:
+            found = (place / "name").read_text()
+            if len(seen) < until:
+                seen.append(found)
+                replace()
+                if fails:
+                    raise OSError("half of each")
+            return found
+
+        return artifacts.steadily(folder, once)
+
+    replace()
+    assert read(2, fails=False) == "version 2"
+    assert read(4, fails=True) == "version 4"
+    with pytest.raises(ff.ArtifactError, match="was replaced 50 times while it was read"):
+        read(10**6, fails=False)
+    assert len(seen) == 4 + 50
+
+
+def test_an_error_of_a_folder_that_stays_is_raised_at_once(tmp_path: Path) -> None:
+    seen = []
+
+    def read(place: Path) -> None:
+        seen.append(place)
+        raise ff.ArtifactError("damaged")
+
+    with pytest.raises(ff.ArtifactError, match="damaged"):
+        artifacts.steadily(tmp_path, read)
+    assert seen == [tmp_path]

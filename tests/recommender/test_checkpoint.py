@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 
 import pytest
 import safetensors.torch
@@ -13,7 +14,7 @@ import torch
 
 import fewfold as ff
 from fewfold.recommender import checkpoint as checkpoints
-from fewfold.recommender.checkpoint import Checkpoint, Saved, read, write
+from fewfold.recommender.checkpoint import Checkpoint, Interrupted, Saved, read, write
 from fewfold.recommender.errors import ArtifactError
 
 TENSORS = {
@@ -211,6 +212,24 @@ class Watched(ff.FastVAE):
         self.calls += 1
         self.action(self.calls)
         return super().loss(*arguments, **options)
+
+
+def test_a_signal_while_the_disk_is_full_says_that_an_earlier_one_stays(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+
+    def stopped():
+        model = Watched(lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted) as caught:
+            trained(Checkpoint(path, resume=True), model=model)
+        return caught.value
+
+    assert stopped().path == path
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", refuse(errno.ENOSPC))
+    told = stopped()
+    assert str(told).endswith(f"could not be written to {path}; an earlier one stays")
+    assert told.path is None
+    assert path.read_bytes() == before
 
 
 @pytest.mark.usefixtures("often")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fewfold as ff
+from fewfold import _native
 from fewfold.sampling import cells, quadratic, quantise
 from fewfold.sampling.cells import Cells, GivenCells
 from fewfold.sampling.exact import draw_places
@@ -118,8 +119,7 @@ def test_the_first_bad_query_is_named(row, shared):
     queries = torch.zeros(3, 3)
     queries[row:, 1] = torch.nan
     index = ff.MultiIndex(2).fit(torch.eye(3))
-    words = "queries must be finite" if shared else f"row {row} is not"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"row {row} is not"):
         index.sample(queries, 2, shared=shared)
     with pytest.raises(ValueError, match=f"row {row} is not"):
         ff.Dynamic().fit(torch.eye(3)).given(queries, shared=shared)
@@ -179,6 +179,17 @@ def test_places_are_those_with_probability():
     torch.testing.assert_close(share, probs / 4, atol=0.03, rtol=0)
     # Without any mass there is nothing to obey, but the place must exist.
     assert draw_places(torch.zeros(1, 3), 5, None).max() <= 2
+
+
+def test_proposals_work_where_there_are_no_kernels(monkeypatch):
+    queries, items, counts = problem()
+    monkeypatch.setattr(_native, "kernels", None)
+    with _native.disabled():
+        for proposal in (ff.Popularity(), ff.MultiIndex(3), ff.MultiIndex(3, within="popularity")):
+            proposal.fit(items, counts)
+            for shared in (False, True):
+                ids, log_q = proposal.sample(queries, 4, shared=shared)
+                torch.testing.assert_close(log_q, proposal.log_prob(queries, ids, shared=shared))
 
 
 def test_an_index_has_fewer_items_than_its_numbers_reach(monkeypatch):
@@ -293,6 +304,31 @@ def test_k_means_of_as_many_vectors_as_centres_is_those_vectors():
     vectors = torch.tensor([[3.0], [1.0], [2.0]])
     found = quantise.centres(vectors, 3, torch.Generator().manual_seed(0))
     assert sorted(found.flatten().tolist()) == [1.0, 2.0, 3.0]
+
+
+def test_codewords_that_are_the_items_stay_when_these_come_in_another_order():
+    _, items, _ = problem()
+    index = ff.MultiIndex(60, codebooks=1).fit(items)
+    before = index.state_dict()
+    after = index.refresh(items.flip(0)).state_dict()
+    assert torch.equal(after["books"], before["books"])
+    assert torch.equal(after["codes"], before["codes"].flip(0))
+
+
+def test_an_index_may_be_refreshed_with_fewer_items_than_codewords():
+    _, items, _ = problem()
+    index = ff.MultiIndex(10).fit(items).refresh(items[:4])
+    assert index.sample(items[:2], 3)[0].max() < 4
+
+
+def test_every_k_means_has_its_own_seed(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(quantise.importlib.util, "find_spec", lambda name: "found")
+    monkeypatch.setattr(quantise, "_faiss_centres", lambda x, k, seed, before: seeds.append(seed))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        quantise.centres(torch.zeros(3, 1), 2, generator)
+    assert len(set(seeds)) == 100
 
 
 def test_k_means_of_few_vectors_is_silent(capfd):

@@ -43,6 +43,7 @@ def test_draws_follow_it(case, shared):
     n = 40_000
     generator = torch.Generator().manual_seed(3)
     ids, log_q = proposal.sample(queries, n, shared=shared, generator=generator)
+    assert ids.shape == log_q.shape == ((n,) if shared else (3, n))
     torch.testing.assert_close(log_q, proposal.log_prob(queries, ids, shared=shared))
     probs = distribution(case, proposal, shared).reshape(-1, 60)
     for row, p in zip(ids.reshape(-1, n), probs, strict=True):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.structured import links
+from fewfold.structured import consensus, links
 from fewfold.structured.alignments import Alignment
 from fewfold.structured.assignments import Assignment
 from fewfold.structured.choices import Bits, Budget, KSubset
@@ -386,6 +386,23 @@ def test_what_cannot_agree_is_told(path: None) -> None:
     assert solution.status == Status.APPROXIMATE
     assert float(solution.primal_residual) > 0.1
     assert graph.solve_map(max_iter=20).status == Status.APPROXIMATE
+
+
+def test_conjugate_gradients_solve_for_newtons_step_in_every_row() -> None:
+    graph, size = FactorGraph(batch_dims=1), torch.full((3,), 1e-9, dtype=torch.float64)
+    scores = 0.3 * draw(0, 3, 8, 8)
+    u = graph.variable(scores)
+    graph.add(AtMostOne(), u)
+    graph.add(AtMostOne(), u.T)
+    bits = links.Links(graph._groups, 64)
+    search = consensus._Search(
+        bits, links.Answers(bits, [AtMostOne(), AtMostOne()]), scores.flatten(1)
+    )
+    _, apart, faces = search.look(torch.zeros(3, 128, dtype=torch.float64))
+    step = search.newton(faces, apart, size)
+    pushed = faces.push(step)
+    left = pushed - bits.spread(bits.mean(pushed)) + 1e-8 * step + apart
+    assert (search.inner(left, left) <= 1.01e-9 * search.inner(apart, apart)).all()
 
 
 def test_few_turns_are_told(path: None) -> None:

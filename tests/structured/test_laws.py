@@ -457,6 +457,27 @@ def test_functional_transforms(case):
     torch.testing.assert_close(rows[0], gradient, **SAME)
 
 
+@every_structure
+def test_forward_mode_of_several_instances_is_one_by_one(case):
+    scores = case.scores(3, seed=33)
+    own = [
+        torch.stack([by * value for by in (0.5, 1.0, 1.5)]) for value in case.structure.additional
+    ]
+    along = [case.scores(3, seed=34), *[value.cos() for value in own]]
+
+    def pushed(row: Tensor, *rest: Tensor) -> Tensor:
+        more, moves = rest[: len(own)], rest[len(own) :]
+        found = torch.func.jvp(lambda *x: marginals(case, *x), (row, *more), moves)
+        return torch.cat([value.flatten() for value in found])
+
+    given = (scores, *own, *along)
+    alone = torch.stack([pushed(*row) for row in zip(*given, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(pushed)(*given), alone, **SAME)
+    columns = torch.func.jacfwd(lambda s: marginals(case, s))
+    each = torch.stack([columns(row) for row in scores])
+    torch.testing.assert_close(torch.func.vmap(columns)(scores), each, **SAME)
+
+
 @wide_structures
 @pytest.mark.filterwarnings("ignore:.*:Warning")
 def test_compiled_without_a_break(case):

@@ -19,6 +19,13 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def test_structures_are_the_same_set_by_kind_and_settings_not_by_additional_scores() -> None:
+    assert S.KSubset(2).same_set(S.KSubset(2))
+    assert not S.KSubset(2).same_set(S.KSubset(1))
+    assert not S.Xor().same_set(S.AtMostOne())
+    assert S.Sequence(torch.zeros(2, 2)).same_set(S.Sequence(torch.ones(2, 2)))
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("structure", "event"),
@@ -180,3 +187,21 @@ def test_what_is_not_offered_says_so() -> None:
         ff.sparsemap(drawn(3), S.KSubset)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="temperature must be a number"):
         ff.sparsemap(drawn(3), S.Bits(), temperature=torch.tensor(2.0))  # type: ignore[arg-type]
+
+
+PROGRAMS = [
+    *((S.Alignment(), (3, 3)), (S.ConstituencyTree(), (3, 3)), (S.Segmentation(), (3, 2, 2))),
+    *((S.DependencyTree(), (3, 3)), (S.DependencyTree(projective=True), (3, 3))),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("structure", "event"), PROGRAMS, ids=str)
+def test_large_negative_scores_are_not_impossible(
+    structure: Any, event: tuple[int, ...], path: Any
+) -> None:
+    x = torch.full(event, -1e40, dtype=torch.float64)
+    with path():
+        assert ff.sparsemap(x, structure).sum() > 0
+        assert structure.log_partition(x).isfinite()
+        assert structure.sample(x, 1).any()

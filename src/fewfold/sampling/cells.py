@@ -169,8 +169,9 @@ def _mixture(at: Cells, scores: Tensor) -> Tensor:
         if bad >= 0:
             raise _not_finite(bad)
         return mixed
-    each = (at.scores(scores) + at.log_mass).log_softmax(1)
-    return each.logsumexp(0) - math.log(max(len(scores), 1))
+    logits = at.scores(scores) + at.log_mass
+    _check_finite(logits.logsumexp(1))
+    return logits.log_softmax(1).logsumexp(0) - math.log(max(len(scores), 1))
 
 
 def _draw_native(
@@ -205,8 +206,7 @@ def _draw_torch(
     score = at.scores(scores)
     logits = score.double() + at.log_mass
     log_z = logits.logsumexp(1)
-    if not log_z.isfinite().all():
-        raise _not_finite(int(log_z.isfinite().logical_not().nonzero()[0]))
+    _check_finite(log_z)
     cumulative = (logits - log_z[:, None]).exp().cumsum(1)
     chance = torch.rand((2, len(scores), n), dtype=torch.float64, generator=generator)
     cell = torch.searchsorted(cumulative, chance[0] * cumulative[:, -1:], right=True)
@@ -222,6 +222,13 @@ def _draw_torch(
         share = at.by_place[place]
     log_q = score.gather(1, cell) - log_z[:, None] + share
     return at.item[place].long(), log_q.float(), log_z
+
+
+def _check_finite(log_z: Tensor) -> None:
+    """Raise ValueError for the first query whose normaliser (queries,) is not finite."""
+    bad = ~log_z.isfinite()
+    if bad.any():
+        raise _not_finite(int(bad.nonzero()[0]))
 
 
 def _not_finite(row: int) -> ValueError:
