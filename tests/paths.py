@@ -8,6 +8,15 @@ import torch
 
 from fewfold import _native
 
+kernels_only = [
+    pytest.mark.native,
+    pytest.mark.skipif(
+        _native.instruction_set() is None and not os.environ.get("CI"),
+        reason="the kernels are not built or switched off",
+    ),
+]
+"""Marks of a file of tests that calls kernels: skipped where there are none."""
+
 
 def on_path(name: str) -> AbstractContextManager[None]:
     """A context in which the maps run natively, or in pure torch."""

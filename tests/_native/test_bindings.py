@@ -1,7 +1,6 @@
 """Every binding compares sizes, ids and strides with the tensors it is handed; none is trusted."""
 
 import math
-import os
 
 import pytest
 import torch
@@ -9,14 +8,9 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold import _native
+from tests.paths import kernels_only
 
-pytestmark = [
-    pytest.mark.native,
-    pytest.mark.skipif(
-        _native.instruction_set() is None and not os.environ.get("CI"),
-        reason="the kernels are not built or switched off",
-    ),
-]
+pytestmark = kernels_only
 kernels = _native.kernels
 DTYPES = (
     *(torch.float32, torch.float64, torch.int8, torch.uint8),
@@ -148,6 +142,57 @@ def test_picked_ids_and_offsets_are_within_their_table():
             dots(**wrong)
 
 
+def drawn(start: Tensor) -> object:
+    """A draw from two cells; the numbers of each cell are at start[c] to start[c + 1]."""
+    codes, item = torch.tensor([[0, 1]], dtype=torch.int32), torch.arange(3, dtype=torch.int32)
+    ids, log_q = torch.empty(1, 4, dtype=torch.int64), torch.empty(1, 4)
+    return kernels.draw(
+        2, 1, codes, torch.zeros(2), start, item, None, None, None, torch.zeros(1, 2), 2, 1, 4, 0,
+        ids, log_q, torch.empty(1).double(), 1,
+    )  # fmt: skip
+
+
+def made_tables(start: Tensor) -> object:
+    accept, other = torch.empty(3), torch.empty(3, dtype=torch.int32)
+    return kernels.alias_tables(torch.ones(3).double(), start, 2, accept, other)
+
+
+def summed(offsets: Tensor) -> object:
+    ids, by, out = torch.zeros(3, dtype=torch.int64), torch.ones(2), torch.empty(2, 1)
+    return kernels.bags_f32(torch.ones(1, 1), 1, 1, ids, offsets, 2, by, out, 1)
+
+
+def spread(offsets: Tensor) -> object:
+    return kernels.unbags_f32(torch.ones(2, 1), 1, offsets, 2, torch.ones(2), torch.empty(3, 1), 1)
+
+
+def thinned(offsets: Tensor) -> object:
+    ids, out = torch.zeros(3, dtype=torch.int64), torch.empty(4, dtype=torch.int64)
+    return kernels.thin(ids, offsets, 2, 0.5, 0, out, torch.empty(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("use", [drawn, made_tables, summed, spread, thinned])
+def test_offsets_of_cells_and_bags_are_within_their_numbers(use):
+    use(torch.tensor([0, 1, 3]))
+    for wrong in ([0, 1, 4], [0, 4, 3], [-1, 1, 3], [2, 1, 3]):
+        with pytest.raises(ValueError, match="must rise from 0 to at most 3"):
+            use(torch.tensor(wrong))
+    with pytest.raises(ValueError, match=r"must be .* at least 3 elements, got 2"):
+        use(torch.tensor([0, 1]))
+
+
+def test_codes_of_cells_are_within_the_scores():
+    def mixed(code: list[int]) -> None:
+        cells, codes = len(code), torch.tensor([code], dtype=torch.int32)
+        scores, out = torch.zeros(1, 2), torch.empty(cells)
+        kernels.mixture(cells, 1, codes, torch.zeros(cells), scores, 2, 1, out, 1)
+
+    mixed([0, 1])
+    for code, match in (([0, 2], "got 2 at position 1"), ([-1, 0], "got -1 at position 0")):
+        with pytest.raises(IndexError, match=f"code must be between 0 and 1, {match}"):
+            mixed(code)
+
+
 def test_the_range_of_ids_is_looked_at_in_every_lane_of_a_vector():
     table, size = torch.ones(50, 2), 50
     for n in (1, 7, 8, 9, 31, 64, 65):
@@ -184,9 +229,8 @@ WORTH = 32768  # numbers that are worth a thread
 def test_rows_are_divided_once_each_in_even_parts(rows, threads):
     parts = kernels.shares(rows, 100 * WORTH, threads)
     assert len(parts) == min(rows, threads) or not kernels.threaded()
-    assert [row for first, last in parts for row in range(first, last)] == list(range(rows))
-    sizes = [last - first for first, last in parts]
-    assert max(sizes) - min(sizes) <= 1
+    team = len(parts)
+    assert parts == [(rows * me // team, rows * (me + 1) // team) for me in range(team)]
 
 
 def test_a_thread_is_woken_for_so_much_work_and_no_less():
@@ -234,77 +278,7 @@ def test_memory_that_is_not_there_is_an_error_and_no_abort():
         )  # fmt: skip
 
 
-# ---- the best of vectors kept as bytes ----------------------------------------------------------
-
-
-def catalogue(slack: float, items: Tensor) -> object:
-    n, d = items.shape
-    code = torch.zeros(n, 32, dtype=torch.int8)
-    step = items.abs().amax(1) / 127
-    code[:, :d] = torch.where(step[:, None] > 0, items / step[:, None], 0).round().to(torch.int8)
-    parts = code, 32, step, torch.full((n,), slack), torch.ones(d)
-    return kernels.Catalogue(items, n, d, *parts, float(items.norm(dim=1).max()))
-
-
-def best(of: object, query: Tensor, k: int) -> tuple[list[int], list[float]]:
-    scores, ids = torch.empty(k), torch.empty(k, dtype=torch.int64)
-    told = of.best(query, k, torch.empty(0, dtype=torch.int64), 0, None, scores, ids, 1)
-    assert told
-    return ids.tolist(), scores.tolist()
-
-
-def test_an_item_whose_bound_is_the_bar_itself_is_a_candidate():
-    # Whole numbers: every bound is exact, so that the k-th best has the very score of the bar.
-    # Without the next number below it none of the best would pass.
-    items = torch.tensor([[127.0], [127.0], [64.0], [127.0]])
-    assert best(catalogue(0.0, items), torch.ones(1), 2) == ([0, 1], [127, 127])
-    assert best(catalogue(0.0, items), torch.ones(1), 4) == ([0, 1, 3, 2], [127, 127, 127, 64])
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 8, 15, 16, 17, 33])
-def test_the_last_item_counts(n):
-    items = torch.zeros(n, 2)
-    items[-1] = 3.0
-    for k in {1, n}:
-        ids, scores = best(catalogue(0.1, items), torch.ones(2), k)
-        assert (ids[0], scores[0]) == (n - 1, 6.0)
-        assert sorted(ids) == list(range(n)) if k == n else True
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_excluded_ids_are_those_of_the_block_and_of_the_row(dtype):
-    name = "f32" if dtype == torch.float32 else "f64"
-    rows, n, k = 3, 5, 2
-    # The first and last of a block are in it, their neighbours are not, nor those of other rows.
-    excluded, offsets = torch.tensor([9, 10, 14, 15, 12]), torch.tensor([0, 4, 4, 5])
-    scores = torch.arange(5.0, dtype=dtype).repeat(rows, 1)
-    found, ids = torch.empty(rows, k, dtype=dtype), torch.empty(rows, k, dtype=torch.int64)
-    count = torch.zeros(rows, dtype=torch.int64)
-    state = found, ids, count
-    run = getattr(kernels, f"best_of_{name}")
-    assert run(scores, rows, n, 10, k, *state, excluded, offsets, None, 1)
-    getattr(kernels, f"best_sorted_{name}")(rows, k, *state, 1)
-    assert ids.tolist() == [[13, 12], [14, 13], [14, 13]]
-    assert scores.isneginf().nonzero().tolist() == [[0, 0], [0, 4], [2, 2]]
-    with pytest.raises(ValueError, match="offsets must rise"):
-        run(scores, rows, n, 10, k, *state, excluded, offsets + 1, None, 1)
-    with pytest.raises(ValueError, match=r"allowed .* at least 15"):
-        run(scores, rows, n, 10, k, *state, excluded, offsets, torch.ones(14).bool(), 1)
-    count[1] = k + 1
-    with pytest.raises(IndexError, match="count must be between 0 and 2, got 3"):
-        run(scores, rows, n, 10, k, *state, excluded, offsets, None, 1)
-
-
 # ---- what is kept between calls ------------------------------------------------------------------
-
-
-def test_what_an_object_points_to_lives_as_long_as_it():
-    items = torch.randn(50, 3)
-    made = catalogue(1.0, items.clone())
-    spare = [torch.full((50, 3), torch.nan) for _ in range(20)]  # would take the place of the copy
-    ids, _ = best(made, torch.ones(3), 5)
-    assert ids == items.sum(1).topk(5).indices.tolist()
-    assert spare
 
 
 def request(rows=2, parts=6, slots=3, codes=None, offsets=None):

@@ -1,7 +1,5 @@
 """Branches inside the kernels that small examples never reach: long rows, blocks, threads."""
 
-import os
-
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -10,14 +8,9 @@ import fewfold as ff
 from fewfold import _native
 from fewfold.losses.picked import log_sum_picked, picked_scores
 from fewfold.sampling.cells import Cells, GivenCells
+from tests.paths import kernels_only
 
-pytestmark = [
-    pytest.mark.native,
-    pytest.mark.skipif(
-        _native.instruction_set() is None and not os.environ.get("CI"),
-        reason="the kernels are not built or switched off",
-    ),
-]
+pytestmark = kernels_only
 
 AROUND = (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 67)  # lanes of every instruction set, and twice those
 

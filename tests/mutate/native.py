@@ -117,7 +117,7 @@ def unmeasured(mutant: Mutant, chosen: Choice) -> tuple[Selection, float]:
     near: dict[str, list[str]] = tomllib.loads(_NEARBY.read_text())
     name = Path(mutant.file).name
     files = [test for test, sources in near.items() if name in sources]
-    files = files or [test for test, sources in near.items() if not sources]
+    files = files or [test for test, sources in near.items() if "*" in sources]
     return {file: None for file in chosen(files) if (ROOT / file).exists()}, 60.0
 
 

@@ -62,8 +62,10 @@ def built(build: Build, before: str, after: str) -> tuple[str, str, Path | None]
     mutants = cpp_mutants("src/toy.h", text)
     found = [m for m in mutants if m.hunk(text) == (before, after)]
     assert len(found) == 1
+    before_it = (build.native / "toy.h").stat().st_mtime_ns
     answer = build.build(found[0], text)
     assert (build.native / "toy.h").read_text() == text
+    assert (build.native / "toy.h").stat().st_mtime_ns == before_it  # nothing is compiled again
     return answer
 
 

@@ -161,11 +161,11 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
     draw = np.random.default_rng(0)
     top = float((one.scores - one.atoms @ mean)[0])
     found = True
+    basis = _basis(one.atoms - one.atoms[0])
     most = min(len(mean), len(one.atoms) + 128)
     while found and len(one.atoms) <= most:
         along = np.where(used, draw.uniform(-1, 1, len(mean)), 0.0)
-        spread = one.atoms - one.atoms[0]
-        along -= spread.T @ np.linalg.lstsq(spread @ spread.T, spread @ along, rcond=None)[0]
+        along = _orthogonal_part(along, basis)
         level, found = float(one.atoms[0] @ along), False
         tried = np.where(used, left + 1e-6 * along, -math.inf)
         best, extra, feasible = oracle(torch.from_numpy(tried)[None], torch.tensor([row]))
@@ -175,7 +175,23 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
         near = abs(value - top) < 1e-9 * (1 + abs(top))
         if near and abs(atom @ along - level) > 1e-6:
             one.append(atom, 0.0, score)
+            further = _orthogonal_part(atom - one.atoms[0], basis)
+            basis = np.vstack([basis, further / np.linalg.norm(further)])
             found = True
+
+
+def _basis(rows: Array) -> Array:
+    """An orthonormal basis of the space that the rows span, (rank, parts)."""
+    _, size, basis = np.linalg.svd(rows, full_matrices=False)
+    kept: Array = basis[size > 1e-7 * size[0]]
+    return kept
+
+
+def _orthogonal_part(vector: Array, basis: Array) -> Array:
+    """The part of a vector orthogonal to all rows of an orthonormal basis."""
+    for _ in range(2):  # the second time takes away what rounding has left
+        vector = vector - basis.T @ (basis @ vector)
+    return vector
 
 
 def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance: float) -> bool:
