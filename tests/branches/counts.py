@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "fewfold" / "_native"
 EXPLAINED = Path(__file__).with_name("explained.toml")
 NEVER, ONE_WAY = "never runs", "one way only"
+CONDITION = re.compile(r"\b(if|for|while|switch|case|catch)\b|[?]|&&|[|][|]")
 Key = tuple[str, str]
 
 
@@ -29,15 +30,35 @@ class Line:
     def add(self, found: dict[str, Any]) -> None:
         """Count one instance of the line."""
         self.ran += found["count"]
-        counts = [one["count"] for one in found["branches"] if not one["throw"]]
+        counts = _conditions(found["branches"])
         if counts:
             so_far = self.branches.setdefault(len(counts), [0] * len(counts))
             self.branches[len(counts)] = [a + b for a, b in zip(so_far, counts, strict=True)]
 
-    @property
-    def missed(self) -> int:
-        """How many branches were never taken, in the instances that took most."""
-        return min((counts.count(0) for counts in self.branches.values()), default=0)
+    def taken(self, text: str) -> list[int]:
+        """How often each branch was taken, in the instances that took most of them.
+
+        gcov may list the branches of several instances in a row; these are added up if there are
+        as many in each as the text of the line has conditions.
+        """
+        unit = 2 * len(CONDITION.findall(text))
+        folded = []
+        for counts in self.branches.values():
+            whole = unit > 0 and len(counts) % unit == 0
+            folded.append([sum(counts[i::unit]) for i in range(unit)] if whole else counts)
+        return min(folded, key=lambda counts: counts.count(0), default=[])
+
+
+def _conditions(branches: list[dict[str, Any]]) -> list[int]:
+    """Counts of branches without those of calls, which return or throw."""
+    counts, i = [], 0
+    while i < len(branches):
+        if any(one["throw"] for one in branches[i : i + 2]):
+            i += 2
+            continue
+        counts.append(branches[i]["count"])
+        i += 1
+    return counts
 
 
 Lines = dict[Path, dict[int, Line]]
@@ -51,6 +72,7 @@ class Place:
     number: int
     what: str
     text: str
+    taken: tuple[int, ...]
 
     @property
     def key(self) -> Key:
@@ -83,10 +105,11 @@ def places(lines: Lines) -> list[Place]:
         text = path.read_text().splitlines()
         for number, line in sorted(counts.items()):
             own = text[number - 1].strip()
-            # On a line of brackets only the compiler has branches: destructors, ends of lambdas.
-            if (line.ran and not line.missed) or not re.search(r"\w", own):
-                continue
-            found.append(Place(path.name, number, ONE_WAY if line.ran else NEVER, own))
+            # Elsewhere the compiler alone has branches: destructors, memory that is freed.
+            taken = tuple(line.taken(own)) if CONDITION.search(own) else ()
+            if 0 in taken if line.ran else re.search(r"\w", own):
+                what = ONE_WAY if line.ran else NEVER
+                found.append(Place(path.name, number, what, own, taken))
     return found
 
 
@@ -110,7 +133,8 @@ def report(lines: Lines, reasons: dict[Key, str]) -> int:
         total = [a + b for a, b in zip(total, row, strict=True)]
     print(f"{'total':<24} {total[0]:>6} {total[1]:>11} {total[2]:>13} {total[3]:>10}\n")
     for place in rest:
-        print(f"{place.file}:{place.number}: {place.what}: {place.text[:110]}")
+        what = f"{place.what} {list(place.taken)}" if place.what == ONE_WAY else place.what
+        print(f"{place.file}:{place.number}: {what}: {place.text[:110]}")
     for file, text in sorted(reasons.keys() - {place.key for place in found}):
         print(f"{file}: explained, but reached by this run: {text[:100]}")
     return len(rest)

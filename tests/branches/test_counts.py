@@ -19,17 +19,21 @@ def line(*instances: dict[str, object]) -> Line:
 
 
 @pytest.mark.parametrize(
-    ("found", "missed"),
+    ("found", "text", "taken"),
     [
-        (line(instance(5)), 0),
-        (line(instance(5, 5, 0)), 1),
-        (line(instance(5, 5, 0), instance(2, 0, 2)), 0),  # two instances of a template
-        (line(instance(5, 5, 0), instance(4, 1, 3, 1, 0), instance(4, 0, 0, 0, 4)), 0),
-        (line(instance(5, 5, 0, throw=True)), 0),
+        (line(instance(5)), "f();", []),
+        (line(instance(5, 5, 0)), "if (a)", [5, 0]),
+        (line(instance(5, 5, 0), instance(2, 0, 2)), "if (a)", [5, 2]),  # instances of a template
+        (line(instance(5, 5, 0, 0, 2)), "if (a)", [5, 2]),  # in a row
+        (line(instance(5, 5, 0, 0, 2)), "if (a && b)", [5, 0, 0, 2]),
+        (line(instance(5, 5, 0), instance(4, 1, 3, 1)), "if (a)", [1, 3, 1]),
+        (line(instance(5, 5, 0, throw=True)), "if (a)", []),
     ],
 )
-def test_a_branch_is_taken_if_some_instance_takes_it(found: Line, missed: int) -> None:
-    assert found.missed == missed
+def test_a_branch_is_taken_if_some_instance_takes_it(
+    found: Line, text: str, taken: list[int]
+) -> None:
+    assert found.taken(text) == taken
 
 
 def test_explained_places_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
