@@ -1,4 +1,4 @@
-"""Thousands of random rows per loss: ties, huge scales, holes, every dtype, both paths."""
+"""Hundreds of random rows per loss: ties, huge scales, holes, every dtype, both paths."""
 
 import math
 
@@ -12,7 +12,7 @@ from tests.maps.test_fuzz import KINDS, row_of
 from .cases import Case, every_loss, slope
 
 ROWS = 60
-EXAMPLES = 36  # 36 x 60 = 2,160 rows per loss
+EXAMPLES = 12  # 12 x 60 = 720 rows per loss and path; `make fuzz` looks for more
 
 
 @st.composite

@@ -12,7 +12,8 @@ from fewfold.optim.penalty import Penalty
 from tests.optim.cases import Case, both_dtypes, close, every_optimizer, leaf, normal, sparse, train
 from tests.paths import on_path
 
-TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
+F32, F64 = torch.float32, torch.float64
+TOLERANCE = {F32: 2e-6, F64: 1e-12}
 
 
 def shrunk(weight: Tensor, by: Tensor, signed: bool) -> Tensor:
@@ -22,10 +23,18 @@ def shrunk(weight: Tensor, by: Tensor, signed: bool) -> Tensor:
 
 
 @every_optimizer
-@both_dtypes
-@pytest.mark.parametrize("shape", [(9,), (12, 17), (4, 3, 11)], ids=str)
-@pytest.mark.parametrize("signed", [True, False])
-def test_a_penalised_step_is_a_step_and_then_a_shrinking(case: Case, dtype, shape, signed, path):
+@pytest.mark.parametrize(
+    ("shape", "dtype", "signed"),
+    [
+        ((9,), F64, True),
+        ((12, 17), F32, False),
+        ((12, 17), F64, True),
+        ((4, 3, 11), F32, True),
+        ((4, 3, 11), F64, False),
+    ],
+    ids=str,
+)
+def test_a_penalised_step_is_a_step_and_then_a_shrinking(case: Case, shape, dtype, signed, path):
     ours, theirs = leaf(*shape, dtype=dtype), leaf(*shape, dtype=dtype)
     optimizer, peer = case.make(ours), case.make(theirs)
     optimizer.penalties[ours] = Penalty(l1=0.02, signed=signed)
@@ -44,9 +53,16 @@ def test_a_penalised_step_is_a_step_and_then_a_shrinking(case: Case, dtype, shap
 
 
 @every_optimizer
-@both_dtypes
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("every", [True, False], ids=["all rows", "some rows"])
+@pytest.mark.parametrize(
+    ("dtype", "signed", "every"),
+    [(F32, True, True), (F64, False, True), (F64, True, False), (F32, False, False)],
+    ids=[
+        "float32, all rows",
+        "float64, at least 0, all",
+        "float64, some",
+        "float32, at least 0, some",
+    ],
+)
 def test_softening_is_shrinking_by_what_is_owed(case: Case, dtype, signed, every, path):
     weight = leaf(40, 5, dtype=dtype)
     optimizer = case.make(weight)

@@ -12,21 +12,18 @@ from tests.optim.cases import Case, every_optimizer, leaf, normal, sparse, train
 
 
 @every_optimizer
-@pytest.mark.parametrize("bad", [-1, 6, 2**40, -(2**62)])
-def test_a_row_that_does_not_exist_is_an_error_and_changes_nothing(
-    case: Case, bad: int, path: str
-) -> None:
+def test_a_row_that_does_not_exist_is_an_error_and_changes_nothing(case: Case, path: str) -> None:
     weight = leaf(6, 3)
     optimizer = case.make(weight)
     train(optimizer, weight, 1)
     before = [weight.detach().clone(), *(t.clone() for t in optimizer.state[weight].values())]
-    good = sparse([0, 1, 5], normal(3, 3), (6, 3))
-    good._indices()[0, 1] = bad  # what torch does not check either
-    weight.grad = good
-    with pytest.raises(ValueError, match=f"names row {bad}, but its parameter has the rows 0 to 5"):
-        optimizer.step()
-    after = [weight, *optimizer.state[weight].values()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    for bad in (-1, 6, 2**40, -(2**62)):
+        weight.grad = sparse([0, 1, 5], normal(3, 3), (6, 3))
+        weight.grad._indices()[0, 1] = bad  # what torch does not check either
+        with pytest.raises(ValueError, match=f"names row {bad}, but .* has the rows 0 to 5"):
+            optimizer.step()
+        after = [weight, *optimizer.state[weight].values()]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -168,11 +165,10 @@ def test_a_closure_is_called_with_gradients_on(path: str) -> None:
 
 
 @every_optimizer
-@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
-def test_layers_with_sparse_gradients(case: Case, index: torch.dtype, path: str) -> None:
+def test_layers_with_sparse_gradients(case: Case, path: str) -> None:
     """An embedding used twice and a bag, against the same with dense gradients."""
     ends = []
-    for as_sparse in (True, False):
+    for as_sparse, index in ((True, torch.int64), (True, torch.int32), (False, torch.int64)):
         weight = leaf(6, 5)
         optimizer = case.make(weight)
         for t in range(3):
@@ -185,7 +181,8 @@ def test_layers_with_sparse_gradients(case: Case, index: torch.dtype, path: str)
             assert weight.grad.is_sparse == as_sparse
             optimizer.step()
         ends.append(weight.detach())
-    torch.testing.assert_close(ends[0], ends[1], atol=1e-12, rtol=1e-12)
+    for end in ends[:2]:
+        torch.testing.assert_close(end, ends[2], atol=1e-12, rtol=1e-12)
 
 
 def test_autograd_notices_that_the_weights_have_moved(path: str) -> None:

@@ -1,6 +1,7 @@
 """What must hold for every structure.
 
-Derivatives are checked on the path that is used; on the other they must only be the same.
+Derivatives are checked on the path that is used; on the other they must only be the same. What the
+code around the structures does is checked on one structure per kind of code.
 """
 
 import math
@@ -54,7 +55,7 @@ def test_marginals_are_those_of_brute_force(case, path):
 
 
 @every_structure
-def test_marginals_are_between_zero_and_one(case, path):
+def test_marginals_are_between_zero_and_one(case):
     for scale in (0.5, 2.0, 8.0):
         found = marginals(case, case.scores(20, scale=scale))
         assert found.min() >= 0
@@ -129,7 +130,7 @@ def test_gradients_are_those_of_finite_differences(case):
     )
 
 
-@every_structure
+@wide_structures
 def test_gradients_of_the_weights(case):
     """A loss of the atoms: weights are differentiable along the support, which is held."""
     inputs = leaves(case, 2, seed=8)
@@ -145,7 +146,7 @@ def test_gradients_of_the_weights(case):
     assert all(gradient.isfinite().all() for gradient in found)
 
 
-@every_structure
+@wide_structures
 def test_gradients_of_gradients(case):
     inputs = leaves(case, 2, seed=9)
     assert torch.autograd.gradgradcheck(
@@ -158,7 +159,7 @@ def test_gradients_of_gradients(case):
     )
 
 
-@every_structure
+@wide_structures
 def test_the_jacobian_is_symmetric(case):
     scores = case.scores(seed=10)
     jacobian = torch.autograd.functional.jacobian(lambda s: marginals(case, s), scores)
@@ -170,7 +171,7 @@ def test_the_jacobian_is_symmetric(case):
 # Batches, masks, types.
 
 
-@every_structure
+@wide_structures
 def test_a_batch_is_its_instances(case, path):
     scores = case.scores(5, seed=11)
     together = marginals(case, scores)
@@ -198,8 +199,8 @@ def test_additional_scores_of_each_instance(case, path):
     torch.testing.assert_close(mapped, together, **SAME)
 
 
-@every_structure
-def test_any_batch_shape(case, path):
+@wide_structures
+def test_any_batch_shape(case):
     scores = case.scores(6, seed=12)
     flat = marginals(case, scores)
     for shape in ((2, 3), (1, 6, 1), (3, 2)):
@@ -212,7 +213,7 @@ def test_any_batch_shape(case, path):
         assert value.shape == (2, 3)
 
 
-@every_structure
+@wide_structures
 def test_memory_in_any_order(case):
     scores = case.scores(4, seed=13)
     turned = scores.movedim(0, -1).contiguous().movedim(-1, 0)
@@ -248,8 +249,8 @@ def test_a_score_of_minus_infinity_is_a_mask(case, path):
     assert (gradient.flatten(1)[:, part] == 0).all()
 
 
-@every_structure
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@wide_structures
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_types_in_and_out(case, dtype):
     scores = case.scores(3, seed=16).to(dtype).requires_grad_()
     found = marginals(case, scores)
@@ -262,7 +263,7 @@ def test_types_in_and_out(case, dtype):
     assert support.weights.dtype == dtype
 
 
-@every_structure
+@wide_structures
 def test_temperature_divides_all_scores(case):
     scores = case.scores(3, seed=17)
     structure = case.structure.with_additional([value / 0.4 for value in case.structure.additional])
@@ -283,7 +284,7 @@ def test_temperature_divides_all_scores(case):
     torch.testing.assert_close(hot, case.structure.argmax(scores), rtol=0, atol=1e-6)
 
 
-@every_structure
+@wide_structures
 def test_temperature_scales_objective_and_gap(case, path):
     """Both are those of the divided scores, times the temperature, converged or not."""
     scores = case.scores(6, seed=32)
@@ -300,7 +301,7 @@ def test_temperature_scales_objective_and_gap(case, path):
 # Solvers.
 
 
-@every_structure
+@wide_structures
 def test_a_warm_start_leads_to_the_same(case, path):
     scores = case.scores(4, seed=19)
     first = ff.sparsemap_solution(scores, case.structure)
@@ -333,7 +334,7 @@ def test_native_and_plain_agree(case):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
 
 
-@every_structure
+@wide_structures
 def test_few_turns_give_a_feasible_answer_and_an_honest_gap(case, path):
     scores = case.scores(6, seed=23)
     best = ff.sparsemap_solution(scores, case.structure)
@@ -391,34 +392,34 @@ def test_one_element(case, path):
 
 
 @every_structure
-@pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_an_odd_row_stays_alone(case, odd, path):
+def test_odd_rows_stay_alone(case, path):
     scores = case.scores(4, seed=25)
     expected = marginals(case, scores)
-    scores[(2, *[0] * len(case.event))] = odd
+    scores[(2, *[0] * len(case.event))] = math.nan
+    scores[(1, *[0] * len(case.event))] = math.inf
     leaf = scores.requires_grad_()
     found = marginals(case, leaf)
-    assert found[2].isnan().all()
-    others = torch.tensor([0, 1, 3])
+    assert found[1:3].isnan().all()
+    others = torch.tensor([0, 3])
     torch.testing.assert_close(found[others], expected[others], **SAME)
     (gradient,) = torch.autograd.grad(found[others].square().sum(), leaf)
     assert gradient[others].isfinite().all()
     solution = ff.sparsemap_solution(leaf.detach(), case.structure)
-    assert not solution.converged[2]
+    assert not solution.converged[1:3].any()
     assert solution.converged[others].all()
 
 
 @every_structure
-@pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_an_odd_row_has_no_best_and_is_no_error(case, odd, path):
-    scores = case.scores(4, seed=33)
+def test_an_odd_row_has_no_best_and_is_no_error(case, path):
+    scores = case.scores(6, seed=33)
     expected = case.structure.argmax(scores)
-    scores[(1, *[0] * len(case.event))] = odd
-    scores[2] = odd
+    for row, odd in ((1, math.nan), (3, math.inf)):
+        scores[(row, *[0] * len(case.event))] = odd
+        scores[row + 1] = odd
     found = case.structure.argmax(scores)
-    assert found[1:3].isnan().all()
-    assert torch.equal(found[[0, 3]], expected[[0, 3]])
-    assert ff.sparsemap(scores, case.structure)[2].isnan().all()
+    assert found[1:5].isnan().all()
+    assert torch.equal(found[[0, 5]], expected[[0, 5]])
+    assert ff.sparsemap(scores, case.structure)[[2, 4]].isnan().all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.nothing], ids=lambda case: case.name)
@@ -438,7 +439,7 @@ def test_nothing_to_choose_from_is_an_error(case, path):
 # Transforms and losses.
 
 
-@every_structure
+@wide_structures
 def test_functional_transforms(case):
     scores = case.scores(4, seed=27)
     expected = marginals(case, scores)
@@ -481,13 +482,15 @@ def test_forward_mode_of_several_instances_is_one_by_one(case):
 @wide_structures
 @pytest.mark.filterwarnings("ignore:.*:Warning")
 def test_compiled_without_a_break(case):
+    """To machine code once: the graph is what may fail, and compiling it takes long."""
     torch._dynamo.reset()
     inputs = leaves(case, 3, seed=29)
 
     def both(scores: Tensor, *additional: Tensor) -> Tensor:
         return 2 * marginals(case, scores + 1, *additional)
 
-    compiled = torch.compile(both, fullgraph=True)
+    backend = "inductor" if case.name == "sequence" else "aot_eager"
+    compiled = torch.compile(both, fullgraph=True, backend=backend)
     found, expected = compiled(*inputs), both(*inputs)
     torch.testing.assert_close(found, expected, **SAME)
     one, other = (torch.autograd.grad(v.pow(3).sum(), inputs) for v in (found, expected))
@@ -495,7 +498,7 @@ def test_compiled_without_a_break(case):
         torch.testing.assert_close(mine, theirs, **SAME)
 
 
-@every_structure
+@wide_structures
 def test_the_loss_is_zero_at_its_target_alone_and_its_gradient_the_difference(case):
     inputs = leaves(case, 3, seed=30)
     draw = torch.Generator().manual_seed(1)

@@ -26,6 +26,8 @@ from fewfold.structured.nearest import nearest_linear
 from fewfold.structured.plain import solve_plain
 from fewfold.structured.sparsemap import sparsemap, sparsemap_solution, sparsemap_support
 
+from .factors import draw
+
 LOGIC = [Xor(), AtMostOne(), Or(), Imply(), XorOut(), OrOut(), AndOut()]
 # what comes out for three inputs, to nine digits, from a generic quadratic solver
 KNOWN = {
@@ -62,10 +64,6 @@ def by_enumeration(atoms: Tensor, y: Tensor, w: Tensor, extra: Tensor) -> Tensor
 
     found = solve_plain((y * scale)[None], oracle, 10_000, 1e-14)[0]
     return torch.from_numpy(found.weights @ found.atoms) / scale
-
-
-def draw(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("structure", LOGIC, ids=name)

@@ -250,7 +250,13 @@ def test_log_probabilities_have_gradients_and_transforms(case: Case) -> None:
     torch.testing.assert_close(slope, target - ff.gibbs_marginals(scores, case.structure), **NEAR)
 
 
-@pytest.mark.parametrize("case", [c for c in SUMMED if c.wide], ids=lambda case: case.name)
+# A recursion over places, over spans, over cells, and a determinant.
+COMPILED = ("sequence", "projective tree", "alignment, steps", "tree")
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in SUMMED if c.name in COMPILED], ids=lambda case: case.name
+)
 @pytest.mark.filterwarnings("ignore:.*:Warning")
 def test_log_probabilities_compiled_without_a_break(case: Case) -> None:
     torch._dynamo.reset()

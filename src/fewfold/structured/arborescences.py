@@ -10,7 +10,7 @@ from torch import Tensor
 
 __all__ = ["FORBIDDEN", "best_heads", "draw_heads", "log_total", "present_arcs"]
 
-FORBIDDEN = -1e30
+FORBIDDEN = -1e200
 """instead of -inf: sums of it stay numbers, of which gradients exist"""
 
 
