@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,15 @@ def test_a_full_disk_leaves_the_old_model(
         fitted.save(folder, overwrite=True)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_without_safetensors_it_is_said_what_to_install(
+    fitted: ff.Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(ImportError, match=r"pip install 'fewfold\[recommender\]'"):
+        fitted.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_is_really_full_is_told_as_one(fitted: ff.Recommender, tmp_path: Path) -> None:

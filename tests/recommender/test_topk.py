@@ -189,6 +189,31 @@ def test_what_rounding_hides_is_found(d):
     assert float(best.max() - best[0, found.ids[0, 0]]) < 1e-2
 
 
+@pytest.mark.parametrize(("d", "lead"), [(600, 1), (2000, 12)])
+def test_what_a_query_loses_as_whole_numbers_is_allowed_for(d, lead):
+    """All but one number of the query round to 0; what they add up to decides between two items."""
+    most = (2**31 - 1) // (127 * d)  # so that a sum of d products has 31 bits
+    query = torch.full((1, d), 0.49 / most)
+    query[0, 0] = 1.0
+    vectors = 127 * (2.0 * torch.randint(2, (1000, d), generator=torch.manual_seed(0)) - 1)
+    vectors[:, 0] = -127
+    vectors[0], vectors[1, 1::2], vectors[1, 2::2] = 127, -127, 127
+    vectors[0, 0], vectors[1, 0] = 100, 100 + lead
+    assert top_k(DotProduct(query, Catalogue(vectors)), 1).ids.tolist() == [[0]]
+
+
+@pytest.mark.native
+def test_items_of_zeros_leave_the_others_their_bounds(path):
+    if path == "torch":
+        pytest.skip("there are none")
+    queries, vectors = whole_vectors(1, 500, 16)
+    usual = Catalogue(vectors)._bytes.slack
+    vectors = torch.cat([vectors, torch.zeros(1, 16)])
+    catalogue = Catalogue(vectors)
+    torch.testing.assert_close(catalogue._bytes.slack[:500], usual, rtol=1e-3, atol=0)
+    check(top_k(DotProduct(queries, catalogue), 501), queries @ vectors.t(), 501)
+
+
 @pytest.mark.native
 def test_the_bytes_are_what_answers_few_users(path):
     """Vectors changed behind the back of a catalogue: the answer shows what was looked at."""

@@ -460,11 +460,11 @@ def test_functional_transforms(case):
 
 @every_structure
 def test_forward_mode_of_several_instances_is_one_by_one(case):
-    scores = case.scores(3, seed=33)
+    scores = case.scores(3, 2, seed=33)  # three batches of two
     own = [
         torch.stack([by * value for by in (0.5, 1.0, 1.5)]) for value in case.structure.additional
     ]
-    along = [case.scores(3, seed=34), *[value.cos() for value in own]]
+    along = [case.scores(3, 2, seed=34), *[value.cos() for value in own]]
 
     def pushed(row: Tensor, *rest: Tensor) -> Tensor:
         more, moves = rest[: len(own)], rest[len(own) :]
