@@ -128,7 +128,8 @@ def _child(work: Callable[[], Any], writing: int, folder: str, cpu: float, log: 
         os._exit(code)
 
 
-_SLOW = ("compile", "export", "onnx", "test_fuzz.py")  # take long, and kill little that others miss
+# Take long and kill little that others miss, or run in a process that does not see the mutant.
+_SLOW = ("compile", "export", "onnx", "test_fuzz.py", "other_instruction_sets")
 
 
 def left_out(item: Any) -> bool:
