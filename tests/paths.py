@@ -8,6 +8,15 @@ import torch
 
 from fewfold import _native
 
+# For tests that call the kernels themselves; where they must be there, their absence is an error.
+kernels_only = [
+    pytest.mark.native,
+    pytest.mark.skipif(
+        _native.instruction_set() is None and not os.environ.get("CI"),
+        reason="the kernels are not built or switched off",
+    ),
+]
+
 
 def on_path(name: str) -> AbstractContextManager[None]:
     """A context in which the maps run natively, or in pure torch."""
