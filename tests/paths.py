@@ -8,6 +8,7 @@ import torch
 
 from fewfold import _native
 
+# For tests that call the kernels themselves; where they must be there, their absence is an error.
 kernels_only = [
     pytest.mark.native,
     pytest.mark.skipif(
@@ -15,7 +16,6 @@ kernels_only = [
         reason="the kernels are not built or switched off",
     ),
 ]
-"""Marks of a file of tests that calls kernels: skipped where there are none."""
 
 
 def on_path(name: str) -> AbstractContextManager[None]:

@@ -70,7 +70,7 @@ def _threads(rng: Rng) -> int:
 
 
 def _length(rng: Rng) -> int:
-    return int(rng.choice([1, 2, 7, 8, 17, 64, 65, 130, 2049, 4100]))
+    return int(rng.choice([0, 1, 2, 7, 8, 17, 64, 65, 130, 2049, 4100]))
 
 
 @recipe(*both("forward", "backward"))

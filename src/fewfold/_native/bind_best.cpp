@@ -43,8 +43,7 @@ bool best_of(const Buffer &scores_, int64_t rows, int64_t n, int64_t base, int64
   const int64_t *offset = offsets.maybe<int64_t>("offsets", count_of(rows) + 1);
   if (offset) check_offsets(offset, rows, excluded.count(), "offsets");
   const int64_t *out = offset ? excluded.numbers<int64_t>("excluded", offset[rows]) : nullptr;
-  if (count_of(base) > std::numeric_limits<int64_t>::max() - n) refuse("base is too large");
-  const bool *allowed = allowed_.maybe<bool>("allowed", base + n);
+  const bool *allowed = allowed_.maybe<bool>("allowed", count_of(base) + n);
   std::atomic<bool> fine{true};
   share(rows, n, threads, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; ++r) {

@@ -136,9 +136,11 @@ template <class T, bool Chain>
 void groups(const Buffer &z, const Buffer &group, const Buffer &pull, int64_t rows, int64_t k, const Buffer &strength,
             int threads) {
   const int64_t n = elements(rows, k);
-  (Chain ? tv_groups_rows<T> : oscar_groups_rows<T>)(z.numbers<T>("scores", n), group.numbers<int64_t>("group", n),
-                                                     pull.numbers<T>("pull", n), rows, k,
-                                                     strength.numbers<T>("strength", rows), lanes_for(rows, threads));
+  const T *x = z.numbers<T>("scores", n), *each = strength.numbers<T>("strength", rows);
+  int64_t *g = group.numbers<int64_t>("group", n);
+  T *p = pull.numbers<T>("pull", n);
+  if (n == 0) return;  // a row without scores has no largest one
+  (Chain ? tv_groups_rows<T> : oscar_groups_rows<T>)(x, g, p, rows, k, each, lanes_for(rows, threads));
 }
 
 template <class T> using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;

@@ -27,7 +27,7 @@ class Murty {
     }
     const auto worse = [](const Node &a, const Node &b) { return a.value < b.value; };
     std::vector<Node> heap{std::move(root)};
-    for (int64_t rank = 0; rank < k && !heap.empty(); ++rank) {
+    for (int64_t rank = 0; !heap.empty(); ++rank) {
       std::pop_heap(heap.begin(), heap.end(), worse);
       const Node best = std::move(heap.back());
       heap.pop_back();

@@ -35,7 +35,6 @@ struct Prox {
   void total_variation(double force) {
     const int64_t n = static_cast<int64_t>(value.size());
     low.resize(n), high.resize(n), fit.resize(n), rise.assign(n, 0);
-    if (n == 0) return;
     at.resize(2 * n + 2), slope.resize(2 * n + 2), level.resize(2 * n + 2);
     int64_t left = n, right = n;  // knots in [left, right)
     for (int64_t i = 0; i < n; ++i) {
@@ -88,7 +87,7 @@ struct Prox {
 template <class F> void each_row(int64_t rows, int threads, F work) {
   Caught caught;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1 && rows > 1)
+#pragma omp parallel num_threads(threads) if (threads > 1)
 #endif
   {
     Prox prox;

@@ -15,7 +15,7 @@ struct Ranked {
 };
 
 // solve(forced, forbidden, code) returns the value of the best structure with these parts and without those; -inf if
-// there is none. Gives at most k, the best first.
+// there is none. Gives at most k, which is at least 1, the best first.
 template <class Solve> std::vector<Ranked> ranked(int64_t slots, int64_t k, Solve solve) {
   const auto worse = [](const Ranked &a, const Ranked &b) { return a.value < b.value; };
   std::vector<Ranked> waiting, found;
@@ -27,7 +27,7 @@ template <class Solve> std::vector<Ranked> ranked(int64_t slots, int64_t k, Solv
     std::push_heap(waiting.begin(), waiting.end(), worse);
   };
   consider({}, {});
-  while (!waiting.empty() && static_cast<int64_t>(found.size()) < k) {
+  while (!waiting.empty()) {
     std::pop_heap(waiting.begin(), waiting.end(), worse);
     found.push_back(std::move(waiting.back()));
     waiting.pop_back();

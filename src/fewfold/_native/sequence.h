@@ -271,8 +271,8 @@ void list_viterbi(Lattice &lattice, const double *scores, int64_t slots, int64_t
   const int64_t layers = lattice.layers(), states = lattice.states();
   if (!layers) return values[0] = 0, void();
   const auto at = [](int64_t i) { return static_cast<size_t>(i); };
-  std::vector<double> reach(at(count_of(states, k)), -INFINITY), next(reach);
   if (count_of(states, k) > std::numeric_limits<int32_t>::max()) refuse("k must be smaller, got " + std::to_string(k));
+  std::vector<double> reach(at(count_of(states, k)), -INFINITY), next(reach);
   std::vector<int32_t> back(at(count_of(layers, states, k)));  // the way before: its state * k + its rank
   struct Head {
     double value, step;

@@ -83,9 +83,9 @@ inline int64_t viterbi(const Chain &c, const double *scores, const int64_t *wher
     right[last * w + s] = scores[where[last] * n + s] + c.stop[s];
     most[last * w + s] = c.stop[s];
   }
-  for (int64_t j = 1, k = last; j <= middle || k > middle; ++j, --k) {
+  for (int64_t j = 1, k = last; j <= middle; ++j, --k) {  // the right half is no longer than the left
     const double *from = c.transitions + where[j - 1] * c.between;
-    if (j <= middle) max_plus(c.reach + (j - 1) * w, from, n, scores + where[j] * n, c.most + j * w, c.reach + j * w);
+    max_plus(c.reach + (j - 1) * w, from, n, scores + where[j] * n, c.most + j * w, c.reach + j * w);
     if (k <= middle) continue;
     const double *to = c.turned + where[k - 1] * c.between;
     max_plus(right + k * w, to, n, scores + where[k - 1] * n, most + (k - 1) * w, right + (k - 1) * w);
@@ -108,12 +108,10 @@ inline void trace(const Chain &c, const int64_t *where, int64_t layers, int64_t 
   const auto mark = [&](int64_t j, int64_t s) { code[where[j]] = static_cast<int32_t>(where[j] * n + s); };
   mark(middle, state);
   int64_t before = state, after = state;
-  for (int64_t j = middle, k = middle; j > 0 || k + 1 < layers; --j, ++k) {
-    if (j > 0) {
-      const double *from = c.turned + where[j - 1] * c.between + before * n;
-      before = place(c.reach + (j - 1) * w, from, n, c.most[j * w + before]);
-      mark(j - 1, before);
-    }
+  for (int64_t j = middle, k = middle; j > 0; --j, ++k) {
+    const double *from = c.turned + where[j - 1] * c.between + before * n;
+    before = place(c.reach + (j - 1) * w, from, n, c.most[j * w + before]);
+    mark(j - 1, before);
     if (k + 1 >= layers) continue;
     const double *to = c.transitions + where[k] * c.between + after * n;
     after = place(right + (k + 1) * w, to, n, most[k * w + after]);

@@ -1,0 +1,193 @@
+"""Structures of extreme scores and sizes in the kernels: no numbers, no parts, one position."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fewfold as ff
+from fewfold import _native
+from tests.paths import kernels_only
+
+pytestmark = kernels_only
+kernels = _native.kernels
+I32, I64 = torch.int32, torch.int64
+CONVERGED, STOPPED, INFEASIBLE, NO_NUMBERS = range(4)
+NONE = None, 0, 0, None, 0, None, 0  # of Chains: no transitions, start or stop
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def solved(scores: Tensor, slots: int, run: object, *more: object, **how: object):
+    """Marginals, outcomes and what the kernel returns."""
+    rows, parts = scores.shape
+    marginals, outcomes = zeros(rows, parts), zeros(rows, dtype=I32)
+    codes, offsets = how.get("codes"), how.get("offsets")
+    asked = kernels.Request(
+        scores, rows, parts, slots, how.get("turns", 200), 1e-9, codes, offsets, marginals,
+        zeros(rows), zeros(rows, dtype=I64), outcomes, 1, how.get("widen", False),
+    )  # fmt: skip
+    found = run(asked, *more)
+    return marginals, outcomes.tolist(), found
+
+
+def test_scores_that_are_no_numbers_have_no_answer():
+    scores = normal(3, 4)
+    scores[1, 2] = torch.nan
+    turned = torch.tensor([0, 1, 0, 0], dtype=torch.uint8)
+    ends = torch.tensor([[0, 1], [1, 2], [2, 3], [0, 3]], dtype=I32)
+    cases = [(4, kernels.sparsemap_logic, rule, turned) for rule in range(4)]
+    cases += [(4, kernels.sparsemap_spanning, ends, 4), (4, kernels.sparsemap_choices, 1, 2)]
+    cases += [(2, kernels.sparsemap_dependencies, *how) for how in ((True, True), (False, False))]
+    for slots, run, *more in cases:
+        marginals, outcomes, _ = solved(scores, slots, run, *more)
+        assert outcomes == [CONVERGED, NO_NUMBERS, CONVERGED], run
+        assert marginals[1].isnan().all()
+        assert marginals[[0, 2]].isfinite().all()
+
+
+def test_infinite_scores_of_trees_have_no_answer():
+    scores = normal(2, 9)
+    scores[1, 5] = torch.inf
+    for projective in (True, False):
+        for single in (True, False):
+            _, outcomes, _ = solved(scores, 3, kernels.sparsemap_dependencies, projective, single)
+            assert outcomes == [CONVERGED, NO_NUMBERS]
+
+
+def test_bits_that_are_all_left_out_are_off():
+    scores = torch.full((1, 3), -torch.inf, dtype=torch.float64)
+    turned = zeros(3, dtype=torch.uint8)
+    for rule in range(4):
+        marginals, outcomes, _ = solved(scores, 3, kernels.sparsemap_logic, rule, turned)
+        assert outcomes == [CONVERGED]
+        assert not marginals.any()
+
+
+def test_a_solver_that_is_stopped_gives_what_it_has():
+    scores = 0.1 * normal(1, 12)
+    for widen in (False, True):
+        chains, run = kernels.Chains(3, 4, *NONE), kernels.sparsemap_sequences
+        marginals, outcomes, found = solved(scores, 3, run, chains, turns=2, widen=widen)
+        assert outcomes == [STOPPED]
+        codes, weights = found[0], found[1]
+        assert weights.sum() == pytest.approx(1)
+        mixed = np.zeros(12)
+        np.add.at(mixed, codes.reshape(-1), np.repeat(weights, 3))
+        np.testing.assert_allclose(marginals[0].numpy(), mixed, atol=1e-12)
+
+
+def test_chains_of_one_position_have_no_transitions():
+    scores, steps = normal(2, 3), torch.full((2, 2), 99.0, dtype=torch.float64)
+    chains = kernels.Chains(1, 3, zeros(2, 0), 0, 0, None, 0, None, 0)
+    marginals, outcomes, _ = solved(scores, 1, kernels.sparsemap_sequences, chains)
+    assert outcomes == [CONVERGED, CONVERGED]
+    torch.testing.assert_close(marginals, ff.sparsemax(scores))
+    start, stop, by = zeros(2, 3), zeros(2, 3), torch.tensor([2.0, 3.0, 5.0]).double()
+    codes = torch.tensor([[0], [2], [-1]], dtype=I32)  # the last has no state at all
+    kernels.pull_sequences(
+        codes, torch.tensor([0, 1, 1]), by, 3, 1, 3, 2, steps, 0, 0, start, 3, stop, 3
+    )
+    assert start.tolist() == stop.tolist() == [[2, 0, 0], [0, 0, 3]]
+    assert (steps == 99).all()
+
+
+def test_subsets_start_from_the_structures_given():
+    scores, bonus = normal(2, 5), normal(2, 4, seed=1)
+    subsets = kernels.Subsets(5, 2, False, bonus, 4, 1)
+    cold, outcomes, _ = solved(scores, 5, kernels.sparsemap_subsets, subsets)
+    assert outcomes == [CONVERGED, CONVERGED]
+    codes = torch.tensor([[0, 1, -1, -1, -1], [-1, -1, 2, 3, -1], [0, -1, -1, -1, 4]], dtype=I32)
+    warm, outcomes, _ = solved(
+        scores, 5, kernels.sparsemap_subsets, subsets, codes=codes, offsets=torch.tensor([0, 2, 3])
+    )
+    assert outcomes == [CONVERGED, CONVERGED]
+    torch.testing.assert_close(warm, cold, atol=1e-6, rtol=0)
+
+
+def test_derivatives_with_factors_and_without():
+    scores, chains = 0.1 * normal(3, 12), kernels.Chains(3, 4, *NONE)
+    run = kernels.sparsemap_sequences
+    _, outcomes, found = solved(scores, 3, run, chains, widen=True)
+    assert outcomes == [CONVERGED] * 3
+    codes, _, offsets, factors = (torch.from_numpy(part) for part in found)
+    grad, m = normal(3, 12, seed=1), len(codes)
+    out = [zeros(3, 12), zeros(3, 12)]
+    by = [zeros(m), zeros(m)]
+    for given, own, to in zip((factors, None), by, out, strict=True):
+        kernels.pull(codes, offsets, given, 3, 3, 12, grad, own, to, 1)
+    torch.testing.assert_close(out[0], out[1])
+    torch.testing.assert_close(by[0], by[1])
+    assert out[0].any()
+
+
+def test_derivatives_of_structures_met_twice_and_of_no_structures():
+    codes = torch.tensor([[0, 2], [1, 2], [0, 2], [1, 3]], dtype=I32)
+    twice, alone = torch.tensor([0, 4, 4]), torch.tensor([0, 3])
+    x = normal(2, 4)
+    wide, own = x.clone(), x[:, [0, 1, 3]].contiguous()
+    kernels.derive(codes, twice, 2, 2, wide, 2, 4, 1)
+    kernels.derive(codes[[0, 1, 3]].contiguous(), alone, 1, 2, own, 2, 3, 1)
+    assert not wide[:, 2].any()  # the second time it adds nothing
+    torch.testing.assert_close(wide[:, [0, 1, 3]], own)
+
+
+# ---- graphs -------------------------------------------------------------------------------------
+
+
+class Graph:
+    """Two chains of two bits each with two states, over eight bits."""
+
+    def __init__(self) -> None:
+        self.graph = kernels.Graph(8)
+        bits, sign = torch.arange(8).view(2, 4), torch.ones(2, 4, dtype=torch.float64)
+        self.graph.add_sequences(kernels.Uses(2, 4, bits, sign), kernels.Chains(2, 2, *NONE))
+
+    def solve(self, scores: Tensor) -> tuple[Tensor, list[int]]:
+        rows = len(scores)
+        marginals, (took, *flags) = (
+            zeros(rows, 8),
+            [zeros(rows, dtype=I64)] + [zeros(rows, dtype=I32) for _ in range(2)],
+        )
+        apart, moved, steps = zeros(rows), zeros(rows), torch.ones(rows, dtype=torch.float64)
+        self.graph.solve(
+            scores, rows, zeros(rows, 0), 1000, 1e-9, steps, False, marginals, took, apart, moved,
+            *flags, 1,
+        )  # fmt: skip
+        return marginals, flags[0].tolist()
+
+
+def test_graphs_of_no_instances():
+    made = Graph()
+    for _ in range(2):  # before any call, and after one with nothing to solve
+        codes, weights, by, offsets = made.graph.active(0, 2, None)
+        assert (codes.shape, weights.shape, by.shape) == ((0, 0), (0,), (0,))
+        assert offsets.tolist() == [0]
+        made.graph.weigh(0, 2, zeros(0), zeros(0, 8))
+        assert made.solve(zeros(0, 8))[1] == []
+    kernels.nearest_any_out(zeros(0, 3), 0, 3, zeros(0, 3), 1)
+
+
+def test_an_instance_that_is_no_number_has_no_structures():
+    made, scores = Graph(), normal(3, 8)
+    alone, outcomes = made.solve(scores[[0, 2]].contiguous())
+    assert outcomes == [CONVERGED, CONVERGED]
+    for bad in (torch.nan, torch.inf):
+        scores[1, 3] = bad
+        marginals, outcomes = made.solve(scores)
+        assert outcomes == [CONVERGED, NO_NUMBERS, CONVERGED]
+        assert marginals[1].isnan().all()
+        torch.testing.assert_close(marginals[[0, 2]], alone)
+        _, weights, _, offsets = made.graph.active(0, 2, normal(3, 8, seed=1))
+        assert offsets[2] == offsets[4]
+        sums = np.add.reduceat(weights, offsets[[0, 1, 4, 5]])
+        np.testing.assert_allclose(sums, 1)
+        to = zeros(3, 8)
+        made.graph.weigh(0, 2, torch.ones(len(weights), dtype=torch.float64), to)
+        assert not to[1].any()
