@@ -1,6 +1,7 @@
 """Continuous attention at its edges: heavy tails, alphas close to 1, odd input, what is kept."""
 
 import copy
+import functools
 import math
 
 import mpmath
@@ -29,6 +30,7 @@ from fewfold.attention.continuous import (
 from fewfold.attention.continuous import signal as signal_module
 
 D = torch.float64
+legendre = functools.cache(np.polynomial.legendre.leggauss)
 HEAVY = [0.05, 0.3, 0.5, 0.8, 0.99, 0.9999]
 heavy = pytest.mark.parametrize("alpha", HEAVY)
 SIGMA = torch.tensor([[0.03, 0.01], [0.01, 0.05]], dtype=D)
@@ -144,7 +146,7 @@ def test_heavy_tails_have_their_moments(alpha) -> None:
 def test_heavy_tails_on_the_plane(alpha) -> None:
     """Against integrals in polar coordinates, around the mean, of the density itself."""
     density = PlaneDensity(num(0.3, 0.6), SIGMA, alpha)
-    nodes, weights = (torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(400))
+    nodes, weights = (torch.from_numpy(x) for x in legendre(400))
     angle = torch.arange(400, dtype=D) * (2 * math.pi / 400)
     ray = torch.stack([angle.cos(), angle.sin()], -1)
     rho = 3.5 * (1 + nodes) / 2  # functions of width 0.2 and 0.4 have ended there

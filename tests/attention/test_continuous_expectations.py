@@ -1,5 +1,6 @@
 """Averages of basis functions under densities: exact, smooth and stable."""
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -27,6 +28,9 @@ KINDS = {"gaussian": 1.0, "triweight": 4 / 3, "biweight": 1.5, "truncparabola": 
 ALPHAS = [1.0, 10 / 9, 6 / 5, 4 / 3, 1.5, 2.0, 1.7, 1.05, 3.0, 9.0]
 SIGMAS = [1e-9, 1e-6, 1e-3, 0.05, 1.0, 1e3]
 alphas = pytest.mark.parametrize("alpha", ALPHAS, ids=lambda a: f"{a:.3g}")
+
+
+legendre = functools.cache(np.polynomial.legendre.leggauss)
 
 
 def num(*values: float) -> Tensor:
@@ -80,7 +84,7 @@ def test_densities_have_mass_one_and_their_moments(alpha) -> None:
     density = LineDensity.from_moments(num(0.3), num(0.02), alpha)
     close(density.variance, num(0.02))
     reach = 3.0 if alpha == 1 else float(density.half_width)
-    nodes, weights = np.polynomial.legendre.leggauss(400)
+    nodes, weights = legendre(400)
     y = math.pi / 2 * nodes  # t = mu + reach sin y: gentle to a steep edge
     t = torch.from_numpy(0.3 + reach * np.sin(y))
     mass = density.pdf(t) * torch.from_numpy(weights * reach * np.cos(y)) * math.pi / 2
@@ -122,8 +126,14 @@ HARD = [
 ]
 
 
-@alphas
-@pytest.mark.parametrize("case", HARD, ids=range(len(HARD)))
+@pytest.mark.parametrize(
+    ("alpha", "case"),
+    [
+        pytest.param(alpha, case, id=f"{alpha:.3g}-{place}")
+        for place, case in enumerate(HARD)
+        for alpha in (ALPHAS if place < 2 else (1.0, 1.5, 1.7))
+    ],
+)
 def test_gaussian_functions_agree_with_quadrature(alpha, case) -> None:
     mu, sigma_sq, centres, widths = case
     density = line(mu, sigma_sq, alpha)
@@ -241,7 +251,7 @@ def test_intervals_agree_with_the_incomplete_beta_function(alpha) -> None:
 def test_powers_and_waves(alpha) -> None:
     density = line(0.3, 0.05, alpha)
     reach = 3.0 if alpha == 1 else float(density.half_width)
-    nodes, weights = np.polynomial.legendre.leggauss(400)
+    nodes, weights = legendre(400)
     y = math.pi / 2 * nodes
     t = torch.from_numpy(0.3 + reach * np.sin(y))
     mass = density.pdf(t) * torch.from_numpy(weights * reach * np.cos(y)) * math.pi / 2

@@ -1,5 +1,6 @@
 """Averages under densities on the plane: of Gaussian functions, over boxes, of waves."""
 
+import functools
 import json
 import math
 from itertools import pairwise
@@ -22,6 +23,7 @@ from fewfold.attention.continuous.profile import exponent, normaliser, radius
 
 D = torch.float64
 GOLD = json.loads((Path(__file__).parent / "gold_continuous.json").read_text())
+legendre = functools.cache(np.polynomial.legendre.leggauss)
 
 
 def num(*values: float) -> Tensor:
@@ -67,7 +69,7 @@ PLANE = [
 
 def by_polar(density: PlaneDensity, basis: GaussianBasis) -> Tensor:
     """The integral over angles, periodic, of integrals along rays from the mean."""
-    nodes, weights = (torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(300))
+    nodes, weights = (torch.from_numpy(x) for x in legendre(300))
     rho, angle = (1 + nodes) / 2, torch.arange(1200, dtype=D) * (2 * math.pi / 1200)
     ray = torch.stack([angle.cos(), angle.sin()], -1)
     kappa = exponent(density.alpha)

@@ -22,17 +22,17 @@ def table(width: int = DIM, items: int = ITEMS) -> Tensor:
 
 @every_loss
 @both_ways
-@pytest.mark.parametrize("width", [DIM - 1, DIM + 1, 200_000])
 @pytest.mark.parametrize(
     "given",
     [table(), nn.Embedding(ITEMS, DIM), ff.AnchorEmbedding(ITEMS, DIM, anchors=5, width=2)],
     ids=["tensor", "embedding", "anchors"],
 )
-def test_queries_of_another_width_than_the_items(loss, shared, given, width):
+def test_queries_of_another_width_than_the_items(loss, shared, given):
     items = table()
     proposal = ff.Uniform().fit(items)
-    with pytest.raises(ValueError, match=r"queries must be \(B, 6\), as wide as the items"):
-        loss(torch.randn(ROWS, width), given, POSITIVES, proposal, samples=5, shared=shared)
+    for width in (DIM - 1, DIM + 1, 200_000):
+        with pytest.raises(ValueError, match=r"queries must be \(B, 6\), as wide as the items"):
+            loss(torch.randn(ROWS, width), given, POSITIVES, proposal, samples=5, shared=shared)
 
 
 @every_loss

@@ -1,12 +1,13 @@
 """Every map under every torch transform, and the table in the documentation that says so."""
 
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.transforms import WARNINGS
 
-from .cases import CASES, every_map
+from .cases import CASES
 from .transforms import EAGER, FUNCTIONAL, TABLE, TRACED, compiled
 
 # The graph is what may fail; `make tables` makes code of all, which takes minutes.
@@ -14,26 +15,28 @@ TO_MACHINE_CODE = ("sparsemax", "entmax(tensor)", "ksubset(2)")
 PAGE = Path(__file__).parents[2] / "docs" / "transforms_table.md"
 
 
-@every_map
-@pytest.mark.parametrize("name", EAGER)
+def checks(names: Iterable[str], others: Container[str] = ()) -> pytest.MarkDecorator:
+    """All of these for one map per kind of code, and for the other maps the few that are named."""
+    pairs = [(case, name) for case in CASES for name in names if case.wide or name in others]
+    ids = [f"{case.name}-{name}" for case, name in pairs]
+    return pytest.mark.parametrize(("case", "name"), pairs, ids=ids)
+
+
+@checks(EAGER, others=("backward", "double backward"))
 def test_eager(case, name, path, request):
     TABLE.known(case, name, request)
     EAGER[name](case)
 
 
-@every_map
-@pytest.mark.parametrize("name", FUNCTIONAL)
+@checks(FUNCTIONAL, others=("forward mode", "hessian"))
 def test_functional(case, name, request):
     TABLE.known(case, name, request)
     FUNCTIONAL[name](case)
 
 
 @WARNINGS
-@pytest.mark.parametrize("name", TRACED)  # fastest, as the last two share a program
-@every_map
+@checks(TRACED)  # map by map, as the last two share a program
 def test_traced(case, name, request):
-    if not case.wide and name != "export":
-        pytest.skip("one representative per kind of code is compiled")
     TABLE.known(case, name, request)
     if name == "compile" and case.name not in TO_MACHINE_CODE:
         compiled(case, "aot_eager")
