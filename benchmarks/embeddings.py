@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import fewfold as ff
 from benchmarks.harness import Case, Pair, Peak
-from fewfold.embeddings.embedding import AnchorEmbedding
-from fewfold.embeddings.proximal import Proximal, proximal
+from fewfold.embeddings.sparsify.proximal import Proximal, proximal
+from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 ROWS, WIDTH, ANCHORS, NONZEROS, BATCH = 1_000_000, 128, 512, 8, 8192
 WORDS, HIDDEN, QUERIES = 262_144, 256, 128  # of an output layer

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.harness import Case, Pair, Peak
 from fewfold._resources import peak_memory
-from fewfold.recommender.data.log import read_log
+from fewfold.recommender.reading.log import read_log
 
 FOLDER = Path("build/benchmarks/ingest")
 IDS = ("whole numbers", "text")

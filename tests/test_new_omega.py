@@ -93,8 +93,8 @@ def test_loss_with_every_option_of_cross_entropy(omega):
 
 @both
 def test_chunked_attention_equals_the_plain_formula(omega, monkeypatch):
-    monkeypatch.setattr("fewfold.attention.pieces._AT_ONCE", 64)
-    monkeypatch.setattr("fewfold.attention.layout._SMALL", 0)
+    monkeypatch.setattr("fewfold.attention.chunks._AT_ONCE", 64)
+    monkeypatch.setattr("fewfold.attention.shapes._SMALL", 0)
     query, key, value = (scores_of(2, 9, 4, seed=s).requires_grad_() for s in range(3))
     causal = torch.ones(9, 9, dtype=torch.bool).tril()
     found = ff.sparse_attention(query, key, value, omega, is_causal=True)

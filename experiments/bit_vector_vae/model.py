@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import fewfold as ff
 from experiments.bit_vector_vae.pixels import pixel_nll
 from experiments.networks import perceptron
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 
 PIXELS, VALUES, RANK, HIDDEN = 784, 256, 5, 128
 SMALL, LARGE = 32, 128  # bits of the published latents

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold.embeddings.embedding import AnchorEmbedding
+from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 WIDTH = 16  # of the vectors
 Make = Callable[[Tensor, torch.Generator], nn.Module]

@@ -24,7 +24,7 @@ from experiments.movielens_ratings.models import (
 from experiments.movielens_ratings.ratings import Ratings, Split, honest, ml1m, published
 from experiments.movielens_ratings.training import Epoch, Growing, Recipe, grow, train
 from experiments.record import Record, Row
-from fewfold.embeddings.growth import AnchorGrowth
+from fewfold.embeddings.sparsify.growth import AnchorGrowth
 
 RESULTS = Path(__file__).parent / "results.json"
 ANT = Recipe(epochs=18)

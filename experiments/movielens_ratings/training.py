@@ -11,9 +11,9 @@ from torch import Tensor
 import fewfold as ff
 from experiments.movielens_ratings.models import Factors
 from experiments.movielens_ratings.ratings import Ratings, Split
-from fewfold.embeddings.growth import AnchorGrowth
-from fewfold.embeddings.proximal import proximal
-from fewfold.embeddings.schedules import Schedule, Warmup
+from fewfold.embeddings.sparsify.growth import AnchorGrowth
+from fewfold.embeddings.sparsify.proximal import proximal
+from fewfold.embeddings.sparsify.schedules import Schedule, Warmup
 
 _BLOCK = 50_000  # ratings predicted at once when measuring
 

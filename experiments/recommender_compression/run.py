@@ -17,8 +17,8 @@ from torch import Tensor
 import fewfold as ff
 from experiments import datasets
 from experiments.record import Record, origin
-from fewfold.optim.rows import RowOptimizer
-from fewfold.recommender.anchored import Anchors, AnchorVAE
+from fewfold.optim.row_optimizer import RowOptimizer
+from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
 
 RECORD = Record(Path(__file__).parent / "results.json")
 DENSE, ROUNDED, ANCHORS, LOW_RANK = "dense", "dense, int8", "anchors", "low rank"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import fewfold as ff
 from experiments.signalling_game.data import Batch
 from experiments.signalling_game.model import Agents, Expected
-from fewfold.expectation.baselines import Baseline
+from fewfold.expectation.estimators.control_variates import Baseline
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,20 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     ),
     # queries, memory -> values
     "attention": (
-        *("sparse_attention", "attention_support", "watch_attention", "Attended"),
-        *("MultiheadAttention", "register_attention", "adapt_attention", "load_adapted"),
-        "picture_attention",
-        *("hopfield_retrieve", "Retrieval", "Energy", "FenchelYoung"),
-        *("Quadratic", "Sphere", "LayerNormed", "Classical", "DenseAssociative", "Exponential"),
-        *("separation", "is_stored", "retrieved_in_one_step", "storage_bound"),
-        *("Hopfield", "HopfieldPooling", "HopfieldLayer", "Heads"),
-        *("continuous_attention", "ContinuousAttention", "Density", "LineDensity", "PlaneDensity"),
-        *("Basis", "GaussianBasis", "RectangularBasis", "FourierBasis", "PowerBasis"),
-        *("Signal", "Ridge", "Locator", "QueryHeads", "SignalHeads", "AttentionMoments"),
-        *("ContinuousMemory", "Sticky"),
+        *("Attended", "MultiheadAttention", "adapt_attention", "attention_support", "load_adapted"),
+        *("picture_attention", "register_attention", "sparse_attention", "watch_attention"),
+    ),
+    "hopfield": (
+        *("Classical", "DenseAssociative", "Energy", "Exponential", "FenchelYoung"),
+        *("Heads", "Hopfield", "HopfieldLayer", "HopfieldPooling", "LayerNormed"),
+        *("Quadratic", "Retrieval", "Sphere", "hopfield_retrieve", "is_stored"),
+        *("retrieved_in_one_step", "separation", "storage_bound"),
+    ),
+    "continuous": (
+        *("AttentionMoments", "Basis", "ContinuousAttention", "ContinuousMemory", "Density"),
+        *("FourierBasis", "GaussianBasis", "LineDensity", "Locator", "PlaneDensity"),
+        *("PowerBasis", "QueryHeads", "RectangularBasis", "Ridge", "Signal"),
+        *("SignalHeads", "Sticky", "continuous_attention"),
     ),
     # ids -> vectors from few anchors; where they start and what they are compared with: the room
     "embeddings": (
@@ -120,128 +123,128 @@ def __dir__() -> list[str]:
 # rooms, because a function may share its name with the file it lives in.
 if TYPE_CHECKING:
     from fewfold._native import show_config as show_config
-    from fewfold.attention.adapted import adapt_attention as adapt_attention
-    from fewfold.attention.adapted import load_adapted as load_adapted
-    from fewfold.attention.association import Heads as Heads
-    from fewfold.attention.continuous.attention import continuous_attention as continuous_attention
-    from fewfold.attention.continuous.basis import Basis as Basis
-    from fewfold.attention.continuous.basis import GaussianBasis as GaussianBasis
-    from fewfold.attention.continuous.basis import RectangularBasis as RectangularBasis
-    from fewfold.attention.continuous.density import Density as Density
-    from fewfold.attention.continuous.density import LineDensity as LineDensity
-    from fewfold.attention.continuous.locate import AttentionMoments as AttentionMoments
-    from fewfold.attention.continuous.locate import Locator as Locator
-    from fewfold.attention.continuous.locate import QueryHeads as QueryHeads
-    from fewfold.attention.continuous.locate import SignalHeads as SignalHeads
-    from fewfold.attention.continuous.memory import ContinuousMemory as ContinuousMemory
-    from fewfold.attention.continuous.memory import Sticky as Sticky
-    from fewfold.attention.continuous.module import ContinuousAttention as ContinuousAttention
-    from fewfold.attention.continuous.plane_density import PlaneDensity as PlaneDensity
-    from fewfold.attention.continuous.signal import Ridge as Ridge
-    from fewfold.attention.continuous.signal import Signal as Signal
-    from fewfold.attention.continuous.smooth import FourierBasis as FourierBasis
-    from fewfold.attention.continuous.smooth import PowerBasis as PowerBasis
-    from fewfold.attention.energies import Classical as Classical
-    from fewfold.attention.energies import DenseAssociative as DenseAssociative
-    from fewfold.attention.energies import Energy as Energy
-    from fewfold.attention.energies import Exponential as Exponential
-    from fewfold.attention.energies import FenchelYoung as FenchelYoung
-    from fewfold.attention.energies import LayerNormed as LayerNormed
-    from fewfold.attention.energies import Quadratic as Quadratic
-    from fewfold.attention.energies import Sphere as Sphere
-    from fewfold.attention.hopfield import Retrieval as Retrieval
-    from fewfold.attention.hopfield import hopfield_retrieve as hopfield_retrieve
-    from fewfold.attention.huggingface import register_attention as register_attention
-    from fewfold.attention.layers import Hopfield as Hopfield
-    from fewfold.attention.layers import HopfieldLayer as HopfieldLayer
-    from fewfold.attention.layers import HopfieldPooling as HopfieldPooling
+    from fewfold.attention.attention_picture import picture_attention as picture_attention
+    from fewfold.attention.huggingface.adapt import adapt_attention as adapt_attention
+    from fewfold.attention.huggingface.adapt import load_adapted as load_adapted
+    from fewfold.attention.huggingface.register import register_attention as register_attention
     from fewfold.attention.multihead import MultiheadAttention as MultiheadAttention
-    from fewfold.attention.picture import picture_attention as picture_attention
     from fewfold.attention.sparse_attention import attention_support as attention_support
     from fewfold.attention.sparse_attention import sparse_attention as sparse_attention
-    from fewfold.attention.storage import is_stored as is_stored
-    from fewfold.attention.storage import retrieved_in_one_step as retrieved_in_one_step
-    from fewfold.attention.storage import separation as separation
-    from fewfold.attention.storage import storage_bound as storage_bound
     from fewfold.attention.watch import Attended as Attended
     from fewfold.attention.watch import watch_attention as watch_attention
-    from fewfold.distributions.face_laws import FaceLaw as FaceLaw
-    from fewfold.distributions.faces import all_faces as all_faces
-    from fewfold.distributions.faces import face_dimension as face_dimension
-    from fewfold.distributions.faces import face_index as face_index
-    from fewfold.distributions.faces import face_of as face_of
+    from fewfold.continuous.basis import Basis as Basis
+    from fewfold.continuous.basis import GaussianBasis as GaussianBasis
+    from fewfold.continuous.basis import RectangularBasis as RectangularBasis
+    from fewfold.continuous.density import Density as Density
+    from fewfold.continuous.density import LineDensity as LineDensity
+    from fewfold.continuous.function import continuous_attention as continuous_attention
+    from fewfold.continuous.locate import AttentionMoments as AttentionMoments
+    from fewfold.continuous.locate import Locator as Locator
+    from fewfold.continuous.locate import QueryHeads as QueryHeads
+    from fewfold.continuous.locate import SignalHeads as SignalHeads
+    from fewfold.continuous.memory import ContinuousMemory as ContinuousMemory
+    from fewfold.continuous.memory import Sticky as Sticky
+    from fewfold.continuous.module import ContinuousAttention as ContinuousAttention
+    from fewfold.continuous.plane_density import PlaneDensity as PlaneDensity
+    from fewfold.continuous.signal import Ridge as Ridge
+    from fewfold.continuous.signal import Signal as Signal
+    from fewfold.continuous.smooth_bases import FourierBasis as FourierBasis
+    from fewfold.continuous.smooth_bases import PowerBasis as PowerBasis
+    from fewfold.distributions.concrete import Concrete as Concrete
+    from fewfold.distributions.concrete import LogisticNormal as LogisticNormal
+    from fewfold.distributions.faces.face_distribution import FaceLaw as FaceLaw
+    from fewfold.distributions.faces.faces_by_size import FacesBySize as FacesBySize
+    from fewfold.distributions.faces.faces_by_size import ListedFaces as ListedFaces
+    from fewfold.distributions.faces.faces_by_size import uniform_faces as uniform_faces
+    from fewfold.distributions.faces.geometry import all_faces as all_faces
+    from fewfold.distributions.faces.geometry import face_dimension as face_dimension
+    from fewfold.distributions.faces.geometry import face_index as face_index
+    from fewfold.distributions.faces.geometry import face_of as face_of
+    from fewfold.distributions.faces.gibbs_faces import GibbsFaces as GibbsFaces
     from fewfold.distributions.gaussian_sparsemax import GaussianSparsemax as GaussianSparsemax
-    from fewfold.distributions.gibbs_faces import GibbsFaces as GibbsFaces
     from fewfold.distributions.hard_concrete import BinaryHardConcrete as BinaryHardConcrete
     from fewfold.distributions.hard_concrete import HardConcrete as HardConcrete
     from fewfold.distributions.information import Estimate as Estimate
     from fewfold.distributions.information import direct_sum_entropy as direct_sum_entropy
     from fewfold.distributions.information import direct_sum_kl as direct_sum_kl
     from fewfold.distributions.information import mutual_information as mutual_information
-    from fewfold.distributions.log_ndtr import log_ndtr as log_ndtr
+    from fewfold.distributions.integrals.log_ndtr import log_ndtr as log_ndtr
     from fewfold.distributions.mixed_dirichlet import FaceMixture as FaceMixture
     from fewfold.distributions.mixed_dirichlet import MaxEntropyMixed as MaxEntropyMixed
     from fewfold.distributions.mixed_dirichlet import MixedDirichlet as MixedDirichlet
     from fewfold.distributions.q_gaussian import QGaussian as QGaussian
     from fewfold.distributions.q_gaussian import wasserstein2 as wasserstein2
-    from fewfold.distributions.relaxed import Concrete as Concrete
-    from fewfold.distributions.relaxed import LogisticNormal as LogisticNormal
-    from fewfold.distributions.sized_faces import FacesBySize as FacesBySize
-    from fewfold.distributions.sized_faces import ListedFaces as ListedFaces
-    from fewfold.distributions.sized_faces import uniform_faces as uniform_faces
     from fewfold.distributions.sparse_categorical import SparseCategorical as SparseCategorical
-    from fewfold.embeddings.embedding import AnchorEmbedding as AnchorEmbedding
-    from fewfold.embeddings.embedding_bag import AnchorEmbeddingBag as AnchorEmbeddingBag
-    from fewfold.embeddings.export import load_anchors as load_anchors
-    from fewfold.embeddings.export import save_anchors as save_anchors
-    from fewfold.embeddings.growth import AnchorGrowth as AnchorGrowth
-    from fewfold.embeddings.growth import GrowthStep as GrowthStep
-    from fewfold.embeddings.inspection import AnchorInspection as AnchorInspection
-    from fewfold.embeddings.inspection import inspect_anchors as inspect_anchors
-    from fewfold.embeddings.layout import SparseRows as SparseRows
-    from fewfold.embeddings.mapped import MappedAnchors as MappedAnchors
-    from fewfold.embeddings.mixture import AnchorMixture as AnchorMixture
-    from fewfold.embeddings.penalties import orthogonality as orthogonality
-    from fewfold.embeddings.proximal import Proximal as Proximal
-    from fewfold.embeddings.proximal import proximal as proximal
-    from fewfold.embeddings.relations import Relations as Relations
-    from fewfold.embeddings.schedules import Narrowing as Narrowing
-    from fewfold.embeddings.schedules import Regrow as Regrow
-    from fewfold.embeddings.schedules import Warmup as Warmup
-    from fewfold.expectation.baselines import Learned as Learned
-    from fewfold.expectation.baselines import LeaveOneOut as LeaveOneOut
-    from fewfold.expectation.baselines import RunningMean as RunningMean
-    from fewfold.expectation.baselines import SelfCritic as SelfCritic
-    from fewfold.expectation.binary import DisARM as DisARM
-    from fewfold.expectation.drawn import VIMCO as VIMCO
-    from fewfold.expectation.drawn import ScoreFunction as ScoreFunction
-    from fewfold.expectation.drawn import SumAndSample as SumAndSample
-    from fewfold.expectation.estimators import Estimator as Estimator
+    from fewfold.embeddings.files.mapped import MappedAnchors as MappedAnchors
+    from fewfold.embeddings.files.save_load import load_anchors as load_anchors
+    from fewfold.embeddings.files.save_load import save_anchors as save_anchors
+    from fewfold.embeddings.inspect_anchors import AnchorInspection as AnchorInspection
+    from fewfold.embeddings.inspect_anchors import inspect_anchors as inspect_anchors
+    from fewfold.embeddings.relations.relations import Relations as Relations
+    from fewfold.embeddings.sparsify.growth import AnchorGrowth as AnchorGrowth
+    from fewfold.embeddings.sparsify.growth import GrowthStep as GrowthStep
+    from fewfold.embeddings.sparsify.orthogonality import orthogonality as orthogonality
+    from fewfold.embeddings.sparsify.proximal import Proximal as Proximal
+    from fewfold.embeddings.sparsify.proximal import proximal as proximal
+    from fewfold.embeddings.sparsify.schedules import Narrowing as Narrowing
+    from fewfold.embeddings.sparsify.schedules import Regrow as Regrow
+    from fewfold.embeddings.sparsify.schedules import Warmup as Warmup
+    from fewfold.embeddings.table.embedding import AnchorEmbedding as AnchorEmbedding
+    from fewfold.embeddings.table.embedding_bag import AnchorEmbeddingBag as AnchorEmbeddingBag
+    from fewfold.embeddings.table.mixture import AnchorMixture as AnchorMixture
+    from fewfold.embeddings.table.sparse_rows import SparseRows as SparseRows
+    from fewfold.expectation.estimators.control_variates import Learned as Learned
+    from fewfold.expectation.estimators.control_variates import LeaveOneOut as LeaveOneOut
+    from fewfold.expectation.estimators.control_variates import RunningMean as RunningMean
+    from fewfold.expectation.estimators.control_variates import SelfCritic as SelfCritic
+    from fewfold.expectation.estimators.disarm import DisARM as DisARM
+    from fewfold.expectation.estimators.estimator import Estimator as Estimator
+    from fewfold.expectation.estimators.gumbel import REBAR as REBAR
+    from fewfold.expectation.estimators.gumbel import Gumbel as Gumbel
+    from fewfold.expectation.estimators.gumbel import annealed as annealed
+    from fewfold.expectation.estimators.marginal import Dense as Dense
+    from fewfold.expectation.estimators.marginal import SparseMarginal as SparseMarginal
+    from fewfold.expectation.estimators.score_function import VIMCO as VIMCO
+    from fewfold.expectation.estimators.score_function import ScoreFunction as ScoreFunction
+    from fewfold.expectation.estimators.score_function import SumAndSample as SumAndSample
     from fewfold.expectation.expect import Expectation as Expectation
     from fewfold.expectation.expect import embed_atoms as embed_atoms
     from fewfold.expectation.expect import expect as expect
     from fewfold.expectation.likelihood import log_likelihood as log_likelihood
-    from fewfold.expectation.marginal import Dense as Dense
-    from fewfold.expectation.marginal import SparseMarginal as SparseMarginal
-    from fewfold.expectation.relaxed import REBAR as REBAR
-    from fewfold.expectation.relaxed import Gumbel as Gumbel
-    from fewfold.expectation.relaxed import annealed as annealed
+    from fewfold.hopfield.association import Heads as Heads
+    from fewfold.hopfield.energies import Classical as Classical
+    from fewfold.hopfield.energies import DenseAssociative as DenseAssociative
+    from fewfold.hopfield.energies import Energy as Energy
+    from fewfold.hopfield.energies import Exponential as Exponential
+    from fewfold.hopfield.energies import FenchelYoung as FenchelYoung
+    from fewfold.hopfield.energies import LayerNormed as LayerNormed
+    from fewfold.hopfield.energies import Quadratic as Quadratic
+    from fewfold.hopfield.energies import Sphere as Sphere
+    from fewfold.hopfield.layers import Hopfield as Hopfield
+    from fewfold.hopfield.layers import HopfieldLayer as HopfieldLayer
+    from fewfold.hopfield.layers import HopfieldPooling as HopfieldPooling
+    from fewfold.hopfield.retrieval import Retrieval as Retrieval
+    from fewfold.hopfield.retrieval import hopfield_retrieve as hopfield_retrieve
+    from fewfold.hopfield.storage import is_stored as is_stored
+    from fewfold.hopfield.storage import retrieved_in_one_step as retrieved_in_one_step
+    from fewfold.hopfield.storage import separation as separation
+    from fewfold.hopfield.storage import storage_bound as storage_bound
     from fewfold.losses.fenchel_young import FenchelYoungLoss as FenchelYoungLoss
     from fewfold.losses.fenchel_young import fenchel_young_loss as fenchel_young_loss
-    from fewfold.losses.linear import linear_entmax_loss as linear_entmax_loss
-    from fewfold.losses.members import entmax_loss as entmax_loss
-    from fewfold.losses.members import ksubset_loss as ksubset_loss
-    from fewfold.losses.members import normmax_loss as normmax_loss
-    from fewfold.losses.members import softmax_loss as softmax_loss
-    from fewfold.losses.members import sparsemax_loss as sparsemax_loss
-    from fewfold.losses.metrics import epsilon_perplexity as epsilon_perplexity
-    from fewfold.losses.metrics import jensen_shannon as jensen_shannon
-    from fewfold.losses.metrics import optimal_epsilon as optimal_epsilon
-    from fewfold.losses.metrics import sparsemax_score as sparsemax_score
+    from fewfold.losses.language_metrics import epsilon_perplexity as epsilon_perplexity
+    from fewfold.losses.language_metrics import jensen_shannon as jensen_shannon
+    from fewfold.losses.language_metrics import optimal_epsilon as optimal_epsilon
+    from fewfold.losses.language_metrics import sparsemax_score as sparsemax_score
+    from fewfold.losses.linear.linear_entmax import linear_entmax_loss as linear_entmax_loss
+    from fewfold.losses.named import entmax_loss as entmax_loss
+    from fewfold.losses.named import ksubset_loss as ksubset_loss
+    from fewfold.losses.named import normmax_loss as normmax_loss
+    from fewfold.losses.named import softmax_loss as softmax_loss
+    from fewfold.losses.named import sparsemax_loss as sparsemax_loss
     from fewfold.losses.sampled import noise_contrastive_loss as noise_contrastive_loss
     from fewfold.losses.sampled import sampled_softmax_loss as sampled_softmax_loss
-    from fewfold.losses.sampling import sample as sample
-    from fewfold.losses.sampling import sample_support as sample_support
+    from fewfold.losses.sparse_sampling import sample as sample
+    from fewfold.losses.sparse_sampling import sample_support as sample_support
     from fewfold.maps.constrained import Bounded as Bounded
     from fewfold.maps.constrained import constrained_softmax as constrained_softmax
     from fewfold.maps.constrained import constrained_sparsemax as constrained_sparsemax
@@ -251,108 +254,108 @@ if TYPE_CHECKING:
     from fewfold.maps.entropies import Gini as Gini
     from fewfold.maps.entropies import Shannon as Shannon
     from fewfold.maps.entropies import Tsallis as Tsallis
-    from fewfold.maps.fused import Fused as Fused
-    from fewfold.maps.fused import Oscar as Oscar
-    from fewfold.maps.fused import fusedmax as fusedmax
-    from fewfold.maps.fused import oscarmax as oscarmax
+    from fewfold.maps.grouped.fused import Fused as Fused
+    from fewfold.maps.grouped.fused import Oscar as Oscar
+    from fewfold.maps.grouped.fused import fusedmax as fusedmax
+    from fewfold.maps.grouped.fused import oscarmax as oscarmax
     from fewfold.maps.ksubset import Subset as Subset
     from fewfold.maps.ksubset import ksubset as ksubset
+    from fewfold.maps.map_support import map_support as map_support
     from fewfold.maps.modules import AdaptiveEntmax as AdaptiveEntmax
     from fewfold.maps.modules import Map as Map
     from fewfold.maps.normmax import Norm as Norm
     from fewfold.maps.normmax import normmax as normmax
     from fewfold.maps.omega import Omega as Omega
-    from fewfold.maps.sparse import map_support as map_support
-    from fewfold.maps.topk import TopK as TopK
-    from fewfold.maps.topk import topk_sparsemax as topk_sparsemax
-    from fewfold.maps.topk import topk_sparsemax_certified as topk_sparsemax_certified
-    from fewfold.recommender.anchored import Anchors as Anchors
-    from fewfold.recommender.anchored import AnchorVAE as AnchorVAE
+    from fewfold.maps.topk_sparsemax import TopK as TopK
+    from fewfold.maps.topk_sparsemax import topk_sparsemax as topk_sparsemax
+    from fewfold.maps.topk_sparsemax import topk_sparsemax_certified as topk_sparsemax_certified
+    from fewfold.recommender.answers import Recommendations as Recommendations
     from fewfold.recommender.attributes import Attributes as Attributes
-    from fewfold.recommender.baselines import BM25 as BM25
-    from fewfold.recommender.baselines import EASE as EASE
-    from fewfold.recommender.baselines import Baseline as Baseline
-    from fewfold.recommender.baselines import Cosine as Cosine
-    from fewfold.recommender.baselines import ItemKNN as ItemKNN
-    from fewfold.recommender.baselines import MostPopular as MostPopular
-    from fewfold.recommender.beside import Beside as Beside
-    from fewfold.recommender.catalogue import Catalogue as Catalogue
-    from fewfold.recommender.checkpoint import Checkpoint as Checkpoint
-    from fewfold.recommender.checkpoint import Interrupted as Interrupted
-    from fewfold.recommender.comparison import Comparison as Comparison
-    from fewfold.recommender.comparison import Contender as Contender
-    from fewfold.recommender.comparison import compare as compare
-    from fewfold.recommender.data.bundled import bundled as bundled
-    from fewfold.recommender.data.bundled import bundled_items as bundled_items
-    from fewfold.recommender.data.log import Log as Log
-    from fewfold.recommender.data.log import LogPlan as LogPlan
-    from fewfold.recommender.data.log import LogSummary as LogSummary
-    from fewfold.recommender.data.log import plan_log as plan_log
-    from fewfold.recommender.data.log import read_log as read_log
-    from fewfold.recommender.data.public import PUBLIC as PUBLIC
-    from fewfold.recommender.data.public import PublicSet as PublicSet
-    from fewfold.recommender.data.public import fetch as fetch
-    from fewfold.recommender.data.public import is_fetched as is_fetched
+    from fewfold.recommender.datasets.bundled import bundled as bundled
+    from fewfold.recommender.datasets.bundled import bundled_items as bundled_items
+    from fewfold.recommender.datasets.public import PUBLIC as PUBLIC
+    from fewfold.recommender.datasets.public import PublicSet as PublicSet
+    from fewfold.recommender.datasets.public import fetch as fetch
+    from fewfold.recommender.datasets.public import is_fetched as is_fetched
     from fewfold.recommender.errors import ArtifactError as ArtifactError
     from fewfold.recommender.errors import DataError as DataError
-    from fewfold.recommender.evaluation import Evaluation as Evaluation
-    from fewfold.recommender.exports import export as export
-    from fewfold.recommender.fastvae import Entmax as Entmax
-    from fewfold.recommender.fastvae import FastVAE as FastVAE
-    from fewfold.recommender.fastvae import FullSoftmax as FullSoftmax
-    from fewfold.recommender.fastvae import Objective as Objective
-    from fewfold.recommender.fastvae import SampledSoftmax as SampledSoftmax
+    from fewfold.recommender.evaluation.comparison import Comparison as Comparison
+    from fewfold.recommender.evaluation.comparison import Contender as Contender
+    from fewfold.recommender.evaluation.comparison import compare as compare
+    from fewfold.recommender.evaluation.dense_comparison import Beside as Beside
+    from fewfold.recommender.evaluation.evaluate import Evaluation as Evaluation
+    from fewfold.recommender.evaluation.metrics import MAP as MAP
+    from fewfold.recommender.evaluation.metrics import MRR as MRR
+    from fewfold.recommender.evaluation.metrics import NDCG as NDCG
+    from fewfold.recommender.evaluation.metrics import HitRate as HitRate
+    from fewfold.recommender.evaluation.metrics import Metric as Metric
+    from fewfold.recommender.evaluation.metrics import Precision as Precision
+    from fewfold.recommender.evaluation.metrics import Recall as Recall
+    from fewfold.recommender.evaluation.metrics import Report as Report
+    from fewfold.recommender.evaluation.metrics import Score as Score
+    from fewfold.recommender.evaluation.metrics import evaluate as evaluate
+    from fewfold.recommender.evaluation.splits import Split as Split
+    from fewfold.recommender.evaluation.splits import held_out_users as held_out_users
+    from fewfold.recommender.evaluation.splits import last_out_split as last_out_split
+    from fewfold.recommender.evaluation.splits import random_split as random_split
+    from fewfold.recommender.evaluation.splits import temporal_split as temporal_split
+    from fewfold.recommender.export_model import export as export
+    from fewfold.recommender.fit_report import FitReport as FitReport
     from fewfold.recommender.ids import Ids as Ids
-    from fewfold.recommender.inspection import Inspection as Inspection
-    from fewfold.recommender.inspection import inspect as inspect
+    from fewfold.recommender.inspect_model import Inspection as Inspection
+    from fewfold.recommender.inspect_model import inspect as inspect
     from fewfold.recommender.interactions import Core as Core
     from fewfold.recommender.interactions import Interactions as Interactions
     from fewfold.recommender.interactions import Jagged as Jagged
-    from fewfold.recommender.metrics import MAP as MAP
-    from fewfold.recommender.metrics import MRR as MRR
-    from fewfold.recommender.metrics import NDCG as NDCG
-    from fewfold.recommender.metrics import HitRate as HitRate
-    from fewfold.recommender.metrics import Metric as Metric
-    from fewfold.recommender.metrics import Precision as Precision
-    from fewfold.recommender.metrics import Recall as Recall
-    from fewfold.recommender.metrics import Report as Report
-    from fewfold.recommender.metrics import Score as Score
-    from fewfold.recommender.metrics import evaluate as evaluate
-    from fewfold.recommender.recipes import VAE as VAE
-    from fewfold.recommender.recipes import Training as Training
-    from fewfold.recommender.recommendations import Recommendations as Recommendations
+    from fewfold.recommender.models.baselines import BM25 as BM25
+    from fewfold.recommender.models.baselines import EASE as EASE
+    from fewfold.recommender.models.baselines import Baseline as Baseline
+    from fewfold.recommender.models.baselines import Cosine as Cosine
+    from fewfold.recommender.models.baselines import ItemKNN as ItemKNN
+    from fewfold.recommender.models.baselines import MostPopular as MostPopular
+    from fewfold.recommender.models.fastvae.anchored import Anchors as Anchors
+    from fewfold.recommender.models.fastvae.anchored import AnchorVAE as AnchorVAE
+    from fewfold.recommender.models.fastvae.network import Entmax as Entmax
+    from fewfold.recommender.models.fastvae.network import FastVAE as FastVAE
+    from fewfold.recommender.models.fastvae.network import FullSoftmax as FullSoftmax
+    from fewfold.recommender.models.fastvae.network import Objective as Objective
+    from fewfold.recommender.models.fastvae.network import SampledSoftmax as SampledSoftmax
+    from fewfold.recommender.models.fastvae.shortcut import Shortcut as Shortcut
+    from fewfold.recommender.models.recipes import VAE as VAE
+    from fewfold.recommender.models.recipes import Training as Training
+    from fewfold.recommender.ranking.catalogue import Catalogue as Catalogue
+    from fewfold.recommender.ranking.search import Search as Search
+    from fewfold.recommender.ranking.top_k import DotProduct as DotProduct
+    from fewfold.recommender.ranking.top_k import Ranking as Ranking
+    from fewfold.recommender.ranking.top_k import Scorer as Scorer
+    from fewfold.recommender.ranking.top_k import top_k as top_k
+    from fewfold.recommender.reading.log import Log as Log
+    from fewfold.recommender.reading.log import LogPlan as LogPlan
+    from fewfold.recommender.reading.log import LogSummary as LogSummary
+    from fewfold.recommender.reading.log import plan_log as plan_log
+    from fewfold.recommender.reading.log import read_log as read_log
     from fewfold.recommender.recommender import Recommender as Recommender
-    from fewfold.recommender.report import FitReport as FitReport
-    from fewfold.recommender.search import Search as Search
-    from fewfold.recommender.spectral import Shortcut as Shortcut
-    from fewfold.recommender.splits import Split as Split
-    from fewfold.recommender.splits import held_out_users as held_out_users
-    from fewfold.recommender.splits import last_out_split as last_out_split
-    from fewfold.recommender.splits import random_split as random_split
-    from fewfold.recommender.splits import temporal_split as temporal_split
-    from fewfold.recommender.topk import DotProduct as DotProduct
-    from fewfold.recommender.topk import Ranking as Ranking
-    from fewfold.recommender.topk import Scorer as Scorer
-    from fewfold.recommender.topk import top_k as top_k
-    from fewfold.recommender.train import Epoch as Epoch
-    from fewfold.recommender.train import train as train
+    from fewfold.recommender.training.checkpoint import Checkpoint as Checkpoint
+    from fewfold.recommender.training.checkpoint import Interrupted as Interrupted
+    from fewfold.recommender.training.train import Epoch as Epoch
+    from fewfold.recommender.training.train import train as train
     from fewfold.sampling.dynamic import Dynamic as Dynamic
     from fewfold.sampling.multi_index import MultiIndex as MultiIndex
     from fewfold.sampling.proposal import Given as Given
     from fewfold.sampling.proposal import Proposal as Proposal
-    from fewfold.sampling.quadratic import QuadraticKernel as QuadraticKernel
-    from fewfold.sampling.simple import Popularity as Popularity
-    from fewfold.sampling.simple import Uniform as Uniform
+    from fewfold.sampling.quadratic_kernel import QuadraticKernel as QuadraticKernel
+    from fewfold.sampling.static import Popularity as Popularity
+    from fewfold.sampling.static import Uniform as Uniform
     from fewfold.structured import structures as structures
-    from fewfold.structured.best import TopSupport as TopSupport
-    from fewfold.structured.best import topk_support as topk_support
+    from fewfold.structured.factor_graph.graph import FactorGraph as FactorGraph
+    from fewfold.structured.factor_graph.graph import GraphSolution as GraphSolution
     from fewfold.structured.gibbs import gibbs_marginals as gibbs_marginals
-    from fewfold.structured.graph import FactorGraph as FactorGraph
-    from fewfold.structured.graph import GraphSolution as GraphSolution
-    from fewfold.structured.omega import Gibbs as Gibbs
-    from fewfold.structured.omega import SparseMAP as SparseMAP
-    from fewfold.structured.sparsemap import Solution as Solution
-    from fewfold.structured.sparsemap import sparsemap as sparsemap
-    from fewfold.structured.sparsemap import sparsemap_solution as sparsemap_solution
-    from fewfold.structured.sparsemap import sparsemap_support as sparsemap_support
+    from fewfold.structured.regularisers import Gibbs as Gibbs
+    from fewfold.structured.regularisers import SparseMAP as SparseMAP
+    from fewfold.structured.sparsemap.function import Solution as Solution
+    from fewfold.structured.sparsemap.function import sparsemap as sparsemap
+    from fewfold.structured.sparsemap.function import sparsemap_solution as sparsemap_solution
+    from fewfold.structured.sparsemap.function import sparsemap_support as sparsemap_support
+    from fewfold.structured.topk_support import TopSupport as TopSupport
+    from fewfold.structured.topk_support import topk_support as topk_support
     from fewfold.support import Support as Support

@@ -4,10 +4,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
-    "autocast_dtype", "autocasts", "check_values", "has_values", "loss_dtype", "under_vmap",
-    "without_autocast",
+    "autocast_dtype", "autocasts", "check_values", "eager", "has_values", "loss_dtype",
+    "tracks_grad", "under_vmap", "untransformed", "without_autocast",
 ]  # fmt: skip
 
 
@@ -54,3 +55,40 @@ def check_values(tensor: Tensor, why: str, instead: str) -> None:
     """Raise for a "meta" tensor where shapes alone do not determine the result."""
     if tensor.is_meta:
         raise ValueError(f"{why}, and a tensor on device 'meta' has none; {instead}")
+
+
+def untransformed(*given: Tensor) -> bool:
+    """Return whether values may be read: no transform, trace, dispatch mode or "meta" tensor."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    if not has_values(*given):
+        return False
+    return not any(torch._C._functorch.is_legacy_batchedtensor(one) for one in given)
+
+
+def eager(*values: object) -> bool:
+    """Whether data-dependent shortcuts are allowed: plain CPU tensors outside any transform."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
+        return False
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return all(
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)  # autograd's own vmap
+        for tensor in tensors
+    )
+
+
+def tracks_grad(*values: object) -> bool:
+    """Whether an eager call must leave a graph behind it."""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, Tensor) and value.requires_grad for value in values
+    )

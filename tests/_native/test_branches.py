@@ -6,8 +6,8 @@ from scipy.stats import chisquare
 
 import fewfold as ff
 from fewfold import _native
-from fewfold.losses.picked import log_sum_picked, picked_scores
-from fewfold.sampling.cells import Cells, GivenCells
+from fewfold.losses.sampled_scores import log_sum_picked, picked_scores
+from fewfold.sampling.inverted_index import Cells, GivenCells
 from tests.paths import kernels_only
 
 pytestmark = kernels_only

@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 
 import fewfold as ff
 from fewfold import _native
-from fewfold.maps import fast
-from fewfold.maps.fast_budget import budget_map
+from fewfold.maps import native_threshold as fast
+from fewfold.maps.native_ksubset import budget_map
 
 pytestmark = [
     pytest.mark.native,

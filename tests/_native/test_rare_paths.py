@@ -6,7 +6,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold import _native
-from fewfold.maps import fast
+from fewfold.maps import native_threshold as fast
 from tests.paths import kernels_only
 
 pytestmark = kernels_only

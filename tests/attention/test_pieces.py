@@ -8,7 +8,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fewfold as ff
-from fewfold.attention import few, layout, pieces, sparse_attention
+from fewfold.attention import chunks as pieces
+from fewfold.attention import shapes as layout
+from fewfold.attention import sparse_attention
+from fewfold.attention import support_attention as few
 
 D = torch.float64
 

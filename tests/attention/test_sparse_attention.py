@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.attention import attention_support, layout, pieces, sparse_attention
+from fewfold.attention import attention_support, sparse_attention
+from fewfold.attention import chunks as pieces
+from fewfold.attention import shapes as layout
 
 D = torch.float64
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.attention import layout, pieces
+from fewfold.attention import chunks as pieces
+from fewfold.attention import shapes as layout
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")

@@ -11,11 +11,11 @@ import polars
 import pytest
 
 import fewfold as ff
-from fewfold.recommender import anchored
-from fewfold.recommender.data import public
+from fewfold.recommender.datasets import public
+from fewfold.recommender.models.fastvae import anchored
 from tests.cli.invoke import SMALL, Done, contents, fewfold
 from tests.recommender.conftest import grouped
-from tests.recommender.data.test_public import Server, server  # noqa: F401 (a fixture)
+from tests.recommender.reading.test_public import Server, server  # noqa: F401 (a fixture)
 
 
 def taste(found: list[dict[str, object]]) -> set[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fewfold.recommender.data import files
+from fewfold.recommender.reading import raw_files as files
 from tests.cli.invoke import fewfold
 
 ROWS = "".join(f"u{n % 5},i{n % 3},{'view' if n % 4 else 'buy'}\n" for n in range(40))

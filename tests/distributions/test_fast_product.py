@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold import distributions as fd
-from fewfold.distributions.expected_product import log_expected_product
-from fewfold.distributions.fast_product import quick_product
+from fewfold.distributions.integrals.expected_product import log_expected_product
+from fewfold.distributions.integrals.native_product import quick_product
 from tests.distributions.cases import seeded
 
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewfold import distributions as fd
-from fewfold.distributions.rectified import Rectified
+from fewfold.distributions.integrals.rectified import Rectified
 from tests.distributions.cases import TRIPLE, real
 
 near = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)

@@ -9,11 +9,11 @@ from scipy.stats import multivariate_normal
 from torch.autograd import gradcheck
 
 from fewfold import distributions as fd
-from fewfold.distributions import expected_edge
-from fewfold.distributions.expected_product import log_expected_product
-from fewfold.distributions.orthant import log_orthant
-from fewfold.distributions.panels import panels
-from fewfold.distributions.plackett import plackett
+from fewfold.distributions.integrals import expected_edge
+from fewfold.distributions.integrals.expected_product import log_expected_product
+from fewfold.distributions.integrals.orthant import log_orthant
+from fewfold.distributions.integrals.panels import panels
+from fewfold.distributions.integrals.plackett import plackett
 from tests.distributions.cases import real, seeded
 
 

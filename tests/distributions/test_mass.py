@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fewfold import distributions as fd
-from fewfold.distributions.panels import gauss_legendre
+from fewfold.distributions.integrals.panels import gauss_legendre
 from tests.distributions.cases import TRIL3, real, seeded
 
 

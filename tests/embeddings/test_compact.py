@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold.embeddings import AnchorEmbedding, proximal
+from fewfold.embeddings import AnchorEmbedding
 from fewfold.embeddings.compact import (
     CompactEmbedding,
     FrequentEmbedding,
@@ -17,9 +17,10 @@ from fewfold.embeddings.compact import (
     slim,
     sparse_table,
 )
-from fewfold.embeddings.mixture import AnchorMixture
-from fewfold.embeddings.penalties import orthogonality
+from fewfold.embeddings.sparsify import proximal
+from fewfold.embeddings.sparsify.orthogonality import orthogonality
 from fewfold.embeddings.special import compositional_codes, low_rank, vocabulary_selection
+from fewfold.embeddings.table.mixture import AnchorMixture
 
 V, D = 50, 8
 COUNTS = 1000 // torch.arange(1, V + 1)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewfold.embeddings.features import cooccurrence_features
-from fewfold.embeddings.relations import Relations
+from fewfold.embeddings.initial.features import cooccurrence_features
+from fewfold.embeddings.relations.relations import Relations
 
 TEXTS = [[0, 1, 2, 0], [3, 1], [4], [2, 5, 5, 3, 0, 2]]
 ANCHORS = [0, 5]

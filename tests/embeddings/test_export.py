@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fewfold.embeddings import AnchorEmbedding
-from fewfold.embeddings import export as export_module
-from fewfold.embeddings.export import Sizes, load_anchors, save_anchors
-from fewfold.embeddings.form import FORMAT
-from fewfold.embeddings.mapped import MappedAnchors
-from fewfold.embeddings.stored import Stored
+from fewfold.embeddings.files import save_load as export_module
+from fewfold.embeddings.files.file_schema import FORMAT
+from fewfold.embeddings.files.mapped import MappedAnchors
+from fewfold.embeddings.files.save_load import Sizes, load_anchors, save_anchors
+from fewfold.embeddings.files.stored_anchors import Stored
 from tests.fuzz.mutations import giant, pack, unpack
 
 V, D, K = 200, 12, 20

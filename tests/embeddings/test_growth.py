@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewfold.embeddings.embedding import AnchorEmbedding
-from fewfold.embeddings.growth import AnchorGrowth, GrowthStep, trend
-from fewfold.embeddings.proximal import proximal
+from fewfold.embeddings.sparsify.growth import AnchorGrowth, GrowthStep, trend
+from fewfold.embeddings.sparsify.proximal import proximal
+from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 # Perplexity, non-zeros, anchors, lambda 1, lambda 2, and the objective of the published table.
 PUBLISHED = [

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.embeddings.mix import mixed, mixed_bags
+from fewfold.embeddings.table.anchor_sums import mixed, mixed_bags
 from tests.paths import on_path
 
 # anchors, d, rows, s, dtype of the slots

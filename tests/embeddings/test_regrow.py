@@ -3,7 +3,7 @@
 import torch
 
 import fewfold as ff
-from fewfold.embeddings.regrow import regrow
+from fewfold.embeddings.sparsify.regrow import regrow
 
 
 def test_exchanges_the_weakest_for_the_steepest() -> None:

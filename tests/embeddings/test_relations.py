@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewfold.embeddings.embedding import AnchorEmbedding
-from fewfold.embeddings.relations import Relations, apart
+from fewfold.embeddings.relations.relations import Relations, apart
+from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 OBJECTS, ANCHORS = 30, 7
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.embeddings.tied import tied_scores
+from fewfold.embeddings.table.tied_logits import tied_scores
 from tests.paths import on_path
 
 # queries, anchors, rows, s, dtype of the slots

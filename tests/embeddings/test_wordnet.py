@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from experiments import datasets
-from fewfold.embeddings.relations import Relations
-from fewfold.embeddings.wordnet import Lexicon
+from fewfold.embeddings.relations.relations import Relations
+from fewfold.embeddings.relations.wordnet import Lexicon
 
 FILES = {
     "data.noun": """\

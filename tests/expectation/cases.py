@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.expectation.bits import BitLaw
-from fewfold.expectation.categories import CategoryLaw
-from fewfold.expectation.gibbs import GibbsLaw
+from fewfold.expectation.latents.bernoulli import BitLaw
+from fewfold.expectation.latents.categorical import CategoryLaw
+from fewfold.expectation.latents.structured import GibbsLaw
 from fewfold.structured import structures
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 from tests.structured import cases as structured
 
 INF = math.inf

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.expectation import categories
-from fewfold.expectation.bits import BitLaw
-from fewfold.expectation.categories import CategoryLaw
 from fewfold.expectation.expect import law_for
+from fewfold.expectation.latents import categorical as categories
+from fewfold.expectation.latents.bernoulli import BitLaw
+from fewfold.expectation.latents.categorical import CategoryLaw
 from tests.expectation.cases import BITS, CATEGORIES, FREE, LATENTS, Cost, over
 
 
@@ -161,7 +161,8 @@ def test_a_relaxed_draw_without_noise(latent, monkeypatch):
     """Softmax, or sigmoid, of the scores at a temperature, with its gradient."""
     monkeypatch.setattr(categories, "gumbel", lambda shape, like, _: torch.zeros(shape).to(like))
     monkeypatch.setattr(
-        "fewfold.expectation.bits.logistic", lambda shape, like, _: torch.zeros(shape).to(like)
+        "fewfold.expectation.latents.bernoulli.logistic",
+        lambda shape, like, _: torch.zeros(shape).to(like),
     )
     scores, cost = latent.scores(2).requires_grad_(), Cost(latent)
     out = ff.expect(cost, scores, ff.Gumbel(0.4, samples=2), latent.over)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 
 BITS = ff.structures.Bits()
 LOW = (torch.bfloat16, torch.float16)

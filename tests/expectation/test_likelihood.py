@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.expectation.categories import CategoryLaw
+from fewfold.expectation.latents.categorical import CategoryLaw
 from tests.expectation.cases import (
     BARRED,
     BITS,

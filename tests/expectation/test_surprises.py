@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import fewfold as ff
-from fewfold.expectation import Baseline, noise
+from fewfold.expectation import Baseline
 from fewfold.expectation.expect import law_for
+from fewfold.expectation.latents import noise
 
 BITS = ff.structures.Bits()
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import fewfold as ff
-from fewfold.expectation import binary, bits
-from fewfold.expectation.bits import BitLaw
+from fewfold.expectation.estimators import disarm as binary
+from fewfold.expectation.latents import bernoulli as bits
+from fewfold.expectation.latents.bernoulli import BitLaw
 from tests.expectation.cases import (
     BITS,
     CATEGORIES,

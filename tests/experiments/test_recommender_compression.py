@@ -9,7 +9,7 @@ import fewfold as ff
 from experiments import readme
 from experiments.recommender_compression import run
 from experiments.record import Record
-from fewfold.recommender.anchored import Anchors, AnchorVAE
+from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
 from tests.pictures import has_colour
 
 pytest.importorskip("matplotlib")

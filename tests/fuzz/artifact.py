@@ -30,9 +30,9 @@ from typing import Any
 import torch
 
 import fewfold as ff
-from fewfold.embeddings.export import load_anchors
-from fewfold.embeddings.mapped import MappedAnchors
-from fewfold.recommender.checkpoint import Checkpoint
+from fewfold.embeddings.files.mapped import MappedAnchors
+from fewfold.embeddings.files.save_load import load_anchors
+from fewfold.recommender.training.checkpoint import Checkpoint
 from tests.fuzz.mutations import giant, mutate_json, mutate_tensors
 
 FIXTURES = Path(__file__).parents[1] / "recommender" / "fixtures"

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import fewfold as ff
-from fewfold.distributions.expected_product import log_expected_product
+from fewfold.distributions.integrals.expected_product import log_expected_product
 from tests.fuzz.compare import close, native, plain
 from tests.fuzz.values import length, normal, pick, threads
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewfold.embeddings.mix import mixed, mixed_bags
-from fewfold.embeddings.tied import tied_scores
+from fewfold.embeddings.table.anchor_sums import mixed, mixed_bags
+from fewfold.embeddings.table.tied_logits import tied_scores
 from tests.fuzz.compare import native, plain, similar
 from tests.fuzz.values import length, normal, pick, threads
 

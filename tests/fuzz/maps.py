@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.maps.fast import alpha_slope, pull
+from fewfold.maps.native_threshold import alpha_slope, pull
 from tests.fuzz.compare import close, native, plain, same
 from tests.fuzz.values import DTYPES, count, length, normal, pick, rows_of, score_rows, threads
 

@@ -38,8 +38,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 
 from fewfold.recommender.attributes import read_attributes
-from fewfold.recommender.data.log import plan_log, read_log
 from fewfold.recommender.ids import Ids
+from fewfold.recommender.reading.log import plan_log, read_log
 
 __all__ = ["CASES", "attempt", "case"]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from fewfold.sampling.cells import Cells, GivenCells
-from fewfold.sampling.quantise import assign
+from fewfold.sampling.codebooks import assign
+from fewfold.sampling.inverted_index import Cells, GivenCells
 from tests.fuzz.compare import close, native, plain
 from tests.fuzz.values import length, normal, pick, threads
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 from tests.fuzz.compare import close, native, plain
 from tests.fuzz.values import normal, pick, threads
 

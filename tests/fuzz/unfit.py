@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import fewfold as ff
-from fewfold.embeddings.mix import mixed, mixed_bags
-from fewfold.embeddings.tied import tied_scores
+from fewfold.embeddings.table.anchor_sums import mixed, mixed_bags
+from fewfold.embeddings.table.tied_logits import tied_scores
 from tests.fuzz.recipes import offsets, real, size, whole
 from tests.fuzz.spoil import Rng, other_tensor, tried
 from tests.fuzz.spoil import spoiled_given as spoiled

@@ -5,9 +5,9 @@ import torch
 
 import fewfold as ff
 from fewfold import _native
-from fewfold.embeddings.embedding import AnchorEmbedding
-from fewfold.embeddings.proximal import proximal
-from fewfold.losses.picked import Anchored, log_sum_picked, picked_scores
+from fewfold.embeddings.sparsify.proximal import proximal
+from fewfold.embeddings.table.embedding import AnchorEmbedding
+from fewfold.losses.sampled_scores import Anchored, log_sum_picked, picked_scores
 
 ROWS, ITEMS, DIM = 5, 60, 12
 MORE = (torch.tensor([3, 7, 7, 0, 59]), torch.tensor([0, 3, 3, 3, 4, 5]))

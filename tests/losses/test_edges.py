@@ -12,7 +12,6 @@ import fewfold as ff
 from fewfold import _native
 from fewfold.losses import (
     FenchelYoungLoss,
-    candidates,
     entmax_loss,
     epsilon_perplexity,
     fenchel_young_loss,
@@ -27,8 +26,9 @@ from fewfold.losses import (
     sparsemax_loss,
     sparsemax_score,
 )
-from fewfold.losses.candidates import Layer, find_candidates
-from fewfold.losses.picked import item_vectors, log_sum_picked, picked_scores
+from fewfold.losses.linear import candidates
+from fewfold.losses.linear.candidates import Layer, find_candidates
+from fewfold.losses.sampled_scores import item_vectors, log_sum_picked, picked_scores
 from fewfold.losses.targets import Reduction
 from fewfold.maps import Gini, Shannon, Subset, Tsallis
 from fewfold.support import Support

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fewfold.losses import candidates, entmax_loss, linear_entmax_loss
-from fewfold.losses.candidates import Layer, find_candidates
+from fewfold.losses import entmax_loss, linear_entmax_loss
+from fewfold.losses.linear import candidates
+from fewfold.losses.linear.candidates import Layer, find_candidates
 from fewfold.maps import entmax
 
 from .cases import close, random_scores
@@ -157,7 +158,7 @@ def test_dropped_classes(scales, alpha, smoothing, path):
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_classes_from_which_the_guess_is_made_may_be_dropped(alpha, monkeypatch, path):
-    monkeypatch.setattr("fewfold.losses.crowded._SAMPLE", CLASSES // 4)
+    monkeypatch.setattr("fewfold.losses.linear.dense_rows._SAMPLE", CLASSES // 4)
     hidden, table, bias, target = problem(MANY)
     target[:] = 1
     bias[::4] = -torch.inf
@@ -238,7 +239,7 @@ def test_any_batch_shape(path):
 
 def test_many_rows_go_in_blocks(monkeypatch, path):
     monkeypatch.setattr(candidates, "BLOCK", 7)
-    monkeypatch.setattr("fewfold.losses.crowded.BLOCK", 7)
+    monkeypatch.setattr("fewfold.losses.linear.dense_rows.BLOCK", 7)
     for scales in (FEW, BOTH, MANY):
         given = problem(scales)
         want, wanted = run(False, *given, 1.5)

@@ -5,13 +5,8 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.losses import (
-    entmax_loss,
-    linear_entmax_loss,
-    linear_operator,
-    normmax_loss,
-    sparsemax_loss,
-)
+from fewfold.losses import entmax_loss, linear_entmax_loss, normmax_loss, sparsemax_loss
+from fewfold.losses.linear import operator as linear_operator
 from tests.graphs import compiled, gradients, same
 
 from .cases import random_scores

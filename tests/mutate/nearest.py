@@ -14,8 +14,8 @@ def test_files(source: str) -> list[str]:
     """The files of tests of a source: the mirrored folder, then the examples of the source itself.
 
     Example:
-        >>> test_files("src/fewfold/sampling/cells.py")[-2:]
-        ['tests/sampling/test_proposals.py', 'src/fewfold/sampling/cells.py']
+        >>> test_files("src/fewfold/sampling/inverted_index.py")[-2:]
+        ['tests/sampling/test_proposals.py', 'src/fewfold/sampling/inverted_index.py']
     """
     inside = Path(source).relative_to("src/fewfold").parent
     folder = ROOT / "tests" / inside

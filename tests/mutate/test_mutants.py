@@ -105,7 +105,7 @@ def test_cpp_mutants(text: str, mutants: list[str]) -> None:
     assert sorted(m.apply(text) for m in cpp_mutants("x.h", text)) == sorted(mutants)
 
 
-@pytest.mark.parametrize("file", ["sampling/simple.py", "losses/few.py"])
+@pytest.mark.parametrize("file", ["sampling/static.py", "losses/support_loss.py"])
 def test_mutants_of_real_sources_change_one_statement_and_parse(file: str) -> None:
     path = PACKAGE / file
     text = path.read_text()

@@ -76,7 +76,7 @@ def test_a_default_meets_tests_that_look_at_defaults() -> None:
 def test_lines_are_measured() -> None:
     """On the examples of a small source, in a fork."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    file = "src/fewfold/losses/metrics.py"
+    file = "src/fewfold/losses/language_metrics.py"
     how, answer, _ = in_fork(lambda: coverage._measure(file), cpu=120, wall=600)
     assert how == "done"
     assert answer["code"] == 0

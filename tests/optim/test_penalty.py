@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.optim import SGD, Adam
-from fewfold.optim.penalty import Penalty
+from fewfold.optim.l1_penalty import Penalty
 from tests.optim.cases import Case, both_dtypes, close, every_optimizer, leaf, normal, sparse, train
 from tests.paths import on_path
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fewfold as ff
-import fewfold.recommender.anchored as anchored
+import fewfold.recommender.models.fastvae.anchored as anchored
 from tests.fuzz.artifact import resign
 from tests.recommender.conftest import grouped
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fewfold as ff
-from fewfold.recommender import artifact as artifacts
+from fewfold.recommender.artifact import folder as artifacts
 from tests.recommender.conftest import grouped
 
 USERS = [f"u{i}" for i in range(0, 40, 3)]

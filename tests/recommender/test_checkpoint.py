@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 
 import fewfold as ff
-from fewfold.recommender import checkpoint as checkpoints
-from fewfold.recommender.checkpoint import Checkpoint, Interrupted, Saved, read, write
 from fewfold.recommender.errors import ArtifactError
+from fewfold.recommender.training import checkpoint as checkpoints
+from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted, Saved, read, write
 
 TENSORS = {
     "table": torch.arange(12.0).view(3, 4),

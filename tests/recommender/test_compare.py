@@ -3,7 +3,7 @@
 import pytest
 
 import fewfold as ff
-from fewfold.recommender.beside import in_words
+from fewfold.recommender.evaluation.dense_comparison import in_words
 from tests.recommender.conftest import grouped
 
 
@@ -43,7 +43,7 @@ def test_the_verdict_follows_the_interval(comparison: ff.Comparison) -> None:
 
 
 def test_what_cannot_be_fitted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewfold.recommender.comparison.free_memory", lambda: 1000)
+    monkeypatch.setattr("fewfold.recommender.evaluation.comparison.free_memory", lambda: 1000)
     found = ff.compare(grouped(60), models=("popularity", "ease"))
     assert [one.kind for one in found.contenders] == ["popularity"]
     assert "ease was left out: it needs an items x items matrix" in str(found)

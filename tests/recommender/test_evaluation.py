@@ -14,12 +14,13 @@ import torch
 
 import fewfold as ff
 from fewfold import _progress
-from fewfold.recommender import evaluation, work
-from fewfold.recommender.evaluation import assess, sample_users
-from fewfold.recommender.fitted import FittedBaseline
+from fewfold.recommender.evaluation import evaluate as evaluation
+from fewfold.recommender.evaluation import ranking_cost as work
+from fewfold.recommender.evaluation.evaluate import assess, sample_users
+from fewfold.recommender.evaluation.ranking_cost import ranking_work, training_work
+from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.splits import random_split
-from fewfold.recommender.work import ranking_work, training_work
+from fewfold.recommender.models.fitted import FittedBaseline
 from tests.recommender.conftest import grouped
 
 
@@ -150,21 +151,21 @@ class Screen(io.StringIO):
 
 
 SLOW = {  # what is made slow, and what must be shown meanwhile
-    "fewfold.recommender.data.rows.Rows.numbered": "putting the pairs in order",
+    "fewfold.recommender.reading.log_rows.Rows.numbered": "putting the pairs in order",
     "fewfold.recommender.recommender.hold_out": "splitting the log",
-    "fewfold.recommender.models.made_by": "preparing the model",
-    "fewfold.recommender.run._follow": "fitting the proposal to the items",
-    "fewfold.recommender.spectral.torch.linalg.qr": "finding directions",
-    "fewfold.recommender.tuning._ndcg": "weighing the shortcut",
-    "fewfold.recommender.models.Weight.of": "computing the shortcut",
-    "fewfold.recommender.run.Run._judged": "judging the number of anchors",
-    "fewfold.recommender.checkpoint.write": "writing the checkpoint",
-    "fewfold.recommender.data.log.Interactions.k_core": "finding the core",
+    "fewfold.recommender.models.registry.made_by": "preparing the model",
+    "fewfold.recommender.training.run._follow": "fitting the proposal to the items",
+    "fewfold.recommender.models.fastvae.shortcut.torch.linalg.qr": "finding directions",
+    "fewfold.recommender.models.fastvae.shortcut_weight._ndcg": "weighing the shortcut",
+    "fewfold.recommender.models.registry.Weight.of": "computing the shortcut",
+    "fewfold.recommender.training.run.Run._judged": "judging the number of anchors",
+    "fewfold.recommender.training.checkpoint.write": "writing the checkpoint",
+    "fewfold.recommender.reading.log.Interactions.k_core": "finding the core",
     "fewfold.recommender.recommender.pack_users": "writing the model",
     "fewfold.recommender.recommender.training_work": "fitting the model",
-    "fewfold.recommender.topk._block": "ranking items",
-    "fewfold.recommender.evaluation._evaluated": "evaluating",
-    "fewfold.recommender.artifact._write": "writing the model",
+    "fewfold.recommender.ranking.top_k._block": "ranking items",
+    "fewfold.recommender.evaluation.evaluate._evaluated": "evaluating",
+    "fewfold.recommender.artifact.folder._write": "writing the model",
 }
 
 

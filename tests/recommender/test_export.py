@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.recommender.exports import padded
+from fewfold.recommender.export_model import padded
 from tests.recommender.conftest import grouped
 
 HISTORIES = [["a1", "b2", "a3"], [], ["c4"]]

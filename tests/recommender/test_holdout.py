@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.recommender.holdout import hold_out, questions
+from fewfold.recommender.evaluation.holdout import hold_out, questions
 from fewfold.recommender.interactions import Interactions, Jagged
 from tests.recommender.conftest import grouped
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.train import train
+from fewfold.recommender.training.train import train
 from fewfold.sampling.multi_index import MultiIndex
 
 USERS, BATCH, EPOCHS = 10, 4, 4

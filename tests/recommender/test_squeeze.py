@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.recommender import squeeze as squeeze_module
-from fewfold.recommender.squeeze import score_metric, squeeze
+from fewfold.recommender.models.fastvae import compression as squeeze_module
+from fewfold.recommender.models.fastvae.compression import score_metric, squeeze
 from tests.recommender.conftest import grouped
 
 HIDDEN, LATENT = 16, 7

@@ -15,9 +15,9 @@ import torch
 
 import fewfold as ff
 from fewfold import _files
-from fewfold.embeddings.export import load_anchors
-from fewfold.recommender.checkpoint import Checkpoint, read
+from fewfold.embeddings.files.save_load import load_anchors
 from fewfold.recommender.ids import Ids
+from fewfold.recommender.training.checkpoint import Checkpoint, read
 from tests.fuzz.artifact import FIXTURES, FOLDERS, answers, pairs, resign, run
 from tests.fuzz.mutations import giant, pack, unpack
 
@@ -342,7 +342,7 @@ def test_documents_have_checksums_too(name: str, old: str, new: str, tmp_path: P
 def test_giant_files_are_refused_unread(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fewfold.recommender import artifact
+    from fewfold.recommender.artifact import folder as artifact
 
     def unread(_: Path) -> str:
         raise AssertionError("it was read")
@@ -411,7 +411,7 @@ def test_a_file_replaced_between_two_looks_is_no_other_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Headers of one model and bytes of another, as where a folder is copied over in place."""
-    from fewfold.recommender import artifact
+    from fewfold.recommender.artifact import folder as artifact
 
     copy, kinds = tmp_path / "model", ["anchored", "item-knn", "popularity", "rows"]
     sum_of = artifact._sha256
@@ -438,7 +438,7 @@ def test_a_folder_replaced_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a model that differs in its seed and its ids alone: a mixture would load, too."""
-    from fewfold.recommender import artifact
+    from fewfold.recommender.artifact import folder as artifact
 
     target, other = tmp_path / "model", ff.Recommender.load(FIXTURES / "ease")
     other.save(target)
@@ -507,7 +507,7 @@ def test_more_items_than_two_bytes_can_number(tmp_path: Path) -> None:
 
 def forged_checkpoint(place: Path, change: Change) -> Path:
     """The checkpoint of the fixtures with its tensors and facts changed."""
-    from fewfold.recommender.checkpoint import Saved, write
+    from fewfold.recommender.training.checkpoint import Saved, write
 
     saved = read(FIXTURES / "fastvae.checkpoint")
     parts = {"tensors": dict(saved.tensors), "facts": {**saved.facts}}

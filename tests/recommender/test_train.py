@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.recommender import checkpoint as checkpoints
-from fewfold.recommender.checkpoint import Checkpoint, Interrupted
+from fewfold.recommender.training import checkpoint as checkpoints
+from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted
 
 ITEMS, USERS, BATCH, EPOCHS = 40, 75, 10, 3  # eight steps per epoch, the last a short one
 STEPS = 24
@@ -113,7 +113,7 @@ def test_a_crash_every_few_steps(between, tmp_path, monkeypatch):
 _KILLED = """
 import json, os, random, signal, sys, time
 import torch, fewfold as ff
-from fewfold.recommender import checkpoint
+from fewfold.recommender.training import checkpoint
 torch.set_num_threads(1)  # so that no thread is lost by fork
 checkpoint._REST = 1
 folder = sys.argv[1]

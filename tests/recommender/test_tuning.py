@@ -3,8 +3,8 @@
 import torch
 
 import fewfold as ff
-from fewfold.recommender.spectral import Directions
-from fewfold.recommender.tuning import Trial, tuned_weight
+from fewfold.recommender.models.fastvae.shortcut import Directions
+from fewfold.recommender.models.fastvae.shortcut_weight import Trial, tuned_weight
 from tests.recommender.conftest import grouped
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fewfold.sampling.cells import Cells, GivenCells
+from fewfold.sampling.inverted_index import Cells, GivenCells
 from tests.conftest import on_path
 
 WORDS = 4

@@ -8,9 +8,11 @@ import torch
 
 import fewfold as ff
 from fewfold import _native
-from fewfold.sampling import cells, quadratic, quantise
-from fewfold.sampling.cells import Cells, GivenCells
-from fewfold.sampling.exact import draw_places
+from fewfold.sampling import codebooks as quantise
+from fewfold.sampling import inverted_index as cells
+from fewfold.sampling import quadratic_kernel as quadratic
+from fewfold.sampling.categorical_draws import draw_places
+from fewfold.sampling.inverted_index import Cells, GivenCells
 
 from .cases import problem
 

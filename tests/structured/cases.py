@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fewfold.structured import structures
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 
 Rule = Callable[[Tensor], Tensor]
 """(m, *event) float64 of zeros and ones -> (m,) whether each is a structure"""

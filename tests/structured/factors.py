@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from fewfold.structured.choices import Budget
-from fewfold.structured.graph import FactorGraph, Variable
-from fewfold.structured.logic import Or, Pair
-from fewfold.structured.sequences import Sequence
+from fewfold.structured.factor_graph.graph import FactorGraph, Variable
+from fewfold.structured.structures.bits import Budget
+from fewfold.structured.structures.logic import Or, Pair
+from fewfold.structured.structures.sequence import Sequence
 
 
 def draw(seed: int, *shape: int) -> Tensor:

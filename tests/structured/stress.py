@@ -13,7 +13,7 @@ import torch
 
 import fewfold as ff
 from fewfold.structured import structures
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 
 CHUNK = 250
 

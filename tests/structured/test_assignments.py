@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold import _native
-from fewfold.structured.assignments import Assignment, Matching, Pairing
+from fewfold.structured.structures.assignment import Assignment, Matching, Pairing
 
 EXACT = {"rtol": 0, "atol": 1e-9}
 BOTH = [(Assignment(), shape) for shape in [(1, 1), (1, 3), (3, 3), (2, 4)]] + [

@@ -7,8 +7,8 @@ import torch
 
 import fewfold as ff
 from fewfold._native import disabled
-from fewfold.structured.choices import Choice
 from fewfold.structured.structures import Bits, Budget, KSubset
+from fewfold.structured.structures.bits import Choice
 
 CHOICES = [Bits(), KSubset(0), KSubset(2), KSubset(5), Budget(0), Budget(2), Budget(9)]
 EVENT = torch.Size([5])

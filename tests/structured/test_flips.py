@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from fewfold.structured.flips import FEW, cheapest_sets
+from fewfold.structured.structures.flips import FEW, cheapest_sets
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 9])

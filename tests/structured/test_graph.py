@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewfold.structured import consensus, links
-from fewfold.structured.alignments import Alignment
-from fewfold.structured.assignments import Assignment
-from fewfold.structured.choices import Bits, Budget, KSubset
-from fewfold.structured.constituency import ConstituencyTree
-from fewfold.structured.custom import Custom
-from fewfold.structured.graph import FactorGraph, Status
-from fewfold.structured.logic import (
+from fewfold.structured.factor_graph import consensus, links
+from fewfold.structured.factor_graph.graph import FactorGraph, Status
+from fewfold.structured.sparsemap.active_set import solve_plain
+from fewfold.structured.sparsemap.function import sparsemap
+from fewfold.structured.structures.alignment import Alignment
+from fewfold.structured.structures.assignment import Assignment
+from fewfold.structured.structures.bits import Bits, Budget, KSubset
+from fewfold.structured.structures.constituency import ConstituencyTree
+from fewfold.structured.structures.custom import Custom
+from fewfold.structured.structures.dependency_tree import DependencyTree
+from fewfold.structured.structures.logic import (
     AndOut,
     AtMostOne,
     Imply,
@@ -25,14 +28,11 @@ from fewfold.structured.logic import (
     Xor,
     XorOut,
 )  # fmt: skip
-from fewfold.structured.plain import solve_plain
-from fewfold.structured.segments import Segmentation
-from fewfold.structured.sequences import Sequence
-from fewfold.structured.sequential import SequentialSubset
-from fewfold.structured.spanning import SpanningTree
-from fewfold.structured.sparsemap import sparsemap
-from fewfold.structured.structure import Structure
-from fewfold.structured.trees import DependencyTree
+from fewfold.structured.structures.segmentation import Segmentation
+from fewfold.structured.structures.sequence import Sequence
+from fewfold.structured.structures.sequential_subset import SequentialSubset
+from fewfold.structured.structures.spanning_tree import SpanningTree
+from fewfold.structured.structures.structure import Structure
 
 from .factors import draw, mixed
 

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.structured import links
-from fewfold.structured.assignments import Assignment
-from fewfold.structured.choices import Budget, KSubset
-from fewfold.structured.graph import FactorGraph, Status
-from fewfold.structured.logic import (
+from fewfold.structured.factor_graph import links
+from fewfold.structured.factor_graph.graph import FactorGraph, Status
+from fewfold.structured.sparsemap.active_set import solve_plain
+from fewfold.structured.structures.assignment import Assignment
+from fewfold.structured.structures.bits import Budget, KSubset
+from fewfold.structured.structures.dependency_tree import DependencyTree
+from fewfold.structured.structures.logic import (
     AndOut,
     AtMostOne,
     Knapsack,
@@ -21,11 +23,9 @@ from fewfold.structured.logic import (
     Xor,
     XorOut,
 )  # fmt: skip
-from fewfold.structured.plain import solve_plain
-from fewfold.structured.sequences import Sequence
-from fewfold.structured.sequential import SequentialSubset
-from fewfold.structured.structure import Structure
-from fewfold.structured.trees import DependencyTree
+from fewfold.structured.structures.sequence import Sequence
+from fewfold.structured.structures.sequential_subset import SequentialSubset
+from fewfold.structured.structures.structure import Structure
 
 from .factors import draw
 

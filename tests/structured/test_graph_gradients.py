@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.structured.graph import FactorGraph
-from fewfold.structured.logic import (
+from fewfold.structured.factor_graph.graph import FactorGraph
+from fewfold.structured.structures.logic import (
     AtMostOne,
     Or,
     Pair,
     Xor,
 )  # fmt: skip
-from fewfold.structured.sequences import Sequence
+from fewfold.structured.structures.sequence import Sequence
 
 from .factors import draw, mixed
 

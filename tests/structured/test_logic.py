@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.structured.closed import ClosedForm
-from fewfold.structured.logic import (
+from fewfold.structured.sparsemap.active_set import solve_plain
+from fewfold.structured.sparsemap.function import sparsemap, sparsemap_solution, sparsemap_support
+from fewfold.structured.structures.bit_polytopes import ClosedForm
+from fewfold.structured.structures.logic import (
     AndOut,
     AtMostOne,
     Imply,
@@ -22,9 +24,7 @@ from fewfold.structured.logic import (
     Xor,
     XorOut,
 )  # fmt: skip
-from fewfold.structured.nearest import nearest_linear
-from fewfold.structured.plain import solve_plain
-from fewfold.structured.sparsemap import sparsemap, sparsemap_solution, sparsemap_support
+from fewfold.structured.structures.nearest import nearest_linear
 
 from .factors import draw
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import disabled
-from fewfold.structured.lattice import draw
-from fewfold.structured.sequences import Sequence
-from fewfold.structured.sequential import SequentialSubset
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.lattice import draw
+from fewfold.structured.structures.sequence import Sequence
+from fewfold.structured.structures.sequential_subset import SequentialSubset
+from fewfold.structured.structures.structure import Structure
 
 N, S = 4, 3
 

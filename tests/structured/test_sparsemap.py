@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import disabled
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 
 S = ff.structures
 PATHS = [contextlib.nullcontext, disabled]

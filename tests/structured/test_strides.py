@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.structured.structure import Structure
+from fewfold.structured.structures.structure import Structure
 
 pytestmark = pytest.mark.usefixtures("path")
 SHAPES = [(1, 1), (5, 1), (6, 4), (2, 17)]

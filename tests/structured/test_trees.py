@@ -10,9 +10,9 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import disabled
-from fewfold.structured.spanning import SpanningTree
-from fewfold.structured.structure import Structure
-from fewfold.structured.trees import DependencyTree
+from fewfold.structured.structures.dependency_tree import DependencyTree
+from fewfold.structured.structures.spanning_tree import SpanningTree
+from fewfold.structured.structures.structure import Structure
 
 from .cases import reference
 

@@ -1,6 +1,6 @@
 // log E_t prod_j Phi(shift_j + slope_j t), t ~ N(0, 1), row by row.
 //
-// The plan is that of distributions/expected_product.py, which says why and takes the rows that are too steep for it: find
+// The plan is that of distributions/integrals/expected_product.py, which says why and takes the rows that are too steep for it: find
 // the peak, take the logarithm of the product at a few Chebyshev points around it, and sum the integrand over many evenly
 // spaced ones. A vector holds points, not factors, so that a product needs no sum across it.
 #pragma once
@@ -11,7 +11,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// What a dtype is worth: `Digits` of distributions/peak.py.
+// What a dtype is worth: `Digits` of distributions/integrals/peak.py.
 template <class T> struct Worth {
   static constexpr bool SINGLE = sizeof(T) == 4;
   static constexpr double DROP = SINGLE ? 13.5 : 32;     // nats below the peak at which the integrand is left out

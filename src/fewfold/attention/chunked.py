@@ -5,31 +5,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from fewfold._torch import has_values
-from fewfold.attention.few import Few, blend, few_of, pull_few
-from fewfold.attention.layout import Layout
-from fewfold.attention.pieces import Piece, Plan, by_head
+from fewfold._torch import untransformed
+from fewfold.attention.chunks import Piece, Plan, by_head
+from fewfold.attention.shapes import Layout
+from fewfold.attention.support_attention import Few, blend, few_of, pull_few
 from fewfold.maps.omega import Omega
-from fewfold.structured.tensors import tensors
+from fewfold.structured.omega_tensors import tensors
 
-__all__ = ["chunked", "untransformed"]
+__all__ = [
+    "chunked",
+]
 
 _SUMS = torch.float32  # at least: of gradients, over pieces
-
-
-def untransformed(*given: Tensor) -> bool:
-    """Return whether values may be read: no transform, trace, dispatch mode or "meta" tensor."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return False
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
-        return False
-    if forward_ad._current_level >= 0:
-        return False
-    if not has_values(*given):
-        return False
-    return not any(torch._C._functorch.is_legacy_batchedtensor(one) for one in given)
 
 
 def chunked(

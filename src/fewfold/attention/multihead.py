@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import fits, fraction, whole_number
-from fewfold.attention.association import check_vectors
-from fewfold.attention.energies import joint_batch
-from fewfold.attention.held import Held
 from fewfold.attention.masks import joint_mask
+from fewfold.attention.shapes import check_vectors, joint_batch
 from fewfold.attention.sparse_attention import sparse_attention, weighted_attention
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
 from fewfold.maps.omega import Omega
+from fewfold.structured.omega_module import Held
 
 __all__ = ["MultiheadAttention"]
 

@@ -4,14 +4,15 @@ import torch
 from torch import Tensor
 
 from fewfold._check import non_negative_number
-from fewfold.attention.chunked import chunked, untransformed
-from fewfold.attention.layout import Layout
-from fewfold.attention.pieces import Plan, by_head
+from fewfold._torch import untransformed
+from fewfold.attention.chunked import chunked
+from fewfold.attention.chunks import Plan, by_head
+from fewfold.attention.shapes import Layout
 from fewfold.attention.watch import is_watched, note
 from fewfold.maps.entropies import Tsallis
+from fewfold.maps.map_support import map_support
 from fewfold.maps.omega import Omega, check_omega
-from fewfold.maps.sparse import map_support
-from fewfold.structured.tensors import tensors
+from fewfold.structured.omega_tensors import tensors
 from fewfold.support import Support
 
 __all__ = ["attention_support", "sparse_attention", "weighted_attention"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fewfold.attention.layout import Layout
+from fewfold.attention.shapes import Layout
 from fewfold.support import Support
 
 __all__ = ["Attended", "is_watched", "note", "watch_attention"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fewfold.demo.report import draw_report
 from fewfold.recommender import Recommender, Training, compare, read_log
-from fewfold.recommender.data.bundled import bundled, bundled_items
+from fewfold.recommender.datasets.bundled import bundled, bundled_items
 
 __all__ = ["HISTORIES", "run"]
 

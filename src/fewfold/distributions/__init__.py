@@ -1,10 +1,12 @@
 """Parameters to random variables: points of the simplex with exact zeros, and q-Gaussians."""
 
 from fewfold.distributions import q_gaussian_divergence as _divergence  # noqa: F401
-from fewfold.distributions.face_laws import FaceLaw
-from fewfold.distributions.faces import all_faces, face_dimension, face_index, face_of
+from fewfold.distributions.concrete import Concrete, LogisticNormal
+from fewfold.distributions.faces.face_distribution import FaceLaw
+from fewfold.distributions.faces.faces_by_size import FacesBySize, ListedFaces, uniform_faces
+from fewfold.distributions.faces.geometry import all_faces, face_dimension, face_index, face_of
+from fewfold.distributions.faces.gibbs_faces import GibbsFaces
 from fewfold.distributions.gaussian_sparsemax import GaussianSparsemax
-from fewfold.distributions.gibbs_faces import GibbsFaces
 from fewfold.distributions.hard_concrete import BinaryHardConcrete, HardConcrete
 from fewfold.distributions.information import (
     Estimate,
@@ -12,11 +14,9 @@ from fewfold.distributions.information import (
     direct_sum_kl,
     mutual_information,
 )
-from fewfold.distributions.log_ndtr import log_ndtr
+from fewfold.distributions.integrals.log_ndtr import log_ndtr
 from fewfold.distributions.mixed_dirichlet import FaceMixture, MaxEntropyMixed, MixedDirichlet
 from fewfold.distributions.q_gaussian import QGaussian, wasserstein2
-from fewfold.distributions.relaxed import Concrete, LogisticNormal
-from fewfold.distributions.sized_faces import FacesBySize, ListedFaces, uniform_faces
 from fewfold.distributions.sparse_categorical import SparseCategorical
 
 __all__ = [

@@ -9,13 +9,15 @@ from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold.distributions.divergence import divergence
-from fewfold.distributions.draws import Reparameterised, normal
-from fewfold.distributions.expected_product import log_expected_product
-from fewfold.distributions.face_laws import same_size
-from fewfold.distributions.faces import face_of, on_simplex
-from fewfold.distributions.fast_product import quick_densities
-from fewfold.distributions.orthant import log_orthant
+from fewfold.distributions.faces.face_distribution import same_size
+from fewfold.distributions.faces.geometry import face_of, on_simplex
+from fewfold.distributions.integrals.expected_product import log_expected_product
+from fewfold.distributions.integrals.native_product import quick_densities
+from fewfold.distributions.integrals.orthant import log_orthant
+from fewfold.distributions.integrals.rectified import Rectified
+from fewfold.distributions.integrals.row_blocks import by_rows
+from fewfold.distributions.integrals.shared_grid import log_expected_on_grid
+from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.parameters import (
     check_square,
     check_vector,
@@ -25,9 +27,7 @@ from fewfold.distributions.parameters import (
     lower_cholesky,
     positive,
 )
-from fewfold.distributions.parts import by_rows
-from fewfold.distributions.rectified import Rectified
-from fewfold.distributions.shared_grid import log_expected_on_grid
+from fewfold.distributions.random_draws import Reparameterised, normal
 from fewfold.maps import sparsemax
 
 __all__ = ["GaussianSparsemax", "log_shifted_normal"]

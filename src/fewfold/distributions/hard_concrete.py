@@ -10,11 +10,10 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold.distributions.divergence import divergence
-from fewfold.distributions.draws import Reparameterised, gumbel, logistic
-from fewfold.distributions.face_laws import same_size
-from fewfold.distributions.faces import on_simplex
-from fewfold.distributions.panels import panels
+from fewfold.distributions.faces.face_distribution import same_size
+from fewfold.distributions.faces.geometry import on_simplex
+from fewfold.distributions.integrals.panels import panels
+from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.parameters import (
     Finite,
     check_vector,
@@ -23,6 +22,7 @@ from fewfold.distributions.parameters import (
     joined,
     positive,
 )
+from fewfold.distributions.random_draws import Reparameterised, gumbel, logistic
 from fewfold.maps import sparsemax
 
 __all__ = ["BinaryHardConcrete", "HardConcrete"]

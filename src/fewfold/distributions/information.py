@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from fewfold._check import whole_number
-from fewfold.distributions.faces import probabilities
+from fewfold.distributions.faces.geometry import probabilities
 from fewfold.distributions.parameters import joined
 from fewfold.distributions.sparse_categorical import SparseCategorical
 

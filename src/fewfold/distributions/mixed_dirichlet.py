@@ -9,12 +9,12 @@ from torch.distributions import Distribution, kl_divergence
 from torch.types import _size
 
 from fewfold._check import non_negative_number, whole_number
-from fewfold.distributions.divergence import divergence
-from fewfold.distributions.face_laws import FaceLaw, same_size
-from fewfold.distributions.faces import all_faces, face_dimension, face_of, on_simplex
-from fewfold.distributions.gibbs_faces import GibbsFaces
+from fewfold.distributions.faces.face_distribution import FaceLaw, same_size
+from fewfold.distributions.faces.faces_by_size import FacesBySize
+from fewfold.distributions.faces.geometry import all_faces, face_dimension, face_of, on_simplex
+from fewfold.distributions.faces.gibbs_faces import GibbsFaces
+from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.parameters import Each, check_vector, in_single, joined, positive
-from fewfold.distributions.sized_faces import FacesBySize
 
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
 

@@ -9,9 +9,8 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold.distributions.draws import Reparameterised, normal
-from fewfold.distributions.face_laws import same_size
-from fewfold.distributions.gamma_ratio import (
+from fewfold.distributions.faces.face_distribution import same_size
+from fewfold.distributions.integrals.gamma_ratio import (
     digamma_ratio,
     expm1_ratio,
     log1p_ratio,
@@ -27,6 +26,7 @@ from fewfold.distributions.parameters import (
     joined,
     lower_cholesky,
 )
+from fewfold.distributions.random_draws import Reparameterised, normal
 
 __all__ = ["QGaussian", "wasserstein2"]
 

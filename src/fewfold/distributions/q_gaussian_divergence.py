@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from fewfold.distributions.divergence import divergence
-from fewfold.distributions.face_laws import same_size
+from fewfold.distributions.faces.face_distribution import same_size
+from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.q_gaussian import QGaussian
 
 __all__: list[str] = []

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
-from fewfold.distributions.divergence import divergence
-from fewfold.distributions.face_laws import log_of
-from fewfold.distributions.faces import probabilities
+from fewfold.distributions.faces.face_distribution import log_of
+from fewfold.distributions.faces.geometry import probabilities
+from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.parameters import check_vector, some_finite
 from fewfold.maps import Omega
 

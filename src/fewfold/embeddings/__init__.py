@@ -1,6 +1,5 @@
 """Tables of vectors made of few anchors: a drop-in embedding tens of times smaller."""
 
-from fewfold.embeddings.coding import Coding, learn_dictionary, nearest_code, sparse_code
 from fewfold.embeddings.compact import (
     FrequentEmbedding,
     HashedEmbedding,
@@ -9,12 +8,9 @@ from fewfold.embeddings.compact import (
     slim,
     sparse_table,
 )
-from fewfold.embeddings.embedding import AnchorEmbedding
-from fewfold.embeddings.embedding_bag import AnchorEmbeddingBag
-from fewfold.embeddings.export import Sizes, load_anchors, save_anchors
-from fewfold.embeddings.features import cooccurrence_features
-from fewfold.embeddings.growth import AnchorGrowth, GrowthStep
-from fewfold.embeddings.initial import (
+from fewfold.embeddings.files.mapped import MappedAnchors
+from fewfold.embeddings.files.save_load import Sizes, load_anchors, save_anchors
+from fewfold.embeddings.initial.anchors import (
     Clusters,
     Frequent,
     FrequentThenClusters,
@@ -23,16 +19,25 @@ from fewfold.embeddings.initial import (
     TfIdf,
     start,
 )
-from fewfold.embeddings.inspection import AnchorInspection, inspect_anchors
-from fewfold.embeddings.layout import SparseRows
-from fewfold.embeddings.mapped import MappedAnchors
-from fewfold.embeddings.mixture import AnchorMixture
-from fewfold.embeddings.parallel import DataParallel
-from fewfold.embeddings.penalties import orthogonality
-from fewfold.embeddings.proximal import Proximal, proximal
-from fewfold.embeddings.relations import Relations, apart
-from fewfold.embeddings.schedules import Narrowing, Regrow, Warmup
+from fewfold.embeddings.initial.features import cooccurrence_features
+from fewfold.embeddings.initial.sparse_coding import (
+    Coding,
+    learn_dictionary,
+    nearest_code,
+    sparse_code,
+)
+from fewfold.embeddings.inspect_anchors import AnchorInspection, inspect_anchors
+from fewfold.embeddings.relations.relations import Relations, apart
+from fewfold.embeddings.sparsify.growth import AnchorGrowth, GrowthStep
+from fewfold.embeddings.sparsify.orthogonality import orthogonality
+from fewfold.embeddings.sparsify.proximal import Proximal, proximal
+from fewfold.embeddings.sparsify.schedules import Narrowing, Regrow, Warmup
 from fewfold.embeddings.special import compositional_codes, low_rank, vocabulary_selection
+from fewfold.embeddings.table.data_parallel import DataParallel
+from fewfold.embeddings.table.embedding import AnchorEmbedding
+from fewfold.embeddings.table.embedding_bag import AnchorEmbeddingBag
+from fewfold.embeddings.table.mixture import AnchorMixture
+from fewfold.embeddings.table.sparse_rows import SparseRows
 
 __all__ = [
     "AnchorEmbedding",

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import non_negative_number, whole_number
-from fewfold.embeddings.embedding import AnchorEmbedding
-from fewfold.embeddings.mix import refuse_id
+from fewfold.embeddings.table.anchor_sums import refuse_id
+from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = [
     "CompactEmbedding",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import int64_vector, whole_number
-from fewfold.embeddings.embedding import AnchorEmbedding
+from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = ["compositional_codes", "low_rank", "vocabulary_selection"]
 

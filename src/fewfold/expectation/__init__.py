@@ -1,14 +1,20 @@
 """cost, scores -> expected cost: one call, with the estimator as a value."""
 
-from fewfold.expectation.baselines import Baseline, Learned, LeaveOneOut, RunningMean, SelfCritic
-from fewfold.expectation.binary import DisARM
-from fewfold.expectation.drawn import VIMCO, ScoreFunction, SumAndSample
-from fewfold.expectation.estimators import Choice, Estimator
+from fewfold.expectation.estimators.control_variates import (
+    Baseline,
+    Learned,
+    LeaveOneOut,
+    RunningMean,
+    SelfCritic,
+)
+from fewfold.expectation.estimators.disarm import DisARM
+from fewfold.expectation.estimators.estimator import Choice, Estimator
+from fewfold.expectation.estimators.gumbel import REBAR, Gumbel, annealed
+from fewfold.expectation.estimators.marginal import Dense, SparseMarginal
+from fewfold.expectation.estimators.score_function import VIMCO, ScoreFunction, SumAndSample
 from fewfold.expectation.expect import Expectation, embed_atoms, expect
-from fewfold.expectation.laws import Law
+from fewfold.expectation.latents.latent import Law
 from fewfold.expectation.likelihood import log_likelihood
-from fewfold.expectation.marginal import Dense, SparseMarginal
-from fewfold.expectation.relaxed import REBAR, Gumbel, annealed
 
 __all__ = [
     "REBAR",

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_mask, check_scores
-from fewfold.expectation.bits import BitLaw
-from fewfold.expectation.categories import CategoryLaw
-from fewfold.expectation.estimators import Choice, Estimator
-from fewfold.expectation.gibbs import GibbsLaw
-from fewfold.expectation.laws import Law
-from fewfold.structured.choices import Bits
-from fewfold.structured.structure import Structure
+from fewfold.expectation.estimators.estimator import Choice, Estimator
+from fewfold.expectation.latents.bernoulli import BitLaw
+from fewfold.expectation.latents.categorical import CategoryLaw
+from fewfold.expectation.latents.latent import Law
+from fewfold.expectation.latents.structured import GibbsLaw
+from fewfold.structured.structures.bits import Bits
+from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support, sum_rows
 
 __all__ = [

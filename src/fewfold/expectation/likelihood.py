@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
-from fewfold.expectation.estimators import Estimator
+from fewfold.expectation.estimators.estimator import Estimator
 from fewfold.expectation.expect import Cost, costs_of, law_for, prior_of, told
-from fewfold.expectation.laws import Law
-from fewfold.expectation.laws import pairs as flat_pairs
-from fewfold.structured.structure import Structure
+from fewfold.expectation.latents.latent import Law
+from fewfold.expectation.latents.latent import pairs as flat_pairs
+from fewfold.structured.structures.structure import Structure
 
 __all__ = ["log_likelihood"]
 

@@ -1,22 +1,22 @@
 """Losses: scores and a target to a number, with gradient p - y."""
 
 from fewfold.losses.fenchel_young import FenchelYoungLoss, fenchel_young_loss
-from fewfold.losses.linear import linear_entmax_loss
-from fewfold.losses.members import (
+from fewfold.losses.language_metrics import (
+    epsilon_perplexity,
+    jensen_shannon,
+    optimal_epsilon,
+    sparsemax_score,
+)
+from fewfold.losses.linear.linear_entmax import linear_entmax_loss
+from fewfold.losses.named import (
     entmax_loss,
     ksubset_loss,
     normmax_loss,
     softmax_loss,
     sparsemax_loss,
 )
-from fewfold.losses.metrics import (
-    epsilon_perplexity,
-    jensen_shannon,
-    optimal_epsilon,
-    sparsemax_score,
-)
 from fewfold.losses.sampled import noise_contrastive_loss, sampled_softmax_loss
-from fewfold.losses.sampling import sample, sample_support
+from fewfold.losses.sparse_sampling import sample, sample_support
 
 __all__ = [
     "fenchel_young_loss",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fewfold._check import check_scores
 from fewfold._torch import loss_dtype, without_autocast
-from fewfold.losses.gap import against_index, against_probs, one_hot
+from fewfold.losses.duality_gap import against_index, against_probs, one_hot
 from fewfold.losses.targets import (
     Reduction,
     check_indices,
@@ -24,7 +24,7 @@ from fewfold.losses.targets import (
 )
 from fewfold.maps.entropies import Gini
 from fewfold.maps.omega import Omega, check_omega
-from fewfold.structured.tensors import hold, with_tensors
+from fewfold.structured.omega_tensors import hold, with_tensors
 
 __all__ = ["FenchelYoungLoss", "fenchel_young_loss"]
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import fits, jagged
-from fewfold.losses.picked import Anchored, Items, Jagged, log_sum_picked, picked_scores
+from fewfold.losses.sampled_scores import Anchored, Items, Jagged, log_sum_picked, picked_scores
 from fewfold.losses.targets import check_options
 from fewfold.sampling.proposal import Proposal, check_ids
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores
-from fewfold.maps.rows import eager
+from fewfold._torch import eager
 
 __all__ = [
     "INTEGERS",

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from fewfold._check import normal_dim
-from fewfold.maps.bounds import bounded_softmax, bounded_sparsemax
-from fewfold.maps.chain import solver_dtype
+from fewfold._torch import eager
 from fewfold.maps.entropies import Gini, Shannon
+from fewfold.maps.grouped.chain import solver_dtype
 from fewfold.maps.omega import Omega
-from fewfold.maps.rows import eager, from_rows, to_rows
+from fewfold.maps.rows import from_rows, to_rows
+from fewfold.maps.solvers.bounds import bounded_softmax, bounded_sparsemax
 
 __all__ = ["Bounded", "constrained_softmax", "constrained_sparsemax"]
 

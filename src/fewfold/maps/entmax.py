@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from fewfold._check import normal_dim, per_row, positive_number
-from fewfold.maps import fast
-from fewfold.maps.operators import threshold_operator, traceable
+from fewfold._torch import eager
+from fewfold.maps import native_threshold as fast
+from fewfold.maps.compiled_operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
     centre,
-    eager,
     flat_rows,
     from_rows,
     is_steep,
@@ -21,8 +21,8 @@ from fewfold.maps.rows import (
     to_rows,
     widened,
 )
-from fewfold.maps.steep import steep, steep_floor
-from fewfold.maps.threshold import (
+from fewfold.maps.solvers.steep import steep, steep_floor
+from fewfold.maps.solvers.threshold import (
     linear,
     linear_floor,
     power,

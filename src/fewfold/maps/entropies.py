@@ -11,7 +11,7 @@ from fewfold._check import positive_number
 from fewfold.maps.entmax import entmax, entmax_candidates, row_alpha, softmax, sparsemax
 from fewfold.maps.omega import KernelOrder, Omega, filled
 from fewfold.maps.rows import Narrow, flat_rows, widened
-from fewfold.maps.threshold import expm1_ratio
+from fewfold.maps.solvers.threshold import expm1_ratio
 
 __all__ = ["Gini", "Shannon", "Tsallis"]
 

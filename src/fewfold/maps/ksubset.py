@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fewfold._check import non_negative_number, normal_dim, per_row
-from fewfold.maps.fast_budget import budget_map, quick
+from fewfold._torch import eager
+from fewfold.maps.compiled_operators import budget_operator, traceable
+from fewfold.maps.native_ksubset import budget_map, quick
 from fewfold.maps.omega import Omega
-from fewfold.maps.operators import budget_operator, traceable
-from fewfold.maps.rows import Narrow, eager, flat_rows, from_rows, narrow, to_rows, widened
+from fewfold.maps.rows import Narrow, flat_rows, from_rows, narrow, to_rows, widened
 
 __all__ = ["Subset", "ksubset"]
 

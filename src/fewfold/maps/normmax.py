@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fewfold._check import positive_number
-from fewfold.maps import fast
+from fewfold.maps import native_threshold as fast
+from fewfold.maps.compiled_operators import threshold_operator, traceable
 from fewfold.maps.entmax import check_alpha, row_alpha
 from fewfold.maps.omega import KernelOrder, Omega, filled
-from fewfold.maps.operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
     centre,
@@ -23,7 +23,7 @@ from fewfold.maps.rows import (
     to_rows,
     widened,
 )
-from fewfold.maps.threshold import power, power_floor, quadratic, quadratic_floor
+from fewfold.maps.solvers.threshold import power, power_floor, quadratic, quadratic_floor
 
 __all__ = ["Norm", "normmax"]
 

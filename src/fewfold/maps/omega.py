@@ -13,7 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fewfold.maps.rows import Narrow, eager, widened
+from fewfold._torch import eager
+from fewfold.maps.rows import Narrow, widened
 
 __all__ = ["KernelOrder", "Omega", "check_omega", "filled"]
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_scores, normal_dim
+from fewfold._torch import eager
 
 __all__ = [
     "Narrow",
     "centre",
-    "eager",
     "flat_rows",
     "from_rows",
     "is_steep",
@@ -26,36 +26,11 @@ __all__ = [
     "settle",
     "shifted",
     "to_rows",
-    "tracks_grad",
     "widened",
 ]
 
 _LANE = 32  # entries per lane of the bound in `narrow`
 _LONG = 1024  # rows shorter than this are not worth narrowing
-
-
-def eager(*values: object) -> bool:
-    """Whether data-dependent shortcuts are allowed: plain CPU tensors outside any transform."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
-        return False
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    return all(
-        type(tensor) in (Tensor, torch.nn.Parameter)
-        and tensor.device.type == "cpu"
-        and not torch._C._functorch.is_legacy_batchedtensor(tensor)  # autograd's own vmap
-        for tensor in tensors
-    )
-
-
-def tracks_grad(*values: object) -> bool:
-    """Whether an eager call must leave a graph behind it."""
-    return torch.is_grad_enabled() and any(
-        isinstance(value, Tensor) and value.requires_grad for value in values
-    )
 
 
 def widened(values: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from fewfold.optim.adagrad import Adagrad
 from fewfold.optim.adam import Adam, Yogi
-from fewfold.optim.penalty import Penalty
+from fewfold.optim.l1_penalty import Penalty
 from fewfold.optim.sgd import SGD
 
 __all__ = ["SGD", "Adagrad", "Adam", "Penalty", "Yogi"]

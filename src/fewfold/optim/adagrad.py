@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import non_negative_number
-from fewfold.optim.rows import Params, RowOptimizer
+from fewfold.optim.row_optimizer import Params, RowOptimizer
 
 __all__ = ["Adagrad"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold._check import fraction, non_negative_number
-from fewfold.optim.rows import Params, RowOptimizer
+from fewfold.optim.row_optimizer import Params, RowOptimizer
 
 __all__ = ["Adam", "Yogi"]
 

@@ -1,29 +1,14 @@
 """The recommender: from logs of who touched what to recommendations, and how good they are."""
 
-from fewfold.recommender.anchored import Anchors, AnchorVAE
+from fewfold.recommender.answers import Recommendations
 from fewfold.recommender.attributes import Attributes
-from fewfold.recommender.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
-from fewfold.recommender.beside import Beside
-from fewfold.recommender.catalogue import Catalogue
-from fewfold.recommender.checkpoint import Checkpoint, Interrupted
-from fewfold.recommender.comparison import Comparison, Contender, compare
-from fewfold.recommender.data.bundled import bundled, bundled_items
-from fewfold.recommender.data.log import Log, LogPlan, LogSummary, plan_log, read_log
-from fewfold.recommender.data.public import PUBLIC, PublicSet, fetch, is_fetched
+from fewfold.recommender.datasets.bundled import bundled, bundled_items
+from fewfold.recommender.datasets.public import PUBLIC, PublicSet, fetch, is_fetched
 from fewfold.recommender.errors import ArtifactError, DataError
-from fewfold.recommender.evaluation import Evaluation
-from fewfold.recommender.exports import export
-from fewfold.recommender.fastvae import (
-    Entmax,
-    FastVAE,
-    FullSoftmax,
-    Objective,
-    SampledSoftmax,
-)
-from fewfold.recommender.ids import Ids
-from fewfold.recommender.inspection import Inspection, inspect
-from fewfold.recommender.interactions import Core, Interactions, Jagged
-from fewfold.recommender.metrics import (
+from fewfold.recommender.evaluation.comparison import Comparison, Contender, compare
+from fewfold.recommender.evaluation.dense_comparison import Beside
+from fewfold.recommender.evaluation.evaluate import Evaluation
+from fewfold.recommender.evaluation.metrics import (
     MAP,
     MRR,
     NDCG,
@@ -35,21 +20,36 @@ from fewfold.recommender.metrics import (
     Score,
     evaluate,
 )
-from fewfold.recommender.recipes import VAE, Training
-from fewfold.recommender.recommendations import Recommendations
-from fewfold.recommender.recommender import Recommender
-from fewfold.recommender.report import FitReport
-from fewfold.recommender.search import Search
-from fewfold.recommender.spectral import Shortcut
-from fewfold.recommender.splits import (
+from fewfold.recommender.evaluation.splits import (
     Split,
     held_out_users,
     last_out_split,
     random_split,
     temporal_split,
 )
-from fewfold.recommender.topk import DotProduct, Ranking, Scorer, top_k
-from fewfold.recommender.train import Epoch, train
+from fewfold.recommender.export_model import export
+from fewfold.recommender.fit_report import FitReport
+from fewfold.recommender.ids import Ids
+from fewfold.recommender.inspect_model import Inspection, inspect
+from fewfold.recommender.interactions import Core, Interactions, Jagged
+from fewfold.recommender.models.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
+from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
+from fewfold.recommender.models.fastvae.network import (
+    Entmax,
+    FastVAE,
+    FullSoftmax,
+    Objective,
+    SampledSoftmax,
+)
+from fewfold.recommender.models.fastvae.shortcut import Shortcut
+from fewfold.recommender.models.recipes import VAE, Training
+from fewfold.recommender.ranking.catalogue import Catalogue
+from fewfold.recommender.ranking.search import Search
+from fewfold.recommender.ranking.top_k import DotProduct, Ranking, Scorer, top_k
+from fewfold.recommender.reading.log import Log, LogPlan, LogSummary, plan_log, read_log
+from fewfold.recommender.recommender import Recommender
+from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted
+from fewfold.recommender.training.train import Epoch, train
 
 __all__ = [
     "AnchorVAE",

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from fewfold.recommender.data.columns import called
-from fewfold.recommender.data.source import Source, open_source
-from fewfold.recommender.data.tables import Batch, explained, within_calendar
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
+from fewfold.recommender.reading.columns import called
+from fewfold.recommender.reading.source import Source, open_source
+from fewfold.recommender.reading.tables import Batch, explained, within_calendar
 
 __all__ = ["Attributes", "read_attributes"]
 

@@ -13,26 +13,11 @@ import torch
 from fewfold._check import whole_number
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import spent
-from fewfold.recommender.anchored import Anchors
-from fewfold.recommender.artifact import Folder, open_artifact, steadily, write_artifact
-from fewfold.recommender.asked import allowed_items, histories_of, known, one_or_many
-from fewfold.recommender.attributes import Attributes, read_attributes
-from fewfold.recommender.beside import Beside
-from fewfold.recommender.card import model_card, versions
-from fewfold.recommender.checkpoint import Checkpoint
-from fewfold.recommender.config import Config, Metrics
-from fewfold.recommender.data.log import Log, LogPlan, plan_log, read_log
-from fewfold.recommender.data.where import Condition
-from fewfold.recommender.errors import DataError
-from fewfold.recommender.evaluation import METRICS, Evaluation, assess, sample_users
-from fewfold.recommender.fitted import Fitted, FittedVAE
-from fewfold.recommender.fold import merged, with_more_items
-from fewfold.recommender.holdout import hold_out, kept, questions
-from fewfold.recommender.ids import Ids
-from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.metrics import Metric
-from fewfold.recommender.models import described, expect, fitted_to, recipe_of, restore
-from fewfold.recommender.packing import (
+from fewfold.recommender.answers import Recommendations
+from fewfold.recommender.artifact.card import model_card, versions
+from fewfold.recommender.artifact.config import Config, Metrics
+from fewfold.recommender.artifact.folder import Folder, open_artifact, steadily, write_artifact
+from fewfold.recommender.artifact.packing import (
     expect_items,
     expect_users,
     pack_items,
@@ -40,12 +25,27 @@ from fewfold.recommender.packing import (
     unpack_items,
     unpack_users,
 )
-from fewfold.recommender.recipes import VAE, Recipe, Training, with_anchors, without_anchors
-from fewfold.recommender.recommendations import Recommendations
-from fewfold.recommender.report import FitReport
-from fewfold.recommender.schema import Source, check
-from fewfold.recommender.search import Search
-from fewfold.recommender.work import training_work
+from fewfold.recommender.artifact.schema import Source, check
+from fewfold.recommender.attributes import Attributes, read_attributes
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.evaluation.dense_comparison import Beside
+from fewfold.recommender.evaluation.evaluate import METRICS, Evaluation, assess, sample_users
+from fewfold.recommender.evaluation.holdout import hold_out, kept, questions
+from fewfold.recommender.evaluation.metrics import Metric
+from fewfold.recommender.evaluation.ranking_cost import training_work
+from fewfold.recommender.fit_report import FitReport
+from fewfold.recommender.ids import Ids
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.fastvae.anchored import Anchors
+from fewfold.recommender.models.fitted import Fitted, FittedVAE
+from fewfold.recommender.models.new_items import merged, with_more_items
+from fewfold.recommender.models.recipes import VAE, Recipe, Training, with_anchors, without_anchors
+from fewfold.recommender.models.registry import described, expect, fitted_to, recipe_of, restore
+from fewfold.recommender.questions import allowed_items, histories_of, known, one_or_many
+from fewfold.recommender.ranking.search import Search
+from fewfold.recommender.reading.conditions import Condition
+from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
+from fewfold.recommender.training.checkpoint import Checkpoint
 
 __all__ = ["Recommender"]
 

@@ -3,8 +3,8 @@
 from fewfold.sampling.dynamic import Dynamic
 from fewfold.sampling.multi_index import MultiIndex
 from fewfold.sampling.proposal import Given, Proposal
-from fewfold.sampling.quadratic import QuadraticKernel
-from fewfold.sampling.simple import Popularity, Uniform
+from fewfold.sampling.quadratic_kernel import QuadraticKernel
+from fewfold.sampling.static import Popularity, Uniform
 
 __all__ = [
     "Dynamic",

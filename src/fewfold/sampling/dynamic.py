@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.sampling.proposal import Given, Proposal, check_ids, check_items, check_queries, stored
-from fewfold.sampling.simple import unfitted
+from fewfold.sampling.static import unfitted
 
 __all__ = ["Dynamic"]
 

@@ -6,8 +6,9 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from fewfold.sampling.cells import Cells, GivenCells
-from fewfold.sampling.exact import GivenExact
+from fewfold.sampling.categorical_draws import GivenExact
+from fewfold.sampling.codebooks import product_codes, residual_codes
+from fewfold.sampling.inverted_index import Cells, GivenCells
 from fewfold.sampling.proposal import (
     Given,
     Proposal,
@@ -16,8 +17,7 @@ from fewfold.sampling.proposal import (
     check_queries,
     stored,
 )
-from fewfold.sampling.quantise import product_codes, residual_codes
-from fewfold.sampling.simple import powered, unfitted
+from fewfold.sampling.static import powered, unfitted
 
 __all__ = ["MultiIndex"]
 

@@ -1,16 +1,16 @@
 """Structured inference as a layer: part scores -> few structures."""
 
 from fewfold.structured import structures
-from fewfold.structured.best import TopSupport, topk_support
+from fewfold.structured.factor_graph.graph import FactorGraph, GraphSolution
 from fewfold.structured.gibbs import gibbs_marginals
-from fewfold.structured.graph import FactorGraph, GraphSolution
-from fewfold.structured.omega import Gibbs, SparseMAP
-from fewfold.structured.sparsemap import (
+from fewfold.structured.regularisers import Gibbs, SparseMAP
+from fewfold.structured.sparsemap.function import (
     Solution,
     sparsemap,
     sparsemap_solution,
     sparsemap_support,
 )
+from fewfold.structured.topk_support import TopSupport, topk_support
 
 __all__ = [
     "FactorGraph",

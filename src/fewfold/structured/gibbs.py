@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_temperature
-from fewfold.structured.structure import Structure, cooled, kept
+from fewfold.structured.structures.structure import Structure, cooled, kept
 
 __all__ = ["gibbs_marginals"]
 

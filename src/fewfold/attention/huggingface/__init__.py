@@ -1,0 +1,1 @@
+"""Sparse attention inside Hugging Face transformers."""

@@ -1,0 +1,146 @@
+"""Sparse attention as an attention implementation of Hugging Face transformers."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold.attention.sparse_attention import sparse_attention
+from fewfold.maps.entropies import Tsallis
+from fewfold.maps.omega import Omega, check_omega
+from fewfold.structured.omega_tensors import tensors
+
+__all__ = ["offer_attention", "register_attention"]
+
+_OURS: dict[str, tuple[Callable[..., Any], object]] = {}
+"""Names this module registered: the function, and what it was made from."""
+
+
+def register_attention(
+    name: str = "fewfold",
+    omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
+    *,
+    replace: bool = False,
+) -> str:
+    """Register `sparse_attention` as an attention implementation of Hugging Face transformers.
+
+    A model that takes an attention implementation takes this one, trained with it or not:
+    `AutoModel.from_config(config, attn_implementation=ff.register_attention())`, or later
+    `model.set_attn_implementation("fewfold")`. Models that cap their scores, give a weight to no
+    key at all, or choose the keys of each query elsewhere (`softcap`; `s_aux`; `indices` and
+    `block_indices`, as DeepSeek V3.2 and MiniMax M3 have them) raise an error. Weights of attention
+    are not returned; see `watch_attention`.
+
+    Implementations are global: every model of the process that uses a name gets what is registered
+    under it. A name that is taken is therefore refused, those of transformers ("eager", "sdpa",
+    "flash_attention_2") and those of earlier calls with another omega alike.
+
+    Args:
+        name: of the implementation; one name for each omega.
+        omega: the map from scores to weights.
+        replace: register even if the name is taken, for all models of the process.
+
+    Returns:
+        The name.
+    """
+    check_omega(omega)
+    return offer_attention(name, lambda module: omega, omega, replace)
+
+
+def offer_attention(
+    name: str, omega_of: Callable[[Any], Omega], source: object, replace: bool
+) -> str:
+    """Register attention whose map depends on the attention module of the model.
+
+    Args:
+        name: of the implementation.
+        omega_of: attention module -> the map from scores to weights.
+        source: what `omega_of` was made from; the same name and source may be registered again.
+        replace: register even if the name is taken.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a string that is not empty, got {name!r}")
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+    except ImportError as error:
+        raise ImportError(
+            "attention in transformers needs version 5 or later: pip install fewfold[transformers]"
+        ) from error
+    known = AttentionInterface().get(name)
+    taken = known is not None or name in AttentionMaskInterface()  # "eager" has a mask alone
+    if taken and not replace and not _same(name, known, source):
+        raise ValueError(
+            f"the attention implementation {name!r} is registered already, and all models of this "
+            f"process that use it would change; choose another name, or write replace=True"
+        )
+    attend = _attention(omega_of)
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    _OURS[name] = attend, source
+    return name
+
+
+def _same(name: str, known: Any, source: object) -> bool:
+    """Return whether the name stands for the same attention already."""
+    mine, before = _OURS.get(name, (None, None))
+    if known is None or known is not mine:
+        return False
+    if before is source:
+        return True
+    # values that hold tensors cannot be compared, so they are the same only if they are one object
+    return isinstance(source, Omega) and not tensors(source) and before == source
+
+
+def _attention(omega_of: Callable[[Any], Omega]) -> Callable[..., tuple[Tensor, None]]:
+    """Return the function that transformers calls in each attention module."""
+
+    def attend(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        position_bias: Tensor | None = None,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        _refuse(others)
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+        if position_bias is not None:
+            attention_mask = _biased(attention_mask, position_bias)
+        found = sparse_attention(
+            query,
+            key,
+            value,
+            omega_of(module),
+            mask=attention_mask,
+            is_causal=causal,
+            scale=scaling,
+            dropout_p=dropout,
+            enable_gqa=key.shape[1] != query.shape[1],
+        )
+        return found.transpose(1, 2).contiguous(), None
+
+    return attend
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Raise for what would change the scores, or who sees whom, and has no meaning here."""
+    for name in ("softcap", "s_aux", "indices", "block_indices"):
+        if others.get(name) is not None:
+            raise ValueError(f"sparse attention has no {name}, which this model asks for")
+
+
+def _biased(mask: Tensor | None, bias: Tensor) -> Tensor:
+    """Numbers to add, from a mask and a bias."""
+    if mask is None:
+        return bias
+    if mask.dtype == torch.bool:
+        return bias.masked_fill(~mask, -math.inf)
+    return bias + mask

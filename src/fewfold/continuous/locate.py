@@ -1,0 +1,198 @@
+"""Where to look: ways from queries to densities."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fewfold._check import whole_number
+from fewfold.continuous.basis import Basis
+from fewfold.continuous.density import LEAST_VARIANCE, Density, LineDensity, working
+from fewfold.continuous.function import density_of
+from fewfold.continuous.plane_density import PlaneDensity, two_by_two
+from fewfold.continuous.signal import Signal, cell_centres, own_positions
+from fewfold.maps.entropies import Shannon
+from fewfold.maps.omega import Omega
+from fewfold.structured.omega_module import Held
+
+__all__ = ["AttentionMoments", "Locator", "Places", "QueryHeads", "SignalHeads"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a locator is built for: vectors of size `dim`, some heads, a basis and an alpha.
+
+    Parameters are made on `device` with `dtype`, as `linear` does.
+    """
+
+    dim: int
+    heads: int
+    basis: Basis
+    alpha: float
+    device: torch.device | str | None = None
+    dtype: torch.dtype | None = None
+
+    def linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+        """Return a linear layer on the device and with the dtype of the module."""
+        return nn.Linear(inputs, outputs, bias=bias, device=self.device, dtype=self.dtype)
+
+    def split(self, vectors: Tensor) -> Tensor:
+        """`(..., n, heads width)` to `(..., heads, n, width)`."""
+        parts: Tensor = vectors.unflatten(-1, (self.heads, -1))
+        return parts.transpose(-3, -2)
+
+    def density(self, raw: Tensor, components: int) -> Density:
+        """Of numbers `(..., components x parameters)`: means in [0, 1], spreads above zero."""
+        raw = working(raw)
+        raw = raw.unflatten(-1, (components, -1)) if components > 1 else raw
+        size = self.basis.dim
+        mu, spread = raw[..., :size].sigmoid(), raw[..., size : size + size * (size + 1) // 2]
+        sigma_sq = F.softplus(spread) + LEAST_VARIANCE
+        if size == 1:
+            mu, sigma_sq = mu.squeeze(-1), sigma_sq.squeeze(-1)
+        else:
+            sigma_sq = _covariance(sigma_sq[..., :2], spread[..., 2])
+        weights = raw[..., -1].softmax(-1) if components > 1 else None
+        return density_of(self.basis, mu, sigma_sq, self.alpha, weights)
+
+    def parameters(self, components: int) -> int:
+        """How many numbers a density takes."""
+        size = self.basis.dim
+        each = size + size * (size + 1) // 2
+        return components * (each + (components > 1))
+
+
+def _covariance(diagonal: Tensor, below: Tensor) -> Tensor:
+    """`L L^T + c I`, `(..., 2, 2)`, from the diagonal of L squared and what is below it."""
+    root = diagonal.sqrt()
+    off = root[..., 0] * below
+    entries = [
+        diagonal[..., 0] + LEAST_VARIANCE,
+        off,
+        off,
+        diagonal[..., 1] + below**2 + LEAST_VARIANCE,
+    ]
+    return two_by_two(*entries)
+
+
+class Locator(ABC):
+    """A choice of how densities come from queries."""
+
+    @abstractmethod
+    def build(self, places: Places) -> nn.Module:
+        """A module of `(query, memory, signal, mask)` that returns densities `(..., heads, m)`."""
+
+
+@dataclass(frozen=True)
+class QueryHeads(Locator):
+    """Densities are linear in queries: `mu = sigmoid(.)`, `sigma_sq = softplus(.)`.
+
+    Args:
+        components: of a mixture, with weights by softmax; 1 for a single density.
+    """
+
+    components: int = 1
+
+    def __post_init__(self) -> None:
+        whole_number(self.components, "components")
+
+    def build(self, places: Places) -> nn.Module:
+        return _FromQuery(places, self.components)
+
+
+@dataclass(frozen=True)
+class SignalHeads(Locator):
+    """Densities are linear in how well queries match the signal: `K q / sqrt(d)`, K of rows of B.
+
+    Args:
+        components: of a mixture, with weights by softmax; 1 for a single density.
+    """
+
+    components: int = 1
+
+    def __post_init__(self) -> None:
+        whole_number(self.components, "components")
+
+    def build(self, places: Places) -> nn.Module:
+        return _FromSignal(places, self.components)
+
+
+@dataclass(frozen=True)
+class AttentionMoments(Locator):
+    """Densities have the mean and the variance of discrete attention over the places of values.
+
+    Args:
+        omega: the map from scores to weights; softmax unless given.
+    """
+
+    omega: Omega = Shannon()  # noqa: RUF009  (an immutable value)
+
+    def build(self, places: Places) -> nn.Module:
+        return _FromAttention(places, self.omega)
+
+
+class _FromQuery(nn.Module):
+    def __init__(self, places: Places, components: int) -> None:
+        super().__init__()
+        self.places, self.components = places, components
+        self.head = places.linear(places.dim, places.heads * places.parameters(components))
+
+    def forward(
+        self, query: Tensor, memory: Tensor | None, signal: Signal, mask: Tensor | None
+    ) -> Density:
+        return self.places.density(self.places.split(self.head(query)), self.components)
+
+
+class _FromSignal(nn.Module):
+    def __init__(self, places: Places, components: int) -> None:
+        super().__init__()
+        self.places, self.components = places, components
+        self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
+        self.head = places.linear(len(places.basis), places.parameters(components))
+
+    def forward(
+        self, query: Tensor, memory: Tensor | None, signal: Signal, mask: Tensor | None
+    ) -> Density:
+        rows = self.places.split(self.query(query))
+        keys = self.places.split(self.key(signal.coefficients))
+        scores = rows @ keys.mT / math.sqrt(rows.shape[-1])
+        return self.places.density(self.head(scores), self.components)
+
+
+class _FromAttention(nn.Module):
+    def __init__(self, places: Places, omega: Omega) -> None:
+        super().__init__()
+        self.places, self.omega = places, Held(omega)
+        self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
+
+    def forward(
+        self, query: Tensor, memory: Tensor | None, signal: Signal, mask: Tensor | None
+    ) -> Density:
+        if memory is None:
+            raise ValueError(
+                "AttentionMoments needs vectors to attend to, got a Signal; write SignalHeads()"
+            )
+        plane = self.places.basis.dim == 2
+        points = _positions(memory, mask, plane)
+        flat = memory.flatten(-3, -2) if plane else memory
+        rows, keys = (self.places.split(x) for x in (self.query(query), self.key(flat)))
+        scores = rows @ keys.mT / math.sqrt(rows.shape[-1])
+        if mask is not None:
+            keep = (mask.flatten(-2) if plane else mask)[..., None, None, :]
+            scores = scores.masked_fill(~keep, -math.inf)
+        probs = working(self.omega.value.argmax(scores))
+        kind = PlaneDensity if plane else LineDensity
+        return kind.from_attention(probs, points.to(probs), self.places.alpha)
+
+
+def _positions(memory: Tensor, mask: Tensor | None, plane: bool) -> Tensor:
+    """Of the cells of a grid, `(H W, 2)`, or of what is kept of a sequence, `(..., 1, 1, L)`."""
+    if plane:
+        lines = [cell_centres(size).to(memory.device) for size in memory.shape[-3:-1]]
+        return torch.cartesian_prod(*lines)
+    if mask is None:
+        return cell_centres(memory.shape[-2]).to(memory.device)
+    return own_positions(mask, torch.float64)[..., None, None, :]

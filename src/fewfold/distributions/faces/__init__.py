@@ -1,0 +1,1 @@
+"""Faces of the probability simplex and distributions over them."""

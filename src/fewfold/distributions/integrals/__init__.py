@@ -1,0 +1,1 @@
+"""Numerical integrals behind the densities of mixed distributions."""

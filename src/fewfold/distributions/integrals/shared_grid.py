@@ -1,0 +1,72 @@
+"""Many points under one law: the integral on one grid for all of them, by a matrix product."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from fewfold.distributions.integrals.expected_product import edge_precision
+from fewfold.distributions.integrals.log_ndtr import log_ndtr
+from fewfold.distributions.integrals.peak import DOUBLE, SINGLE
+
+__all__ = ["log_expected_on_grid"]
+
+_POINTS = 1024  # a grid of more is not worth it
+_FEWEST = 64  # rows
+_CHUNK = 2**20  # entries at a time
+
+
+def log_expected_on_grid(
+    off: Tensor, loc: Tensor, scale: Tensor, place: Tensor, width: Tensor
+) -> Tensor | None:
+    """`log E_t prod_(j off) Phi((t - loc_j) / scale_j)` for `t ~ N(place, width^2)`.
+
+    An evenly spaced sum does not mind where it starts, so that all rows can share the points of the
+    finest: the logarithms of the factors are one table, and their sums a matrix product.
+
+    Args:
+        off: (rows, K) boolean, which factors count.
+        loc, scale: (K,).
+        place, width: (rows,).
+
+    Returns:
+        (rows,), differentiable in all but the place of the grid; or None where rows are few, or
+        the grid would be too fine or too long for sharing.
+
+    Example:
+        >>> import torch
+        >>> off, zero, one = torch.ones(64, 2).bool(), torch.zeros(2), torch.ones(2)
+        >>> log_expected_on_grid(off, zero, one, torch.zeros(64), torch.ones(64))[0].exp()
+        tensor(0.3333)
+    """
+    if len(off) < _FEWEST or loc.shape[-1] == 0:
+        return None
+    digits = DOUBLE if loc.dtype == torch.float64 else SINGLE
+    with torch.no_grad():
+        reach = 1.02 * math.sqrt(2 * digits.drop) * width
+        start = (place - reach).amin()
+        # beyond this every factor is 1, and only the Gaussian is left
+        full = (loc + digits.full * scale).amax()
+        stop = (place.maximum(full) + reach).amax()
+        wide = math.pi * math.sqrt(2 / digits.error)
+        edges = edge_precision(scale.amin().reciprocal(), len(scale), wide, digits)
+        step = wide / (width.amin().square().reciprocal() + edges).sqrt()
+        count = ((stop - start) / step).ceil()
+        if not bool(count <= _POINTS):
+            return None
+        points = int(count) + 1
+        t = torch.linspace(0, 1, points, dtype=loc.dtype, device=loc.device)
+        t = start + (stop - start) * t
+        log_step = ((stop - start) / (points - 1)).log()
+    table = log_ndtr((t - loc.unsqueeze(-1)) / scale.unsqueeze(-1))
+    parts = zip(
+        *(rows.split(max(1, _CHUNK // points)) for rows in (off, place, width)), strict=True
+    )
+    found = [_sum(some.to(table) @ table, t, at, over) for some, at, over in parts]
+    return torch.cat(found) + log_step
+
+
+def _sum(logs: Tensor, t: Tensor, place: Tensor, width: Tensor) -> Tensor:
+    """Over the points (points,) of each row, with the density of t."""
+    apart = (t - place.unsqueeze(-1)) / width.unsqueeze(-1)
+    return (logs - apart.square() / 2).logsumexp(-1) - width.log() - math.log(2 * math.pi) / 2

@@ -1,0 +1,1 @@
+"""Anchor tables on disk."""

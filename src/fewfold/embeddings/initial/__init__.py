@@ -1,0 +1,1 @@
+"""Initialisation of anchors and of their sparse transforms."""

@@ -1,0 +1,1 @@
+"""Known relations between objects, as constraints on anchor tables."""

@@ -1,0 +1,1 @@
+"""Training that makes and keeps anchor tables sparse."""

@@ -1,0 +1,1 @@
+"""Embedding tables whose rows are sparse combinations of anchors."""

@@ -1,0 +1,50 @@
+"""Bags of rows of an anchor table, as a module."""
+
+from typing import Any
+
+from torch import Tensor
+
+from fewfold.embeddings.table.embedding import AnchorEmbedding
+from fewfold.embeddings.table.pooling import Mode
+
+__all__ = ["AnchorEmbeddingBag"]
+
+
+class AnchorEmbeddingBag(AnchorEmbedding):
+    """An `nn.EmbeddingBag` of anchors: sums, means or maxima of rows.
+
+    Arguments as in `AnchorEmbedding`, and `mode` and `include_last_offset` as in `nn.EmbeddingBag`.
+    A file of `save_anchors` holds the table, not what it was used for: `load_anchors` gives an
+    `AnchorEmbedding` back, whose `bag` takes the mode with each call.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> bags = ff.AnchorEmbeddingBag(1000, 16, anchors=8, width=2)
+        >>> bags(torch.tensor([5, 3, 7, 7]), torch.tensor([0, 2])).shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        mode: Mode = "mean",
+        include_last_offset: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, **options)
+        self.mode: Mode = mode
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Ids (n,) with offsets, or (bags, n), to vectors (bags, d)."""
+        return self.bag(
+            input, offsets, per_sample_weights, mode=self.mode,
+            include_last_offset=self.include_last_offset,
+        )  # fmt: skip

@@ -1,0 +1,167 @@
+"""Scores of every row of a table of anchors, from the scores of the anchors alone."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fewfold import _native
+from fewfold.embeddings.table.anchor_sums import check, native, refuse_slots
+from fewfold.maps.native_threshold import kernel
+
+__all__ = ["tied_scores"]
+
+_LINE = 16  # queries are shared out this many at a time
+_FORWARD, _BACKWARD = 32, 128  # and scored, pulled, this many at a time: what was fastest
+
+
+def tied_scores(
+    projected: Tensor, weights: Tensor, slots: Tensor, *, threshold: float = 0.0, sparse: bool
+) -> Tensor:
+    """Scores of all rows: `scores[b, v] = sum_j weights[v, j] projected[b, slots[v, j]]`.
+
+    With `projected = hidden @ anchors.T` these are `hidden @ table.T`, for s products per score in
+    place of d. In the backward pass scores whose gradient is at most `threshold` in absolute value
+    are left out, so that after a softmax only the rows that matter have a gradient at all.
+
+    Args:
+        projected: (B, K).
+        weights: (V, s).
+        slots: (V, s), which of the K: uint8, int16 or int32.
+        threshold: gradients of scores up to this size count as none.
+        sparse: the gradient of the weights as rows, those with a gradient, instead of (V, s).
+
+    Returns:
+        (B, V).
+
+    Example:
+        >>> import torch
+        >>> weights = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> slots = torch.tensor([[0, 1], [1, 2], [2, 0]], dtype=torch.uint8)
+        >>> tied_scores(torch.tensor([[1.0, 10.0, 100.0]]), weights, slots, sparse=False)
+        tensor([[ 21., 430., 506.]])
+    """
+    check(projected, weights, slots)
+    if not threshold >= 0:
+        raise ValueError(f"threshold must be at least 0, got {threshold}")
+    if native(projected, weights, slots):
+        every: Tensor = _Tied.apply(projected, weights, slots, float(threshold), sparse)
+        return every
+    if sparse and weights.requires_grad and torch.is_grad_enabled():
+        weights = _AsRows.apply(weights)
+    scores = projected.new_zeros(len(projected), len(weights))
+    for weight, slot in zip(weights.unbind(1), slots.long().unbind(1), strict=True):
+        scores = scores + weight * projected.index_select(1, slot)
+    if threshold and scores.requires_grad:
+        scores = _Dropped.apply(scores, threshold)
+    return scores
+
+
+class _Tied(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, weights: Tensor, slots: Tensor, threshold: float, sparse: bool
+    ) -> Tensor:
+        (queries, k), (size, s) = projected.shape, weights.shape
+        turned = _turned(projected, _FORWARD)
+        scores = _native.table(queries, size, dtype=projected.dtype)
+        fine = kernel("tied", projected.dtype)(
+            turned, queries, turned.shape[2], k, weights, slots, size, s, scores, _native.threads()
+        )
+        if not fine:
+            raise refuse_slots(slots, k)
+        ctx.save_for_backward(projected, weights, slots)
+        ctx.threshold, ctx.sparse = threshold, sparse
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        projected, weights, slots = ctx.saved_tensors
+        turned = _turned(projected, _BACKWARD)
+        (_, k, width), (size, s) = turned.shape, weights.shape
+        wants_projected, wants_weights = ctx.needs_input_grad[:2]
+        grad = grad.contiguous()
+        marks = torch.zeros(size, dtype=torch.uint8)
+        # Room for every row, of which only what is written takes memory.
+        rows = torch.empty(size, dtype=torch.int64) if ctx.sparse else None
+        values = None
+        if wants_weights:
+            values = torch.empty_like(weights) if ctx.sparse else torch.zeros_like(weights)
+        table = (slots, size, s, grad, ctx.threshold)
+        count = kernel("untied", grad.dtype)(
+            turned,
+            len(projected),
+            width,
+            k,
+            *table,
+            marks,
+            rows,
+            values,
+            _native.threads(),
+        )
+        if values is not None and rows is not None:
+            values = torch.sparse_coo_tensor(
+                rows[:count].unsqueeze(0), values[:count], weights.shape, is_coalesced=True,
+                check_invariants=False,
+            )  # fmt: skip
+        pull = None
+        if wants_projected:
+            pull = torch.zeros_like(turned)
+            kernel("untied_pull", grad.dtype)(
+                len(projected),
+                width,
+                k,
+                weights,
+                *table,
+                marks,
+                pull,
+                _native.threads(),
+            )
+            pull = pull.transpose(1, 2).reshape(-1, k)[: len(projected)]
+        return pull, values, None, None, None
+
+
+def _turned(projected: Tensor, most: int) -> Tensor:
+    """Queries last, in slabs of at most so many, all alike: (slabs, K, width)."""
+    queries, k = projected.shape
+    slabs = max(1, -(-queries // most))
+    width = max(1, -(-queries // (slabs * _LINE))) * _LINE
+    padded = F.pad(projected, (0, 0, 0, slabs * width - queries))
+    return padded.view(slabs, width, k).transpose(1, 2).contiguous()
+
+
+class _AsRows(torch.autograd.Function):
+    """The same numbers; the gradient as the rows of it that are not zero."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor) -> Tensor:
+        return weights.view_as(weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        rows = grad.ne(0).any(1).nonzero().squeeze(1)
+        values = grad.index_select(0, rows)
+        return torch.sparse_coo_tensor(
+            rows.unsqueeze(0), values, grad.shape, is_coalesced=True, check_invariants=False
+        )
+
+
+class _Dropped(torch.autograd.Function):
+    """The same numbers; small gradients become zero."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, threshold: float) -> Tensor:
+        return scores.view_as(scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.threshold = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return torch.where(grad.abs() <= ctx.threshold, 0, grad), None

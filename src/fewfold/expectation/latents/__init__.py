@@ -1,0 +1,1 @@
+"""Distributions of discrete latents: categorical, bits, structures."""

@@ -1,0 +1,1 @@
+"""The output layer fused with its loss, for large numbers of classes."""

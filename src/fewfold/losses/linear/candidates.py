@@ -1,0 +1,221 @@
+"""Candidates: which classes can be in the support, found without ever holding all scores.
+
+The scores of one chunk of classes exist at a time. Any subset of the scores of a row gives a lower
+bound on its threshold, so what lies below the bound is dropped as it appears, and the bound rises
+as better scores come by. What survives is a few times the support.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfold.maps import native_threshold as fast
+from fewfold.maps.entmax import entmax
+
+__all__ = ["BLOCK", "Candidates", "Layer", "find_candidates", "widen"]
+
+BLOCK = 1024  # rows that are worked on together
+_BUFFER = 1 << 20  # scores that exist at once: small enough to be filtered out of a cache
+_RUN = 64  # neighbouring scores that are dropped by one comparison
+_CROWD = 64  # a row keeps at most one class in so many ...
+_ROOM = 1024  # ... or this many, whichever is more
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear output layer that is only ever applied to a chunk of its classes."""
+
+    weight: Tensor  # (classes, features)
+    bias: Tensor | None  # (classes,)
+
+    def detach(self) -> "Layer":
+        return Layer(self.weight.detach(), None if self.bias is None else self.bias.detach())
+
+    def step(self, rows: int, size: int | None) -> int:
+        """Classes per chunk for so many rows: `size`, or what fits a cache."""
+        return min(size or max(256, _BUFFER // max(rows, 1)), len(self.weight))
+
+    def part(self, start: int, stop: int) -> "Layer":
+        """The classes from `start` to `stop`."""
+        return Layer(self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+    def scores(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """(rows, classes) in float32 or wider."""
+        hidden, weight = widen(hidden), widen(self.weight).t()
+        if out is None:  # given `out`, autocast leaves the product alone
+            out = hidden.new_empty(len(hidden), weight.shape[1])
+        if self.bias is None:
+            return torch.mm(hidden, weight, out=out)
+        return torch.addmm(widen(self.bias), hidden, weight, out=out)
+
+    def chunks(self, hidden: Tensor, size: int | None) -> Iterator[tuple[int, Tensor]]:
+        """First class and scores of each chunk, in a buffer used again."""
+        rows, hidden = len(hidden), widen(hidden)
+        step = self.step(rows, size)
+        buffer = hidden.new_empty(rows * step)
+        for start in range(0, len(self.weight), step):
+            part = self.part(start, start + step)
+            out = buffer[: rows * len(part.weight)].view(rows, len(part.weight))
+            yield start, part.scores(hidden, out)
+
+    def at(self, hidden: Tensor, index: Tensor) -> Tensor:
+        """The score of one class per row."""
+        scores = (widen(hidden) * widen(self.weight[index])).sum(-1)
+        return scores if self.bias is None else scores + widen(self.bias[index])
+
+
+def widen(values: Tensor) -> Tensor:
+    """Half precision as float32, the rest as it is."""
+    return values.float() if values.element_size() < 4 else values
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Classes that can be in the support, row after row."""
+
+    row: Tensor  # (m,) int64, ascending
+    column: Tensor  # (m,) int64
+    score: Tensor  # (m,)
+    crowded: Tensor  # (rows,) bool: too many to keep; such a row has no candidates here
+
+
+def find_candidates(
+    hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None = None
+) -> Candidates:
+    """Every class whose probability under entmax with `alpha` can be positive.
+
+    At alpha = 1 that is every class of every row, and all rows are crowded.
+    """
+    rows = hidden.shape[0]
+    if alpha == 1.0:
+        none = hidden.new_zeros(0, dtype=torch.int64)
+        crowded = hidden.new_ones(rows, dtype=torch.bool)
+        return Candidates(none, none, hidden.new_zeros(0), crowded)
+    parts = [
+        _find(hidden[start : start + BLOCK], layer, alpha, chunk_size)
+        for start in range(0, rows, BLOCK)
+    ]
+    return Candidates(
+        torch.cat([part.row + number * BLOCK for number, part in enumerate(parts)]),
+        torch.cat([part.column for part in parts]),
+        torch.cat([part.score for part in parts]),
+        torch.cat([part.crowded for part in parts]),
+    )
+
+
+def _find(hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None) -> Candidates:
+    most = max(layer.weight.shape[0] // _CROWD, _ROOM)
+    if fast.covers(hidden, alpha):
+        streams = fast.Streams(hidden, alpha, most)
+        for start, scores in layer.chunks(hidden, chunk_size):
+            streams.push(scores, start)
+        column, score, count = streams.take()
+        return Candidates(torch.repeat_interleave(count.clamp(min=0)), column, score, count < 0)
+    pool = _Pool(hidden, most, alpha)
+    for step, (start, scores) in enumerate(layer.chunks(hidden, chunk_size)):
+        if step == 0:
+            pool.raise_bound(scores)
+        pool.add(*filter_chunk(scores, pool.bound, start))
+        if (step + 1) & step == 0:  # 1, 2, 4, ...: the bound ages slower and slower
+            pool.compact()
+        if bool(pool.crowded.all()):
+            break
+    pool.compact()
+    return pool.candidates()
+
+
+def filter_chunk(scores: Tensor, bound: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, class and value of the scores not below the bound of their row, row after row.
+
+    One pass takes the maxima of short runs; only runs that beat the bound are looked at again.
+    NaN counts as not below: it has to reach the answer.
+    """
+    width = scores.shape[1]
+    run = _RUN if width % _RUN == 0 else width
+    beats = ~(scores.view(len(scores), -1, run).amax(-1) <= bound.unsqueeze(1))
+    hit = beats.view(-1).nonzero().squeeze(1)
+    owner = hit // (width // run)
+    some = scores.view(-1, run)[hit]
+    place, column = (~(some <= bound[owner].unsqueeze(1))).nonzero(as_tuple=True)
+    first = hit % (width // run) * run + start
+    return owner[place], first[place] + column, some[place, column]
+
+
+class _Pool:
+    """Candidates so far: a matrix with one row per row, filled from the left."""
+
+    def __init__(self, like: Tensor, most: int, alpha: float) -> None:
+        self._alpha = alpha
+        self._limit = most
+        rows, device = like.shape[0], like.device
+        self._score = widen(like).new_full((rows, 0), -math.inf)
+        self._column = torch.zeros((rows, 0), dtype=torch.int64, device=device)
+        self._count = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.bound = self._score.new_full((rows,), -math.inf)
+        self.crowded = torch.zeros(rows, dtype=torch.bool, device=device)
+
+    def add(self, row: Tensor, column: Tensor, score: Tensor) -> None:
+        """Take in new candidates, given row after row."""
+        if row.numel() == 0:
+            return
+        new = torch.bincount(row, minlength=len(self._count))
+        width = int((self._count + new).max())
+        if width > max(self._score.shape[1], 64):
+            self.compact()  # most of what is there may have fallen below the bound
+            stays = ~self.crowded[row]
+            row, column, score = row[stays], column[stays], score[stays]
+            new = torch.bincount(row, minlength=len(self._count))
+            width = int((self._count + new).max())
+        self._widen(width)
+        rank = torch.arange(len(row), device=row.device) - (new.cumsum(0) - new)[row]
+        slot = row * self._score.shape[1] + self._count[row] + rank
+        self._score.view(-1)[slot] = score
+        self._column.view(-1)[slot] = column
+        self._count += new
+
+    def compact(self) -> None:
+        """Raise the bound by all candidates, drop what lies below, set crowded rows aside."""
+        width = int(self._count.max()) if len(self._count) else 0
+        if width == 0:
+            return
+        self.raise_bound(self._score[:, :width])
+        found = self.candidates()
+        counts = torch.bincount(found.row, minlength=len(self._count))
+        self.crowded |= counts > self._limit
+        self.bound[self.crowded] = math.inf
+        self._count.zero_()
+        self._score.fill_(-math.inf)
+        stays = ~self.crowded[found.row]
+        self.add(found.row[stays], found.column[stays], found.score[stays])
+
+    def candidates(self) -> Candidates:
+        """What lies not below the bound."""
+        used = torch.arange(self._score.shape[1], device=self._count.device)
+        used = used < self._count.unsqueeze(1)
+        keep = used & ~(self._score <= self.bound.unsqueeze(1))
+        row, place = keep.nonzero(as_tuple=True)
+        return Candidates(row, self._column[row, place], self._score[row, place], self.crowded)
+
+    def raise_bound(self, scores: Tensor) -> None:
+        """Use that the threshold of some scores of a row is below the threshold of all."""
+        power = self._alpha - 1
+        top = scores.amax(1)
+        largest = entmax(scores, self._alpha).amax(1)
+        floor = top - largest**power / power
+        # Rounding must not drop a member of the support.
+        floor = floor - 16 * torch.finfo(floor.dtype).eps * (top.abs() + 1 + 1 / power)
+        better = floor.isfinite() & (floor > self.bound)
+        self.bound = torch.where(better, floor, self.bound)
+
+    def _widen(self, width: int) -> None:
+        have = self._score.shape[1]
+        if width <= have:
+            return
+        more = max(width, 2 * have, 64) - have
+        rows = self._score.shape[0]
+        pad = self._score.new_full((rows, more), -math.inf)
+        self._score = torch.cat([self._score, pad], 1)
+        self._column = torch.cat([self._column, self._column.new_zeros(rows, more)], 1)

@@ -1,0 +1,318 @@
+"""The kernels as operators of torch, for compiled graphs.
+
+`torch.compile` cannot trace a kernel, which reads memory by address. It can call an operator that
+has a shape rule (fake) and a backward formula (autograd). An operator runs on real tensors, so it
+decides at run time what depends on the data: where the kernel does not cover the values (an alpha
+outside of its range, for example), it computes the map with the plain torch function instead.
+
+Eager calls do not come here, because an operator takes longer to call than a small kernel to run.
+Neither do exporters, other devices, `torch.func` and forward mode: an operator with a backward
+formula has no second derivative and no forward derivative. `traceable` is the one test for this.
+The backward operators have no formula of their own, so that a second derivative raises.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from fewfold import _native
+from fewfold._torch import tracks_grad
+from fewfold.maps import native_ksubset as fast_budget
+from fewfold.maps import native_threshold as fast
+from fewfold.maps.solvers.operators import compiled
+
+__all__ = [
+    "autograd_enabled",
+    "budget_operator",
+    "registered",
+    "threshold_operator",
+    "traceable",
+]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
+_INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
+_EXCLUDE = _KEYS(_KEY.AutocastCPU)
+_LIBRARY = torch.library.Library("fewfold", "FRAGMENT")
+
+Map = Callable[[Tensor, float | Tensor], Tensor]
+
+
+def traceable(*values: object) -> bool:
+    """Whether Dynamo is tracing a call on these that an operator can serve.
+
+    That is float32 or float64 on the CPU, outside `torch.func` and forward mode, and with kernels.
+    """
+    if not compiled() or not _native.enabled() or torch._C._are_functorch_transforms_active():
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    return all(
+        type(value) in _PLAIN and value.is_cpu and value.dtype in (torch.float32, torch.float64)
+        for value in values
+        if isinstance(value, Tensor)
+    )
+
+
+@contextlib.contextmanager
+def autograd_enabled() -> Iterator[None]:
+    """Record a graph inside an operator, where torch has switched autograd off.
+
+    `enable_grad` alone is not enough: operators run with the autograd dispatch keys excluded.
+    """
+    with torch._C._ForceDispatchKeyGuard(_INCLUDE, _EXCLUDE), torch.enable_grad():
+        yield
+
+
+def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
+    """Entmax (normmax if `norm`) of rows along the last dimension, as an operator `fewfold::name`.
+
+    Args:
+        name: of the operator; that of its backward pass is `name_backward`.
+        norm: whether the regulariser is the norm.
+        plain: the map of rows and an alpha in plain torch, for what the kernel does not cover.
+    """
+
+    # `alpha` is None for a number, which is then `order`.
+    def infer(rows: Tensor, alpha: Tensor | None, order: float) -> Tensor:
+        rows = rows.contiguous()
+        value = order if alpha is None else alpha
+        if _covered(rows, alpha, False):
+            return fast.forward(rows, value, norm)[0]
+        return plain(rows, value)
+
+    def fake_infer(rows: Tensor, alpha: Tensor | None, order: float) -> Tensor:
+        return rows.new_empty(rows.shape)
+
+    # The second output holds a flag for each row and then the support of each long row: one
+    # tensor, because each output costs microseconds. The flag is 1 for a row with infinite
+    # scores, which no finite change moves, and -1 where plain torch has left no support.
+    def forward(
+        rows: Tensor, alpha: Tensor | None, order: float, learns: bool
+    ) -> tuple[Tensor, Tensor]:
+        rows = rows.contiguous()
+        value = order if alpha is None else alpha
+        count, room = _count(rows), fast.kept_places(rows.shape[-1])
+        extra = rows.new_empty(count * (room + 1), dtype=torch.int32)
+        places = extra[count:].view(count, room) if room else None
+        if not _covered(rows, alpha, learns):
+            extra[:count] = -1
+            return plain(rows, value), extra
+        probs, infinite = fast.forward(rows, value, norm, places)
+        extra[:count] = rows.isposinf().any(-1).view(-1) if infinite else 0
+        return probs, extra
+
+    def fake(
+        rows: Tensor, alpha: Tensor | None, order: float, learns: bool
+    ) -> tuple[Tensor, Tensor]:
+        room = fast.kept_places(rows.shape[-1])
+        extra = rows.new_empty(_count(rows) * (room + 1), dtype=torch.int32)
+        return rows.new_empty(rows.shape), extra
+
+    def backward(
+        grad: Tensor, probs: Tensor, extra: Tensor, rows: Tensor | None,
+        alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        covered = _covered(probs, alpha, wants_alpha)
+        if not covered and alpha is not None:
+            return _plain_backward(plain, grad, rows, alpha, (wants_rows, wants_alpha))
+        count = _count(probs)
+        flags, stored = extra[:count], len(extra) > count
+        if flags.any():
+            grad = grad.masked_fill(flags.view(*probs.shape[:-1], 1) > 0, 0.0)
+            stored = stored and not bool((flags < 0).any())
+        to_rows, to_alpha = _nothing(probs), _nothing(probs)
+        if not covered:
+            to_rows = fast.pull(probs, grad, order, norm)
+        elif wants_rows:
+            places = extra[count:].view(count, -1) if stored else None
+            to_rows = fast.backward(probs, grad, order if alpha is None else alpha, norm, places)
+        if wants_alpha and alpha is not None:
+            to_alpha = fast.backward_alpha(probs, grad, alpha, norm).contiguous()
+        return to_rows, to_alpha
+
+    def fake_backward(
+        grad: Tensor, probs: Tensor, extra: Tensor, rows: Tensor | None,
+        alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return _like(probs, wants_rows), _like(probs if alpha is None else alpha, wants_alpha)
+
+    backward_operator = registered(f"{name}_backward", backward, fake_backward)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rows, alpha, ctx.order, _ = inputs
+        # A number is known to be covered, and then the answer is all that a gradient needs.
+        ctx.save_for_backward(*output, None if alpha is None else rows, alpha)
+
+    def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
+        found = backward_operator(grad, *ctx.saved_tensors, ctx.order, *wants[:2])
+        return *_wanted(found, wants), None, None
+
+    infer_operator = registered(f"{name}_infer", infer, fake_infer)
+    operator = registered(name, forward, fake, save, pull)
+
+    def call(rows: Tensor, alpha: float | Tensor) -> Tensor:
+        value, order = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+        if tracks_grad(rows, alpha):
+            learns = value is not None and value.requires_grad
+            probs: Tensor = operator(rows, value, order, learns)[0]
+        else:
+            probs = infer_operator(rows, value, order)
+        return probs
+
+    return call
+
+
+def budget_operator(name: str, plain: Map) -> Map:
+    """The k-subset map of rows along the last dimension, as an operator `fewfold::name`."""
+
+    def forward(rows: Tensor, k: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
+        rows = rows.contiguous()
+        budget: float | Tensor = number if k is None else k.detach()
+        probs = fast_budget.budget_map(rows.detach(), budget)
+        if probs is not None:
+            return probs, _none(rows)
+        # More entries at +inf than k share it, and no finite change moves them.
+        still = rows.isposinf().sum(-1, keepdim=True) > budget
+        return plain(rows, budget), still
+
+    def fake(rows: Tensor, k: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
+        return rows.new_empty(rows.shape), _none(rows)
+
+    def backward(
+        grad: Tensor, probs: Tensor, still: Tensor, rows: Tensor | None, k: Tensor | None,
+        wants_rows: bool, wants_k: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        stuck = bool(still.any())
+        if stuck and k is not None:
+            return _plain_backward(plain, grad, rows, k, (wants_rows, wants_k))
+        if stuck:
+            grad = grad.masked_fill(still, 0.0)
+        to_rows, to_k = fast_budget.pull(probs, grad, k if wants_k else None)
+        return (to_rows if wants_rows else _nothing(probs)), (
+            _nothing(probs) if to_k is None else to_k.contiguous()
+        )
+
+    def fake_backward(
+        grad: Tensor, probs: Tensor, still: Tensor, rows: Tensor | None, k: Tensor | None,
+        wants_rows: bool, wants_k: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return _like(probs, wants_rows), _like(probs if k is None else k, wants_k)
+
+    backward_operator = registered(f"{name}_backward", backward, fake_backward)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rows, k, *_ = inputs
+        ctx.save_for_backward(*output, None if k is None else rows, k)
+
+    def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
+        found = backward_operator(grad, *ctx.saved_tensors, *wants[:2])
+        return *_wanted(found, wants), None
+
+    operator = registered(name, forward, fake, save, pull)
+
+    def call(rows: Tensor, k: float | Tensor) -> Tensor:
+        given = (k, 0.0) if isinstance(k, Tensor) else (None, k)
+        probs: Tensor = operator(rows, *given)[0]
+        return probs
+
+    return call
+
+
+def registered(
+    name: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    save: Callable[..., None] | None = None,
+    pull: Callable[..., Any] | None = None,
+) -> Any:
+    """`run` as the operator `fewfold::name` on the CPU.
+
+    `torch.library.custom_op` does the same through several more Python functions. After a large
+    tensor has passed through the caches each of them costs tens of microseconds.
+
+    Args:
+        run: takes and returns tensors with memory; returns nothing that it was given.
+        fake: the shape rule.
+        save: as `setup_context` of `torch.library.register_autograd`.
+        pull: its backward formula. Without one, differentiating the operator raises.
+    """
+    _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()))
+    operator = getattr(torch.ops.fewfold, name).default
+
+    class Formula(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keys: Any, *given: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+            if save is not None:
+                save(ctx, given, found)
+            return found
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            if pull is None:
+                raise RuntimeError(
+                    f"fewfold::{name} of a compiled graph has no autograd formula: take second "
+                    "derivatives in eager mode, or with torch.func inside the compiled function"
+                )
+            return None, *pull(ctx, ctx.needs_input_grad[1:], *grads)
+
+    def choose(keys: Any, *given: Any) -> Any:
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
+            return Formula.apply(keys, *given)
+        if _native.ready(given[0]):  # memory, and nothing that wants to see the call
+            return run(*given)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+
+    _LIBRARY.impl(name, run, "CPU")
+    _LIBRARY.impl(name, choose, "Autograd", with_keyset=True)
+    torch.library.register_fake(f"fewfold::{name}", fake, lib=_LIBRARY)
+    return operator
+
+
+def _covered(rows: Tensor, alpha: Tensor | None, learns: bool) -> bool:
+    """Whether the kernel takes these rows; a number has been looked at by the caller."""
+    if rows.numel() == 0 or not _native.ready(rows):
+        return False
+    return alpha is None or (_native.ready(alpha) and fast.within(alpha, learns))
+
+
+def _plain_backward(
+    plain: Map, grad: Tensor, rows: Tensor | None, value: Tensor, wants: tuple[bool, bool]
+) -> tuple[Tensor, Tensor]:
+    """The gradients of rows and of the parameter by the plain torch function."""
+    if rows is None:
+        raise RuntimeError("the operator has not saved its rows for the backward pass")
+    with autograd_enabled():
+        leaves = rows.detach().requires_grad_(wants[0]), value.detach().requires_grad_(wants[1])
+        asked = [leaf for leaf, want in zip(leaves, wants, strict=True) if want]
+        found = iter(torch.autograd.grad(plain(*leaves), asked, grad, materialize_grads=True))
+    first, second = (next(found).contiguous() if want else _nothing(grad) for want in wants)
+    return first, second
+
+
+def _wanted(found: tuple[Tensor, Tensor], wants: tuple[bool, ...]) -> list[Tensor | None]:
+    return [one if want else None for one, want in zip(found, wants[:2], strict=True)]
+
+
+def _count(rows: Tensor) -> int:
+    return math.prod(rows.shape[:-1])
+
+
+def _none(rows: Tensor) -> Tensor:
+    return rows.new_zeros((*rows.shape[:-1], 1), dtype=torch.bool)
+
+
+def _nothing(like: Tensor) -> Tensor:
+    return like.new_empty(0)
+
+
+def _like(value: Tensor, wanted: bool) -> Tensor:
+    return value.new_empty(value.shape if wanted else 0)

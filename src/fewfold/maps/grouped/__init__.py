@@ -1,0 +1,1 @@
+"""Maps whose probabilities are equal over groups of entries."""

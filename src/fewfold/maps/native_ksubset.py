@@ -1,0 +1,79 @@
+"""The k-subset map by the compiled kernels, on rows along the last dimension."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold._torch import tracks_grad
+from fewfold.maps.native_threshold import kernel, row_numbers
+
+__all__ = ["budget_map", "pull", "quick"]
+
+
+def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
+    """The k-subset map, or None where a row needs the care of plain torch (NaN, +inf)."""
+    if rows.numel() == 0 or not _native.ready(rows):
+        return None
+    if isinstance(k, Tensor) and not _native.ready(k.float()):
+        return None
+    rows = rows.contiguous()
+    probs = _budget(rows.detach(), k)
+    if probs is None or not tracks_grad(rows, k):
+        return probs
+    answer: Tensor = _BudgetMap.apply(rows, k, probs)
+    return answer
+
+
+def quick(rows: Tensor, k: float) -> Tensor | None:
+    """`budget_map` for a call that has nothing to prepare and no gradient, or None if it has."""
+    if not (_native.ready(rows) and rows.is_contiguous() and rows.numel() > 0 and rows.dim() > 0):
+        return None
+    if not 0 <= k <= rows.shape[-1] or (rows.requires_grad and torch.is_grad_enabled()):
+        return None
+    return _budget(rows, float(k))
+
+
+def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
+    probs = rows.new_empty(rows.shape)
+    size = rows.shape[-1]
+    one, each = row_numbers(k, rows)
+    run = kernel("budget", rows.dtype)
+    fine = run(rows, probs, rows.numel() // size, size, one, each, _native.threads())
+    return probs if fine else None
+
+
+class _BudgetMap(torch.autograd.Function):
+    """Gives an answer found already its gradient: entries strictly inside share every change."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, k: float | Tensor, probs: Tensor) -> Tensor:
+        ctx.save_for_backward(probs, k if isinstance(k, Tensor) else None)
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        probs, k = ctx.saved_tensors
+        (grad,) = grads
+        to_rows, to_k = pull(probs, grad, k if ctx.needs_input_grad[1] else None)
+        return to_rows, to_k, None
+
+
+def pull(probs: Tensor, grad: Tensor, k: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The gradient of the rows, and of k where it is given."""
+    if k is None and not torch.is_grad_enabled() and _native.ready(grad):
+        return _budget_backward(probs, grad.contiguous()), None
+    free = (probs.detach() > 0) & (probs.detach() < 1)
+    number = free.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(free, grad, 0.0).sum(-1, keepdim=True) / number
+    to_rows = torch.where(free, grad - mean, 0.0)
+    return to_rows, None if k is None else mean.sum_to_size(k.shape).to(k.dtype)
+
+
+def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
+    out = probs.new_empty(probs.shape)
+    size = probs.shape[-1]
+    run = kernel("budget_backward", probs.dtype)
+    run(probs, grad, out, probs.numel() // size, size, _native.threads())
+    return out

@@ -1,0 +1,1 @@
+"""Solvers of the threshold equations behind the maps."""

@@ -1,0 +1,1 @@
+"""Model folders: safetensors and JSON, validated when loaded."""

@@ -1,0 +1,1 @@
+"""Splits, metrics, evaluation and comparison of models."""

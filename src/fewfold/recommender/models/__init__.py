@@ -1,0 +1,1 @@
+"""Recommender models."""

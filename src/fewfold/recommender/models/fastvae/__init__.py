@@ -1,0 +1,1 @@
+"""FastVAE: a variational autoencoder of users' items with a sampled softmax."""

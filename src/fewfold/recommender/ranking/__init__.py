@@ -1,0 +1,1 @@
+"""Exact and approximate top-k ranking of items."""

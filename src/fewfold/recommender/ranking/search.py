@@ -1,0 +1,131 @@
+"""Approximate search over item vectors, with the recall it was seen to have."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.fitted import FittedVAE, singles
+from fewfold.recommender.ranking.top_k import Ranking
+
+__all__ = ["Search"]
+
+_SAMPLE = 500  # users on which recall is measured
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Search:
+    """Inverted lists of item vectors (faiss): looks at a share of the items alone.
+
+    Attributes:
+        recall: the share of the exact first `k` that it finds, measured on users of the log, or
+            where they are not kept on people with one item each.
+        k: of that recall.
+        lists: how many lists there are.
+        probes: how many of them are looked at for each user.
+    """
+
+    fitted: FittedVAE
+    index: Any
+    recall: float
+    k: int
+    lists: int
+    probes: int
+
+    @classmethod
+    def build(
+        cls,
+        fitted: FittedVAE,
+        log: Interactions | None,
+        *,
+        recall: float = 0.95,
+        k: int = 10,
+        seed: int = 0,
+    ) -> "Search":
+        """Look at more and more lists until the recall is reached."""
+        if not 0 < recall <= 1:
+            raise ValueError(f"recall must be above 0 and at most 1, got {recall}")
+        faiss = _faiss()
+        vectors = fitted.vectors
+        lists = max(1, min(len(vectors) // 40, int(4 * len(vectors) ** 0.5)))
+        # The quantizer must outlive the index, so the index is told to own it.
+        quantizer = faiss.IndexFlatIP(vectors.shape[1])
+        index = faiss.IndexIVFFlat(quantizer, vectors.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
+        index.own_fields = True
+        quantizer.this.disown()
+        index.cp.seed = seed + 1
+        index.cp.min_points_per_centroid = 1  # few items are no reason to speak
+        index.train(vectors.numpy())
+        index.add(vectors.numpy())
+        generator = torch.Generator().manual_seed(seed)
+        # Without a log, of people who touched one item each.
+        people = singles(torch.arange(len(vectors))) if log is None else log.jagged
+        some = torch.randperm(len(people.lengths), generator=generator)[:_SAMPLE]
+        history = people.rows(some)
+        exact = fitted.rank(history, k, exclude=history).ids
+        probes, found = 1, 0.0
+        while True:
+            search = cls(fitted, index, found, k, lists, probes)
+            found = _recall(search.rank(history, k, exclude=history).ids, exact)
+            if found >= recall or probes >= lists:
+                return cls(fitted, index, found, k, lists, probes)
+            probes = min(2 * probes, lists)
+
+    def __repr__(self) -> str:
+        return (
+            f"Search(recall@{self.k}={self.recall:.3f}, {self.probes} of {self.lists} lists looked "
+            "at)"
+        )
+
+    def rank(
+        self,
+        history: Jagged,
+        k: int,
+        *,
+        exclude: Jagged | None = None,
+        allowed: Tensor | None = None,
+    ) -> Ranking:
+        """As `Fitted.rank`, approximately."""
+        faiss = _faiss()
+        items = len(self.fitted.vectors)
+        spare = 0 if exclude is None or not len(exclude.lengths) else int(exclude.lengths.max())
+        count = min(items, k + spare)
+        options = faiss.SearchParametersIVF(nprobe=self.probes)
+        if allowed is not None:
+            chosen = allowed.nonzero().squeeze(1).numpy()
+            options.sel = selector = faiss.IDSelectorBatch(chosen)  # noqa: F841 (kept alive)
+        queries = self.fitted.model.queries(history)
+        scores, ids = self.index.search(queries.numpy(), count, params=options)
+        found = Ranking(torch.from_numpy(ids), torch.from_numpy(scores))
+        return _first(found, k, exclude, items)
+
+
+def _first(found: Ranking, k: int, exclude: Jagged | None, items: int) -> Ranking:
+    """The first k of each row that are not excluded."""
+    ids, scores = found
+    gone = ids < 0
+    if exclude is not None:
+        row = torch.arange(len(ids)).unsqueeze(1)
+        gone |= torch.isin(row * items + ids, exclude.row * items + exclude.values)
+    order = gone.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
+    gone = gone.gather(1, order)
+    ids, scores = ids.gather(1, order), scores.gather(1, order)
+    missing = k - ids.shape[1]
+    ids = torch.nn.functional.pad(ids.masked_fill(gone, -1), (0, missing), value=-1)
+    scores = scores.masked_fill(gone, -torch.inf)
+    return Ranking(ids, torch.nn.functional.pad(scores, (0, missing), value=-torch.inf))
+
+
+def _recall(found: Tensor, exact: Tensor) -> float:
+    both = (found.unsqueeze(2) == exact.unsqueeze(1)) & (exact >= 0).unsqueeze(1)
+    return float(both.sum() / (exact >= 0).sum().clamp(min=1))
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError("an index needs faiss: pip install 'fewfold[recommender]'") from error
+    return faiss

@@ -1,0 +1,245 @@
+"""The best k items of every user, exactly, without ever holding users x items scores."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold._check import check_scores, jagged, whole_number
+from fewfold._progress import phase
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.ranking.catalogue import Catalogue
+from fewfold.recommender.ranking.row_top_k import Heaps, Sorted, padded
+
+__all__ = ["DotProduct", "Ranking", "Scorer", "top_k"]
+
+_FEW_USERS = 4  # users for whom reading bytes one by one beats one matrix product
+_FEW_ITEMS = 8  # one in so many allowed: copy their vectors rather than score them all
+
+
+class Scorer(Protocol):
+    """Scores in blocks: what `top_k` asks for.
+
+    `shape` is (users, items). Called with a slice of users and a slice of items it returns their
+    scores, a new floating-point tensor that `top_k` may overwrite. An item scored ``-inf`` is
+    never recommended.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(users, items)."""
+
+    def __call__(self, users: slice, items: slice) -> Tensor:
+        """Scores of these users for these items."""
+
+
+@dataclass(frozen=True, eq=False)
+class DotProduct:
+    """The scorer ``<query_u, vector_i>``, in the dtype of the vectors.
+
+    A score is a sum in the precision of the vectors, in an order that may depend on how many users
+    are asked for at once. Scores that differ by no more than its rounding may change places with
+    it; nothing else does, and the scores returned are always those the order was taken from.
+
+    Attributes:
+        queries: (users, d).
+        vectors: (items, d), or a `Catalogue` of them, which answers few users faster.
+    """
+
+    queries: Tensor
+    vectors: Tensor | Catalogue
+
+    def __post_init__(self) -> None:
+        check_scores(self.queries, "queries")
+        check_scores(self.table, "vectors")
+        shapes = tuple(self.queries.shape), tuple(self.table.shape)
+        if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:
+            raise ValueError(
+                "queries and vectors must have shapes (users, d) and (items, d), "
+                f"got {shapes[0]} and {shapes[1]}"
+            )
+
+    @property
+    def table(self) -> Tensor:
+        """(items, d)."""
+        return self.vectors.vectors if isinstance(self.vectors, Catalogue) else self.vectors
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(users, items)."""
+        return self.queries.shape[0], self.table.shape[0]
+
+    def __call__(self, users: slice, items: slice) -> Tensor:
+        """(users in the slice, items in the slice)."""
+        return self.queries[users] @ self.table[items].t()
+
+
+class Ranking(NamedTuple):
+    """The best items of every user.
+
+    Attributes:
+        ids: (users, k) int64, best first; -1 where the user has no more items.
+        scores: (users, k), ``-inf`` there.
+    """
+
+    ids: Tensor
+    scores: Tensor
+
+
+def top_k(
+    scorer: Scorer,
+    k: int,
+    *,
+    exclude: Interactions | Jagged | None = None,
+    allowed: Tensor | None = None,
+    users_at_once: int = 256,
+    items_at_once: int = 16384,
+) -> Ranking:
+    """The k items with the highest scores for every user, without those excluded.
+
+    Goes through blocks of users and chunks of items and keeps k candidates per user, so memory is
+    ``users_at_once * items_at_once`` scores whatever the catalogue. Equal scores are ordered by
+    the lower item id, in whatever blocks they were met. A score that is no number is an error,
+    unless the item is out of the question anyway.
+
+    Args:
+        scorer: a `Scorer`, such as ``DotProduct(user_vectors, item_vectors)``.
+        k: how many; a user with fewer items left gets -1 at the end.
+        exclude: the items not to recommend to each user, usually what they have already.
+        allowed: (items,) boolean, the only items to recommend to anyone; None is all of them. A
+            small part of a `DotProduct` costs no more than that part.
+
+    Returns:
+        A `Ranking` of ids and scores, both (users, k).
+
+    Example:
+        >>> import torch
+        >>> from fewfold.recommender import DotProduct, Interactions, top_k
+        >>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+        >>> seen = Interactions.from_pairs([1, 1], [0, 2], shape=(2, 3))
+        >>> top_k(DotProduct(torch.ones(2, 2), vectors), 2, exclude=seen).ids
+        tensor([[ 2,  0],
+                [ 1, -1]])
+        >>> cheap = torch.tensor([True, True, False])
+        >>> top_k(DotProduct(torch.ones(2, 2), vectors), 1, exclude=seen, allowed=cheap).ids
+        tensor([[0],
+                [1]])
+    """
+    whole_number(k, "k")
+    whole_number(users_at_once, "users_at_once")
+    whole_number(items_at_once, "items_at_once")
+    users, items = scorer.shape
+    seen = _check_exclude(exclude, users, items)
+    allowed = _check_allowed(allowed, items)
+    if allowed is not None and isinstance(scorer, DotProduct):
+        among = allowed.nonzero().squeeze(-1)
+        if 0 < len(among) <= items // _FEW_ITEMS:
+            return _among(scorer, among, k, seen, users_at_once, items_at_once)
+    room = users_at_once * items_at_once
+    found = []
+    starts = range(0, users, users_at_once)
+    with phase("ranking items", total=len(starts)) as told:
+        for start in told.each(starts):
+            block = slice(start, min(start + users_at_once, users))
+            mine = seen.rows(block)
+            chunk = room // (block.stop - start)  # fewer users leave room for more items
+            found.append(
+                _few(scorer, block, min(k, items), mine, allowed)
+                or _block(scorer, block, min(k, items), mine, allowed, chunk)
+            )
+    if not found:
+        return Ranking(torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
+    ids, scores = (torch.cat(part) for part in zip(*found, strict=True))
+    # The catalogue itself may be shorter than k.
+    return Ranking(*padded(ids.masked_fill(scores == -torch.inf, -1), scores, k))
+
+
+def _check_exclude(exclude: Interactions | Jagged | None, users: int, items: int) -> Jagged:
+    if exclude is None:
+        nothing = torch.zeros(users + 1, dtype=torch.int64)
+        return Jagged(nothing[:0], nothing)
+    seen = exclude.jagged if isinstance(exclude, Interactions) else exclude
+    rows = len(seen.offsets) - 1
+    if rows != users:
+        raise ValueError(f"exclude must have one row for each of {users} users, got {rows}")
+    seen = Jagged(*jagged(*seen, rows=users))
+    if len(seen.values):
+        least, most = (int(end) for end in seen.values.aminmax())
+        if least < 0 or most >= items:
+            raise ValueError(
+                f"exclude must hold item ids between 0 and {items - 1}, got {least} to {most}"
+            )
+    return seen
+
+
+def _check_allowed(allowed: Tensor | None, items: int) -> Tensor | None:
+    if allowed is None:
+        return None
+    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+        came = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+        raise TypeError(
+            f"allowed must be a boolean tensor (True = may be recommended), got {came}; for ids "
+            "write allowed = torch.zeros(items, dtype=torch.bool); allowed[ids] = True"
+        )
+    if allowed.shape != (items,):
+        raise ValueError(f"allowed must have shape ({items},), got {tuple(allowed.shape)}")
+    return None if bool(allowed.all()) else allowed.contiguous()
+
+
+def _among(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_once: int) -> Ranking:
+    """The ranking of a small part of the items, in increasing order, whose vectors are copied."""
+    place = torch.full((scorer.shape[1],), -1)
+    place[items] = torch.arange(len(items))
+    values = place[seen.values]
+    before = torch.cat([values.new_zeros(1), (values >= 0).cumsum(0)])
+    found = top_k(
+        DotProduct(scorer.queries, scorer.table[items]), k,
+        exclude=Jagged(values[values >= 0], before[seen.offsets]),
+        users_at_once=at_once[0], items_at_once=at_once[1],
+    )  # fmt: skip
+    return found._replace(ids=items[found.ids.clamp(min=0)].masked_fill(found.ids < 0, -1))
+
+
+def _few(
+    scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None
+) -> Ranking | None:
+    """The ranking of a few users from the bytes of a catalogue, if there is one and it can tell."""
+    many = users.stop - users.start > _FEW_USERS
+    if many or not isinstance(scorer, DotProduct) or not isinstance(scorer.vectors, Catalogue):
+        return None
+    found = []
+    for row, query in enumerate(scorer.queries[users].detach()):
+        best = scorer.vectors.best(query, k, seen.rows(slice(row, row + 1)).values, allowed)
+        if best is None:
+            return None
+        found.append(best)
+    return Ranking(*(torch.stack(part) for part in zip(*found, strict=True)))
+
+
+def _block(
+    scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None, step: int
+) -> Ranking:
+    """The ranking of one block of users, merged over chunks of items."""
+    items = scorer.shape[1]
+    best: Heaps | Sorted | None = None
+    for start in range(0, items, step):
+        chunk = slice(start, min(start + step, items))
+        if best is not None and allowed is not None and not bool(allowed[chunk].any()):
+            continue
+        block = scorer(users, chunk)
+        size = users.stop - users.start, chunk.stop - start
+        if block.shape != size:
+            raise ValueError(
+                f"the scorer must return scores of shape {size} for {users} and {chunk}, "
+                f"got {tuple(block.shape)}"
+            )
+        if best is None:
+            native = _native.ready(block) and not block.requires_grad
+            best = (Heaps if native else Sorted)(block, k, seen, allowed)
+        best.add(block, start)
+    if best is None:
+        count = users.stop - users.start
+        return Ranking(torch.empty(count, 0, dtype=torch.int64), torch.empty(count, 0))
+    return Ranking(*best.ranked())

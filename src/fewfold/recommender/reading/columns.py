@@ -1,0 +1,235 @@
+"""Which column of a table is the user, which the item: named by its owner, or guessed."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fewfold.recommender.errors import DataError
+
+__all__ = ["ROLES", "Column", "Columns", "called", "choose_columns", "is_event"]
+
+ROLES = ("user", "item", "rating", "time")
+
+# Usual names without "id" and the like; a column of an earlier line is preferred to a later one.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "user": (
+        "user u uid reviewer userhash",
+        "username customer cust visitor client member account buyer shopper consumer subscriber "
+        "player reader listener viewer patron person profile student patient household author",
+        "session sess basket cart order playlist device cookie ip package source query",
+    ),
+    "item": (
+        "item i iid",
+        "product prod sku article movie film book isbn asin track song artist album video show "
+        "game app business restaurant place poi venue location recipe podcast news story course "
+        "good goods offer ad listing job hotel anime post page url dependency parent stock",
+        "category brand tag title target word",
+    ),
+    "rating": (
+        "rating rate score stars star overall reviewrating userrating",
+        "value preference pref weight playcount plays count like label feedback quantity qty",
+    ),
+    "time": (
+        "time timestamp ts datetime unixtime unixreviewtime unixtimestamp eventtime epoch",
+        "date dt day when createdat created createdon eventdate eventtimestamp reviewdate "
+        "reviewtime orderdate invoicedate ratedat addedat purchasedat visitedat servertime",
+        "updatedat updated modifiedat modified month year",
+    ),
+}
+# What sort of event a row is. "type" alone may be the type of an item.
+_EVENTS = (
+    "event eventtype eventname eventkind action actiontype behavior behaviour behaviortype "
+    "behaviourtype interaction interactiontype activity activitytype feedbacktype"
+)
+_ENDING = re.compile(r"(?:id|key|no|nr|num|number|code|uuid|idx|index)$")
+
+
+@dataclass(frozen=True)
+class Column:
+    """The column that plays a role, and whether it was guessed."""
+
+    name: str
+    guessed: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} (guessed)" if self.guessed else self.name
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The column of every role; `rating` and `time` may be missing.
+
+    A rating that nobody asked about is not read: it is the `idle_rating`.
+
+    Example:
+        >>> from fewfold.recommender.reading.columns import choose_columns
+        >>> print(choose_columns(["userId", "movieId", "timestamp"]))
+        user=userId (guessed), item=movieId (guessed), rating not used, time=timestamp (guessed)
+    """
+
+    user: Column
+    item: Column
+    rating: Column | None
+    time: Column | None
+    idle_rating: Column | None = None
+
+    def __str__(self) -> str:
+        parts = [f"user={self.user}", f"item={self.item}"]
+        for role, column in (("rating", self.rating), ("time", self.time)):
+            parts.append(f"{role} not used" if column is None else f"{role}={column}")
+        if self.idle_rating is not None:
+            parts[2] = f"rating not used ({self.idle_rating.name} would be, with min_rating)"
+        return ", ".join(parts)
+
+    def roles(self) -> dict[str, str]:
+        """The column of each role that is used."""
+        given = {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
+        return {role: column.name for role, column in given.items() if column is not None}
+
+    def as_dict(self) -> dict[str, dict[str, object] | None]:
+        """The roles, ready for JSON."""
+        given = {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
+        return {
+            role: None if column is None else {"name": column.name, "guessed": column.guessed}
+            for role, column in given.items()
+        }
+
+
+def choose_columns(
+    columns: Sequence[str],
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    time: str | bool | None = None,
+    rated: bool = False,
+    by_position: bool = False,
+    name: str = "the table",
+) -> Columns:
+    """Find the column of each role.
+
+    Args:
+        columns: the names there are.
+        user, item, rating, time: the names their owner gave; None guesses. ``time=False`` means
+            that there is none.
+        rated: whether a rating is needed; otherwise its column is left alone.
+        by_position: the table has no header: user, item, rating, time come in that order.
+        name: what to call the table when something is wrong.
+
+    Returns:
+        The columns. What is ambiguous or missing raises a `DataError`.
+    """
+    named = {"user": user, "item": item, "rating": rating, "time": time or None}
+    chosen = {
+        role: Column(_existing(str(given), columns, role, name), False)
+        for role, given in named.items()
+        if given is not None
+    }
+    wanted = ["user", "item", "rating", *([] if time is False else ["time"])]
+    if by_position:
+        for role, column in zip(("user", "item", "rating", "time"), columns, strict=False):
+            if role in wanted and role not in chosen and not _taken(column, chosen):
+                chosen[role] = Column(column, True)
+    else:
+        _guess(columns, chosen, wanted, rated, name)
+    for role in ("user", "item", *(["rating"] if rated else [])):
+        if role not in chosen:
+            why = ", which min_rating needs" if role == "rating" else ""
+            raise DataError(
+                f"{name}: it is not clear which column is the {role}{why}; write "
+                f"{_flags(chosen, role)}; the columns are {_listed(columns)}"
+            )
+    twice = [role for role in ("user", "item", "time") if role in chosen]
+    names = [chosen[role].name for role in twice]
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"{name}: user, item and time must be different columns, got "
+            f"{', '.join(f'{role}={chosen[role].name}' for role in twice)}; "
+            f"the columns are {_listed(columns)}"
+        )
+    idle = None if rated else chosen.pop("rating", None)
+    return Columns(chosen["user"], chosen["item"], chosen.get("rating"), chosen.get("time"), idle)
+
+
+def _guess(
+    columns: Sequence[str], chosen: dict[str, Column], wanted: list[str], rated: bool, name: str
+) -> None:
+    """Add to `chosen` what the names of the columns tell."""
+    for role in wanted:
+        found = [] if role in chosen else _candidates(columns, role, chosen)
+        if len(found) > 1 and (rated or role != "rating"):
+            raise DataError(
+                f"{name}: {' and '.join(found)} could each be the {role}; write "
+                f"{role}={found[0]!r} (--{role} {found[0]}) or another; "
+                f"the columns are {_listed(columns)}"
+            )
+        if found:
+            chosen[role] = Column(found[0], True)
+    # Beside ratings and times there are two columns: what one of them is not, the other must be.
+    sides = [c for c in columns if all(_rank(c, role) is None for role in ("rating", "time"))]
+    open_roles = [role for role in ("user", "item") if role not in chosen]
+    others = [role for role in ("user", "item") if role in chosen]
+    left = [
+        column
+        for column in sides
+        if not _taken(column, chosen) and all(_rank(column, role) is None for role in others)
+    ]
+    if len(sides) == 2 and len(left) == len(open_roles):
+        chosen.update({role: Column(c, True) for role, c in zip(open_roles, left, strict=True)})
+
+
+def _candidates(columns: Sequence[str], role: str, chosen: dict[str, Column]) -> list[str]:
+    ranks = {
+        column: rank
+        for column in columns
+        if not _taken(column, chosen) and (rank := _rank(column, role)) is not None
+    }
+    best = min(ranks.values(), default=None)
+    return [column for column, rank in ranks.items() if rank == best]
+
+
+def _taken(column: str, chosen: dict[str, Column]) -> bool:
+    return any(column == other.name for other in chosen.values())
+
+
+def called(column: str, role: str) -> bool:
+    """Whether a column has a usual name for this role."""
+    return _rank(column, role) is not None
+
+
+def is_event(column: str) -> bool:
+    """Whether a column has a usual name for the type of an event: view, cart, purchase."""
+    return re.sub(r"[\W_]", "", column.lower()) in _EVENTS.split()
+
+
+def _rank(column: str, role: str) -> int | None:
+    """How usual the name is for the role, 0 first; None when it is not."""
+    bare = re.sub(r"[\W_]", "", column.lower())
+    spellings = {bare, _ENDING.sub("", bare)} - {""}
+    for rank, names in enumerate(_NAMES[role]):
+        if spellings & set(names.split()):
+            return rank
+    return None
+
+
+def _existing(given: str, columns: Sequence[str], role: str, name: str) -> str:
+    if given in columns:
+        return given
+    lower = {column.lower(): column for column in columns}
+    close = difflib.get_close_matches(given.lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean {lower[close[0]]!r}? " if close else ""
+    raise DataError(
+        f"{name}: there is no column {given!r} for {role}; {hint}the columns are {_listed(columns)}"
+    )
+
+
+def _flags(chosen: dict[str, Column], missing: str) -> str:
+    roles = [role for role in ("user", "item") if role not in chosen] or [missing]
+    call = ", ".join(f"{role}=..." for role in roles)
+    return f"{call} ({' '.join(f'--{role} NAME' for role in roles)} on the command line)"
+
+
+def _listed(columns: Sequence[str]) -> str:
+    few = ", ".join(repr(column) for column in columns[:30])
+    return few + (f" and {len(columns) - 30} more" if len(columns) > 30 else "")

@@ -1,0 +1,216 @@
+"""Dates written as text: which format a column has, and its instants as numbers."""
+
+import re
+import warnings
+from datetime import UTC, datetime
+from typing import Any
+
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.reading.tables import library
+
+__all__ = ["Dates", "instants"]
+
+# By chrono, whose %.f is a fraction with its point or nothing, whose %#z takes Z and +02, and
+# whose %B takes Jan and January.
+_ISO = (
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f%#z",
+    "%Y-%m-%d",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%dT%H:%M%#z",
+    "%Y%m%dT%H%M%S%#z",
+)
+_CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S%.f %p", " %I:%M%p", " %I:%M:%S%p")
+_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d %B %Y", "%d-%B-%Y", "%B %d, %Y", "%B %d %Y")
+_WORDY = (
+    *(day + clock for day in _DAYS for clock in _CLOCKS),
+    *("%Y-%m-%d" + clock for clock in _CLOCKS[3:]),
+    "%a, %d %b %Y %H:%M:%S %#z",  # mail
+    "%a %b %d %H:%M:%S %Y",  # ctime
+    "%a %b %d %H:%M:%S %#z %Y",  # tweets
+    "%d/%b/%Y:%H:%M:%S %#z",  # web servers
+)
+_UNCLEAR = re.compile(r"^(\d{1,2})([/-])(\d{1,2})[/-]\d{4}\b")
+_YEAR_1000 = -30_610_224_000_000_000  # in microseconds since 1970
+_SAMPLE = datetime(2017, 11, 23, 22, 41, 53, 123456, tzinfo=UTC)
+
+
+def instants(column: Any) -> Any:
+    """A polars Series of text in ISO 8601 as microseconds since 1970; null for anything else."""
+    text = column.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) (\d)", "${1}T${2}")
+    return _first_of(text, _ISO)
+
+
+class Dates:
+    """Reads text as instants, in a format that was named or in one that is recognised.
+
+    ISO 8601 is read always. Otherwise the first batch decides on the formats: those among a list of
+    common ones that read something of it. Day and month are told apart by the numbers above 12; if
+    there is none, the dates are ambiguous, and that is an error with both readings.
+    """
+
+    def __init__(self, given: str | None = None) -> None:
+        """`given`: a format of strptime, or None."""
+        self._formats: tuple[str, ...] | None = None
+        self._given = given
+        self._slow = given is not None and _differs(_checked(given))
+
+    def read(self, column: Any, name: str) -> Any:
+        """A polars Series of text as microseconds since 1970; null where there is no date."""
+        if self._given is not None:
+            text = column.str.strip_chars()
+            return _by_python(text, self._given) if self._slow else _parsed(text, self._given)
+        found = instants(column)
+        left = found.is_null() & column.is_not_null()
+        if not left.any():
+            return found
+        text = column.str.strip_chars().str.replace_all(r"\s+", " ")
+        if self._formats is None:
+            formats = self._recognised(text.filter(left), name)
+            if not formats:
+                return found
+            self._formats = formats
+        return _modern(_first_of(text, self._formats)).zip_with(left, found)
+
+    def note(self) -> str | None:
+        """How dates were understood, where that was a guess: formats that are not ISO 8601."""
+        if self._formats is None:
+            return None
+        written = " and ".join(repr(one.replace("%.f", "")) for one in self._formats)
+        return (
+            f"the times are read as {written}; if they are written otherwise, say how with "
+            "time_format=... (--time-format)"
+        )
+
+    def _recognised(self, text: Any, name: str) -> tuple[str, ...]:
+        """The formats that read something of the text."""
+        text = text.unique(maintain_order=True)
+        order = _day_or_month(text, name)
+        formats = []
+        for spelling in (*_WORDY, *(order + clock for clock in _CLOCKS if order)):
+            read = _modern(_parsed(text, spelling))
+            if read.null_count() < len(text):
+                formats.append(spelling)
+                text = text.filter(read.is_null())
+        return tuple(formats)
+
+
+def _day_or_month(text: Any, name: str) -> str:
+    """The format of dates like 31/12/2020 or 12/31/2020; empty where there are none."""
+    slashed = text.filter(text.str.contains(_UNCLEAR.pattern))
+    if len(slashed) == 0:
+        return ""
+    pl = library("polars")
+    first, second = (
+        slashed.str.extract(_UNCLEAR.pattern, group).cast(pl.Int64) for group in (1, 3)
+    )
+    possible = (first <= 12) | (second <= 12)  # others are no dates, and told as such
+    slashed, first, second = (one.filter(possible) for one in (slashed, first, second))
+    if len(slashed) == 0:
+        return ""
+    days_first, months_first = slashed.filter(first > 12), slashed.filter(second > 12)
+    sign = "-" if "-" in slashed[0][:3] else "/"
+    forms = (f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y")
+    if len(days_first) and len(months_first):
+        raise DataError(
+            f"{name}: the dates are mixed: {days_first[0]!r} has the day first, "
+            f"{months_first[0]!r} the month; write them in one format, or do without: time=False "
+            "(--ignore-times)"
+        )
+    if not len(days_first) and not len(months_first):
+        apart = slashed.filter(first != second)
+        example = (apart if len(apart) else slashed)[0]
+        readings = [_reading(example, form) for form in forms]
+        rest = _clock_of(example)
+        raise DataError(
+            f"{name}: {example!r} is {readings[0]} or {readings[1]}, and no date near it tells "
+            f"which; write time_format={forms[0] + rest!r} (--time-format '{forms[0] + rest}') "
+            f"for day first, or {forms[1] + rest!r} for month first"
+        )
+    return forms[0] if len(days_first) else forms[1]
+
+
+def _reading(example: str, form: str) -> str:
+    day = library("polars").Series([example.split(" ")[0]]).str.to_date(form, strict=False)[0]
+    return "no date" if day is None else f"{day.day} {day:%B %Y}"
+
+
+def _clock_of(example: str) -> str:
+    """The format of the time of the day behind a date, as strptime wants it."""
+    text = library("polars").Series([example.partition(" ")[2]])
+    for clock in _CLOCKS[1:]:
+        if _parsed("2000-01-01 " + text, "%Y-%m-%d" + clock).null_count() == 0:
+            return clock.replace("%.f", ".%f" if "." in example.partition(" ")[2] else "")
+    return ""
+
+
+def _first_of(text: Any, formats: tuple[str, ...]) -> Any:
+    """Each text by the first format that reads it."""
+    pl = library("polars")
+    found = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(text))
+    for spelling in formats:
+        missing = found.is_null()
+        if not missing.any():
+            break
+        found = _parsed(text, spelling).zip_with(missing, found)
+    return found
+
+
+def _modern(found: Any) -> Any:
+    """Without what comes from a year of two digits, which is the year 20 and not 2020."""
+    return found.set((found < _YEAR_1000).fill_null(False), None)
+
+
+def _parsed(text: Any, spelling: str) -> Any:
+    """Text in one format as microseconds since 1970, null where it has another."""
+    spelling = spelling.replace(".%f", "%.f")
+    return text.str.to_datetime(spelling, strict=False, time_unit="us").to_physical()
+
+
+def _checked(given: str) -> str:
+    """The format, if strptime of Python knows it."""
+    try:
+        datetime.strptime(_SAMPLE.strftime(given), given)
+    except (ValueError, re.error, UnicodeError) as error:
+        raise ValueError(
+            f"time_format must be a format of strptime such as '%d/%m/%Y %H:%M', got {given!r}: "
+            f"{error}"
+        ) from None
+    if "%" not in given.replace("%%", ""):
+        raise ValueError(
+            f"time_format must say where day, month and year are, such as '%d/%m/%Y', got {given!r}"
+        )
+    return given
+
+
+def _differs(given: str) -> bool:
+    """Whether polars, which is quick, reads this format otherwise than Python."""
+    polars = library("polars")
+    text = polars.Series([_SAMPLE.strftime(given)])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return bool(_parsed(text, given)[0] != _by_python(text, given)[0])
+    except (polars.exceptions.PolarsError, Warning):
+        return True
+
+
+def _by_python(text: Any, given: str) -> Any:
+    """The same by Python, which knows every format: each different text once."""
+    polars = library("polars")
+    distinct = text.drop_nulls().unique()
+    known = {one: _by_strptime(one, given) for one in distinct.to_list()}
+    return polars.Series([known.get(one) for one in text.to_list()], dtype=polars.Int64)
+
+
+def _by_strptime(text: str, given: str) -> int | None:
+    try:
+        moment = datetime.strptime(text, given)
+    except (ValueError, OverflowError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        apart = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    except OverflowError:
+        return None
+    return (apart.days * 86_400 + apart.seconds) * 1_000_000 + apart.microseconds

@@ -1,0 +1,315 @@
+"""Reading a log of who touched what, from files or from memory, up to more than memory holds."""
+
+import contextlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fewfold import _progress
+from fewfold._check import whole_number
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.ids import Ids, Texts
+from fewfold.recommender.interactions import Interactions, from_keys
+from fewfold.recommender.reading.columns import Columns, choose_columns
+from fewfold.recommender.reading.conditions import Condition, Filter
+from fewfold.recommender.reading.event_columns import event_note
+from fewfold.recommender.reading.log_rows import Rows, Rules
+from fewfold.recommender.reading.source import Source, open_source
+from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
+from fewfold.recommender.reading.tables import Batch, explained
+from fewfold.recommender.reading.values import NO_TIME
+
+_SORTING = 4e-7  # seconds for a row, about
+__all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Log:
+    """A log as numbers, and what the numbers stand for.
+
+    Attributes:
+        interactions: the pairs, and their times if there are any.
+        users: the id of each user, in order.
+        items: the id of each item, in order.
+        summary: what was read and what became of it.
+    """
+
+    interactions: Interactions
+    users: Ids
+    items: Ids
+    summary: LogSummary
+
+    def __repr__(self) -> str:
+        return f"Log({self.interactions!r}, users={self.users!r}, items={self.items!r})"
+
+
+def read_log(
+    source: Any,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    time: str | bool | None = None,
+    min_rating: float | None = None,
+    core: int = 1,
+    skip_bad_rows: bool = False,
+    where: str | Sequence[str] = (),
+    header: bool | None = None,
+    time_format: str | None = None,
+    strip_ids: bool = True,
+) -> Log:
+    """Read who touched what.
+
+    Rows of the same user and item count once, with the latest time. Ids keep the spelling of their
+    owner and are numbered in order: numbers by size, text by code point. Text of a CSV file becomes
+    numbers only if every id of the column is one, written the usual way.
+
+    Rows without a time (an empty field, null, NaT) count as the oldest: the model learns from them,
+    and a split by time never tests on them. What was assumed or changed is said in `Log.summary`.
+
+    Args:
+        source: a CSV, TSV, JSON lines, Parquet, Feather (Arrow IPC) or RecBole ``.inter`` file
+            (text may be compressed with gzip, zstd, bzip2 or xz), a folder, perhaps with partitions
+            such as ``dt=2024-01-01``, a glob or a list of them, or ``"-"`` for standard input; a
+            pandas, polars or pyarrow frame; a dict of columns or a tuple (users, items) or (users,
+            items, times); a scipy sparse matrix, whose rows and columns are the ids; or
+            `Interactions`.
+        user, item, rating, time: names of the columns; None guesses. A file without a header has
+            the columns 1, 2, 3, ... ``time=False`` leaves the times out.
+        min_rating: only rows with at least this rating count; without it ratings are not looked at.
+        core: keep the users and items with at least so many pairs, again and again.
+        skip_bad_rows: leave out rows that cannot be used, and count them, instead of raising.
+        where: conditions that rows must meet to count, such as ``"event_type=purchase"``,
+            ``"event_type=cart,purchase"``, ``"country!=XX"``, ``"rating>=4"`` (also <=, >, <) or
+            ``"time!="`` (not missing); one, or a list of which all must be met; empty: none.
+        header: whether the first row of a text file names the columns; None finds out.
+        time_format: how times are written, as strptime has it: ``"%d/%m/%Y %H:%M"``. Without it
+            numbers, ISO 8601 and common formats are recognised; day and month must be clear.
+        strip_ids: take away blanks around ids that are text.
+
+    Returns:
+        The `Log`. Whatever is wrong with the data raises a `DataError` that says where.
+
+    Example:
+        >>> from fewfold.recommender.reading.log import read_log
+        >>> log = read_log({"user": ["ann", "bob", "ann"], "item": [7, 3, 7]})
+        >>> log.interactions, log.users.tolist(), log.items.tolist()
+        (Interactions(users=2, items=2, pairs=2), ['ann', 'bob'], [3, 7])
+        >>> print(log.summary)
+        the columns in memory
+        columns: user=user (guessed), item=item (guessed), rating not used, time not used
+        3 rows read, 1 duplicate merged
+        2 users, 2 items, 2 pairs
+    """
+    whole_number(core, "core")
+    if min_rating is not None and not np.isfinite(min_rating):
+        raise ValueError(f"min_rating must be a finite number or None, got {min_rating}")
+    named = {"user": user, "item": item, "rating": rating, "time": time}
+    if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
+        given = {**named, "where": where or None, "header": header, "time_format": time_format}
+        return _cored(_ready(source, given, min_rating), core)
+    rules = Rules(min_rating, skip_bad_rows, strip_ids, time_format)
+    opened, columns, conditions = _open(source, named, min_rating, header, where)
+    first = opened.tables[0]
+    plan = LogPlan(
+        opened.files, opened.format, opened.bytes, columns, first.columns,
+        notes=_notes(opened, columns, conditions, named),
+    )  # fmt: skip
+    rows = Rows(columns, rules, not first.typed, Filter(conditions))
+    try:
+        with contextlib.closing(_batches(opened, rows.roles())) as batches:
+            for batch, name in batches:
+                with explained(name):
+                    rows.add(batch, name)
+        return _cored(_numbered(rows, plan), core)
+    finally:
+        _progress.line("")
+
+
+def plan_log(
+    source: Any,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    time: str | bool | None = None,
+    min_rating: float | None = None,
+    where: str | Sequence[str] = (),
+    header: bool | None = None,
+) -> LogPlan:
+    """What `read_log` would read, without reading it: files, sizes, columns, the first rows."""
+    if isinstance(source, Log):
+        return source.summary.plan
+    if isinstance(source, Interactions) or hasattr(source, "tocsr"):
+        return LogPlan((f"the {type(source).__name__}",), "in memory")
+    named = {"user": user, "item": item, "rating": rating, "time": time}
+    opened, columns, conditions = _open(source, named, min_rating, header, where)
+    table = opened.tables[0]
+    notes = _notes(opened, columns, conditions, named)
+    first = tuple(table.head())
+    return LogPlan(opened.files, opened.format, opened.bytes, columns, table.columns, first, notes)
+
+
+def _open(
+    source: Any,
+    named: dict[str, Any],
+    min_rating: float | None,
+    header: bool | None,
+    where: str | Sequence[str],
+) -> tuple[Source, Columns, tuple[Condition, ...]]:
+    """The tables, the columns that all of them have, and the conditions on rows."""
+    opened = open_source(source, header=header)
+    given = {str(name) for name in named.values() if name not in (None, False)}
+    if header is None and not given <= set(opened.tables[0].columns):
+        # Numbers name the columns of no header, other names those of one.
+        again = open_source(source, header=not all(name.isdecimal() for name in given))
+        opened = again if given <= set(again.tables[0].columns) else opened
+    first = opened.tables[0]
+    try:
+        columns = choose_columns(
+            first.columns, **named, rated=min_rating is not None, by_position=first.headless,
+            name=first.name,
+        )  # fmt: skip
+    except DataError as error:
+        raise DataError("; ".join([str(error), *first.notes])) from None
+    texts = [where] if isinstance(where, str) else list(where)
+    texts = [text for text in texts if text.strip()]  # the empty one sets none
+    conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
+    timed = columns.roles().get("time")
+    conditions = tuple(
+        replace(one, missing=NO_TIME) if one.column == timed else one for one in conditions
+    )
+    needed = [*columns.roles().values(), *(one.column for one in conditions)]
+    for table in opened.tables[1:]:
+        for column in needed:
+            if column not in table.columns:
+                raise DataError(
+                    f"{table.name}: there is no column {column!r}, unlike in {first.name}; its "
+                    f"columns are {', '.join(map(repr, table.columns[:30]))}; to read only some "
+                    "files, name them"
+                )
+    return opened, columns, conditions
+
+
+def _notes(
+    source: Source, columns: Columns, conditions: Sequence[Condition], named: dict[str, Any]
+) -> tuple[str, ...]:
+    """What was assumed about the first table, and how to say otherwise."""
+    table = source.tables[0]
+    # Whoever names the columns knows what the first row is.
+    sure = named["user"] is not None and named["item"] is not None
+    used = {*columns.roles().values(), *(one.column for one in conditions)}
+    event = event_note(table, used)
+    return (*(() if sure else table.notes), *(() if event is None else (event,)))
+
+
+def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, str], None, None]:
+    """Every batch of every table; tells how far it is."""
+    with _progress.phase("reading", total=len(source.tables)) as reading:
+        for number, table in enumerate(source.tables):
+            reading.what = f"reading {table.name}"
+            for batch in table.batches(roles):
+                yield batch, table.name
+                reading.advance(number + batch.done)
+
+
+def _numbered(rows: Rows, plan: LogPlan) -> Log:
+    """All rows as a log."""
+    if rows.kept == 0:
+        raise DataError(_nothing(rows, plan))
+    with _progress.phase("putting the pairs in order", seconds=rows.kept * _SORTING):
+        interactions, users, items = rows.numbered()
+    size = Size(interactions.users, interactions.items, interactions.pairs)
+    summary = LogSummary(
+        plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),
+        rows.kept - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
+        rows.where.left_out, rows.stripped, rows.untimed, rows.notes(), rows.rules.strip_ids,
+        rows.rules.time_format,
+    )  # fmt: skip
+    return Log(interactions, users, items, summary)
+
+
+def _nothing(rows: Rows, plan: LogPlan) -> str:
+    if rows.read == 0:
+        return f"{plan.files[0]}: there are columns and no rows; expected at least one"
+    reasons = [f"{reason}: {count:,}" for reason, count in rows.bad.items()]
+    if rows.below:
+        reasons.append(f"rating below {rows.rules.min_rating:g}: {rows.below:,}")
+    if rows.where.left_out == rows.read:
+        texts = " and ".join(one.text for one in rows.where.conditions)
+        notes = "; ".join(rows.where.notes())
+        return (
+            f"{plan.files[0]}: none of the {rows.read:,} rows meets where {texts!r}"
+            f"{'; ' if notes else ''}{notes}; check the condition (--where)"
+        )
+    if rows.where.left_out:
+        reasons.append(f"left out by where: {rows.where.left_out:,}")
+    return (
+        f"{plan.files[0]}: none of the {rows.read:,} rows can be used ({', '.join(reasons)}); "
+        f"check the columns: {plan.columns}"
+    )
+
+
+def _ready(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
+    """What is numbered already: the numbers are the ids."""
+    if any(name is not None for name in named.values()):
+        dropped = ", ".join(name for name, value in named.items() if value is not None)
+        raise ValueError(f"a matrix or a log has no columns to name; drop {dropped}")
+    if isinstance(source, (Log, Interactions)):
+        if min_rating is not None:
+            raise ValueError("min_rating needs ratings, and a log has none; drop it")
+        if isinstance(source, Log):
+            return source
+        interactions, rows, below = source, source.pairs, 0
+    else:
+        interactions, rows, below = _from_matrix(source, min_rating)
+    if interactions.pairs == 0:
+        raise DataError(f"the {type(source).__name__}: there are no pairs; expected at least one")
+    size = Size(interactions.users, interactions.items, interactions.pairs)
+    plan = LogPlan((f"the {type(source).__name__}",), "in memory")
+    summary = LogSummary(plan, rows, size, size, min_rating, below)
+    users, items = (np.arange(count, dtype=np.int64) for count in (size.users, size.items))
+    return Log(interactions, Ids(users), Ids(items), summary)
+
+
+def _from_matrix(matrix: Any, min_rating: float | None) -> tuple[Interactions, int, int]:
+    """What of a scipy sparse matrix is not zero; how many values there were, and too low ones."""
+    csr = matrix.tocsr()
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    values = np.asarray(csr.data)
+    row = np.repeat(np.arange(csr.shape[0], dtype=np.int64), np.diff(csr.indptr))
+    odd = np.flatnonzero(values != values)
+    if len(odd):
+        raise DataError(f"the matrix: expected numbers, got nan in row {row[odd[0]]}")
+    full = values != 0
+    high = full if min_rating is None else full & (values >= min_rating)
+    keys = row[high] * csr.shape[1] + csr.indices[high]
+    return from_keys(keys, None, csr.shape), int(full.sum()), int(full.sum() - high.sum())
+
+
+def _cored(log: Log, core: int) -> Log:
+    """The core of a log, with the ids of those that are left."""
+    if core == 1:
+        return log
+    try:
+        with _progress.phase("finding the core"):
+            kept = log.interactions.k_core(core)
+    except ValueError:
+        raise DataError(
+            f"{log.summary.plan.files[0]}: nothing is left of the {core}-core of "
+            f"{log.summary.before}; lower core (--core)"
+        ) from None
+    left = kept.interactions
+    size = Size(left.users, left.items, left.pairs)
+    users, items = _chosen(log.users, kept.users.numpy()), _chosen(log.items, kept.items.numpy())
+    return Log(left, users, items, replace(log.summary, core=core, after=size))
+
+
+def _chosen(ids: Ids, numbers: np.ndarray) -> Ids:
+    if isinstance(ids.values, Texts):
+        return Ids(Texts.of(ids.take(numbers)))
+    return Ids(ids.values[numbers])

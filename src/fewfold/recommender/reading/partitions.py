@@ -1,0 +1,108 @@
+"""Folders whose names are columns: ``dt=2024-01-01/part-0.parquet``, as Hive and Spark write."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.reading.tables import Batch, Place, Table, library
+
+__all__ = ["Partition", "partition_values"]
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A table, and columns that are the same in all its rows.
+
+    Attributes:
+        table: the table in the file.
+        values: the other columns, as text; None for a missing value.
+    """
+
+    table: Table
+    values: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, table: Table, values: Mapping[str, str | None]) -> Table:
+        """The table with those columns that it does not have itself."""
+        more = {name: value for name, value in values.items() if name not in table.columns}
+        return cls(table, more) if more else table
+
+    @property
+    def name(self) -> str:
+        """The path of the table."""
+        return self.table.name
+
+    @property
+    def format(self) -> str:
+        """What a person calls the format of the table."""
+        return self.table.format
+
+    @property
+    def headless(self) -> bool:
+        """Whether the columns of the table have no names."""
+        return self.table.headless
+
+    @property
+    def typed(self) -> bool:
+        """Whether the values of the table have types."""
+        return self.table.typed
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed about the header of the table."""
+        return self.table.notes
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the table, then those of the folders."""
+        return (*self.table.columns, *self.values)
+
+    def head(self, count: int = 3) -> list[tuple[str, ...]]:
+        """Up to `count` of the first rows, as text."""
+        more = tuple(str(value) for value in self.values.values())
+        return [(*row, *more) for row in self.table.head(count)]
+
+    def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
+        """All rows: of each role in `roles`, the column named there."""
+        polars = library("polars")
+        inside = {role: name for role, name in roles.items() if name not in self.values}
+        # Without a column of its own a table would not say how many rows it has.
+        asked = inside or {"": self.table.columns[0]}
+        for batch in self.table.batches(asked):
+            rows = batch.frame.height
+            columns = [
+                batch.frame[role]
+                if role in inside
+                else polars.Series([self.values[name]], dtype=polars.String).new_from_index(0, rows)
+                for role, name in roles.items()
+            ]
+            named = [column.alias(role) for column, role in zip(columns, roles, strict=True)]
+            yield Batch(polars.DataFrame(named), self._placed(batch), batch.bad, batch.done)
+
+    def _placed(self, batch: Batch) -> Callable[[int], Place]:
+        """Where a row is; its text has the columns of the folders too."""
+        more = ", ".join(f"{name}={value}" for name, value in self.values.items())
+
+        def place(row: int) -> Place:
+            found = batch.place(row)
+            return Place(found.where, f"{found.text} with {more}")
+
+        return place
+
+
+def partition_values(file: Path, folder: Path) -> dict[str, str | None]:
+    """The columns that the folders between `folder` and `file` stand for."""
+    values: dict[str, str | None] = {}
+    for part in file.relative_to(folder).parts[:-1]:
+        name, sign, value = part.partition("=")
+        if not sign or not name:
+            continue
+        name = unquote(name)
+        if name in values:
+            raise DataError(f"{file}: two folders are called {name}=; rename one of them")
+        values[name] = None if value == _MISSING else unquote(value)
+    return values

@@ -1,0 +1,1 @@
+"""Training of FastVAE, with checkpoints."""

@@ -1,0 +1,109 @@
+"""What a checkpoint of a training must hold: its tensors, and how far it was."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold._tensors import Found, Spec
+from fewfold.recommender.artifact.schema import check
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.training.checkpoint import Saved
+
+__all__ = ["Progress", "checkpoint_layout"]
+
+
+@dataclass(frozen=True)
+class _Pace:
+    spent: float
+    epoch: float
+    upkeep: float
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        step: steps made.
+        steps: to be made in all.
+        total: loss of this epoch so far, summed over users.
+        finished: whether nothing is left to do.
+        log: what each `Epoch` came to.
+        best: the best score, and the epochs since.
+        pace: seconds, and whether the number of steps is fixed.
+        growth: of the number of anchors, if that is found in training.
+    """
+
+    step: int
+    steps: int
+    total: float
+    finished: bool
+    log: list[tuple[int, float, float, float, float | None]]
+    best: tuple[float, int]
+    pace: _Pace
+    growth: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, saved: Saved, steps: int, count: int, *, growing: bool) -> "Progress":
+        """The facts of a checkpoint; ArtifactError names what does not fit.
+
+        Args:
+            saved: the checkpoint.
+            steps: of the whole training, at most.
+            count: steps of an epoch.
+            growing: whether the number of anchors is found.
+        """
+        found = check(cls, saved.facts, saved.source, exact=False)
+        done = len(found.log) * count
+        if not 0 <= found.step <= found.steps <= steps:
+            saved.fail("step", f"is {found.step} of {found.steps}, and there are at most {steps}")
+        if found.finished and found.step > done:
+            saved.fail("log", f"has {len(found.log)} epochs, too few for {found.step} steps")
+        if not found.finished and not 0 <= found.step - done <= count:
+            saved.fail("log", f"has {len(found.log)} epochs, which do not fit {found.step} steps")
+        if not math.isfinite(found.total):
+            saved.fail("total", f"must be finite, got {found.total}")
+        if math.isnan(found.best[0]) or found.best[1] < 0:
+            saved.fail("best", f"must be a number and how long ago it was, got {found.best}")
+        for name in ("spent", "epoch", "upkeep"):
+            if not math.isfinite(getattr(found.pace, name)):
+                saved.fail(f"pace.{name}", f"must be finite, got {getattr(found.pace, name)}")
+        if growing != (found.growth is not None):
+            saved.fail("growth", "belongs to tables whose number of anchors is found")
+        return found
+
+
+def checkpoint_layout(
+    found: Found, model: FastVAE, others: Sequence[Tensor], generator: Tensor
+) -> Iterator[tuple[str, Spec]]:
+    """What tensors a checkpoint of a training must hold.
+
+    Args:
+        found: what it has: an optimiser has no state of what it has not moved yet.
+        model: that is trained.
+        others: its parameters that are no tables.
+        generator: the state of a generator of random numbers.
+    """
+    for name in ("generator.now", "generator.begin"):
+        yield name, Spec(tuple(generator.shape), torch.uint8)
+    for part in ("model", "best"):
+        if part == "model" or any(name.startswith("best.") for name in found):
+            for name, value in model.state_dict().items():
+                yield f"{part}.{name}", Spec(tuple(value.shape), value.dtype)
+    for index, each in enumerate(others):
+        if f"others.{index}.step" in found:
+            yield f"others.{index}.step", Spec((), least=0)
+            yield f"others.{index}.exp_avg", Spec(tuple(each.shape), each.dtype)
+            yield f"others.{index}.exp_avg_sq", Spec(tuple(each.shape), each.dtype, least=0)
+    for index, table in enumerate(model.tables):
+        if f"tables.{index}.step" in found:
+            yield f"tables.{index}.step", Spec((len(table),), torch.int32, least=0)
+            yield f"tables.{index}.square", Spec((len(table),), table.dtype, least=0)
+    for name, (dtype, shape) in found.items():  # of objects that know their state best
+        if name.startswith(("winners.", "proposal.")):
+            yield name, Spec(shape, dtype)

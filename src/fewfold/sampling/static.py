@@ -1,0 +1,140 @@
+"""Proposals that ignore the query: every item alike, or by how often it was seen."""
+
+import math
+from collections.abc import Mapping
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fewfold.sampling.inverted_index import Cells, GivenCells
+from fewfold.sampling.proposal import (
+    Given,
+    Proposal,
+    check_counts,
+    check_ids,
+    check_items,
+    stored,
+)
+
+__all__ = ["Popularity", "Uniform"]
+
+
+class Uniform(Proposal):
+    """Every item alike: q(i) = 1 / items.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> proposal = ff.Uniform().fit(torch.zeros(4, 2))
+        >>> ids, log_q = proposal.sample(torch.zeros(1, 2), 3)
+        >>> log_q.exp()
+        tensor([[0.2500, 0.2500, 0.2500]])
+    """
+
+    _items: int | None = None
+
+    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
+        self._items = len(check_items(item_vectors))
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {} if self._items is None else {"items": torch.tensor(self._items)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        items = None
+        if "items" in state:
+            held = stored(state, "items", self)
+            if held.numel() != 1 or held.is_floating_point() or int(held) < 1:
+                raise ValueError(
+                    f"the state of Uniform must hold a positive number of items, got {held}"
+                )
+            items = int(held)
+        self._items = items
+
+    def given(self, queries: Tensor, *, shared: bool = False) -> Given:
+        if self._items is None:
+            raise unfitted(self)
+        return _GivenUniform(self._items, len(queries), shared)
+
+
+class _GivenUniform(Given):
+    def __init__(self, items: int, queries: int, shared: bool) -> None:
+        self.shared = shared
+        self._items, self._queries = items, queries
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        shape = (n,) if self.shared else (self._queries, n)
+        ids = torch.randint(self._items, shape, generator=generator)
+        return ids, torch.full(shape, -math.log(self._items))
+
+    def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
+        check_ids(ids, self._items)
+        return torch.full(ids.shape, -math.log(self._items))
+
+
+class Popularity(Proposal):
+    """In proportion to the counts: q(i) = counts_i^power / sum_j counts_j^power.
+
+    Drawn by the alias method, so the number of items does not matter. Items without counts are
+    never drawn.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> proposal = ff.Popularity().fit(torch.zeros(3, 2), counts=torch.tensor([1., 0., 3.]))
+        >>> proposal.log_prob(torch.zeros(1, 2), torch.tensor([[0, 1, 2]])).exp()
+        tensor([[0.2500, 0.0000, 0.7500]])
+
+    Reference: Vose, "A linear algorithm for generating random numbers with a given distribution",
+    1991.
+    """
+
+    _cells: Cells | None = None
+    _mass: Tensor | None = None
+
+    def __init__(self, power: float = 1.0) -> None:
+        if isinstance(power, (Tensor, list, tuple)):
+            raise TypeError(
+                "Popularity(power) takes the power of the counts, a number; the counts go to fit: "
+                "write Popularity().fit(item_vectors, counts)"
+            )
+        if not (isinstance(power, (int, float)) and 0 <= power < math.inf):
+            raise ValueError(f"power must be a number of at least 0, got {power!r}")
+        self.power = power
+
+    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
+        self._mass = powered(counts, len(check_items(item_vectors)), self.power)
+        return self._sorted()
+
+    def _sorted(self) -> Self:
+        if self._mass is None:
+            self._cells = None
+        else:
+            one = torch.zeros(len(self._mass), 1, dtype=torch.int64)
+            self._cells = Cells.build(one, self._mass)
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {} if self._mass is None else {"mass": self._mass}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        mass = stored(state, "mass", self) if "mass" in state else None
+        self._mass = None if mass is None else check_counts(mass.clone(), mass.numel(), "mass")
+        self._sorted()
+
+    def given(self, queries: Tensor, *, shared: bool = False) -> Given:
+        if self._cells is None:
+            raise unfitted(self)
+        return GivenCells(self._cells, torch.zeros(1 if shared else len(queries), 1), shared=shared)
+
+
+def powered(counts: Tensor | None, items: int, power: float = 1.0) -> Tensor:
+    """Counts to a power, those of items never seen staying zero."""
+    if counts is None:
+        raise ValueError("counts are needed to draw by popularity; write fit(vectors, counts=...)")
+    checked = check_counts(counts, items)
+    return torch.where(checked > 0, checked.pow(power), checked)
+
+
+def unfitted(proposal: Proposal) -> RuntimeError:
+    name = type(proposal).__name__
+    return RuntimeError(f"{name} has not been fitted yet; write {name}(...).fit(item_vectors)")

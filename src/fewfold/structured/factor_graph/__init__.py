@@ -1,0 +1,1 @@
+"""Factor graphs: LP-SparseMAP over several structures that share bits."""

@@ -1,0 +1,176 @@
+"""LP-SparseMAP of a batch as one differentiable function of all scores.
+
+It is piecewise linear, so that derivatives are linear maps, each the transpose of the other. All
+tensors have instances first, so that those of a vmap are more of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_current_level
+
+from fewfold.structured.factor_graph.links import Links
+from fewfold.structured.factor_graph.relaxation import Relaxation, Search
+
+__all__ = ["relaxed"]
+
+
+def relaxed(
+    scores: Tensor, links: Links, batch: torch.Size, search: Search
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `Relaxation.solve` returns; LP-SparseMAP is differentiable by all scores."""
+    structures, additional = [], []
+    for group in links.groups:
+        given = [value.to("cpu", torch.float64) for value in group.structure.additional]
+        made = group.structure.with_additional(given)
+        structures.append(made.flat(torch.Size([*batch, *group.factors]), group.event))
+        for value in structures[-1].additional:
+            additional.append(value.unflatten(0, (len(scores), len(group.bits))))
+    problem = Relaxation(links, structures, len(scores), search)
+    found: tuple[Tensor, Tensor, Tensor] = _Relaxed.apply(scores, problem, *additional)
+    return found
+
+
+def _leading(values: Sequence[Tensor], dims: Sequence[Any], size: int) -> list[Tensor]:
+    """The dimension of a vmap first, everywhere."""
+    return [
+        value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+        for value, dim in zip(values, dims, strict=True)
+    ]
+
+
+def _through(
+    function: Any, problem: Relaxation, size: int, values: list[Tensor], *more: Any
+) -> Any:
+    """A linear map under vmap, of (size, ..., rows, bits) and so on.
+
+    Either many changes of one answer, or one of each of many answers, which are then one batch.
+    """
+    if problem.under is None or problem.under[0] != maybe_current_level():
+        found = function.apply(problem, *more, *values)
+        return found, (0,) * len(found)
+    columns = values[0].dim() - 3
+    joined = [v.movedim(0, columns).flatten(columns, columns + 1) for v in values]
+    found = function.apply(problem.under[1], *more, *joined)
+    return tuple(v.unflatten(columns, (size, problem.rows)) for v in found), (columns,) * len(found)
+
+
+class _Relaxed(torch.autograd.Function):
+    """Marginals, objectives, and what else is told."""
+
+    @staticmethod
+    def forward(scores: Tensor, problem: Relaxation, *additional: Tensor) -> Any:
+        return problem.solve(scores, additional)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        scores, ctx.problem, *additional = inputs
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, *additional)
+        ctx.save_for_forward(scores, *additional)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        grad, price, _ = grads
+        more, back = any(ctx.needs_input_grad[2:]), []
+        if grad is not None:
+            back.append(_Bent.apply(ctx.problem, more, grad))
+        if price is not None:
+            slopes = _Slopes.apply(ctx.problem, more, *ctx.saved_tensors)
+            back.append([_times(price, slope) for slope in slopes])
+        first, *others = (sum(parts) for parts in zip(*back, strict=True)) if back else (None,)
+        return first, None, *_filled(others, len(ctx.saved_tensors) - 1)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        scores, _, *additional = tangents
+        changes = _changes(ctx.problem, scores, *additional)
+        slopes = _Slopes.apply(ctx.problem, len(changes) > 1, *ctx.saved_tensors)
+        parts = zip(slopes, changes, strict=True)
+        priced = [(slope * change).flatten(1).sum(1) for slope, change in parts]
+        return _Bent.apply(ctx.problem, False, *changes)[0], sum(priced), None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], scores: Tensor, problem: Relaxation, *additional: Tensor
+    ) -> tuple[Any, tuple[int, ...]]:
+        values = _leading((scores, *additional), (dims[0], *dims[2:]), info.batch_size)
+        problem.under = maybe_current_level(), problem.wider(info.batch_size)
+        first, *others = (value.flatten(0, 1) for value in values)
+        found = _Relaxed.apply(first, problem.under[1], *others)
+        return tuple(v.unflatten(0, (info.batch_size, problem.rows)) for v in found), (0, 0, 0)
+
+
+def _times(price: Tensor, slope: Tensor) -> Tensor:
+    return price.view(*price.shape, *[1] * (slope.dim() - price.dim())) * slope
+
+
+def _filled(values: list[Tensor], count: int) -> list[Tensor | None]:
+    """As many values: all, or where they were not asked for none."""
+    return [*values] if values else [None] * count
+
+
+def _changes(problem: Relaxation, *changes: Tensor | None) -> list[Tensor]:
+    """Zeros for those that are missing; without additional ones if all of these are."""
+    zeros = problem.zeros()
+    if all(change is None for change in changes[1:]):
+        zeros = zeros[:1]
+    return [z if c is None else c for z, c in zip(zeros, changes, strict=False)]
+
+
+class _Slopes(torch.autograd.Function):
+    """Gradients of the objectives as functions of all scores."""
+
+    @staticmethod
+    def forward(problem: Relaxation, more: bool, *given: Tensor) -> Any:
+        return problem.slopes(more)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.problem, ctx.more = inputs[:2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        more = any(ctx.needs_input_grad[3:])
+        first, *others = _Bent.apply(ctx.problem, more, *grads)
+        return None, None, first, *_filled(others, len(ctx.needs_input_grad) - 3)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _Bent.apply(ctx.problem, ctx.more, *_changes(ctx.problem, *tangents[2:]))
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[Any, ...], problem: Relaxation, more: bool, *given: Any) -> Any:
+        leading = _leading(given, dims[2:], info.batch_size)
+        return _through(_Slopes, problem, info.batch_size, leading, more)
+
+
+class _Bent(torch.autograd.Function):
+    """How the slopes move with scores, and additional ones if they are given."""
+
+    @staticmethod
+    def forward(problem: Relaxation, more: bool, *changes: Tensor) -> Any:
+        return problem.bent(changes, more)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.problem, ctx.more = inputs[:2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        more = len(ctx.needs_input_grad) > 3  # as there were additional scores
+        return None, None, *_Bent.apply(ctx.problem, more, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _Bent.apply(ctx.problem, ctx.more, *_changes(ctx.problem, *tangents[2:]))
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], problem: Relaxation, more: bool, *changes: Tensor
+    ) -> Any:
+        leading = _leading(changes, dims[2:], info.batch_size)
+        return _through(_Bent, problem, info.batch_size, leading, more)

@@ -1,0 +1,305 @@
+"""Factor graphs: several structures over shared bits, solved together."""
+
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fewfold._check import check_scores, positive_number, whole_number
+from fewfold.structured.factor_graph.differentiable import relaxed
+from fewfold.structured.factor_graph.links import Group, Links
+from fewfold.structured.factor_graph.relaxation import Search
+from fewfold.structured.structures.bits import Bits
+from fewfold.structured.structures.structure import Structure
+
+__all__ = ["FactorGraph", "GraphSolution", "Status", "Variable"]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _uncompiled(function: F) -> F:
+    """A compiler goes round graphs, which are plain Python; it is not loaded before it is used."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return cast(F, called)
+
+
+class Status(enum.IntEnum):
+    """What is known of the marginals of an instance."""
+
+    INTEGER = 0
+    """zeros and ones: a structure, the best there is"""
+    FRACTIONAL = 1
+    """a mix"""
+    APPROXIMATE = 2
+    """the factors do not agree yet, or cannot agree at all"""
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """Some bits of a graph: what `FactorGraph.variable` returns, and slices of it.
+
+    Index it as an array: `u[2, :]`, `u[pairs]`, `u.T`; `~u` are the same bits read the other way
+    round.
+    """
+
+    graph: "FactorGraph" = field(repr=False)
+    bits: NDArray[np.int64]
+    negated: NDArray[np.bool_]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.bits.shape
+
+    @property
+    def T(self) -> "Variable":  # noqa: N802, as in numpy
+        return Variable(self.graph, self.bits.T, self.negated.T)
+
+    @_uncompiled
+    def __getitem__(self, key: Any) -> "Variable":
+        if isinstance(key, Tensor):
+            key = key.numpy()
+        bits, negated = np.asarray(self.bits[key]), np.asarray(self.negated[key])
+        return Variable(self.graph, bits, negated)
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+    @_uncompiled
+    def __invert__(self) -> "Variable":
+        return Variable(self.graph, self.bits, ~self.negated)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSolution:
+    """What a solver found for all instances of a graph.
+
+    `solution[u]` are the marginals of the bits `u`, of the shape of their scores.
+
+    Attributes:
+        marginals: `(*batch, bits)`, all bits of the graph.
+        objective: (batch,) scores of the marginals less half their squared norm.
+        iterations: (batch,) int64.
+        primal_residual: (batch,) how far factors disagree, root mean square.
+        dual_residual: (batch,) how far marginals moved in the last turn, root mean square.
+        converged: (batch,) bool, whether both are within the tolerance, and all factors that are
+            solved by turns of their own are solved.
+        status: (batch,) of `Status`.
+    """
+
+    marginals: Tensor
+    objective: Tensor
+    iterations: Tensor
+    primal_residual: Tensor
+    dual_residual: Tensor
+    converged: Tensor
+    status: Tensor
+    graph: "FactorGraph" = field(repr=False)
+
+    @_uncompiled
+    def __getitem__(self, variable: Variable) -> Tensor:
+        if not isinstance(variable, Variable) or variable.graph is not self.graph:
+            raise TypeError("a solution is asked for variables of its own graph: solution[u]")
+        found = self.marginals[..., torch.from_numpy(np.ascontiguousarray(variable.bits))]
+        negated = torch.from_numpy(np.ascontiguousarray(variable.negated)).to(found.device)
+        return torch.where(negated, 1 - found, found) if bool(negated.any()) else found
+
+
+class FactorGraph:
+    """Structures over shared bits: marginals that all of them allow, the best such.
+
+        mu = argmax <t, mu> + sum_f <v_f, nu_f> - <mu, mu> / 2,
+
+    where mu, at the bits of every factor f, is a mix of its structures, and v_f are its additional
+    scores. With one factor this is `sparsemap`; with several it is the relaxation of "all factors
+    at once" that asks no more than that. Bits in no factor are clip(t, 0, 1).
+
+    Args:
+        batch_dims: leading dimensions of all scores that count instances of the graph.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> graph = ff.FactorGraph()
+        >>> u = graph.variable(torch.tensor([[1.2, 0.3, 0.1], [0.9, 0.8, -0.4]]))
+        >>> graph.add(ff.structures.Xor(), u)  # one factor for every row
+        >>> graph.add(ff.structures.AtMostOne(), u.T)
+        >>> graph.solve()[u]
+        tensor([[0.6857, 0.2571, 0.0571],
+                [0.3143, 0.6857, 0.0000]])
+
+    Reference: Niculae and Martins, "LP-SparseMAP: differentiable relaxed optimization for sparse
+    structured prediction", 2020.
+    """
+
+    @_uncompiled
+    def __init__(self, *, batch_dims: int = 0) -> None:
+        self.batch_dims = whole_number(batch_dims, "batch_dims", 0)
+        self._scores: list[Tensor] = []
+        self._groups: list[Group] = []
+        self._size = 0
+
+    @_uncompiled
+    def variable(self, scores: Tensor) -> Variable:
+        """Bits with these scores, `(*batch, *shape)`; -inf holds a bit at 0."""
+        check_scores(scores)
+        if scores.dim() < self.batch_dims:
+            raise ValueError(
+                f"scores must have {self.batch_dims} batch dimensions, got {tuple(scores.shape)}"
+            )
+        batch, shape = scores.shape[: self.batch_dims], scores.shape[self.batch_dims :]
+        if self._scores and batch != self._batch():
+            raise ValueError(
+                f"all scores of a graph share their batch {tuple(self._batch())}, "
+                f"got {tuple(batch)}"
+            )
+        count = shape.numel()
+        bits = np.arange(self._size, self._size + count).reshape(tuple(shape))
+        self._scores.append(scores)
+        self._size += count
+        return Variable(self, bits, np.zeros(bits.shape, np.bool_))
+
+    @_uncompiled
+    def add(self, structure: Structure, bits: Variable | Sequence[Variable]) -> None:
+        """Ask that these bits are a mix of structures.
+
+        Args:
+            structure: see `fewfold.structures`. Additional scores broadcast to the batch and the
+                factors that are added.
+            bits: `(*factors, *event)`: dimensions in front of the structure's event are factors of
+                their own. A list is put end to end for structures of one dimension, and stacked
+                for others.
+        """
+        if not isinstance(structure, Structure):
+            raise TypeError(
+                f"structure must be one of ff.structures, got {type(structure).__name__}"
+            )
+        if isinstance(structure, Bits) and structure.on_off:
+            raise ValueError("Bits(on_off=True) is no constraint on shared bits; write Bits()")
+        joined = self._joined(structure, bits)
+        if joined.bits.ndim < structure.event_dim:
+            raise ValueError(
+                f"{type(structure).__name__} needs bits of at least {structure.event_dim} "
+                f"dimensions, got shape {joined.shape}"
+            )
+        cut = joined.bits.ndim - structure.event_dim
+        factors, event = torch.Size(joined.shape[:cut]), torch.Size(joined.shape[cut:])
+        structure.check(event)
+        flat = joined.bits.reshape(factors.numel(), event.numel())
+        if (np.diff(np.sort(flat, 1), axis=1) == 0).any():
+            raise ValueError("a factor must not use a bit twice")
+        if not flat.size:
+            return  # no factors, or one of no bits: it asks for nothing
+        negated = joined.negated.reshape(flat.shape)
+        self._groups.append(Group(structure, flat, negated, factors, event))
+
+    def solve(
+        self, *, max_iter: int = 1000, tol: float = 1e-6, step_size: float = 6.0
+    ) -> GraphSolution:
+        """The marginals, differentiable by all scores, additional ones too. Changes nothing.
+
+        Args:
+            max_iter: turns for an instance, at most.
+            tol: of the residuals.
+            step_size: of alternating directions, which lead to where Newton's method begins; times
+                the size of the scores.
+
+        Returns:
+            The solution; NaN, with a gradient of zero, for an instance with scores, additional
+            ones too, that are NaN or +inf.
+
+        Raises:
+            ValueError: where scores of -inf leave a factor of an instance no structure, and where
+                finite scores are beyond 1e150.
+
+        Example:
+            >>> import torch, fewfold as ff
+            >>> graph = ff.FactorGraph(batch_dims=1)
+            >>> u = graph.variable(torch.tensor([[0.3, 0.6, 0.2], [0.5, -0.2, 0.9]]))
+            >>> graph.add(ff.structures.Pair(torch.tensor([0.4, -0.5])), u[[[0, 1], [1, 2]]])
+            >>> solution = graph.solve()
+            >>> solution[u], solution.converged
+            (tensor([[0.6500, 0.6500, 0.2000],
+                    [0.5000, 0.1500, 0.8500]]), tensor([True, True]))
+        """
+        return self._solved(max_iter, tol, step_size, regularised=True)
+
+    def solve_map(
+        self, *, max_iter: int = 1000, tol: float = 1e-6, step_size: float = 6.0
+    ) -> GraphSolution:
+        """The best marginals without a regulariser, LP-MAP; no gradient.
+
+        By steps that stay near to the last marginals, each a SparseMAP; there are finitely many.
+
+        Args:
+            max_iter, tol, step_size: as in `solve`.
+        """
+        with torch.no_grad():
+            return self._solved(max_iter, tol, step_size, regularised=False)
+
+    @_uncompiled
+    def _solved(
+        self, max_iter: int, tol: float, step_size: float, *, regularised: bool
+    ) -> GraphSolution:
+        whole_number(max_iter, "max_iter")
+        positive_number(tol, "tol")
+        positive_number(step_size, "step_size")
+        if not self._scores:
+            raise ValueError("the graph has no bits; write u = graph.variable(scores)")
+        batch, kind = self._batch(), self._scores[0]
+        flat = [
+            one.to("cpu", torch.float64).reshape(batch.numel(), one.shape[len(batch) :].numel())
+            for one in self._scores
+        ]
+        links = Links(self._groups, self._size)
+        found, objective, told = relaxed(
+            torch.cat(flat, 1), links, batch, Search(max_iter, tol, step_size, regularised)
+        )
+        turns, apart, moved, settled = told.unbind(1)
+        converged = (apart <= tol) & (settled > 0)  # NaN is not
+        if not regularised:
+            converged = converged & (moved <= tol)
+        whole = (found == found.round()).all(1)
+        status = torch.where(whole, int(Status.INTEGER), int(Status.FRACTIONAL))
+        status = torch.where(converged, status, int(Status.APPROXIMATE))
+        return GraphSolution(
+            found.view(*batch, self._size).to(kind),
+            objective.view(batch).to(kind),
+            turns.long().view(batch).to(kind.device),
+            apart.view(batch).to(kind),
+            moved.view(batch).to(kind),
+            converged.view(batch).to(kind.device),
+            status.view(batch).to(kind.device),
+            self,
+        )
+
+    def _batch(self) -> torch.Size:
+        return self._scores[0].shape[: self.batch_dims]
+
+    def _joined(self, structure: Structure, bits: Variable | Sequence[Variable]) -> Variable:
+        given = [bits] if isinstance(bits, Variable) else list(bits)
+        for one in given:
+            if not isinstance(one, Variable) or one.graph is not self:
+                raise TypeError("bits must be variables of this graph, slices or lists of them")
+        if isinstance(bits, Variable):
+            return bits
+        if not given:
+            raise ValueError("bits must be a variable, or a list of some; got an empty list")
+        if structure.event_dim == 1:
+            parts = [(np.atleast_1d(one.bits), np.atleast_1d(one.negated)) for one in given]
+            which, negated = (np.concatenate(side) for side in zip(*parts, strict=True))
+        else:
+            which = np.stack([one.bits for one in given])
+            negated = np.stack([one.negated for one in given])
+        return Variable(self, which, negated)

@@ -1,0 +1,175 @@
+"""SparseMAP and Gibbs as regularisers: losses and energies need no code of their own for them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fewfold._check import check_mask, check_temperature
+from fewfold._torch import has_values
+from fewfold.maps.omega import Omega
+from fewfold.structured.gibbs import gibbs_marginals
+from fewfold.structured.sparsemap.function import sparsemap, sparsemap_solution
+from fewfold.structured.structures.structure import Structure, by_row, cooled, eager
+
+__all__ = ["Gibbs", "SparseMAP"]
+
+
+@dataclass(frozen=True)
+class SparseMAP(Omega):
+    """Half the squared norm of marginals, `<mu, mu> / 2`, over the mixes of structures.
+
+    It is an `Omega` over the last dimensions of the scores, as many as an instance has.
+
+    Args:
+        structure: see `fewfold.structures`.
+        max_iter: calls of the oracle for an instance, at most.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> omega = ff.SparseMAP(ff.structures.Assignment())
+        >>> scores = torch.tensor([[1.0, 0.2], [0.6, 0.5]])
+        >>> ff.fenchel_young_loss(scores, torch.eye(2), omega)
+        tensor(0.2113)
+    """
+
+    on_simplex: ClassVar[bool] = False
+    euclidean: ClassVar[bool] = True
+    drops_masked: ClassVar[bool] = False  # a structure may need parts that no row sees
+    structure: Structure
+    max_iter: int = 1000
+
+    @property
+    def event_dim(self) -> int:
+        """Dimensions of an instance."""
+        return self.structure.event_dim
+
+    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
+        """`<mu, mu> / 2`, less additional scores; where there are such, mu must be a structure."""
+        structure = self.structure
+        structure.event_of(probs)
+        batch = probs.shape[: probs.dim() - self.event_dim]
+        flat = by_row(probs, batch.numel())
+        half = structure.regulariser(flat).view(batch)
+        if not structure.additional:
+            return half
+        return half - _additional(structure, probs).to(half)
+
+    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        """The marginals."""
+        return sparsemap(scores, self.structure, mask=mask, max_iter=self.max_iter)
+
+    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        """The score of the best mix less its regulariser; the gradient are the marginals."""
+        structure = self.structure
+        if structure.additional:
+            found = sparsemap_solution(scores, structure, mask=mask, max_iter=self.max_iter)
+            return found.objective
+        probs = self.argmax(scores, mask=mask)
+        used = torch.where(probs.detach() != 0, scores, 0.0)  # an unused score may be -inf
+        batch = scores.shape[: scores.dim() - self.event_dim]
+        own = by_row(probs * used, batch.numel()).sum(1)
+        return (own - structure.regulariser(by_row(probs, batch.numel()))).view(batch)
+
+    @property
+    def chunkable(self) -> bool:
+        return self.event_dim == 1 and not self.structure.additional
+
+    def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
+        """Whether no structure is better than each of these, its own parts being worth one less."""
+        structure = self.structure
+        rest = structure.encoded(scores) - vertex
+
+        def worth(made: Tensor) -> Tensor:
+            own = (rest * made).sum(-1)
+            if not structure.additional:
+                return own
+            # what additional scores add is what `value` has less of than the squares
+            return own + made.square().sum(-1) / 2 - self.value(made)
+
+        best = worth(structure.argmax(rest)) <= worth(vertex)
+        return best & self._is_structure(vertex)
+
+    def _is_structure(self, marginals: Tensor) -> Tensor:
+        """Whether each is the structure nearest to it, whatever additional scores say."""
+        extra = sum(float(x[x.isfinite()].abs().sum()) for x in self.structure.additional)
+        nearest = self.structure.argmax((1 + 2 * extra) * (2 * marginals - 1))
+        return (nearest == marginals).all(-1)
+
+
+@dataclass(frozen=True)
+class Gibbs(Omega):
+    """Negative entropy of distributions over structures: the regulariser of random fields.
+
+    Its Fenchel-Young loss is that of a conditional random field, the negative log-likelihood of the
+    target structure, `log Z(scores) - <scores, target>`; the gradient are the marginals less the
+    target. It is an `Omega` over the last dimensions of the scores, as many as an instance has.
+
+    Args:
+        structure: see `fewfold.structures`; one that has `log_partition`.
+        temperature: factor of the entropy.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> tags = ff.structures.Sequence(torch.tensor([[0.3, -0.3], [-0.3, 0.3]]))
+        >>> scores, gold = torch.tensor([[0.5, 0.0], [-0.3, 0.2]]), torch.eye(2)
+        >>> ff.fenchel_young_loss(scores, gold, ff.Gibbs(tags))
+        tensor(1.2749)
+        >>> -tags.log_prob(scores, gold)
+        tensor(1.2749)
+
+    Reference: Lafferty, McCallum and Pereira, "Conditional random fields: probabilistic models for
+    segmenting and labeling sequence data", 2001.
+    """
+
+    on_simplex: ClassVar[bool] = False
+    dense: ClassVar[bool] = True
+    chunkable: ClassVar[bool] = False
+    structure: Structure
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+
+    @property
+    def event_dim(self) -> int:
+        """Dimensions of an instance."""
+        return self.structure.event_dim
+
+    def value(self, probs: Tensor, dim: int = -1) -> Tensor:
+        """Zero, the negative entropy of one structure, less additional scores.
+
+        Marginals other than zeros and ones belong to many distributions, and are refused.
+        """
+        self.structure.event_of(probs)
+        return -_additional(self.structure, probs).to(probs)
+
+    def check_target(self, scores: Tensor, target: Tensor) -> None:
+        """Raise if a target is no structure, where its values can be read.
+
+        Another target would have no probability, and its loss no meaning.
+        """
+        if eager() and has_values(scores, target):
+            self.structure.check_members(scores, target)
+
+    def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        """The marginals."""
+        return gibbs_marginals(scores, self.structure, mask=mask, temperature=self.temperature)
+
+    def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+        """The log-partition at this temperature, times it; the gradient are the marginals."""
+        if mask is not None:
+            check_mask(mask, scores)
+        wide, structure = cooled(scores, self.structure, self.temperature)
+        return (self.temperature * structure.log_partition(wide, mask=mask)).to(scores.dtype)
+
+
+def _additional(structure: Structure, probs: Tensor) -> Tensor:
+    """What additional scores add to structures given as zeros and ones; others are refused."""
+    rounded = probs.detach().round()
+    if eager() and bool(((probs.detach() - rounded).abs() > 1e-6).any()):
+        raise ValueError(
+            "the value of marginals is known for structures alone; got entries other than 0 and 1"
+        )
+    return structure.score_of(torch.zeros_like(probs), rounded)

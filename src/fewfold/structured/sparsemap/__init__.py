@@ -1,0 +1,1 @@
+"""SparseMAP: solvers, marginals and their derivatives."""

@@ -1,0 +1,121 @@
+"""SparseMAP as one operator of a compiled graph."""
+
+import ast
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold.structured.sparsemap.marginals import Problem
+from fewfold.structured.sparsemap.solver import Limits
+from fewfold.structured.structures.structure import Structure
+
+__all__ = ["is_registered", "opaque_marginals", "registered"]
+
+_KINDS: dict[str, type[Structure]] = {}
+
+
+def registered(kind: type[Structure]) -> type[Structure]:
+    """Make a kind of structure known to compiled graphs, by its name."""
+    _KINDS[kind.__name__] = kind
+    return kind
+
+
+def is_registered(structure: Structure) -> bool:
+    """Whether compiled graphs know this kind of structure."""
+    return type(structure).__name__ in _KINDS
+
+
+def opaque_marginals(scores: Tensor, structure: Structure, limits: Limits) -> Tensor:
+    """`sparsemap`, as an operator that a compiler does not look into."""
+    told, tensors = _described(structure)
+    found: Tensor = _marginals(scores, tensors, told, limits.turns, limits.tolerance)
+    return found
+
+
+def _described(structure: Structure) -> tuple[str, list[Tensor]]:
+    """What a structure is, as a text that a compiler can trace, and its tensors."""
+    told, tensors = [type(structure).__name__], []
+    for field in fields(structure):  # type: ignore[arg-type]
+        value = getattr(structure, field.name)
+        if isinstance(value, Tensor):
+            told.append(field.name)
+            tensors.append(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            told.append(f"{field.name}={int(value)}")  # a number to the compiler, not a symbol
+        else:
+            told.append(f"{field.name}={value!r}")
+    return ";".join(told), tensors
+
+
+def _made(told: str, tensors: list[Tensor]) -> Structure:
+    kind, *parts = told.split(";")
+    values: dict[str, Any] = {}
+    left = iter(tensors)
+    for part in parts:
+        name, equals, value = part.partition("=")
+        values[name] = ast.literal_eval(value) if equals else next(left)
+    return _KINDS[kind](**values)
+
+
+@torch.library.custom_op("fewfold::sparsemap", mutates_args=())
+def _marginals(
+    scores: Tensor, tensors: list[Tensor], told: str, turns: int, tolerance: float
+) -> Tensor:
+    structure = _made(told, tensors)
+    problem = Problem(scores.shape, structure, Limits(turns, tolerance))
+    return problem.solve(scores, structure.additional).contiguous()
+
+
+@_marginals.register_fake
+def _(scores: Tensor, tensors: list[Tensor], told: str, turns: int, tolerance: float) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+@_marginals.register_vmap
+def _(
+    info: Any, dims: tuple[Any, ...], scores: Tensor, tensors: list[Tensor], told: str, turns: int,
+    tolerance: float,
+) -> tuple[Tensor, int]:  # fmt: skip
+    if any(dim is not None for dim in dims[1]):
+        raise NotImplementedError("compiled, vmap over additional scores is not offered")
+    return _marginals(scores.movedim(dims[0], 0), tensors, told, turns, tolerance), 0
+
+
+@torch.library.custom_op("fewfold::sparsemap_pull", mutates_args=())
+def _pull(
+    scores: Tensor, tensors: list[Tensor], grad: Tensor, told: str, turns: int, tolerance: float
+) -> list[Tensor]:
+    """The gradients of the scores and of each tensor; solved once more, as nothing else is kept."""
+    structure = _made(told, tensors)
+    problem = Problem(scores.shape, structure, Limits(turns, tolerance))
+    problem.solve(scores, structure.additional)
+    back, *more = problem.pull(grad.detach(), True)
+    names = [part for part in told.split(";")[1:] if "=" not in part]
+    found = [torch.zeros_like(tensor) for tensor in tensors]
+    wanted = [name for name in structure.additional_names if name in names]
+    for name, own in zip(wanted, more, strict=True):
+        found[names.index(name)] = own.to(found[names.index(name)]).contiguous().clone()
+    return [back.contiguous().clone(), *found]
+
+
+@_pull.register_fake
+def _(
+    scores: Tensor, tensors: list[Tensor], grad: Tensor, told: str, turns: int, tolerance: float
+) -> list[Tensor]:
+    return [torch.empty_like(one) for one in (scores, *tensors)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    scores, tensors, *ctx.rest = inputs
+    ctx.save_for_backward(scores, *tensors)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    scores, *tensors = ctx.saved_tensors
+    first, *others = _pull(scores, tensors, grad.contiguous(), *ctx.rest)
+    return first, others, None, None, None
+
+
+_marginals.register_autograd(_backward, setup_context=_keep)

@@ -1,0 +1,301 @@
+"""SparseMAP of a batch: which solver, what it found, and how that changes with the scores."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.structured.sparsemap import active_set as plain
+from fewfold.structured.structures.structure import Structure, raise_infeasible
+
+__all__ = ["Active", "Limits", "derived", "pulled", "solve"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a solver stops.
+
+    Attributes:
+        turns: calls of the oracle for an instance, at most.
+        tolerance: of the duality gap.
+    """
+
+    turns: int = 1000
+    tolerance: float = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Active:
+    """The active structures of all rows, and what the solver says of each row.
+
+    Attributes:
+        small: (m, slots) int32, the part at each slot or -1; None for structures of one's own.
+        vectors: (m, parts) float64 for those.
+        weights: (m,) float64.
+        offsets: (rows + 1,) int64, where the structures of each row begin.
+        marginals: (rows, parts) float64.
+        gap, turns, converged: (rows,).
+        factors: what a kernel keeps for derivatives, or None.
+    """
+
+    small: Tensor | None
+    vectors: Tensor | None
+    weights: Tensor
+    offsets: Tensor
+    marginals: Tensor
+    gap: Tensor
+    turns: Tensor
+    converged: Tensor
+    factors: Tensor | None = None
+
+    @cached_property
+    def codes(self) -> Tensor | None:
+        """(m, slots) int64."""
+        return None if self.small is None else self.small.long()
+
+    @cached_property
+    def row(self) -> Tensor:
+        """(m,) int64, the row of each structure, in order."""
+        counts = np.diff(self.offsets.numpy())
+        return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+
+    def kept(self, rows: Tensor) -> "Active":
+        """The same without the structures of the rows that are not kept, (rows,) bool."""
+        counts = torch.where(rows, self.offsets.diff(), 0)
+        some = rows[self.row]
+        offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        small = None if self.small is None else self.small[some].contiguous()
+        vectors = None if self.vectors is None else self.vectors[some]
+        weights = self.weights[some]
+        return replace(
+            self, small=small, vectors=vectors, weights=weights, offsets=offsets, factors=None
+        )
+
+    def read(self, values: Tensor) -> Tensor:
+        """(rows, parts) -> (m,): the sum over the parts of each structure."""
+        if self.codes is None:
+            assert self.vectors is not None
+            own = values[self.row]
+            return (self.vectors * torch.where(self.vectors != 0, own, 0.0)).sum(1)
+        parts = values.shape[1]
+        where = self.row.unsqueeze(1) * parts + self.codes.clamp(min=0)
+        found = values.reshape(-1)[where]
+        return torch.where(self.codes >= 0, found, 0.0).sum(1)
+
+    def write(self, values: Tensor) -> Tensor:
+        """(m,) -> (rows, parts): the sum over the structures that have each part."""
+        rows, parts = self.marginals.shape
+        if self.codes is None:
+            assert self.vectors is not None
+            total = values.new_zeros(rows, parts)
+            return total.index_add(0, self.row, values.unsqueeze(1) * self.vectors)
+        where = self.row.unsqueeze(1) * parts + self.codes.clamp(min=0)
+        spread = torch.where(self.codes >= 0, values.unsqueeze(1), 0.0)
+        total = values.new_zeros(rows * parts).index_add(0, where.flatten(), spread.flatten())
+        return total.view(rows, parts)
+
+
+def solve(
+    scores: Tensor,
+    structure: Structure,
+    event: torch.Size,
+    limits: Limits,
+    warm: "Active | None" = None,
+    *,
+    widen: bool = False,
+) -> Active:
+    """SparseMAP of `(rows, *event)` float64 scores; the structure is flat.
+
+    With `widen` there are structures of weight zero as well, where the derivative needs them.
+
+    Raises:
+        ValueError: if an instance has no structure.
+    """
+    if not event.numel():
+        return _nothing(len(scores))
+    if not structure.coded or not _native.enabled():
+        return _plain(scores, structure, event, limits, warm, widen)
+    rows, parts = len(scores), event.numel()
+    width = structure.width(event)
+    marginals = scores.new_empty(rows, parts)
+    gap, turns = scores.new_empty(rows), torch.empty(rows, dtype=torch.int64)
+    outcome = torch.empty(rows, dtype=torch.int32)
+    warm_codes = warm_offsets = None
+    if warm is not None and warm.small is not None:
+        warm_codes, warm_offsets = warm.small, warm.offsets
+    assert _native.kernels is not None
+    request = _native.kernels.Request(
+        scores, rows, parts, width, limits.turns, limits.tolerance, warm_codes, warm_offsets,
+        marginals, gap, turns, outcome, _native.threads(), widen,
+    )  # fmt: skip
+    found = structure.native(request, scores)
+    if found is None:
+        return _plain(scores, structure, event, limits, warm, widen)
+    raise_infeasible(outcome == 2, structure)
+    codes, weights, offsets, *more = (torch.from_numpy(part) for part in found)
+    factors = more[0] if more and widen else None
+    return Active(codes, None, weights, offsets, marginals, gap, turns, outcome == 0, factors)
+
+
+def _nothing(rows: int) -> Active:
+    """Instances without parts: the empty structure."""
+    empty = torch.empty(rows, 0, dtype=torch.float64)
+    ones, zeros = torch.ones(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
+    done = torch.ones(rows, dtype=torch.bool)
+    return Active(empty.int(), None, ones, torch.arange(rows + 1), empty, zeros, zeros.long(), done)
+
+
+def _plain(
+    scores: Tensor, structure: Structure, event: torch.Size, limits: Limits, warm: Active | None,
+    widen: bool,
+) -> Active:  # fmt: skip
+    rows, parts = len(scores), event.numel()
+    flat = scores.reshape(rows, parts)
+    fine = ~(flat.isnan() | (flat == math.inf)).any(1)
+    where = fine.nonzero()[:, 0]
+
+    def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        own = where[which]
+        best, feasible = structure.rows(own).plain_best(left.view(-1, *event))
+        return best.flatten(1), _extra(structure, best, own, event), feasible
+
+    start = None
+    if warm is not None:
+        known = _vectors(warm, parts)
+        start = []
+        for one in where.tolist():
+            own = known[warm.row == one]
+            more = _extra(structure, own.view(-1, *event), torch.full((len(own),), one), event)
+            start.append((own.numpy(), more.numpy()))
+    found = plain.solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
+    for place, one in enumerate(found) if widen and structure.coded else ():
+        if one.converged:
+            plain.widen(one, place, oracle)
+    infeasible = torch.zeros(rows, dtype=torch.bool)
+    infeasible[where] = torch.tensor([not one.feasible for one in found], dtype=torch.bool)
+    raise_infeasible(infeasible, structure)
+    vectors = torch.from_numpy(np.concatenate([np.zeros((0, parts)), *[o.atoms for o in found]]))
+    weights = torch.from_numpy(np.concatenate([np.zeros(0), *[one.weights for one in found]]))
+    row = torch.repeat_interleave(where, torch.tensor([len(o.weights) for o in found]).long())
+    marginals = torch.zeros(rows, parts, dtype=torch.float64)
+    marginals.index_add_(0, row, weights.unsqueeze(1) * vectors)
+    if structure.coded:
+        marginals.clamp_(max=1)  # rounding
+    marginals[~fine] = math.nan
+
+    def each(values: list[Any], fill: Any, dtype: torch.dtype) -> Tensor:
+        whole = torch.full((rows,), fill, dtype=dtype)
+        whole[where] = torch.tensor(values, dtype=dtype)
+        return whole
+
+    return Active(
+        structure.codes(vectors.view(-1, *event), event).int() if structure.coded else None,
+        None if structure.coded else vectors,
+        weights,
+        torch.nn.functional.pad(torch.bincount(row, minlength=rows).cumsum(0), (1, 0)),
+        marginals,
+        each([one.gap for one in found], math.nan, torch.float64),
+        each([one.turns for one in found], 0, torch.int64),
+        each([one.converged for one in found], False, torch.bool),
+    )
+
+
+def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    if not structure.coded:
+        return torch.zeros(len(best), dtype=torch.float64)
+    return structure.extra(structure.codes(best, event), row, event).detach()
+
+
+def _vectors(active: Active, parts: int) -> Tensor:
+    """The structures as (m, parts) float64."""
+    if active.vectors is not None:
+        return active.vectors
+    assert active.codes is not None
+    whole = torch.zeros(len(active.codes), parts + 1, dtype=torch.float64)
+    whole.scatter_(1, torch.where(active.codes < 0, parts, active.codes), 1.0)
+    return whole[:, :-1]
+
+
+class _Derived(torch.autograd.Function):
+    """x -> Q x, how the weights change with the scores of their structures.
+
+    Q is symmetric and does not depend on the scores as long as the active structures stay.
+    """
+
+    @staticmethod
+    def forward(values: Tensor, active: Active) -> Tensor:
+        columns = (
+            values.detach().reshape(len(values), values.shape[1:].numel()).T.contiguous().clone()
+        )
+        _derive(active, columns)
+        return columns.T.reshape(values.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Active], output: Tensor) -> None:
+        ctx.active = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return derived(grads[0], ctx.active), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return derived(tangents[0], ctx.active)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, None], values: Tensor, active: Active
+    ) -> tuple[Tensor, int | None]:
+        if in_dims[0] is None:
+            return derived(values, active), None
+        return derived(values.movedim(in_dims[0], -1), active), -1
+
+
+def derived(values: Tensor, active: Active) -> Tensor:
+    """Q times values (m, ...), differentiable any number of times."""
+    found: Tensor = _Derived.apply(values, active)
+    return found
+
+
+def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
+    """Gradients of the scores (rows, parts) and of the scores of structures (m,), of marginals."""
+    if active.small is None or not _native.enabled():
+        by = derived(active.read(grad), active)
+        return active.write(by), by
+    assert _native.kernels is not None
+    rows, parts = active.marginals.shape
+    grad, back, by = grad.contiguous(), torch.empty_like(active.marginals), active.weights.clone()
+    _native.kernels.pull(
+        active.small, active.offsets, active.factors, rows, active.small.shape[1], parts, grad, by,
+        back, _native.threads(),
+    )  # fmt: skip
+    return back, by
+
+
+def _derive(active: Active, columns: Tensor) -> None:
+    """Columns (c, m), in place."""
+    if active.small is not None and _native.enabled():
+        assert _native.kernels is not None
+        codes = active.small
+        _native.kernels.derive(
+            codes, active.offsets, len(active.marginals), codes.shape[1], columns, len(columns),
+            columns.shape[1], _native.threads(),
+        )  # fmt: skip
+        return
+    vectors = _vectors(active, active.marginals.shape[1])
+    first = 0
+    for count in active.offsets.diff().tolist():
+        own = slice(first, first + count)
+        gram = vectors[own] @ vectors[own].T + 1
+        solved = torch.linalg.solve(
+            gram, torch.cat([columns[:, own].T, gram.new_ones(count, 1)], 1)
+        )
+        ones = solved[:, -1:]
+        shift = solved[:, :-1].sum(0) / ones.sum()
+        columns[:, own] = (solved[:, :-1] - shift * ones).T
+        first += count

@@ -1,0 +1,219 @@
+"""Assignments: rows take columns, no column twice."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.structures.assignment_kbest import best_assignment, best_assignments
+from fewfold.structured.structures.structure import Structure, raise_infeasible
+
+__all__ = ["Assignment", "Matching", "Pairing"]
+
+
+class Pairing(Structure):
+    """Sets of pairs (row, column) in which no row and no column occurs twice."""
+
+    event_dim: ClassVar[int] = 2
+    alone: ClassVar[bool]
+    """whether a row may stay without a column"""
+
+    def check(self, event: torch.Size) -> None:
+        if not event.numel():
+            raise ValueError(
+                f"scores of {type(self).__name__} must have at least one row and one column, "
+                f"got {tuple(event)}"
+            )
+
+    def slots(self, event: torch.Size) -> Tensor:
+        return torch.arange(event[0]).repeat_interleave(event[1])
+
+    def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.zeros(scores.shape, dtype=torch.bool)
+        feasible = torch.zeros(len(scores), dtype=torch.bool)
+        for instance, one in enumerate(self._widened(scores).numpy()):
+            if not (one < math.inf).all():  # no numbers: whoever asks answers with none
+                feasible[instance] = True
+                continue
+            best = best_assignment(one)
+            feasible[instance] = best is not None
+            if best is not None:
+                chosen = torch.from_numpy(best)
+                row = ((chosen >= 0) & (chosen < scores.shape[2])).nonzero()[:, 0]
+                found[instance, row, chosen[row]] = True
+        return found, feasible
+
+    def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not _native.enabled():
+            return None
+        assert _native.kernels is not None
+        codes = torch.empty(scores.shape[:2], dtype=torch.int32)
+        values = scores.new_empty(len(scores))
+        _native.kernels.best_assignments(self._shape(scores), scores, codes, values)
+        return codes, values.masked_fill(values.isnan(), 0.0)
+
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+        assert _native.kernels is not None
+        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_assignments(
+            request, self._shape(scores)
+        )
+        return found
+
+    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Marginals without the structures: all rows and columns have prices, found by Newton."""
+        if not _native.enabled():
+            return None
+        assert _native.kernels is not None
+        marginals = torch.empty_like(scores)
+        gap, turns = scores.new_empty(len(scores)), torch.empty(len(scores), dtype=torch.int64)
+        outcome = torch.empty(len(scores), dtype=torch.int32)
+        _native.kernels.project_assignments(
+            self._shape(scores), scores, marginals, gap, turns, outcome
+        )
+        raise_infeasible(outcome == 2, self)
+        if bool((outcome == 1).any()):  # then the active set tries
+            return None
+        return marginals, gap, turns, outcome == 0
+
+    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+        """The change without what would alter zeros, or the sums of full rows and columns."""
+        assert _native.kernels is not None
+        marginals, change = marginals.contiguous(), change.contiguous()
+        moved = torch.empty_like(change)
+        _native.kernels.face_assignments(self._shape(scores), marginals, change, moved)
+        return moved
+
+    def enumerate(self, event: torch.Size) -> Tensor:
+        rows, columns = event
+        found = []
+        for size in range(0 if self.alone else rows, min(rows, columns) + 1):
+            for chosen in itertools.combinations(range(rows), size):
+                for taken in itertools.permutations(range(columns), size):
+                    one = torch.zeros(event, dtype=torch.bool)
+                    one[list(chosen), list(taken)] = True
+                    found.append(one)
+        return torch.stack(found)
+
+    def count(self, event: torch.Size) -> int:
+        rows, columns = event
+        sizes = range(0 if self.alone else rows, rows + 1)
+        return sum(math.comb(rows, size) * math.perm(columns, size) for size in sizes)
+
+    def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> NoReturn:
+        """Not offered: already counting the assignments of a graph is #P-hard."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no log_partition: a sum over all assignments is a "
+            "permanent, which is #P-hard; sparsemap and k_best are exact and fast"
+        )
+
+    def sample(
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
+    ) -> NoReturn:  # fmt: skip
+        """Not offered, as `log_partition` is not."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no sample: exact draws need a permanent, which is "
+            "#P-hard; draw from the weights of sparsemap_support"
+        )
+
+    def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        instances, rows, columns = scores.shape
+        codes = torch.full((instances, k, rows), -1, dtype=torch.int32)
+        values = scores.new_full((instances, k), -math.inf)
+        if _native.enabled():
+            assert _native.kernels is not None
+            _native.kernels.best_assignments_k(self._shape(scores), scores, k, codes, values)
+            return codes, values
+        for instance, one in enumerate(self._widened(scores).numpy()):
+            if not (one < math.inf).all():
+                values[instance] = math.nan
+                continue
+            for rank, (value, chosen) in enumerate(best_assignments(one, k)):
+                values[instance, rank] = value
+                taken = torch.from_numpy(chosen)
+                part = torch.arange(rows) * columns + taken
+                codes[instance, rank] = torch.where((taken < 0) | (taken >= columns), -1, part)
+        return codes, values
+
+    def _widened(self, scores: Tensor) -> Tensor:
+        """With a column of its own for every row that may stay alone."""
+        if not self.alone:
+            return scores
+        instances, rows, _ = scores.shape
+        own = torch.where(torch.eye(rows, dtype=torch.bool), 0.0, -math.inf).to(scores)
+        return torch.cat([scores, own.expand(instances, rows, rows)], 2)
+
+    def _shape(self, scores: Tensor) -> Any:
+        assert _native.kernels is not None
+        return _native.kernels.AssignmentShape(*scores.shape, self.alone, _native.threads())
+
+
+@registered
+@dataclass(frozen=True, repr=False)
+class Assignment(Pairing):
+    """Every row takes one column, and no column is taken twice.
+
+    Scores are (..., m, n) with m <= n. For m = n these are the permutations, and `sparsemap` is
+    the nearest doubly stochastic matrix. In general it is
+
+        mu = [t - a 1' - 1 b']_+,  rows sum to one, columns to at most one, with b_j = 0 if less.
+
+    `argmax` takes shortest augmenting paths, O(m^2 n) at worst; marginals come from Newton's
+    method on b, and their derivative from one linear system of n unknowns. A row without a part
+    (masked, or all -inf) is left out.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[1.0, 0.2, -0.3], [0.6, 0.5, 0.1], [0.0, 0.4, 0.3]])
+        >>> ff.structures.Assignment().argmax(scores)
+        tensor([[1., 0., 0.],
+                [0., 1., 0.],
+                [0., 0., 1.]])
+        >>> ff.sparsemap(scores, ff.structures.Assignment())
+        tensor([[0.7500, 0.2083, 0.0417],
+                [0.2500, 0.4083, 0.3417],
+                [0.0000, 0.3833, 0.6167]])
+
+    References: Jonker and Volgenant, "A shortest augmenting path algorithm for dense and sparse
+    linear assignment problems", 1987. Murty, "An algorithm for ranking all the assignments in
+    order of increasing cost", 1968, for `k_best`.
+    """
+
+    alone: ClassVar[bool] = False
+
+    def check(self, event: torch.Size) -> None:
+        super().check(event)
+        if event[0] > event[1]:
+            raise ValueError(
+                f"scores of Assignment must have at most as many rows as columns, got "
+                f"{tuple(event)}; write scores.mT, or use Matching, where rows may stay alone"
+            )
+
+
+@registered
+@dataclass(frozen=True, repr=False)
+class Matching(Pairing):
+    """Rows and columns form pairs, none in more than one; any of them may stay alone.
+
+    Scores are (..., m, n), of any m and n; a pair with a negative score is never in the best one.
+    `sparsemap` is the nearest matrix with rows and columns that sum to at most one.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[0.9, 0.7], [0.6, -0.1], [0.2, 0.5]])
+        >>> ff.structures.Matching().argmax(scores)
+        tensor([[1., 0.],
+                [0., 0.],
+                [0., 1.]])
+        >>> ff.sparsemap(scores, ff.structures.Matching())
+        tensor([[0.5200, 0.4800],
+                [0.4400, 0.0000],
+                [0.0400, 0.5000]])
+    """
+
+    alone: ClassVar[bool] = True

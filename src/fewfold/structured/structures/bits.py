@@ -1,0 +1,314 @@
+"""Sets of bits: all of them, those with k ones, those with at most k."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold import _native
+from fewfold._check import check_temperature, whole_number
+from fewfold.maps.ksubset import ksubset
+from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.structures.flips import FEW, cheapest_sets
+from fewfold.structured.structures.structure import Structure, cooled, raise_infeasible, raise_odd
+
+__all__ = ["Bits", "Budget", "Choice", "KSubset"]
+
+
+class Choice(Structure):
+    """Sets of bits that differ in how many of them may be on."""
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """The least and the most bits that are on, of so many."""
+        raise NotImplementedError
+
+    def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        allowed = (scores > -math.inf).sum(1)
+        least, most = self.bounds(scores.shape[1])
+        ones = (scores > 0).sum(1).clamp(least, most)
+        rank = scores.argsort(1, descending=True).argsort(1)
+        empty = allowed == 0
+        best = (rank < ones.unsqueeze(1)) & ~empty.unsqueeze(1)
+        return best, empty | (allowed >= least)
+
+    def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
+        assert _native.kernels is not None
+        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_choices(
+            request, *self.bounds(scores.shape[1])
+        )
+        return found
+
+    def enumerate(self, event: torch.Size) -> Tensor:
+        every = torch.tensor(list(itertools.product([False, True], repeat=event[0])))
+        least, most = self.bounds(event[0])
+        ones = every.sum(1)
+        return every[(least <= ones) & (ones <= most)]
+
+    def count(self, event: torch.Size) -> int:
+        least, most = self.bounds(event[0])
+        if (least, most) == (0, event[0]):
+            return 1 << event[0]
+        return sum(math.comb(event[0], ones) for ones in range(least, most + 1))
+
+    def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
+        """Bit after bit, the k best prefixes of each number of ones; O(D most k)."""
+        rows, size = scores.shape
+        least, most = self.bounds(size)
+        counted = (least, most) != (0, size)  # otherwise it does not matter how many are on
+        lists = scores.new_full((rows, most + 1 if counted else 1, k), -math.inf)
+        lists[:, 0, 0] = 0
+        steps = []
+        for i in range(size):
+            with_it = lists + scores[:, i, None, None]
+            if counted:
+                with_it = torch.cat(
+                    [torch.full_like(with_it[:, :1], -math.inf), with_it[:, :-1]], 1
+                )
+            lists, chosen = torch.cat([lists, with_it], 2).topk(k, 2)
+            steps.append(chosen)
+        final = lists[:, least if counted else 0 :].flatten(1).topk(k, 1)
+        values, place = final
+        ones, rank = (least if counted else 0) + place // k, place % k
+        bits = torch.zeros(rows, k, size, dtype=torch.bool)
+        row = torch.arange(rows).unsqueeze(1)
+        for i in range(size - 1, -1, -1):
+            rank = steps[i][row, ones, rank]
+            on = rank >= k
+            bits[:, :, i] = on
+            rank = rank - on.long() * k
+            ones = (ones - (on & counted).long()).clamp(min=0)  # where there are fewer than k
+        absent = (scores == -math.inf).all(1)
+        values[absent] = -math.inf
+        values[absent, 0] = 0  # the empty structure
+        bits &= (values > -math.inf).unsqueeze(2) & ~absent.view(-1, 1, 1)
+        return bits.flatten(0, 1), values
+
+    def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Log of the sum of exp(score) over all structures; its gradient are the marginals."""
+        rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        self.event_of(rows)
+        least, most = self.bounds(rows.shape[-1])
+        if (least, most) == (0, rows.shape[-1]):
+            return torch.nn.functional.softplus(rows).sum(-1)
+        sums = _sums(rows, most)[-1]
+        absent = (rows == -math.inf).all(-1)  # with nothing to choose from, nothing is chosen
+        return torch.where(absent, 0.0, sums[..., least : most + 1].logsumexp(-1))
+
+    @torch.no_grad()
+    def sample(
+        self, scores: Tensor, n: int, *, mask: Tensor | None = None,
+        generator: torch.Generator | None = None, temperature: float = 1.0,
+    ) -> Tensor:  # fmt: skip
+        """`(n, ...)` structures drawn in proportion to exp(score / temperature), bool."""
+        check_temperature(temperature)
+        rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        rows, _ = cooled(rows, self, temperature)
+        self.event_of(rows)
+        least, most = self.bounds(rows.shape[-1])
+        allowed = (rows > -math.inf).sum(-1)
+        raise_odd(self.odd(rows.reshape(allowed.numel(), rows.shape[-1])), self)
+        raise_infeasible(((allowed < least) & (allowed > 0)).flatten(), self)
+        rows = rows.masked_fill((allowed == 0).unsqueeze(-1), 0.0)  # put out again below
+        sums = _sums(rows, most)
+        law = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
+        left = least + _drawn(law, generator)
+        found = torch.zeros(n, *rows.shape, dtype=torch.bool, device=rows.device)
+        for i in range(rows.shape[-1] - 1, -1, -1):
+            before = torch.cat([torch.full_like(sums[i][..., :1], -math.inf), sums[i]], -1)
+            before = before.expand(n, *before.shape)
+            at = left.unsqueeze(-1)
+            on = before.gather(-1, at)[..., 0] + rows[..., i]  # those before hold one less
+            off = before.gather(-1, at + 1)[..., 0]
+            chance = torch.sigmoid(on - off)
+            point = torch.rand(
+                chance.shape, generator=generator, dtype=chance.dtype, device=chance.device
+            )
+            draw = point < chance
+            found[..., i] = draw
+            left = left - draw.long()
+        return found & (allowed > 0).unsqueeze(-1)
+
+
+def _sums(scores: Tensor, most: int) -> list[Tensor]:
+    """For the first 0, 1, 2, ... bits: log sums over sets of c ones, c up to `most`."""
+    start = scores.new_full((*scores.shape[:-1], most + 1), -math.inf)
+    start[..., 0] = 0
+    sums = [start]
+    for i in range(scores.shape[-1]):
+        both = torch.stack([sums[-1][..., 1:], sums[-1][..., :-1] + scores[..., i : i + 1]])
+        # where neither is possible the gradient would be no number, and the second derivative of
+        # torch.logaddexp is none where one is not
+        never = (both == -math.inf).all(0)
+        grown = both.masked_fill(never, 0).logsumexp(0).masked_fill(never, -math.inf)
+        sums.append(torch.cat([sums[-1][..., :1], grown], -1))
+    return sums
+
+
+def _drawn(law: Tensor, generator: torch.Generator | None) -> Tensor:
+    flat = law.reshape(-1, law.shape[-1])
+    return torch.multinomial(flat, 1, generator=generator).view(law.shape[:-1])
+
+
+@registered
+@dataclass(frozen=True, repr=False)
+class Bits(Choice):
+    """Independent bits: every set of parts.
+
+    SparseMAP is clip(t, 0, 1), and with `on_off` clip((1 + t) / 2, 0, 1).
+
+    Args:
+        on_off: a bit that is off is a part of its own, with score 0: what is regularised is then
+            half of `mu^2 + (1 - mu)^2`, summed.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([1.5, -0.4, 0.3])
+        >>> ff.sparsemap(scores, ff.structures.Bits())
+        tensor([1.0000, 0.0000, 0.3000])
+        >>> ff.sparsemap(scores, ff.structures.Bits(on_off=True))
+        tensor([1.0000, 0.3000, 0.6500])
+    """
+
+    on_off: bool = False
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        return 0, size
+
+    def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
+        """Flips of the best one: the k best touch its k - 1 least certain bits alone."""
+        price, which = scores.abs().topk(min(k - 1, scores.shape[1]), 1, largest=False)
+        if k <= FEW:
+            sets, costs = cheapest_sets(price, k)
+            flips, values = sets.flatten(0, 1), -costs
+        else:
+            flips, values = super()._k_best_parts(-price, k, torch.Size([price.shape[1]]))
+        bits = (scores > 0).repeat_interleave(k, 0)
+        which = which.repeat_interleave(k, 0)
+        bits.scatter_(1, which, bits.gather(1, which) ^ flips)
+        values = values + scores.clamp(min=0).sum(1, keepdim=True)
+        return bits & (values > -math.inf).view(-1, 1), values
+
+    @property
+    def scale(self) -> float:
+        return 2.0 if self.on_off else 1.0
+
+    def encoded(self, scores: Tensor) -> Tensor:
+        return (scores + 1) / 2 if self.on_off else scores
+
+    def told(self, objective: Tensor, event: torch.Size) -> Tensor:
+        return 2 * objective - event[0] / 2 if self.on_off else objective
+
+    def regulariser(self, marginals: Tensor) -> Tensor:
+        half = marginals.square().sum(1) / 2
+        return half + (1 - marginals).square().sum(1) / 2 if self.on_off else half
+
+    def direct(self, scores: Tensor) -> Tensor | None:
+        return None if _bounded(scores) else scores.clamp(0, 1)
+
+    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        marginals = scores.clamp(0, 1).masked_fill(_odd(scores), math.nan)
+        return _closed(marginals)
+
+    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+        return torch.where((marginals > 0) & (marginals < 1), change, 0.0)
+
+
+@registered
+@dataclass(frozen=True, repr=False)
+class KSubset(Choice):
+    """Sets of exactly k parts; SparseMAP is `ksubset`.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.sparsemap(torch.tensor([0.9, 0.8, 0.3, -0.5]), ff.structures.KSubset(2))
+        tensor([0.9000, 0.8000, 0.3000, 0.0000])
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        whole_number(self.k, "k", 0)
+
+    def check(self, event: torch.Size) -> None:
+        if self.k > event[0]:
+            raise ValueError(f"k must be at most the {event[0]} parts there are, got {self.k}")
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        return self.k, self.k
+
+    def direct(self, scores: Tensor) -> Tensor | None:
+        return None if _bounded(scores) else ksubset(scores, self.k)
+
+    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        allowed = (scores > -math.inf).sum(1)
+        if bool(((allowed < self.k) & (allowed > 0)).any()) or bool(_odd(scores).any()):
+            return None  # the solver says what is wrong
+        return _closed(ksubset(scores, self.k))
+
+    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+        return _centred(change, (marginals > 0) & (marginals < 1))
+
+
+@registered
+@dataclass(frozen=True, repr=False)
+class Budget(Choice):
+    """Sets of at most k parts.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> ff.sparsemap(torch.tensor([0.9, 0.8, 0.3, -0.5]), ff.structures.Budget(1))
+        tensor([0.5500, 0.4500, 0.0000, 0.0000])
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        whole_number(self.k, "k", 0)
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        return 0, min(self.k, size)
+
+    def direct(self, scores: Tensor) -> Tensor | None:
+        if _bounded(scores):
+            return None
+        clipped = scores.clamp(0, 1)
+        tight = clipped.detach().sum(-1, keepdim=True) > self.k  # never where all may be on
+        if not bool(tight.any()):
+            return clipped
+        return torch.where(tight, ksubset(scores, self.k), clipped)
+
+    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        if bool(_odd(scores).any()):
+            return None
+        return _closed(ksubset(scores, min(self.k, scores.shape[1]), at_most=True))
+
+    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+        free = (marginals > 0) & (marginals < 1)
+        tight = scores.clamp(0, 1).sum(1, keepdim=True) > self.k
+        return torch.where(tight, _centred(change, free), torch.where(free, change, 0.0))
+
+
+def _bounded(scores: Tensor) -> bool:
+    """Whether some scores are infinite or no numbers, where a map may see things differently."""
+    return not bool(scores.detach().sum().isfinite())
+
+
+def _odd(scores: Tensor) -> Tensor:
+    """(rows, 1) whether a row has a NaN or +inf."""
+    return (scores.isnan() | (scores == math.inf)).any(1, keepdim=True)
+
+
+def _closed(marginals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = len(marginals)
+    fine = ~marginals.isnan().any(1)
+    return marginals, marginals.new_zeros(rows), torch.zeros(rows, dtype=torch.int64), fine
+
+
+def _centred(change: Tensor, free: Tensor) -> Tensor:
+    """Less its mean over what is free, and zero elsewhere."""
+    own = torch.where(free, change, 0.0)
+    mean = own.sum(1, keepdim=True) / free.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(free, own - mean, 0.0)

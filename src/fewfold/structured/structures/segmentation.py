@@ -1,0 +1,149 @@
+"""Semi-Markov sequences: a sentence cut into labelled segments."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold._check import check_scores
+from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.structures.dynamic_program import Program
+from fewfold.structured.structures.semirings import Semiring
+from fewfold.structured.structures.sequence import to_rows
+
+__all__ = ["Segmentation"]
+
+
+@registered
+@dataclass(frozen=True, eq=False, repr=False)
+class Segmentation(Program):
+    """n positions cut into segments of at most L, each with one of S labels; `(..., n, L, S)`.
+
+    [j, l, s] is the score of a segment of l + 1 positions, the last of which is j, with label s; a
+    segment that would begin before the first position cannot be used. The score of a segmentation
+    adds up its segments and the transitions between the labels of neighbours.
+
+    A position that no segment can cover is left out, and what is left and right of it become
+    neighbours. As segments are written at their last position, `mask[length:] = False` makes an
+    instance shorter.
+
+    Args:
+        transitions: (S, S), from row to column, or `(..., S, S)` that broadcasts to the batch.
+            -inf forbids a transition. None: no scores.
+
+    Example:
+        >>> import torch, fewfold as ff
+        >>> scores = torch.tensor([[[0.5], [0.0]], [[0.2], [0.9]], [[0.3], [0.4]]])
+        >>> ff.structures.Segmentation().argmax(scores)[..., 0]
+        tensor([[0., 0.],
+                [0., 1.],
+                [1., 0.]])
+
+    Reference: Sarawagi and Cohen, "Semi-Markov conditional random fields for information
+    extraction", 2004.
+    """
+
+    transitions: Tensor | None = None
+
+    event_dim: ClassVar[int] = 3
+    additional_names: ClassVar[tuple[str, ...]] = ("transitions",)
+
+    def __post_init__(self) -> None:
+        if self.transitions is not None:
+            check_scores(self.transitions, "transitions")
+
+    def check(self, event: torch.Size) -> None:
+        if not event.numel():
+            raise ValueError(
+                "a segmentation must have positions, lengths and labels, scores (..., n, L, S), "
+                f"got {tuple(event)}"
+            )
+        wanted = (event[2], event[2])
+        if self.transitions is not None and self.transitions.shape[-2:] != wanted:
+            raise ValueError(
+                f"transitions must end in {wanted} for {event[2]} labels, got "
+                f"{tuple(self.transitions.shape)}"
+            )
+
+    def slots(self, event: torch.Size) -> Tensor:
+        return torch.arange(event[0]).repeat_interleave(event[1] * event[2])
+
+    def width(self, event: torch.Size) -> int:
+        return event[0]
+
+    def flat(self, batch: torch.Size, event: torch.Size) -> Self:
+        return replace(self, transitions=to_rows(self.transitions, batch, 2, "transitions"))
+
+    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+        if self.transitions is None:
+            return torch.zeros(len(codes), dtype=torch.float64)
+        there = codes >= 0
+        label = codes.clamp(min=0) % event[2]
+        last = torch.where(there, torch.arange(event[0]), -1).cummax(1).values
+        before = F.pad(last[:, :-1], (1, 0), value=-1)  # where the segment to the left ends
+        step = self.transitions[row.unsqueeze(1), label.gather(1, before.clamp(min=0)), label]
+        return torch.where(there & (before >= 0), step, 0.0).sum(1)
+
+    def inside(self, scores: Tensor, ring: Semiring) -> Tensor:
+        """Position by position: what segmentations up to it come to, by their last label."""
+        rows, n, longest, labels = scores.shape
+        absent = ~_covered(scores)
+        never = torch.full_like(scores[:, 0, 0], -math.inf)
+        begin = torch.zeros_like(never[:, 0])  # 0 as long as nothing is there
+        ended = ring.lift(never)
+        steps = None if self.transitions is None else self.transitions.transpose(1, 2)
+        enter: list[Tensor] = []
+        for j in range(n):
+            into = ended.unsqueeze(-2) + (0.0 if steps is None else steps)
+            into = into.expand(*into.shape[:-2], labels, labels)
+            fresh = ring.lift(begin.view(rows, 1, 1).expand(rows, labels, 1))
+            enter.append(ring.pick(torch.cat([into, fresh], -1)))
+            ways = [enter[j - back] + scores[:, j, back] for back in range(min(longest, j + 1))]
+            grown = ring.pick(torch.stack(ways, -1))
+            ended = torch.where(absent[:, j].unsqueeze(-1), ended, grown)
+            begin = torch.where(absent[:, j], begin, -math.inf)
+        return ring.pick(torch.cat([ended, ring.lift(begin.unsqueeze(-1))], -1))
+
+    def count(self, event: torch.Size) -> int:
+        n, longest, labels = event
+        found = [1]
+        for j in range(n):
+            found.append(labels * sum(found[max(0, j + 1 - longest) :]))
+        return found[n]
+
+    def enumerate(self, event: torch.Size) -> Tensor:
+        n, longest, labels = event
+        found = []
+        for lengths in _compositions(n, longest):
+            ends = [end - 1 for end in itertools.accumulate(lengths)]
+            for chosen in itertools.product(range(labels), repeat=len(lengths)):
+                one = torch.zeros(event, dtype=torch.bool)
+                one[ends, [length - 1 for length in lengths], list(chosen)] = True
+                found.append(one)
+        return torch.stack(found)
+
+
+def _covered(scores: Tensor) -> Tensor:
+    """(rows, n) whether a segment that can be used covers each position."""
+    n, longest = scores.shape[1:3]
+    usable = ~(scores == -math.inf).all(3)
+    usable = usable & (torch.arange(longest) <= torch.arange(n).unsqueeze(1)).to(scores.device)
+    covered = usable.any(2)
+    for back in range(1, min(longest, n)):  # those that end so much later and are long enough
+        later = usable[:, back:, back:].any(2)
+        covered = covered | F.pad(later, (0, back))
+    return covered
+
+
+def _compositions(n: int, largest: int) -> Iterator[list[int]]:
+    """All ways to write n as a sum of numbers from 1 to the largest, in order."""
+    if not n:
+        yield []
+    for first in range(1, min(n, largest) + 1):
+        for rest in _compositions(n - first, largest):
+            yield [first, *rest]
