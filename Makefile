@@ -58,6 +58,7 @@ docs: $(STAMP)
 	@echo "open build/docs/index.html"
 
 tables: $(STAMP)
+	$(PY) docs/generate_api.py > docs/api.md.new && mv docs/api.md.new docs/api.md
 	$(PY) -m tests.maps.transforms docs/transforms_table.md
 	$(PY) -m tests.attention.transforms docs/transforms_attention.md
 	$(PY) -m tests.distributions.transforms docs/transforms_distributions.md

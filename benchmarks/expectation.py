@@ -66,7 +66,9 @@ def _categories() -> Pair:
 
     def ours() -> None:
         out = ff.expect(
-            lambda atoms, row: answer(ff.embed_atoms(atoms, table), images[row], target[row]),
+            lambda atoms, row: answer(
+                ff.expectation.embed_atoms(atoms, table), images[row], target[row]
+            ),
             given,
             ff.SparseMarginal(),
         )

@@ -1,6 +1,6 @@
 """A step of FastVAE next to the full softmax, however many items there are; and its sampler.
 
-Both have an encoder without further layers. Ours moves its tables as `ff.train` does, by a step
+Both have an encoder without further layers. Ours moves its tables as `train` does, by a step
 size per row without momentum, which is part of the gain; the full softmax has torch's fused Adam.
 
 ``python -m benchmarks.fastvae ITEMS``: peak memory of a few steps, in bytes; with ``anchors``
@@ -22,7 +22,7 @@ from fewfold._timing import race
 USERS, LENGTH, HIDDEN, WIDTH = 256, 40, 200, 32
 DRAWS, SHARED = 200, 1000
 MODES = {f"{DRAWS} draws per user": False, f"{SHARED} draws shared": True}
-ANCHORS = ff.Anchors(count=255, width=8)
+ANCHORS = ff.recommender.Anchors(count=255, width=8)
 Step = Callable[[], object]
 
 
@@ -133,19 +133,21 @@ def _often(step: Step) -> Step:
 
 def sampled_step(items: int, shared: bool) -> Step:
     """One step of ours, on the next batch each time."""
-    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
+    model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.items)
-    objective = ff.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
-    tables = ff.optim.Adam(model.tables, betas=(0.0, 0.99), by_row=True)  # as ff.train does
+    objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
+    tables = ff.optim.Adam(
+        model.tables, betas=(0.0, 0.99), by_row=True
+    )  # as ff.recommender.train does
     dense = torch.optim.Adam(_others(model), fused=True)
     return _step(model, objective, [tables, dense])
 
 
 def anchored_step(items: int, shared: bool) -> Step:
     """The same with tables of anchors."""
-    model = ff.AnchorVAE(items, ANCHORS, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
+    model = ff.recommender.AnchorVAE(items, ANCHORS, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.outputs())
-    objective = ff.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
+    objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
     rows = ff.optim.Adam(model.tables, betas=(0.0, 0.99), by_row=True)
     tables = model.kept_sparse(rows, 10**6, torch.ones(items))
     return _step(model, objective, [tables, torch.optim.Adam(_others(model), fused=True)])
@@ -153,13 +155,17 @@ def anchored_step(items: int, shared: bool) -> Step:
 
 def full_step(items: int) -> Step:
     """The same model with all scores, dense gradients and torch's fused Adam."""
-    model = ff.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
+    model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     model.sparse = False
-    return _step(model, ff.FullSoftmax(), [torch.optim.Adam(model.parameters(), fused=True)])
+    return _step(
+        model, ff.recommender.FullSoftmax(), [torch.optim.Adam(model.parameters(), fused=True)]
+    )
 
 
 def _step(
-    model: ff.FastVAE, objective: ff.Objective, optimizers: list[torch.optim.Optimizer]
+    model: ff.recommender.FastVAE,
+    objective: ff.recommender.Objective,
+    optimizers: list[torch.optim.Optimizer],
 ) -> Step:
     generator = torch.Generator().manual_seed(1)
     batches = [_batch(model.count, generator) for _ in range(8)]
@@ -174,15 +180,15 @@ def _step(
     return step
 
 
-def _others(model: ff.FastVAE) -> list[torch.nn.Parameter]:
+def _others(model: ff.recommender.FastVAE) -> list[torch.nn.Parameter]:
     return [p for p in model.parameters() if all(p is not table for table in model.tables)]
 
 
-def _batch(items: int, generator: torch.Generator) -> ff.Jagged:
+def _batch(items: int, generator: torch.Generator) -> ff.recommender.Jagged:
     lengths = torch.randint(LENGTH // 2, 3 * LENGTH // 2 + 1, (USERS,), generator=generator)
     users = torch.repeat_interleave(torch.arange(USERS), lengths)
     ids = torch.randint(items, users.shape, generator=generator)
-    return ff.Interactions.from_pairs(users, ids, shape=(USERS, items)).jagged
+    return ff.recommender.Interactions.from_pairs(users, ids, shape=(USERS, items)).jagged
 
 
 def _trained(items: int) -> None:
@@ -190,9 +196,9 @@ def _trained(items: int) -> None:
     generator = torch.Generator().manual_seed(0)
     users = torch.repeat_interleave(torch.arange(20_000), LENGTH)
     ids = torch.randint(items, users.shape, generator=generator)
-    log = ff.Interactions.from_pairs(users, ids, shape=(20_000, items))
-    model = ff.AnchorVAE(items, ANCHORS)
-    ff.train(model, log, epochs=1, progress=False)
+    log = ff.recommender.Interactions.from_pairs(users, ids, shape=(20_000, items))
+    model = ff.recommender.AnchorVAE(items, ANCHORS)
+    ff.recommender.train(model, log, epochs=1, progress=False)
 
 
 def _peak(items: int, *how: str) -> float:

@@ -69,7 +69,7 @@ def _answer(users: int, limit: float) -> Peak:
     ids = torch.randint(50_000, (2000, LENGTH), generator=generator)
     histories = [rec.items.take(row) for row in ids]
 
-    def call() -> ff.Recommendations:
+    def call() -> ff.recommender.Recommendations:
         histories.append(histories.pop(0))
         return rec.recommend_from_history(histories[0] if users == 1 else histories[:users], 10)
 
@@ -86,7 +86,7 @@ def _recommender() -> ff.Recommender:
         [torch.arange(50_000), torch.randint(50_000, (250_000,), generator=generator)]
     )[torch.randperm(300_000, generator=generator)]
     log = {"user": users.numpy(), "item": [f"item-{i}" for i in items.tolist()]}
-    rec = ff.Recommender(training=ff.Training(epochs=1))
+    rec = ff.Recommender(training=ff.recommender.Training(epochs=1))
     return rec.fit(log, progress=False)
 
 
@@ -141,11 +141,11 @@ def _pair(users: int, items: int, peer: str) -> Pair:
 class Shop:
     """A model of random weights, its item vectors, and users to serve."""
 
-    model: ff.FastVAE
-    catalogue: ff.Catalogue
-    log: ff.Interactions
+    model: ff.recommender.FastVAE
+    catalogue: ff.recommender.Catalogue
+    log: ff.recommender.Interactions
 
-    def _blocks(self, users: int) -> list[ff.Jagged]:
+    def _blocks(self, users: int) -> list[ff.recommender.Jagged]:
         count = max(self.log.users // users, 1)
         return [self.log.rows(slice(b * users, (b + 1) * users)) for b in range(min(count, 64))]
 
@@ -153,10 +153,12 @@ class Shop:
         """The next users' lists, at every call."""
         blocks = self._blocks(users)
 
-        def call() -> ff.Ranking:
+        def call() -> ff.recommender.Ranking:
             blocks.append(blocks.pop(0))
             queries = self.model.queries(blocks[0])
-            return ff.top_k(ff.DotProduct(queries, self.catalogue), k, exclude=blocks[0])
+            return ff.recommender.top_k(
+                ff.recommender.DotProduct(queries, self.catalogue), k, exclude=blocks[0]
+            )
 
         return call
 
@@ -201,10 +203,12 @@ class Shop:
 @cache
 def _shop(items: int) -> Shop:
     generator = torch.Generator().manual_seed(0)
-    model = ff.FastVAE(items, hidden=HIDDEN, latent=LATENT, layers=1)
+    model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=LATENT, layers=1)
     table = torch.randn(items, RANK, generator=generator) * items**-0.5
-    model.shortcut = ff.Shortcut(table, torch.rand(items, generator=generator) + 0.5, 130.0)
+    model.shortcut = ff.recommender.Shortcut(
+        table, torch.rand(items, generator=generator) + 0.5, 130.0
+    )
     users = torch.arange(512).repeat_interleave(LENGTH)
     ids = torch.randint(items, users.shape, generator=generator)
-    log = ff.Interactions.from_pairs(users, ids, shape=(512, items))
-    return Shop(model, ff.Catalogue(model.vectors), log)
+    log = ff.recommender.Interactions.from_pairs(users, ids, shape=(512, items))
+    return Shop(model, ff.recommender.Catalogue(model.vectors), log)

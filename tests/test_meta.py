@@ -21,7 +21,7 @@ def keep(*shape: int) -> Tensor:
 
 OMEGAS = [
     ff.Shannon(), ff.Gini(), ff.Tsallis(1.5), ff.Tsallis(meta(4, 1, 1)), ff.Norm(2.0), ff.Subset(2),
-    ff.Bounded(0.5), ff.Fused(0.1), ff.Oscar(0.1),
+    ff.maps.Bounded(0.5), ff.maps.Fused(0.1), ff.maps.Oscar(0.1),
     ff.SparseMAP(ff.structures.SequentialSubset(2, torch.ones(()))),
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ def test_sparse_attention_of_a_long_sequence() -> None:
     assert long.grad.shape == long.shape
 
 
-PLANE = ff.GaussianBasis.grid(6, [0.03], dim=2)
+PLANE = ff.continuous.GaussianBasis.grid(6, [0.03], dim=2)
 MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[tuple[int, ...], ...]]] = {
     "heads that learn": (lambda: ff.MultiheadAttention(8, 4), ((2, 5, 8),)),
     "fixed heads": (lambda: ff.MultiheadAttention(8, 4, ff.Subset(2)), ((2, 5, 8), (2, 9, 8))),
@@ -55,12 +55,15 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[tuple[int, ...], .
     **{
         f"continuous, alpha={alpha}, {locator}": (
             lambda alpha=alpha, locator=locator: ff.ContinuousAttention(
-                8, None, alpha, 2, locator, ff.Ridge(0.01, True)
+                8, None, alpha, 2, locator, ff.continuous.Ridge(0.01, True)
             ),
             ((2, 5, 8), (2, 9, 8)),
         )
         for alpha in (0.8, 1.0, 1.3)
-        for locator in (ff.QueryHeads(2), ff.SignalHeads(), ff.AttentionMoments(ff.Gini()))
+        for locator in (
+            ff.continuous.QueryHeads(2), ff.continuous.SignalHeads(),
+            ff.continuous.AttentionMoments(ff.Gini()),
+        )
     },
 }  # fmt: skip
 
@@ -87,13 +90,14 @@ def test_masked_continuous_attention(dim: int) -> None:
 
 
 ENERGIES = [
-    ff.FenchelYoung(ff.Gini(), psi=ff.Sphere()), ff.FenchelYoung(psi=ff.LayerNormed()),
-    ff.Classical(), ff.DenseAssociative(), ff.Exponential(),
+    ff.FenchelYoung(ff.Gini(), psi=ff.hopfield.Sphere()),
+    ff.FenchelYoung(psi=ff.hopfield.LayerNormed()),
+    ff.hopfield.Classical(), ff.hopfield.DenseAssociative(), ff.hopfield.Exponential(),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("energy", ENERGIES, ids=str)
-def test_retrieval(energy: ff.Energy) -> None:
+def test_retrieval(energy: ff.hopfield.Energy) -> None:
     found = ff.hopfield_retrieve(meta(3, 5, 8), meta(7, 8), energy, max_steps=4)
     assert found.state.shape == (3, 5, 8)
     assert found.steps.shape == found.energy.shape == found.converged.shape == (3, 5)
@@ -101,8 +105,8 @@ def test_retrieval(energy: ff.Energy) -> None:
 
 def test_what_a_memory_holds() -> None:
     energy = ff.FenchelYoung(ff.Gini())
-    assert ff.separation(meta(2, 7, 8)).shape == (2, 7)
-    assert ff.is_stored(meta(2, 7, 8), energy).shape == (2, 7)
+    assert ff.hopfield.separation(meta(2, 7, 8)).shape == (2, 7)
+    assert ff.hopfield.is_stored(meta(2, 7, 8), energy).shape == (2, 7)
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.name)
@@ -130,14 +134,16 @@ def cost(atoms: Tensor, row: Tensor) -> Tensor:
 
 
 ESTIMATORS = [
-    (ff.Dense(), None), (ff.ScoreFunction(2), None), (ff.Gumbel(), None), (ff.VIMCO(3), None),
-    (ff.REBAR(), None), (ff.Dense(), ff.structures.Bits()), (ff.DisARM(), ff.structures.Bits()),
+    (ff.Dense(), None), (ff.ScoreFunction(2), None), (ff.Gumbel(), None),
+    (ff.expectation.VIMCO(3), None),
+    (ff.expectation.REBAR(), None), (ff.Dense(), ff.structures.Bits()),
+    (ff.expectation.DisARM(), ff.structures.Bits()),
     (ff.Dense(), ff.structures.KSubset(2)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("estimator", "over"), ESTIMATORS, ids=str)
-def test_expect(estimator: ff.Estimator, over: ff.structures.Structure | None) -> None:
+def test_expect(estimator: ff.expectation.Estimator, over: ff.structures.Structure | None) -> None:
     scores = meta(2, 3, 5).requires_grad_()
     out = ff.expect(cost, scores, estimator, over, mask=keep(5))
     assert out.surrogate.shape == out.entropy.shape == out.kl().shape == (2, 3)
@@ -155,12 +161,14 @@ def test_dense_visits_everything() -> None:
 
 
 DATA_DEPENDENT: dict[str, Callable[[], object]] = {
-    "attention_support": lambda: ff.attention_support(meta(2, 5, 8), meta(2, 7, 8)),
+    "attention_support": lambda: ff.attention.attention_support(meta(2, 5, 8), meta(2, 7, 8)),
     "map_support": lambda: ff.map_support(meta(2, 5)),
     "Support.from_dense": lambda: ff.Support.from_dense(meta(2, 5)),
     "sparsemap_support": lambda: ff.sparsemap_support(meta(2, 5), ff.structures.KSubset(2)),
-    "sparsemap_solution": lambda: ff.sparsemap_solution(meta(2, 5), ff.structures.KSubset(2)),
-    "topk_support": lambda: ff.topk_support(meta(2, 5), ff.structures.KSubset(2), 3),
+    "sparsemap_solution": lambda: ff.structured.sparsemap_solution(
+        meta(2, 5), ff.structures.KSubset(2)
+    ),
+    "topk_support": lambda: ff.structured.topk_support(meta(2, 5), ff.structures.KSubset(2), 3),
     "SparseMarginal": lambda: ff.expect(cost, meta(2, 5), ff.SparseMarginal()),
     "SumAndSample": lambda: ff.expect(cost, meta(2, 5), ff.SumAndSample(2)),
     "additional scores": lambda: ff.expect(

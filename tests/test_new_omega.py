@@ -123,10 +123,10 @@ def test_exact_retrieval_is_predicted_without_a_margin():
     for beta in (1.0, 3.0):
         energy = ff.FenchelYoung(Scaled(), beta=beta)
         stays = (energy.step(memory, memory) == memory).all(-1)
-        assert ff.retrieved_in_one_step(memory, memory, ids, energy).equal(stays)
+        assert ff.hopfield.retrieved_in_one_step(memory, memory, ids, energy).equal(stays)
     sets = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     energy = ff.FenchelYoung(Box(), beta=2.0)
-    assert bool(ff.is_stored(memory, energy, sets).all())
+    assert bool(ff.hopfield.is_stored(memory, energy, sets).all())
 
 
 def test_what_is_no_regulariser_is_refused():

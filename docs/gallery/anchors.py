@@ -8,7 +8,7 @@ import torch
 import fewfold as ff
 
 torch.manual_seed(0)
-log = ff.read_log(ff.bundled())
+log = ff.read_log(ff.recommender.bundled())
 made = log.interactions
 user = torch.arange(made.users).repeat_interleave(made.jagged.lengths)
 pairs, ones = torch.stack([made.ids, user]), torch.ones(len(user))
@@ -17,7 +17,9 @@ left, size, _ = torch.svd_lowrank(uses, 64, niter=4)
 
 table = ff.AnchorEmbedding.from_pretrained(left * size.sqrt(), anchors=32, width=4)
 names = [str(name) for name in log.items.values]
-sections = dict(pl.read_parquet(ff.bundled_items()).iter_rows())
-found = ff.inspect_anchors(table, names=names, labels=[sections.get(name) for name in names])
+sections = dict(pl.read_parquet(ff.recommender.bundled_items()).iter_rows())
+found = ff.embeddings.inspect_anchors(
+    table, names=names, labels=[sections.get(name) for name in names]
+)
 print(found)
 found.plot(sys.argv[1])

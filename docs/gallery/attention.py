@@ -44,7 +44,7 @@ for _ in range(150):
     optimiser.step()
 
 words, target = batch(256)
-with torch.no_grad(), ff.watch_attention() as calls:
+with torch.no_grad(), ff.attention.watch_attention() as calls:
     right = (model(words).argmax(-1) == target).float().mean()
 alpha = model.attention.alpha
 assert alpha is not None
@@ -55,7 +55,7 @@ figure = Figure(figsize=(11, 3.3), dpi=130, layout="constrained")
 word = [chr(ord("a") + letter) for letter in words[0].tolist()]
 panels = figure.subplots(1, heads)
 for head, axes in enumerate(panels):
-    ff.picture_attention(calls[0].head(0, head), word, axes=axes)
+    ff.attention.picture_attention(calls[0].head(0, head), word, axes=axes)
     axes.set_xticks(range(length), word, rotation=0, ha="center")
     axes.set_title(f"alpha = {alpha[head]:.2f}, {axes.get_title()}", fontsize=9)
 panels[0].set_ylabel("a letter ...")

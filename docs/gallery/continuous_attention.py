@@ -14,16 +14,18 @@ kinds = {"Gaussian": 1.0, "triweight": 4 / 3, "biweight": 3 / 2, "truncated para
 # A sequence of 60 numbers, and two queries: a sharp one, and one with two places in mind.
 places = (torch.arange(60) + 0.5) / 60
 sequence = torch.sin(9 * places) + places + 0.25 * torch.randn(60)
-signal = ff.Signal.fit(
-    sequence.unsqueeze(-1), ff.GaussianBasis.grid(24, [0.04, 0.1]), ridge=ff.Ridge(0.1)
+signal = ff.continuous.Signal.fit(
+    sequence.unsqueeze(-1),
+    ff.continuous.GaussianBasis.grid(24, [0.04, 0.1]),
+    ridge=ff.continuous.Ridge(0.1),
 )
 line = torch.linspace(-0.1, 1.1, 1200)
 
 
-def dense(kind: float) -> tuple[ff.LineDensity, ff.LineDensity]:
+def dense(kind: float) -> tuple[ff.continuous.LineDensity, ff.continuous.LineDensity]:
     """Equal means and variances, so that only the shape differs."""
-    one = ff.LineDensity.from_moments(torch.tensor([0.35]), torch.tensor([0.006]), kind)
-    two = ff.LineDensity.from_moments(
+    one = ff.continuous.LineDensity.from_moments(torch.tensor([0.35]), torch.tensor([0.006]), kind)
+    two = ff.continuous.LineDensity.from_moments(
         torch.tensor([[0.2, 0.75]]),
         torch.tensor([[0.002, 0.004]]),
         kind,
@@ -62,8 +64,8 @@ def bump(row: float, column: float, size: float) -> Tensor:
 
 ring = torch.exp(-((((rows - 0.62) ** 2 + (columns - 0.6) ** 2).sqrt() - 0.24) ** 2) / 0.003)
 image = ring + bump(0.2, 0.2, 0.07)
-basis = ff.GaussianBasis.grid(10, [0.08], dim=2)
-picture = ff.Signal.fit(image.unsqueeze(-1), basis, ridge=0.01)
+basis = ff.continuous.GaussianBasis.grid(10, [0.08], dim=2)
+picture = ff.continuous.Signal.fit(image.unsqueeze(-1), basis, ridge=0.01)
 fine = torch.linspace(0, 1, 112)
 grid = torch.stack(torch.meshgrid(fine, fine, indexing="ij"), -1)
 covariance = torch.tensor([[0.012, 0.006], [0.006, 0.014]])
@@ -76,7 +78,7 @@ for axes, (title, shown) in zip(
     axes.imshow(shown, extent=(0, 1, 1, 0), cmap="gray")
     axes.set(title=title, xticks=[], yticks=[])
 for axes, (name, alpha) in zip(panels[2:], kinds.items(), strict=True):
-    density = ff.PlaneDensity.from_moments(torch.tensor([0.75, 0.45]), covariance, alpha)
+    density = ff.continuous.PlaneDensity.from_moments(torch.tensor([0.75, 0.45]), covariance, alpha)
     found = float(picture.expect(density))
     axes.imshow(image, extent=(0, 1, 1, 0), cmap="gray")
     weight = density.pdf(grid)

@@ -11,16 +11,16 @@ draw = torch.Generator().manual_seed(0)
 loc, scale = torch.tensor([0.4, 0.2, 0.0]), torch.full((3,), 0.6)
 corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])
 laws = {
-    "logistic-normal": ff.LogisticNormal(loc, scale),
+    "logistic-normal": ff.distributions.LogisticNormal(loc, scale),
     "Gaussian-sparsemax": ff.GaussianSparsemax(loc, scale),
     "hard concrete": ff.HardConcrete(loc, 0.7, 1.5),
-    "maximum entropy": ff.MaxEntropyMixed(3),
+    "maximum entropy": ff.distributions.MaxEntropyMixed(3),
 }
 figure = Figure(figsize=(12, 3.2), dpi=130, layout="constrained")
 panels = figure.subplots(1, 5)
 for axes, (name, law) in zip(panels[:4], laws.items(), strict=True):
     y = law.sample((1500,), generator=draw)
-    dimension = ff.face_dimension(ff.face_of(y))
+    dimension = ff.distributions.face_dimension(ff.distributions.face_of(y))
     share = [float((dimension == d).float().mean()) for d in range(3)]
     print(f"{name:18} corners {share[0]:4.0%}, edges {share[1]:4.0%}, inside {share[2]:4.0%}")
     axes.fill(*corners.T.numpy(), facecolor="none", edgecolor="0.7")
@@ -32,7 +32,7 @@ for axes, (name, law) in zip(panels[:4], laws.items(), strict=True):
     axes.axis("off")
 line = torch.linspace(-4, 4, 400)
 for alpha in (0.5, 1.0, 4 / 3, 1.5, 2.0):
-    law = ff.QGaussian(torch.zeros(1), torch.eye(1), alpha=alpha)
+    law = ff.distributions.QGaussian(torch.zeros(1), torch.eye(1), alpha=alpha)
     panels[4].plot(line, law.log_prob(line.unsqueeze(1)).exp(), label=f"alpha {alpha:.3g}", lw=1.2)
 panels[4].set(title="q-Gaussians", yticks=[])
 panels[4].legend(fontsize=7)

@@ -11,24 +11,24 @@ import fewfold as ff
 torch.manual_seed(0)
 updates, length, dim = 24, 32, 48
 said = torch.nn.functional.normalize(torch.randn(updates, dim), dim=1)  # each update says one thing
-basis = ff.GaussianBasis.grid(96, [0.01, 0.03])
+basis = ff.continuous.GaussianBasis.grid(96, [0.01, 0.03])
 line = torch.linspace(0, 1, 600)
 dear = 12  # the update that is asked for again and again
 
 
-def looking_at(signal: Tensor) -> ff.LineDensity:
+def looking_at(signal: Tensor) -> ff.continuous.LineDensity:
     """A little attention to where the memory resembles what is dear, the rest to everything."""
     scores = torch.relu(signal @ said[dear]) ** 4
-    narrow = ff.LineDensity.from_attention(scores / scores.sum(), line)
+    narrow = ff.continuous.LineDensity.from_attention(scores / scores.sum(), line)
     mean = torch.stack([narrow.mu, torch.tensor(0.5)])
     variance = torch.stack([narrow.variance, torch.tensor(1 / 12)])
-    return ff.LineDensity.from_moments(mean, variance, weights=torch.tensor([0.1, 0.9]))
+    return ff.continuous.LineDensity.from_moments(mean, variance, weights=torch.tensor([0.1, 0.9]))
 
 
 figure = Figure(figsize=(10.5, 3.4), dpi=130, layout="constrained")
 panels = figure.subplots(1, 3, width_ratios=[1.2, 1.2, 1])
 for axes, (name, sticky) in zip(
-    panels, {"even": None, "sticky": ff.Sticky()}.items(), strict=False
+    panels, {"even": None, "sticky": ff.continuous.Sticky()}.items(), strict=False
 ):
     memory = ff.ContinuousMemory(basis, samples=256, ridge=0.1, sticky=sticky)
     generator, attended, history = torch.Generator().manual_seed(0), None, []

@@ -28,10 +28,12 @@ class Toy:
     points: Tensor  # (problems, 4)
 
     def cost(self, atoms: Tensor, row: Tensor) -> Tensor:
-        met = ff.embed_atoms(atoms, self.table)  # atoms: ids, bits or relaxed vectors
+        met = ff.expectation.embed_atoms(atoms, self.table)  # atoms: ids, bits or relaxed vectors
         return (self.points[row % problems] - met).square().sum(1)
 
-    def expect(self, estimator: ff.Estimator, copies: int) -> tuple[ff.Expectation, Tensor]:
+    def expect(
+        self, estimator: ff.expectation.Estimator, copies: int
+    ) -> tuple[ff.expectation.Expectation, Tensor]:
         """What is expected, and its gradients, (copies, problems, n)."""
         scores = self.scores.repeat(copies, 1, 1).requires_grad_()
         context = self.points.expand(copies, -1, -1)
@@ -39,7 +41,7 @@ class Toy:
         (gradients,) = torch.autograd.grad(out.surrogate.sum(), scores, retain_graph=True)
         return out, gradients
 
-    def measure(self, series: list[ff.Estimator]) -> Tensor:
+    def measure(self, series: list[ff.expectation.Estimator]) -> Tensor:
         """Calls for a row, variance and bias; the gradient is of length one. (3, estimators)"""
         _, (true,) = self.expect(ff.Dense(), 1)
         rows = []
@@ -52,11 +54,11 @@ class Toy:
         return torch.stack(rows, 1)
 
 
-def baselines(toy: Toy) -> tuple[ff.RunningMean, ff.Learned]:
+def baselines(toy: Toy) -> tuple[ff.expectation.RunningMean, ff.expectation.Learned]:
     """Both after they have seen some costs."""
-    mean = ff.RunningMean()
+    mean = ff.expectation.RunningMean()
     toy.expect(ff.ScoreFunction(baseline=mean), copies)
-    learned = ff.Learned(nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1)))
+    learned = ff.expectation.Learned(nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1)))
     optimiser = torch.optim.Adam(learned.parameters(), lr=0.02)
     for _ in range(300):
         out, _ = toy.expect(ff.ScoreFunction(baseline=learned), 16)
@@ -66,20 +68,22 @@ def baselines(toy: Toy) -> tuple[ff.RunningMean, ff.Learned]:
     return mean.eval(), learned
 
 
-def unbiased(toy: Toy) -> dict[str, list[ff.Estimator]]:
+def unbiased(toy: Toy) -> dict[str, list[ff.expectation.Estimator]]:
     """Each kind, asking for more and more."""
     mean, learned = baselines(toy)
     many = (1, 2, 4, 8, 16)
-    found: dict[str, list[ff.Estimator]] = {
+    found: dict[str, list[ff.expectation.Estimator]] = {
         "score function": [ff.ScoreFunction(samples) for samples in many],
         "running mean": [ff.ScoreFunction(samples, mean) for samples in many],
         "learned": [ff.ScoreFunction(samples, learned) for samples in many],
-        "leave one out": [ff.ScoreFunction(samples, ff.LeaveOneOut()) for samples in many[1:]],
-        "self-critic": [ff.ScoreFunction(1, ff.SelfCritic())],
+        "leave one out": [
+            ff.ScoreFunction(samples, ff.expectation.LeaveOneOut()) for samples in many[1:]
+        ],
+        "self-critic": [ff.ScoreFunction(1, ff.expectation.SelfCritic())],
         "sum and sample": [ff.SumAndSample(k, learned) for k in (1, 2, 4, 8)],
-        "REBAR": [ff.REBAR(0.5)],
+        "REBAR": [ff.expectation.REBAR(0.5)],
     }
-    return found if toy.over is None else {**found, "DisARM": [ff.DisARM()]}
+    return found if toy.over is None else {**found, "DisARM": [ff.expectation.DisARM()]}
 
 
 toys = [

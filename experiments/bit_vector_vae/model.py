@@ -40,7 +40,7 @@ class BitVAE(nn.Module):
 class Method:
     """How one row of the table is trained; numbers that depend on the bits are given by them."""
 
-    estimator: Callable[[], ff.Estimator]
+    estimator: Callable[[], ff.expectation.Estimator]
     lr: Sizes
     over: Callable[[int], Structure] = lambda bits: ff.structures.Bits()
     batch: Sizes = field(default_factory=dict)  # 64 unless given
@@ -54,23 +54,25 @@ class Method:
         """
         return (found + 1) / 2 if isinstance(self.over(bits), ff.structures.Budget) else found
 
-    def at(self, estimator: ff.Estimator, step: int, bits: int) -> ff.Estimator:
+    def at(
+        self, estimator: ff.expectation.Estimator, step: int, bits: int
+    ) -> ff.expectation.Estimator:
         """The estimator after so many steps."""
         if not isinstance(estimator, ff.Gumbel):
             return estimator
-        return replace(estimator, temperature=ff.annealed(step, rate=self.rate[bits]))
+        return replace(estimator, temperature=ff.expectation.annealed(step, rate=self.rate[bits]))
 
 
-def testing(estimator: ff.Estimator, samples: int) -> ff.Estimator:
+def testing(estimator: ff.expectation.Estimator, samples: int) -> ff.expectation.Estimator:
     """With so many draws, where it draws, and without a baseline, which is for gradients."""
     if isinstance(estimator, ff.ScoreFunction):
         return ff.ScoreFunction(samples)
     return replace(estimator, samples=samples) if isinstance(estimator, ff.Gumbel) else estimator
 
 
-def learned(width: int = 512) -> ff.Learned:
+def learned(width: int = 512) -> ff.expectation.Learned:
     """A network that expects a cost, given the image."""
-    return ff.Learned(perceptron(PIXELS, width, width, width, 1))
+    return ff.expectation.Learned(perceptron(PIXELS, width, width, width, 1))
 
 
 METHODS = {
@@ -87,8 +89,12 @@ METHODS = {
         over=lambda bits: ff.structures.Budget(bits // 2),
         batch={LARGE: 16},
     ),
-    "SFE": Method(lambda: ff.ScoreFunction(baseline=ff.RunningMean()), {SMALL: 1e-3, LARGE: 1e-3}),
-    "SFE+": Method(lambda: ff.ScoreFunction(baseline=ff.SelfCritic()), {SMALL: 1e-3, LARGE: 1e-3}),
+    "SFE": Method(
+        lambda: ff.ScoreFunction(baseline=ff.expectation.RunningMean()), {SMALL: 1e-3, LARGE: 1e-3}
+    ),
+    "SFE+": Method(
+        lambda: ff.ScoreFunction(baseline=ff.expectation.SelfCritic()), {SMALL: 1e-3, LARGE: 1e-3}
+    ),
     "NVIL": Method(lambda: ff.ScoreFunction(baseline=learned()), {SMALL: 1e-3, LARGE: 5e-4}),
     "Gumbel": Method(ff.Gumbel, {SMALL: 1e-3, LARGE: 1e-3}, rate={SMALL: 1e-5, LARGE: 1e-4}),
     "ST Gumbel": Method(

@@ -49,7 +49,7 @@ class Run:
         seen = images.float() / 255
         return self.method.scores(self.model.encoder(seen), self.bits), seen
 
-    def step(self, images: Tensor) -> ff.Expectation:
+    def step(self, images: Tensor) -> ff.expectation.Expectation:
         """Down the gradient of the negative ELBO, whose KL is a constant less the entropy."""
         estimator = self.method.at(self.estimator, self.steps, self.bits)
         scores, seen = self.scores(images)
@@ -109,7 +109,7 @@ class Run:
             value, rate = out.value, out.kl()
             few = min(len(some), max(0, likely - first))
             if few:  # the ELBO of these few by more draws, if it is drawn
-                likelihood = ff.log_likelihood(
+                likelihood = ff.expectation.log_likelihood(
                     cost, scores[:few], now, self.over,
                     samples=samples, generator=generator, pairs=1024,
                 )  # fmt: skip

@@ -46,7 +46,7 @@ ITEMS = (10_000, 50_000, 200_000, 1_000_000)
 FEW, MANY = 20, 200  # draws: far fewer than the paper's, and as many
 
 
-def proposal(sampler: str, codewords: int) -> ff.Proposal:
+def proposal(sampler: str, codewords: int) -> ff.sampling.Proposal:
     """What items are drawn from, by name."""
     if sampler == "uniform":
         return ff.Uniform()
@@ -56,17 +56,21 @@ def proposal(sampler: str, codewords: int) -> ff.Proposal:
     return ff.MultiIndex(codewords, within=within)
 
 
-def objective(sampler: str, samples: int, codewords: int) -> ff.Objective:
+def objective(sampler: str, samples: int, codewords: int) -> ff.recommender.Objective:
     """What the decoder is trained on, by name."""
     if sampler == FULL:
-        return ff.FullSoftmax()
-    return ff.SampledSoftmax(proposal(sampler, codewords), samples, shared=sampler == SHARED)
+        return ff.recommender.FullSoftmax()
+    return ff.recommender.SampledSoftmax(
+        proposal(sampler, codewords), samples, shared=sampler == SHARED
+    )
 
 
 # Figure 2
 
 
-def divergence(model: ff.FastVAE, split: ff.Split, sampler: str, codewords: int = 64) -> Row:
+def divergence(
+    model: ff.recommender.FastVAE, split: ff.recommender.Split, sampler: str, codewords: int = 64
+) -> Row:
     """KL(q || softmax) of 200 users, and the probability that the first items by count have."""
     users = torch.randperm(split.train.users, generator=torch.Generator().manual_seed(0))[:200]
     queries = model.queries(split.train.rows(users))
@@ -75,7 +79,7 @@ def divergence(model: ff.FastVAE, split: ff.Split, sampler: str, codewords: int 
     if sampler == FULL:
         log_q = log_p
     else:
-        mass = (counts + 1).log1p()  # the popularity of the paper, and of ff.train
+        mass = (counts + 1).log1p()  # the popularity of the paper, and of ff.recommender.train
         fitted = proposal(sampler, codewords).fit(model.vectors, mass)
         every = torch.arange(len(mass)).expand(len(users), -1)
         log_q = fitted.log_prob(queries, every).double()
@@ -91,11 +95,15 @@ def divergence(model: ff.FastVAE, split: ff.Split, sampler: str, codewords: int 
     }
 
 
-def trained(split: ff.Split, file: Path, epochs: int = EPOCHS) -> ff.FastVAE:
+def trained(
+    split: ff.recommender.Split, file: Path, epochs: int = EPOCHS
+) -> ff.recommender.FastVAE:
     """A model from its file, which is made first if need be."""
-    model = ff.FastVAE(split.train.items, seed=0)
+    model = ff.recommender.FastVAE(split.train.items, seed=0)
     if not file.exists():
-        ff.train(model, split.train, objective=objective(INDEXED[0], MANY, 16), epochs=epochs)
+        ff.recommender.train(
+            model, split.train, objective=objective(INDEXED[0], MANY, 16), epochs=epochs
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".tmp.npz")
         np.savez(partial, **{name: value.numpy() for name, value in model.state_dict().items()})
@@ -108,7 +116,7 @@ def trained(split: ff.Split, file: Path, epochs: int = EPOCHS) -> ff.FastVAE:
 def measure_divergence(seeds: int = 1) -> None:
     """The numbers behind Figure 2."""
     split = datasets.ml10m(0)
-    untrained = ff.FastVAE(split.train.items, seed=0)
+    untrained = ff.recommender.FastVAE(split.train.items, seed=0)
     for state, model in (("untrained", untrained), ("trained", trained(split, WEIGHTS))):
         for sampler in (FULL, *INDEXED, *STATIC):
             key = {"figure": "divergence", "model": state, "sampler": sampler, "seed": 0}
@@ -136,18 +144,18 @@ def draw_divergence(rows: list[Row]) -> Figure:
 # Figures 3 and 5
 
 
-def subset(users: int) -> ff.Split:
+def subset(users: int) -> ff.recommender.Split:
     """A part of MovieLens's training users, and a validation part of what they have there."""
     train = datasets.ml10m(0).train
     some = torch.randperm(train.users, generator=torch.Generator().manual_seed(0))[:users]
-    return ff.random_split(train.select(some), seed=0)
+    return ff.recommender.random_split(train.select(some), seed=0)
 
 
-def curve(split: ff.Split, key: dict[str, Any], epochs: int = EPOCHS) -> Row:
+def curve(split: ff.recommender.Split, key: dict[str, Any], epochs: int = EPOCHS) -> Row:
     """NDCG@50 on the validation part after every epoch."""
-    model = ff.FastVAE(split.train.items, seed=key["seed"])
+    model = ff.recommender.FastVAE(split.train.items, seed=key["seed"])
     chosen = objective(key["sampler"], key["samples"], key["codewords"])
-    log = ff.train(
+    log = ff.recommender.train(
         model, split.train, objective=chosen, validation=split, epochs=epochs, seed=key["seed"],
         progress=False,
     )  # fmt: skip

@@ -21,14 +21,14 @@ from experiments.record import Record, origin
 
 RECORD = Record(Path(__file__).parent / "results.json")
 ALS = "ALS (implicit)"
-METRICS = (ff.NDCG(50), ff.Recall(50))
+METRICS = (ff.recommender.NDCG(50), ff.recommender.Recall(50))
 
 
 @dataclass(frozen=True)
 class Data:
     """A dataset and what was chosen for it on a validation part of its training set."""
 
-    split: Callable[[int], ff.Split]
+    split: Callable[[int], ff.recommender.Split]
     epochs: int
     samples: int
     rank: int
@@ -57,15 +57,17 @@ DATA = {
 SHORT = ", 3 epochs"  # how soon a user may have something: the same, in less time
 
 
-def objectives(data: Data) -> dict[str, Callable[[], ff.Objective]]:
+def objectives(data: Data) -> dict[str, Callable[[], ff.recommender.Objective]]:
     """What the decoder may be trained on, by name."""
 
-    def sampled(proposal: ff.Proposal, shared: bool = False) -> Callable[[], ff.Objective]:
+    def sampled(
+        proposal: ff.sampling.Proposal, shared: bool = False
+    ) -> Callable[[], ff.recommender.Objective]:
         samples = max(1000, data.samples) if shared else data.samples
-        return lambda: ff.SampledSoftmax(proposal, samples, shared=shared)
+        return lambda: ff.recommender.SampledSoftmax(proposal, samples, shared=shared)
 
     return {
-        "full softmax": ff.FullSoftmax,
+        "full softmax": ff.recommender.FullSoftmax,
         "multi-index, popularity": sampled(ff.MultiIndex(16, within="popularity")),
         "multi-index, uniform": sampled(ff.MultiIndex(16)),
         "popularity": sampled(ff.Popularity()),
@@ -76,30 +78,30 @@ def objectives(data: Data) -> dict[str, Callable[[], ff.Objective]]:
     }
 
 
-def baselines(data: Data) -> dict[str, Callable[[], ff.Baseline]]:
+def baselines(data: Data) -> dict[str, Callable[[], ff.recommender.Baseline]]:
     """Models without training to speak of, by name."""
-    models: dict[str, Callable[[], ff.Baseline]] = {
-        "most popular": ff.MostPopular,
-        "item-KNN, cosine": lambda: ff.ItemKNN(20),
+    models: dict[str, Callable[[], ff.recommender.Baseline]] = {
+        "most popular": ff.recommender.MostPopular,
+        "item-KNN, cosine": lambda: ff.recommender.ItemKNN(20),
     }
     if data.ease:
-        models["EASE"] = ff.EASE
+        models["EASE"] = ff.recommender.EASE
     return models
 
 
-def quality(top: torch.Tensor, split: ff.Split) -> dict[str, float]:
+def quality(top: torch.Tensor, split: ff.recommender.Split) -> dict[str, float]:
     """The metrics of the table."""
-    report = ff.evaluate(top, split.test, METRICS, resamples=1)
+    report = ff.recommender.evaluate(top, split.test, METRICS, resamples=1)
     return {str(metric): round(report[metric].mean, 4) for metric in METRICS}
 
 
-def fastvae(name: str, data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
+def fastvae(name: str, data: Data, split: ff.recommender.Split, seed: int) -> list[dict[str, Any]]:
     """Two rows: the autoencoder alone, and with its shortcut."""
-    model = ff.FastVAE(split.train.items, seed=seed)
+    model = ff.recommender.FastVAE(split.train.items, seed=seed)
     start = _clocks()
     objective = objectives(data)[name.removesuffix(SHORT)]()
     passes = 3 if name.endswith(SHORT) else data.epochs
-    epochs = ff.train(model, split.train, objective=objective, epochs=passes, seed=seed)
+    epochs = ff.recommender.train(model, split.train, objective=objective, epochs=passes, seed=seed)
     trained = _clocks() - start
     loss = round(epochs[-1].loss, 3)
     alone = {
@@ -109,7 +111,7 @@ def fastvae(name: str, data: Data, split: ff.Split, seed: int) -> list[dict[str,
         "loss": loss,
     }
     start = _clocks()
-    model.shortcut = ff.Shortcut.fit(
+    model.shortcut = ff.recommender.Shortcut.fit(
         split.train, data.rank, strength=data.strength, l2=data.l2, powers=data.powers, seed=seed
     )
     trained += _clocks() - start
@@ -122,7 +124,7 @@ def fastvae(name: str, data: Data, split: ff.Split, seed: int) -> list[dict[str,
     return [alone, both]
 
 
-def baseline(name: str, data: Data, split: ff.Split) -> list[dict[str, Any]]:
+def baseline(name: str, data: Data, split: ff.recommender.Split) -> list[dict[str, Any]]:
     """One row."""
     start = _clocks()
     model = baselines(data)[name]().fit(split.train)
@@ -131,7 +133,7 @@ def baseline(name: str, data: Data, split: ff.Split) -> list[dict[str, Any]]:
     return [{"model": name, **quality(top, split), **seconds}]
 
 
-def als(data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
+def als(data: Data, split: ff.recommender.Split, seed: int) -> list[dict[str, Any]]:
     """One row: the package implicit, where a pair weighs alpha and any other 1."""
     from implicit.als import AlternatingLeastSquares
     from threadpoolctl import threadpool_limits
@@ -146,7 +148,7 @@ def als(data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
         model.fit(csr_matrix(split.train.to_csr()), show_progress=False)
         seconds = _seconds(_clocks() - start)
     factors = map(torch.from_numpy, (model.user_factors, model.item_factors))
-    top = ff.top_k(ff.DotProduct(*factors), 50, exclude=split.fold_in).ids
+    top = ff.recommender.top_k(ff.recommender.DotProduct(*factors), 50, exclude=split.fold_in).ids
     return [{"model": ALS, **quality(top, split), **seconds, **data.als}]
 
 

@@ -62,17 +62,17 @@ class Budget:
 class Sampled:
     """A loss over a few words that are drawn."""
 
-    proposal: Callable[[], ff.Proposal]
+    proposal: Callable[[], ff.sampling.Proposal]
     samples: int
     shared: bool
     loss: Callable[..., Tensor] = ff.sampled_softmax_loss
 
 
-def _multi_index() -> ff.Proposal:
+def _multi_index() -> ff.sampling.Proposal:
     return ff.MultiIndex(16)
 
 
-def _popular_multi_index() -> ff.Proposal:
+def _popular_multi_index() -> ff.sampling.Proposal:
     return ff.MultiIndex(16, within="popularity")
 
 
@@ -116,7 +116,7 @@ class LanguageModel(nn.Module):
         queries = F.pad(self.dropout(hidden), (0, 1), value=1.0)
         return queries.flatten(0, 1), state.detach()
 
-    def vectors(self, proposal: ff.Proposal) -> Tensor:
+    def vectors(self, proposal: ff.sampling.Proposal) -> Tensor:
         """What a proposal is to look at: the rows, without what it knows from the counts."""
         counted = isinstance(proposal, ff.MultiIndex) and proposal.within == "popularity"
         return self.table.detach() - self.prior if counted else self.table.detach()

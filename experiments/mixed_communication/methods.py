@@ -17,12 +17,12 @@ Message = Callable[[Tensor, int, torch.Generator], Tensor]
 
 def temperature(step: int) -> float:
     """Falls to a half."""
-    return ff.annealed(step, rate=1e-5, every=1000)
+    return ff.expectation.annealed(step, rate=1e-5, every=1000)
 
 
 def gumbel_softmax(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
     """Every symbol has a share."""
-    return ff.Concrete(scores, temperature(step)).rsample(generator=generator)
+    return ff.distributions.Concrete(scores, temperature(step)).rsample(generator=generator)
 
 
 def straight_through(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:

@@ -116,7 +116,7 @@ class Inside(Smooth):
 class Corners(Latent):
     """One of ten, as a corner of the simplex; how its expectation is taken is a value."""
 
-    estimator: ff.Estimator = ff.Dense()  # noqa: RUF009  (an immutable value)
+    estimator: ff.expectation.Estimator = ff.Dense()  # noqa: RUF009  (an immutable value)
     from_mean: ClassVar[bool] = True
 
     def loss(self, said: Tensor, cost: Cost, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -222,13 +222,15 @@ class Projected(Latent):
         return point, _uninformed().log_prob(point) - law.log_prob(point)
 
 
-def _uninformed() -> ff.MaxEntropyMixed:
+def _uninformed() -> ff.distributions.MaxEntropyMixed:
     """The prior of points that may be on any face."""
-    return ff.MaxEntropyMixed(SIZE, validate_args=False)
+    return ff.distributions.MaxEntropyMixed(SIZE, validate_args=False)
 
 
-def _mixture(concentration: Tensor) -> ff.FaceMixture:
-    return ff.FaceMixture(ff.uniform_faces(SIZE), concentration, validate_args=False)
+def _mixture(concentration: Tensor) -> ff.distributions.FaceMixture:
+    return ff.distributions.FaceMixture(
+        ff.distributions.uniform_faces(SIZE), concentration, validate_args=False
+    )
 
 
 LATENTS: dict[str, Latent] = {

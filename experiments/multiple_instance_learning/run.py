@@ -83,9 +83,9 @@ def kind(task: str) -> str:
 def network(task: str, name: str, pooling: Pooling) -> Pooled:
     """For a task and a map, before training."""
     if task in NINES:
-        see, dim, heads = see_digits(), 500, ff.Heads(8, 16, pooling.dropout)
+        see, dim, heads = see_digits(), 500, ff.hopfield.Heads(8, 16, pooling.dropout)
     else:
-        see, dim, heads = see_regions(32), 32, ff.Heads(12, 32, pooling.dropout)
+        see, dim, heads = see_regions(32), 32, ff.hopfield.Heads(12, 32, pooling.dropout)
     pool = ff.HopfieldPooling(dim, MAPS[name], pooling.beta, heads)
     return Pooled(see, pool, relu=task not in NINES)
 

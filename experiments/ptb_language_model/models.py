@@ -149,7 +149,7 @@ def optimizers_of(
         groups.append({"params": [table.anchors], "lr": method.shared_rate * budget.lr})
         inner = ff.optim.Adam([table.transform], lr, betas)
         # As many as there are: the places of the non-zeros are fixed by the first step.
-        same = ff.Narrowing(method.keep, method.keep, over=1, together=True)
+        same = ff.embeddings.Narrowing(method.keep, method.keep, over=1, together=True)
         first: torch.optim.Optimizer = ff.proximal(inner, table, l1=0.0, keep=same)
     elif isinstance(table, Factors) and isinstance(method, LowRank):
         groups.append({"params": [table.basis], "lr": method.shared_rate * budget.lr})

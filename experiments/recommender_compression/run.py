@@ -23,14 +23,14 @@ from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
 RECORD = Record(Path(__file__).parent / "results.json")
 DENSE, ROUNDED, ANCHORS, LOW_RANK = "dense", "dense, int8", "anchors", "low rank"
 CUT = "dense, cut {}x"  # to anchors, after training
-METRICS = (ff.NDCG(50), ff.Recall(50))
+METRICS = (ff.recommender.NDCG(50), ff.recommender.Recall(50))
 
 
 @dataclass(frozen=True)
 class Data:
     """A dataset, how it is trained on, and the anchors of each of the ratios asked for."""
 
-    split: Callable[[int], ff.Split]
+    split: Callable[[int], ff.recommender.Split]
     epochs: int
     samples: int
     anchors: dict[int, Anchors]
@@ -78,12 +78,14 @@ def given_by(method: str, data: Data) -> list[str]:
     return [DENSE, *map(CUT.format, data.cuts), ROUNDED] if method == DENSE else [method]
 
 
-def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[str, Any]]:
+def rows_of(
+    method: str, data: Data, split: ff.recommender.Split, seed: int
+) -> list[dict[str, Any]]:
     """What one training gives, as `given_by` names it."""
     items = split.train.items
     kind, _, asked = method.partition(", ")
     if kind == DENSE:
-        model = ff.FastVAE(items, seed=seed)
+        model = ff.recommender.FastVAE(items, seed=seed)
         whole = 4 * (model.inputs.numel() + model.items.numel())
         seconds = _trained(model, data, split, seed)
         parameters = whole // 4
@@ -109,7 +111,9 @@ def rows_of(method: str, data: Data, split: ff.Split, seed: int) -> list[dict[st
 WIDTH = 264  # of both dense tables
 
 
-def cut_rows(model: ff.FastVAE, data: Data, split: ff.Split) -> list[dict[str, Any]]:
+def cut_rows(
+    model: ff.recommender.FastVAE, data: Data, split: ff.recommender.Split
+) -> list[dict[str, Any]]:
     """The trained model with so many anchors, nothing trained on: a row for each ratio."""
     rows = []
     for ratio, anchors in data.cuts.items():
@@ -142,7 +146,7 @@ def _item(packed: dict[str, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def _round(model: ff.FastVAE) -> int:
+def _round(model: ff.recommender.FastVAE) -> int:
     """Bring the tables to one byte per number and a scale per row, in place; their bytes."""
     for table in model.tables:
         scale = table.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
@@ -150,20 +154,29 @@ def _round(model: ff.FastVAE) -> int:
     return sum(table.numel() + 4 * len(table) for table in model.tables)
 
 
-def _trained(model: ff.FastVAE, data: Data, split: ff.Split, seed: int) -> float:
+def _trained(
+    model: ff.recommender.FastVAE, data: Data, split: ff.recommender.Split, seed: int
+) -> float:
     proposal = ff.MultiIndex(min(16, split.train.items), within="popularity")
     start = time.process_time()
-    ff.train(
-        model, split.train, objective=ff.SampledSoftmax(proposal, data.samples), seed=seed,
+    ff.recommender.train(
+        model, split.train, seed=seed,
+        objective=ff.recommender.SampledSoftmax(proposal, data.samples),
         epochs=data.epochs, progress=False,
     )  # fmt: skip
     return round(time.process_time() - start, 1)
 
 
 def _row(
-    method: str, model: ff.FastVAE, split: ff.Split, size: int, parameters: int
+    method: str,
+    model: ff.recommender.FastVAE,
+    split: ff.recommender.Split,
+    size: int,
+    parameters: int,
 ) -> dict[str, Any]:
-    report = ff.evaluate(model.recommend(split.fold_in, 50), split.test, METRICS, resamples=1)
+    report = ff.recommender.evaluate(
+        model.recommend(split.fold_in, 50), split.test, METRICS, resamples=1
+    )
     dense = 4 * split.train.items * WIDTH
     return {
         "method": method, "bytes": size, "parameters": parameters, "ratio": round(dense / size, 1),

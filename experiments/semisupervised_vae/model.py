@@ -57,11 +57,15 @@ class SemisupervisedVAE(nn.Module):
         sign = 2 * images - 1
 
         def cost(labels: Tensor, row: Tensor) -> Tensor:
-            seen = features.index_select(0, row) + ff.embed_atoms(labels, self.label_seen)
+            seen = features.index_select(0, row) + ff.expectation.embed_atoms(
+                labels, self.label_seen
+            )
             mean, log_std = self.inference(seen).chunk(2, -1)
             std = log_std.exp()
             noise = torch.randn(mean.shape, generator=generator)
-            shown = self.latent(mean + std * noise) + ff.embed_atoms(labels, self.label_shown)
+            shown = self.latent(mean + std * noise) + ff.expectation.embed_atoms(
+                labels, self.label_shown
+            )
             right = torch.sigmoid(self.decoder(shown) * sign.index_select(0, row))
             divergence = 0.5 * (mean.square() + std.square() - 1) - log_std
             total: Tensor = divergence.sum(-1) - (right + _LEAST).log().sum(-1)

@@ -34,18 +34,25 @@ FULL = 200
 METHODS = {
     "sparse": Method(5e-4, lambda step, _: ff.SparseMarginal(), sparse=True),
     "dense": Method(1e-3, lambda step, _: ff.Dense()),
-    "SFE": Method(1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.RunningMean),
-    "SFE+": Method(1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.SelfCritic),
+    "SFE": Method(
+        1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.expectation.RunningMean
+    ),
+    "SFE+": Method(
+        1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.expectation.SelfCritic
+    ),
     "NVIL": Method(
         1e-3,
         lambda step, own: ff.ScoreFunction(baseline=own),
-        lambda: ff.Learned(perceptron(784, 512, 512, 512, 1)),
+        lambda: ff.expectation.Learned(perceptron(784, 512, 512, 512, 1)),
     ),
-    "Gumbel": Method(1e-3, lambda step, _: ff.Gumbel(ff.annealed(step, rate=1e-4))),
+    "Gumbel": Method(1e-3, lambda step, _: ff.Gumbel(ff.expectation.annealed(step, rate=1e-4))),
     "ST Gumbel": Method(
-        1e-3, lambda step, _: ff.Gumbel(ff.annealed(step, rate=1e-4), straight_through=True)
+        1e-3,
+        lambda step, _: ff.Gumbel(ff.expectation.annealed(step, rate=1e-4), straight_through=True),
     ),
-    "sum and sample": Method(1e-3, lambda step, own: ff.SumAndSample(baseline=own), ff.RunningMean),
+    "sum and sample": Method(
+        1e-3, lambda step, own: ff.SumAndSample(baseline=own), ff.expectation.RunningMean
+    ),
 }
 
 LOOPS = {"dense, label by label": LabelByLabel, "dense, as the authors' code": ImageAndLabel}
@@ -120,7 +127,7 @@ def step_times(
     )
 
 
-def _step(steps: Iterator[ff.Expectation], asked: list[float]) -> None:
+def _step(steps: Iterator[ff.expectation.Expectation], asked: list[float]) -> None:
     out = next(steps)
     asked.append(len(out.support.row) / out.law.rows)
 
@@ -138,7 +145,7 @@ def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:
             print(row["test"], row["curve"]["calls"][-1], flush=True)
 
 
-def _endless(state: Training) -> Iterator[ff.Expectation]:
+def _endless(state: Training) -> Iterator[ff.expectation.Expectation]:
     """One epoch after the other."""
     while True:
         yield from state.steps()

@@ -34,12 +34,12 @@ class Method:
     """
 
     lr: float
-    estimator: Callable[[int, Any], ff.Estimator]
+    estimator: Callable[[int, Any], ff.expectation.Estimator]
     baseline: Callable[[], Baseline] = lambda: None
     sparse: bool = False
 
     @property
-    def exact(self) -> ff.Estimator:
+    def exact(self) -> ff.expectation.Estimator:
         """The expectation under what the method predicts, to evaluate with."""
         return ff.SparseMarginal() if self.sparse else ff.Dense()
 
@@ -77,7 +77,7 @@ class Training:
         self.step, self.seconds, self.wall, self.start = 0, 0.0, 0.0, 0.0
         self.curve: list[Point] = []
 
-    def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.Expectation]:
+    def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.expectation.Expectation]:
         """Of images with these labels, and as many others above them.
 
         Both kinds go through the decoder in one call: the cost of the estimator's labels takes
@@ -103,7 +103,7 @@ class Training:
         times = len(self.split.unlabelled) / len(self.split.labelled)
         return supervised + times * (out.loss - out.entropy.mean()), out
 
-    def steps(self) -> Iterator[ff.Expectation]:
+    def steps(self) -> Iterator[ff.expectation.Expectation]:
         """One after the other, for one epoch."""
         for images, labels in self.split.batches(self.budget.batch, self.generator):
             loss, out = self.loss(images, labels)
@@ -181,7 +181,7 @@ class LabelByLabel(Training):
         """The cost of labels; the first layer has seen the images once for all of them."""
         return self.model.costs(images, self.generator)
 
-    def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.Expectation]:
+    def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.expectation.Expectation]:
         """The same number as that of `Dense`, up to the noise."""
         count = len(images) - len(labels)
         scores, price = self.model.classifier(images), self.price(images)
@@ -223,7 +223,9 @@ def accuracy(model: SemisupervisedVAE, part: Digits, seed: int) -> float:
 
 
 @torch.no_grad()
-def bound(model: SemisupervisedVAE, part: Digits, estimator: ff.Estimator, seed: int) -> Point:
+def bound(
+    model: SemisupervisedVAE, part: Digits, estimator: ff.expectation.Estimator, seed: int
+) -> Point:
     """The negative ELBO, without the constant log 10, and the calls of the decoder per image."""
     generator = torch.Generator().manual_seed(seed)
     total = calls = 0.0

@@ -29,7 +29,7 @@ class Method:
 
     lr: float
     entropy: float
-    estimator: Callable[[int, Baseline | None], ff.Estimator]
+    estimator: Callable[[int, Baseline | None], ff.expectation.Estimator]
     baseline: Callable[[int], Baseline] | None = None
     zero_one: bool = False
     relaxed: bool = field(default=False, kw_only=True)
@@ -39,16 +39,16 @@ class Method:
         return Players(self, dim, **sizes)
 
 
-def score_function(step: int, baseline: Baseline | None) -> ff.Estimator:
+def score_function(step: int, baseline: Baseline | None) -> ff.expectation.Estimator:
     """One draw."""
     return ff.ScoreFunction(baseline=baseline)
 
 
-def gumbel(*, straight_through: bool) -> Callable[[int, Baseline | None], ff.Estimator]:
+def gumbel(*, straight_through: bool) -> Callable[[int, Baseline | None], ff.expectation.Estimator]:
     """One relaxed draw, of a temperature that falls to a half."""
 
-    def at(step: int, baseline: Baseline | None) -> ff.Estimator:
-        temperature = ff.annealed(step, rate=1e-5, every=1000)
+    def at(step: int, baseline: Baseline | None) -> ff.expectation.Estimator:
+        temperature = ff.expectation.annealed(step, rate=1e-5, every=1000)
         return ff.Gumbel(temperature, straight_through=straight_through)
 
     return at
@@ -56,17 +56,17 @@ def gumbel(*, straight_through: bool) -> Callable[[int, Baseline | None], ff.Est
 
 def running_mean(dim: int) -> Baseline:
     """Of all costs before."""
-    return ff.RunningMean()
+    return ff.expectation.RunningMean()
 
 
 def self_critic(dim: int) -> Baseline:
     """Another draw."""
-    return ff.SelfCritic()
+    return ff.expectation.SelfCritic()
 
 
 def learned(dim: int) -> Baseline:
     """What a network makes of the candidates."""
-    return ff.Learned(Expected(dim))
+    return ff.expectation.Learned(Expected(dim))
 
 
 METHODS = {

@@ -89,7 +89,7 @@ class Receiver(nn.Module):
         """
         games, candidates, _ = shown.shape
         if atoms.is_floating_point() or len(row) <= _NEARBY * games:
-            sought = ff.embed_atoms(atoms, self.meaning) @ self.see.weight
+            sought = ff.expectation.embed_atoms(atoms, self.meaning) @ self.see.weight
             return torch.bmm(sought.unsqueeze(1), shown.index_select(0, row).mT).squeeze(1)
         sought = self.meaning @ self.see.weight
         every = (shown.view(games * candidates, -1) @ sought.T).view(games, candidates, -1)

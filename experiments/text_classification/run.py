@@ -82,13 +82,15 @@ def optimizer(
 ) -> torch.optim.Optimizer:
     """Adam, which for anchors also shrinks their weights, and leaves fewer of them."""
     inner = torch.optim.Adam(model.parameters(), lr, fused=True)
-    if isinstance(method, Mixed) and isinstance(model.table, ff.AnchorMixture):
+    if isinstance(method, Mixed) and isinstance(model.table, ff.embeddings.AnchorMixture):
         return ff.proximal(inner, model.table.tables, l1=method.l1)
     if not isinstance(model.table, ff.AnchorEmbedding) or not isinstance(method, Anchored):
         return inner
     keep = None
     if method.keep is not None:
-        keep = ff.Narrowing(method.anchors, method.keep, over=max(1, steps // 3), after=steps // 2)
+        keep = ff.embeddings.Narrowing(
+            method.anchors, method.keep, over=max(1, steps // 3), after=steps // 2
+        )
     return ff.proximal(
         inner, model.table, l1=method.l1, keep=keep, relations=method.relations(corpus)
     )

@@ -22,7 +22,7 @@ _DENSE, _WEIGHT = 0.02, 0.05
 # Which words are anchors: numbers (K,).
 Choice = Callable[[Corpus, int, torch.Generator], Tensor]
 # What is known of words and anchors.
-Knowledge = Callable[[Corpus, Tensor], ff.Relations]
+Knowledge = Callable[[Corpus, Tensor], ff.embeddings.Relations]
 
 
 class Table(Protocol):
@@ -81,16 +81,16 @@ class Near:
     width: int = 2
     least: int = 5
 
-    def __call__(self, corpus: Corpus, anchors: Tensor) -> ff.Relations:
-        return ff.Relations.from_cooccurrence(
+    def __call__(self, corpus: Corpus, anchors: Tensor) -> ff.embeddings.Relations:
+        return ff.embeddings.Relations.from_cooccurrence(
             corpus.train.words, objects=len(corpus.vocabulary), anchors=anchors,
             least=self.least, width=self.width,
         )  # fmt: skip
 
 
-def wordnet(corpus: Corpus, anchors: Tensor) -> ff.Relations:
+def wordnet(corpus: Corpus, anchors: Tensor) -> ff.embeddings.Relations:
     """Synonyms, hypernyms and hyponyms."""
-    return ff.Relations.from_wordnet(corpus.vocabulary, _wordnet(), anchors=anchors)
+    return ff.embeddings.Relations.from_wordnet(corpus.vocabulary, _wordnet(), anchors=anchors)
 
 
 @cache
@@ -143,7 +143,7 @@ class Anchored:
         """The words that are anchors."""
         return self.choice(corpus, self.anchors, torch.Generator().manual_seed(0))
 
-    def relations(self, corpus: Corpus) -> ff.Relations | None:
+    def relations(self, corpus: Corpus) -> ff.embeddings.Relations | None:
         """What is known, if anything."""
         return None if self.knowledge is None else self.knowledge(corpus, self.chosen(corpus))
 
@@ -159,8 +159,10 @@ class Mixed:
     anchors: int = 5
     l1: float = 1e-5
 
-    def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> ff.AnchorMixture:
-        table = ff.AnchorMixture(
+    def make(
+        self, corpus: Corpus, dim: int, generator: torch.Generator
+    ) -> ff.embeddings.AnchorMixture:
+        table = ff.embeddings.AnchorMixture(
             len(corpus.vocabulary), dim, padding_idx=PADDING, mixtures=self.mixtures,
             anchors=self.anchors, generator=generator,
         )  # fmt: skip
@@ -231,6 +233,6 @@ def _embedding(rows: int, dim: int, std: float, generator: torch.Generator) -> n
 
 def size(table: nn.Module) -> int:
     """Numbers of a table, as published: of anchors those and the non-zero weights."""
-    if isinstance(table, ff.AnchorEmbedding | ff.AnchorMixture):
+    if isinstance(table, ff.AnchorEmbedding | ff.embeddings.AnchorMixture):
         return table.size()
     return sum(param.numel() for param in table.parameters())

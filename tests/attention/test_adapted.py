@@ -87,7 +87,7 @@ def _made(make: Callable):
 def test_every_head_has_an_alpha_that_learns(make, tokens) -> None:
     model = _made(make)
     before = {name for name, _ in model.named_parameters()}
-    alphas = ff.adapt_attention(model)
+    alphas = ff.attention.adapt_attention(model)
     assert {name: one.alpha.numel() for name, one in alphas.items()} == HEADS[make]
     added = {f"{name}.entmax.raw" for name in alphas}
     assert {name for name, _ in model.named_parameters()} == before | added
@@ -107,11 +107,11 @@ def test_alpha_of_a_head_is_the_one_it_uses(make, tokens) -> None:
         for weight in model.parameters():
             more = 2 if make is t5 else 20  # so that scores differ
             weight.mul_(more if weight.dim() == 2 else 1)
-    alphas = ff.adapt_attention(model, high=4.0)
+    alphas = ff.attention.adapt_attention(model, high=4.0)
     for one in alphas.values():
         with torch.no_grad():
             one.raw.copy_(torch.linspace(-12, 12, len(one.raw)).view(one.raw.shape))
-    with ff.watch_attention() as calls, torch.no_grad():
+    with ff.attention.watch_attention() as calls, torch.no_grad():
         model(**tokens)
     assert len(calls) == len(alphas)
     for call in calls:
@@ -123,7 +123,7 @@ def test_alpha_of_a_head_is_the_one_it_uses(make, tokens) -> None:
 def test_near_one_it_is_the_model_as_it_was(make, tokens) -> None:
     model = _made(make)
     was = model(**tokens).logits
-    ff.adapt_attention(model, start=1 + 1e-6)
+    ff.attention.adapt_attention(model, start=1 + 1e-6)
     seen = tokens["attention_mask"].bool()
     torch.testing.assert_close(model(**tokens).logits[seen], was[seen], atol=1e-4, rtol=1e-3)
 
@@ -131,7 +131,7 @@ def test_near_one_it_is_the_model_as_it_was(make, tokens) -> None:
 @every_model
 def test_saved_and_loaded(make, tokens, tmp_path) -> None:
     model = _made(make)
-    alphas = ff.adapt_attention(model, low=1.2, high=2.5, start=2.0)
+    alphas = ff.attention.adapt_attention(model, low=1.2, high=2.5, start=2.0)
     with torch.no_grad():
         for one in alphas.values():
             one.raw.normal_()
@@ -141,7 +141,7 @@ def test_saved_and_loaded(make, tokens, tmp_path) -> None:
         "low": 1.2,
         "high": 2.5,
     }
-    again = ff.load_adapted(type(model), tmp_path).eval()
+    again = ff.attention.load_adapted(type(model), tmp_path).eval()
     assert type(again) is type(model)
     assert again.config._attn_implementation == model.config._attn_implementation
     assert again.state_dict().keys() == model.state_dict().keys()
@@ -153,7 +153,7 @@ def test_saved_and_loaded(make, tokens, tmp_path) -> None:
 def test_transformers_alone_goes_back_to_softmax(tokens, tmp_path) -> None:
     model = _made(gpt2)
     was = model(**tokens).logits
-    ff.adapt_attention(model, start=1.9)
+    ff.attention.adapt_attention(model, start=1.9)
     model.save_pretrained(tmp_path)
     plain = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     assert not any("entmax" in name for name in plain.state_dict())
@@ -162,9 +162,11 @@ def test_transformers_alone_goes_back_to_softmax(tokens, tmp_path) -> None:
 
 def test_loaded_by_an_auto_class_and_in_another_dtype(tokens, tmp_path) -> None:
     model = _made(llama)
-    ff.adapt_attention(model)
+    ff.attention.adapt_attention(model)
     model.save_pretrained(tmp_path)
-    again = ff.load_adapted(transformers.AutoModelForCausalLM, tmp_path, dtype=torch.bfloat16)
+    again = ff.attention.load_adapted(
+        transformers.AutoModelForCausalLM, tmp_path, dtype=torch.bfloat16
+    )
     assert type(again) is transformers.LlamaForCausalLM
     assert {one.dtype for one in again.parameters()} == {torch.bfloat16}
     assert again(**tokens).logits.dtype == torch.bfloat16
@@ -172,17 +174,17 @@ def test_loaded_by_an_auto_class_and_in_another_dtype(tokens, tmp_path) -> None:
 
 def test_a_loaded_model_can_be_saved_and_loaded_again(tokens, tmp_path) -> None:
     model = _made(gpt2)
-    ff.adapt_attention(model)
+    ff.attention.adapt_attention(model)
     want = model(**tokens).logits
     for place in ("first", "second"):
         model.save_pretrained(tmp_path / place)
-        model = ff.load_adapted(transformers.GPT2LMHeadModel, tmp_path / place).eval()
+        model = ff.attention.load_adapted(transformers.GPT2LMHeadModel, tmp_path / place).eval()
     torch.testing.assert_close(model(**tokens).logits, want)
 
 
 def test_generation_with_and_without_a_cache(tokens) -> None:
     model = _made(llama)
-    ff.adapt_attention(model)
+    ff.attention.adapt_attention(model)
     ids = tokens["input_ids"]
     more = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 4, "do_sample": False}
     assert torch.equal(model.generate(ids, **more), model.generate(ids, **more, use_cache=False))
@@ -190,17 +192,19 @@ def test_generation_with_and_without_a_cache(tokens) -> None:
 
 def test_alphas_are_made_like_the_model() -> None:
     model = _made(llama).to(torch.bfloat16)
-    assert {one.raw.dtype for one in ff.adapt_attention(model).values()} == {torch.bfloat16}
+    assert {one.raw.dtype for one in ff.attention.adapt_attention(model).values()} == {
+        torch.bfloat16
+    }
     with torch.device("meta"):
         model = llama()
-    assert all(one.raw.is_meta for one in ff.adapt_attention(model).values())
+    assert all(one.raw.is_meta for one in ff.attention.adapt_attention(model).values())
 
 
 def test_two_models_have_alphas_of_their_own(tokens) -> None:
     """The implementation is shared by the process, the alphas are not."""
     one, two = _made(gpt2), _made(gpt2)
-    ff.adapt_attention(one, start=1.1)
-    ff.adapt_attention(two, start=1.9)
+    ff.attention.adapt_attention(one, start=1.1)
+    ff.attention.adapt_attention(two, start=1.9)
     assert not torch.allclose(one(**tokens).logits, two(**tokens).logits)
 
 
@@ -209,25 +213,25 @@ def test_a_model_without_the_interface_is_refused() -> None:
     model = transformers.XLNetModel(config)
     before = set(model.state_dict())
     with pytest.raises(ValueError, match="no module of XLNetModel uses the attention interface"):
-        ff.adapt_attention(model)
+        ff.attention.adapt_attention(model)
     assert set(model.state_dict()) == before
     with pytest.raises(TypeError, match="PreTrainedModel, got Linear"):
-        ff.adapt_attention(torch.nn.Linear(2, 2))
+        ff.attention.adapt_attention(torch.nn.Linear(2, 2))
 
 
 def test_a_model_is_adapted_once() -> None:
     model = _made(gpt2)
-    ff.adapt_attention(model)
+    ff.attention.adapt_attention(model)
     with pytest.raises(ValueError, match="GPT2LMHeadModel is adapted already"):
-        ff.adapt_attention(model)
+        ff.attention.adapt_attention(model)
 
 
 def test_a_model_that_was_not_adapted_says_so(tokens, tmp_path) -> None:
-    ff.adapt_attention(_made(gpt2))
+    ff.attention.adapt_attention(_made(gpt2))
     other = _made(gpt2)
     other.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"GPT2LMHeadModel.from_pretrained.*adapt_attention"):
-        ff.load_adapted(transformers.GPT2LMHeadModel, tmp_path)
+        ff.attention.load_adapted(transformers.GPT2LMHeadModel, tmp_path)
     other.set_attn_implementation("fewfold-adaptive")
     with pytest.raises(ValueError, match="GPT2Attention has no alpha"):
         other(**tokens)
@@ -239,7 +243,7 @@ def test_weights_without_alphas_are_refused(tmp_path) -> None:
     model.config.fewfold_attention = {"low": 1.0, "high": 2.0}
     model.config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"lack alphas: transformer\.h\.0\.attn\.entmax\.raw"):
-        ff.load_adapted(transformers.GPT2LMHeadModel, tmp_path)
+        ff.attention.load_adapted(transformers.GPT2LMHeadModel, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -247,4 +251,4 @@ def test_weights_without_alphas_are_refused(tmp_path) -> None:
 )
 def test_start_is_between(low: float, high: float, start: float) -> None:
     with pytest.raises(ValueError, match="0 < low < start < high"):
-        ff.adapt_attention(_made(gpt2), low=low, high=high, start=start)
+        ff.attention.adapt_attention(_made(gpt2), low=low, high=high, start=start)

@@ -34,14 +34,14 @@ def tokens() -> dict[str, torch.Tensor]:
 
 def test_softmax_is_the_model_as_it_was(model, tokens) -> None:
     was = model(**tokens).logits
-    model.set_attn_implementation(ff.register_attention("fewfold-softmax", ff.Shannon()))
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-softmax", ff.Shannon()))
     seen = tokens["attention_mask"].bool()
     torch.testing.assert_close(model(**tokens).logits[seen], was[seen], atol=1e-5, rtol=1e-4)
 
 
 def test_sparse_attention_learns_and_generates(model, tokens) -> None:
     was = model(**tokens).logits
-    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
     out = model(**tokens, labels=tokens["input_ids"])
     assert not torch.allclose(out.logits, was)
     out.loss.backward()
@@ -52,7 +52,7 @@ def test_sparse_attention_learns_and_generates(model, tokens) -> None:
 
 
 def test_padding_changes_nothing(model, tokens) -> None:
-    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
     padded = model(**tokens).logits[0, 3:]
     alone = model(input_ids=tokens["input_ids"][:1, 3:]).logits[0]
     torch.testing.assert_close(padded, alone, atol=1e-5, rtol=1e-4)
@@ -61,7 +61,7 @@ def test_padding_changes_nothing(model, tokens) -> None:
 def test_both_directions(tokens) -> None:
     config = transformers.BertConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
-        intermediate_size=64, attn_implementation=ff.register_attention(),
+        intermediate_size=64, attn_implementation=ff.attention.register_attention(),
     )  # fmt: skip
     bert = transformers.BertModel(config).eval()
     state = bert(**tokens).last_hidden_state
@@ -73,8 +73,8 @@ def test_both_directions(tokens) -> None:
 
 
 def test_what_a_model_attends_to_can_be_seen(model, tokens) -> None:
-    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
-    with ff.watch_attention() as layers, torch.no_grad():
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
+    with ff.attention.watch_attention() as layers, torch.no_grad():
         model(**tokens)
     assert [layer.shape for layer in layers] == [(2, 4, 9, 9)] * 2
     first = layers[0].head(0, 1)
@@ -86,7 +86,7 @@ def test_what_a_model_attends_to_can_be_seen(model, tokens) -> None:
 @pytest.fixture
 def attend():
     """What a model calls, with sparsemax."""
-    ff.register_attention("fewfold-sparsemax", ff.Gini())
+    ff.attention.register_attention("fewfold-sparsemax", ff.Gini())
     return transformers.AttentionInterface()["fewfold-sparsemax"]
 
 
@@ -119,7 +119,7 @@ def test_a_model_that_chooses_keys_elsewhere_is_refused(tokens) -> None:
         index_head_dim=16, first_k_dense_replace=1,
     )  # fmt: skip
     chooses = transformers.DeepseekV32ForCausalLM(config).eval()
-    chooses.set_attn_implementation(ff.register_attention())
+    chooses.set_attn_implementation(ff.attention.register_attention())
     with pytest.raises(ValueError, match="has no indices, which this model asks for"):
         chooses(**tokens)
 
@@ -128,7 +128,9 @@ def _agree(model, inputs: dict[str, torch.Tensor], seen: torch.Tensor) -> None:
     """Softmax of ours and the model's own attention, which knows every convention."""
     with torch.no_grad():
         was = model.eval()(**inputs)[0]
-        model.set_attn_implementation(ff.register_attention("fewfold-softmax", ff.Shannon()))
+        model.set_attn_implementation(
+            ff.attention.register_attention("fewfold-softmax", ff.Shannon())
+        )
         torch.testing.assert_close(model(**inputs)[0][seen], was[seen], atol=1e-5, rtol=1e-4)
 
 
@@ -139,8 +141,8 @@ def test_a_sliding_window(tokens) -> None:
     )  # fmt: skip
     mistral = transformers.MistralForCausalLM(config)
     _agree(mistral, tokens, tokens["attention_mask"].bool())
-    mistral.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
-    with ff.watch_attention() as layers, torch.no_grad():
+    mistral.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
+    with ff.attention.watch_attention() as layers, torch.no_grad():
         mistral(**tokens)
     far = layers[0].support
     assert int((far.row % 9 - far.atoms).max()) == 2
@@ -154,7 +156,7 @@ def test_a_bias_of_positions_and_two_sequences(tokens) -> None:
     inputs = {**tokens, "decoder_input_ids": tokens["input_ids"]}
     t5 = transformers.T5ForConditionalGeneration(config)
     _agree(t5, inputs, torch.ones(2, 9, dtype=torch.bool))
-    t5.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    t5.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
     t5(**inputs)[0].square().sum().backward()
     bias = t5.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     assert bool(bias.grad.any())
@@ -162,7 +164,7 @@ def test_a_bias_of_positions_and_two_sequences(tokens) -> None:
 
 def test_masks_of_four_dimensions(model, tokens) -> None:
     """Boolean, True = take part, or numbers to add: both say what is_causal says."""
-    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
     ids = tokens["input_ids"]
     seen = torch.ones(9, 9, dtype=torch.bool).tril().expand(2, 1, 9, 9)
     added = torch.zeros(2, 1, 9, 9).masked_fill(~seen, torch.finfo(torch.float32).min)
@@ -172,7 +174,7 @@ def test_masks_of_four_dimensions(model, tokens) -> None:
 
 
 def test_a_cache_of_fixed_size_and_a_text_in_two_parts(model, tokens) -> None:
-    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     fixed = model.generate(**tokens, **options, cache_implementation="static")
     assert torch.equal(model.generate(**tokens, **options), fixed)
@@ -187,7 +189,7 @@ def test_a_cache_of_fixed_size_and_a_text_in_two_parts(model, tokens) -> None:
 
 def test_one_query_against_a_cache_without_padding_sees_all_of_it(model, tokens) -> None:
     """Where there is no mask, and the model says that it is causal."""
-    model.set_attn_implementation(ff.register_attention("fewfold-sparsemax", ff.Gini()))
+    model.set_attn_implementation(ff.attention.register_attention("fewfold-sparsemax", ff.Gini()))
     ids = tokens["input_ids"]
     with torch.no_grad():
         first = model(input_ids=ids[:, :-1], use_cache=True)
@@ -221,7 +223,7 @@ def test_a_model_in_training_drops_weights(attend, model, tokens) -> None:
 
 def test_omega_is_a_value() -> None:
     with pytest.raises(TypeError, match="omega must be a regulariser such as"):
-        ff.register_attention("fewfold-class", ff.Gini)
+        ff.attention.register_attention("fewfold-class", ff.Gini)
 
 
 @pytest.fixture
@@ -239,32 +241,32 @@ def names():
 def test_names_of_transformers_are_refused(name, names) -> None:
     before = transformers.AttentionInterface().get(name)
     with pytest.raises(ValueError, match=rf"'{name}' is registered already.*replace=True"):
-        ff.register_attention(name, ff.Gini())
+        ff.attention.register_attention(name, ff.Gini())
     assert transformers.AttentionInterface().get(name) is before
-    assert ff.register_attention(name, ff.Gini(), replace=True) == name
+    assert ff.attention.register_attention(name, ff.Gini(), replace=True) == name
     assert transformers.AttentionInterface()[name] is not before
 
 
 def test_names_of_others_are_refused(names) -> None:
     transformers.AttentionInterface.register("theirs", lambda *given, **more: None)
     with pytest.raises(ValueError, match="'theirs' is registered already"):
-        ff.register_attention("theirs")
+        ff.attention.register_attention("theirs")
 
 
 def test_a_name_stands_for_one_omega(names) -> None:
-    ff.register_attention("fewfold-one", ff.Tsallis(1.3))
-    ff.register_attention("fewfold-one", ff.Tsallis(1.3))  # the same again
+    ff.attention.register_attention("fewfold-one", ff.Tsallis(1.3))
+    ff.attention.register_attention("fewfold-one", ff.Tsallis(1.3))  # the same again
     with pytest.raises(ValueError, match="'fewfold-one' is registered already"):
-        ff.register_attention("fewfold-one", ff.Tsallis(1.4))
-    ff.register_attention("fewfold-one", ff.Tsallis(1.4), replace=True)
+        ff.attention.register_attention("fewfold-one", ff.Tsallis(1.4))
+    ff.attention.register_attention("fewfold-one", ff.Tsallis(1.4), replace=True)
     learnt = ff.Tsallis(torch.full((4, 1, 1), 1.5))
-    ff.register_attention("fewfold-two", learnt)
-    ff.register_attention("fewfold-two", learnt)
+    ff.attention.register_attention("fewfold-two", learnt)
+    ff.attention.register_attention("fewfold-two", learnt)
     with pytest.raises(ValueError, match="'fewfold-two' is registered already"):
-        ff.register_attention("fewfold-two", ff.Tsallis(torch.full((4, 1, 1), 1.5)))
+        ff.attention.register_attention("fewfold-two", ff.Tsallis(torch.full((4, 1, 1), 1.5)))
 
 
 @pytest.mark.parametrize("name", [None, "", 3])
 def test_a_name_is_a_string(name) -> None:
     with pytest.raises(TypeError, match="name must be a string"):
-        ff.register_attention(name)
+        ff.attention.register_attention(name)

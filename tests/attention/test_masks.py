@@ -144,7 +144,7 @@ def test_batch_first_is_the_only_layout() -> None:
 def test_weights_of_sparse_heads() -> None:
     attention = MultiheadAttention(DIM, HEADS, ff.Gini(), key_heads=1, dropout=0.5)
     query = 5 * _data(B, L, DIM)
-    with ff.watch_attention() as calls:
+    with ff.attention.watch_attention() as calls:
         _, weights = attention.with_weights(query, is_causal=True)
     assert weights.shape == (B, HEADS, L, L)
     torch.testing.assert_close(weights.sum(-1), torch.ones(B, HEADS, L))  # before dropout
@@ -166,14 +166,14 @@ def test_attn_mask_is_that_of_scaled_dot_product_attention(added: bool) -> None:
     want = nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=mask)
     torch.testing.assert_close(found, want)
     for name in ("mask", "attn_mask"):
-        support = ff.attention_support(query, key, ff.Gini(), **{name: mask})
+        support = ff.attention.attention_support(query, key, ff.Gini(), **{name: mask})
         dense = support.to_dense(S).view(B, HEADS, L, S)
         torch.testing.assert_close(
             dense @ key, ff.sparse_attention(query, key, key, ff.Gini(), mask=mask)
         )
 
 
-@pytest.mark.parametrize("call", [ff.sparse_attention, ff.attention_support])
+@pytest.mark.parametrize("call", [ff.sparse_attention, ff.attention.attention_support])
 def test_a_mask_is_given_once(call) -> None:
     given = [_data(L, DIM)] * (3 if call is ff.sparse_attention else 2)
     mask = torch.ones(L, L, dtype=torch.bool)
@@ -181,7 +181,7 @@ def test_a_mask_is_given_once(call) -> None:
         call(*given, mask=mask, attn_mask=mask)
 
 
-PLANE = ff.GaussianBasis.grid(4, [0.03], dim=2)
+PLANE = ff.continuous.GaussianBasis.grid(4, [0.03], dim=2)
 FACTORIES = {
     "MultiheadAttention": lambda **more: MultiheadAttention(8, 2, **more),
     "MultiheadAttention, fewer keys": lambda **more: MultiheadAttention(8, 2, key_heads=1, **more),
@@ -189,9 +189,11 @@ FACTORIES = {
     "HopfieldPooling": lambda **more: ff.HopfieldPooling(8, queries=3, **more),
     "HopfieldLayer": lambda **more: ff.HopfieldLayer(8, patterns=7, **more),
     "ContinuousAttention": lambda **more: ff.ContinuousAttention(8, heads=2, **more),
-    "SignalHeads": lambda **more: ff.ContinuousAttention(8, locator=ff.SignalHeads(2), **more),
+    "SignalHeads": lambda **more: ff.ContinuousAttention(
+        8, locator=ff.continuous.SignalHeads(2), **more
+    ),
     "AttentionMoments": lambda **more: ff.ContinuousAttention(
-        8, PLANE, locator=ff.AttentionMoments(), **more
+        8, PLANE, locator=ff.continuous.AttentionMoments(), **more
     ),
 }
 

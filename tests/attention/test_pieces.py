@@ -242,7 +242,7 @@ def test_no_more_scores_than_a_piece_ever_exist(path, monkeypatch) -> None:
         lambda dtype: ff.Tsallis(torch.linspace(1.3, 2.0, 4 * 19, dtype=dtype).view(4, 19, 1)),
         lambda dtype: ff.Norm(torch.tensor(2.0, dtype=dtype)),
         lambda dtype: ff.Subset(torch.tensor(2.5, dtype=dtype)),
-        lambda dtype: ff.Bounded(torch.linspace(0.3, 1.5, 23, dtype=dtype)),
+        lambda dtype: ff.maps.Bounded(torch.linspace(0.3, 1.5, 23, dtype=dtype)),
     ],
     ids=["an alpha", "one for each query", "a norm", "a budget", "bounds"],
 )

@@ -33,7 +33,7 @@ OMEGAS = {
     "sparsemax": lambda: ff.Gini(),
     "normmax": lambda: ff.Norm(1.7),
     "k-subset": lambda: ff.Subset(2),
-    "bounds": lambda: ff.Bounded(upper=_upper()),
+    "bounds": lambda: ff.maps.Bounded(upper=_upper()),
     "SparseMAP": lambda: ff.SparseMAP(ff.structures.Budget(2)),
 }
 MASKS = {
@@ -242,7 +242,7 @@ def test_what_is_shared_by_a_batch(query, key, value, grouped, small, monkeypatc
         strict=True,
     ):
         torch.testing.assert_close(one, other)
-    with ff.watch_attention() as calls:
+    with ff.attention.watch_attention() as calls:
         sparse_attention(*inputs, ff.Shannon(), enable_gqa=grouped)
     assert calls[0].support.rows == calls[0].shape[:-1].numel()
 

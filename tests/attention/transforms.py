@@ -25,7 +25,7 @@ class Attend(nn.Module):
 class Step(nn.Module):
     """One step of a memory, or some, from what is given towards its own second half."""
 
-    def __init__(self, energy: ff.Energy, what: str) -> None:
+    def __init__(self, energy: ff.hopfield.Energy, what: str) -> None:
         super().__init__()
         self.energy, self.what = energy, what
 
@@ -41,7 +41,7 @@ class Step(nn.Module):
 class Continuous(nn.Module):
     """Places, spreads and values made of one input: a sequence, or an image of 2 by 3."""
 
-    def __init__(self, basis: ff.Basis, alpha: float) -> None:
+    def __init__(self, basis: ff.continuous.Basis, alpha: float) -> None:
         super().__init__()
         self.basis, self.alpha = basis, alpha
         self(torch.zeros(1, 6, 4))  # called before, as a model is: ONNX cannot solve for the fit
@@ -59,7 +59,7 @@ class Continuous(nn.Module):
 class Looking(nn.Module):
     """A module whose queries are the first two of what it looks at."""
 
-    def __init__(self, locator: ff.Locator) -> None:
+    def __init__(self, locator: ff.continuous.Locator) -> None:
         super().__init__()
         self.layer = ff.ContinuousAttention(4, LINE, heads=2, locator=locator)
         self(torch.zeros(1, 6, 4))
@@ -68,8 +68,11 @@ class Looking(nn.Module):
         return self.layer(data[..., :2, :], data)
 
 
-LINE, PLANE = ff.GaussianBasis.grid(4, [0.2]), ff.GaussianBasis.grid(3, [0.3], dim=2)
-BOXES = ff.RectangularBasis([0.0, 0.4, 1.0], [0.0, 0.3, 1.0])
+LINE, PLANE = (
+    ff.continuous.GaussianBasis.grid(4, [0.2]),
+    ff.continuous.GaussianBasis.grid(3, [0.3], dim=2),
+)
+BOXES = ff.continuous.RectangularBasis([0.0, 0.4, 1.0], [0.0, 0.3, 1.0])
 
 
 def _energy(omega: ff.Omega) -> ff.FenchelYoung:
@@ -94,13 +97,13 @@ CASES = [
     Case("continuous_attention, heavy tails", lambda: Continuous(LINE, 0.5)),
     Case(
         "continuous_attention, intervals",
-        lambda: Continuous(ff.RectangularBasis([0.0, 0.3, 1.0]), 1.5),
+        lambda: Continuous(ff.continuous.RectangularBasis([0.0, 0.3, 1.0]), 1.5),
     ),
     Case("continuous_attention, image", lambda: Continuous(PLANE, 2.0)),
     Case("continuous_attention, boxes", lambda: Continuous(BOXES, 1.5)),
-    Case("ContinuousAttention", lambda: Looking(ff.QueryHeads(2))),
-    Case("ContinuousAttention, signal", lambda: Looking(ff.SignalHeads())),
-    Case("ContinuousAttention, moments", lambda: Looking(ff.AttentionMoments())),
+    Case("ContinuousAttention", lambda: Looking(ff.continuous.QueryHeads(2))),
+    Case("ContinuousAttention, signal", lambda: Looking(ff.continuous.SignalHeads())),
+    Case("ContinuousAttention, moments", lambda: Looking(ff.continuous.AttentionMoments())),
 ]
 
 LIMITS: dict[tuple[str, str], str] = {

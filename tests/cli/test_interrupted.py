@@ -31,7 +31,7 @@ def names(folder: Path) -> set[str]:
 @contextlib.contextmanager
 def signal_at(step: int, number: int) -> Iterator[None]:
     """Send a signal in the middle of a step of the training."""
-    steps, loss = iter(range(1, 10_000)), ff.FastVAE.loss
+    steps, loss = iter(range(1, 10_000)), ff.recommender.FastVAE.loss
 
     def counted(*arguments: Any, **options: Any) -> Any:
         if next(steps) == step:
@@ -39,7 +39,7 @@ def signal_at(step: int, number: int) -> Iterator[None]:
         return loss(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ff.FastVAE, "loss", counted)
+        patch.setattr(ff.recommender.FastVAE, "loss", counted)
         yield
 
 

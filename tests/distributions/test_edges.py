@@ -341,8 +341,8 @@ def test_exact_for_torch_laws_too():
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_sizes_of_faces_and_their_slopes_are_those_of_enumeration(size: int) -> None:
     scores = torch.linspace(-1, 2, size, dtype=torch.float64).requires_grad_()
-    law, other = ff.GibbsFaces(scores), ff.MaxEntropyMixed(size).faces
-    faces = ff.all_faces(size)
+    law, other = ff.distributions.GibbsFaces(scores), ff.distributions.MaxEntropyMixed(size).faces
+    faces = ff.distributions.all_faces(size)
     logs = law.log_prob(faces)
     sizes = torch.stack([logs[faces.sum(-1) == n].logsumexp(0) for n in range(1, size + 1)])
     torch.testing.assert_close(law.log_sizes(), sizes)

@@ -27,12 +27,12 @@ def trained(
     return table.weight.detach().clone()
 
 
-def pair(kind: str) -> tuple[ff.AnchorEmbedding, ff.Proximal]:
+def pair(kind: str) -> tuple[ff.AnchorEmbedding, ff.embeddings.Proximal]:
     table = make(3, sparse=kind != "dense")
     return table, ff.proximal(
-        ff.optim.Adam(table.parameters(), lr=0.05), table, l1=ff.Warmup(0.3, over=4),
-        regrow=ff.Regrow(every=2) if kind == "regrow" else None,
-        keep=ff.Narrowing(3, 2, over=4, every=1) if kind == "winners" else None,
+        ff.optim.Adam(table.parameters(), lr=0.05), table, l1=ff.embeddings.Warmup(0.3, over=4),
+        regrow=ff.embeddings.Regrow(every=2) if kind == "regrow" else None,
+        keep=ff.embeddings.Narrowing(3, 2, over=4, every=1) if kind == "winners" else None,
     )  # fmt: skip
 
 

@@ -299,8 +299,8 @@ def test_says_how_many_anchors_a_state_has() -> None:
 
 def test_a_bag_is_saved_as_its_table(tmp_path: Path) -> None:
     bags = ff.AnchorEmbeddingBag(20, 4, anchors=5, width=2, mode="mean")
-    ff.save_anchors(bags, tmp_path / "bags.safetensors")
-    table = ff.load_anchors(tmp_path / "bags.safetensors")
+    ff.embeddings.save_anchors(bags, tmp_path / "bags.safetensors")
+    table = ff.embeddings.load_anchors(tmp_path / "bags.safetensors")
     assert type(table) is ff.AnchorEmbedding
     ids, offsets = torch.tensor([3, 4, 4, 9]), torch.tensor([0, 3])
     torch.testing.assert_close(table.bag(ids, offsets, mode="mean"), bags(ids, offsets))

@@ -18,7 +18,11 @@ import fewfold as ff
 from fewfold.embeddings import DataParallel
 
 # anchors, width, regrow: slots of one and of two bytes, and a full table
-CASES = {"full": (6, None, None), "narrow": (6, 2, ff.Regrow(every=3)), "many": (300, 2, None)}
+CASES = {
+    "full": (6, None, None),
+    "narrow": (6, 2, ff.embeddings.Regrow(every=3)),
+    "many": (300, 2, None),
+}
 
 
 def model(case: str) -> nn.Sequential:

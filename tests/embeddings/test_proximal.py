@@ -112,9 +112,11 @@ def test_lazy_equals_eager(
     relations = None
     if related:
         edges = torch.tensor([[1, 0], [3, 2], [3, 3], [7, 5]])
-        relations = ff.Relations.from_edges(edges, objects=ROWS, anchors=torch.arange(ANCHORS))
+        relations = ff.embeddings.Relations.from_edges(
+            edges, objects=ROWS, anchors=torch.arange(ANCHORS)
+        )
     exempt = None if relations is None else relations.exempt(eager.slots)
-    schedule = ff.Warmup(0.7, after=1, over=4)
+    schedule = ff.embeddings.Warmup(0.7, after=1, over=4)
     optimizer = ff.proximal(
         OPTIMIZERS[name](table.parameters()), table, l1=schedule, relations=relations
     )
@@ -184,8 +186,8 @@ def test_resumes_exactly() -> None:
     def both() -> tuple[ff.AnchorEmbedding, Any]:
         table = make(sparse=True)
         inner = ff.optim.Adam(table.parameters(), lr=0.01)
-        keep = ff.Narrowing(first=6, last=2, over=4, every=1)
-        return table, ff.proximal(inner, table, l1=ff.Warmup(0.1, over=5), keep=keep)
+        keep = ff.embeddings.Narrowing(first=6, last=2, over=4, every=1)
+        return table, ff.proximal(inner, table, l1=ff.embeddings.Warmup(0.1, over=5), keep=keep)
 
     whole, optimizer = both()
     train(whole, optimizer, range(12))
@@ -214,7 +216,7 @@ def test_at_most_so_many_in_a_row() -> None:
 
 def test_winners_keep_their_places() -> None:
     table = make()
-    narrowing = ff.Narrowing(first=6, last=2, over=6, every=1)
+    narrowing = ff.embeddings.Narrowing(first=6, last=2, over=6, every=1)
     optimizer = ff.proximal(torch.optim.Adam(table.parameters()), table, l1=0.0, keep=narrowing)
     seen = []
     for _ in range(12):
@@ -233,7 +235,7 @@ def test_winners_of_the_whole_table() -> None:
     table = make()
     sizes = torch.rand(ROWS, ANCHORS, generator=torch.Generator().manual_seed(0)).double()
     table.transform.data.copy_(sizes * torch.linspace(1, 3, ROWS).unsqueeze(1))
-    narrowing = ff.Narrowing(first=2, last=2, over=1, together=True)
+    narrowing = ff.embeddings.Narrowing(first=2, last=2, over=1, together=True)
     optimizer = ff.proximal(
         torch.optim.SGD(table.parameters(), lr=0.0), table, l1=0.0, keep=narrowing
     )
@@ -293,7 +295,9 @@ def test_schedulers_and_scaling_find_an_optimiser() -> None:
         (lambda t: ff.proximal(torch.optim.SGD([t.anchors]), t), ValueError, "does not have"),
         (lambda t: ff.proximal(torch.optim.SGD(t.parameters()), t, l1=-1), ValueError, "l1"),
         (
-            lambda t: ff.proximal(torch.optim.SGD(t.parameters()), t, regrow=ff.Regrow()),
+            lambda t: ff.proximal(
+                torch.optim.SGD(t.parameters()), t, regrow=ff.embeddings.Regrow()
+            ),
             ValueError,
             "regrow is for tables of fixed width",
         ),
@@ -328,7 +332,7 @@ def test_cuts_compare_rows_that_owe_nothing(name: str, together: bool) -> None:
     tables = []
     for eager in (False, True):
         table = make(sparse=True)
-        keep = ff.Narrowing(first=6, last=2, over=10, every=2, together=together)
+        keep = ff.embeddings.Narrowing(first=6, last=2, over=10, every=2, together=together)
         inner = OPTIMIZERS[name](table.parameters())
         optimizer = ff.proximal(inner, table, l1=0.2, keep=keep)
         generator = torch.Generator().manual_seed(5)
@@ -364,7 +368,7 @@ def test_what_is_owed_is_owed_by_the_values_there_were() -> None:
     torch.testing.assert_close(copied.weight, table.weight)
     table, optimizer = owing()
     optimizer.param_groups[0]["lr"] = 0.0
-    related = ff.Relations.from_edges(
+    related = ff.embeddings.Relations.from_edges(
         torch.empty(0, 2, dtype=torch.int64), objects=ROWS, anchors=torch.arange(ANCHORS)
     )
     other, slow = owing(relations=related)
@@ -392,7 +396,7 @@ def test_anchors_out_of_use_neither_pay_nor_count() -> None:
 def test_ties_are_broken_not_all_dropped() -> None:
     table = make()
     table.transform.data.fill_(1.0)
-    keep = ff.Narrowing(first=2, last=2, over=1, together=True)
+    keep = ff.embeddings.Narrowing(first=2, last=2, over=1, together=True)
     optimizer = ff.proximal(torch.optim.SGD(table.parameters(), lr=0.0), table, l1=0.0, keep=keep)
     table(torch.arange(ROWS)).sum().backward()
     optimizer.step()
@@ -403,7 +407,9 @@ def test_refuses_a_table_twice_and_relations_of_another() -> None:
     table = make()
     with pytest.raises(ValueError, match="must be given once"):
         ff.proximal(torch.optim.SGD(table.parameters()), [table, table])
-    other = ff.Relations.from_edges(torch.tensor([[1, 0]]), objects=ROWS, anchors=torch.arange(2))
+    other = ff.embeddings.Relations.from_edges(
+        torch.tensor([[1, 0]]), objects=ROWS, anchors=torch.arange(2)
+    )
     with pytest.raises(ValueError, match="relations must be of 12 objects and 6 anchors"):
         ff.proximal(torch.optim.SGD(table.parameters()), table, relations=other)
 
@@ -433,7 +439,7 @@ def test_refuses_what_a_schedule_must_not_return(wrong: float) -> None:
 
 def test_refuses_shares_of_nothing() -> None:
     with pytest.raises(ValueError, match="shares must have a number above 0"):
-        ff.Narrowing(4, 2, over=10, shares=torch.zeros(5))
+        ff.embeddings.Narrowing(4, 2, over=10, shares=torch.zeros(5))
 
 
 def _shrunk(l1: Any, *, sparse: bool, steps: int = 70, rows: int = 60, **options: Any) -> Any:
@@ -495,7 +501,7 @@ def test_what_was_owed_before_loading_is_forgotten() -> None:
 
     def stepped(steps: int, l1: float) -> tuple[ff.AnchorEmbedding, Any]:
         table = make(sparse=True)
-        keep = ff.Narrowing(first=6, last=2, over=2, every=1)
+        keep = ff.embeddings.Narrowing(first=6, last=2, over=2, every=1)
         optimizer = ff.proximal(ff.optim.SGD(table.parameters(), lr=0.01), table, l1=l1, keep=keep)
         for step in range(steps):
             optimizer.zero_grad()

@@ -28,7 +28,7 @@ def test_exchanges_the_weakest_for_the_steepest() -> None:
 def test_supports_are_learned_not_guessed(path: str) -> None:
     """A table of known mixes is found again from random supports, and not without regrowing."""
 
-    def train(how: ff.Regrow | None, sparse: bool) -> float:
+    def train(how: ff.embeddings.Regrow | None, sparse: bool) -> float:
         generator = torch.Generator().manual_seed(0)
         truth = ff.AnchorEmbedding(60, 16, anchors=12, width=2, generator=generator)
         table = ff.AnchorEmbedding(60, 16, anchors=12, width=3, sparse=sparse, generator=generator)
@@ -44,7 +44,7 @@ def test_supports_are_learned_not_guessed(path: str) -> None:
         return float(((table.weight - truth.weight).norm() / truth.weight.norm()).detach())
 
     for sparse in (False, True):
-        assert train(ff.Regrow(every=20), sparse) < 0.2
+        assert train(ff.embeddings.Regrow(every=20), sparse) < 0.2
     assert train(None, sparse=True) > 0.4
 
 
@@ -56,7 +56,10 @@ def test_learns_from_bags_and_scores_too() -> None:
         assert table.slots is not None
         before = table.slots.clone()
         optimizer = ff.proximal(
-            torch.optim.Adam(table.parameters()), table, l1=0.0, regrow=ff.Regrow(1, below=1.0)
+            torch.optim.Adam(table.parameters()),
+            table,
+            l1=0.0,
+            regrow=ff.embeddings.Regrow(1, below=1.0),
         )
         if use == "bag":
             out = table.bag(torch.arange(10), torch.tensor([0, 4]))
@@ -75,7 +78,8 @@ def test_only_places_that_a_narrowing_left_are_exchanged() -> None:
     goal = torch.randn(20, 8, generator=generator)
     optimizer = ff.proximal(
         torch.optim.SGD([table.transform], lr=0.01), table, l1=0.0,
-        keep=ff.Narrowing(4, 2, over=3, every=1), regrow=ff.Regrow(every=1, below=1.0),
+        keep=ff.embeddings.Narrowing(4, 2, over=3, every=1),
+        regrow=ff.embeddings.Regrow(every=1, below=1.0),
     )  # fmt: skip
     assert table.slots is not None
 
@@ -108,7 +112,7 @@ def test_a_new_entry_is_remembered_as_at_the_start(path: str) -> None:
         assert table.slots is not None
         before = table.slots.clone()
         inner = make([table.transform])
-        optimizer = ff.proximal(inner, table, l1=0.0, regrow=ff.Regrow(1, below=1.0))
+        optimizer = ff.proximal(inner, table, l1=0.0, regrow=ff.embeddings.Regrow(1, below=1.0))
         table(torch.arange(20)).square().sum().backward()
         optimizer.step()
         memory = inner.state[table.transform]["memory"][place]

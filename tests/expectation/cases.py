@@ -111,7 +111,9 @@ class Cost:
     def __call__(self, atoms: Tensor, row: Tensor) -> Tensor:
         self.asked.append((atoms, row))
         flat = atoms.flatten(1) if atoms.is_floating_point() else atoms
-        found = ff.embed_atoms(flat, self.weight.to(atoms if flat.dim() > 1 else self.weight))
+        found = ff.expectation.embed_atoms(
+            flat, self.weight.to(atoms if flat.dim() > 1 else self.weight)
+        )
         return (found + self.shift.to(found)[row % len(self.shift)]).square().sum(-1)
 
     def every(self, latent: Latent, row: int = 0) -> Tensor:

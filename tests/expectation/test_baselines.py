@@ -27,14 +27,14 @@ def means(estimator, batches=3, samples=2):
 
 
 def test_a_running_mean_is_of_all_batches():
-    baseline = ff.RunningMean().double()
+    baseline = ff.expectation.RunningMean().double()
     found = means(ff.ScoreFunction(2, baseline), batches=4)
     torch.testing.assert_close(baseline.mean, torch.stack([mean for mean, _ in found]).mean())
     assert baseline.count == 4
 
 
 def test_a_running_mean_is_used_before_it_is_updated():
-    baseline = ff.RunningMean().double()
+    baseline = ff.expectation.RunningMean().double()
     scores = CATEGORIES.scores(3).requires_grad_()
     grads = []
     for _ in range(2):
@@ -51,7 +51,7 @@ def test_a_running_mean_is_used_before_it_is_updated():
 
 
 def test_a_running_mean_rests_outside_of_training():
-    baseline = ff.RunningMean()
+    baseline = ff.expectation.RunningMean()
     estimator = ff.ScoreFunction(baseline=baseline)
     baseline.eval()
     means(estimator, 1)
@@ -66,11 +66,11 @@ def test_a_running_mean_rests_outside_of_training():
 
 
 def test_a_running_mean_is_saved():
-    baseline = ff.RunningMean()
+    baseline = ff.expectation.RunningMean()
     means(ff.ScoreFunction(baseline=baseline))
     state = copy.deepcopy(baseline.state_dict())
     assert set(state) == {"mean", "count"}
-    other = ff.RunningMean()
+    other = ff.expectation.RunningMean()
     other.load_state_dict(state)
     means(ff.ScoreFunction(baseline=baseline), 1)
     means(ff.ScoreFunction(baseline=other), 1)
@@ -79,7 +79,7 @@ def test_a_running_mean_is_saved():
 
 
 def test_a_running_mean_of_sum_and_sample_is_of_what_was_drawn():
-    baseline = ff.RunningMean().double()
+    baseline = ff.expectation.RunningMean().double()
     cost = Cost(CATEGORIES)
     scores = CATEGORIES.scores(5).requires_grad_()
     ff.expect(cost, scores, ff.SumAndSample(2, baseline), generator=seeded())
@@ -112,7 +112,7 @@ def test_a_learned_baseline_learns_the_costs_and_nothing_else(latent, make, scor
     network, cost = Affine(), Cost(latent, rows=6)
     scores = latent.scores(2, 3).requires_grad_()
     context = torch.randn(2, 3, 2, generator=seeded(), dtype=torch.float64).requires_grad_()
-    estimator = make(ff.Learned(network))
+    estimator = make(ff.expectation.Learned(network))
     out = ff.expect(cost, scores, estimator, latent.over, context=context, generator=seeded())
     atoms, row = cost.asked[0]
     drawn = slice(-6 * scored, None)  # the summed ones come first
@@ -138,7 +138,7 @@ def test_a_learned_baseline_takes_one_column():
     context = torch.randn(5, 2, generator=seeded())
     scores = torch.zeros(5, 3)
     estimators = [
-        ff.ScoreFunction(2, ff.Learned(network))
+        ff.ScoreFunction(2, ff.expectation.Learned(network))
         for network in (nn.Linear(2, 1), nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)))
     ]
     estimators[1].baseline.network[0].load_state_dict(estimators[0].baseline.network.state_dict())
@@ -170,7 +170,7 @@ def test_a_learned_baseline_sees_the_rows_that_are_drawn_in():
     out = ff.expect(
         lambda atoms, row: atoms + 0.0,
         scores,
-        ff.SumAndSample(1, ff.Learned(Watch())),
+        ff.SumAndSample(1, ff.expectation.Learned(Watch())),
         context=context,
     )
     assert seen[0].tolist() == [[2.0]]
@@ -178,7 +178,7 @@ def test_a_learned_baseline_sees_the_rows_that_are_drawn_in():
     certain = ff.expect(
         lambda atoms, row: atoms + 0.0,
         scores[:1],
-        ff.SumAndSample(1, ff.Learned(Watch())),
+        ff.SumAndSample(1, ff.expectation.Learned(Watch())),
         context=context[:1],
     )
     assert certain.loss == 0
@@ -188,8 +188,8 @@ def test_a_learned_baseline_sees_the_rows_that_are_drawn_in():
 def test_a_self_critic_gives_the_cost_no_gradient(kind, monkeypatch):
     """What it is compared with has no weight: neither in the value nor for the parameters."""
     estimators = {
-        "score function": ff.ScoreFunction(1, ff.SelfCritic()),
-        "sum and sample": ff.SumAndSample(1, ff.SelfCritic()),
+        "score function": ff.ScoreFunction(1, ff.expectation.SelfCritic()),
+        "sum and sample": ff.SumAndSample(1, ff.expectation.SelfCritic()),
     }
     weight = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
     scores = torch.tensor([[0.9, 0.1, 0.2, 0.3]], dtype=torch.float64, requires_grad=True)
@@ -221,7 +221,7 @@ def test_a_self_critic_gives_the_cost_no_gradient(kind, monkeypatch):
 
 def test_baselines_are_modules_of_the_estimator():
     """Moved and saved as modules are, within a value that compares by what it holds."""
-    baseline = ff.RunningMean()
+    baseline = ff.expectation.RunningMean()
     assert ff.ScoreFunction(2, baseline) == ff.ScoreFunction(2, baseline)
-    assert ff.ScoreFunction(2, baseline) != ff.ScoreFunction(2, ff.RunningMean())
+    assert ff.ScoreFunction(2, baseline) != ff.ScoreFunction(2, ff.expectation.RunningMean())
     assert ff.ScoreFunction(2, baseline).baseline.double().mean.dtype == torch.float64

@@ -77,14 +77,14 @@ def test_the_best_are_the_most_probable(latent):
 
 
 DRAWING = {
-    "score function": ff.ScoreFunction(2, ff.LeaveOneOut()),
-    "self-critic": ff.ScoreFunction(baseline=ff.SelfCritic()),
+    "score function": ff.ScoreFunction(2, ff.expectation.LeaveOneOut()),
+    "self-critic": ff.ScoreFunction(baseline=ff.expectation.SelfCritic()),
     "sum and sample": ff.SumAndSample(),
     "gumbel": ff.Gumbel(0.5),
     "straight through": ff.Gumbel(0.5, straight_through=True, samples=3),
-    "rebar": ff.REBAR(0.5),
-    "vimco": ff.VIMCO(3),
-    "disarm": ff.DisARM(),
+    "rebar": ff.expectation.REBAR(0.5),
+    "vimco": ff.expectation.VIMCO(3),
+    "disarm": ff.expectation.DisARM(),
 }
 
 
@@ -186,7 +186,11 @@ def test_half_precision_draws_what_is_rare_as_seldom_as_it_is(dtype):
     assert near(law.sample(1, seeded()).double().mean(), chance, draws)
     assert near((law.coupled(seeded())[1] > 0).double().mean(), chance, draws)
     out = ff.expect(
-        lambda atoms, row: atoms[:, 0], scores, ff.DisARM(), law.over, generator=seeded()
+        lambda atoms, row: atoms[:, 0],
+        scores,
+        ff.expectation.DisARM(),
+        law.over,
+        generator=seeded(),
     )
     assert near(out.support.atoms.double().mean(), chance, 2 * draws)
     assert out.value.dtype == dtype
@@ -202,5 +206,5 @@ def test_half_precision_draws_of_many_categories():
 def test_temperatures_fall_in_steps():
     for step in (0, 1, 499, 500, 1499, 70_000):
         wanted = max(0.5, math.exp(-1e-5 * (step // 500 * 500)))
-        assert ff.annealed(step, rate=1e-5, every=500) == wanted
-    assert ff.annealed(10**9, rate=1e-4, least=0.1) == 0.1
+        assert ff.expectation.annealed(step, rate=1e-5, every=500) == wanted
+    assert ff.expectation.annealed(10**9, rate=1e-4, least=0.1) == 0.1

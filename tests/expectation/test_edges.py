@@ -28,7 +28,9 @@ def one(atoms: Tensor, row: Tensor) -> Tensor:
     [ff.Dense(), ff.SparseMarginal(), ff.ScoreFunction(1000), ff.Gumbel(samples=1000)],
     ids=repr,
 )
-def test_sums_of_many_in_half_precision(estimator: ff.Estimator, dtype: torch.dtype) -> None:
+def test_sums_of_many_in_half_precision(
+    estimator: ff.expectation.Estimator, dtype: torch.dtype
+) -> None:
     scores = torch.zeros(2, 1000, dtype=dtype)
     out = ff.expect(one, scores, estimator, generator=seeded())
     torch.testing.assert_close(out.value.float(), torch.ones(2), atol=0.01, rtol=0)
@@ -39,7 +41,7 @@ def test_sums_of_many_in_half_precision(estimator: ff.Estimator, dtype: torch.dt
 
 def test_likelihood_in_half_precision() -> None:
     scores = torch.zeros(1, 4, dtype=torch.bfloat16)
-    found = ff.log_likelihood(
+    found = ff.expectation.log_likelihood(
         lambda atoms, row: torch.zeros(len(row), dtype=torch.bfloat16),
         scores, ff.ScoreFunction(), samples=1024, generator=seeded(),
     )  # fmt: skip
@@ -48,8 +50,10 @@ def test_likelihood_in_half_precision() -> None:
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("estimator", [ff.ScoreFunction(), ff.DisARM()], ids=repr)
-def test_rare_bits_are_drawn_in_half_precision(estimator: ff.Estimator, sign: int) -> None:
+@pytest.mark.parametrize("estimator", [ff.ScoreFunction(), ff.expectation.DisARM()], ids=repr)
+def test_rare_bits_are_drawn_in_half_precision(
+    estimator: ff.expectation.Estimator, sign: int
+) -> None:
     """400,000 bits that are rare, 0.09 %: their share is 13 standard errors wide."""
     scores = torch.full((400_000, 1), sign * 7.0, dtype=torch.bfloat16)
 
@@ -62,7 +66,7 @@ def test_rare_bits_are_drawn_in_half_precision(estimator: ff.Estimator, sign: in
 
 def test_what_is_all_but_impossible_is_not_drawn() -> None:
     scores = torch.full((100, 1), -40.0)
-    found = ff.log_likelihood(
+    found = ff.expectation.log_likelihood(
         lambda atoms, row: torch.zeros(len(row)), scores, ff.ScoreFunction(), BITS,
         samples=400_000, pairs=10**7, generator=seeded(),
     )  # fmt: skip
@@ -71,7 +75,9 @@ def test_what_is_all_but_impossible_is_not_drawn() -> None:
 
 @pytest.mark.parametrize("over", [None, BITS, ff.structures.KSubset(2)], ids=repr)
 @pytest.mark.parametrize("estimator", [ff.SparseMarginal(), ff.Dense()], ids=repr)
-def test_scores_that_are_no_numbers_summed(estimator: ff.Estimator, over: Structure | None) -> None:
+def test_scores_that_are_no_numbers_summed(
+    estimator: ff.expectation.Estimator, over: Structure | None
+) -> None:
     scores = torch.zeros(2, 4)
     scores[0, 0] = math.nan
 
@@ -79,13 +85,15 @@ def test_scores_that_are_no_numbers_summed(estimator: ff.Estimator, over: Struct
         return torch.ones(len(row))
 
     out = ff.expect(cost, scores, estimator, over)
-    likelihood = ff.log_likelihood(cost, scores, estimator, over, samples=3, generator=seeded())
+    likelihood = ff.expectation.log_likelihood(
+        cost, scores, estimator, over, samples=3, generator=seeded()
+    )
     for found in (out.value, out.entropy, out.kl(), likelihood):
         assert found.isnan().tolist() == [True, False]
 
 
-@pytest.mark.parametrize("estimator", [ff.ScoreFunction(), ff.VIMCO(2)], ids=repr)
-def test_scores_that_are_no_numbers_drawn(estimator: ff.Estimator) -> None:
+@pytest.mark.parametrize("estimator", [ff.ScoreFunction(), ff.expectation.VIMCO(2)], ids=repr)
+def test_scores_that_are_no_numbers_drawn(estimator: ff.expectation.Estimator) -> None:
     scores = torch.zeros(2, 4)
     scores[1, 0] = math.nan
 
@@ -101,7 +109,7 @@ def test_scores_that_are_no_numbers_drawn(estimator: ff.Estimator) -> None:
 
 
 def test_a_running_mean_in_a_model_of_half_precision() -> None:
-    mean = ff.RunningMean().bfloat16()
+    mean = ff.expectation.RunningMean().bfloat16()
     estimator = ff.ScoreFunction(baseline=mean)
     scores = torch.zeros(1, 3, requires_grad=True)
     for cost in [100.0] * 500 + [200.0] * 500:
@@ -114,7 +122,7 @@ def test_vimco_with_impossible_draws() -> None:
         return torch.where(atoms == 0, math.inf, 1.0)
 
     scores = torch.zeros(300, 3, requires_grad=True)
-    out = ff.expect(cost, scores, ff.VIMCO(4), generator=seeded())
+    out = ff.expect(cost, scores, ff.expectation.VIMCO(4), generator=seeded())
     possible = torch.zeros(300).index_add(0, out.support.row, (out.support.atoms > 0).float())
     assert torch.equal(out.value.isfinite(), possible > 0)
     assert not out.value.isnan().any()
@@ -128,7 +136,9 @@ def test_vimco_compares_each_draw_with_the_others() -> None:
     torch.manual_seed(0)
     scores = torch.randn(3, 4, dtype=torch.double, requires_grad=True)
     price = torch.randn(4, dtype=torch.double)
-    out = ff.expect(lambda atoms, row: price[atoms], scores, ff.VIMCO(3), generator=seeded())
+    out = ff.expect(
+        lambda atoms, row: price[atoms], scores, ff.expectation.VIMCO(3), generator=seeded()
+    )
     out.surrogate.sum().backward()
     assert scores.grad is not None
     found, expected = scores.grad, torch.zeros_like(scores)
@@ -147,12 +157,14 @@ def test_vimco_compares_each_draw_with_the_others() -> None:
 
 def test_leave_one_out_is_the_mean_of_the_others() -> None:
     costs = torch.tensor([[1.0, 2.0, 6.0]])
-    assert ff.LeaveOneOut()(costs, 3, None).tolist() == [[4.0, 3.5, 1.5]]
+    assert ff.expectation.LeaveOneOut()(costs, 3, None).tolist() == [[4.0, 3.5, 1.5]]
 
 
 @pytest.mark.parametrize("name", ["Xor", "Or", "AtMostOne", "Imply", "OrOut", "XorOut", "AndOut"])
 @pytest.mark.parametrize("estimator", [ff.Dense(), ff.SparseMarginal()], ids=repr)
-def test_divergence_of_structures_that_are_listed(name: str, estimator: ff.Estimator) -> None:
+def test_divergence_of_structures_that_are_listed(
+    name: str, estimator: ff.expectation.Estimator
+) -> None:
     torch.manual_seed(0)
     over: Structure = getattr(ff.structures, name)()
     scores = torch.randn(2, 4)
@@ -160,19 +172,23 @@ def test_divergence_of_structures_that_are_listed(name: str, estimator: ff.Estim
     count = over.count(torch.Size([4]))
     torch.testing.assert_close(out.kl(), math.log(count) - out.entropy)
     every = over.enumerate(torch.Size([4])).float()
-    exact = ff.log_likelihood(lambda atoms, row: atoms[:, 0], scores, ff.Dense(), over, samples=0)
+    exact = ff.expectation.log_likelihood(
+        lambda atoms, row: atoms[:, 0], scores, ff.Dense(), over, samples=0
+    )
     torch.testing.assert_close(exact, (-every[:, 0]).exp().mean().log().expand(2))
 
 
 @pytest.mark.parametrize("temperature", [torch.tensor(0.5), np.float32(0.5), 0.5])
 def test_temperatures_are_numbers(temperature: float) -> None:
     assert ff.Gumbel(temperature) == ff.Gumbel(0.5)
-    assert ff.REBAR(temperature) == ff.REBAR(0.5)
+    assert ff.expectation.REBAR(temperature) == ff.expectation.REBAR(0.5)
 
 
-@pytest.mark.parametrize("estimator", [ff.Gumbel(1e-38), ff.REBAR(1e-38)], ids=repr)
+@pytest.mark.parametrize("estimator", [ff.Gumbel(1e-38), ff.expectation.REBAR(1e-38)], ids=repr)
 @pytest.mark.parametrize("over", [None, BITS], ids=repr)
-def test_no_temperature_is_too_low(estimator: ff.Estimator, over: Structure | None) -> None:
+def test_no_temperature_is_too_low(
+    estimator: ff.expectation.Estimator, over: Structure | None
+) -> None:
     scores = torch.randn(5, 3, requires_grad=True)
     out = ff.expect(lambda atoms, row: atoms.sum(1), scores, estimator, over, generator=seeded())
     out.loss.backward()
@@ -182,5 +198,7 @@ def test_no_temperature_is_too_low(estimator: ff.Estimator, over: Structure | No
 
 
 def test_no_bits_at_all() -> None:
-    out = ff.expect(lambda atoms, row: atoms.sum(1), torch.zeros(2, 0), ff.REBAR(), BITS)
+    out = ff.expect(
+        lambda atoms, row: atoms.sum(1), torch.zeros(2, 0), ff.expectation.REBAR(), BITS
+    )
     assert out.value.tolist() == [0, 0]

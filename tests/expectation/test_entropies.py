@@ -310,7 +310,7 @@ def test_additional_scores_learn_where_those_of_parts_are_constants(latent):
         same(*grads)
     if latent is SEQUENCE:
         structure, more = latent.live()
-        found = ff.gibbs_marginals(latent.scores(2), structure)
+        found = ff.structured.gibbs_marginals(latent.scores(2), structure)
         assert all(g.abs().sum() > 0 for g in torch.autograd.grad(found[..., 0].sum(), more))
 
 

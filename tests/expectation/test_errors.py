@@ -36,7 +36,7 @@ def score(baseline, samples=1, **options):
 
 def likely(**options):
     given = {"samples": 2, "estimator": ff.SparseMarginal(), "cost": ids, **options}
-    return ff.log_likelihood(given.pop("cost"), SCORES, given.pop("estimator"), **given)
+    return ff.expectation.log_likelihood(given.pop("cost"), SCORES, given.pop("estimator"), **given)
 
 
 # what is done, the error, and words of it
@@ -79,7 +79,7 @@ CASES = {
         ("samples must be at least 1, got 0",),
     ),
     "one sample for a bound of many": (
-        lambda: ff.VIMCO(1),
+        lambda: ff.expectation.VIMCO(1),
         ValueError,
         ("samples must be at least 2, got 1",),
     ),
@@ -89,52 +89,56 @@ CASES = {
         ("temperature must be finite and greater than 0, got 0.0",),
     ),
     "no strength": (
-        lambda: ff.REBAR(strength=INF),
+        lambda: ff.expectation.REBAR(strength=INF),
         ValueError,
         ("strength must be finite and at least 0, got inf",),
     ),
     "a network for a baseline": (
         lambda: ff.ScoreFunction(baseline=nn.Linear(2, 1)),
         TypeError,
-        ("fewfold.expectation.Baseline such as ff.RunningMean()", "Linear", "ff.Learned(network)"),
+        (
+            "fewfold.expectation.Baseline such as ff.expectation.RunningMean()",
+            "Linear",
+            "ff.expectation.Learned(network)",
+        ),
     ),
     "a class for a baseline": (
-        lambda: ff.SumAndSample(baseline=ff.RunningMean),
+        lambda: ff.SumAndSample(baseline=ff.expectation.RunningMean),
         TypeError,
-        ("fewfold.expectation.Baseline such as ff.RunningMean()", "class"),
+        ("fewfold.expectation.Baseline such as ff.expectation.RunningMean()", "class"),
     ),
     "one draw to leave out": (
-        lambda: score(ff.LeaveOneOut()),
+        lambda: score(ff.expectation.LeaveOneOut()),
         ValueError,
         ("compares the draws of a row", "ScoreFunction(samples=2, baseline=LeaveOneOut())"),
     ),
     "one draw of sum and sample": (
-        lambda: go(ff.SumAndSample(1, ff.LeaveOneOut())),
+        lambda: go(ff.SumAndSample(1, ff.expectation.LeaveOneOut())),
         ValueError,
         ("compares the draws of a row", "ScoreFunction(samples=2, baseline=LeaveOneOut())"),
     ),
     "no context": (
-        lambda: score(ff.Learned(nn.Linear(2, 1))),
+        lambda: score(ff.expectation.Learned(nn.Linear(2, 1))),
         ValueError,
         ("context of each row", "write expect(..., context=x)"),
     ),
     "a context of other rows": (
-        lambda: score(ff.Learned(nn.Linear(2, 1)), context=torch.zeros(3, 2)),
+        lambda: score(ff.expectation.Learned(nn.Linear(2, 1)), context=torch.zeros(3, 2)),
         ValueError,
         ("context must start with the shape of the batch (2,)", "got (3, 2)"),
     ),
     "a context that is a list": (
-        lambda: score(ff.Learned(nn.Linear(2, 1)), context=[1.0, 2.0]),
+        lambda: score(ff.expectation.Learned(nn.Linear(2, 1)), context=[1.0, 2.0]),
         TypeError,
         ("context must be a torch.Tensor, got list",),
     ),
     "a network with two columns": (
-        lambda: score(ff.Learned(nn.Linear(2, 2)), context=torch.zeros(2, 2)),
+        lambda: score(ff.expectation.Learned(nn.Linear(2, 2)), context=torch.zeros(2, 2)),
         ValueError,
         ("one number for each of 2 rows", "got shape (2, 2)"),
     ),
     "bits for categories": (
-        lambda: go(ff.DisARM()),
+        lambda: go(ff.expectation.DisARM()),
         TypeError,
         ("DisARM is for bits", "over=ff.structures.Bits()"),
     ),
@@ -149,7 +153,7 @@ CASES = {
         ("KSubset cannot be relaxed", "Gumbel serves categories", "ff.structures.Bits()"),
     ),
     "coupled structures": (
-        lambda: go(ff.REBAR(), SUBSET),
+        lambda: go(ff.expectation.REBAR(), SUBSET),
         TypeError,
         ("KSubset cannot be relaxed", "REBAR serves categories", "ff.structures.Bits()"),
     ),
@@ -252,7 +256,7 @@ CASES = {
         ("omega must be a regulariser such as ff.Gini()", "class"),
     ),
     "a bound for each of the k best": (
-        lambda: ff.SparseMarginal(ff.Bounded(torch.tensor([0.2, 1.0, 1.0])), k=2),
+        lambda: ff.SparseMarginal(ff.maps.Bounded(torch.tensor([0.2, 1.0, 1.0])), k=2),
         ValueError,
         ("a parameter for each category", "one parameter for all"),
     ),
@@ -278,12 +282,12 @@ CASES = {
         ("one number for each of the", "got ()"),
     ),
     "a rate of nothing": (
-        lambda: ff.annealed(3, rate=0.0),
+        lambda: ff.expectation.annealed(3, rate=0.0),
         ValueError,
         ("rate must be finite and greater than 0",),
     ),
     "steps that are not whole": (
-        lambda: ff.annealed(0.5, rate=1.0),
+        lambda: ff.expectation.annealed(0.5, rate=1.0),
         TypeError,
         ("step must be an int, got float",),
     ),

@@ -72,10 +72,10 @@ def spread(estimator, places, chance, monkeypatch=None):
 def test_total_variance_of_the_score_function(name, variance):
     baseline = None
     if name == "expected cost":
-        baseline = ff.RunningMean().double()
+        baseline = ff.expectation.RunningMean().double()
         baseline.mean = torch.tensor(LOSS, dtype=torch.float64)
     if name == "self-critic":
-        baseline = ff.SelfCritic()
+        baseline = ff.expectation.SelfCritic()
     places, chance = tuples(SCORES.softmax(0), 2 if name == "self-critic" else 1)
     mean, found = spread(ff.ScoreFunction(baseline=baseline), places, chance)
     near(mean, GRADIENT)

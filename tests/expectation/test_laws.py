@@ -31,28 +31,28 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def network() -> ff.Learned:
+def network() -> ff.expectation.Learned:
     torch.manual_seed(0)
-    return ff.Learned(nn.Linear(2, 1, dtype=torch.float64))
+    return ff.expectation.Learned(nn.Linear(2, 1, dtype=torch.float64))
 
 
 # name: an estimator, and how many calls a row needs of a latent with so many values
 ANY = {
     "dense": (ff.Dense, lambda n: n),
     "score function": (ff.ScoreFunction, lambda n: 1),
-    "three samples": (lambda: ff.ScoreFunction(3, ff.LeaveOneOut()), lambda n: 3),
-    "running mean": (lambda: ff.ScoreFunction(2, ff.RunningMean()), lambda n: 2),
-    "self-critic": (lambda: ff.ScoreFunction(2, ff.SelfCritic()), lambda n: 3),
+    "three samples": (lambda: ff.ScoreFunction(3, ff.expectation.LeaveOneOut()), lambda n: 3),
+    "running mean": (lambda: ff.ScoreFunction(2, ff.expectation.RunningMean()), lambda n: 2),
+    "self-critic": (lambda: ff.ScoreFunction(2, ff.expectation.SelfCritic()), lambda n: 3),
     "learned": (lambda: ff.ScoreFunction(2, network()), lambda n: 2),
-    "vimco": (lambda: ff.VIMCO(4), lambda n: 4),
+    "vimco": (lambda: ff.expectation.VIMCO(4), lambda n: 4),
 }
 PARTLY = {
     "sum and sample": (lambda: ff.SumAndSample(2), lambda n: 3),
-    "sum and self-critic": (lambda: ff.SumAndSample(1, ff.SelfCritic()), lambda n: 3),
-    "sum of all": (lambda: ff.SumAndSample(99, ff.RunningMean()), lambda n: n),
+    "sum and self-critic": (lambda: ff.SumAndSample(1, ff.expectation.SelfCritic()), lambda n: 3),
+    "sum of all": (lambda: ff.SumAndSample(99, ff.expectation.RunningMean()), lambda n: n),
     "gumbel": (lambda: ff.Gumbel(0.5, samples=2), lambda n: 2),
     "straight through": (lambda: ff.Gumbel(0.5, straight_through=True), lambda n: 1),
-    "rebar": (lambda: ff.REBAR(0.5), lambda n: 3),
+    "rebar": (lambda: ff.expectation.REBAR(0.5), lambda n: 3),
 }
 SPARSE = {
     "sparse": ff.SparseMarginal,
@@ -68,7 +68,7 @@ def rows(latents: list[Latent]) -> list:
         if latent in (CATEGORIES, BITS, ON_OFF):
             serves |= PARTLY
         if latent in (BITS, ON_OFF):
-            serves["disarm"] = (ff.DisARM, lambda n: 2)
+            serves["disarm"] = (ff.expectation.DisARM, lambda n: 2)
         serves |= {name: (make, None) for name, make in SPARSE.items()}
         for name, (make, count) in serves.items():
             found.append(pytest.param(latent, name, make, count, id=f"{latent.name}-{name}"))
@@ -423,7 +423,7 @@ def test_one_category(name):
 def test_nothing_is_left_to_draw():
     """Where the best have all of the probability nothing is drawn, in that row."""
     scores = torch.tensor([[1e4, 0.0, -1e4], [0.2, 0.1, 0.0]], dtype=torch.float64)
-    baseline = ff.RunningMean()
+    baseline = ff.expectation.RunningMean()
     scores.requires_grad_()
     cost = Cost(CATEGORIES)
     out = ff.expect(cost, scores, ff.SumAndSample(1, baseline), generator=seeded())
@@ -508,7 +508,7 @@ def test_draws_outside_and_sparse_inside(two):
     places, chance = tuples(scores.softmax(0), 2)
     count = len(chance)
     with drawing(CATEGORIES, places):
-        estimator = ff.ScoreFunction(2, ff.LeaveOneOut())
+        estimator = ff.ScoreFunction(2, ff.expectation.LeaveOneOut())
         out = nested(
             estimator, ff.SparseMarginal(), scores.expand(count, 3), own.expand(count, 2), table
         )
@@ -539,6 +539,6 @@ def test_sparse_outside_and_draws_inside(two):
 def test_embedded_atoms():
     table = torch.randn(4, 3, generator=seeded())
     ids = torch.tensor([2, 0, 2])
-    same(ff.embed_atoms(ids, table), table[ids])
+    same(ff.expectation.embed_atoms(ids, table), table[ids])
     vectors = torch.nn.functional.one_hot(ids, 4).double()
-    same(ff.embed_atoms(vectors, table), table[ids])
+    same(ff.expectation.embed_atoms(vectors, table), table[ids])

@@ -55,7 +55,7 @@ def test_by_importance_it_is_unbiased(latent, kind, samples):
     places, chance = tuples(latent.log_probs(scores).exp(), samples)
     rows = scores.expand(len(chance), *latent.event)
     with drawing(latent, latent.every[places]):
-        found = ff.log_likelihood(
+        found = ff.expectation.log_likelihood(
             cost,
             rows,
             ff.ScoreFunction(),
@@ -80,7 +80,7 @@ def test_beside_the_support_it_is_unbiased(latent, kind, samples):
     rows = scores.expand(len(chance), *latent.event)
     for estimator in (ff.SparseMarginal(), ff.SparseMarginal(k=2)):
         with drawing(latent, latent.every[places]):
-            found = ff.log_likelihood(
+            found = ff.expectation.log_likelihood(
                 cost,
                 rows,
                 estimator,
@@ -97,7 +97,7 @@ def test_beside_the_support_it_is_unbiased(latent, kind, samples):
         inside = (same.flatten(2).all(2) if latent.over is not None else same).any(0)
         assert bool(inside.any())
         exact = (log_prior - cost.every(latent).detach())[inside].logsumexp(0)
-        least = ff.log_likelihood(
+        least = ff.expectation.log_likelihood(
             cost, scores, estimator, latent.over, samples=0, prior=prior, **given(latent, prior)
         )
         torch.testing.assert_close(least, exact, rtol=0, atol=1e-12)
@@ -115,7 +115,7 @@ def test_dense_is_exact_whatever_is_drawn(latent):
         prior, log_prior = prior_of(latent, kind)
         wanted = likelihood(latent, cost, log_prior).expand(3)
         for samples in (0, 5):
-            found = ff.log_likelihood(
+            found = ff.expectation.log_likelihood(
                 cost,
                 scores,
                 ff.Dense(),
@@ -136,7 +136,7 @@ def test_in_pieces(latent, estimator):
     for pairs in (3, 10**6):
         cost = Cost(latent, rows=6)
         found.append(
-            ff.log_likelihood(
+            ff.expectation.log_likelihood(
                 cost,
                 scores,
                 estimator,
@@ -169,7 +169,7 @@ def test_draws_are_not_held_all_at_once(estimator, monkeypatch):
 
     monkeypatch.setattr(CategoryLaw, "sample", counted)
     scores, cost = CATEGORIES.scores(6), mild(CATEGORIES)
-    found = ff.log_likelihood(
+    found = ff.expectation.log_likelihood(
         cost, scores, estimator, samples=4000, generator=torch.Generator().manual_seed(0)
     )
     assert sum(held) == 6 * 4000
@@ -193,7 +193,7 @@ def test_more_bits_than_a_word():
     prior = torch.full((bits,), 60.0, dtype=torch.float64)
     prior[-1] = 0.0
     generator = torch.Generator().manual_seed(0)
-    found = ff.log_likelihood(
+    found = ff.expectation.log_likelihood(
         cost,
         scores,
         estimator,
@@ -209,7 +209,7 @@ def test_more_bits_than_a_word():
     draws = torch.ones(1, 4, bits, dtype=torch.float64)
     draws[0, :3, -1] = 0
     with drawing(BITS, draws):
-        found = ff.log_likelihood(
+        found = ff.expectation.log_likelihood(
             cost,
             scores,
             estimator,
@@ -224,7 +224,7 @@ def test_more_bits_than_a_word():
 def test_huge_costs_do_not_vanish():
     scores = torch.zeros(2, 3, dtype=torch.float64)
     for estimator in (ff.Dense(), ff.SparseMarginal(), ff.ScoreFunction()):
-        found = ff.log_likelihood(
+        found = ff.expectation.log_likelihood(
             lambda atoms, row: 5000.0 + 0.0 * atoms, scores, estimator, samples=4
         )
         torch.testing.assert_close(found, torch.full((2,), -5000.0).double(), rtol=0, atol=1e-9)
@@ -236,7 +236,7 @@ def test_masked_values_are_in_no_sum():
     costs = torch.tensor([1.0, -50.0, 2.0], dtype=torch.float64)
     wanted = math.log(0.5 * math.exp(-1) + 0.5 * math.exp(-2))
     for estimator in (ff.Dense(), ff.SparseMarginal()):
-        found = ff.log_likelihood(
+        found = ff.expectation.log_likelihood(
             lambda atoms, row: costs[atoms], scores, estimator, samples=9, mask=mask
         )
         assert float(found) == pytest.approx(wanted)
@@ -247,7 +247,7 @@ def test_a_generator_repeats_itself():
 
     def run(seed):
         generator = torch.Generator().manual_seed(seed)
-        return ff.log_likelihood(
+        return ff.expectation.log_likelihood(
             cost, scores, ff.SparseMarginal(k=1), BITS.over, samples=3, generator=generator
         )
 
@@ -259,7 +259,7 @@ def test_a_generator_repeats_itself():
 @over([CATEGORIES, BITS, BARRED])
 def test_an_empty_batch(latent):
     for estimator in (ff.Dense(), ff.SparseMarginal(), ff.ScoreFunction()):
-        found = ff.log_likelihood(
+        found = ff.expectation.log_likelihood(
             Cost(latent), latent.scores(2, 0), estimator, latent.over, samples=3
         )
         assert found.shape == (2, 0)

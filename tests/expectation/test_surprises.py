@@ -20,7 +20,9 @@ def price(atoms: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
 @pytest.mark.parametrize("estimator", [ff.SparseMarginal(), ff.SparseMarginal(k=2)], ids=repr)
-def test_scores_that_are_no_numbers_have_no_expectation(estimator: ff.Estimator, odd: float):
+def test_scores_that_are_no_numbers_have_no_expectation(
+    estimator: ff.expectation.Estimator, odd: float
+):
     scores = torch.tensor([[odd, 0.0, 0.0], [0.3, 0.1, 0.2]], requires_grad=True)
     out = ff.expect(price, scores, estimator, BITS)
     assert out.value.isnan().tolist() == [True, False]
@@ -48,7 +50,7 @@ def test_an_entropy_that_was_looked_at_keeps_its_gradient() -> None:
 def test_a_baseline_teaches_nobody_else() -> None:
     hidden = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     network = nn.Linear(3, 1)
-    estimator = ff.ScoreFunction(baseline=ff.Learned(network))
+    estimator = ff.ScoreFunction(baseline=ff.expectation.Learned(network))
     out = ff.expect(price, torch.zeros(4, 5), estimator, context=hidden)
     out.loss.backward()
     assert hidden.grad is None
@@ -67,7 +69,7 @@ def test_parameters_of_each_row_in_any_batch(k: int | None) -> None:
 
 
 def test_the_state_of_a_running_mean_is_one() -> None:
-    baseline = ff.RunningMean()
+    baseline = ff.expectation.RunningMean()
     mean, count = baseline.mean, baseline.count
     scores = torch.zeros(2, 3, requires_grad=True)
     for cost in (1.0, math.nan, 5.0):
@@ -116,18 +118,18 @@ def test_the_turns_of_sparsemap_are_those_of_the_estimator() -> None:
 
 def test_settings_are_refused_before_the_cost_is_called() -> None:
     for make in (
-        lambda: ff.ScoreFunction(baseline=ff.LeaveOneOut()),
-        lambda: ff.SumAndSample(2, baseline=ff.LeaveOneOut()),
+        lambda: ff.ScoreFunction(baseline=ff.expectation.LeaveOneOut()),
+        lambda: ff.SumAndSample(2, baseline=ff.expectation.LeaveOneOut()),
     ):
         with pytest.raises(ValueError, match="LeaveOneOut compares"):
             make()
     with pytest.raises(TypeError, match="strength must be a number, got str"):
-        ff.REBAR(strength="a")  # type: ignore[arg-type]
-    assert isinstance(ff.REBAR(0.5, torch.tensor(0.7)).strength, float)  # type: ignore[arg-type]
+        ff.expectation.REBAR(strength="a")  # type: ignore[arg-type]
+    assert isinstance(ff.expectation.REBAR(0.5, torch.tensor(0.7)).strength, float)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("estimator", [ff.Gumbel(), ff.REBAR()], ids=repr)
-def test_vectors_of_an_empty_batch(estimator: ff.Estimator) -> None:
+@pytest.mark.parametrize("estimator", [ff.Gumbel(), ff.expectation.REBAR()], ids=repr)
+def test_vectors_of_an_empty_batch(estimator: ff.expectation.Estimator) -> None:
     out = ff.expect(price, torch.zeros(0, 4), estimator)
     assert out.support.atoms.shape == (0, 4)
 
@@ -156,7 +158,7 @@ def test_likelihoods_of_many_bits_in_narrow_numbers() -> None:
     draw = torch.Generator().manual_seed(0)
     scores = (0.05 * torch.randn(8, 128, generator=draw)).bfloat16()
     for estimator in (ff.ScoreFunction(), ff.SparseMarginal(k=4)):
-        found = ff.log_likelihood(
+        found = ff.expectation.log_likelihood(
             lambda atoms, row: torch.zeros(len(row)),
             scores,
             estimator,
@@ -184,12 +186,12 @@ def infinite(atoms: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         ff.Dense(),
         ff.SparseMarginal(),
         ff.ScoreFunction(8),
-        ff.ScoreFunction(8, ff.LeaveOneOut()),
+        ff.ScoreFunction(8, ff.expectation.LeaveOneOut()),
         ff.SumAndSample(1),
     ],
     ids=lambda e: f"{type(e).__name__} {getattr(e, 'baseline', '')}",
 )
-def test_an_infinite_cost_is_infinite(estimator: ff.Estimator) -> None:
+def test_an_infinite_cost_is_infinite(estimator: ff.expectation.Estimator) -> None:
     scores = torch.zeros(3, 2, requires_grad=True)
     draw = torch.Generator().manual_seed(0)
     out = ff.expect(infinite, scores, estimator, generator=draw)
@@ -200,7 +202,9 @@ def test_an_infinite_cost_of_a_critic_compares_with_nothing() -> None:
     """And the gradient, averaged over all that may be drawn, is what it was."""
     scores = torch.zeros(4000, 2, requires_grad=True)
     draw = torch.Generator().manual_seed(0)
-    out = ff.expect(infinite, scores, ff.ScoreFunction(baseline=ff.SelfCritic()), generator=draw)
+    out = ff.expect(
+        infinite, scores, ff.ScoreFunction(baseline=ff.expectation.SelfCritic()), generator=draw
+    )
     drawn = out.support.atoms.view(-1, 2)
     assert torch.equal(out.value, torch.where(drawn[:, 0] == 0, math.inf, 1.0))
     alone = (drawn[:, 0] == 1) & (drawn[:, 1] == 0)  # a cost of 1, next to an infinite one
@@ -214,7 +218,7 @@ def test_an_infinite_cost_of_a_critic_compares_with_nothing() -> None:
 def test_rows_may_be_weighed_and_the_baseline_still_learns() -> None:
     network = nn.Linear(3, 1)
     context = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    estimator = ff.ScoreFunction(samples=2, baseline=ff.Learned(network))
+    estimator = ff.ScoreFunction(samples=2, baseline=ff.expectation.Learned(network))
     out = ff.expect(price, torch.zeros(4, 5), estimator, context=context)
     costs = out.support.atoms.view(4, 2) + 5.0
     wanted = (costs - network(context)).square().mean(1)
@@ -230,7 +234,7 @@ def test_rows_may_be_weighed_and_the_baseline_still_learns() -> None:
 def test_the_k_best_stay_neighbours() -> None:
     """A map that fuses neighbours sees the kept categories in their order."""
     scores = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
-    out = ff.expect(price, scores, ff.SparseMarginal(ff.Fused(0.2), k=4))
+    out = ff.expect(price, scores, ff.SparseMarginal(ff.maps.Fused(0.2), k=4))
     for row in range(50):
         which = scores[row].topk(4).indices.sort().values
         wanted = torch.zeros(8).scatter(0, which, ff.fusedmax(scores[row, which], 0.2))

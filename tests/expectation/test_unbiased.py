@@ -33,30 +33,33 @@ from tests.expectation.cases import (
 )
 
 
-def running() -> ff.RunningMean:
+def running() -> ff.expectation.RunningMean:
     """One that has seen something."""
-    baseline = ff.RunningMean()
+    baseline = ff.expectation.RunningMean()
     baseline.mean, baseline.count = torch.tensor(1.7), torch.tensor(3)
     return baseline
 
 
-def learned() -> ff.Learned:
+def learned() -> ff.expectation.Learned:
     torch.manual_seed(0)
-    return ff.Learned(nn.Linear(2, 1, dtype=torch.float64))
+    return ff.expectation.Learned(nn.Linear(2, 1, dtype=torch.float64))
 
 
 BASELINES: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "running mean": running,
-    "self-critic": ff.SelfCritic,
-    "leave one out": ff.LeaveOneOut,
+    "self-critic": ff.expectation.SelfCritic,
+    "leave one out": ff.expectation.LeaveOneOut,
     "learned": learned,
 }
 
 
 def check(
-    latent: Latent, chance: Tensor, run: Callable[..., ff.Expectation], tol: float = 1e-12
-) -> ff.Expectation:
+    latent: Latent,
+    chance: Tensor,
+    run: Callable[..., ff.expectation.Expectation],
+    tol: float = 1e-12,
+) -> ff.expectation.Expectation:
     """The weighted mean over rows has the value and the gradients of the expected cost."""
     scores, cost = latent.scores().requires_grad_(), Cost(latent)
     structure, more = latent.live()
@@ -127,7 +130,7 @@ def test_vimco_is_the_gradient_of_its_bound(latent, samples):
     wanted = torch.autograd.grad(expected, inputs)
     rows = scores.expand(len(chance), *latent.event)
     with drawing(latent, latent.every[places]):
-        out = ff.expect(cost, rows, ff.VIMCO(samples), structure)
+        out = ff.expect(cost, rows, ff.expectation.VIMCO(samples), structure)
     torch.testing.assert_close((chance * out.value).sum(), expected.detach(), rtol=0, atol=1e-12)
     found = torch.autograd.grad((chance * out.surrogate).sum(), inputs)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
@@ -150,7 +153,7 @@ def test_disarm(latent, monkeypatch):
     bit = torch.arange(len(chance))
     low, high = edges[cells, bit], edges[cells + 1, bit]
     monkeypatch.setattr(binary, "uniform", lambda *_: (low + high) / 2)
-    out = check(latent, (high - low).prod(1), partial(ff.expect, estimator=ff.DisARM()))
+    out = check(latent, (high - low).prod(1), partial(ff.expect, estimator=ff.expectation.DisARM()))
     assert (out.calls == 2).all()
 
 
@@ -168,7 +171,7 @@ def test_rebar_of_a_bit(score, temperature, strength, monkeypatch):
     pair = torch.cartesian_prod(first, nodes)
     chance = torch.cartesian_prod(share, weights).prod(1)
     monkeypatch.setattr(bits, "logistic", lambda *_: pair.T.logit().unsqueeze(-1))
-    estimator = ff.REBAR(temperature, strength)
+    estimator = ff.expectation.REBAR(temperature, strength)
     out = check(bit, chance, partial(ff.expect, estimator=estimator), tol=1e-6)
     assert (out.calls == 3).all()
 
@@ -184,7 +187,7 @@ def test_rebar_by_many_draws(latent):
     each = scores.detach().expand(rows, -1).clone().requires_grad_()
     cost.shift = cost.shift.detach().expand(rows, -1).clone().requires_grad_()
     generator = torch.Generator().manual_seed(0)
-    out = ff.expect(cost, each, ff.REBAR(0.5), latent.over, generator=generator)
+    out = ff.expect(cost, each, ff.expectation.REBAR(0.5), latent.over, generator=generator)
     estimates = [out.value, *torch.autograd.grad(out.surrogate.sum(), [each, cost.shift])]
     for found, expected in zip(estimates, wanted, strict=True):
         assert ((found.mean(0) - expected).abs() < 5 * found.std(0) / rows**0.5).all()
@@ -197,7 +200,7 @@ def test_rebar_varies_less_than_the_score_function(latent):
     spread = []
     for strength in (0.0, 1.0):
         generator = torch.Generator().manual_seed(0)
-        estimator = ff.REBAR(0.5, strength)
+        estimator = ff.expectation.REBAR(0.5, strength)
         out = ff.expect(Cost(latent), each, estimator, latent.over, generator=generator)
         (found,) = torch.autograd.grad(out.surrogate.sum(), each)
         spread.append(found.var(0).sum())

@@ -85,13 +85,13 @@ def test_masks_additional_scores_and_costs_are_mapped_too() -> None:
 
 DRAWN = [
     pytest.param(ff.ScoreFunction(), None, id="score function"),
-    pytest.param(ff.ScoreFunction(3, ff.LeaveOneOut()), None, id="leave one out"),
-    pytest.param(ff.ScoreFunction(2, ff.SelfCritic()), None, id="self critic"),
+    pytest.param(ff.ScoreFunction(3, ff.expectation.LeaveOneOut()), None, id="leave one out"),
+    pytest.param(ff.ScoreFunction(2, ff.expectation.SelfCritic()), None, id="self critic"),
     pytest.param(ff.SumAndSample(2), None, id="sum and sample"),
-    pytest.param(ff.REBAR(), None, id="rebar"),
+    pytest.param(ff.expectation.REBAR(), None, id="rebar"),
     pytest.param(ff.ScoreFunction(), S.Bits(), id="score function, bits"),
-    pytest.param(ff.REBAR(), S.Bits(), id="rebar, bits"),
-    pytest.param(ff.DisARM(), S.Bits(), id="disarm"),
+    pytest.param(ff.expectation.REBAR(), S.Bits(), id="rebar, bits"),
+    pytest.param(ff.expectation.DisARM(), S.Bits(), id="disarm"),
 ]
 
 
@@ -102,7 +102,7 @@ def test_draws_differ_and_stay_unbiased(estimator, over) -> None:
     def cost(atoms: Tensor, row: Tensor) -> Tensor:
         if over is not None:
             return (atoms * PRICE).sum(1).square()
-        return ff.embed_atoms(atoms, PRICE.unsqueeze(1))[:, 0]
+        return ff.expectation.embed_atoms(atoms, PRICE.unsqueeze(1))[:, 0]
 
     def loss(own: Tensor) -> tuple[Tensor, Tensor]:
         out = ff.expect(cost, own, estimator, over)
@@ -123,13 +123,13 @@ def test_draws_differ_and_stay_unbiased(estimator, over) -> None:
 
 
 @pytest.mark.parametrize(
-    "estimator", [ff.Gumbel(0.7), ff.VIMCO(3), ff.Gumbel(straight_through=True)]
+    "estimator", [ff.Gumbel(0.7), ff.expectation.VIMCO(3), ff.Gumbel(straight_through=True)]
 )
 def test_relaxed_and_bounded_estimators_draw_for_each(estimator) -> None:
     torch.manual_seed(0)
 
     def value(own: Tensor) -> Tensor:
-        cost = lambda atoms, row: ff.embed_atoms(atoms, PRICE.unsqueeze(1))[:, 0]  # noqa: E731
+        cost = lambda atoms, row: ff.expectation.embed_atoms(atoms, PRICE.unsqueeze(1))[:, 0]  # noqa: E731
         return ff.expect(cost, own, estimator).loss
 
     found = torch.func.vmap(torch.func.grad(value), randomness="different")(torch.zeros(50, 1, 5))
@@ -144,8 +144,13 @@ def test_what_cannot_be_mapped_says_so() -> None:
         (ff.SparseMarginal(k=2), chain, (3, 3), "give expect the whole batch"),
         (ff.ScoreFunction(), chain, (3, 3), "cannot be drawn inside torch.func.vmap"),
         (ff.SumAndSample(2), bits, (4,), "give expect the whole batch"),
-        (ff.ScoreFunction(baseline=ff.RunningMean()), None, (5,), "LeaveOneOut"),
-        (ff.ScoreFunction(baseline=ff.Learned(torch.nn.Linear(1, 1))), None, (5,), "LeaveOneOut"),
+        (ff.ScoreFunction(baseline=ff.expectation.RunningMean()), None, (5,), "LeaveOneOut"),
+        (
+            ff.ScoreFunction(baseline=ff.expectation.Learned(torch.nn.Linear(1, 1))),
+            None,
+            (5,),
+            "LeaveOneOut",
+        ),
     ):
         cost = by_id if over is None else by_vector
 
@@ -157,7 +162,9 @@ def test_what_cannot_be_mapped_says_so() -> None:
             torch.func.vmap(loss, randomness="different")(normal(2, *event))
     with pytest.raises(RuntimeError, match="randomness"):
         torch.func.vmap(lambda own: ff.expect(by_id, own, ff.ScoreFunction()).loss)(normal(2, 5))
-    frozen = ff.ScoreFunction(baseline=ff.RunningMean().eval())  # keeps its mean as it is
+    frozen = ff.ScoreFunction(
+        baseline=ff.expectation.RunningMean().eval()
+    )  # keeps its mean as it is
     mapped = torch.func.vmap(lambda own: ff.expect(by_id, own, frozen).loss, randomness="different")
     assert mapped(normal(2, 5)).isfinite().all()
 

@@ -17,13 +17,13 @@ from experiments.fastvae import figures  # noqa: E402
 GROUPS, SIZE = 4, 25  # as many items as two lists of fifty
 
 
-def split(seed: int = 0) -> ff.Split:
+def split(seed: int = 0) -> ff.recommender.Split:
     """Users who like items of one group each."""
     generator = torch.Generator().manual_seed(seed)
     who = torch.arange(80).repeat_interleave(10)
     what = (who % GROUPS) * SIZE + torch.randint(SIZE, who.shape, generator=generator)
-    log = ff.Interactions.from_pairs(who, what, shape=(80, GROUPS * SIZE))
-    return ff.random_split(log, seed=seed)
+    log = ff.recommender.Interactions.from_pairs(who, what, shape=(80, GROUPS * SIZE))
+    return ff.recommender.random_split(log, seed=seed)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_record_makes_a_row_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampler", [figures.FULL, *figures.INDEXED, *figures.STATIC])
 def test_divergence(sampler: str) -> None:
     data = split()
-    model = ff.FastVAE(data.train.items, hidden=8, latent=3)
+    model = ff.recommender.FastVAE(data.train.items, hidden=8, latent=3)
     row = figures.divergence(model, data, sampler, codewords=8)
     assert row["kl"] == 0 if sampler == figures.FULL else row["kl"] > 0
     assert row["rank"][-1] == data.train.items

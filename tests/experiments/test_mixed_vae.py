@@ -77,7 +77,7 @@ def expected_slope(latent: Latent, start: Tensor, rows: int) -> tuple[Tensor, Te
         law = latent.law(leaf)
         point = law.sample(generator=seeded(5))
         log_prob = law.log_prob(point)
-        prior = ff.MaxEntropyMixed(SIZE).log_prob(point)
+        prior = ff.distributions.MaxEntropyMixed(SIZE).log_prob(point)
         total = (linear(point, point) + log_prob - prior).detach()
         ((total - total.mean()) * log_prob).sum().backward()
         assert leaf.grad is not None
@@ -87,7 +87,10 @@ def expected_slope(latent: Latent, start: Tensor, rows: int) -> tuple[Tensor, Te
         mean, rate = leaf.softmax(-1), latent.rate(leaf, seeded())
     elif isinstance(latent, Mixed):
         law = latent.law(leaf)
-        mean, rate = law.mean, kl_divergence(law, ff.MaxEntropyMixed(SIZE).expand((1,)))
+        mean, rate = (
+            law.mean,
+            kl_divergence(law, ff.distributions.MaxEntropyMixed(SIZE).expand((1,))),
+        )
     else:
         mean, rate = latent.law(leaf).mean, latent.rate(leaf, seeded())
     (linear(mean, mean) + rate).sum().backward()

@@ -182,5 +182,5 @@ def test_networks_of_both_kinds_have_their_sizes() -> None:
     pooling = run.Pooling(1.0, 0.75)
     digits, regions = (run.network(task, "softmax", pooling) for task in ("3", "fox"))
     assert (digits.pool.dim, regions.pool.dim) == (500, 32)
-    assert regions.pool.heads == ff.Heads(12, 32, 0.75)
+    assert regions.pool.heads == ff.hopfield.Heads(12, 32, 0.75)
     assert see_regions(8)(torch.randn(3, 230)).shape == (3, 8)

@@ -63,13 +63,17 @@ def test_of_bits(name, lr, rate) -> None:
         ]  # fmt: skip
         assert learning(trained.optimizer) == {id(p) for p in trained.parts.parameters()}
         if name == "NVIL":
-            assert isinstance(trained.estimator.baseline, ff.Learned)
+            assert isinstance(trained.estimator.baseline, ff.expectation.Learned)
             found = widths(trained.estimator.baseline)
             assert found == [(784, 512), (512, 512), (512, 512), (512, 1)]
             assert {id(p) for p in trained.estimator.baseline.parameters()} <= learning(
                 trained.optimizer
             )
-    kinds = {"SFE": ff.RunningMean, "SFE+": ff.SelfCritic, "NVIL": ff.Learned}
+    kinds = {
+        "SFE": ff.expectation.RunningMean,
+        "SFE+": ff.expectation.SelfCritic,
+        "NVIL": ff.expectation.Learned,
+    }
     if name in kinds:
         assert isinstance(method.estimator().baseline, kinds[name])
     if name == "top-k sparsemax":

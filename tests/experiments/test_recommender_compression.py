@@ -18,13 +18,13 @@ from experiments.recommender_compression import table
 GROUPS, SIZE = 4, 25  # as many items as two lists of fifty
 
 
-def split(seed: int = 0) -> ff.Split:
+def split(seed: int = 0) -> ff.recommender.Split:
     """Users who like items of one group each."""
     generator = torch.Generator().manual_seed(seed)
     who = torch.arange(80).repeat_interleave(10)
     what = (who % GROUPS) * SIZE + torch.randint(SIZE, who.shape, generator=generator)
-    log = ff.Interactions.from_pairs(who, what, shape=(80, GROUPS * SIZE))
-    return ff.random_split(log, seed=seed)
+    log = ff.recommender.Interactions.from_pairs(who, what, shape=(80, GROUPS * SIZE))
+    return ff.recommender.random_split(log, seed=seed)
 
 
 def test_results_grow_and_are_not_measured_twice(
@@ -71,7 +71,7 @@ def test_sizes_are_those_of_the_tensors_shipped() -> None:
 
 
 def test_rounded_tables_stay_close() -> None:
-    model = ff.FastVAE(30, hidden=8, latent=3, seed=1)
+    model = ff.recommender.FastVAE(30, hidden=8, latent=3, seed=1)
     before = [table.detach().clone() for table in model.tables]
     assert run._round(model) == 30 * (8 + 4) + 2 * 30 * 4
     for old, new in zip(before, model.tables, strict=True):

@@ -93,7 +93,7 @@ def folder(subject: str, draw: random.Random, place: Path) -> tuple[str, str]:
     try:
         with timed():
             rec = ff.Recommender.load(copy)
-    except ff.ArtifactError as error:
+    except ff.recommender.ArtifactError as error:
         return ("refused" if any(name in str(error) for name in FILES)
                 else "BROKEN refused without naming a file"), f"{what} -> {error}"  # fmt: skip
     except Exception as error:
@@ -142,7 +142,7 @@ def answers(rec: ff.Recommender) -> Any:
     found = [rec.recommend_from_history([ids[:3], ids[7:8], [], ids[20:24]], k=5).to_dicts()]
     if rec.users is not None:
         found.append(rec.recommend(rec.users.take(range(min(3, len(rec.users)))), k=5).to_dicts())
-    if not isinstance(rec.model, ff.MostPopular):
+    if not isinstance(rec.model, ff.recommender.MostPopular):
         found.append(rec.similar_items(rec.items.take(range(min(3, len(ids)))), k=4).to_dicts())
     return found
 
@@ -160,7 +160,7 @@ def lawful(rec: ff.Recommender, copy: Path, place: Path, what: str) -> Any:
         step = "save"
         again = rec.save(place / "again", overwrite=True)
         step = "inspect"
-        seen = ff.inspect(copy)
+        seen = ff.recommender.inspect(copy)
         str(seen), json.dumps(seen.as_dict(), allow_nan=False).encode()
         step = "load again"
         if answers(ff.Recommender.load(again)) != found:
@@ -172,29 +172,31 @@ def lawful(rec: ff.Recommender, copy: Path, place: Path, what: str) -> Any:
     return found
 
 
-def pairs() -> ff.Interactions:
+def pairs() -> ff.recommender.Interactions:
     """What the checkpoints of the fixtures were trained on."""
     generator = torch.Generator().manual_seed(0)
     who = torch.arange(20).repeat_interleave(3)
     what = torch.randint(12, who.shape, generator=generator)
-    return ff.Interactions.from_pairs(who, what, shape=(20, 12))
+    return ff.recommender.Interactions.from_pairs(who, what, shape=(20, 12))
 
 
 def checkpoint(_: str, draw: random.Random, place: Path) -> tuple[str, str]:
     """A checkpoint with a tensor or a fact changed, and its checksum made right."""
     options: dict[str, Any] = {"epochs": 3, "batch": 5, "progress": False}
     name = draw.choice(("fastvae", "patient"))
-    model = ff.FastVAE(12, hidden=8, latent=3)
+    model = ff.recommender.FastVAE(12, hidden=8, latent=3)
     if name == "patient":
-        model = ff.FastVAE(12, hidden=4, latent=2, layers=0)
-        options |= {"validation": ff.random_split(pairs()), "patience": 2}
+        model = ff.recommender.FastVAE(12, hidden=4, latent=2, layers=0)
+        options |= {"validation": ff.recommender.random_split(pairs()), "patience": 2}
     file = place / "run"
     shutil.copy(FIXTURES / f"{name}.checkpoint", file)
     what = damaged_checkpoint(file, draw)
     try:
         with timed():
-            ff.train(model, pairs(), checkpoint=Checkpoint(file, resume=True), **options)
-    except ff.ArtifactError as error:
+            ff.recommender.train(
+                model, pairs(), checkpoint=Checkpoint(file, resume=True), **options
+            )
+    except ff.recommender.ArtifactError as error:
         return ("refused" if str(file) in str(error)
                 else "BROKEN refused without naming a file"), f"{what} -> {error}"  # fmt: skip
     except Exception as error:

@@ -26,28 +26,29 @@ def _some(rng: Rng, *options: object) -> object:
     return options[int(rng.integers(len(options)))]
 
 
-def _proposal(rng: Rng) -> ff.Proposal:
+def _proposal(rng: Rng) -> ff.sampling.Proposal:
     within = str(_some(rng, "uniform", "popularity", "exact"))
     return _some(  # type: ignore[return-value]
         rng, ff.Uniform(), ff.Popularity(), ff.MultiIndex(2, within=within),  # type: ignore[arg-type]
-        ff.MultiIndex(2, codebooks=3, residual=True), ff.QuadraticKernel(), ff.Dynamic(),
+        ff.MultiIndex(2, codebooks=3, residual=True), ff.sampling.QuadraticKernel(),
+        ff.sampling.Dynamic(),
     )  # fmt: skip
 
 
-class _Odd(ff.Proposal):
+class _Odd(ff.sampling.Proposal):
     """Of the user's own: what it answers has been spoiled."""
 
-    def __init__(self, rng: Rng, own: ff.Proposal) -> None:
+    def __init__(self, rng: Rng, own: ff.sampling.Proposal) -> None:
         self.rng, self.own = rng, own
 
     def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> "_Odd":
         self.own.fit(item_vectors, counts)
         return self
 
-    def given(self, queries: Tensor, *, shared: bool = False) -> ff.Given:
+    def given(self, queries: Tensor, *, shared: bool = False) -> ff.sampling.Given:
         rng, inner = self.rng, self.own.given(queries, shared=shared)
 
-        class Spoiled(ff.Given):
+        class Spoiled(ff.sampling.Given):
             def sample(self, n: int, *, generator: object = None) -> tuple[Tensor, Tensor]:
                 return tuple(spoiled(rng, list(inner.sample(n))))  # type: ignore[return-value]
 
@@ -74,7 +75,7 @@ def _items(rng: Rng, n: int, d: int) -> object:
 def _sampled(rng: Rng) -> object:
     n, d, rows = size(rng, 20, 3), size(rng, 6, 3), size(rng, 4)
     vectors = real(rng, n, d, dtype=torch.float32)
-    proposal: ff.Proposal = _proposal(rng).fit(vectors, torch.ones(n))
+    proposal: ff.sampling.Proposal = _proposal(rng).fit(vectors, torch.ones(n))
     if rng.random() < 0.4:
         proposal = _Odd(rng, proposal)
     queries = real(rng, rows, d, dtype=torch.float32).requires_grad_()
@@ -203,7 +204,7 @@ def _structures(rng: Rng) -> object:
     if what == 1:
         return structure.k_best(scores, *spoiled(rng, [2]))  # type: ignore[arg-type]
     if what == 2:
-        return ff.topk_support(scores, structure, *spoiled(rng, [2]))  # type: ignore[arg-type]
+        return ff.structured.topk_support(scores, structure, *spoiled(rng, [2]))  # type: ignore[arg-type]
     if what == 3:
         return ff.sparsemap_support(scores, structure)
     found = ff.sparsemap(scores, structure)

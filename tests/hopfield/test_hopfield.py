@@ -69,7 +69,7 @@ def test_gold(name) -> None:
 @pytest.mark.parametrize("name", OMEGAS)
 def test_energy_never_rises(name, beta) -> None:
     memory, query = _random(7, 5), _random(40, 5, seed=1)
-    for psi in (ff.Quadratic(), Sphere(2.0), LayerNormed()):
+    for psi in (ff.hopfield.Quadratic(), Sphere(2.0), LayerNormed()):
         energy = FenchelYoung(OMEGAS[name], beta, psi)
         state = psi.settle(query)  # where the energy is finite
         value = energy.value(state, memory)
@@ -218,7 +218,9 @@ def test_masked_patterns_are_as_if_absent(energy) -> None:
     torch.testing.assert_close(energy.value(query, memory, mask=mask), energy.value(query, some))
 
 
-@pytest.mark.parametrize("psi", [ff.Quadratic(), ff.Sphere(), ff.LayerNormed()], ids=repr)
+@pytest.mark.parametrize(
+    "psi", [ff.hopfield.Quadratic(), ff.hopfield.Sphere(), ff.hopfield.LayerNormed()], ids=repr
+)
 @pytest.mark.parametrize("omega", [ff.Gini(), ff.Shannon(), ff.Norm(2.0)], ids=repr)
 def test_without_any_pattern_there_is_nothing(omega, psi) -> None:
     memory, query = _random(6, 9), _random(5, 9, seed=1).requires_grad_()
@@ -228,7 +230,7 @@ def test_without_any_pattern_there_is_nothing(omega, psi) -> None:
     (grad,) = torch.autograd.grad(found.sum(), query)
     assert not grad.any()
     value = FenchelYoung(omega, 2.0).value(query, memory, mask=none)
-    torch.testing.assert_close(value, ff.Quadratic().value(query))
+    torch.testing.assert_close(value, ff.hopfield.Quadratic().value(query))
 
 
 @pytest.mark.parametrize("name", SIGNED)

@@ -43,7 +43,7 @@ def test_exact_retrieval_is_predicted(name, dtype, path) -> None:
     lost = 4 * margin * 2.0 ** (-23 / margin) + 1e-5 if dtype == torch.float32 else 0.0
     clear = (_lead(energy.scores(query, memory), target) - margin).abs() >= lost
     arrived = (energy.step(query, memory) - memory[target]).norm(dim=1) == 0
-    predicted = ff.retrieved_in_one_step(query, memory, target, energy)
+    predicted = ff.hopfield.retrieved_in_one_step(query, memory, target, energy)
     assert torch.equal(arrived[clear], predicted[clear])
     assert int(clear.sum()) > (8_000 if lost else 9_999)
     assert 1_000 < int(arrived.sum()) < 9_000
@@ -58,7 +58,7 @@ def test_what_rounding_adds_to_what_is_predicted(omega, beta, path) -> None:
     query = memory[target] + 0.3 * _random(2_000, 20, seed=1) / 20**0.5
     energy = ff.FenchelYoung(omega, beta)
     arrived = (energy.step(query, memory) == memory[target]).all(1)
-    predicted = ff.retrieved_in_one_step(query, memory, target, energy)
+    predicted = ff.hopfield.retrieved_in_one_step(query, memory, target, energy)
     assert not (predicted & ~arrived).any()
     assert (arrived & ~predicted).any()
 
@@ -95,7 +95,7 @@ def test_exact_retrieval_of_several_is_predicted(name) -> None:
     arrived = (energy.step(query, memory) - chosen @ memory).norm(dim=1) == 0
     # a mix may come near, but only the set itself is the set
     assert torch.equal(arrived, (energy.probs(query, memory) == chosen).all(1))
-    assert torch.equal(arrived, ff.retrieved_in_one_step(query, memory, chosen, energy))
+    assert torch.equal(arrived, ff.hopfield.retrieved_in_one_step(query, memory, chosen, energy))
     assert 100 < int(arrived.sum()) < 9_900
 
 
@@ -108,17 +108,21 @@ def test_sets_that_are_stored_stay(name) -> None:
     for beta in (0.05, 0.3, 1.0, 5.0):
         energy = ff.FenchelYoung(SEVERAL[name][0], beta)
         stays = (energy.probs(sets @ memory, memory) == sets).all(1)
-        assert torch.equal(ff.is_stored(memory, energy, sets), stays)
+        assert torch.equal(ff.hopfield.is_stored(memory, energy, sets), stays)
         seen |= set(stays.tolist())
     assert seen == {True, False}
 
 
 def test_a_map_without_a_margin_of_its_own_is_asked() -> None:
     memory = 2 * _memory(6, 8)
-    for omega, some in ((ff.Fused(0.1), True), (ff.Bounded(0.5), False), (ff.Shannon(), False)):
+    for omega, some in (
+        (ff.maps.Fused(0.1), True),
+        (ff.maps.Bounded(0.5), False),
+        (ff.Shannon(), False),
+    ):
         energy = ff.FenchelYoung(omega, 3.0)
         stays = (energy.probs(memory, memory) == torch.eye(6, dtype=D)).all(1)
-        assert torch.equal(ff.is_stored(memory, energy), stays)
+        assert torch.equal(ff.hopfield.is_stored(memory, energy), stays)
         assert bool(stays.any()) == some
 
 
@@ -126,8 +130,8 @@ def test_separation_decides_what_is_stored() -> None:
     memory = _memory(12, 5)
     for omega in (ff.Gini(), ff.Tsallis(1.5), ff.Norm(3.0)):
         energy = ff.FenchelYoung(omega, 4.0)
-        wide = ff.separation(memory) >= omega.margin / 4.0  # m / beta
-        assert torch.equal(ff.is_stored(memory, energy), wide)
+        wide = ff.hopfield.separation(memory) >= omega.margin / 4.0  # m / beta
+        assert torch.equal(ff.hopfield.is_stored(memory, energy), wide)
         assert torch.equal((energy.step(memory, memory) == memory).all(1), wide)
         assert 0 < int(wide.sum()) < 12
 
@@ -135,7 +139,7 @@ def test_separation_decides_what_is_stored() -> None:
 def test_the_ball_around_a_pattern() -> None:
     """With separation m / beta + 2 M eps, all queries within eps arrive in one step."""
     memory, beta = 3 * _memory(20, 30), 2.0
-    wide = ff.separation(memory)
+    wide = ff.hopfield.separation(memory)
     for omega in (ff.Gini(), ff.Tsallis(1.5)):
         eps = (wide - omega.margin / beta) / 6
         assert bool((eps > 0).all())
@@ -143,74 +147,100 @@ def test_the_ball_around_a_pattern() -> None:
         query = memory + eps.unsqueeze(1) * push
         energy = ff.FenchelYoung(omega, beta)
         target = torch.arange(20).expand(50, 20)
-        assert bool(ff.retrieved_in_one_step(query, memory, target, energy).all())
+        assert bool(ff.hopfield.retrieved_in_one_step(query, memory, target, energy).all())
         assert torch.equal(energy.step(query, memory), memory.expand(50, 20, 30))
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "says"),
     [
-        (lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2))), ValueError, "several patterns"),
-        (lambda m: ff.is_stored(m, ff.Gini()), TypeError, "energy must be a value such as"),
         (
-            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Gini(), psi=ff.Sphere())),
+            lambda m: ff.hopfield.is_stored(m, ff.FenchelYoung(ff.Subset(2))),
+            ValueError,
+            "several patterns",
+        ),
+        (
+            lambda m: ff.hopfield.is_stored(m, ff.Gini()),
+            TypeError,
+            "energy must be a value such as",
+        ),
+        (
+            lambda m: ff.hopfield.is_stored(
+                m, ff.FenchelYoung(ff.Gini(), psi=ff.hopfield.Sphere())
+            ),
             ValueError,
             r"known with Quadratic\(\)",
         ),
         (
-            lambda m: ff.retrieved_in_one_step(m, m, torch.ones(3), ff.FenchelYoung(ff.Gini())),
+            lambda m: ff.hopfield.retrieved_in_one_step(
+                m, m, torch.ones(3), ff.FenchelYoung(ff.Gini())
+            ),
             ValueError,
             r"target must be \(4,\) int64, ids",
         ),
         (
-            lambda m: ff.retrieved_in_one_step(
+            lambda m: ff.hopfield.retrieved_in_one_step(
                 m, m, torch.ones(4, 3), ff.FenchelYoung(ff.Subset(2))
             ),
             ValueError,
             r"\(4, 4\) of 0 and 1",
         ),
         (
-            lambda m: ff.retrieved_in_one_step(
+            lambda m: ff.hopfield.retrieved_in_one_step(
                 m, m, torch.tensor([0, 1, 2, 4]), ff.FenchelYoung(ff.Gini())
             ),
             ValueError,
             "ids from 0 to 3, got 0 to 4",
         ),
         (
-            lambda m: ff.retrieved_in_one_step(
+            lambda m: ff.hopfield.retrieved_in_one_step(
                 m, m, torch.full((4, 4), 0.6), ff.FenchelYoung(ff.Subset(2))
             ),
             ValueError,
             "entries 0 and 1 alone",
         ),
         (
-            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 3)),
+            lambda m: ff.hopfield.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 3)),
             ValueError,
             r"chosen must be \(..., m, 4\) of 0 and 1, .* got shape \(2, 3\)",
         ),
         (
-            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), torch.tensor([0, 1, 2, 3])),
+            lambda m: ff.hopfield.is_stored(
+                m, ff.FenchelYoung(ff.Subset(2)), torch.tensor([0, 1, 2, 3])
+            ),
             ValueError,
             r"chosen must be .* got shape \(4,\)",
         ),
         (
-            lambda m: ff.is_stored(m, ff.FenchelYoung(ff.Subset(2)), [[1, 1, 0, 0]]),
+            lambda m: ff.hopfield.is_stored(m, ff.FenchelYoung(ff.Subset(2)), [[1, 1, 0, 0]]),
             TypeError,
             "chosen must be a tensor of 0 and 1, got list",
         ),
         (
-            lambda m: ff.is_stored(
+            lambda m: ff.hopfield.is_stored(
                 m.expand(3, 4, 3), ff.FenchelYoung(ff.Subset(2)), torch.ones(2, 1, 4)
             ),
             ValueError,
             r"must broadcast, got \(2,\) and \(3,\)",
         ),
-        (lambda m: ff.separation(m[:0]), ValueError, r"must hold a pattern, got shape \(0, 3\)"),
-        (lambda m: ff.separation(m[0]), ValueError, r"memory must be .* vectors"),
-        (lambda m: ff.storage_bound(ff.Subset(2), 1.0, dim=4), ValueError, "single patterns"),
-        (lambda m: ff.storage_bound(ff.Fused(0.1), 1.0, dim=4), ValueError, "needs a margin"),
         (
-            lambda m: ff.storage_bound(ff.Tsallis(torch.tensor([1.2, 2.0])), 1.0, dim=4),
+            lambda m: ff.hopfield.separation(m[:0]),
+            ValueError,
+            r"must hold a pattern, got shape \(0, 3\)",
+        ),
+        (lambda m: ff.hopfield.separation(m[0]), ValueError, r"memory must be .* vectors"),
+        (
+            lambda m: ff.hopfield.storage_bound(ff.Subset(2), 1.0, dim=4),
+            ValueError,
+            "single patterns",
+        ),
+        (
+            lambda m: ff.hopfield.storage_bound(ff.maps.Fused(0.1), 1.0, dim=4),
+            ValueError,
+            "needs a margin",
+        ),
+        (
+            lambda m: ff.hopfield.storage_bound(ff.Tsallis(torch.tensor([1.2, 2.0])), 1.0, dim=4),
             ValueError,
             "one margin",
         ),
@@ -227,18 +257,18 @@ def test_what_is_no_structure_is_never_retrieved(name) -> None:
     energy = ff.FenchelYoung(SEVERAL[name][0], 5.0)
     memory = torch.eye(4, dtype=D)
     three = torch.tensor([[1.0, 1.0, 1.0, 0.0]], dtype=D)
-    assert not ff.retrieved_in_one_step(three, memory, three, energy).any()
+    assert not ff.hopfield.retrieved_in_one_step(three, memory, three, energy).any()
     one = torch.tensor([[2.0, -1.0, -1.0, -1.0]], dtype=D)
-    assert not ff.retrieved_in_one_step(one, memory, torch.tensor([0]), energy).any()
+    assert not ff.hopfield.retrieved_in_one_step(one, memory, torch.tensor([0]), energy).any()
     pair = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=D)
-    assert ff.retrieved_in_one_step(pair, memory, pair, energy).all()
+    assert ff.hopfield.retrieved_in_one_step(pair, memory, pair, energy).all()
 
 
 def test_every_query_may_have_a_budget_of_its_own() -> None:
     energy = ff.FenchelYoung(ff.Subset(torch.tensor([[1.0], [2.0], [2.0]], dtype=D)), 5.0)
     memory = torch.eye(4, dtype=D)
     sets = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=D)
-    found = ff.retrieved_in_one_step(sets, memory, sets, energy)
+    found = ff.hopfield.retrieved_in_one_step(sets, memory, sets, energy)
     assert found.tolist() == [True, True, False]
     assert torch.equal(found, (energy.probs(sets, memory) == sets).all(1))
 
@@ -248,13 +278,15 @@ def test_a_pattern_alone_is_always_stored() -> None:
     for omega in (ff.Gini(), ff.Shannon(), ff.Norm(2.0)):
         energy = ff.FenchelYoung(omega, 0.1)
         assert torch.equal(energy.step(memory, memory), memory)
-        assert ff.is_stored(memory, energy).tolist() == [True]
+        assert ff.hopfield.is_stored(memory, energy).tolist() == [True]
 
 
 def test_the_bound_at_its_ends() -> None:
     """Ten thousand times the beta is a hundredth of the angle, however small that is."""
-    low, high = (ff.storage_bound(ff.Gini(), beta, dim=16) for beta in (1e16, 1e20))
+    low, high = (ff.hopfield.storage_bound(ff.Gini(), beta, dim=16) for beta in (1e16, 1e20))
     assert high / low == pytest.approx(100**7.5, rel=1e-9)
-    assert ff.storage_bound(ff.Gini(), 1e6, dim=1000) == float("inf")
-    assert ff.storage_bound(ff.Gini(), 1e300, radius=1e9, dim=2) > 1e70  # no division by 0
-    assert ff.storage_bound(ff.Gini(), 5.0, dim=3) == pytest.approx(0.1 / 0.6435011087932844)
+    assert ff.hopfield.storage_bound(ff.Gini(), 1e6, dim=1000) == float("inf")
+    assert ff.hopfield.storage_bound(ff.Gini(), 1e300, radius=1e9, dim=2) > 1e70  # no division by 0
+    assert ff.hopfield.storage_bound(ff.Gini(), 5.0, dim=3) == pytest.approx(
+        0.1 / 0.6435011087932844
+    )

@@ -31,7 +31,12 @@ def full(queries, items):
 @both_ways
 @pytest.mark.parametrize(
     "proposal",
-    [ff.Uniform(), ff.MultiIndex(4), ff.MultiIndex(4, within="exact"), ff.QuadraticKernel()],
+    [
+        ff.Uniform(),
+        ff.MultiIndex(4),
+        ff.MultiIndex(4, within="exact"),
+        ff.sampling.QuadraticKernel(),
+    ],
     ids=["uniform", "index", "exact", "quadratic"],
 )
 def test_with_many_draws_it_is_the_full_loss_and_gradient(proposal, shared):

@@ -128,7 +128,7 @@ def test_ids_of_another_width_are_taken():
 @pytest.mark.parametrize(
     "proposal",
     [ff.Uniform(), ff.Popularity(), ff.MultiIndex(3), ff.MultiIndex(3, within="exact"),
-     ff.QuadraticKernel(), ff.Dynamic(3)],
+     ff.sampling.QuadraticKernel(), ff.sampling.Dynamic(3)],
     ids=lambda proposal: type(proposal).__name__,
 )  # fmt: skip
 def test_a_batch_of_nothing_has_no_loss(loss, shared, hits, proposal):

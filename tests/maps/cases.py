@@ -156,7 +156,7 @@ CASES = [
     ),
     Case(
         "constrained_softmax",
-        ff.constrained_softmax,
+        ff.maps.constrained_softmax,
         reference.constrained_softmax,
         bounded=True,
         wide=True,

@@ -94,7 +94,7 @@ def test_no_entries():
         (ff.fusedmax, {}),
         (ff.oscarmax, {}),
         (ff.constrained_sparsemax, {"upper": torch.ones(0)}),
-        (ff.constrained_softmax, {"upper": torch.ones(0)}),
+        (ff.maps.constrained_softmax, {"upper": torch.ones(0)}),
     ]
     for function, parameters in empty:
         scores = torch.zeros(3, 0, requires_grad=True)
@@ -232,7 +232,9 @@ def test_far_scores_do_not_blur_the_near_ones():
     expected = torch.tensor([[0.5, 0.3, 0.2]])
     torch.testing.assert_close(ff.constrained_sparsemax(scores, upper), expected, atol=1e-6, rtol=0)
     expected = torch.cat([torch.tensor([0.5]), 0.5 * torch.softmax(scores[0, 1:], -1)])[None]
-    torch.testing.assert_close(ff.constrained_softmax(scores, upper), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        ff.maps.constrained_softmax(scores, upper), expected, atol=1e-6, rtol=0
+    )
     # and one far below
     scores = torch.tensor([[0.3, 0.2, -1e6]])
     for case in CASES:

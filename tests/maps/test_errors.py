@@ -134,7 +134,7 @@ def test_k_that_does_not_fit():
             ff.ksubset(SCORES, k)
 
 
-@pytest.mark.parametrize("function", [ff.topk_sparsemax, ff.topk_sparsemax_certified])
+@pytest.mark.parametrize("function", [ff.topk_sparsemax, ff.maps.topk_sparsemax_certified])
 def test_k_of_topk(function):
     for k in (0, -1):
         with pytest.raises(ValueError, match=says("k must be at least 1", f"got {k}", "sparsemax")):
@@ -144,7 +144,7 @@ def test_k_of_topk(function):
             function(SCORES, k)
 
 
-@pytest.mark.parametrize("function", [ff.constrained_sparsemax, ff.constrained_softmax])
+@pytest.mark.parametrize("function", [ff.constrained_sparsemax, ff.maps.constrained_softmax])
 def test_bounds(function):
     with pytest.raises(ValueError, match=says("upper", "1", "0.5")):
         function(SCORES, torch.full((5,), 0.1).double())

@@ -63,7 +63,7 @@ def test_topk_sparsemax_and_its_certificate(table, scale):
         torch.testing.assert_close(
             ff.topk_sparsemax(scores, int(k)), vector(expected), atol=1e-12, rtol=0
         )
-        answer = ff.topk_sparsemax_certified(scores, int(k))
+        answer = ff.maps.topk_sparsemax_certified(scores, int(k))
         torch.testing.assert_close(answer.probs, vector(expected), atol=1e-12, rtol=0)
         same = torch.allclose(vector(expected), whole, atol=1e-12, rtol=0)
         assert bool(answer.certified) == same
@@ -73,7 +73,7 @@ def test_topk_sparsemax_and_its_certificate(table, scale):
 @pytest.mark.parametrize("kind", ["sparsemax", "softmax"])
 def test_constrained(row, kind):
     gold = GOLD["constrained"][row]
-    function = {"sparsemax": ff.constrained_sparsemax, "softmax": ff.constrained_softmax}[kind]
+    function = {"sparsemax": ff.constrained_sparsemax, "softmax": ff.maps.constrained_softmax}[kind]
     scores = vector(gold["scores"]).requires_grad_()
     upper = vector(gold["upper"]).requires_grad_()
     probs = function(scores, upper)

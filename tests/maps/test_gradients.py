@@ -121,7 +121,7 @@ def test_second_derivatives_have_no_nan_where_answers_are_zero(case):
 
 
 def test_bounds_learn():
-    for function in (ff.constrained_sparsemax, ff.constrained_softmax):
+    for function in (ff.constrained_sparsemax, ff.maps.constrained_softmax):
         scores = random_scores(3, 5).requires_grad_()
         upper = torch.tensor([0.35, 0.8, 0.3, 0.6, 0.5], dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(function, (scores, upper))
@@ -134,7 +134,7 @@ def test_bounds_learn():
 
 def test_a_bound_may_be_one_number():
     scores = random_scores(3, 5)
-    for function in (ff.constrained_sparsemax, ff.constrained_softmax):
+    for function in (ff.constrained_sparsemax, ff.maps.constrained_softmax):
         torch.testing.assert_close(function(scores, 0.3), function(scores, torch.full((5,), 0.3)))
         torch.testing.assert_close(function(scores, torch.inf), function(scores, 1.0))
 
@@ -142,7 +142,7 @@ def test_a_bound_may_be_one_number():
 def test_a_bound_that_is_nan_stays_in_its_row():
     scores, upper = random_scores(3, 5), torch.full((3, 5), 0.5)
     upper[1, 2] = torch.nan
-    for function in (ff.constrained_sparsemax, ff.constrained_softmax):
+    for function in (ff.constrained_sparsemax, ff.maps.constrained_softmax):
         probs = function(scores, upper)
         assert probs[1].isnan().all()
         torch.testing.assert_close(probs[[0, 2]], function(scores[[0, 2]], 0.5))
@@ -162,15 +162,15 @@ def test_strength_learns():
 def test_loose_bounds_are_no_bounds():
     scores, upper = random_scores(5, 9), torch.ones(9).double()
     torch.testing.assert_close(ff.constrained_sparsemax(scores, upper), ff.sparsemax(scores))
-    torch.testing.assert_close(ff.constrained_softmax(scores, upper), ff.softmax(scores))
-    for function in (ff.constrained_sparsemax, ff.constrained_softmax):
+    torch.testing.assert_close(ff.maps.constrained_softmax(scores, upper), ff.softmax(scores))
+    for function in (ff.constrained_sparsemax, ff.maps.constrained_softmax):
         loose = function(scores, torch.full((9,), 50.0).double())
         torch.testing.assert_close(loose, function(scores, upper))
 
 
 def test_tight_bounds_are_the_answer():
     upper = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
-    for function in (ff.constrained_sparsemax, ff.constrained_softmax):
+    for function in (ff.constrained_sparsemax, ff.maps.constrained_softmax):
         torch.testing.assert_close(function(random_scores(4, 3), upper), upper.expand(4, 3))
         shut = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)
         assert (function(random_scores(4, 3), shut)[:, 0] == 0).all()
@@ -197,11 +197,11 @@ def test_topk_of_everything_is_sparsemax():
 def test_the_certificate_is_right_on_every_row():
     scores = random_scores(200, 12)
     for k in (1, 2, 3, 6, 12):
-        answer = ff.topk_sparsemax_certified(scores, k)
+        answer = ff.maps.topk_sparsemax_certified(scores, k)
         same = (answer.probs - ff.sparsemax(scores)).abs().amax(-1) < 1e-12
         assert torch.equal(answer.certified, same)
         assert torch.equal(answer.probs, ff.topk_sparsemax(scores, k))
-    columns = ff.topk_sparsemax_certified(scores.t(), 2, dim=0)
+    columns = ff.maps.topk_sparsemax_certified(scores.t(), 2, dim=0)
     assert columns.certified.shape == (200,)
     hole = torch.full((1, 12), -torch.inf).double()
-    assert ff.topk_sparsemax_certified(hole, 2).certified.all()
+    assert ff.maps.topk_sparsemax_certified(hole, 2).certified.all()

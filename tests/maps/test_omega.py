@@ -26,8 +26,8 @@ SIMPLEX = [
 OMEGAS = [
     *SIMPLEX,
     *(ff.Subset(1), ff.Subset(2), ff.Subset(2.5), ff.Subset(2, at_most=True)),
-    *(ff.Bounded(0.4), ff.Bounded(0.4, ff.Shannon())),
-    *(ff.Fused(0.1), ff.Fused(0.5), ff.Oscar(0.1), ff.Oscar(0.5)),
+    *(ff.maps.Bounded(0.4), ff.maps.Bounded(0.4, ff.Shannon())),
+    *(ff.maps.Fused(0.1), ff.maps.Fused(0.5), ff.maps.Oscar(0.1), ff.maps.Oscar(0.5)),
 ]
 every_omega = pytest.mark.parametrize("omega", OMEGAS, ids=str)
 every_simplex = pytest.mark.parametrize("omega", SIMPLEX, ids=str)
@@ -38,8 +38,8 @@ def points(omega, rows: int, n: int, seed: int) -> torch.Tensor:
     scores = 3 * random_scores(rows, n, seed=seed)
     if isinstance(omega, ff.Subset):
         return ff.ksubset(scores, omega.k, at_most=omega.at_most)
-    if isinstance(omega, ff.Bounded):
-        return ff.constrained_softmax(scores, omega.upper)
+    if isinstance(omega, ff.maps.Bounded):
+        return ff.maps.constrained_softmax(scores, omega.upper)
     return torch.cat([torch.softmax(scores[::2], -1), ff.sparsemax(scores[1::2])])
 
 
@@ -76,13 +76,13 @@ def test_argmax_is_the_map(omega):
         ff.Tsallis: lambda o: ff.entmax(scores, o.alpha),
         ff.Norm: lambda o: ff.normmax(scores, o.alpha),
         ff.Subset: lambda o: ff.ksubset(scores, o.k, at_most=o.at_most),
-        ff.Bounded: lambda o: (
+        ff.maps.Bounded: lambda o: (
             ff.constrained_sparsemax(scores, o.upper)
             if o.omega == ff.Gini()
-            else ff.constrained_softmax(scores, o.upper)
+            else ff.maps.constrained_softmax(scores, o.upper)
         ),
-        ff.Fused: lambda o: ff.fusedmax(scores, o.strength),
-        ff.Oscar: lambda o: ff.oscarmax(scores, o.strength),
+        ff.maps.Fused: lambda o: ff.fusedmax(scores, o.strength),
+        ff.maps.Oscar: lambda o: ff.oscarmax(scores, o.strength),
     }[type(omega)](omega)
     torch.testing.assert_close(omega.argmax(scores), expected, atol=1e-12, rtol=0)
     mask = scores > -0.5

@@ -24,7 +24,7 @@ def grouped(users: int = 120, seed: int = 0) -> dict[str, list[str]]:
 def fitted() -> ff.Recommender:
     """A small FastVAE of the grouped log; not to be changed."""
     recipe = ff.VAE(hidden=16, latent=7, layers=0, shortcut=8)
-    training = ff.Training(epochs=30, batch=32)
+    training = ff.recommender.Training(epochs=30, batch=32)
     return ff.Recommender(recipe, training=training).fit(grouped(), progress=False)
 
 

@@ -14,21 +14,21 @@ from tests.fuzz.artifact import resign
 from tests.recommender.conftest import grouped
 
 SMALL = ff.VAE(hidden=16, latent=7, layers=0)
-TRAINING = ff.Training(epochs=30, batch=32)
-FEW = ff.Anchors(count=8, width=3)
+TRAINING = ff.recommender.Training(epochs=30, batch=32)
+FEW = ff.recommender.Anchors(count=8, width=3)
 
 
-def log() -> ff.Interactions:
+def log() -> ff.recommender.Interactions:
     return ff.read_log(grouped()).interactions
 
 
-def model(anchors: ff.Anchors = FEW) -> ff.AnchorVAE:
-    return ff.AnchorVAE(40, anchors, hidden=16, latent=7, layers=0, seed=1)
+def model(anchors: ff.recommender.Anchors = FEW) -> ff.recommender.AnchorVAE:
+    return ff.recommender.AnchorVAE(40, anchors, hidden=16, latent=7, layers=0, seed=1)
 
 
 @pytest.fixture(
     scope="module",
-    params=[(FEW, False), (FEW, True), (ff.Anchors(8, 4, bits=5), False)],
+    params=[(FEW, False), (FEW, True), (ff.recommender.Anchors(8, 4, bits=5), False)],
     ids=["cut", "trained", "cut to 5 bits"],
 )
 def fitted(request: pytest.FixtureRequest) -> ff.Recommender:
@@ -57,7 +57,7 @@ def test_the_report_has_the_dense_tables_beside(fitted: ff.Recommender) -> None:
     assert "trained dense, then cut to anchors" in told
     assert beside is not None
     assert beside.own_bytes < beside.dense_bytes
-    own, dense = (e.overall[ff.NDCG(10)].mean for e in (beside.own, beside.dense))
+    own, dense = (e.overall[ff.recommender.NDCG(10)].mean for e in (beside.own, beside.dense))
     assert own > 0.9 * dense
     assert "times smaller" in told
     assert "(both without the shortcut)" in told
@@ -75,7 +75,7 @@ def test_scores_are_those_of_the_dense_tables(path: str) -> None:
             patch.setattr(anchored, "_FULL", most)
             few = model().double()
         few.table.transform.data.normal_(generator=generator)
-        dense = ff.FastVAE(40, hidden=16, latent=7, layers=0).double()
+        dense = ff.recommender.FastVAE(40, hidden=16, latent=7, layers=0).double()
         whole = few.table.weight.detach()
         dense.inputs.data.copy_(whole[:, :16])
         dense.items.data.copy_(whole[:, 16:])
@@ -85,7 +85,11 @@ def test_scores_are_those_of_the_dense_tables(path: str) -> None:
         torch.testing.assert_close(few.outputs(), dense.outputs())
         torch.testing.assert_close(few.entries(), dense.entries())
         proposal = ff.Uniform().fit(few.outputs())
-        for objective in (ff.FullSoftmax(), ff.SampledSoftmax(proposal, 30), ff.Entmax()):
+        for objective in (
+            ff.recommender.FullSoftmax(),
+            ff.recommender.SampledSoftmax(proposal, 30),
+            ff.recommender.Entmax(),
+        ):
             losses = [
                 one.loss(history, objective, generator=torch.Generator().manual_seed(3))
                 for one in (few, dense)
@@ -100,7 +104,7 @@ def test_scores_are_those_of_the_dense_tables(path: str) -> None:
 def test_entries_go_to_items_in_use() -> None:
     pairs = log()
     few = model()
-    ff.train(few, pairs, epochs=20, batch=16, progress=False)
+    ff.recommender.train(few, pairs, epochs=20, batch=16, progress=False)
     counts = (few.table.transform != 0).sum(1)
     assert counts.double().mean() == pytest.approx(3, abs=0.2)
     popular = pairs.counts().argsort()
@@ -112,14 +116,14 @@ def test_entries_go_to_items_in_use() -> None:
     torch.testing.assert_close(few.outputs(), before, rtol=0.05, atol=0.02)
 
 
-@pytest.mark.parametrize("anchors", [FEW, ff.Anchors(None, 3)], ids=["8", "auto"])
-def test_resumes_exactly(anchors: ff.Anchors, tmp_path: Path) -> None:
+@pytest.mark.parametrize("anchors", [FEW, ff.recommender.Anchors(None, 3)], ids=["8", "auto"])
+def test_resumes_exactly(anchors: ff.recommender.Anchors, tmp_path: Path) -> None:
     options = {"epochs": 6, "batch": 16, "progress": False}
     whole = model(anchors)
-    ff.train(whole, log(), **options)  # type: ignore[arg-type]
+    ff.recommender.train(whole, log(), **options)  # type: ignore[arg-type]
     for stop in (5, 30, 41):  # before, between and after the narrowing
         interrupted = model(anchors)
-        checkpoint = ff.Checkpoint(tmp_path / f"{stop}", every=0.0)
+        checkpoint = ff.recommender.Checkpoint(tmp_path / f"{stop}", every=0.0)
         seen = 0
 
         def count(module: object, inputs: object, stop: int = stop) -> None:
@@ -130,20 +134,20 @@ def test_resumes_exactly(anchors: ff.Anchors, tmp_path: Path) -> None:
 
         interrupted.posterior.register_forward_pre_hook(count)
         with pytest.raises(RuntimeError, match="plug"):
-            ff.train(interrupted, log(), checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+            ff.recommender.train(interrupted, log(), checkpoint=checkpoint, **options)  # type: ignore[arg-type]
         assert checkpoint.path.exists()
         resumed = model(anchors)
-        again = ff.Checkpoint(tmp_path / f"{stop}", resume=True)
-        ff.train(resumed, log(), checkpoint=again, **options)  # type: ignore[arg-type]
+        again = ff.recommender.Checkpoint(tmp_path / f"{stop}", resume=True)
+        ff.recommender.train(resumed, log(), checkpoint=again, **options)  # type: ignore[arg-type]
         assert torch.equal(resumed.table.transform, whole.table.transform)
         assert torch.equal(resumed.table.anchors, whole.table.anchors)
         assert resumed.table.active == whole.table.active
 
 
 def test_finds_a_number_of_anchors() -> None:
-    few = model(ff.Anchors(None, 3))
+    few = model(ff.recommender.Anchors(None, 3))
     assert few.table.active == 257
-    ff.train(few, log(), epochs=8, batch=16, progress=False)
+    ff.recommender.train(few, log(), epochs=8, batch=16, progress=False)
     assert 17 < few.table.active < 257
     assert few.table.nonzeros() <= 3.2 * 40
 
@@ -154,7 +158,7 @@ def test_round_trip(fitted: ff.Recommender, tmp_path: Path) -> None:
     assert again.model == fitted.model
     told = fitted.report.as_dict()["tables"] if fitted.report else ""
     assert told in (folder / "README.md").read_text()
-    assert told in str(ff.inspect(folder))
+    assert told in str(ff.recommender.inspect(folder))
     histories = [["a1", "b2"], ["c3"], []]
     own, theirs = (rec.recommend_from_history(histories, k=10) for rec in (fitted, again))
     assert own.items == theirs.items
@@ -177,7 +181,7 @@ def test_new_items_take_their_place(fitted: ff.Recommender) -> None:
 def test_anchors_are_explained(fitted: ff.Recommender, tmp_path: Path) -> None:
     named = {"item": fitted.items.tolist(), "taste": [item[0] for item in fitted.items.tolist()]}
     fitted.attach(named)
-    found = ff.inspect(fitted.save(tmp_path / "model"))
+    found = ff.recommender.inspect(fitted.save(tmp_path / "model"))
     fitted.attributes = None
     assert found.anchors is not None
     assert found.anchors.purity is not None
@@ -186,32 +190,32 @@ def test_anchors_are_explained(fitted: ff.Recommender, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def dense() -> ff.FastVAE:
-    trained = ff.FastVAE(40, hidden=16, latent=7, layers=0, seed=1)
-    ff.train(trained, log(), epochs=20, batch=16, progress=False)
+def dense() -> ff.recommender.FastVAE:
+    trained = ff.recommender.FastVAE(40, hidden=16, latent=7, layers=0, seed=1)
+    ff.recommender.train(trained, log(), epochs=20, batch=16, progress=False)
     return trained
 
 
-def test_a_dense_model_becomes_one_of_anchors(dense: ff.FastVAE) -> None:
+def test_a_dense_model_becomes_one_of_anchors(dense: ff.recommender.FastVAE) -> None:
     """With as many anchors as the tables have columns little is lost; with fewer, not much."""
-    whole = ff.AnchorVAE.from_dense(dense, ff.Anchors(23, 23), log())
+    whole = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(23, 23), log())
     torch.testing.assert_close(whole.outputs(), dense.outputs(), rtol=0, atol=0.01)
     torch.testing.assert_close(whole.entries(), dense.entries(), rtol=0, atol=0.02)
-    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 8), log())
+    few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 8), log())
     off = (few.outputs() - dense.outputs()).norm() / dense.outputs().norm()
     assert 0 < off < 0.5
     with pytest.raises(ValueError, match="not held in full"):
-        ff.AnchorVAE.from_dense(dense, ff.Anchors(None), log())
+        ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(None), log())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(anchored, "_FULL", 40 * 9 - 1)
         with pytest.raises(ValueError, match="not held in full"):
-            ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 8), log())
+            ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 8), log())
 
 
 @pytest.mark.parametrize("bits", [2, 5, 8])
-def test_settling_keeps_what_was_cut(dense: ff.FastVAE, bits: int) -> None:
+def test_settling_keeps_what_was_cut(dense: ff.recommender.FastVAE, bits: int) -> None:
     """Entries are on their grid already, also where the largest are not at its end."""
-    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 4, bits), log())
+    few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 4, bits), log())
     before = few.table.transform.detach().clone()
     few.settle()
     own = few.table.weight.detach() @ torch.linalg.pinv(few.table.anchors.detach())
@@ -222,11 +226,11 @@ def test_settling_keeps_what_was_cut(dense: ff.FastVAE, bits: int) -> None:
     assert all(torch.equal(part, once[name]) for name, part in few.packed.items())
 
 
-def test_what_was_cut_may_be_trained_on(dense: ff.FastVAE) -> None:
-    few = ff.AnchorVAE.from_dense(dense, FEW, log())
+def test_what_was_cut_may_be_trained_on(dense: ff.recommender.FastVAE) -> None:
+    few = ff.recommender.AnchorVAE.from_dense(dense, FEW, log())
     few.settle()
     before = few.table.transform.detach().clone()
-    ff.train(few, log(), epochs=1, batch=16, progress=False)
+    ff.recommender.train(few, log(), epochs=1, batch=16, progress=False)
     with pytest.raises(ValueError, match="call settle"):
         _ = few.packed
     assert not torch.equal(few.table.transform, before)
@@ -236,8 +240,8 @@ def test_what_was_cut_may_be_trained_on(dense: ff.FastVAE) -> None:
 
 def test_a_training_that_ends_early_is_still_small() -> None:
     few = model()
-    split = ff.random_split(log(), seed=0)
-    ff.train(
+    split = ff.recommender.random_split(log(), seed=0)
+    ff.recommender.train(
         few, split.train, validation=split, patience=1, epochs=60, batch=16, lr=0.0, progress=False
     )
     assert few.table.nonzeros() > 5 * 40
@@ -246,8 +250,8 @@ def test_a_training_that_ends_early_is_still_small() -> None:
 
 
 @pytest.mark.parametrize("how", ["taken", "copied", "pickled"])
-def test_the_anchor_of_the_bias_stays(dense: ff.FastVAE, how: str) -> None:
-    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 4), log())
+def test_the_anchor_of_the_bias_stays(dense: ff.recommender.FastVAE, how: str) -> None:
+    few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 4), log())
     if how == "taken":
         few.settle()
     elif how == "copied":
@@ -255,24 +259,28 @@ def test_the_anchor_of_the_bias_stays(dense: ff.FastVAE, how: str) -> None:
     else:
         few = pickle.loads(pickle.dumps(few))
     before = few.table.anchors.detach().clone()
-    ff.train(few, log(), epochs=2, batch=16, progress=False)
+    ff.recommender.train(few, log(), epochs=2, batch=16, progress=False)
     assert torch.equal(few.table.anchors[0], before[0])
     assert not torch.equal(few.table.anchors[1:], before[1:])
 
 
 def test_widths_by_default() -> None:
     """Entries that are cut need not say which anchor they belong to: there are more of them."""
-    few = ff.Anchors(64)
+    few = ff.recommender.Anchors(64)
     assert (few.per_item(cut=True), few.per_item(cut=False)) == (24, 8)
-    assert ff.Anchors(4).per_item(cut=True) == 4
-    assert ff.Anchors(64, 5).per_item(cut=True) == ff.Anchors(64, 5).per_item(cut=False) == 5
+    assert ff.recommender.Anchors(4).per_item(cut=True) == 4
+    assert (
+        ff.recommender.Anchors(64, 5).per_item(cut=True)
+        == ff.recommender.Anchors(64, 5).per_item(cut=False)
+        == 5
+    )
 
 
 def test_so_many_or_auto() -> None:
     for made in (ff.Recommender(anchors=12).model, ff.VAE(anchors=12)):  # type: ignore[arg-type]
-        assert made == ff.VAE(anchors=ff.Anchors(12))
-    assert ff.Recommender(anchors="auto").model == ff.VAE(anchors=ff.Anchors(None))
-    assert ff.AnchorVAE(40, 12).chosen == ff.Anchors(12)
+        assert made == ff.VAE(anchors=ff.recommender.Anchors(12))
+    assert ff.Recommender(anchors="auto").model == ff.VAE(anchors=ff.recommender.Anchors(None))
+    assert ff.recommender.AnchorVAE(40, 12).chosen == ff.recommender.Anchors(12)
     for wrong in (8.0, True, "many", [8]):
         with pytest.raises(TypeError, match=r'anchors must be how many, "auto" or Anchors'):
             ff.Recommender(anchors=wrong)  # type: ignore[arg-type]
@@ -280,36 +288,38 @@ def test_so_many_or_auto() -> None:
             ff.VAE(anchors=wrong)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_cut_is_told(dense: ff.FastVAE) -> None:
-    few = ff.AnchorVAE.from_dense(dense, 3, log())
-    assert few.chosen == ff.Anchors(3, 3)
+def test_what_cannot_be_cut_is_told(dense: ff.recommender.FastVAE) -> None:
+    few = ff.recommender.AnchorVAE.from_dense(dense, 3, log())
+    assert few.chosen == ff.recommender.Anchors(3, 3)
     with pytest.raises(TypeError, match="has anchors already"):
-        ff.AnchorVAE.from_dense(few, 3, log())
+        ff.recommender.AnchorVAE.from_dense(few, 3, log())
     with pytest.raises(TypeError, match="anchors must be how many"):
-        ff.AnchorVAE.from_dense(dense, 3.5, log())  # type: ignore[arg-type]
+        ff.recommender.AnchorVAE.from_dense(dense, 3.5, log())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no interactions"):
-        ff.AnchorVAE.from_dense(dense, 3, ff.Interactions.from_pairs([], [], shape=(0, 40)))
+        ff.recommender.AnchorVAE.from_dense(
+            dense, 3, ff.recommender.Interactions.from_pairs([], [], shape=(0, 40))
+        )
     broken = copy.deepcopy(dense)
     with torch.no_grad():
         broken.items[3, 2] = torch.nan
     with pytest.raises(ValueError, match="not finite"):
-        ff.AnchorVAE.from_dense(broken, 3, log())
+        ff.recommender.AnchorVAE.from_dense(broken, 3, log())
 
 
 def test_tables_of_other_items_are_refused(fitted: ff.Recommender, tmp_path: Path) -> None:
-    short = ff.Recommender(SMALL, anchors=FEW, training=ff.Training(epochs=1))
+    short = ff.Recommender(SMALL, anchors=FEW, training=ff.recommender.Training(epochs=1))
     users, items = ["u", "u", "v", "v"], ["a1", "b2", "b2", "c3"]
     folder = short.fit({"user": users, "item": items}, progress=False).save(tmp_path / "short")
     other = fitted.save(tmp_path / "other", users=False)
     shutil.copy(other / "items.safetensors", folder)
     resign(folder, "items.safetensors")
-    with pytest.raises(ff.ArtifactError, match=r"table\.\w+ must be .*\(40,"):
+    with pytest.raises(ff.recommender.ArtifactError, match=r"table\.\w+ must be .*\(40,"):
         ff.Recommender.load(folder)
 
 
-def test_the_bias_is_counted_and_not_idle(dense: ff.FastVAE, tmp_path: Path) -> None:
+def test_the_bias_is_counted_and_not_idle(dense: ff.recommender.FastVAE, tmp_path: Path) -> None:
     rec = ff.Recommender(SMALL, anchors=FEW, training=TRAINING).fit(grouped(), progress=False)
-    found = ff.inspect(rec.save(tmp_path / "model")).anchors
+    found = ff.recommender.inspect(rec.save(tmp_path / "model")).anchors
     assert found is not None
     assert "0 anchors idle" in str(found)
     table = rec.fitted.model.table  # type: ignore[attr-defined]
@@ -318,20 +328,22 @@ def test_the_bias_is_counted_and_not_idle(dense: ff.FastVAE, tmp_path: Path) -> 
 
 def test_refuses() -> None:
     with pytest.raises(ValueError, match="has no tables to make of anchors"):
-        ff.Recommender(ff.EASE(), anchors=8)
+        ff.Recommender(ff.recommender.EASE(), anchors=8)
     with pytest.raises(ValueError, match="width must be at most count=4, got 5"):
-        ff.Anchors(4, 5)
+        ff.recommender.Anchors(4, 5)
     for bits in (1, 9):
         with pytest.raises(ValueError, match="bits must be"):
-            ff.Anchors(bits=bits)
+            ff.recommender.Anchors(bits=bits)
     with pytest.raises(ValueError, match="say how many"):
-        ff.AnchorVAE(1_000_000, ff.Anchors(None))
+        ff.recommender.AnchorVAE(1_000_000, ff.recommender.Anchors(None))
 
 
 def test_a_log_that_cannot_be_cut_is_trained_and_compared() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(anchored, "_FULL", 0)
-        rec = ff.Recommender(SMALL, anchors=FEW, training=ff.Training(epochs=3, batch=32))
+        rec = ff.Recommender(
+            SMALL, anchors=FEW, training=ff.recommender.Training(epochs=3, batch=32)
+        )
         rec.fit(grouped(), test=0.2, progress=False)
     assert rec.report is not None
     assert rec.report.tables == "trained as anchors from the start"
@@ -340,13 +352,13 @@ def test_a_log_that_cannot_be_cut_is_trained_and_compared() -> None:
 
 def test_a_cut_resumes_where_training_was(tmp_path: Path) -> None:
     """The checkpoint is that of the dense tables: what they are cut to may change."""
-    keep = ff.Checkpoint(tmp_path / "run")
-    made = {"training": ff.Training(epochs=3, batch=32)}
+    keep = ff.recommender.Checkpoint(tmp_path / "run")
+    made = {"training": ff.recommender.Training(epochs=3, batch=32)}
     first = ff.Recommender(SMALL, anchors=FEW, **made).fit(  # type: ignore[arg-type]
         grouped(), checkpoint=keep, progress=False
     )
-    again = ff.Checkpoint(tmp_path / "run", resume=True)
-    other = ff.Anchors(8, 3, bits=4)
+    again = ff.recommender.Checkpoint(tmp_path / "run", resume=True)
+    other = ff.recommender.Anchors(8, 3, bits=4)
     for few, same in ((FEW, True), (other, False)):
         rec = ff.Recommender(SMALL, anchors=few, **made)  # type: ignore[arg-type]
         rec.fit(grouped(), checkpoint=again, progress=False)
@@ -354,8 +366,8 @@ def test_a_cut_resumes_where_training_was(tmp_path: Path) -> None:
         assert (mine.shape == theirs.shape and torch.equal(mine, theirs)) == same
 
 
-def test_damaged_bits_are_refused(dense: ff.FastVAE) -> None:
-    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(8, 4, bits=5), log())
+def test_damaged_bits_are_refused(dense: ff.recommender.FastVAE) -> None:
+    few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 4, bits=5), log())
     few.settle()
     short = {**few.packed, "values": few.packed["values"][..., :-1]}
     with pytest.raises(ValueError, match="damaged"):

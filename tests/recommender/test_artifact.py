@@ -41,7 +41,7 @@ def test_an_artifact_answers_alone(fitted: ff.Recommender, artifact: Path) -> No
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         recipe = ff.VAE(hidden=8, latent=3, layers=1, shortcut=4)
-        rec = ff.Recommender(recipe, training=ff.Training(epochs=2, batch=32), seed=3)
+        rec = ff.Recommender(recipe, training=ff.recommender.Training(epochs=2, batch=32), seed=3)
         rec.fit(grouped(80), test=0.2, progress=False).save(tmp_path / name)
     for name in FILES:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
@@ -78,7 +78,7 @@ def test_flipped_bytes_are_refused_or_harmless(
         (copy / file.name).write_bytes(data)
         try:
             loaded = ff.Recommender.load(copy)
-        except ff.ArtifactError:
+        except ff.recommender.ArtifactError:
             refused += 1
         else:
             assert answers(loaded) == expected
@@ -93,7 +93,9 @@ def test_tensors_with_another_value_are_refused(artifact: Path, tmp_path: Path, 
     data = bytearray((copy / name).read_bytes())
     data[-1] ^= 1
     (copy / name).write_bytes(data)
-    with pytest.raises(ff.ArtifactError, match=f"{name}.* has changed since it was written"):
+    with pytest.raises(
+        ff.recommender.ArtifactError, match=f"{name}.* has changed since it was written"
+    ):
         ff.Recommender.load(copy)
 
 
@@ -107,7 +109,7 @@ def test_missing_cut_and_empty_files_are_refused(artifact: Path, tmp_path: Path,
             (copy / name).unlink()
         else:
             (copy / name).write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
-        with pytest.raises(ff.ArtifactError):
+        with pytest.raises(ff.recommender.ArtifactError):
             ff.Recommender.load(copy)
 
 
@@ -116,12 +118,12 @@ def test_newer_and_foreign_folders_are_refused(artifact: Path, tmp_path: Path) -
     shutil.copytree(artifact, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
-    with pytest.raises(ff.ArtifactError, match=r"by a newer fewfold.*upgrade"):
+    with pytest.raises(ff.recommender.ArtifactError, match=r"by a newer fewfold.*upgrade"):
         ff.Recommender.load(copy)
     (tmp_path / "other").mkdir()
-    with pytest.raises(ff.ArtifactError, match="is not a model of fewfold"):
+    with pytest.raises(ff.recommender.ArtifactError, match="is not a model of fewfold"):
         ff.Recommender.load(tmp_path / "other")
-    with pytest.raises(ff.ArtifactError, match="there is no folder"):
+    with pytest.raises(ff.recommender.ArtifactError, match="there is no folder"):
         ff.Recommender.load(tmp_path / "nowhere")
 
 
@@ -131,7 +133,9 @@ def test_names_in_the_manifest_lead_nowhere(artifact: Path, tmp_path: Path) -> N
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["files"]["../../etc/passwd"] = "0" * 64
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ff.ArtifactError, match=r"manifest.json: files\.\..* is no part of a model"):
+    with pytest.raises(
+        ff.recommender.ArtifactError, match=r"manifest.json: files\.\..* is no part of a model"
+    ):
         ff.Recommender.load(copy)
 
 
@@ -169,7 +173,7 @@ def test_a_consistent_forgery_is_refused(artifact: Path, tmp_path: Path) -> None
         ("items.safetensors", shifted),
         ("model.safetensors", renamed),
     ):
-        with pytest.raises(ff.ArtifactError):
+        with pytest.raises(ff.recommender.ArtifactError):
             ff.Recommender.load(forged(name, change))
 
 
@@ -221,7 +225,7 @@ def test_a_disk_that_is_really_full_is_told_as_one(fitted: ff.Recommender, tmp_p
         with pytest.raises(OSError, match="File too large"):
             fitted.save(tmp_path / "model")
         with pytest.raises(OSError, match=r"File too large|No space"):
-            ff.export(fitted, vectors=tmp_path / "v.parquet")
+            ff.recommender.export(fitted, vectors=tmp_path / "v.parquet")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
@@ -280,7 +284,9 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path
     replace()
     assert read(2, fails=False) == "version 2"
     assert read(4, fails=True) == "version 4"
-    with pytest.raises(ff.ArtifactError, match="was replaced 50 times while it was read"):
+    with pytest.raises(
+        ff.recommender.ArtifactError, match="was replaced 50 times while it was read"
+    ):
         read(10**6, fails=False)
     assert len(seen) == 4 + 50
 
@@ -290,8 +296,8 @@ def test_an_error_of_a_folder_that_stays_is_raised_at_once(tmp_path: Path) -> No
 
     def read(place: Path) -> None:
         seen.append(place)
-        raise ff.ArtifactError("damaged")
+        raise ff.recommender.ArtifactError("damaged")
 
-    with pytest.raises(ff.ArtifactError, match="damaged"):
+    with pytest.raises(ff.recommender.ArtifactError, match="damaged"):
         artifacts.steadily(tmp_path, read)
     assert seen == [tmp_path]

@@ -34,13 +34,13 @@ def log(seed=0):
     generator = torch.Generator().manual_seed(seed)
     who = torch.arange(20).repeat_interleave(3)
     what = torch.randint(12, who.shape, generator=generator)
-    return ff.Interactions.from_pairs(who, what, shape=(20, 12))
+    return ff.recommender.Interactions.from_pairs(who, what, shape=(20, 12))
 
 
 def trained(checkpoint, *, model=None, data=None, **options):
-    model = ff.FastVAE(12, hidden=8, latent=3) if model is None else model
+    model = ff.recommender.FastVAE(12, hidden=8, latent=3) if model is None else model
     options = {"epochs": 2, "batch": 5, "progress": False, **options}
-    ff.train(model, log() if data is None else data, checkpoint=checkpoint, **options)
+    ff.recommender.train(model, log() if data is None else data, checkpoint=checkpoint, **options)
     return model
 
 
@@ -105,20 +105,29 @@ REFUSED = {
     "budget": ({"time_budget": 60.0}, "time_budget was None, is 60.0"),
     "seed": ({"seed": 1}, "seed was 0, is 1"),
     "data": ({"data": log(1)}, "interactions was .* pairs of 12 items, .* is"),
-    "validation": ({"validation": ff.random_split(log())}, "validation was None, is"),
-    "objective": ({"objective": ff.FullSoftmax()}, r"was SampledSoftmax.*is FullSoftmax\(\)"),
+    "validation": ({"validation": ff.recommender.random_split(log())}, "validation was None, is"),
+    "objective": (
+        {"objective": ff.recommender.FullSoftmax()},
+        r"was SampledSoftmax.*is FullSoftmax\(\)",
+    ),
     "proposal": (
-        {"objective": ff.SampledSoftmax(ff.MultiIndex(5, within="popularity"))},
+        {"objective": ff.recommender.SampledSoftmax(ff.MultiIndex(5, within="popularity"))},
         "codewords=12.*codewords=5",
     ),
-    "width": ({"model": ff.FastVAE(12, hidden=9, latent=3)}, r"model.inputs was \(12, 8\)"),
+    "width": (
+        {"model": ff.recommender.FastVAE(12, hidden=9, latent=3)},
+        r"model.inputs was \(12, 8\)",
+    ),
     "depth": (
-        {"model": ff.FastVAE(12, hidden=8, latent=3, layers=2)},
+        {"model": ff.recommender.FastVAE(12, hidden=8, latent=3, layers=2)},
         "layers.layers.1.* was None",
     ),
-    "dropout": ({"model": ff.FastVAE(12, hidden=8, latent=3, dropout=0.1)}, "dropout was 0.5"),
+    "dropout": (
+        {"model": ff.recommender.FastVAE(12, hidden=8, latent=3, dropout=0.1)},
+        "dropout was 0.5",
+    ),
     "less depth": (
-        {"model": ff.FastVAE(12, hidden=8, latent=3, layers=0)},
+        {"model": ff.recommender.FastVAE(12, hidden=8, latent=3, layers=0)},
         "layers.layers.0.bias was .*float32, is None",
     ),
     "beta": ({"beta": 0.5}, "beta was 0.4, is 0.5"),
@@ -147,7 +156,7 @@ def test_a_file_is_not_replaced_unasked(tmp_path):
 
 
 def test_where_nothing_can_be_written_training_does_not_begin(tmp_path):
-    model = ff.FastVAE(12, hidden=8, latent=3)
+    model = ff.recommender.FastVAE(12, hidden=8, latent=3)
     before = model.items.detach().clone()
     (tmp_path / "file").write_text("")
     with pytest.raises(FileNotFoundError, match="no checkpoint can be written here"):
@@ -201,7 +210,7 @@ def test_a_full_disk_does_not_stop_training(number, call, tmp_path, monkeypatch,
     assert path.read_bytes() == before
 
 
-class Watched(ff.FastVAE):
+class Watched(ff.recommender.FastVAE):
     """A model that calls something before each step."""
 
     def __init__(self, action):
@@ -301,7 +310,7 @@ def test_a_killed_process_leaves_nothing_that_stays(tmp_path):
     assert os.listdir(tmp_path) == ["run"]
 
 
-class Own(ff.Proposal):
+class Own(ff.sampling.Proposal):
     """A proposal of somebody else's, which cannot be kept."""
 
     def fit(self, item_vectors, counts=None):
@@ -313,7 +322,7 @@ class Own(ff.Proposal):
 
 
 def test_a_proposal_without_state_is_refused_before_training(tmp_path):
-    objective = ff.SampledSoftmax(Own(), samples=3)
+    objective = ff.recommender.SampledSoftmax(Own(), samples=3)
     trained(None, objective=objective)
     with pytest.raises(TypeError, match=r"Own cannot be saved; give it state_dict\(\)"):
         trained(Checkpoint(tmp_path / "run"), objective=objective)

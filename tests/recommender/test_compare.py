@@ -8,11 +8,11 @@ from tests.recommender.conftest import grouped
 
 
 @pytest.fixture(scope="module")
-def comparison() -> ff.Comparison:
-    return ff.compare(grouped(200), training=ff.Training(epochs=8, batch=32), test=0.3)
+def comparison() -> ff.recommender.Comparison:
+    return ff.compare(grouped(200), training=ff.recommender.Training(epochs=8, batch=32), test=0.3)
 
 
-def test_the_table_has_every_model_and_number(comparison: ff.Comparison) -> None:
+def test_the_table_has_every_model_and_number(comparison: ff.recommender.Comparison) -> None:
     kinds = {one.kind for one in comparison.contenders}
     assert kinds == {"popularity", "item-knn", "ease", "fastvae"}
     means = [one.evaluation.overall[comparison.metric].mean for one in comparison.contenders]
@@ -25,12 +25,12 @@ def test_the_table_has_every_model_and_number(comparison: ff.Comparison) -> None
     assert {row["model"] for row in comparison.as_dict()["models"]} == kinds
 
 
-def test_the_verdict_follows_the_interval(comparison: ff.Comparison) -> None:
+def test_the_verdict_follows_the_interval(comparison: ff.recommender.Comparison) -> None:
     simple, gain, low, high = comparison.against
     assert low <= gain <= high
 
     def verdict(gain: float, low: float, high: float) -> str:
-        found = ff.Comparison(
+        found = ff.recommender.Comparison(
             "s", comparison.contenders, {}, comparison.metric, (simple, gain, low, high)
         )
         return found.verdict

@@ -25,7 +25,7 @@ from tests.recommender.conftest import grouped
 
 
 @pytest.fixture
-def split() -> ff.Split:
+def split() -> ff.recommender.Split:
     generator = torch.Generator().manual_seed(0)
     users = torch.arange(400).repeat_interleave(5)
     log = Interactions.from_pairs(users, torch.randint(0, 50, (2000,), generator=generator))
@@ -40,15 +40,15 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(evaluation, name, value)
 
 
-def _sampled(split: ff.Split, **options: Any) -> torch.Tensor | None:
-    fitted = FittedBaseline(ff.MostPopular().fit(split.train))
+def _sampled(split: ff.recommender.Split, **options: Any) -> torch.Tensor | None:
+    fitted = FittedBaseline(ff.recommender.MostPopular().fit(split.train))
     return sample_users(fitted, split.fold_in.jagged, split.test.jagged, **options)
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_sample_where_all_take_longer_than_training(split: ff.Split) -> None:
+def test_a_sample_where_all_take_longer_than_training(split: ff.recommender.Split) -> None:
     tested = int((split.test.jagged.lengths > 0).sum())
-    fitted = FittedBaseline(ff.MostPopular().fit(split.train))
+    fitted = FittedBaseline(ff.recommender.MostPopular().fit(split.train))
     whole = ranking_work(fitted, split.fold_in.jagged, tested)
     assert _sampled(split, training=whole) is None
     users = _sampled(split, training=whole - 1)
@@ -64,7 +64,7 @@ def test_a_sample_where_all_take_longer_than_training(split: ff.Split) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_the_size_follows_from_the_interval(
-    split: ff.Split, monkeypatch: pytest.MonkeyPatch
+    split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """About (1.96 sd / half)^2 users; half the width asks for four times as many."""
     monkeypatch.setattr(evaluation, "_LEAST", 1)
@@ -76,7 +76,7 @@ def test_the_size_follows_from_the_interval(
         assert users is not None
         sizes.append(len(users))
     assert abs(sizes[1] - 4 * sizes[0]) <= 4
-    fitted = FittedBaseline(ff.MostPopular().fit(split.train))
+    fitted = FittedBaseline(ff.recommender.MostPopular().fit(split.train))
     asked = split.fold_in.jagged, split.test.jagged
     found = assess(fitted, *asked, split.train.counts() > 0, split="so", users=users)
     score = found.overall.scores[0]
@@ -84,12 +84,16 @@ def test_the_size_follows_from_the_interval(
 
 
 @pytest.mark.usefixtures("slow")
-def test_few_users_are_all_ranked(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_users_are_all_ranked(
+    split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluation, "_LEAST", 400)
     assert _sampled(split) is None
 
 
-def test_a_minute_is_always_granted(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minute_is_always_granted(
+    split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluation, "_LEAST", 60)
     assert _sampled(split) is None
 
@@ -102,7 +106,7 @@ class Sizes:
 
 
 @pytest.mark.usefixtures("slow")
-def test_work_is_counted(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_counted(split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the users, items or passes are twice the work, and no clock is looked at."""
 
     def clock() -> float:
@@ -122,9 +126,9 @@ def test_work_is_counted(split: ff.Split, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("slow")
 def test_the_sample_is_named_wherever_numbers_are(tmp_path: Path) -> None:
-    rec = ff.Recommender(ff.EASE(5.0)).fit(grouped(200), test=0.2)
+    rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped(200), test=0.2)
     found = rec.evaluation
-    assert isinstance(found, ff.Evaluation)
+    assert isinstance(found, ff.recommender.Evaluation)
     assert found.overall.users < 200
     words = f"a sample of {found.overall.users} of 200 users"
     assert found.sample == words
@@ -138,8 +142,8 @@ def test_the_sample_is_named_wherever_numbers_are(tmp_path: Path) -> None:
     first, second = (one.evaluation.overall for one in compared.contenders)
     assert first.users == second.users < 200
     assert compared.as_dict()["models"][0]["users ranked"].startswith("a sample of")
-    whole = ff.Recommender(ff.EASE(5.0)).fit(grouped(200), test=0.2, all_users=True)
-    assert isinstance(whole.evaluation, ff.Evaluation)
+    whole = ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped(200), test=0.2, all_users=True)
+    assert isinstance(whole.evaluation, ff.recommender.Evaluation)
     assert (whole.evaluation.overall.users, whole.evaluation.sample) == (200, "")
 
 
@@ -179,11 +183,11 @@ def test_no_phase_of_a_fit_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(place, _slowed(place, screen, shown))
     monkeypatch.setattr(sys, "stderr", screen)
     recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
-    rec = ff.Recommender(recipe, training=ff.Training(epochs=1, batch=64))
-    rec.fit(grouped(480), test=0.2, core=2, checkpoint=ff.Checkpoint(tmp_path / "c"))
+    rec = ff.Recommender(recipe, training=ff.recommender.Training(epochs=1, batch=64))
+    rec.fit(grouped(480), test=0.2, core=2, checkpoint=ff.recommender.Checkpoint(tmp_path / "c"))
     rec.save(tmp_path / "m")
     growing = ff.VAE(hidden=8, latent=3, layers=0, anchors="auto")
-    ff.Recommender(growing, training=ff.Training(epochs=4)).fit(grouped(480))
+    ff.Recommender(growing, training=ff.recommender.Training(epochs=4)).fit(grouped(480))
     for place, what in SLOW.items():
         assert f"{what}: " in shown[place], (place, shown[place])
         assert re.search(r"\d+ s (left|so far)", shown[place])
@@ -213,16 +217,16 @@ class Constant:
         taken = [set() if exclude is None else set(exclude.rows([r]).values.tolist())
                  for r in range(rows)]  # fmt: skip
         ids = [[item for item in range(200) if item not in out][:k] for out in taken]
-        return ff.Ranking(torch.tensor(ids), torch.zeros(rows, k))
+        return ff.recommender.Ranking(torch.tensor(ids), torch.zeros(rows, k))
 
 
 def test_slices_have_their_limits() -> None:
     """Users with 0, 1, 4, 5, 19 and 20 items, of whom each is asked for the best other one."""
     lengths = [0, 1, 4, 5, 19, 20]
-    known = ff.Jagged(
+    known = ff.recommender.Jagged(
         torch.cat([torch.arange(n) for n in lengths]), torch.tensor([0, *lengths]).cumsum(0)
     )
-    test = ff.Jagged(torch.tensor(lengths), torch.arange(7))
+    test = ff.recommender.Jagged(torch.tensor(lengths), torch.arange(7))
     seen = torch.ones(200, dtype=torch.bool)
     found = assess(Constant(), known, test, seen, split="so")
     assert {name: report.users for name, report in found.slices.items()} == {
@@ -232,19 +236,23 @@ def test_slices_have_their_limits() -> None:
         "5 to 19": 2,
         "20 and more": 1,
     }
-    assert found.overall[ff.NDCG(10)].mean == 1.0  # what is known is not recommended again
+    assert (
+        found.overall[ff.recommender.NDCG(10)].mean == 1.0
+    )  # what is known is not recommended again
     assert (found.cold_pairs, found.pairs, found.tested) == (0, 6, 6)
 
 
 @pytest.mark.parametrize(("cold", "shown"), [(1, False), (2, True)])
 def test_items_never_seen_get_a_slice_above_one_in_a_hundred(cold: int, shown: bool) -> None:
-    nothing = ff.Jagged(torch.empty(0, dtype=torch.int64), torch.zeros(101, dtype=torch.int64))
+    nothing = ff.recommender.Jagged(
+        torch.empty(0, dtype=torch.int64), torch.zeros(101, dtype=torch.int64)
+    )
     wanted = torch.zeros(100, dtype=torch.int64)
     wanted[:cold] = 300  # beyond the items of the model
     found = assess(
-        Constant(), nothing, ff.Jagged(wanted, torch.arange(101)),
+        Constant(), nothing, ff.recommender.Jagged(wanted, torch.arange(101)),
         torch.ones(200, dtype=torch.bool), split="so",
     )  # fmt: skip
     assert found.cold_pairs == cold
     assert ("items seen in training (warm) alone" in found.slices) == shown
-    assert found.overall[ff.HitRate(10)].mean == pytest.approx(1 - cold / 100)
+    assert found.overall[ff.recommender.HitRate(10)].mean == pytest.approx(1 - cold / 100)

@@ -16,10 +16,10 @@ from tests.recommender.conftest import grouped
 HISTORIES = [["a1", "b2", "a3"], [], ["c4"]]
 
 
-def numbers(rec: ff.Recommender) -> ff.Jagged:
+def numbers(rec: ff.Recommender) -> ff.recommender.Jagged:
     rows = [rec.items.find(history) for history in HISTORIES]
     offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    return ff.Jagged(torch.cat(rows), offsets)
+    return ff.recommender.Jagged(torch.cat(rows), offsets)
 
 
 def expected(rec: ff.Recommender) -> torch.Tensor:
@@ -29,7 +29,7 @@ def expected(rec: ff.Recommender) -> torch.Tensor:
 
 
 def test_vectors_and_index_give_the_scores(fitted: ff.Recommender, tmp_path: Path) -> None:
-    ff.export(fitted, vectors=tmp_path / "v.parquet", faiss=tmp_path / "i.faiss")
+    ff.recommender.export(fitted, vectors=tmp_path / "v.parquet", faiss=tmp_path / "i.faiss")
     table = pl.read_parquet(tmp_path / "v.parquet")
     assert table["item"].to_list() == fitted.items.tolist()
     queries = fitted.fitted.model.queries(numbers(fitted)).numpy()
@@ -43,8 +43,8 @@ def test_vectors_and_index_give_the_scores(fitted: ff.Recommender, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["vae", "ease"])
 def test_onnx_gives_the_scores(fitted: ff.Recommender, tmp_path: Path, kind: str) -> None:
-    rec = fitted if kind == "vae" else ff.Recommender(ff.EASE(5.0)).fit(grouped())
-    told = ff.export(rec, onnx=tmp_path / "scorer.onnx")
+    rec = fitted if kind == "vae" else ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped())
+    told = ff.recommender.export(rec, onnx=tmp_path / "scorer.onnx")
     assert "scores (rows, items)" in told["onnx"]
     session = onnxruntime.InferenceSession(tmp_path / "scorer.onnx")
     history = padded(numbers(rec)).numpy()
@@ -55,13 +55,13 @@ def test_onnx_gives_the_scores(fitted: ff.Recommender, tmp_path: Path, kind: str
 
 
 def test_what_cannot_be_exported_says_so(fitted: ff.Recommender, tmp_path: Path) -> None:
-    simple = ff.Recommender(ff.MostPopular()).fit(grouped())
+    simple = ff.Recommender(ff.recommender.MostPopular()).fit(grouped())
     with pytest.raises(ValueError, match="no item vectors"):
-        ff.export(simple, vectors=tmp_path / "v.parquet")
+        ff.recommender.export(simple, vectors=tmp_path / "v.parquet")
     with pytest.raises(ValueError, match="no graph"):
-        ff.export(simple, onnx=tmp_path / "s.onnx")
+        ff.recommender.export(simple, onnx=tmp_path / "s.onnx")
     (tmp_path / "v.parquet").write_text("mine")
     with pytest.raises(FileExistsError, match="overwrite"):
-        ff.export(fitted, vectors=tmp_path / "v.parquet")
+        ff.recommender.export(fitted, vectors=tmp_path / "v.parquet")
     assert (tmp_path / "v.parquet").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]

@@ -127,14 +127,14 @@ def test_strangers_with_one_item_each_are_asked_for_all() -> None:
 def test_fit_compare_and_evaluate_take_it() -> None:
     log = grouped(60)
     log["time"] = list(range(360))  # users one after the other
-    rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2)
-    assert isinstance(rec.evaluation, ff.Evaluation)
+    rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.2)
+    assert isinstance(rec.evaluation, ff.recommender.Evaluation)
     assert rec.evaluation.overall.users == 60
-    assert rec.evaluation.overall[ff.NDCG(10)].mean > 0.3
+    assert rec.evaluation.overall[ff.recommender.NDCG(10)].mean > 0.3
     assert "Held out: each user's last item by time; 100.0% of" in str(rec.report)
     assert "have no earlier interaction" in rec.evaluation.as_dict()["split"]
-    temporal = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2, split="temporal")
-    assert temporal.evaluation.overall[ff.NDCG(10)].mean < 0.3
+    temporal = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.2, split="temporal")
+    assert temporal.evaluation.overall[ff.recommender.NDCG(10)].mean < 0.3
     found = ff.compare(log, models=("popularity", "item-knn"))
     assert found.split.startswith("each user's last item")
     assert ff.compare(log, models=("popularity",), split="random").split.startswith("20% of each")
@@ -142,7 +142,8 @@ def test_fit_compare_and_evaluate_take_it() -> None:
     found = rec.evaluate(new)
     assert "each user's last item by time; the model knows nothing of 100.0%" in found.split
     assert (
-        found.overall[ff.NDCG(10)].mean > rec.evaluate(new, split="all").overall[ff.NDCG(10)].mean
+        found.overall[ff.recommender.NDCG(10)].mean
+        > rec.evaluate(new, split="all").overall[ff.recommender.NDCG(10)].mean
     )
 
 

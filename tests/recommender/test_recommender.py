@@ -84,13 +84,15 @@ def test_similar_items_share_a_taste(fitted: ff.Recommender) -> None:
 def test_an_item_without_neighbours_is_like_none() -> None:
     """A similarity of exactly 0 is none, however many are asked for."""
     log = {"user": ["u", "u", "v", "v", "w"], "item": ["a", "b", "a", "b", "alone"]}
-    rec = ff.Recommender(ff.ItemKNN(3)).fit(log, progress=False)
+    rec = ff.Recommender(ff.recommender.ItemKNN(3)).fit(log, progress=False)
     assert rec.similar_items(["a", "alone"], k=3).items == [["b"], []]
     assert rec.similar_items("a", k=3).scores == [pytest.approx(1.0)]
 
 
-@pytest.mark.parametrize("recipe", [ff.EASE(10.0), ff.ItemKNN(5)], ids=["EASE", "ItemKNN"])
-def test_an_item_counts_once_in_a_history_in_any_order(recipe: ff.Baseline) -> None:
+@pytest.mark.parametrize(
+    "recipe", [ff.recommender.EASE(10.0), ff.recommender.ItemKNN(5)], ids=["EASE", "ItemKNN"]
+)
+def test_an_item_counts_once_in_a_history_in_any_order(recipe: ff.recommender.Baseline) -> None:
     rec = ff.Recommender(recipe).fit(grouped(), progress=False)
     once = rec.recommend_from_history(["a1", "b3"], k=9)
     again = rec.recommend_from_history(["b3", "a1", "b3", "b3", "nothing"], k=9)
@@ -100,7 +102,7 @@ def test_an_item_counts_once_in_a_history_in_any_order(recipe: ff.Baseline) -> N
 def test_a_sparse_matrix_comes_in_and_asks(tmp_path: Path) -> None:
     matrix = scipy.sparse.random(60, 30, density=0.2, random_state=0, format="csr")
     matrix.data[:] = 3.0
-    rec = ff.Recommender(ff.ItemKNN(5)).fit(matrix)
+    rec = ff.Recommender(ff.recommender.ItemKNN(5)).fit(matrix)
     assert rec.items.tolist() == list(range(30))
     batch = rec.recommend_from_history(matrix[:4], k=5)
     assert batch.items == rec.recommend([0, 1, 2, 3], k=5).items
@@ -108,9 +110,13 @@ def test_a_sparse_matrix_comes_in_and_asks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [ff.EASE(10.0), ff.ItemKNN(5), ff.MostPopular()], ids=lambda r: type(r).__name__
+    "recipe",
+    [ff.recommender.EASE(10.0), ff.recommender.ItemKNN(5), ff.recommender.MostPopular()],
+    ids=lambda r: type(r).__name__,
 )
-def test_simple_models_answer_and_come_back(recipe: ff.Baseline, tmp_path: Path) -> None:
+def test_simple_models_answer_and_come_back(
+    recipe: ff.recommender.Baseline, tmp_path: Path
+) -> None:
     rec = ff.Recommender(recipe).fit(grouped())
     again = ff.Recommender.load(rec.save(tmp_path / "model"))
     users = [f"u{i}" for i in range(20)]
@@ -132,7 +138,7 @@ def test_new_items_are_folded_in(fitted: ff.Recommender) -> None:
     with pytest.raises(ValueError, match="nothing to add"):
         fitted.add_items({"user": ["u0"], "item": ["a1"]})
     with pytest.raises(ValueError, match="fit it again"):
-        ff.Recommender(ff.EASE()).fit(grouped()).add_items(new)
+        ff.Recommender(ff.recommender.EASE()).fit(grouped()).add_items(new)
 
 
 def test_names_show_up_in_answers(fitted: ff.Recommender, tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_names_show_up_in_answers(fitted: ff.Recommender, tmp_path: Path) -> Non
     assert {"rank", "item", "score"} <= set(found.to_dicts()[0])
     again = ff.Recommender.load(rec.save(tmp_path / "model"))
     assert again.recommend_from_history(["a3"], k=10, items=["a1"]).attributes == [shown["a1"]]
-    with pytest.raises(ff.DataError, match="no row of the table"):
+    with pytest.raises(ff.recommender.DataError, match="no row of the table"):
         fitted.attach({"id": ["q"], "name": ["r"]})
     assert fitted.attributes is None
 
@@ -162,11 +168,11 @@ def test_evaluation_masks_what_was_known(fitted: ff.Recommender) -> None:
         "user": ["u0"] * len(other) + ["u0", "new"],
         "item": [*other, min(mine), "a1"],
     }
-    found = fitted.evaluate(held_out, metrics=(ff.Recall(4), ff.Recall(40)))
+    found = fitted.evaluate(held_out, metrics=(ff.recommender.Recall(4), ff.recommender.Recall(40)))
     assert "1 of which are in the log of the model" in found.split
     assert found.pairs == len(other) + 1
     warm = found.slices["users with a history (warm)"]
-    assert warm[ff.Recall(4)].mean == 1.0  # exactly the four that are left of the taste
+    assert warm[ff.recommender.Recall(4)].mean == 1.0  # exactly the four that are left of the taste
     assert found.slices["users without one (cold)"].users == 1
 
 
@@ -181,13 +187,13 @@ def test_items_never_seen_are_counted_and_missed(fitted: ff.Recommender) -> None
 def test_held_out_by_time_where_there_is_time() -> None:
     # Everybody comes six times; the last times of 40 users are after 199.
     log = {**grouped(40), "time": [i % 6 * 40 + i // 6 for i in range(240)]}
-    rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.25)
+    rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.25)
     assert "the last 25% of all interactions, those after time 179" in str(rec.evaluation)
-    timeless = ff.Recommender(ff.EASE(5.0)).fit(grouped(40), test=0.25)
+    timeless = ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped(40), test=0.25)
     assert "of each user's items, at random (seed 0)" in str(timeless.evaluation)
     assert rec.report is not None
     assert rec.report.cost.memory > 0
-    refitted = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.25, refit=True)
+    refitted = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.25, refit=True)
     assert refitted.evaluation.as_dict() == rec.evaluation.as_dict()
     assert not torch.equal(refitted.fitted.tensors()["weights"], rec.fitted.tensors()["weights"])
 
@@ -205,7 +211,9 @@ def test_an_approximate_search_says_how_good_it_is(fitted: ff.Recommender) -> No
 def test_the_same_seed_gives_the_same_model() -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
         recipe = ff.VAE(hidden=8, latent=3, layers=1, shortcut=4)
-        rec = ff.Recommender(recipe, training=ff.Training(epochs=3, batch=32), seed=seed)
+        rec = ff.Recommender(
+            recipe, training=ff.recommender.Training(epochs=3, batch=32), seed=seed
+        )
         return rec.fit(grouped(80), progress=False).fitted.tensors()
 
     first, second, other = weights(1), weights(1), weights(2)
@@ -223,8 +231,15 @@ def test_the_same_seed_gives_the_same_model() -> None:
     ids=["one pair", "one user", "one item"],
 )
 def test_the_smallest_logs_work(log: dict[str, list[str]], tmp_path: Path) -> None:
-    for recipe in (ff.VAE(), ff.EASE(), ff.ItemKNN(), ff.MostPopular()):
-        rec = ff.Recommender(recipe, training=ff.Training(epochs=2)).fit(log, progress=False)
+    for recipe in (
+        ff.VAE(),
+        ff.recommender.EASE(),
+        ff.recommender.ItemKNN(),
+        ff.recommender.MostPopular(),
+    ):
+        rec = ff.Recommender(recipe, training=ff.recommender.Training(epochs=2)).fit(
+            log, progress=False
+        )
         again = ff.Recommender.load(rec.save(tmp_path / type(recipe).__name__))
         assert again.recommend("a", k=5, exclude_seen=False).items == (
             rec.recommend("a", k=5, exclude_seen=False).items
@@ -236,12 +251,14 @@ def test_before_fit_it_says_so() -> None:
     with pytest.raises(ValueError, match="has learned nothing yet; call fit"):
         ff.Recommender().recommend("a")
     with pytest.raises(ValueError, match=r"leaves nothing to test.*--test 0"):
-        ff.Recommender(ff.EASE()).fit({"user": ["a", "b"], "item": ["x", "y"]}, test=0.2)
+        ff.Recommender(ff.recommender.EASE()).fit(
+            {"user": ["a", "b"], "item": ["x", "y"]}, test=0.2
+        )
 
 
 def test_a_filter_understands_every_kind_of_number() -> None:
     log = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 9, 8, 9]}
-    rec = ff.Recommender(ff.EASE(1.0)).fit(log)
+    rec = ff.Recommender(ff.recommender.EASE(1.0)).fit(log)
     for seven in (7, 7.0, "7", np.int32(7), np.array(7), torch.tensor(7), np.array([7.0])):
         assert 7 not in rec.recommend(3, k=5, filter_items=seven, exclude_seen=False).items
     assert rec.recommend(torch.tensor(3), k=1).of == 3
@@ -265,7 +282,7 @@ def test_attributes_never_replace_the_answer(fitted: ff.Recommender) -> None:
 
 def test_the_key_of_a_table_is_the_column_that_names_most_items() -> None:
     ids = list(range(1900, 2100))
-    rec = ff.Recommender(ff.MostPopular()).fit({"user": [0] * len(ids), "item": ids})
+    rec = ff.Recommender(ff.recommender.MostPopular()).fit({"user": [0] * len(ids), "item": ids})
     rows = [*ids, *range(5000, 5200)]  # half of the rows are of other items, every year is one
     table = {"year": [1990 + i % 20 for i in range(len(rows))], "movie_id": rows}
     shown = rec.attach(table).recommend_from_history([], k=1, items=[1950])
@@ -284,7 +301,7 @@ def test_an_item_of_strangers_harms_nobody(fitted: ff.Recommender) -> None:
 
 def test_the_report_says_what_was_learned_from() -> None:
     log = grouped(400)
-    training = ff.Training(epochs=1, batch=64)
+    training = ff.recommender.Training(epochs=1, batch=64)
     recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
     some = ff.Recommender(recipe, training=training).fit(log, progress=False)
     assert 2200 < some._learned_from["pairs"] < 2400  # a few were kept to weigh the shortcut
@@ -297,7 +314,7 @@ def test_the_report_says_what_was_learned_from() -> None:
 def test_a_fit_that_fails_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rec = ff.Recommender(ff.EASE(1.0)).fit(grouped(40))
+    rec = ff.Recommender(ff.recommender.EASE(1.0)).fit(grouped(40))
     before = rec.recommend("u0", k=3).items
 
     def gone(*_: object, **__: object) -> None:
@@ -311,16 +328,16 @@ def test_a_fit_that_fails_changes_nothing(
 
 def test_coarse_times_are_said_to_be() -> None:
     log = {**grouped(40), "time": [2023] * 20 + [2024] * 220}
-    rec = ff.Recommender(ff.EASE(5.0)).fit(log, test=0.2)
+    rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.2)
     assert "times are too coarse to tell the last" in str(rec.evaluation)
     days = {**grouped(40), "time": [f"2024-01-{1 + i % 6 * 4 + i // 60:02}" for i in range(240)]}
-    rec = ff.Recommender(ff.EASE(5.0)).fit(days, test=0.25)
+    rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(days, test=0.25)
     assert "those after 2024-01-18 00:00:00" in str(rec.evaluation)
 
 
 def test_the_threshold_of_ratings_is_remembered() -> None:
     rated = {**grouped(60), "rating": [5, 1] * 180}
-    rec = ff.Recommender(ff.VAE(8, 3, 0, 4), training=ff.Training(epochs=1))
+    rec = ff.Recommender(ff.VAE(8, 3, 0, 4), training=ff.recommender.Training(epochs=1))
     rec.fit(rated, min_rating=4, progress=False)
     low = {"user": ["u0", "u1"], "item": ["new", "newer"], "rating": [5, 1]}
     assert rec.add_items(low).items.tolist()[-1] == "new"
@@ -329,7 +346,7 @@ def test_the_threshold_of_ratings_is_remembered() -> None:
 
 def test_conditions_on_rows_are_remembered(tmp_path: Path) -> None:
     events = {**grouped(60), "event": ["buy", "view"] * 180}
-    rec = ff.Recommender(ff.EASE(5.0)).fit(events, where="event=buy", progress=False)
+    rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(events, where="event=buy", progress=False)
     rec.save(tmp_path / "model")
     rec = ff.Recommender.load(tmp_path / "model")
     more = {"user": ["u0", "u1"], "item": ["new", "newer"], "event": ["buy", "view"]}
@@ -347,26 +364,26 @@ def test_the_card_and_inspect_say_which_rows_counted_and_whom_was_ranked(
 ) -> None:
     monkeypatch.setattr(Evaluation, "sample", "a sample of 9 of 60 users")
     events = {**grouped(60), "event": ["buy", "view"] * 180}
-    rec = ff.Recommender(ff.EASE(5.0))
+    rec = ff.Recommender(ff.recommender.EASE(5.0))
     rec.fit(events, test=0.3, where=["event!=view", "user!=u|1"], progress=False)
     folder = rec.save(tmp_path / "model")
-    card, found = (folder / "README.md").read_text(), ff.inspect(folder)
+    card, found = (folder / "README.md").read_text(), ff.recommender.inspect(folder)
     assert "| rows where | event!=view and user!=u\\|1 |" in card
     assert "| rows left out by where | 180 |" in card
     assert "Ranked for a sample of 9 of 60 users, drawn at random." in card
     assert "180 of 360 rows left out by where event!=view and user!=u|1" in str(found)
     assert "(a sample of 9 of 60 users)" in str(found)
     monkeypatch.setattr(Evaluation, "sample", "")
-    plain = ff.Recommender(ff.EASE(5.0)).fit(grouped(60), test=0.3, progress=False)
+    plain = ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped(60), test=0.3, progress=False)
     folder = plain.save(tmp_path / "plain")
-    for text in ((folder / "README.md").read_text(), str(ff.inspect(folder))):
+    for text in ((folder / "README.md").read_text(), str(ff.recommender.inspect(folder))):
         assert "sample" not in text
         assert "where" not in text
 
 
 def test_notes_do_not_get_into_the_folder(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("secret person,tea\nbob,milk\ncy,nuts\n")
-    rec = ff.Recommender(ff.MostPopular()).fit(tmp_path / "log.csv", progress=False)
+    rec = ff.Recommender(ff.recommender.MostPopular()).fit(tmp_path / "log.csv", progress=False)
     rec.save(tmp_path / "model", users=False)
     for file in (tmp_path / "model").iterdir():
         text = file.read_bytes()
@@ -379,7 +396,7 @@ def test_later_logs_are_read_as_the_first_one(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("\n".join(["user,item,time", *rows]) + "\n")
     options = {"strip_ids": False, "time_format": "%m/%d/%Y"}
-    rec = ff.Recommender(ff.MostPopular()).fit(path, test=0, progress=False, **options)
+    rec = ff.Recommender(ff.recommender.MostPopular()).fit(path, test=0, progress=False, **options)
     rec = ff.Recommender.load(rec.save(tmp_path / "model"))
     later = tmp_path / "later.csv"
     later.write_text("user,item,time\n u1 ,i0,02/03/2021\n u2 ,i1,02/03/2021\n")

@@ -16,7 +16,7 @@ USERS, BATCH, EPOCHS = 10, 4, 4
 STEPS = EPOCHS * math.ceil(USERS / BATCH)
 
 
-class Recorded(ff.FastVAE):
+class Recorded(ff.recommender.FastVAE):
     """A model whose loss is the number of users in the step, and which keeps what it was given."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def log() -> Interactions:
 
 def _train(log: Interactions, proposal: Followed | None = None, **options: Any) -> Any:
     model = Recorded()
-    objective = ff.SampledSoftmax(proposal or Followed())
+    objective = ff.recommender.SampledSoftmax(proposal or Followed())
     epochs = train(
         model, log, objective=objective, epochs=EPOCHS, batch=BATCH, progress=False, **options
     )

@@ -13,31 +13,33 @@ HIDDEN, LATENT = 16, 7
 
 
 @pytest.fixture(scope="module")
-def log() -> ff.Interactions:
+def log() -> ff.recommender.Interactions:
     return ff.read_log(grouped()).interactions
 
 
 @pytest.fixture(scope="module")
-def dense(log: ff.Interactions) -> ff.FastVAE:
-    model = ff.FastVAE(log.items, hidden=HIDDEN, latent=LATENT, layers=1, seed=1)
-    ff.train(model, log, epochs=30, batch=16, progress=False)
+def dense(log: ff.recommender.Interactions) -> ff.recommender.FastVAE:
+    model = ff.recommender.FastVAE(log.items, hidden=HIDDEN, latent=LATENT, layers=1, seed=1)
+    ff.recommender.train(model, log, epochs=30, batch=16, progress=False)
     return model
 
 
-def both(model: ff.FastVAE) -> Tensor:
+def both(model: ff.recommender.FastVAE) -> Tensor:
     return torch.cat([model.inputs, model.items], 1).detach()
 
 
-def error(model: ff.FastVAE, log: ff.Interactions, table: Tensor) -> float:
+def error(model: ff.recommender.FastVAE, log: ff.recommender.Interactions, table: Tensor) -> float:
     """Weighted by how often items are met, in the metric of scores."""
     off = (table - both(model)).double()
     weights = log.counts().double() + 1
     return float(weights @ (off @ score_metric(model, log) * off).sum(1))
 
 
-def scores(model: ff.FastVAE, log: ff.Interactions, table: Tensor) -> Tensor:
+def scores(
+    model: ff.recommender.FastVAE, log: ff.recommender.Interactions, table: Tensor
+) -> Tensor:
     """Of all users, with these tables; a shift of all scores of a user does not matter."""
-    other = ff.FastVAE(log.items, hidden=HIDDEN, latent=LATENT, layers=1)
+    other = ff.recommender.FastVAE(log.items, hidden=HIDDEN, latent=LATENT, layers=1)
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
         other.inputs.copy_(table[:, :HIDDEN])
@@ -46,7 +48,9 @@ def scores(model: ff.FastVAE, log: ff.Interactions, table: Tensor) -> Tensor:
     return found - found.mean(1, keepdim=True)
 
 
-def test_the_metric_is_the_slope_of_scores(dense: ff.FastVAE, log: ff.Interactions) -> None:
+def test_the_metric_is_the_slope_of_scores(
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
+) -> None:
     """Of small errors: what one output row does to its scores, and one input row to all of them."""
     metric = score_metric(dense, log)
     assert torch.equal(metric[:HIDDEN, HIDDEN:], torch.zeros(HIDDEN, LATENT + 1).double())
@@ -70,7 +74,9 @@ def test_the_metric_is_the_slope_of_scores(dense: ff.FastVAE, log: ff.Interactio
     assert found == pytest.approx(expected, rel=0.4)
 
 
-def test_nearer_in_scores_than_singular_vectors(dense: ff.FastVAE, log: ff.Interactions) -> None:
+def test_nearer_in_scores_than_singular_vectors(
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
+) -> None:
     table = both(dense)
     found = squeeze(dense, log, count=5, width=5, bits=8)
     ours = found.transform @ found.anchors
@@ -83,7 +89,7 @@ def test_nearer_in_scores_than_singular_vectors(dense: ff.FastVAE, log: ff.Inter
 
 @pytest.mark.parametrize("bits", [8, 5, 3])
 def test_items_have_the_first_few_on_a_grid(
-    dense: ff.FastVAE, log: ff.Interactions, bits: int
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions, bits: int
 ) -> None:
     found = squeeze(dense, log, count=10, width=4, bits=bits)
     codes = found.transform / found.steps
@@ -97,7 +103,7 @@ def test_items_have_the_first_few_on_a_grid(
 
 
 def test_moving_entries_on_the_grid_beats_rounding_them(
-    dense: ff.FastVAE, log: ff.Interactions, monkeypatch: pytest.MonkeyPatch
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved, fine = (squeeze(dense, log, count=10, width=6, bits=bits) for bits in (3, 8))
     monkeypatch.setattr(squeeze_module, "_SWEEPS", 0)
@@ -107,7 +113,9 @@ def test_moving_entries_on_the_grid_beats_rounding_them(
     assert least < less < 0.8 * more
 
 
-def test_the_same_seed_the_same_tables(dense: ff.FastVAE, log: ff.Interactions) -> None:
+def test_the_same_seed_the_same_tables(
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
+) -> None:
     before = dense.state_dict()
     kept = {name: value.clone() for name, value in before.items()}
     one, two = (squeeze(dense, log, count=6, width=3, bits=6) for _ in range(2))
@@ -116,23 +124,25 @@ def test_the_same_seed_the_same_tables(dense: ff.FastVAE, log: ff.Interactions) 
     assert all(torch.equal(value, kept[name]) for name, value in dense.state_dict().items())
 
 
-def test_more_anchors_than_the_tables_have_columns(dense: ff.FastVAE, log: ff.Interactions) -> None:
-    few = ff.AnchorVAE.from_dense(dense, ff.Anchors(40, 40), log)
+def test_more_anchors_than_the_tables_have_columns(
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
+) -> None:
+    few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(40, 40), log)
     torch.testing.assert_close(few.outputs(), dense.outputs(), rtol=0, atol=0.02)
     few.settle()
     torch.testing.assert_close(few.outputs(), dense.outputs(), rtol=0, atol=0.1)
 
 
-def test_interactions_of_another_catalogue_are_refused(dense: ff.FastVAE) -> None:
-    other = ff.Interactions.from_pairs([0, 1], [0, 1])
+def test_interactions_of_another_catalogue_are_refused(dense: ff.recommender.FastVAE) -> None:
+    other = ff.recommender.Interactions.from_pairs([0, 1], [0, 1])
     with pytest.raises(ValueError, match="has 40 items, the interactions 2"):
-        ff.AnchorVAE.from_dense(dense, ff.Anchors(4, 2), other)
+        ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(4, 2), other)
 
 
 def test_more_anchors_do_no_harm() -> None:
     """Those that few items have come not to cancel each other, also after rounding to bytes."""
     generator = torch.Generator().manual_seed(1)
-    model = ff.FastVAE(1000, hidden=100, latent=27, layers=0, seed=0)
+    model = ff.recommender.FastVAE(1000, hidden=100, latent=27, layers=0, seed=0)
     table = torch.randn(1000, 128, generator=generator) * torch.logspace(0, -1, 128)
     table = table @ torch.linalg.qr(torch.randn(128, 128, generator=generator))[0]
     with torch.no_grad():
@@ -140,16 +150,18 @@ def test_more_anchors_do_no_harm() -> None:
         model.items.copy_(table[:, 100:])
     items = (torch.rand(8000, generator=generator) ** 6 * 1000).long()  # few that many have
     users = torch.randint(300, (8000,), generator=generator)
-    log = ff.Interactions.from_pairs(users.tolist(), items.tolist(), shape=(300, 1000))
+    log = ff.recommender.Interactions.from_pairs(users.tolist(), items.tolist(), shape=(300, 1000))
     errors = []
     for count in (16, 60):
-        few = ff.AnchorVAE.from_dense(model, ff.Anchors(count, 6), log)
+        few = ff.recommender.AnchorVAE.from_dense(model, ff.recommender.Anchors(count, 6), log)
         few.settle()
         errors.append(error(model, log, few.table.weight.detach()))
     assert errors[1] < 1.05 * errors[0]
 
 
-def test_anchors_are_rounded_before_entries(dense: ff.FastVAE, log: ff.Interactions) -> None:
+def test_anchors_are_rounded_before_entries(
+    dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
+) -> None:
     found = squeeze(dense, log, count=10, width=6, bits=8)
     codes = found.anchors / (found.anchors.abs().amax(1, keepdim=True).clamp(min=1e-9) / 127)
     torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)

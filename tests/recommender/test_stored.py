@@ -68,12 +68,12 @@ def test_checkpoints_of_the_first_format_are_resumed(name: str, tmp_path: Path) 
     options = OPTIONS
     if name == "patient":
         small = {"hidden": 4, "latent": 2, "layers": 0}
-        options = {**OPTIONS, "validation": ff.random_split(pairs()), "patience": 2}
+        options = {**OPTIONS, "validation": ff.recommender.random_split(pairs()), "patience": 2}
     shutil.copy(FIXTURES / f"{name}.checkpoint", tmp_path / "run")
-    resumed, straight = ff.FastVAE(12, **small), ff.FastVAE(12, **small)
-    epochs = ff.train(resumed, pairs(), checkpoint=Checkpoint(tmp_path / "run", resume=True),
+    resumed, straight = ff.recommender.FastVAE(12, **small), ff.recommender.FastVAE(12, **small)
+    epochs = ff.recommender.train(resumed, pairs(), checkpoint=Checkpoint(tmp_path / "run", resume=True),
                       **options)  # fmt: skip
-    again = ff.train(straight, pairs(), **options)
+    again = ff.recommender.train(straight, pairs(), **options)
     assert len(epochs) == len(again)
     torch.testing.assert_close(resumed.items, straight.items, rtol=1e-3, atol=1e-4)
 
@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_refused_by_name(
     kind: str, name: str, change: Change, words: str, tmp_path: Path
 ) -> None:
     copy = forged(kind, tmp_path, name, change)
-    with pytest.raises(ff.ArtifactError, match=words) as caught:
+    with pytest.raises(ff.recommender.ArtifactError, match=words) as caught:
         ff.Recommender.load(copy)
     assert str(copy) in str(caught.value)
     assert name in (CONFIG, MANIFEST) or str(copy / name) in str(caught.value)
@@ -295,7 +295,7 @@ def test_every_tensor_is_needed_as_it_is(kind: str, name: str, tmp_path: Path) -
             ]
         for change in changes:
             copy = forged(kind, tmp_path, name, change)
-            with pytest.raises(ff.ArtifactError, match="safetensors"):
+            with pytest.raises(ff.recommender.ArtifactError, match="safetensors"):
                 ff.Recommender.load(copy)
 
 
@@ -304,7 +304,9 @@ def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
         for part in ("data", "offsets"):
             tensors[f"attribute:001:section.{part}"] = tensors[f"attribute:000:section.{part}"]
 
-    with pytest.raises(ff.ArtifactError, match="attribute:001:section is a column whose name"):
+    with pytest.raises(
+        ff.recommender.ArtifactError, match="attribute:001:section is a column whose name"
+    ):
         ff.Recommender.load(forged("fastvae", tmp_path, ITEMS, twice))
 
 
@@ -315,7 +317,7 @@ def test_texts_that_begin_within_a_character_are_refused(tmp_path: Path) -> None
         end = int.from_bytes(offsets[8:16], "little")
         tensors["ids.data"] = ("U8", size, raw[: end - 1] + "é".encode() + raw[end + 1 :])
 
-    with pytest.raises(ff.ArtifactError, match="ids has offsets within a character"):
+    with pytest.raises(ff.recommender.ArtifactError, match="ids has offsets within a character"):
         ff.Recommender.load(forged("fastvae", tmp_path, ITEMS, split))
 
 
@@ -324,7 +326,7 @@ def test_other_json_is_refused(text: bytes, tmp_path: Path) -> None:
     copy = forged("ease", tmp_path, CONFIG, lambda _: None)
     (copy / CONFIG).write_bytes(text)
     resign(copy, CONFIG)
-    with pytest.raises(ff.ArtifactError, match=r"config\.json cannot be read"):
+    with pytest.raises(ff.recommender.ArtifactError, match=r"config\.json cannot be read"):
         ff.Recommender.load(copy)
 
 
@@ -334,7 +336,9 @@ def test_documents_have_checksums_too(name: str, old: str, new: str, tmp_path: P
     shutil.copytree(FIXTURES / "fastvae", copy)
     text = (copy / name).read_text()
     (copy / name).write_text(text.replace(old, new, 1))
-    with pytest.raises(ff.ArtifactError, match=f"{name} has changed since it was written"):
+    with pytest.raises(
+        ff.recommender.ArtifactError, match=f"{name} has changed since it was written"
+    ):
         ff.Recommender.load(copy)
 
 
@@ -351,11 +355,13 @@ def test_giant_files_are_refused_unread(
     for seed in range(6):
         copy = forged("fastvae", tmp_path, name, lambda _: None)
         giant(copy / name, random.Random(seed), 1 << 40)
-        with pytest.raises(ff.ArtifactError, match=name):
+        with pytest.raises(ff.recommender.ArtifactError, match=name):
             ff.Recommender.load(copy)
     copy = forged("fastvae", tmp_path, CONFIG, lambda _: None)
     os.truncate(copy / CONFIG, 1 << 40)
-    with pytest.raises(ff.ArtifactError, match=r"config.json has more than 16,777,216 bytes"):
+    with pytest.raises(
+        ff.recommender.ArtifactError, match=r"config.json has more than 16,777,216 bytes"
+    ):
         ff.Recommender.load(copy)
 
 
@@ -399,7 +405,7 @@ def test_readers_meet_the_old_model_or_the_new(
                 break
             seen.append(expected.index(answers(ff.Recommender.load(target))))
             if len(seen) % 10 == 0:
-                str(ff.inspect(target))
+                str(ff.recommender.inspect(target))
     finally:
         stop.set()
         writer.join()
@@ -429,7 +435,7 @@ def test_a_file_replaced_between_two_looks_is_no_other_error(
     monkeypatch.setattr(artifact, "_sha256", late)
     while kinds:
         shutil.copytree(FIXTURES / "fastvae", copy, dirs_exist_ok=True)
-        with pytest.raises(ff.ArtifactError, match="has changed while it was read"):
+        with pytest.raises(ff.recommender.ArtifactError, match="has changed while it was read"):
             ff.Recommender.load(copy)
         kinds.pop()
 
@@ -463,7 +469,7 @@ def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: P
     target = tmp_path / "model"
     shutil.copytree(FIXTURES / "ease", tmp_path / ".model.old")  # killed in between
     rec = ff.Recommender.load(target)
-    assert isinstance(rec.model, ff.EASE)
+    assert isinstance(rec.model, ff.recommender.EASE)
     assert not target.exists()
     with pytest.raises(FileExistsError, match="holds a model already"):
         rec.save(target)
@@ -474,7 +480,7 @@ def test_a_model_left_under_another_name_is_read_and_not_overwritten(tmp_path: P
 def test_a_model_is_read_from_the_folder_one_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FIXTURES / "popularity")
     for here in (".", "", "../popularity"):
-        assert isinstance(ff.Recommender.load(here).model, ff.MostPopular)
+        assert isinstance(ff.Recommender.load(here).model, ff.recommender.MostPopular)
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
@@ -484,7 +490,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "model").symlink_to(tmp_path / "disk" / "real")
     assert rec.save(tmp_path / "model", overwrite=True) == tmp_path / "disk" / "real"
     assert (tmp_path / "model").is_symlink()
-    assert isinstance(ff.Recommender.load(tmp_path / "model").model, ff.MostPopular)
+    assert isinstance(ff.Recommender.load(tmp_path / "model").model, ff.recommender.MostPopular)
     assert sorted(os.listdir(tmp_path)) == ["disk", "model"]
     assert os.listdir(tmp_path / "disk") == ["real"]
 
@@ -499,7 +505,7 @@ def test_files_of_a_folder_have_the_rights_of_this_user(tmp_path: Path) -> None:
 def test_more_items_than_two_bytes_can_number(tmp_path: Path) -> None:
     items = 2**16 + 5
     log = {"user": [0] * 3 + [1] * items, "item": [0, 2**16, items - 1, *range(items)]}
-    rec = ff.Recommender(ff.MostPopular()).fit(log, progress=False)
+    rec = ff.Recommender(ff.recommender.MostPopular()).fit(log, progress=False)
     again = ff.Recommender.load(rec.save(tmp_path / "model"))
     assert again.history is not None
     assert again.history.rows([0]).values.tolist() == [0, 2**16, items - 1]
@@ -556,8 +562,8 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(
     change: Change, words: str, tmp_path: Path
 ) -> None:
     file = forged_checkpoint(tmp_path, change)
-    with pytest.raises(ff.ArtifactError, match=words) as caught:
-        ff.train(ff.FastVAE(12, hidden=8, latent=3), pairs(),
+    with pytest.raises(ff.recommender.ArtifactError, match=words) as caught:
+        ff.recommender.train(ff.recommender.FastVAE(12, hidden=8, latent=3), pairs(),
                  checkpoint=Checkpoint(file, resume=True), **OPTIONS)  # fmt: skip
     assert str(file) in str(caught.value)
 
@@ -568,8 +574,10 @@ def test_giant_checkpoints_are_refused_unread(
     for seed in range(6):
         shutil.copy(FIXTURES / "fastvae.checkpoint", tmp_path / "run")
         giant(tmp_path / "run", random.Random(seed), 1 << 40)
-        with pytest.raises(ff.ArtifactError, match=r"run: \S+ must be torch\.\w+ of shape"):
-            ff.train(ff.FastVAE(12, hidden=8, latent=3), pairs(),
+        with pytest.raises(
+            ff.recommender.ArtifactError, match=r"run: \S+ must be torch\.\w+ of shape"
+        ):
+            ff.recommender.train(ff.recommender.FastVAE(12, hidden=8, latent=3), pairs(),
                      checkpoint=Checkpoint(tmp_path / "run", resume=True), **OPTIONS)  # fmt: skip
 
 

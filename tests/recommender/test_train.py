@@ -20,26 +20,26 @@ STEPS = 24
 
 OBJECTIVES = {
     "default": lambda: None,
-    "full": ff.FullSoftmax,
-    "shared": lambda: ff.SampledSoftmax(ff.MultiIndex(4), samples=20, shared=True),
-    "residual": lambda: ff.SampledSoftmax(ff.MultiIndex(4, residual=True), samples=5),
-    "exact": lambda: ff.SampledSoftmax(ff.MultiIndex(4, within="exact"), samples=5),
-    "popularity": lambda: ff.SampledSoftmax(ff.Popularity(0.5), samples=5),
-    "uniform": lambda: ff.SampledSoftmax(ff.Uniform(), samples=5),
-    "quadratic": lambda: ff.SampledSoftmax(ff.QuadraticKernel(), samples=5),
-    "dynamic": lambda: ff.SampledSoftmax(ff.Dynamic(3), samples=5),
+    "full": ff.recommender.FullSoftmax,
+    "shared": lambda: ff.recommender.SampledSoftmax(ff.MultiIndex(4), samples=20, shared=True),
+    "residual": lambda: ff.recommender.SampledSoftmax(ff.MultiIndex(4, residual=True), samples=5),
+    "exact": lambda: ff.recommender.SampledSoftmax(ff.MultiIndex(4, within="exact"), samples=5),
+    "popularity": lambda: ff.recommender.SampledSoftmax(ff.Popularity(0.5), samples=5),
+    "uniform": lambda: ff.recommender.SampledSoftmax(ff.Uniform(), samples=5),
+    "quadratic": lambda: ff.recommender.SampledSoftmax(ff.sampling.QuadraticKernel(), samples=5),
+    "dynamic": lambda: ff.recommender.SampledSoftmax(ff.sampling.Dynamic(3), samples=5),
 }
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
 
-def log() -> ff.Interactions:
+def log() -> ff.recommender.Interactions:
     generator = torch.Generator().manual_seed(1)
     who = torch.arange(USERS).repeat_interleave(6)
     what = torch.randint(10, who.shape, generator=generator) + who % 4 * 10
-    return ff.Interactions.from_pairs(who, what, shape=(USERS + 2, ITEMS))
+    return ff.recommender.Interactions.from_pairs(who, what, shape=(USERS + 2, ITEMS))
 
 
-class Model(ff.FastVAE):
+class Model(ff.recommender.FastVAE):
     """One that does something when it has made so many steps."""
 
     def __init__(self, at=-1, action=None):
@@ -55,7 +55,7 @@ class Model(ff.FastVAE):
 
 def trained(model, **options):
     options = {"epochs": EPOCHS, "batch": BATCH, "lr": 2e-2, "progress": False, **options}
-    return ff.train(model, options.pop("data", log()), **options)
+    return ff.recommender.train(model, options.pop("data", log()), **options)
 
 
 def interrupt(number=signal.SIGINT):
@@ -120,14 +120,15 @@ folder = sys.argv[1]
 generator = torch.Generator().manual_seed(0)
 who = torch.arange(1000).repeat_interleave(8)
 what = torch.randint(2000, who.shape, generator=generator)
-log = ff.Interactions.from_pairs(who, what, shape=(1000, 2000))
-split = ff.random_split(log)
+log = ff.recommender.Interactions.from_pairs(who, what, shape=(1000, 2000))
+split = ff.recommender.random_split(log)
 
 def work(name):
-    model = ff.FastVAE(2000, hidden=64, latent=31)
+    model = ff.recommender.FastVAE(2000, hidden=64, latent=31)
     keep = checkpoint.Checkpoint(f"{folder}/{name}", every=0.0, resume=True)
     keep = None if name == "straight" else keep
-    epochs = ff.train(model, split.train, epochs=6, batch=32, checkpoint=keep, progress=False,
+    epochs = ff.recommender.train(
+        model, split.train, epochs=6, batch=32, checkpoint=keep, progress=False,
                       validation=split, patience=5)
     result = [e.loss for e in epochs] + [checkpoint.digest(*model.state_dict().values())]
     with open(f"{folder}/{name}.json", "w") as file:
@@ -145,7 +146,8 @@ def kept():
         return None
 
 random, kills, files = random.Random(5), 0, set()
-ff.train(ff.FastVAE(2000), log.select([0]), epochs=1, progress=False)  # torch imports late
+model = ff.recommender.FastVAE(2000)
+ff.recommender.train(model, log.select([0]), epochs=1, progress=False)  # torch imports late
 os.waitpid(start("straight"), 0)
 for number in range(20):
     before, pid = kept(), start("killed")
@@ -185,14 +187,16 @@ def test_two_threads_give_the_same_every_time():
     generator = torch.Generator().manual_seed(0)
     who = torch.arange(512).repeat_interleave(20)
     what = torch.randint(800, who.shape, generator=generator)
-    data = ff.Interactions.from_pairs(who, what, shape=(512, 800))
+    data = ff.recommender.Interactions.from_pairs(who, what, shape=(512, 800))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         runs = []
         for _ in range(2):
-            objective = ff.SampledSoftmax(ff.MultiIndex(8, within="popularity"), shared=True)
-            model = ff.FastVAE(800, hidden=32, latent=15)
+            objective = ff.recommender.SampledSoftmax(
+                ff.MultiIndex(8, within="popularity"), shared=True
+            )
+            model = ff.recommender.FastVAE(800, hidden=32, latent=15)
             epochs = trained(model, data=data, objective=objective, epochs=2, batch=256)
             runs.append((model, epochs))
     finally:
@@ -202,7 +206,7 @@ def test_two_threads_give_the_same_every_time():
 
 
 def test_patience_and_the_best_weights_survive(tmp_path):
-    split = ff.random_split(log(), test=0.3)
+    split = ff.recommender.random_split(log(), test=0.3)
     options = {"data": split.train, "validation": split, "epochs": 30, "lr": 0.1, "patience": 3}
     straight = Model()
     wanted = trained(straight, **options)
@@ -355,7 +359,7 @@ def test_a_budget_fixes_the_steps_and_the_rate_falls_over_them(monkeypatch, caps
 
 def test_a_budget_counts_what_validation_takes(monkeypatch):
     clock = Clock(monkeypatch)
-    split = ff.random_split(log(), test=0.3)
+    split = ff.recommender.random_split(log(), test=0.3)
     model = clock.model()
     recommend = model.recommend
 

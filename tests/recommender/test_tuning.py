@@ -26,7 +26,7 @@ def test_the_shortcut_is_taken_where_it_helps_alone() -> None:
     log = ff.read_log(grouped(300)).interactions
     trial = Trial.of(log)
     assert trial is not None
-    model = ff.FastVAE(log.items, hidden=8, latent=3, layers=0).eval()  # knows nothing
+    model = ff.recommender.FastVAE(log.items, hidden=8, latent=3, layers=0).eval()  # knows nothing
     directions = Directions.find(trial.rest, 8)
     found = tuned_weight(model, directions, trial)
     assert found.strength > 0

@@ -15,19 +15,21 @@ class Case:
     """How to make a proposal, and the mass of every item for every query it stands for."""
 
     name: str
-    make: Callable[[], ff.Proposal]
+    make: Callable[[], ff.sampling.Proposal]
     mass: Callable[
-        [Tensor, Tensor, Tensor, ff.Proposal], Tensor
+        [Tensor, Tensor, Tensor, ff.sampling.Proposal], Tensor
     ]  # queries, items, counts -> (B, M)
 
 
-def _dynamic(queries: Tensor, items: Tensor, counts: Tensor, proposal: ff.Proposal) -> Tensor:
+def _dynamic(
+    queries: Tensor, items: Tensor, counts: Tensor, proposal: ff.sampling.Proposal
+) -> Tensor:
     rank = (queries @ items.T).argsort(dim=1, descending=True, stable=True).argsort(1).double()
     m, c = len(items), 3
     return (m - rank) ** c - (m - rank - 1) ** c
 
 
-def _quantised(queries: Tensor, proposal: ff.Proposal) -> Tensor:
+def _quantised(queries: Tensor, proposal: ff.sampling.Proposal) -> Tensor:
     return (queries.double() @ proposal.quantised().double().T).exp()
 
 
@@ -67,10 +69,10 @@ CASES = [
     ),
     Case(
         "quadratic kernel",
-        ff.QuadraticKernel,
+        ff.sampling.QuadraticKernel,
         lambda q, x, n, p: 100 * (q.double() @ x.double().T) ** 2 + 1,
     ),
-    Case("dynamic", lambda: ff.Dynamic(3, corrected=True), _dynamic),
+    Case("dynamic", lambda: ff.sampling.Dynamic(3, corrected=True), _dynamic),
 ]
 
 every_proposal = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -85,7 +87,7 @@ def problem(items: int = 60, dim: int = 5, queries: int = 3) -> tuple[Tensor, Te
     return torch.randn(queries, dim, generator=generator), vectors, counts
 
 
-def distribution(case: Case, proposal: ff.Proposal, shared: bool) -> Tensor:
+def distribution(case: Case, proposal: ff.sampling.Proposal, shared: bool) -> Tensor:
     """The exact probabilities of all items: (B, M), or (M,) if shared."""
     queries, items, counts = problem()
     mass = case.mass(queries, items, counts, proposal).double()

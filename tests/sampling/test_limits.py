@@ -24,16 +24,16 @@ both_paths = pytest.mark.usefixtures("path")
     [
         (ff.MultiIndex, (16, 2, "uniform", False, 0)),
         (ff.Popularity, (1.0,)),
-        (ff.QuadraticKernel, (100.0,)),
-        (ff.Dynamic, (4, False)),
-        (ff.Proposal.sample, (False, None)),
-        (ff.Proposal.log_prob, (False,)),
+        (ff.sampling.QuadraticKernel, (100.0,)),
+        (ff.sampling.Dynamic, (4, False)),
+        (ff.sampling.Proposal.sample, (False, None)),
+        (ff.sampling.Proposal.log_prob, (False,)),
         (ff.MultiIndex.given, (False,)),
         (ff.Uniform.given, (False,)),
         (ff.Popularity.given, (False,)),
-        (ff.QuadraticKernel.given, (False,)),
-        (ff.Dynamic.given, (False,)),
-        (ff.Proposal.given, (False,)),
+        (ff.sampling.QuadraticKernel.given, (False,)),
+        (ff.sampling.Dynamic.given, (False,)),
+        (ff.sampling.Proposal.given, (False,)),
     ],
 )
 def test_defaults(make, defaults):
@@ -45,8 +45,12 @@ def test_defaults(make, defaults):
     ("make", "bad", "words"),
     [
         (ff.Popularity, (-0.5, math.inf, math.nan, "1"), "power must be a number of at least 0"),
-        (ff.QuadraticKernel, (0, -1.0, math.inf, "1"), "strength must be a positive number"),
-        (ff.Dynamic, (0, True, 2.0), "candidates must be a positive int"),
+        (
+            ff.sampling.QuadraticKernel,
+            (0, -1.0, math.inf, "1"),
+            "strength must be a positive number",
+        ),
+        (ff.sampling.Dynamic, (0, True, 2.0), "candidates must be a positive int"),
         (ff.MultiIndex, (0, True, 2.0), "codewords must be a positive int"),
         (lambda n: ff.MultiIndex(codebooks=n), (0, True, 2.0), "codebooks must be a positive int"),
     ],
@@ -61,10 +65,10 @@ def test_the_smallest_settings_are_allowed():
     queries, items, counts = problem()
     every = torch.arange(60).expand(3, 60)
     flat = torch.full((3, 60), -math.log(60))
-    assert torch.equal(ff.Dynamic(1).fit(items).log_prob(queries, every), flat)
+    assert torch.equal(ff.sampling.Dynamic(1).fit(items).log_prob(queries, every), flat)
     drawn = ff.Popularity(0).fit(items, counts.clamp(min=1)).log_prob(queries, every)
     torch.testing.assert_close(drawn, flat)
-    ff.QuadraticKernel(1).fit(items)
+    ff.sampling.QuadraticKernel(1).fit(items)
     # As many codewords as items, and as many codebooks as dimensions.
     ff.MultiIndex(60, codebooks=5).fit(items)
     ff.MultiIndex(3, codebooks=6, residual=True).fit(items)
@@ -106,7 +110,9 @@ def test_counts_are_checked():
     assert ff.Popularity().fit(items, torch.tensor([0, 0, 1])).sample(items, 2)[0].eq(2).all()
 
 
-@pytest.mark.parametrize("make", [lambda: ff.MultiIndex(2), ff.Dynamic, ff.QuadraticKernel])
+@pytest.mark.parametrize(
+    "make", [lambda: ff.MultiIndex(2), ff.sampling.Dynamic, ff.sampling.QuadraticKernel]
+)
 def test_queries_are_checked(make):
     proposal = make().fit(torch.eye(3))
     for bad in ([[0.0, 0.0, 0.0]], torch.zeros(3), torch.zeros(1, 3, 1), torch.zeros(2, 2)):
@@ -124,10 +130,10 @@ def test_the_first_bad_query_is_named(row, shared):
     with pytest.raises(ValueError, match=f"row {row} is not"):
         index.sample(queries, 2, shared=shared)
     with pytest.raises(ValueError, match=f"row {row} is not"):
-        ff.Dynamic().fit(torch.eye(3)).given(queries, shared=shared)
+        ff.sampling.Dynamic().fit(torch.eye(3)).given(queries, shared=shared)
 
 
-class Own(ff.Proposal):
+class Own(ff.sampling.Proposal):
     """The least that one's own proposal may give."""
 
     def fit(self, item_vectors, counts=None):
@@ -147,10 +153,10 @@ def test_a_proposal_without_state_says_what_it_lacks():
 
 def test_dynamic_draws_are_uncorrected_unless_asked():
     items = torch.tensor([[1.0], [3.0], [3.0], [0.0]])
-    plain = ff.Dynamic(2).fit(items)
+    plain = ff.sampling.Dynamic(2).fit(items)
     ids, log_q = plain.sample(torch.ones(2, 1), 50, generator=torch.Generator().manual_seed(0))
     assert torch.equal(log_q, torch.full((2, 50), -math.log(4)))
-    exact = ff.Dynamic(2, corrected=True).fit(items)
+    exact = ff.sampling.Dynamic(2, corrected=True).fit(items)
     same, log_q = exact.sample(torch.ones(2, 1), 50, generator=torch.Generator().manual_seed(0))
     assert torch.equal(ids, same)
     # Of equal scores the smaller id has the better rank: (4^2 - 3^2, 3^2 - 2^2, ...) / 4^2.
@@ -160,7 +166,11 @@ def test_dynamic_draws_are_uncorrected_unless_asked():
 
 def test_a_full_table_has_rows_and_shared_columns():
     queries, items, _ = problem()
-    for proposal in (ff.Dynamic(3), ff.QuadraticKernel(), ff.MultiIndex(3, within="exact")):
+    for proposal in (
+        ff.sampling.Dynamic(3),
+        ff.sampling.QuadraticKernel(),
+        ff.MultiIndex(3, within="exact"),
+    ):
         proposal.fit(items)
         ids = torch.tensor([[3, 4], [5, 6], [7, 3]])
         given = proposal.given(queries)
@@ -372,7 +382,7 @@ def test_refresh_keeps_the_counts_and_the_length_of_vectors():
 @pytest.mark.parametrize("items", [1, 5, 7, 60])
 def test_leaves_hold_every_item_once(items):
     vectors = torch.arange(1.0, items + 1)[:, None].expand(items, 3)
-    kernel = ff.QuadraticKernel(strength=0.5).fit(vectors)
+    kernel = ff.sampling.QuadraticKernel(strength=0.5).fit(vectors)
     assert kernel._filled.sum() == items
     assert torch.equal(kernel.state_dict()["items"], vectors)
     # d = 3 items to a leaf, as many as fit for few items
@@ -380,12 +390,12 @@ def test_leaves_hold_every_item_once(items):
 
 
 def test_leaves_grow_with_the_square_root_of_the_items():
-    assert ff.QuadraticKernel().fit(torch.zeros(1024, 2))._leaves.shape == (256, 4, 2)
+    assert ff.sampling.QuadraticKernel().fit(torch.zeros(1024, 2))._leaves.shape == (256, 4, 2)
 
 
 def test_draws_are_made_in_pieces(monkeypatch):
     queries, items, _ = problem()
-    kernel = ff.QuadraticKernel().fit(items)
+    kernel = ff.sampling.QuadraticKernel().fit(items)
     monkeypatch.setattr(quadratic, "_CHUNK", 7)
     ids, log_q = kernel.sample(queries, 20, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(log_q, kernel.log_prob(queries, ids))
@@ -395,7 +405,7 @@ def test_draws_are_made_in_pieces(monkeypatch):
 
 
 def test_queries_whose_squares_overflow_are_refused():
-    kernel = ff.QuadraticKernel().fit(torch.ones(3, 1))
+    kernel = ff.sampling.QuadraticKernel().fit(torch.ones(3, 1))
     with pytest.raises(ValueError, match="so must the squares of their scores"):
         kernel.sample(torch.tensor([[1.0], [1e30]]), 2)
     with pytest.raises(ValueError, match="so must their scores"):

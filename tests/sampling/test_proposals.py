@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("path")
 both_ways = pytest.mark.parametrize("shared", [False, True], ids=["per query", "shared"])
 
 
-def fitted(case: Case) -> ff.Proposal:
+def fitted(case: Case) -> ff.sampling.Proposal:
     _, items, counts = problem()
     return case.make().fit(items, counts)
 
@@ -265,7 +265,7 @@ def test_other_states_that_do_not_fit():
     for mass in (torch.tensor([1.0, -1.0]), torch.zeros(2), torch.ones(2, 2), torch.empty(0)):
         with pytest.raises(ValueError, match="mass must"):
             ff.Popularity().load_state_dict({"mass": mass})
-    for proposal in (ff.QuadraticKernel(), ff.Dynamic()):
+    for proposal in (ff.sampling.QuadraticKernel(), ff.sampling.Dynamic()):
         for items in (torch.empty(0, 3), torch.ones(3), torch.full((2, 2), torch.nan)):
             with pytest.raises(ValueError, match="item_vectors must"):
                 proposal.load_state_dict({"items": items})

@@ -64,7 +64,7 @@ def main() -> int:
         for first in range(0, arguments.instances, CHUNK):
             count = min(CHUNK, arguments.instances - first)
             scores = torch.randn(count, *event, generator=draw, dtype=torch.float64)
-            found = ff.sparsemap_solution(arguments.scale * scores, structure)
+            found = ff.structured.sparsemap_solution(arguments.scale * scores, structure)
             worst = max(worst, float(found.gap.max()))
             missed += int((~found.converged).sum())
             turns += int(found.iterations.sum())

@@ -130,7 +130,7 @@ def test_marginals_are_optimal(structure, shape, kind, path):
             continue
         for marginals in (
             ff.sparsemap(scores, structure),
-            ff.sparsemap_solution(scores, structure).marginals,
+            ff.structured.sparsemap_solution(scores, structure).marginals,
         ):
             left = scores - marginals
             allowed = every[feasible(every, scores)]
@@ -156,7 +156,7 @@ def test_gold_values_and_their_derivatives(path):
         expected = wide_tensor(marginals)
         found = ff.sparsemap(scores, Assignment())
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-9)
-        solution = ff.sparsemap_solution(scores, Assignment())
+        solution = ff.structured.sparsemap_solution(scores, Assignment())
         assert abs(float(solution.objective) - objective) < 2e-9
         way = wide_tensor(change).view_as(scores)
         _, push = torch.func.jvp(lambda s: ff.sparsemap(s, Assignment()), (scores,), (way,))
@@ -236,7 +236,7 @@ def test_native_and_plain_agree(structure, shape):
 def test_the_support_is_a_mix_of_structures(structure, kind, path):
     shape = (3, 9, 9) if path == "native" else (3, 4, 4)
     scores = drawn(shape, 9, kind)
-    solution = ff.sparsemap_solution(scores, structure)
+    solution = ff.structured.sparsemap_solution(scores, structure)
     assert solution.converged.all()
     atoms, weights = solution.support.atoms, solution.support.weights
     assert (weights > 0).all()

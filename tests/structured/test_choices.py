@@ -24,7 +24,7 @@ def scores(seed: int = 0, rows: int = 6) -> torch.Tensor:
 def test_closed_forms_are_what_the_active_set_finds(choice: Choice) -> None:
     x = scores().requires_grad_()
     closed = ff.sparsemap(x, choice)
-    solved = ff.sparsemap_solution(x, choice)
+    solved = ff.structured.sparsemap_solution(x, choice)
     torch.testing.assert_close(closed, solved.marginals, atol=1e-9, rtol=0)
     assert solved.converged.all()
     g = scores(1)
@@ -53,7 +53,7 @@ def test_best_and_k_best_by_enumeration(choice: Choice, plain: bool) -> None:
         (found.structures[:, :known] * x.unsqueeze(1)).sum(2), found.scores[:, :known]
     )
     with disabled() if plain else torch.no_grad():
-        solution = ff.sparsemap_solution(x, choice)
+        solution = ff.structured.sparsemap_solution(x, choice)
     assert (solution.gap <= 1e-9).all()
 
 
@@ -63,7 +63,7 @@ def test_sums_over_all_structures(choice: Choice) -> None:
     total = choice.log_partition(x)
     torch.testing.assert_close(total, (x @ every.T).logsumexp(1))
     law = (x.detach() @ every.T).softmax(1)
-    marginals = ff.gibbs_marginals(x.detach(), choice)
+    marginals = ff.structured.gibbs_marginals(x.detach(), choice)
     torch.testing.assert_close(marginals, law @ every)
     draws = choice.sample(x.detach(), 3000, generator=torch.Generator().manual_seed(0))
     assert (draws.unsqueeze(2) == every.bool()).all(3).any(2).all()
@@ -93,7 +93,7 @@ def test_on_and_off_as_parts_of_their_own() -> None:
     doubled = torch.stack([torch.zeros_like(x), x], 2)
     pairs = ff.sparsemax(doubled)
     torch.testing.assert_close(ff.sparsemap(x, both), pairs[..., 1])
-    solution = ff.sparsemap_solution(x, both)
+    solution = ff.structured.sparsemap_solution(x, both)
     mu = solution.marginals
     half = (mu.square() + (1 - mu).square()).sum(1) / 2
     torch.testing.assert_close(solution.objective, (mu * x).sum(1) - half)

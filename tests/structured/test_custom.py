@@ -20,8 +20,8 @@ def test_a_function_is_enough(batched: bool) -> None:
     own, known = Custom(two_best, batched=batched), KSubset(2)
     torch.testing.assert_close(ff.sparsemap(x, own), ff.sparsemap(x, known), atol=1e-9, rtol=0)
     assert torch.autograd.gradcheck(lambda t: ff.sparsemap(t, own), x, eps=1e-7, atol=1e-6)
-    solution = ff.sparsemap_solution(x, own)
-    again = ff.sparsemap_solution(x, own, warm=solution)
+    solution = ff.structured.sparsemap_solution(x, own)
+    again = ff.structured.sparsemap_solution(x, own, warm=solution)
     assert (again.iterations < solution.iterations).any()
     torch.testing.assert_close(again.marginals, solution.marginals, atol=1e-9, rtol=0)
     torch.testing.assert_close(
@@ -78,16 +78,16 @@ def test_sparsemax_over_the_k_best() -> None:
     x.requires_grad_()
     every = Bits().enumerate(torch.Size([6])).double()
     whole = ff.sparsemax(x @ every.T)
-    found = ff.topk_support(x, Bits(), 40)
+    found = ff.structured.topk_support(x, Bits(), 40)
     assert found.certified.all()
     torch.testing.assert_close(found.support.reduce(found.support.atoms), whole @ every)
     g = torch.randn(5, 6, dtype=torch.double, generator=torch.Generator().manual_seed(3))
     one = torch.autograd.grad((found.support.reduce(found.support.atoms) * g).sum(), x)[0]
     two = torch.autograd.grad(((whole @ every) * g).sum(), x)[0]
     torch.testing.assert_close(one, two)
-    few = ff.topk_support(x, Bits(), 2)
+    few = ff.structured.topk_support(x, Bits(), 2)
     assert not few.certified.all()
-    assert ff.topk_support(x[:, :2], Bits(), 4).certified.all()  # there are no more
+    assert ff.structured.topk_support(x[:, :2], Bits(), 4).certified.all()  # there are no more
 
 
 def test_nothing_to_choose_from_has_no_k_best() -> None:
@@ -95,8 +95,8 @@ def test_nothing_to_choose_from_has_no_k_best() -> None:
     keep = torch.ones(3, 4, dtype=torch.bool)
     keep[1, 1:] = False
     with pytest.raises(ValueError, match=r"instance 1 has no structure of KSubset\(k=2\)"):
-        ff.topk_support(x, KSubset(2), 3, mask=keep)
+        ff.structured.topk_support(x, KSubset(2), 3, mask=keep)
     x[1, 0] = math.nan
-    found = ff.topk_support(x, KSubset(2), 3)
+    found = ff.structured.topk_support(x, KSubset(2), 3)
     assert found.support.counts[1] == 0
     assert not found.certified[1]

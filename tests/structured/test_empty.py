@@ -31,6 +31,6 @@ def test_no_instances_have_empty_answers(name):
     marginals.sum().backward()
     assert scores.grad.shape == scores.shape
     assert ff.sparsemap_support(scores, structure).atoms.shape == (0, *event)
-    top = ff.topk_support(scores, structure, 2)
+    top = ff.structured.topk_support(scores, structure, 2)
     assert top.support.atoms.shape == (0, *event)
     assert top.certified.shape == (0,)

@@ -81,7 +81,7 @@ def test_the_best_structure_is_that_of_brute_force(case, path):
 @every_structure
 def test_no_structure_is_better_than_those_of_the_support(case, path):
     scores = case.scores(4, seed=4)
-    solution = ff.sparsemap_solution(scores, case.structure)
+    solution = ff.structured.sparsemap_solution(scores, case.structure)
     assert solution.converged.all()
     for row in range(4):
         left = case.left(scores[row], solution.marginals[row])
@@ -110,7 +110,7 @@ def test_a_support_sums_to_one_and_makes_the_marginals(case, path):
 @every_structure
 def test_a_solution_tells_its_objective_and_gap(case, path):
     scores = case.scores(3, seed=6)
-    solution = ff.sparsemap_solution(scores, case.structure)
+    solution = ff.structured.sparsemap_solution(scores, case.structure)
     torch.testing.assert_close(solution.marginals, marginals(case, scores), **SAME)
     for row in range(3):
         torch.testing.assert_close(solution.objective[row], case.best(scores[row]), **EXACT)
@@ -208,7 +208,7 @@ def test_any_batch_shape(case):
         assert found.shape == (*shape, *case.event)
         torch.testing.assert_close(found.view_as(flat), flat, **SAME)
     assert marginals(case, scores[:0]).shape == (0, *case.event)
-    solution = ff.sparsemap_solution(scores.view(2, 3, *case.event), case.structure)
+    solution = ff.structured.sparsemap_solution(scores.view(2, 3, *case.event), case.structure)
     for value in (solution.objective, solution.gap, solution.iterations, solution.converged):
         assert value.shape == (2, 3)
 
@@ -290,8 +290,10 @@ def test_temperature_scales_objective_and_gap(case, path):
     scores = case.scores(6, seed=32)
     cold = case.structure.with_additional([value / 0.4 for value in case.structure.additional])
     for turns in (1, 1000):
-        found = ff.sparsemap_solution(scores, case.structure, temperature=0.4, max_iter=turns)
-        plain = ff.sparsemap_solution(scores / 0.4, cold, max_iter=turns)
+        found = ff.structured.sparsemap_solution(
+            scores, case.structure, temperature=0.4, max_iter=turns
+        )
+        plain = ff.structured.sparsemap_solution(scores / 0.4, cold, max_iter=turns)
         torch.testing.assert_close(found.objective, 0.4 * plain.objective, **EXACT)
         torch.testing.assert_close(found.gap, 0.4 * plain.gap, **EXACT)
         # not zero times anything, but where a projection needs no turns
@@ -304,13 +306,13 @@ def test_temperature_scales_objective_and_gap(case, path):
 @wide_structures
 def test_a_warm_start_leads_to_the_same(case, path):
     scores = case.scores(4, seed=19)
-    first = ff.sparsemap_solution(scores, case.structure)
+    first = ff.structured.sparsemap_solution(scores, case.structure)
     near = scores + 0.05 * case.scores(4, seed=20)
-    cold = ff.sparsemap_solution(near, case.structure)
-    warm = ff.sparsemap_solution(near, case.structure, warm=first)
+    cold = ff.structured.sparsemap_solution(near, case.structure)
+    warm = ff.structured.sparsemap_solution(near, case.structure, warm=first)
     torch.testing.assert_close(warm.marginals, cold.marginals, **EXACT)
     assert warm.converged.all()
-    other = ff.sparsemap_solution(case.scores(4, seed=21), case.structure, warm=first)
+    other = ff.structured.sparsemap_solution(case.scores(4, seed=21), case.structure, warm=first)
     torch.testing.assert_close(other.marginals, case.expected(case.scores(4, seed=21)), **EXACT)
 
 
@@ -337,9 +339,9 @@ def test_native_and_plain_agree(case):
 @wide_structures
 def test_few_turns_give_a_feasible_answer_and_an_honest_gap(case, path):
     scores = case.scores(6, seed=23)
-    best = ff.sparsemap_solution(scores, case.structure)
+    best = ff.structured.sparsemap_solution(scores, case.structure)
     for turns in (1, 2, 3):
-        found = ff.sparsemap_solution(scores, case.structure, max_iter=turns)
+        found = ff.structured.sparsemap_solution(scores, case.structure, max_iter=turns)
         assert (found.iterations <= turns).all()
         support = found.support
         mean = support.reduce(support.atoms.double()).view_as(scores)
@@ -404,7 +406,7 @@ def test_odd_rows_stay_alone(case, path):
     torch.testing.assert_close(found[others], expected[others], **SAME)
     (gradient,) = torch.autograd.grad(found[others].square().sum(), leaf)
     assert gradient[others].isfinite().all()
-    solution = ff.sparsemap_solution(leaf.detach(), case.structure)
+    solution = ff.structured.sparsemap_solution(leaf.detach(), case.structure)
     assert not solution.converged[1:3].any()
     assert solution.converged[others].all()
 

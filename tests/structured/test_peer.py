@@ -25,7 +25,7 @@ def compare(structure: ff.structures.Structure, scores: Tensor, law: object, par
     """Log-partitions, marginals and the best; `parts` brings what the peer says to our parts."""
     torch.testing.assert_close(structure.log_partition(scores), law.partition, **NEAR)  # type: ignore[attr-defined]
     torch.testing.assert_close(
-        ff.gibbs_marginals(scores, structure),
+        ff.structured.gibbs_marginals(scores, structure),
         parts(law.marginals.detach()),  # type: ignore[attr-defined]
         **NEAR,
     )
@@ -62,7 +62,7 @@ def test_trees(n: int, single: bool) -> None:
     total = peer.deptree.deptree_part(scores.clone(), not single, eps=0.0)
     torch.testing.assert_close(structure.log_partition(scores), total, **NEAR)
     found = peer.deptree.deptree_nonproj(scores.clone(), not single, eps=0.0)
-    torch.testing.assert_close(ff.gibbs_marginals(scores, structure), found, **NEAR)
+    torch.testing.assert_close(ff.structured.gibbs_marginals(scores, structure), found, **NEAR)
 
 
 @pytest.mark.parametrize("labels", [1, 4])
@@ -117,7 +117,7 @@ def test_alignments_cell_by_cell(m: int, n: int) -> None:
     assert float(structure.log_partition(scores)) == pytest.approx(total[m - 1, n - 1], rel=1e-12)
     found = structure.argmax(scores)
     assert float(structure.score_of(scores, found)) == pytest.approx(best[m - 1, n - 1], rel=1e-12)
-    marginals = ff.gibbs_marginals(scores, structure)
+    marginals = ff.structured.gibbs_marginals(scores, structure)
     assert marginals[0, 0] == pytest.approx(1)
     assert marginals[m - 1, n - 1] == pytest.approx(1)
     draws = structure.sample(scores, 200, generator=torch.Generator().manual_seed(0))

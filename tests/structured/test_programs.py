@@ -86,7 +86,7 @@ def test_only_minus_infinity_is_impossible(
     assert float(structure.score_of(scores, best)) == float(own.max())
     drawn = structure.sample(scores, 2, generator=torch.Generator().manual_seed(0))
     assert structure.score_of(scores, drawn).isfinite().all()
-    assert ff.gibbs_marginals(scores, structure).isfinite().all()
+    assert ff.structured.gibbs_marginals(scores, structure).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_inside_inference_mode() -> None:
         best = structure.argmax(scores)
         assert structure.k_best(scores, 2).valid.all()
         assert structure.sample(scores, 2).shape == (2, *scores.shape)
-        assert ff.gibbs_marginals(scores, structure).isfinite().all()
+        assert ff.structured.gibbs_marginals(scores, structure).isfinite().all()
     assert best.sum() > 0

@@ -125,7 +125,7 @@ def test_sums_over_all(structure: Structure, event: tuple[int, ...]) -> None:
     torch.testing.assert_close(structure.log_partition(x), known.logsumexp(0))
     law = known.softmax(0)
     expected = (law.view(-1, *[1] * len(event)) * members(structure, event)).sum(0)
-    torch.testing.assert_close(ff.gibbs_marginals(x, structure), expected)
+    torch.testing.assert_close(ff.structured.gibbs_marginals(x, structure), expected)
     draws = structure.sample(x, 4000, generator=torch.Generator().manual_seed(1))
     every = members(structure, event).flatten(1).double()
     # A 0/1 vector is the row of which it has the most, and that are all.
@@ -155,7 +155,7 @@ def test_sparsemap_by_its_certificate(
     structure: Structure, event: tuple[int, ...], path: str
 ) -> None:
     x = 0.7 * normal(4, *event, seed=11)
-    found = ff.sparsemap_solution(x, structure)
+    found = ff.structured.sparsemap_solution(x, structure)
     assert found.converged.all()
     every = members(structure, event).flatten(1).double()
     for i, row in enumerate(x):
@@ -177,7 +177,7 @@ def test_what_is_hardly_ever_drawn_is_drawn_as_often() -> None:
 def test_gold_sequence(path: str) -> None:
     x = torch.tensor([[0.5, 0.0], [-0.3, 0.2], [0.1, 0.4], [0.6, -0.2]], dtype=torch.double)
     stay = torch.tensor([[0.3, -0.3], [-0.3, 0.3]], dtype=torch.double)
-    found = ff.sparsemap_solution(x, Sequence(stay))
+    found = ff.structured.sparsemap_solution(x, Sequence(stay))
     first = torch.tensor([0.55, 0.55, 0.55, 0.6], dtype=torch.double)
     torch.testing.assert_close(found.marginals[:, 0], first)
     assert math.isclose(found.objective, 0.5675, abs_tol=1e-9)
@@ -202,7 +202,7 @@ def test_gold_sequence(path: str) -> None:
 def test_gold_subset(path: str) -> None:
     x = torch.tensor([0.4, 0.1, -0.2, 0.3, 0.35], dtype=torch.double)
     pairs = SequentialSubset(2, 0.25)
-    found = ff.sparsemap_solution(x, pairs)
+    found = ff.structured.sparsemap_solution(x, pairs)
     expected = torch.tensor([0.4625, 0.4625, 0.0, 0.5375, 0.5375], dtype=torch.double)
     torch.testing.assert_close(found.marginals, expected)
     assert math.isclose(found.objective, 0.3278125, abs_tol=1e-9)
@@ -307,7 +307,7 @@ def test_any_number_of_states(states: int) -> None:
             plain = made.argmax(x)
         assert torch.equal(made.argmax(x), plain)
         # a second question is answered from the same oracle
-        assert ff.sparsemap_solution(x, made).converged.all()
+        assert ff.structured.sparsemap_solution(x, made).converged.all()
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 7, 8, 9, 16, 20])
@@ -372,7 +372,7 @@ def test_tables_of_each_instance_under_transforms() -> None:
 def test_equal_scores(structure: Structure, event: tuple[int, ...], path: str) -> None:
     x = torch.zeros(event, dtype=torch.double)
     bare = structure.with_additional([torch.zeros_like(v) for v in structure.additional])
-    found = ff.sparsemap_solution(x, bare)
+    found = ff.structured.sparsemap_solution(x, bare)
     assert found.converged
     if isinstance(structure, Sequence):
         torch.testing.assert_close(found.marginals, torch.full_like(x, 1 / S))
@@ -501,18 +501,20 @@ def test_additional_scores_must_be_tensors_of_numbers(field: str, given: object)
 def test_random_instances_converge() -> None:
     for seed, (n, s) in enumerate([(3, 2), (10, 5), (20, 10), (7, 30)]):
         x, table = normal(40, n, s, seed=seed), normal(40, n - 1, s, s, seed=seed + 100)
-        found = ff.sparsemap_solution(x, Sequence(table, by_position=True))
+        found = ff.structured.sparsemap_solution(x, Sequence(table, by_position=True))
         assert found.converged.all()
         assert found.gap.max() <= 1e-8
-        bits = ff.sparsemap_solution(normal(40, n * s, seed=seed), SequentialSubset(n, 0.5))
+        bits = ff.structured.sparsemap_solution(
+            normal(40, n * s, seed=seed), SequentialSubset(n, 0.5)
+        )
         assert bits.converged.all()
         assert bits.gap.max() <= 1e-8
 
 
 def test_a_long_sequence_that_is_stopped_is_feasible_and_says_how_far_off() -> None:
     x, table = normal(2000, 5, seed=29), normal(5, 5, seed=30)
-    few = ff.sparsemap_solution(x, Sequence(table), max_iter=20)
-    more = ff.sparsemap_solution(x, Sequence(table), max_iter=60, warm=few)
+    few = ff.structured.sparsemap_solution(x, Sequence(table), max_iter=20)
+    more = ff.structured.sparsemap_solution(x, Sequence(table), max_iter=60, warm=few)
     assert not few.converged
     torch.testing.assert_close(few.marginals.sum(1), torch.ones(2000, dtype=torch.double))
     assert few.marginals.min() >= 0
@@ -539,7 +541,7 @@ def test_the_gradient_of_additional_scores_is_the_transpose_of_what_they_add() -
     bonuses = [torch.tensor(0.5).double(), *(normal(*s) for s in ((4,), (b, 4), (a, 1, 4), (1,)))]
     for structure, scores in [*made, *((SequentialSubset(3, bonus), bits) for bonus in bonuses)]:
         event = structure.event_of(scores)
-        active = ff.sparsemap_solution(scores, structure).asked.active
+        active = ff.structured.sparsemap_solution(scores, structure).asked.active
         by = normal(len(active.weights), seed=37)
 
         def extra(*given: Tensor, structure=structure, event=event, active=active) -> Tensor:  # type: ignore[no-untyped-def]

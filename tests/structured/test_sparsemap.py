@@ -39,46 +39,46 @@ def test_a_warm_start_never_brings_what_is_impossible(
     keep = torch.ones(event, dtype=torch.bool)
     keep[-1] = keep[:, -1] = False  # one word, or position, or row fewer
     with path():
-        masked = ff.sparsemap_solution(x, structure, mask=keep)
-        cold = ff.sparsemap_solution(x - 2, structure)
-        warm = ff.sparsemap_solution(x - 2, structure, warm=masked)
+        masked = ff.structured.sparsemap_solution(x, structure, mask=keep)
+        cold = ff.structured.sparsemap_solution(x - 2, structure)
+        warm = ff.structured.sparsemap_solution(x - 2, structure, warm=masked)
         torch.testing.assert_close(warm.marginals, cold.marginals, atol=1e-8, rtol=0)
-        again = ff.sparsemap_solution(x - 2, structure, warm=cold)
+        again = ff.structured.sparsemap_solution(x - 2, structure, warm=cold)
         torch.testing.assert_close(again.marginals, cold.marginals, atol=1e-8, rtol=0)
         assert (again.iterations == 1).all()
 
 
 def test_a_warm_start_from_another_set_begins_anew() -> None:
     x = drawn(30, 6)
-    many = ff.sparsemap_solution(x, S.KSubset(4))
-    few = ff.sparsemap_solution(x, S.KSubset(2), warm=many)
+    many = ff.structured.sparsemap_solution(x, S.KSubset(4))
+    few = ff.structured.sparsemap_solution(x, S.KSubset(2), warm=many)
     torch.testing.assert_close(few.marginals, ff.sparsemap(x, S.KSubset(2)), atol=1e-8, rtol=0)
-    free = ff.sparsemap_solution(drawn(30, 5, 5), S.DependencyTree())
+    free = ff.structured.sparsemap_solution(drawn(30, 5, 5), S.DependencyTree())
     nested = S.DependencyTree(projective=True)
-    found = ff.sparsemap_solution(drawn(30, 5, 5), nested, warm=free)
+    found = ff.structured.sparsemap_solution(drawn(30, 5, 5), nested, warm=free)
     torch.testing.assert_close(found.marginals, ff.sparsemap(drawn(30, 5, 5), nested))
     forbidden = torch.zeros(3, 3, dtype=torch.float64)
-    old = ff.sparsemap_solution(drawn(30, 5, 3), S.Sequence(forbidden))
+    old = ff.structured.sparsemap_solution(drawn(30, 5, 3), S.Sequence(forbidden))
     forbidden = forbidden.masked_fill(torch.eye(3, dtype=torch.bool), -torch.inf)
-    new = ff.sparsemap_solution(drawn(30, 5, 3), S.Sequence(forbidden), warm=old)
+    new = ff.structured.sparsemap_solution(drawn(30, 5, 3), S.Sequence(forbidden), warm=old)
     torch.testing.assert_close(
         new.marginals, ff.sparsemap(drawn(30, 5, 3), S.Sequence(forbidden)), atol=1e-8, rtol=0
     )
 
 
 def test_a_warm_start_of_another_shape_is_refused() -> None:
-    large = ff.sparsemap_solution(drawn(2, 30, 30), S.Assignment())
+    large = ff.structured.sparsemap_solution(drawn(2, 30, 30), S.Assignment())
     with pytest.raises(ValueError, match="same shape"):
-        ff.sparsemap_solution(drawn(2, 3, 3), S.Assignment(), warm=large)
+        ff.structured.sparsemap_solution(drawn(2, 3, 3), S.Assignment(), warm=large)
     with pytest.raises(TypeError, match="must be a Solution"):
-        ff.sparsemap_solution(drawn(2, 3, 3), S.Assignment(), warm=True)  # type: ignore[arg-type]
+        ff.structured.sparsemap_solution(drawn(2, 3, 3), S.Assignment(), warm=True)  # type: ignore[arg-type]
 
 
 def test_infinite_scores_stay_no_numbers_after_a_warm_start() -> None:
     x = drawn(2, 4, 3)
-    before = ff.sparsemap_solution(x, S.Sequence())
+    before = ff.structured.sparsemap_solution(x, S.Sequence())
     x[0, 1, 1] = torch.inf
-    after = ff.sparsemap_solution(x, S.Sequence(), warm=before)
+    after = ff.structured.sparsemap_solution(x, S.Sequence(), warm=before)
     assert after.marginals[0].isnan().all()
     assert after.marginals[1].isfinite().all()
 
@@ -88,7 +88,7 @@ def test_scores_may_be_large(path: Any) -> None:
     with path():
         ties = torch.full((5, 3), 1e8, dtype=torch.float64)
         torch.testing.assert_close(ff.sparsemap(ties, S.Sequence()), torch.full_like(ties, 1 / 3))
-        subsets = ff.sparsemap_solution(ties[:, 0], S.KSubset(2))
+        subsets = ff.structured.sparsemap_solution(ties[:, 0], S.KSubset(2))
         torch.testing.assert_close(subsets.marginals, torch.full_like(ties[:, 0], 0.4))
         assert float(subsets.support.weights.sum()) == pytest.approx(1, abs=1e-12)
         x = (drawn(10, 6, 4) + 2**24) - 2**24  # so that nothing is lost by adding
@@ -97,7 +97,7 @@ def test_scores_may_be_large(path: Any) -> None:
         )
     for scale in (1e3, 1e6):
         for structure, event in ((S.Sequence(), (10, 5)), (S.DependencyTree(), (10, 10))):
-            found = ff.sparsemap_solution(scale * drawn(100, *event), structure)
+            found = ff.structured.sparsemap_solution(scale * drawn(100, *event), structure)
             assert found.converged.all()
             assert (found.gap <= 1e-9).all()
 
@@ -108,7 +108,7 @@ def test_events_without_parts_have_the_empty_structure(path: Any) -> None:
     with path():
         for structure in (S.Bits(), S.KSubset(0), S.Budget(1), alone):
             x = torch.zeros(2, 0, requires_grad=True)
-            solution = ff.sparsemap_solution(x, structure)
+            solution = ff.structured.sparsemap_solution(x, structure)
             assert solution.support.counts.tolist() == [1, 1]
             assert ff.sparsemap(x, structure).shape == (2, 0)
         assert ff.sparsemap(torch.zeros(0, 4, 3), S.Sequence()).shape == (0, 4, 3)
@@ -161,7 +161,9 @@ def test_losses_under_transforms() -> None:
     each = torch.func.vmap(lambda t, y: ff.fenchel_young_loss(t, y, omega))(x, gold)
     torch.testing.assert_close(each, ff.fenchel_young_loss(x, gold, omega, reduction="none"))
     with pytest.raises(RuntimeError, match="use sparsemap"):
-        torch.func.grad(lambda t: ff.sparsemap_solution(t, S.Sequence()).objective.sum())(x)
+        torch.func.grad(
+            lambda t: ff.structured.sparsemap_solution(t, S.Sequence()).objective.sum()
+        )(x)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -171,7 +173,7 @@ def test_a_temperature_does_not_overflow_half_precision(structure: Structure, pa
     x = x if structure.event_dim == 2 else x.flatten()
     with path():
         found = ff.sparsemap(x, structure, temperature=1e-4)
-        solution = ff.sparsemap_solution(x, structure, temperature=1e-4)
+        solution = ff.structured.sparsemap_solution(x, structure, temperature=1e-4)
         wanted = ff.sparsemap(x.double(), structure, temperature=1e-4)
     assert found.dtype == solution.marginals.dtype == torch.float16
     torch.testing.assert_close(found, wanted.half())
@@ -180,7 +182,7 @@ def test_a_temperature_does_not_overflow_half_precision(structure: Structure, pa
 
 def test_what_is_not_offered_says_so() -> None:
     with pytest.raises(NotImplementedError, match="sum over all Xor"):
-        ff.gibbs_marginals(drawn(3), S.Xor())
+        ff.structured.gibbs_marginals(drawn(3), S.Xor())
     with pytest.raises(NotImplementedError, match="draws from all Custom"):
         S.Custom(lambda scores: scores).sample(drawn(3), 2)
     with pytest.raises(TypeError, match="must be a value such as"):

@@ -86,7 +86,7 @@ def test_the_derivative_at_equal_scores_is_that_of_each_position(shape: tuple[in
     """Without transitions positions are rows of sparsemax, whose Jacobian there centres."""
     scores = torch.zeros((), dtype=torch.float64).expand(shape).requires_grad_()
     pull = torch.linspace(-1, 2, scores.numel(), dtype=torch.float64).view(shape).square()
-    solution = ff.sparsemap_solution(scores, ff.structures.Sequence())
+    solution = ff.structured.sparsemap_solution(scores, ff.structures.Sequence())
     marginals = solution.marginals
     # As many structures as the face has dimensions, and one: none of them is a mix of others.
     assert len(solution.asked.active.weights) == shape[0] * (shape[1] - 1) + 1

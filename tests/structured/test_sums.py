@@ -73,8 +73,8 @@ def test_the_k_best_are_those_of_brute_force(case: Case, path: str) -> None:
 def test_all_structures_are_certified_and_all_but_one_are_not() -> None:
     """With equal scores none has a weight of zero."""
     scores, pairs = torch.zeros(2, 4), ff.structures.KSubset(2)
-    assert ff.topk_support(scores, pairs, 6).certified.all()
-    assert not ff.topk_support(scores, pairs, 5).certified.any()
+    assert ff.structured.topk_support(scores, pairs, 6).certified.all()
+    assert not ff.structured.topk_support(scores, pairs, 5).certified.any()
 
 
 @summed
@@ -84,7 +84,7 @@ def test_log_partitions_and_marginals_are_those_of_brute_force(case: Case) -> No
         total = case.structure.log_partition(scores)
         torch.testing.assert_close(total, values.logsumexp(1), **NEAR)
         expected = values.softmax(1) @ case.every().flatten(1)
-        found = ff.gibbs_marginals(scores, case.structure)
+        found = ff.structured.gibbs_marginals(scores, case.structure)
         torch.testing.assert_close(found.flatten(1), expected, **NEAR)
 
 
@@ -184,14 +184,14 @@ def test_sums_under_transforms(case: Case) -> None:
     scores, structure = case.scores(3, seed=50), case.structure
     total = structure.log_partition(scores)
     torch.testing.assert_close(torch.func.vmap(structure.log_partition)(scores), total, **NEAR)
-    marginals = ff.gibbs_marginals(scores, structure)
+    marginals = ff.structured.gibbs_marginals(scores, structure)
     slope = torch.func.vmap(torch.func.grad(structure.log_partition))(scores)
     torch.testing.assert_close(slope, marginals, **NEAR)
-    mapped = torch.func.vmap(lambda row: ff.gibbs_marginals(row, structure))(scores)
+    mapped = torch.func.vmap(lambda row: ff.structured.gibbs_marginals(row, structure))(scores)
     torch.testing.assert_close(mapped, marginals, **NEAR)
     curved = torch.func.hessian(structure.log_partition)(scores[0])
     for jacobian in (torch.func.jacrev, torch.func.jacfwd):
-        found = jacobian(lambda row: ff.gibbs_marginals(row, structure))(scores[0])
+        found = jacobian(lambda row: ff.structured.gibbs_marginals(row, structure))(scores[0])
         torch.testing.assert_close(found, curved, **NEAR)
 
 
@@ -247,7 +247,9 @@ def test_log_probabilities_have_gradients_and_transforms(case: Case) -> None:
     torch.testing.assert_close(mapped, found, **NEAR)
     slope = torch.func.vmap(torch.func.grad(case.structure.log_prob))(scores, target)
     torch.testing.assert_close(slope, torch.autograd.grad(found.sum(), inputs[0])[0], **NEAR)
-    torch.testing.assert_close(slope, target - ff.gibbs_marginals(scores, case.structure), **NEAR)
+    torch.testing.assert_close(
+        slope, target - ff.structured.gibbs_marginals(scores, case.structure), **NEAR
+    )
 
 
 # A recursion over places, over spans, over cells, and a determinant.
@@ -317,7 +319,7 @@ def test_the_gibbs_loss_is_the_negative_log_likelihood(case: Case) -> None:
         law = case.values(inputs[0][row]).log_softmax(0)
         torch.testing.assert_close(losses[row].detach(), -law[which[row]], **NEAR)
     (slope,) = torch.autograd.grad(losses.sum(), inputs[0], retain_graph=True)
-    marginals = ff.gibbs_marginals(inputs[0], omega.structure)
+    marginals = ff.structured.gibbs_marginals(inputs[0], omega.structure)
     torch.testing.assert_close(slope, (marginals - target).detach(), **NEAR)
     assert torch.autograd.gradcheck(
         lambda *given: ff.fenchel_young_loss(
@@ -350,8 +352,8 @@ def test_the_gibbs_loss_with_a_cost_is_augmented(case: Case) -> None:
 def test_temperature_divides_all_scores(case: Case) -> None:
     scores = case.scores(2, seed=57)
     cold = case.structure.with_additional([value / 0.3 for value in case.structure.additional])
-    found = ff.gibbs_marginals(scores, case.structure, temperature=0.3)
-    torch.testing.assert_close(found, ff.gibbs_marginals(scores / 0.3, cold), **NEAR)
+    found = ff.structured.gibbs_marginals(scores, case.structure, temperature=0.3)
+    torch.testing.assert_close(found, ff.structured.gibbs_marginals(scores / 0.3, cold), **NEAR)
     omega = ff.Gibbs(case.structure, temperature=0.3)
     torch.testing.assert_close(omega.argmax(scores), found, **NEAR)
     total = 0.3 * cold.log_partition(scores / 0.3)
@@ -363,7 +365,7 @@ def test_temperature_divides_all_scores(case: Case) -> None:
     assert torch.equal(*draws)
     best = case.structure.sample(scores, 5, temperature=1e-4)
     assert (best.double() == case.structure.argmax(scores)).all()
-    half = ff.gibbs_marginals((100 * scores).half(), case.structure, temperature=1e-4)
+    half = ff.structured.gibbs_marginals((100 * scores).half(), case.structure, temperature=1e-4)
     assert half.isfinite().all()  # not so, were they divided in half precision
 
 
@@ -372,7 +374,7 @@ def test_a_temperature_is_a_positive_number(wrong: object) -> None:
     scores, tags = torch.zeros(2, 3), ff.structures.Sequence()
     gold = torch.eye(3)[:2]
     for ask in (
-        lambda: ff.gibbs_marginals(scores, tags, temperature=wrong),  # type: ignore[arg-type]
+        lambda: ff.structured.gibbs_marginals(scores, tags, temperature=wrong),  # type: ignore[arg-type]
         lambda: tags.log_prob(scores, gold, temperature=wrong),  # type: ignore[arg-type]
         lambda: tags.sample(scores, 1, temperature=wrong),  # type: ignore[arg-type]
         lambda: ff.structures.Bits().sample(scores, 1, temperature=wrong),  # type: ignore[arg-type]

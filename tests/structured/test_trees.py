@@ -322,7 +322,7 @@ def test_known_answers(
     single: bool, marginals: list[list[float]], objective: float, change: list[list[float]]
 ) -> None:
     kind = DependencyTree(single_root=single)
-    found = ff.sparsemap_solution(GOLD, kind)
+    found = ff.structured.sparsemap_solution(GOLD, kind)
     torch.testing.assert_close(
         found.marginals, torch.tensor(marginals, dtype=torch.float64), atol=1e-8, rtol=0
     )
@@ -336,7 +336,10 @@ def test_known_answers(
             _, moved = torch.func.jvp(lambda s: ff.sparsemap(s, kind), (GOLD,), (direction,))
             torch.testing.assert_close(moved, wanted, atol=1e-8, rtol=0)
             own = GOLD.clone().requires_grad_()
-            for marginals_of in (ff.sparsemap, lambda s, k: ff.sparsemap_solution(s, k).marginals):
+            for marginals_of in (
+                ff.sparsemap,
+                lambda s, k: ff.structured.sparsemap_solution(s, k).marginals,
+            ):
                 (pulled,) = torch.autograd.grad(marginals_of(own, kind), own, direction)
                 torch.testing.assert_close(pulled, wanted, atol=1e-8, rtol=0)
 
@@ -344,7 +347,7 @@ def test_known_answers(
 def test_solving_forty_words_converges() -> None:
     scores = torch.randn(40, 40, 40, generator=torch.Generator().manual_seed(0)).double()
     for kind in (DependencyTree(), DependencyTree(single_root=True)):
-        found = ff.sparsemap_solution(scores, kind)
+        found = ff.structured.sparsemap_solution(scores, kind)
         assert bool(found.converged.all())
         assert float(found.gap.max()) <= 1e-8
 

@@ -34,7 +34,7 @@ def picture_attention(
     Example:
         >>> import torch, fewfold as ff
         >>> words = ["a", "few", "words"]
-        >>> axes = ff.picture_attention(ff.sparsemax(torch.eye(3)), words)
+        >>> axes = ff.attention.picture_attention(ff.sparsemax(torch.eye(3)), words)
         >>> axes.get_title()
         '3 of 9 pairs'
     """

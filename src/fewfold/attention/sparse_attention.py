@@ -123,7 +123,7 @@ def attention_support(
         >>> import torch, fewfold as ff
         >>> query = torch.tensor([[[3.0, 0.0], [0.0, 1.0]]])
         >>> key = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]])
-        >>> support = ff.attention_support(query, key, ff.Gini())
+        >>> support = ff.attention.attention_support(query, key, ff.Gini())
         >>> support.row.tolist(), support.atoms.tolist()
         ([0, 1, 1], [0, 1, 2])
     """

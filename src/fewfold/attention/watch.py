@@ -59,7 +59,7 @@ def watch_attention() -> Iterator[list[Attended]]:
     Example:
         >>> import torch, fewfold as ff
         >>> attention = ff.MultiheadAttention(8, 2, ff.Gini())
-        >>> with ff.watch_attention() as calls:
+        >>> with ff.attention.watch_attention() as calls:
         ...     out = attention(torch.randn(3, 5, 8), is_causal=True)
         >>> calls[0].shape, calls[0].head(2, 1).counts[0]
         (torch.Size([3, 2, 5, 5]), tensor(1))

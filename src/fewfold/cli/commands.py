@@ -44,7 +44,7 @@ def _source(arguments: argparse.Namespace) -> Any:
     if arguments.log is not None:
         return arguments.log
     _tell(arguments, "no log was named: the bundled one, build dependencies of Debian packages")
-    return ff.bundled()
+    return ff.recommender.bundled()
 
 
 def _listed(text: str | None, ids: Any) -> list[str] | None:
@@ -64,15 +64,19 @@ def fit(arguments: argparse.Namespace) -> int:
     """Learn, evaluate, write."""
     if arguments.dry_run:
         return data_show(arguments)
+    from fewfold.recommender.artifact.folder import check_target
+
     _start(arguments)
     out = Path(arguments.out)
-    ff.recommender.artifact.check_target(out, arguments.overwrite)
+    check_target(out, arguments.overwrite)
     checkpoint = _checkpoint(arguments, out)
-    training = ff.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
+    training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
     rec = ff.Recommender(_recipe(arguments), training=training, seed=arguments.seed)
     log = ff.read_log(_source(arguments), **_reading(arguments))
     _tell(arguments, str(log.summary))
-    table = arguments.items_table or (ff.bundled_items() if arguments.log is None else None)
+    table = arguments.items_table or (
+        ff.recommender.bundled_items() if arguments.log is None else None
+    )
     # Read now: what is wrong with it should not be told after the training.
     named = None if table is None else _attributes(table, log.items, arguments.items_key)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -105,11 +109,15 @@ def _recipe(arguments: argparse.Namespace) -> Any:
     if arguments.model == "fastvae":
         return ff.VAE(hidden=arguments.hidden, latent=arguments.latent, anchors=anchors)
     if arguments.model == "ease":
-        return ff.EASE(arguments.l2, most_items=ff.recommender.comparison.EASE_ITEMS)
+        from fewfold.recommender.evaluation.comparison import EASE_ITEMS
+
+        return ff.recommender.EASE(arguments.l2, most_items=EASE_ITEMS)
     if arguments.model == "item-knn":
-        weighting = ff.BM25() if arguments.weighting == "bm25" else ff.Cosine()
-        return ff.ItemKNN(arguments.neighbours, weighting)
-    return ff.MostPopular()
+        weighting = (
+            ff.recommender.BM25() if arguments.weighting == "bm25" else ff.recommender.Cosine()
+        )
+        return ff.recommender.ItemKNN(arguments.neighbours, weighting)
+    return ff.recommender.MostPopular()
 
 
 def _anchors(arguments: argparse.Namespace) -> Any:
@@ -120,7 +128,9 @@ def _anchors(arguments: argparse.Namespace) -> Any:
             if given is not None:
                 raise ValueError(f"--{name} is for --anchors; say how many: --anchors 64")
         return None
-    return ff.Anchors(None if count == "auto" else count, width, 8 if bits is None else bits)
+    return ff.recommender.Anchors(
+        None if count == "auto" else count, width, 8 if bits is None else bits
+    )
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:
@@ -139,7 +149,9 @@ def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
             "delete it to begin anew"
         )
     path = out.with_name(f"{out.name}.checkpoint")
-    return ff.Checkpoint(path, every=arguments.checkpoint_every, resume=arguments.resume)
+    return ff.recommender.Checkpoint(
+        path, every=arguments.checkpoint_every, resume=arguments.resume
+    )
 
 
 def _kept(out: Path) -> list[Path]:
@@ -168,7 +180,7 @@ def compare(arguments: argparse.Namespace) -> int:
     log = ff.read_log(_source(arguments), **_reading(arguments))
     _tell(arguments, str(log.summary))
     chosen = {} if arguments.models is None else {"models": _parts(arguments.models)}
-    training = ff.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
+    training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
     found = ff.compare(
         log, test=arguments.test, split=arguments.split, training=training, seed=arguments.seed,
         all_users=arguments.all_users, progress=not arguments.quiet, **chosen,
@@ -257,7 +269,7 @@ def similar(arguments: argparse.Namespace) -> int:
 def inspect(arguments: argparse.Namespace) -> int:
     """What a model is."""
     _start(arguments)
-    found = ff.inspect(arguments.model)
+    found = ff.recommender.inspect(arguments.model)
     emit(found, found.as_dict() if arguments.json else None)
     return 0
 
@@ -273,7 +285,7 @@ def export(arguments: argparse.Namespace) -> int:
     if not wanted:
         raise ValueError("say what to export: --vectors FILE, --faiss FILE or --onnx FILE")
     rec = ff.Recommender.load(arguments.model)
-    written = ff.export(rec, overwrite=arguments.overwrite, **wanted)
+    written = ff.recommender.export(rec, overwrite=arguments.overwrite, **wanted)
     emit(
         "\n".join(f"{name}: {what}" for name, what in written.items()),
         written if arguments.json else None,
@@ -283,7 +295,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def data_list(arguments: argparse.Namespace) -> int:
     """The public sets."""
-    sets = ff.PUBLIC
+    sets = ff.recommender.PUBLIC
     told = ("url", "users", "items", "rows", "licence", "citation")
     emit(
         "\n".join(
@@ -300,13 +312,15 @@ def data_list(arguments: argparse.Namespace) -> int:
 def data_fetch(arguments: argparse.Namespace) -> int:
     """Download a public set."""
     _start(arguments)
-    sets, name = ff.PUBLIC, arguments.name
+    sets, name = ff.recommender.PUBLIC, arguments.name
     if name not in sets:
         raise ValueError(f"there is no public set {name!r}; there are {', '.join(sets)}")
     note(sets[name].notice)  # even when quiet: whoever takes the data should have seen it
-    there = ff.is_fetched(name, arguments.to) and not arguments.force
+    there = ff.recommender.is_fetched(name, arguments.to) and not arguments.force
     with warnings.catch_warnings(record=True) as told:
-        folder = ff.fetch(name, arguments.to, force=arguments.force, progress=not arguments.quiet)
+        folder = ff.recommender.fetch(
+            name, arguments.to, force=arguments.force, progress=not arguments.quiet
+        )
     for warning in told:
         note(str(warning.message))
     if there:
@@ -317,7 +331,7 @@ def data_fetch(arguments: argparse.Namespace) -> int:
 
 def data_show(arguments: argparse.Namespace) -> int:
     """What would be read."""
-    plan = ff.plan_log(_source(arguments), **_reading(arguments, _COLUMNS))
+    plan = ff.recommender.plan_log(_source(arguments), **_reading(arguments, _COLUMNS))
     emit(plan, plan.as_dict() if arguments.json else None)
     return 0
 

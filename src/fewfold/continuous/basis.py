@@ -104,8 +104,8 @@ class GaussianBasis(Basis):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> basis = ff.GaussianBasis([0.3, 0.7], [0.1, 0.2])
-        >>> density = ff.LineDensity(torch.tensor(0.4), torch.tensor(0.05), alpha=2.0)
+        >>> basis = ff.continuous.GaussianBasis([0.3, 0.7], [0.1, 0.2])
+        >>> density = ff.continuous.LineDensity(torch.tensor(0.4), torch.tensor(0.05), alpha=2.0)
         >>> basis.expect(density), basis(torch.tensor(0.3))
         (tensor([1.5786, 0.8272]), tensor([3.9894, 0.2700]))
 
@@ -191,8 +191,8 @@ class RectangularBasis(Basis):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> basis = ff.RectangularBasis([0.0, 0.25, 0.5, 1.0])
-        >>> basis.expect(ff.LineDensity(torch.tensor(0.4), torch.tensor(0.05)))
+        >>> basis = ff.continuous.RectangularBasis([0.0, 0.25, 0.5, 1.0])
+        >>> basis.expect(ff.continuous.LineDensity(torch.tensor(0.4), torch.tensor(0.05)))
         tensor([0.2425, 0.4300, 0.3255])
     """
 

@@ -126,7 +126,7 @@ class LineDensity(Density):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> p = ff.LineDensity(torch.tensor([0.4]), torch.tensor([0.05]), alpha=2.0)
+        >>> p = ff.continuous.LineDensity(torch.tensor([0.4]), torch.tensor([0.05]), alpha=2.0)
         >>> p.half_width, p.pdf(torch.tensor([0.4, 0.9])), p.variance
         (tensor([0.4217]), tensor([1.7784, 0.0000]), tensor([0.0356]))
 

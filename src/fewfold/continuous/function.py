@@ -48,7 +48,7 @@ def continuous_attention(
         >>> import torch, fewfold as ff
         >>> values = torch.linspace(-1, 1, 50).unsqueeze(-1)
         >>> mu, sigma_sq = torch.tensor([0.3, 0.8]), torch.tensor([1e-4, 1e-4])
-        >>> ff.continuous_attention(values, mu, sigma_sq, ff.GaussianBasis.grid(16))
+        >>> ff.continuous_attention(values, mu, sigma_sq, ff.continuous.GaussianBasis.grid(16))
         tensor([[-0.4069],
                 [ 0.6139]])
 

@@ -50,7 +50,7 @@ class ContinuousMemory:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> memory = ff.ContinuousMemory(ff.GaussianBasis.grid(32, [0.02]), ridge=0.1)
+        >>> memory = ff.ContinuousMemory(ff.continuous.GaussianBasis.grid(32, [0.02]), ridge=0.1)
         >>> for step in range(101):
         ...     signal = memory.update(torch.full((8, 1), (-1.0) ** step))
         >>> signal.coefficients.shape, [round(x, 3) for x in memory.interval(2)]

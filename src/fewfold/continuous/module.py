@@ -40,7 +40,7 @@ class ContinuousAttention(nn.Module):
         >>> query, values = torch.randn(2, 5, 16), torch.randn(2, 50, 16)
         >>> layer(query, values).shape, layer.density(query, values).mu.shape
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
-        >>> layer = ff.ContinuousAttention(16, ff.GaussianBasis.grid(10, [0.03], dim=2))
+        >>> layer = ff.ContinuousAttention(16, ff.continuous.GaussianBasis.grid(10, [0.03], dim=2))
         >>> layer(query, torch.randn(2, 14, 14, 16)).shape
         torch.Size([2, 5, 16])
 

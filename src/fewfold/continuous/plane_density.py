@@ -47,7 +47,7 @@ class PlaneDensity(Density):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> p = ff.PlaneDensity(torch.tensor([0.3, 0.6]), 0.04 * torch.eye(2), alpha=2.0)
+        >>> p = ff.continuous.PlaneDensity(torch.tensor([0.3, 0.6]), 0.04 * torch.eye(2), alpha=2.0)
         >>> p.pdf(torch.tensor([[0.3, 0.6], [0.9, 0.6]])), p.covariance[0, 0]
         (tensor([2.8209, 0.0000]), tensor(0.0376))
 

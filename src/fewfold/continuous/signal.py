@@ -59,7 +59,7 @@ class Signal:
     Example:
         >>> import torch, fewfold as ff
         >>> values = torch.tensor([[1.0], [0.0], [0.0], [2.0]])
-        >>> signal = ff.Signal.fit(values, ff.GaussianBasis.grid(8))
+        >>> signal = ff.continuous.Signal.fit(values, ff.continuous.GaussianBasis.grid(8))
         >>> signal(torch.tensor([0.125, 0.5]))
         tensor([[ 0.9996],
                 [-0.2825]])

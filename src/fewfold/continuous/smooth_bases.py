@@ -25,7 +25,8 @@ class PowerBasis(Basis):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.PowerBasis(2).expect(ff.LineDensity(torch.tensor(0.4), torch.tensor(0.05)))
+        >>> from fewfold.continuous import LineDensity, PowerBasis
+        >>> PowerBasis(2).expect(LineDensity(torch.tensor(0.4), torch.tensor(0.05)))
         tensor([1.0000, 0.4000, 0.1956])
     """
 
@@ -91,7 +92,8 @@ class FourierBasis(Basis):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.FourierBasis([1.0]).expect(ff.LineDensity(torch.tensor(0.1), torch.tensor(0.05)))
+        >>> from fewfold.continuous import FourierBasis, LineDensity
+        >>> FourierBasis([1.0]).expect(LineDensity(torch.tensor(0.1), torch.tensor(0.05)))
         tensor([0.3663, 0.2661])
     """
 

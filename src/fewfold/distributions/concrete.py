@@ -33,7 +33,7 @@ class Concrete(Reparameterised):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.Concrete(torch.tensor([0.2, -0.1, 0.4]), 0.7)
+        >>> law = ff.distributions.Concrete(torch.tensor([0.2, -0.1, 0.4]), 0.7)
         >>> law.log_prob(torch.tensor([0.5, 0.3, 0.2]))
         tensor(-0.0450)
 
@@ -94,7 +94,8 @@ class LogisticNormal(Reparameterised):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.LogisticNormal(torch.zeros(3), torch.ones(3)).log_prob(torch.tensor([0.5, 0.3, 0.2]))
+        >>> from fewfold.distributions import LogisticNormal
+        >>> LogisticNormal(torch.zeros(3), torch.ones(3)).log_prob(torch.tensor([0.5, 0.3, 0.2]))
         tensor(0.9086)
 
     Reference: Aitchison and Shen, "Logistic-normal distributions", 1980.

@@ -46,7 +46,7 @@ class BinaryHardConcrete(Reparameterised):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.BinaryHardConcrete(torch.tensor(0.5), 0.7, 1.2)
+        >>> law = ff.distributions.BinaryHardConcrete(torch.tensor(0.5), 0.7, 1.2)
         >>> law.log_prob(torch.tensor([0.0, 0.4, 1.0])).exp()  # P(0), a density, P(1)
         tensor([0.1017, 0.5256, 0.2353])
         >>> law.nonzero, law.mean, law.entropy()

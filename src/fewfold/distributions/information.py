@@ -53,10 +53,12 @@ def direct_sum_entropy(
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.direct_sum_entropy(ff.GaussianSparsemax(torch.tensor([0.0, 0.4]), 0.5)).value
+        >>> from fewfold.distributions import direct_sum_entropy
+        >>> direct_sum_entropy(ff.GaussianSparsemax(torch.tensor([0.0, 0.4]), 0.5)).value
         tensor(0.5312)
         >>> draw = torch.Generator().manual_seed(0)
-        >>> found = ff.direct_sum_entropy(ff.GaussianSparsemax(torch.zeros(3), 0.5), generator=draw)
+        >>> from fewfold.distributions import direct_sum_entropy
+        >>> found = direct_sum_entropy(ff.GaussianSparsemax(torch.zeros(3), 0.5), generator=draw)
         >>> bool(found.standard_error < 0.02)
         True
     """
@@ -89,7 +91,7 @@ def direct_sum_kl(
     Example:
         >>> import torch, fewfold as ff
         >>> law = ff.MixedDirichlet(torch.zeros(3), torch.ones(3))
-        >>> ff.direct_sum_kl(law, ff.MaxEntropyMixed(3)).value
+        >>> ff.distributions.direct_sum_kl(law, ff.distributions.MaxEntropyMixed(3)).value
         tensor(0.0249)
     """
     try:
@@ -123,8 +125,9 @@ def mutual_information(
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.SparseCategorical(ff.Gini(), torch.tensor([[3.0, 0.0], [0.0, 3.0]]))
-        >>> ff.mutual_information(law).value  # log 2: y says what x was
+        >>> from fewfold.distributions import SparseCategorical
+        >>> law = SparseCategorical(ff.Gini(), torch.tensor([[3.0, 0.0], [0.0, 3.0]]))
+        >>> ff.distributions.mutual_information(law).value  # log 2: y says what x was
         tensor(0.6931)
     """
     if len(conditional.batch_shape) != 1:

@@ -40,7 +40,8 @@ class FaceMixture(Distribution):
 
         >>> import torch, fewfold as ff
         >>> hours = torch.tensor([15.0, 8.0, 1.0])
-        >>> john = ff.FaceMixture(ff.ListedFaces(hours / 24), torch.ones(2))
+        >>> from fewfold.distributions import FaceMixture, ListedFaces
+        >>> john = FaceMixture(ListedFaces(hours / 24), torch.ones(2))
         >>> print(f"{john.entropy():.4f} nats, {john.entropy() / math.log(2):.4f} bits")
         0.7924 nats, 1.1432 bits
 
@@ -196,9 +197,9 @@ class MaxEntropyMixed(FaceMixture):
 
     Example:
         >>> import fewfold as ff
-        >>> ff.MaxEntropyMixed(2).entropy().exp()
+        >>> ff.distributions.MaxEntropyMixed(2).entropy().exp()
         tensor(3.)
-        >>> ff.MaxEntropyMixed(3, bits=1).code_length.exp()
+        >>> ff.distributions.MaxEntropyMixed(3, bits=1).code_length.exp()
         tensor(11.0000)
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed

@@ -52,7 +52,8 @@ class QGaussian(Reparameterised):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
+        >>> from fewfold.distributions import QGaussian
+        >>> law = QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
         >>> law.radius, law.variance, law.tsallis_entropy()
         (tensor(1.8860), tensor([0.0356]), tensor(-0.2114))
         >>> law.log_prob(torch.tensor([[0.4], [0.9]])).exp()
@@ -87,7 +88,8 @@ class QGaussian(Reparameterised):
 
         Example:
             >>> import torch, fewfold as ff
-            >>> ff.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[0.2]])).variance
+            >>> from fewfold.distributions import QGaussian
+            >>> QGaussian.from_covariance(torch.zeros(1), torch.tensor([[0.2]])).variance
             tensor([0.2000])
         """
         check_vector(loc, "loc")
@@ -260,7 +262,8 @@ class QGaussian(Reparameterised):
 
         Example:
             >>> import torch, fewfold as ff
-            >>> law = ff.QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
+            >>> from fewfold.distributions import QGaussian
+            >>> law = QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
             >>> law.fenchel_young_loss(torch.tensor([0.5]))
             tensor(-0.4671)
         """
@@ -284,8 +287,8 @@ def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> one, two = (ff.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[v]])) for v in (1.0, 9.0))
-        >>> ff.wasserstein2(one, two)
+        >>> one, two = (ff.distributions.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[v]])) for v in (1.0, 9.0))
+        >>> ff.distributions.wasserstein2(one, two)
         tensor(2.0000)
 
     Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean

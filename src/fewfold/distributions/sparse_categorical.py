@@ -29,7 +29,7 @@ class SparseCategorical(Distribution):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.SparseCategorical(ff.Gini(), torch.tensor([-2.0, 0.0, 0.5]))
+        >>> law = ff.distributions.SparseCategorical(ff.Gini(), torch.tensor([-2.0, 0.0, 0.5]))
         >>> law.log_prob(torch.arange(3)), law.entropy()
         (tensor([   -inf, -1.3863, -0.2877]), tensor(0.5623))
     """

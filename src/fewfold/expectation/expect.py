@@ -221,9 +221,9 @@ def embed_atoms(atoms: Tensor, weight: Tensor) -> Tensor:
     Example:
         >>> import torch, fewfold as ff
         >>> table = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-        >>> ff.embed_atoms(torch.tensor([1]), table)
+        >>> ff.expectation.embed_atoms(torch.tensor([1]), table)
         tensor([[0., 2.]])
-        >>> ff.embed_atoms(torch.tensor([[0.5, 0.5]]), table)
+        >>> ff.expectation.embed_atoms(torch.tensor([[0.5, 0.5]]), table)
         tensor([[0.5000, 1.0000]])
     """
     return atoms.to(weight) @ weight if atoms.is_floating_point() else F.embedding(atoms, weight)

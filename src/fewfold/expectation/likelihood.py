@@ -54,7 +54,8 @@ def log_likelihood(
         >>> import torch, fewfold as ff
         >>> price = torch.tensor([1.0, 2.0, 0.5, 3.0])
         >>> scores = torch.tensor([[0.3, -0.2, 0.5, 0.1]])
-        >>> ff.log_likelihood(lambda atoms, row: price[atoms], scores, ff.Dense(), samples=1)
+        >>> from fewfold.expectation import log_likelihood
+        >>> log_likelihood(lambda atoms, row: price[atoms], scores, ff.Dense(), samples=1)
         tensor([-1.2383])
     """
     whole_number(samples, "samples", least=0)

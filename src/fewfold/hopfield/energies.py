@@ -133,7 +133,7 @@ class FenchelYoung(Energy):
         positive_number(self.beta, "beta")
         check_rowwise(self.omega)
         if isinstance(self.psi, type) or not isinstance(self.psi, Psi):
-            raise TypeError(f"psi must be a value such as ff.Sphere(), got {self.psi!r}")
+            raise TypeError(f"psi must be a value such as ff.hopfield.Sphere(), got {self.psi!r}")
 
     def scores(self, query: Tensor, memory: Tensor) -> Tensor:
         """`(..., m, n)` of queries and patterns."""

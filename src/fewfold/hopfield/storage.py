@@ -28,7 +28,7 @@ def separation(memory: Tensor) -> Tensor:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.separation(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]]))
+        >>> ff.hopfield.separation(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]]))
         tensor([0.2000, 0.2000, 1.0000])
     """
     check_patterns(memory)
@@ -57,7 +57,7 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
     Example:
         >>> import torch, fewfold as ff
         >>> memory = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]])
-        >>> ff.is_stored(memory, ff.FenchelYoung(ff.Gini(), beta=2.0))
+        >>> ff.hopfield.is_stored(memory, ff.FenchelYoung(ff.Gini(), beta=2.0))
         tensor([False, False,  True])
     """
     _check_energy(energy)
@@ -101,7 +101,7 @@ def retrieved_in_one_step(
         >>> memory = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> query = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
         >>> energy = ff.FenchelYoung(ff.Gini(), beta=2.0)
-        >>> ff.retrieved_in_one_step(query, memory, torch.tensor([0, 0]), energy)
+        >>> ff.hopfield.retrieved_in_one_step(query, memory, torch.tensor([0, 0]), energy)
         tensor([ True, False])
 
     Reference: Santos, Niculae, McNamee and Martins, "Sparse and structured Hopfield networks",
@@ -143,7 +143,7 @@ def storage_bound(
 
     Example:
         >>> import fewfold as ff
-        >>> round(ff.storage_bound(ff.Gini(), 100.0, dim=16))
+        >>> round(ff.hopfield.storage_bound(ff.Gini(), 100.0, dim=16))
         233571
     """
     check_rowwise(omega)

@@ -71,7 +71,8 @@ def constrained_softmax(
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.constrained_softmax(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([0.5, 1.0, 1.0]))
+        >>> from fewfold.maps import constrained_softmax
+        >>> constrained_softmax(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([0.5, 1.0, 1.0]))
         tensor([0.5000, 0.2500, 0.2500])
 
     Reference: Martins and Kreutzer, "Learning what's easy: fully differentiable neural easy-first
@@ -159,7 +160,7 @@ class Bounded(Omega):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.Bounded(0.5).argmax(torch.tensor([2.0, 0.0, -1.0]))
+        >>> ff.maps.Bounded(0.5).argmax(torch.tensor([2.0, 0.0, -1.0]))
         tensor([0.5000, 0.5000, 0.0000])
     """
 

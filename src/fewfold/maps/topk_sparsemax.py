@@ -69,7 +69,7 @@ def topk_sparsemax_certified(
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.topk_sparsemax_certified(torch.tensor([[0.3, 0.1, 0.2], [0.9, -2.0, 0.1]]), k=2)
+        >>> ff.maps.topk_sparsemax_certified(torch.tensor([[0.3, 0.1, 0.2], [0.9, -2.0, 0.1]]), k=2)
         TopK(probs=tensor([[0.5500, 0.0000, 0.4500],
                 [0.9000, 0.0000, 0.1000]]), certified=tensor([False,  True]))
     """

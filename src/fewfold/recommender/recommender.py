@@ -75,7 +75,7 @@ class Recommender:
         >>> import fewfold as ff
         >>> log = {"user": ["ann", "ann", "bob", "bob", "cy", "cy"],
         ...        "item": ["tea", "milk", "tea", "milk", "nuts", "beer"]}
-        >>> rec = ff.Recommender(ff.EASE(l2=1.0)).fit(log)
+        >>> rec = ff.Recommender(ff.recommender.EASE(l2=1.0)).fit(log)
         >>> rec.recommend_from_history(["tea"], k=1).items
         ['milk']
         >>> rec.recommend(["ann", "cy"], k=1, exclude_seen=False).items

@@ -27,7 +27,7 @@ class Dynamic(Proposal):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> proposal = ff.Dynamic(candidates=2).fit(torch.tensor([[1.], [3.], [2.], [0.]]))
+        >>> proposal = ff.sampling.Dynamic(candidates=2).fit(torch.tensor([[1.], [3.], [2.], [0.]]))
         >>> proposal.log_prob(torch.tensor([[1.]]), torch.tensor([[0, 1, 2, 3]])).exp()
         tensor([[0.1875, 0.4375, 0.3125, 0.0625]])
 

@@ -25,7 +25,8 @@ class QuadraticKernel(Proposal):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> proposal = ff.QuadraticKernel(strength=1.0).fit(torch.tensor([[0.], [1.], [-2.]]))
+        >>> from fewfold.sampling import QuadraticKernel
+        >>> proposal = QuadraticKernel(strength=1.0).fit(torch.tensor([[0.], [1.], [-2.]]))
         >>> proposal.log_prob(torch.tensor([[1.]]), torch.tensor([[0, 1, 2]])).exp()
         tensor([[0.1250, 0.2500, 0.6250]])
 

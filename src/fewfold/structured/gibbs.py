@@ -28,7 +28,7 @@ def gibbs_marginals(
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.gibbs_marginals(torch.tensor([0.5, -0.2, 1.0]), ff.structures.KSubset(1))
+        >>> ff.structured.gibbs_marginals(torch.tensor([0.5, -0.2, 1.0]), ff.structures.KSubset(1))
         tensor([0.3179, 0.1579, 0.5242])
     """
     check_temperature(temperature)

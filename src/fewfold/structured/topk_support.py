@@ -52,7 +52,7 @@ def topk_support(
     Example:
         >>> import torch, fewfold as ff
         >>> scores = torch.tensor([0.5, -0.2, 1.0, 0.1])
-        >>> found = ff.topk_support(scores, ff.structures.Bits(), 5)
+        >>> found = ff.structured.topk_support(scores, ff.structures.Bits(), 5)
         >>> found.support.weights, found.certified
         (tensor([0.4000, 0.3000, 0.2000, 0.1000]), tensor(True))
 

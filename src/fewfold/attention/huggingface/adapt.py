@@ -57,7 +57,7 @@ def adapt_attention(
         ...     vocab_size=9, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
         ... )
         >>> model = GPT2Model(config)
-        >>> alphas = ff.adapt_attention(model)
+        >>> alphas = ff.attention.adapt_attention(model)
         >>> {name: entmax.alpha.flatten().tolist() for name, entmax in alphas.items()}
         {'h.0.attn': [1.5, 1.5]}
         >>> model(torch.arange(5).unsqueeze(0)).last_hidden_state.shape

@@ -27,7 +27,7 @@ def register_attention(
     """Register `sparse_attention` as an attention implementation of Hugging Face transformers.
 
     A model that takes an attention implementation takes this one, trained with it or not:
-    `AutoModel.from_config(config, attn_implementation=ff.register_attention())`, or later
+    `AutoModel.from_config(config, attn_implementation=ff.attention.register_attention())`, or later
     `model.set_attn_implementation("fewfold")`. Models that cap their scores, give a weight to no
     key at all, or choose the keys of each query elsewhere (`softcap`; `s_aux`; `indices` and
     `block_indices`, as DeepSeek V3.2 and MiniMax M3 have them) raise an error. Weights of attention

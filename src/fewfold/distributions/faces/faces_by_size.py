@@ -26,7 +26,7 @@ class FacesBySize(FaceLaw):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.FacesBySize(torch.zeros(3)).sizes()
+        >>> ff.distributions.FacesBySize(torch.zeros(3)).sizes()
         tensor([0.4286, 0.4286, 0.1429])
     """
 
@@ -46,7 +46,7 @@ class FacesBySize(FaceLaw):
 
         Example:
             >>> import torch, fewfold as ff
-            >>> ff.FacesBySize.of_sizes(torch.zeros(3)).sizes()
+            >>> ff.distributions.FacesBySize.of_sizes(torch.zeros(3)).sizes()
             tensor([0.3333, 0.3333, 0.3333])
         """
         check_vector(log_sizes, "log_sizes")
@@ -107,7 +107,7 @@ class ListedFaces(FaceLaw):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.ListedFaces(torch.tensor([15.0, 8.0, 1.0]) / 24).mode
+        >>> ff.distributions.ListedFaces(torch.tensor([15.0, 8.0, 1.0]) / 24).mode
         tensor([ True, False])
     """
 
@@ -152,7 +152,7 @@ def uniform_faces(size: int) -> FacesBySize:
 
     Example:
         >>> import fewfold as ff
-        >>> ff.uniform_faces(3).entropy().exp()
+        >>> ff.distributions.uniform_faces(3).entropy().exp()
         tensor(7.0000)
     """
     return FacesBySize(torch.zeros(whole_number(size, "size")))

@@ -38,7 +38,7 @@ def face_of(y: Tensor) -> Tensor:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.face_of(torch.tensor([0.0, 0.25, 0.75]))
+        >>> ff.distributions.face_of(torch.tensor([0.0, 0.25, 0.75]))
         tensor([False,  True,  True])
     """
     check_scores(y, "y")
@@ -56,7 +56,7 @@ def face_dimension(faces: Tensor) -> Tensor:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.face_dimension(ff.all_faces(3))
+        >>> ff.distributions.face_dimension(ff.distributions.all_faces(3))
         tensor([0, 0, 1, 0, 1, 1, 2])
     """
     _check_faces(faces)
@@ -75,7 +75,7 @@ def all_faces(size: int, device: torch.device | None = None) -> Tensor:
 
     Example:
         >>> import fewfold as ff
-        >>> ff.all_faces(2)
+        >>> ff.distributions.all_faces(2)
         tensor([[ True, False],
                 [False,  True],
                 [ True,  True]])
@@ -100,7 +100,7 @@ def face_index(faces: Tensor) -> Tensor:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.face_index(torch.tensor([True, False, True]))
+        >>> ff.distributions.face_index(torch.tensor([True, False, True]))
         tensor(4)
     """
     _check_faces(faces)

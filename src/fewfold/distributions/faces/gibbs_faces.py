@@ -29,7 +29,7 @@ class GibbsFaces(FaceLaw):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.GibbsFaces(torch.tensor([0.5, -0.3, 0.1]))
+        >>> law = ff.distributions.GibbsFaces(torch.tensor([0.5, -0.3, 0.1]))
         >>> law.marginals(), law.entropy(), law.mode
         (tensor([0.7931, 0.3844, 0.5965]), tensor(1.7858), tensor([ True, False,  True]))
 

@@ -25,7 +25,7 @@ def log_ndtr(x: Tensor) -> Tensor:
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.log_ndtr(torch.tensor([-40.0, 0.0, 3.0]))
+        >>> ff.distributions.log_ndtr(torch.tensor([-40.0, 0.0, 3.0]))
         tensor([-8.0461e+02, -6.9315e-01, -1.3508e-03])
 
     Reference: Laplace's continued fraction of Mills' ratio; Abramowitz and Stegun 26.2.14.

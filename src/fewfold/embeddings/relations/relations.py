@@ -34,7 +34,7 @@ class Relations:
 
     Example:
         >>> import fewfold as ff
-        >>> known = ff.Relations.from_edges([(0, 3), (1, 2)], objects=4, anchors=[2, 3])
+        >>> known = ff.embeddings.Relations.from_edges([(0, 3), (1, 2)], objects=4, anchors=[2, 3])
         >>> known.exempt(None)
         tensor([[False,  True],
                 [ True, False],

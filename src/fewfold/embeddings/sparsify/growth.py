@@ -69,7 +69,7 @@ class AnchorGrowth:
     Example:
         >>> import fewfold as ff
         >>> table = ff.AnchorEmbedding(100, 8, anchors=20)
-        >>> growth = ff.AnchorGrowth(table, l1=1e-4, per_anchor=1e-2, start=5)
+        >>> growth = ff.embeddings.AnchorGrowth(table, l1=1e-4, per_anchor=1e-2, start=5)
         >>> [growth.epoch(loss).decision for loss in (0.9, 0.8, 0.7, 0.9, 0.9, 1.2)]
         ['grow', 'grow', 'grow', 'keep', 'shrink', 'shrink']
         >>> table.active

@@ -22,7 +22,7 @@ class Warmup:
 
     Example:
         >>> import fewfold as ff
-        >>> [ff.Warmup(1e-3, after=2, over=2)(step) for step in range(5)]
+        >>> [ff.embeddings.Warmup(1e-3, after=2, over=2)(step) for step in range(5)]
         [0.0, 0.0, 0.0, 0.0005, 0.001]
     """
 
@@ -57,7 +57,7 @@ class Narrowing:
 
     Example:
         >>> import fewfold as ff
-        >>> narrowing = ff.Narrowing(first=64, last=4, over=40)
+        >>> narrowing = ff.embeddings.Narrowing(first=64, last=4, over=40)
         >>> [narrowing(step) for step in (0, 10, 20, 30, 40, 50)]
         [64, 32, 16, 8, 4, 4]
 

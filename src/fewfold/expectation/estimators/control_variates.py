@@ -32,7 +32,7 @@ class RunningMean(Baseline):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> baseline = ff.RunningMean()
+        >>> baseline = ff.expectation.RunningMean()
         >>> estimator = ff.ScoreFunction(baseline=baseline)
         >>> scores = torch.zeros(2, 3, requires_grad=True)
         >>> out = ff.expect(lambda atoms, row: torch.full(atoms.shape, 4.0), scores, estimator)

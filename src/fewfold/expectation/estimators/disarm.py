@@ -23,7 +23,7 @@ class DisARM(Estimator):
     Example:
         >>> import torch, fewfold as ff
         >>> scores = torch.tensor([[0.3, -0.2, 0.5]])
-        >>> out = ff.expect(lambda atoms, row: atoms.sum(1), scores, ff.DisARM(),
+        >>> out = ff.expect(lambda atoms, row: atoms.sum(1), scores, ff.expectation.DisARM(),
         ...     ff.structures.Bits(), generator=torch.Generator().manual_seed(0))
         >>> out.calls
         tensor([2])

@@ -117,7 +117,7 @@ def annealed(step: int, *, rate: float, every: int = 1000, least: float = 0.5) -
 
     Example:
         >>> import fewfold as ff
-        >>> [round(ff.annealed(step, rate=1e-4), 3) for step in (0, 999, 1000, 50_000)]
+        >>> [round(ff.expectation.annealed(step, rate=1e-4), 3) for step in (0, 999, 1000, 50_000)]
         [1.0, 1.0, 0.905, 0.5]
     """
     whole_number(step, "step", least=0)

@@ -32,7 +32,7 @@ class ScoreFunction(Estimator):
         >>> out = ff.expect(
         ...     lambda atoms, row: price[atoms],
         ...     torch.tensor([[0.3, -0.2, 0.5, 0.1]]),
-        ...     ff.ScoreFunction(samples=4, baseline=ff.LeaveOneOut()),
+        ...     ff.ScoreFunction(samples=4, baseline=ff.expectation.LeaveOneOut()),
         ...     generator=torch.Generator().manual_seed(0),
         ... )
         >>> out.calls
@@ -193,8 +193,8 @@ def _compared(
 def _check_baseline(baseline: Baseline | None, samples: int) -> None:
     if not isinstance(baseline, Baseline | None):
         raise TypeError(
-            f"baseline must be a fewfold.expectation.Baseline such as ff.RunningMean(), got "
-            f"{baseline!r}; a network goes into ff.Learned(network)"
+            "baseline must be a fewfold.expectation.Baseline such as RunningMean(), got "
+            f"{baseline!r}; a network goes into ff.expectation.Learned(network)"
         )
     if isinstance(baseline, LeaveOneOut) and samples < 2:
         raise ValueError(

@@ -166,7 +166,7 @@ class Fused(Omega):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.Fused(0.05).argmax(torch.tensor([0.6, 0.5, 0.1, 0.05]))
+        >>> ff.maps.Fused(0.05).argmax(torch.tensor([0.6, 0.5, 0.1, 0.05]))
         tensor([0.4875, 0.4375, 0.0375, 0.0375])
     """
 
@@ -209,7 +209,7 @@ class Oscar(Omega):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> ff.Oscar(0.05).argmax(torch.tensor([0.6, 0.05, 0.5, 0.1]))
+        >>> ff.maps.Oscar(0.05).argmax(torch.tensor([0.6, 0.05, 0.5, 0.1]))
         tensor([0.4625, 0.0625, 0.4125, 0.0625])
     """
 

@@ -58,12 +58,14 @@ class Checkpoint:
     Example:
         >>> import fewfold as ff, tempfile
         >>> from fewfold.recommender.training.checkpoint import Checkpoint
-        >>> log = ff.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
+        >>> log = ff.recommender.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     keep = Checkpoint(f"{folder}/run", resume=True)
         ...     for _ in range(2):  # the second time all of it has been done
-        ...         model = ff.FastVAE(items=4, hidden=8, latent=2)
-        ...         epochs = ff.train(model, log, epochs=3, checkpoint=keep, progress=False)
+        ...         model = ff.recommender.FastVAE(items=4, hidden=8, latent=2)
+        ...         epochs = ff.recommender.train(
+        ...             model, log, epochs=3, checkpoint=keep, progress=False
+        ...         )
         >>> len(epochs)
         3
     """

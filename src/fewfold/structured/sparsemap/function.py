@@ -192,7 +192,7 @@ def sparsemap_solution(
     Example:
         >>> import torch, fewfold as ff
         >>> scores = torch.tensor([[1.0, 0.2], [0.6, 0.5]])
-        >>> solution = ff.sparsemap_solution(scores, ff.structures.Assignment())
+        >>> solution = ff.structured.sparsemap_solution(scores, ff.structures.Assignment())
         >>> solution.objective, solution.converged
         (tensor(0.7113), tensor(True))
     """

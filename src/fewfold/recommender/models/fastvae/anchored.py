@@ -111,7 +111,8 @@ class AnchorVAE(FastVAE):
 
     Example:
         >>> import fewfold as ff
-        >>> model = ff.AnchorVAE(items=1000, anchors=ff.Anchors(count=16, width=4))
+        >>> from fewfold.recommender import AnchorVAE, Anchors
+        >>> model = AnchorVAE(items=1000, anchors=Anchors(count=16, width=4))
         >>> model.outputs().shape
         torch.Size([1000, 64])
     """
@@ -191,10 +192,11 @@ class AnchorVAE(FastVAE):
 
         Example:
             >>> import fewfold as ff
-            >>> log = ff.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
-            >>> dense = ff.FastVAE(items=4, hidden=8, latent=2)
-            >>> _ = ff.train(dense, log, epochs=3, progress=False)
-            >>> few = ff.AnchorVAE.from_dense(dense, ff.Anchors(count=3, width=2, bits=6), log)
+            >>> log = ff.recommender.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
+            >>> dense = ff.recommender.FastVAE(items=4, hidden=8, latent=2)
+            >>> _ = ff.recommender.train(dense, log, epochs=3, progress=False)
+            >>> from fewfold.recommender import AnchorVAE, Anchors
+            >>> few = AnchorVAE.from_dense(dense, Anchors(count=3, width=2, bits=6), log)
             >>> few.settle()
             >>> few.packed["values"].dtype, few.outputs().shape
             (torch.uint8, torch.Size([4, 3]))

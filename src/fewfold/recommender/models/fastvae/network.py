@@ -103,10 +103,12 @@ class FastVAE(nn.Module):
 
     Example:
         >>> import fewfold as ff
-        >>> log = ff.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
-        >>> model = ff.FastVAE(items=4, hidden=8, latent=2)
-        >>> _ = ff.train(model, log, objective=ff.FullSoftmax(), epochs=200, progress=False)
-        >>> model.recommend(ff.Jagged(log.ids[:1], log.offsets[:1].new_tensor([0, 1])), 1)
+        >>> log = ff.recommender.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
+        >>> model = ff.recommender.FastVAE(items=4, hidden=8, latent=2)
+        >>> from fewfold.recommender import FullSoftmax, train
+        >>> _ = train(model, log, objective=FullSoftmax(), epochs=200, progress=False)
+        >>> from fewfold.recommender import Jagged
+        >>> model.recommend(Jagged(log.ids[:1], log.offsets[:1].new_tensor([0, 1])), 1)
         tensor([[1]])
 
     Reference: Chen, Lian, Jin, Xie, Wu and Chen, "Fast variational autoencoder with inverted
