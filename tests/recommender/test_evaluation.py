@@ -21,6 +21,7 @@ from fewfold.recommender.evaluation.ranking_cost import ranking_work, training_w
 from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fitted import FittedBaseline
+from fewfold.recommender.training.run import Epoch
 from tests.recommender.conftest import grouped
 
 
@@ -98,6 +99,11 @@ def test_a_minute_is_always_granted(
     assert _sampled(split) is None
 
 
+def _epochs(users: int, count: int) -> list[Epoch]:
+    """Epochs of so many users each, in times whose quotients and products are rounded."""
+    return [Epoch(n, 1.0, n / 3, users / (n / 3), None) for n in range(1, count + 1)]
+
+
 class Sizes:
     """A fitted model of which only the size is looked at."""
 
@@ -118,8 +124,13 @@ def test_work_is_counted(split: ff.recommender.Split, monkeypatch: pytest.Monkey
     assert ranking_work(Sizes(2000, 64), known, 10) == 2 * once  # type: ignore[arg-type]
     assert ranking_work(Sizes(1000, 64), known, 20) == 2 * once  # type: ignore[arg-type]
     assert once < ranking_work(Sizes(1000, 128), known, 10) < 2 * once  # type: ignore[arg-type]
-    assert training_work(log, 6) == 2 * training_work(log, 3) > 0
-    assert training_work(log, 0) == 0
+    users = int((log.jagged.lengths > 0).sum())
+    assert training_work(log, _epochs(users, 6)) == 2 * training_work(log, _epochs(users, 3)) > 0
+    # One that the time budget has cut short is as much as it came to.
+    assert training_work(log, _epochs(users // 4, 4)) == training_work(
+        log, _epochs(users // 4 * 4, 1)
+    )
+    assert training_work(log, []) == 0
     monkeypatch.setattr(time, "perf_counter", clock)
     assert _sampled(split) is not None
 

@@ -160,7 +160,7 @@ class Recommender:
                 asked = held.fold_in.jagged, held.test.jagged
                 users = None
                 if not all_users:
-                    work = training_work(found.log, len(found.epochs))
+                    work = training_work(found.log, found.epochs)
                     users = sample_users(found.fitted, *asked, training=work, seed=self.seed)
                 measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)

@@ -4,9 +4,12 @@ The unit is a multiply-add of a product of matrices. Where something else is don
 rows of tables, it is counted as the multiply-adds that take as long, measured on two cores.
 """
 
+from collections.abc import Sequence
+
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.network import SampledSoftmax
 from fewfold.recommender.models.fitted import Fitted, FittedVAE
+from fewfold.recommender.training.run import Epoch
 
 __all__ = ["MINUTE", "ranking_work", "training_work"]
 
@@ -29,10 +32,11 @@ def ranking_work(fitted: Fitted, known: Jagged, users: int) -> float:
     return float(users) * items * (len(known.values) / max(len(known.lengths), 1) + _SCAN)
 
 
-def training_work(log: Interactions, passes: int) -> float:
-    """Multiply-adds of so many passes over a log in training.
+def training_work(log: Interactions, epochs: Sequence[Epoch]) -> float:
+    """Multiply-adds of training on a log.
 
     A user's step visits the rows of their items in two tables, and those of the items drawn.
     """
-    users = int((log.jagged.lengths > 0).sum())
-    return float(passes) * (2 * log.pairs + SampledSoftmax.samples * users) * _ROW
+    users = max(int((log.jagged.lengths > 0).sum()), 1)
+    each = 2 * log.pairs / users + SampledSoftmax.samples  # rows
+    return sum(epoch.users for epoch in epochs) * each * _ROW

@@ -44,6 +44,11 @@ class Epoch:
     users_per_second: float
     ndcg: float | None
 
+    @property
+    def users(self) -> int:
+        """How many there were; fewer than all where the time budget ended the epoch."""
+        return round(self.users_per_second * self.seconds)
+
 
 @dataclass(frozen=True)
 class Options:
