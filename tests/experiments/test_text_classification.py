@@ -41,7 +41,7 @@ def texts(count: int = 180) -> Corpus:
     return corpus(made, labels, parts)
 
 
-def related(made: Corpus, anchors: Tensor) -> run.ff.Relations:
+def related(made: Corpus, anchors: Tensor) -> run.ff.embeddings.Relations:
     """In the place of WordNet."""
     return tables.Near(width=2)(made, anchors)
 
