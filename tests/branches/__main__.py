@@ -111,7 +111,9 @@ def main() -> None:
     """Build, exercise, report."""
     parser = argparse.ArgumentParser(prog="python -m tests.branches", description=__doc__)
     parser.add_argument("tests", nargs="*", help="default: those made for the kernels")
-    parser.add_argument("--isa", nargs="+", choices=ISAS, default=ISAS, help="default: all three")
+    parser.add_argument(
+        "--isa", action="append", choices=ISAS, help="may be repeated; default: all three"
+    )
     parser.add_argument("--minutes", type=float, default=0.0, help="of fuzzing, in all; default: 0")
     parser.add_argument("--no-tests", action="store_true", help="only fuzz")
     parser.add_argument("--no-build", action="store_true", help="use the kernels built before")
@@ -125,7 +127,7 @@ def main() -> None:
             for file in (BUILD / "cmake").rglob("*.gcda"):
                 file.unlink()
         chosen = [] if given.no_tests else given.tests or None
-        exercise(given.isa, given.minutes, chosen)
+        exercise(given.isa or list(ISAS), given.minutes, chosen)
     print(f"{report(counted(BUILD), explained())} unexplained places")
 
 
