@@ -262,3 +262,10 @@ def test_a_catalogue_passes_over_ids_that_it_does_not_hold_and_extreme_queries()
     for reach, size in ((1e-15, 1e-10), (1e15, 1e20), (1e15, 1e-25), (1e-10, 1e35)):
         made = kernels.Catalogue(items, 20, 3, *parts, reach)
         assert not made.best(torch.full((3,), size), 5, out, 0, None, scores, ids, 1)
+
+
+def test_asking_for_large_pages_changes_no_number():
+    for size in (1, 2**19, 2**21):  # less than a page, perhaps a whole one, several
+        table = torch.arange(size, dtype=torch.float32)
+        kernels.large_pages(table)
+        assert torch.equal(table, torch.arange(size, dtype=torch.float32))
