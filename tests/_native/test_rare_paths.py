@@ -7,6 +7,7 @@ from torch import Tensor
 import fewfold as ff
 from fewfold import _native
 from fewfold.maps import native_threshold as fast
+from fewfold.sampling.inverted_index import Cells, GivenCells
 from tests.paths import kernels_only
 
 pytestmark = kernels_only
@@ -81,15 +82,19 @@ def test_no_columns_have_no_support_and_no_candidates():
     assert log_sum.tolist() == [-torch.inf, -torch.inf]
 
 
+@DTYPES
 @pytest.mark.parametrize("size", [7, 500, 5000])
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e7, -1e7])
-def test_budgets_of_extreme_scores_are_right_or_left_to_the_caller(size, bad):
-    scores, probs = normal(3, size, dtype=torch.float32), torch.empty(3, size)
+@pytest.mark.parametrize("bad", [0.5, torch.nan, torch.inf, 1e7, -1e7])
+def test_budgets_of_extreme_scores_are_right_or_left_to_the_caller(size, bad, dtype):
+    scores = normal(3, size, dtype=dtype)
     scores[1, size // 2] = bad
     if bad < 0:
         scores[1] = bad  # all of them
-    done = kernels.budget_f32(scores, probs, 3, size, 2.0, None, 1)
-    if bad in (torch.nan, torch.inf) or size == 5000:
+    probs = torch.empty_like(scores)
+    run = getattr(kernels, f"budget_{SUFFIX[dtype]}")
+    done = run(scores, probs, 3, size, 2.0, None, 1)
+    assert done or bad != 0.5
+    if bad in (torch.nan, torch.inf) or (size == 5000 and abs(bad) == 1e7):
         assert not done
     with _native.disabled():
         expected = ff.ksubset(scores, 2.0)
@@ -106,6 +111,21 @@ def test_densities_whose_scales_multiply_out_of_range(scale, dtype):
     with _native.disabled():
         expected = at.log_prob(y)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cells", [1, 7, 16, 33])
+@pytest.mark.parametrize("shared", [False, True], ids=["per query", "shared"])
+def test_cells_with_one_score_that_is_no_number_are_refused(cells, shared):
+    index = Cells.build(torch.arange(cells)[:, None], None)
+    for place in {0, cells // 2, cells - 1}:
+        for bad in (torch.nan, torch.inf):
+            scores = normal(3, cells, dtype=torch.float32)
+            scores[1, place] = bad
+            refused = pytest.raises(ValueError, match="queries must be finite; row")
+            with refused:
+                GivenCells(index, scores, shared=shared).sample(4)
+            with _native.disabled(), refused:
+                GivenCells(index, scores, shared=shared).sample(4)
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -239,5 +259,13 @@ def test_a_catalogue_passes_over_ids_that_it_does_not_hold_and_extreme_queries()
         torch.testing.assert_close(scores, expected.values)
     for size in (0.0, 1e-25, 1e35, torch.nan):  # no bound would hold
         assert not made.best(torch.full((3,), size), 5, out, 0, None, scores, ids, 1)
-    near = kernels.Catalogue(items, 20, 3, *parts, 1e-15)
-    assert not near.best(torch.full((3,), 1e-10), 5, out, 0, None, scores, ids, 1)
+    for reach, size in ((1e-15, 1e-10), (1e15, 1e20), (1e15, 1e-25), (1e-10, 1e35)):
+        made = kernels.Catalogue(items, 20, 3, *parts, reach)
+        assert not made.best(torch.full((3,), size), 5, out, 0, None, scores, ids, 1)
+
+
+def test_asking_for_large_pages_changes_no_number():
+    for size in (1, 2**19, 2**21):  # less than a page, perhaps a whole one, several
+        table = torch.arange(size, dtype=torch.float32)
+        kernels.large_pages(table)
+        assert torch.equal(table, torch.arange(size, dtype=torch.float32))

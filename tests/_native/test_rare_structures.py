@@ -52,6 +52,17 @@ def test_scores_that_are_no_numbers_have_no_answer():
         assert marginals[[0, 2]].isfinite().all()
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_have_no_answer_from_a_warm_start_either(bad):
+    scores, chains = normal(2, 12), kernels.Chains(3, 4, *NONE)
+    codes = torch.tensor([[0, 4, 8], [1, 5, 9]], dtype=I32)
+    warm = {"codes": codes, "offsets": torch.tensor([0, 1, 2])}
+    scores[1, 7] = bad
+    marginals, outcomes, _ = solved(scores, 3, kernels.sparsemap_sequences, chains, **warm)
+    assert outcomes == [CONVERGED, NO_NUMBERS]
+    assert marginals[1].isnan().all()
+
+
 def test_infinite_scores_of_trees_have_no_answer():
     scores = normal(2, 9)
     scores[1, 5] = torch.inf
@@ -98,6 +109,14 @@ def test_chains_of_one_position_have_no_transitions():
     assert (steps == 99).all()
 
 
+def test_a_single_bit_has_no_neighbours():
+    scores = torch.tensor([[0.4], [-0.4]], dtype=torch.float64)
+    subsets = kernels.Subsets(1, 1, True, None, 0, 0)
+    marginals, outcomes, _ = solved(scores, 1, kernels.sparsemap_subsets, subsets)
+    assert outcomes == [CONVERGED, CONVERGED]
+    torch.testing.assert_close(marginals, scores.clamp(0, 1))
+
+
 def test_subsets_start_from_the_structures_given():
     scores, bonus = normal(2, 5), normal(2, 4, seed=1)
     subsets = kernels.Subsets(5, 2, False, bonus, 4, 1)
@@ -138,18 +157,40 @@ def test_derivatives_of_structures_met_twice_and_of_no_structures():
     torch.testing.assert_close(wide[:, [0, 1, 3]], own)
 
 
+@pytest.mark.parametrize(
+    ("scores", "pair", "expected"),
+    [
+        ((1.0, 1.0), -5.0, (0.5, 0.5)),  # either bit, not both
+        ((-1.0, 0.0), -5.0, (0.0, 0.0)),
+        ((0.0, -1.0), -5.0, (0.0, 0.0)),
+        ((-5.0, 2.0), 0.0, (0.0, 1.0)),
+        ((-1.0, -1.0), 9.0, (1.0, 1.0)),
+    ],
+)
+def test_pairs_of_bits_with_ties(scores, pair, expected):
+    given, both = torch.tensor([scores]).double(), torch.tensor([pair]).double()
+    marginals, outcomes, _ = solved(given, 2, kernels.sparsemap_pairs, both)
+    assert outcomes == [CONVERGED]
+    torch.testing.assert_close(marginals[0], torch.tensor(expected).double())
+
+
 # ---- graphs -------------------------------------------------------------------------------------
 
 
 class Graph:
-    """Two chains of two bits each with two states, over eight bits."""
+    """Two factors over eight bits: chains of two states, or subsets of at most two bits."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "chains") -> None:
         self.graph = kernels.Graph(8)
         bits, sign = torch.arange(8).view(2, 4), torch.ones(2, 4, dtype=torch.float64)
-        self.graph.add_sequences(kernels.Uses(2, 4, bits, sign), kernels.Chains(2, 2, *NONE))
+        uses = kernels.Uses(2, 4, bits, sign)
+        if kind == "chains":
+            self.graph.add_sequences(uses, kernels.Chains(2, 2, *NONE))
+        else:
+            bonus = zeros(1, 3)
+            self.graph.add_subsets(uses, kernels.Subsets(4, 2, True, bonus, 0, 1))
 
-    def solve(self, scores: Tensor) -> tuple[Tensor, list[int]]:
+    def solve(self, scores: Tensor, warm: bool = False) -> tuple[Tensor, list[int]]:
         rows = len(scores)
         marginals, (took, *flags) = (
             zeros(rows, 8),
@@ -157,7 +198,7 @@ class Graph:
         )
         apart, moved, steps = zeros(rows), zeros(rows), torch.ones(rows, dtype=torch.float64)
         self.graph.solve(
-            scores, rows, zeros(rows, 0), 1000, 1e-9, steps, False, marginals, took, apart, moved,
+            scores, rows, zeros(rows, 0), 1000, 1e-9, steps, warm, marginals, took, apart, moved,
             *flags, 1,
         )  # fmt: skip
         return marginals, flags[0].tolist()
@@ -174,8 +215,9 @@ def test_graphs_of_no_instances():
     kernels.nearest_any_out(zeros(0, 3), 0, 3, zeros(0, 3), 1)
 
 
-def test_an_instance_that_is_no_number_has_no_structures():
-    made, scores = Graph(), normal(3, 8)
+@pytest.mark.parametrize("kind", ["chains", "subsets"])
+def test_an_instance_that_is_no_number_has_no_structures(kind):
+    made, scores = Graph(kind), normal(3, 8)
     alone, outcomes = made.solve(scores[[0, 2]].contiguous())
     assert outcomes == [CONVERGED, CONVERGED]
     for bad in (torch.nan, torch.inf):
@@ -191,3 +233,16 @@ def test_an_instance_that_is_no_number_has_no_structures():
         to = zeros(3, 8)
         made.graph.weigh(0, 2, torch.ones(len(weights), dtype=torch.float64), to)
         assert not to[1].any()
+
+
+@pytest.mark.parametrize("kind", ["chains", "subsets"])
+def test_a_warm_start_leaves_structures_whose_parts_are_gone(kind):
+    made, scores = Graph(kind), 0.3 * normal(2, 8)
+    made.solve(scores)
+    gone = scores.clone()
+    gone[0, scores[0, :4].argmax()] = gone[1, 5] = -torch.inf
+    expected, outcomes = Graph(kind).solve(gone)
+    assert outcomes == [CONVERGED, CONVERGED]
+    again, outcomes = made.solve(gone, warm=True)
+    assert outcomes == [CONVERGED, CONVERGED]
+    torch.testing.assert_close(again, expected, atol=1e-6, rtol=0)

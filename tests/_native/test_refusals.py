@@ -125,6 +125,8 @@ def test_shapes_of_structures():
     shape = kernels.AssignmentShape(3, 2, 2, False, 1)
     refused("the request has 2 instances, the shape 3", kernels.sparsemap_assignments,
             request(2, 4, 2), shape)  # fmt: skip
+    refused("4 parts and 2 slots, the request 4 and 3", kernels.sparsemap_assignments,
+            request(3, 4, 3), shape)  # fmt: skip
     refused("parts must be fewer than 2.31", request, 0, 2**31, 1)
     refused("at least 2 and at most 1", kernels.sparsemap_choices, request(1, 3, 3), 2, 1)
     for rule in (-1, 4):
@@ -206,6 +208,14 @@ class Odd(Tensor):
     def shape(self):
         return answered(self, "shape", Tensor.shape.__get__(self))
 
+    @property
+    def dtype(self):
+        return answered(self, "dtype", Tensor.dtype.__get__(self))
+
+    @property
+    def is_cpu(self):
+        return answered(self, "is_cpu", Tensor.is_cpu.__get__(self))
+
     def stride(self):
         return answered(self, "stride", super().stride())
 
@@ -238,6 +248,8 @@ def by_asking():
     "wrong",
     [
         {"shape": RuntimeError("no shape")},
+        {"dtype": RuntimeError("no dtype")},
+        {"is_cpu": RuntimeError("no device")},
         {"shape": 3},
         {"shape": (2, "x")},
         {"shape": (1,) * 65},

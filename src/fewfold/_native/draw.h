@@ -28,6 +28,7 @@ struct Wheel {
   // False if the scores hold a NaN or an infinity.
   bool turn(const float *scores) {
     V top = V::of(-INF<float>);
+    unsigned nan = 0;  // the maximum and the exponentials pass over them
     for (int64_t c = 0; c < n; c += V::N) {
       const int size = static_cast<int>(n - c < V::N ? n - c : V::N);
       V v = V::gather(scores, at.code + c, size);
@@ -35,9 +36,11 @@ struct Wheel {
       v.store(&score[c]);
       v = v + V::load(at.log_mass + c, size, -INF<float>);
       v.store(&sum[c]);
+      nan |= V::bits(V::nan(v, v));
       top = V::max(v, top);
     }
     const float high = top.top();
+    if (nan || high - high != 0) return false;
     double total = 0;
     for (int64_t b = 0; b < blocks; ++b) {
       float *s = &sum[b * V::N], run = 0;
@@ -45,7 +48,6 @@ struct Wheel {
       for (int i = 0; i < V::N; ++i) s[i] = run += s[i];
       before[b] = total += static_cast<double>(run);
     }
-    if (!(total > 0 && total < 1e300 && high - high == 0)) return false;
     log_total = std::log(total) + static_cast<double>(high);
     const double step = total / static_cast<double>(blocks);
     for (int64_t g = 0, b = 0; g < blocks; ++g) {
