@@ -1,7 +1,8 @@
 # make demo      see what the library does            make docs      build the site into build/docs
-# make test      everything CI checks                 make bench     re-measure every speed claim
-# make sanitize  kernels under ASan and UBSan         make format    let ruff rewrite the layout
-# make fuzz      random inputs against plain torch    make nightly   all checks that take long
+# make check     the quick checks, after each edit    make bench     re-measure every speed claim
+# make test      everything CI checks                 make format    let ruff rewrite the layout
+# make sanitize  kernels under ASan and UBSan         make nightly   all checks that take long
+# make fuzz      random inputs against plain torch
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -16,7 +17,7 @@ KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_laws.py tests/ma
 ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-.PHONY: demo test lint types tests docs tables bench bench-quick sanitize fuzz branches nightly format clean
+.PHONY: demo test check lint types tests tests-avx2 tests-generic docs tables bench bench-quick sanitize fuzz branches nightly format clean
 .DEFAULT_GOAL := demo
 
 # The environment is made once; it is refreshed only when what it is made from has changed.
@@ -34,6 +35,10 @@ demo: $(STAMP)
 
 test: lint types tests
 
+# About a minute: lint, types, and of each package the tests that take a moment.
+check: lint types
+	$(PY) -m pytest -n 2 --dist worksteal -q -m "not slow" @tests/quick.txt
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,15 +48,17 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 # The laws of every map run over both paths in the first call. The second shows that the examples and
-# the package itself also hold when the kernels are switched off for the whole process, the others
-# that a lesser processor gets the same answers.
+# the package itself also hold when the kernels are switched off for the whole process, the others,
+# side by side, that a lesser processor gets the same answers.
 tests: $(STAMP)
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
 	$(PY) -m pytest -n 2 --dist worksteal -q
 	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not slow" src README.md docs tests/test_package.py
-	FEWFOLD_ISA=avx2 $(PY) -m pytest -q -n 2 -m native $(KERNEL_TESTS)
-	FEWFOLD_ISA=generic $(PY) -m pytest -q -n 2 -m native $(KERNEL_TESTS)
+	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),-O) tests-avx2 tests-generic
+
+tests-avx2 tests-generic: $(STAMP)
+	FEWFOLD_ISA=$(@:tests-%=%) $(PY) -m pytest -q -m native $(KERNEL_TESTS)
 
 docs: $(STAMP)
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs

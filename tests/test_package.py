@@ -2,14 +2,17 @@
 
 import os
 import resource
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import fewfold
 from fewfold import cli
+from tests.pictures import has_colour
 
 ROOT = Path(__file__).parents[1]
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
@@ -95,6 +98,13 @@ def test_wrong_command_exits_with_usage(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", GALLERY, ids=lambda script: script.stem)
-def test_gallery_runs(script: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, script, tmp_path / "picture.png"], check=True, env=environment)
+@pytest.mark.filterwarnings("default")
+def test_gallery_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    picture = tmp_path / "picture.png"
+    monkeypatch.setattr(sys, "argv", [str(script), str(picture)])
+    with torch.random.fork_rng():
+        runpy.run_path(str(script), run_name="__main__")
+    pyplot.close("all")
+    if "sys.argv" in script.read_text():
+        assert has_colour(picture)
