@@ -396,6 +396,18 @@ def test_few_turns_are_told(path: None) -> None:
     assert not solution.converged.all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 0.0])
+def test_the_kernel_ends_when_the_plain_search_does(scale: float) -> None:
+    """Where scores are small the limit of the disagreement is not: no turn is spent on rounding."""
+    graph = FactorGraph(batch_dims=1)
+    u = graph.variable(scale * draw(0, 6, 3, 4))
+    graph.add(Xor(), u)
+    graph.add(AtMostOne(), u.T)
+    took = graph.solve().iterations
+    with _native.disabled():
+        assert torch.equal(graph.solve().iterations, took)
+
+
 def test_compiles_around_it() -> None:
     def layer(scores: Tensor) -> Tensor:
         graph = FactorGraph(batch_dims=1)
