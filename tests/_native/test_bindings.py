@@ -281,10 +281,10 @@ def test_memory_that_is_not_there_is_an_error_and_no_abort():
 # ---- what is kept between calls ------------------------------------------------------------------
 
 
-def request(rows=2, parts=6, slots=3, codes=None, offsets=None):
-    double = torch.zeros(rows, parts, dtype=torch.float64)
+def request(rows=2, parts=6, slots=3, codes=None, offsets=None, scores=None):
+    scores = torch.zeros(rows, parts, dtype=torch.float64) if scores is None else scores
     return kernels.Request(
-        double, rows, parts, slots, 100, 1e-9, codes, offsets, double.clone(),
+        scores, rows, parts, slots, 100, 1e-9, codes, offsets, scores.clone(),
         torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64),
         torch.zeros(rows, dtype=torch.int32), 1, False,
     )  # fmt: skip
@@ -310,6 +310,24 @@ def test_structures_to_start_from_are_structures():
     with pytest.raises(ValueError, match="6 parts and 3 slots, the request 8 and 4"):
         asked = request(parts=8, slots=4)
         kernels.sparsemap_sequences(asked, kernels.Chains(3, 2, *chain))
+
+
+@pytest.mark.parametrize("n", [3, 20_000, 30_001, 50_000])
+def test_no_structure_to_start_from_stays_that_is_a_mix_of_others(n):
+    """What is left of a structure without the others is rounding, which grows with its length."""
+    codes = (2 * torch.arange(n)).repeat(8, 1)
+    codes[:, :3] += torch.cartesian_prod(*[torch.arange(2)] * 3)  # all states of three positions
+    scores = torch.tensor([5.0, 0.0], dtype=torch.float64).repeat(1, n)
+    scores[0, :6] = 0
+    given = {"codes": codes.int(), "offsets": torch.tensor([0, 8]), "scores": scores}
+    chains = kernels.Chains(n, 2, None, 0, 0, None, 0, None, 0)
+    found, weights, *_ = kernels.sparsemap_sequences(request(1, 2 * n, n, **given), chains)
+    assert len(weights) <= 4
+    states = torch.from_numpy(found) - 2 * torch.arange(n)
+    half = torch.full((3,), 0.5, dtype=torch.float64)
+    on = torch.from_numpy(weights) @ states.double()
+    torch.testing.assert_close(on[:3], half, atol=1e-9, rtol=0)
+    assert not on[3:].any()
 
 
 def test_additional_scores_reach_as_far_as_the_instances():
@@ -353,6 +371,26 @@ def test_a_graph_that_has_changed_does_not_go_on_from_what_it_was():
     bits[0, 1] = 2
     with pytest.raises(IndexError, match="bits must be between 0 and 1"):
         graph.add_any_out(uses)
+
+
+@pytest.mark.parametrize("rule", ["linear", "any_out"])
+def test_a_row_with_a_nan_has_no_nearest_point_and_its_neighbours_have(rule):
+    def nearest(rows: Tensor) -> Tensor:
+        to, last = torch.empty_like(rows), ()
+        if rule == "linear":
+            last = torch.ones(3).double(), 1.0, True
+        getattr(kernels, f"nearest_{rule}")(rows, len(rows), 3, *last, to, 1)
+        return to
+
+    rows = torch.tensor([[0.3, 0.1, 0.2], [0.9, 0.4, -0.5]], dtype=torch.float64)
+    expected = nearest(rows)
+    assert expected.isfinite().all()
+    for place in range(3):
+        odd = rows[:1].clone()
+        odd[0, place] = torch.nan
+        found = nearest(torch.cat([rows[:1], odd, rows[1:]]))
+        assert found[1].isnan().all()
+        assert torch.equal(found[[0, 2]], expected)
 
 
 @pytest.mark.parametrize("rule", ["momentum", "adagrad", "adam", "yogi", "adam_by_row"])

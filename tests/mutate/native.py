@@ -23,7 +23,7 @@ from tests.mutate.mutant import BUILD, ROOT, Mutant
 from tests.mutate.nearest import Choice, Selection
 from tests.mutate.trial import KERNELS
 
-_NEARBY = Path(__file__).with_name("nearby.toml")
+NEARBY = Path(__file__).with_name("nearby.toml")
 _KERNELS = re.compile(r'native|usefixtures\("path"|def test\w*\([^)]*\bpath\b')
 
 
@@ -114,7 +114,7 @@ def kernel_tests() -> list[str]:
 
 def unmeasured(mutant: Mutant, chosen: Choice) -> tuple[Selection, float]:
     """The tests of a mutant by the table of names in nearby.toml, and a guess of their seconds."""
-    near: dict[str, list[str]] = tomllib.loads(_NEARBY.read_text())
+    near: dict[str, list[str]] = tomllib.loads(NEARBY.read_text())
     name = Path(mutant.file).name
     files = [test for test, sources in near.items() if name in sources]
     files = files or [test for test, sources in near.items() if "*" in sources]

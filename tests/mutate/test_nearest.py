@@ -1,5 +1,6 @@
 """The tests of a mutant: those that execute its line, nearest and quickest first."""
 
+import tomllib
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from tests.mutate import coverage, nearest
 from tests.mutate.coverage import import_lines
 from tests.mutate.forks import in_fork
+from tests.mutate.kernels import NATIVE
 from tests.mutate.mutant import BUILD, ROOT, Mutant
-from tests.mutate.native import kernel_tests, unmeasured
+from tests.mutate.native import NEARBY, kernel_tests, unmeasured
 from tests.mutate.nearest import Nearest
 
 SOURCE = "src/fewfold/sampling/exact.py"
@@ -89,7 +91,10 @@ def test_lines_are_measured() -> None:
 
 
 def test_every_c_file_has_tests_by_name() -> None:
-    for name in ("best.h", "draw.h", "stream.h", "bind_trees.cpp"):
+    sources = {file.name for file in NATIVE.iterdir() if file.suffix in (".h", ".cpp")}
+    listed = set().union(*tomllib.loads(NEARBY.read_text()).values())
+    assert listed <= sources | {"*"}
+    for name in sources:
         mutant = Mutant(f"src/fewfold/_native/{name}", 0, 1, "x", "constant", 1)
         selection, _ = unmeasured(mutant, lambda usual: usual)
         assert selection

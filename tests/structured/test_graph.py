@@ -302,6 +302,18 @@ def test_few_turns_are_told(path: str) -> None:
     assert not solution.converged.all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 0.0])
+def test_the_kernel_ends_when_the_plain_search_does(scale: float) -> None:
+    """Where scores are small the limit of the disagreement is not: no turn is spent on rounding."""
+    graph = FactorGraph(batch_dims=1)
+    u = graph.variable(scale * draw(0, 6, 3, 4))
+    graph.add(Xor(), u)
+    graph.add(AtMostOne(), u.T)
+    took = graph.solve().iterations
+    with _native.disabled():
+        assert torch.equal(graph.solve().iterations, took)
+
+
 def test_lp_map_may_be_fractional(path: str) -> None:
     """Three bits that all want to differ: half of each is better than any structure."""
     graph = FactorGraph()
