@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewfold import _native
 from fewfold.structured.factor_graph import consensus, links
 from fewfold.structured.factor_graph.graph import FactorGraph, Status
 from fewfold.structured.sparsemap.active_set import solve_plain
