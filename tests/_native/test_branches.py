@@ -166,9 +166,9 @@ def test_sums_with_nothing_and_with_no_number_in_them(size: int) -> None:
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_supports_are_put_together_in_the_order_of_rows(alpha: float, two_threads: None) -> None:
     scores = normal(40, 3000).float()
-    found = ff.maps.fast.support(scores, alpha, False)
+    found = ff.maps.native_threshold.support(scores, alpha, False)
     torch.set_num_threads(1)
-    for one, two in zip(ff.maps.fast.support(scores, alpha, False), found, strict=True):
+    for one, two in zip(ff.maps.native_threshold.support(scores, alpha, False), found, strict=True):
         assert torch.equal(one, two)
     column, weight, count = found
     dense = torch.zeros(40, 3000).index_put((torch.repeat_interleave(count), column), weight)

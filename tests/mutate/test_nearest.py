@@ -89,7 +89,7 @@ def test_lines_are_measured() -> None:
 
 
 def test_every_c_file_has_tests_by_name() -> None:
-    for name in ("best.h", "draw.h", "stream.h", "bind_trees.cpp"):
+    for name in ("ranking/best.h", "sampling/draw.h", "maps/stream.h", "structured/bind_trees.cpp"):
         mutant = Mutant(f"src/fewfold/_native/{name}", 0, 1, "x", "constant", 1)
         selection, _ = unmeasured(mutant, lambda usual: usual)
         assert selection
