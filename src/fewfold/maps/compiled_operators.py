@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold._torch import tracks_grad
 from fewfold.maps import native_ksubset as fast_budget
 from fewfold.maps import native_threshold as fast
@@ -48,7 +48,7 @@ def traceable(*values: object) -> bool:
 
     That is float32 or float64 on the CPU, outside `torch.func` and forward mode, and with kernels.
     """
-    if not compiled() or not _native.enabled() or torch._C._are_functorch_transforms_active():
+    if not compiled() or not dispatch.enabled() or torch._C._are_functorch_transforms_active():
         return False
     if forward_ad._current_level >= 0:
         return False
@@ -266,7 +266,7 @@ def registered(
     def choose(keys: Any, *given: Any) -> Any:
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
             return Formula.apply(keys, *given)
-        if _native.ready(given[0]):  # memory, and nothing that wants to see the call
+        if dispatch.ready(given[0]):  # memory, and nothing that wants to see the call
             return run(*given)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
@@ -279,9 +279,9 @@ def registered(
 
 def _covered(rows: Tensor, alpha: Tensor | None, learns: bool) -> bool:
     """Whether the kernel takes these rows; a number has been looked at by the caller."""
-    if rows.numel() == 0 or not _native.ready(rows):
+    if rows.numel() == 0 or not dispatch.ready(rows):
         return False
-    return alpha is None or (_native.ready(alpha) and fast.within(alpha, learns))
+    return alpha is None or (dispatch.ready(alpha) and fast.within(alpha, learns))
 
 
 def _plain_backward(

@@ -17,9 +17,9 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import non_negative_number
 from fewfold._files import new_file
+from fewfold._native import dispatch
 from fewfold._progress import line, phase
 from fewfold._tensors import Found, Spec, check_names, extremes, read_header, strict_json
 from fewfold.recommender.artifact.schema import Source, check
@@ -396,8 +396,8 @@ def _compare(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> N
 
 def _machine() -> dict[str, Any]:
     """What the last digits depend on."""
-    kernels = _native.instruction_set() or "plain torch"
-    return {"threads": _native.threads(), "kernels": kernels, "torch": str(torch.__version__)}
+    kernels = dispatch.instruction_set() or "plain torch"
+    return {"threads": dispatch.threads(), "kernels": kernels, "torch": str(torch.__version__)}
 
 
 def _partial(path: Path) -> Path:

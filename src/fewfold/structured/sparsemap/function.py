@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import (
     check_mask,
     check_scores,
@@ -15,6 +14,7 @@ from fewfold._check import (
     positive_number,
     whole_number,
 )
+from fewfold._native import dispatch
 from fewfold._torch import check_values
 from fewfold.structured.sparsemap.marginals import marginals_of, tracked
 from fewfold.structured.sparsemap.operator import is_registered, opaque_marginals
@@ -132,7 +132,7 @@ def sparsemap(
     if scores.is_meta:
         return _without_values(scores, structure)
     wide, structure = _cooled(scores, structure, temperature)
-    found = structure.direct(wide) if _native.ready(wide) else None
+    found = structure.direct(wide) if dispatch.ready(wide) else None
     if found is None:
         solve = marginals_of
         if torch.compiler.is_compiling():
