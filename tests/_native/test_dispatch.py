@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from fewfold._native import dispatch
+from fewfold._torch import runs_directly
+from tests.test_torch import WAYS
 
 present = pytest.mark.skipif(not dispatch.available(), reason="the kernels are not built")
 
@@ -34,3 +37,17 @@ def test_without_the_compiled_module_the_error_says_what_to_ask_first(
     assert not dispatch.available()
     with pytest.raises(RuntimeError, match=r"'thin' .* ask dispatch.ready"):
         dispatch.kernel.__wrapped__("thin")
+
+
+@present
+@pytest.mark.parametrize("name", WAYS)
+def test_kernels_run_where_eager_shortcuts_do(name: str) -> None:
+    seen = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append((dispatch.ready(), runs_directly()))
+        return x.sum()
+
+    WAYS[name][0](look, torch.ones(3))
+    ((ready, directly),) = seen
+    assert ready == directly

@@ -11,23 +11,25 @@ formula has no second derivative and no forward derivative. `traceable` is the o
 The backward operators have no formula of their own, so that a second derivative raises.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from fewfold._native import dispatch
-from fewfold._torch import tracks_grad
+from fewfold._torch import (
+    autograd_enabled,
+    compiled,
+    forward_mode,
+    tracks_grad,
+    under_transform,
+)
 from fewfold.maps import native_ksubset as fast_budget
 from fewfold.maps import native_threshold as fast
-from fewfold.maps.solvers.operators import compiled
 
 __all__ = [
-    "autograd_enabled",
     "budget_operator",
     "registered",
     "threshold_operator",
@@ -35,9 +37,6 @@ __all__ = [
 ]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
-_INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
-_EXCLUDE = _KEYS(_KEY.AutocastCPU)
 _LIBRARY = torch.library.Library("fewfold", "FRAGMENT")
 
 Map = Callable[[Tensor, float | Tensor], Tensor]
@@ -48,25 +47,13 @@ def traceable(*values: object) -> bool:
 
     That is float32 or float64 on the CPU, outside `torch.func` and forward mode, and with kernels.
     """
-    if not compiled() or not dispatch.enabled() or torch._C._are_functorch_transforms_active():
-        return False
-    if forward_ad._current_level >= 0:
+    if not compiled() or not dispatch.enabled() or under_transform() or forward_mode():
         return False
     return all(
         type(value) in _PLAIN and value.is_cpu and value.dtype in (torch.float32, torch.float64)
         for value in values
         if isinstance(value, Tensor)
     )
-
-
-@contextlib.contextmanager
-def autograd_enabled() -> Iterator[None]:
-    """Record a graph inside an operator, where torch has switched autograd off.
-
-    `enable_grad` alone is not enough: operators run with the autograd dispatch keys excluded.
-    """
-    with torch._C._ForceDispatchKeyGuard(_INCLUDE, _EXCLUDE), torch.enable_grad():
-        yield
 
 
 def threshold_operator(name: str, norm: bool, plain: Map) -> Map:

@@ -15,7 +15,7 @@ from fewfold._check import (
     whole_number,
 )
 from fewfold._native import dispatch
-from fewfold._torch import check_values
+from fewfold._torch import check_values, under_transform
 from fewfold.structured.sparsemap.marginals import marginals_of, tracked
 from fewfold.structured.sparsemap.operator import is_registered, opaque_marginals
 from fewfold.structured.sparsemap.solver import Active, Limits, derived, solve
@@ -206,7 +206,7 @@ def sparsemap_solution(
         "the number of structures depends on the values of the scores",
         "use sparsemap, whose marginals have the shape of the scores",
     )
-    if torch._C._are_functorch_transforms_active():
+    if under_transform():
         raise RuntimeError(
             "how many structures there are depends on the scores, which torch.func does not show; "
             "inside its transforms use sparsemap"
