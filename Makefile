@@ -8,7 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fewfold-installed
-NATIVE := $(wildcard src/fewfold/_native/*.cpp src/fewfold/_native/*.h src/fewfold/_native/*.hpp)
+NATIVE := $(wildcard src/fewfold/_native/*/*.cpp src/fewfold/_native/*/*.h)
 KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_laws.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
   tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/test_bag.py tests/recommender/test_topk.py \
   tests/embeddings/test_mix.py tests/embeddings/test_tied.py tests/losses/test_anchored.py \

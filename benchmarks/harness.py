@@ -20,6 +20,7 @@ import torch
 
 import fewfold
 from fewfold import _native
+from fewfold._files import new_file
 from fewfold._timing import Call, race
 
 
@@ -171,9 +172,11 @@ def write(suite: str, rows: list[Row], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     facts = machine()
     record = {"suite": suite, "machine": facts, "rows": [asdict(row) for row in rows]}
-    (folder / f"{suite}.json").write_text(json.dumps(record, indent=1) + "\n")
+    with new_file(folder / f"{suite}.json") as partial:
+        partial.write_text(json.dumps(record, indent=1) + "\n")
     page = folder / f"{suite}.md"
-    page.write_text(markdown(rows, facts))
+    with new_file(page) as partial:
+        partial.write_text(markdown(rows, facts))
     return page
 
 

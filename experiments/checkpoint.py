@@ -1,12 +1,13 @@
 """A training on its way, in one file without pickles: it goes on as if it had never stopped."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fewfold._files import new_file
 
 
 def save(
@@ -24,10 +25,9 @@ def save(
         tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
     tensors["generator"] = generator.get_state()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
     whole = {name: value.contiguous() for name, value in tensors.items()}
-    save_file(whole, partial, {"told": json.dumps(told)})
-    os.replace(partial, path)
+    with new_file(path) as partial:
+        save_file(whole, partial, {"told": json.dumps(told)})
 
 
 def load(

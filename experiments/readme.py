@@ -1,8 +1,9 @@
 """The generated part of an experiment's README, and its pictures."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fewfold._files import new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,9 +21,8 @@ def insert(text: str, generated: str) -> str:
 
 def update(path: Path, generated: str) -> None:
     """Put this between the markers of a file; it is never half written."""
-    partial = path.with_suffix(".tmp")
-    partial.write_text(insert(path.read_text(), generated))
-    os.replace(partial, path)
+    with new_file(path) as partial:
+        partial.write_text(insert(path.read_text(), generated))
 
 
 def keep(figure: "Figure", path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import machine
+from fewfold._files import new_file
 
 Row = dict[str, Any]
 
@@ -46,9 +47,8 @@ class Record:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             lines = ",\n".join(json.dumps(row) for row in [*self.rows(), *rows])
-            partial = self.path.with_suffix(".tmp")  # a file that is half written is never read
-            partial.write_text(f"[\n{lines}\n]\n")
-            os.replace(partial, self.path)
+            with new_file(self.path) as partial:
+                partial.write_text(f"[\n{lines}\n]\n")
         finally:
             os.close(folder)
 

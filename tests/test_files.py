@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fewfold import _files
-from fewfold._files import new_file, new_folder, recovered, settled
+from fewfold._files import move_into_place, new_file, new_folder, recovered, settled
 
 OLD, NEW = {"a": "old", "b": "old"}, {"a": "new", "b": "new", "c": "new"}
 EVENTS = {
@@ -256,3 +256,22 @@ def test_errors_of_libraries_become_those_of_the_disk(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="else"), new_file(tmp_path / "file"):
         raise RuntimeError("something else")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_partial_file_stays_until_it_can_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial, path = tmp_path / "data.part", tmp_path / "data"
+    partial.write_text("new")
+    path.write_text("old")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(PermissionError):
+            move_into_place(partial, path)
+    assert (partial.read_text(), path.read_text()) == ("new", "old")
+    move_into_place(partial, path)
+    assert content(tmp_path) == {"data": "new"}

@@ -7,9 +7,10 @@ import logging
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from fewfold._files import new_file
 
 SOURCE = Path(__file__).with_name("pixels.cpp")
 BUILD = Path(__file__).parents[2] / "build" / "bit_vector_vae"
@@ -46,11 +47,10 @@ def _compiled() -> Path:
     if compiler is None:
         raise FileNotFoundError("there is no C++ compiler; install one or set CXX")
     BUILD.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as place:  # two processes may be at it
-        made = Path(place) / path.name
-        command = [compiler, *FLAGS, str(SOURCE), "-o", str(made)]
+    # Two processes may compile it at a time.
+    with new_file(path, path.with_name(f".{path.name}.{os.getpid()}.partial")) as partial:
+        command = [compiler, *FLAGS, str(SOURCE), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True, text=True)
-        os.replace(made, path)
     return path
 
 

@@ -4,7 +4,6 @@ The numbers are kept in figures.json: what is there is drawn again without being
 """
 
 import argparse
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +21,7 @@ import fewfold as ff
 from benchmarks import fastvae as steps
 from experiments import datasets
 from experiments.record import Record, Row
+from fewfold._files import new_file
 
 HERE = Path(__file__).parent
 RECORD = Record(HERE / "figures.json")
@@ -105,9 +105,9 @@ def trained(
             model, split.train, objective=objective(INDEXED[0], MANY, 16), epochs=epochs
         )
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".tmp.npz")
-        np.savez(partial, **{name: value.numpy() for name, value in model.state_dict().items()})
-        os.replace(partial, file)
+        state = {name: value.numpy() for name, value in model.state_dict().items()}
+        with new_file(file) as partial, partial.open("wb") as stream:
+            np.savez(stream, **state)
     state = {name: torch.from_numpy(value) for name, value in np.load(file).items()}
     model.load_state_dict(state)
     return model.eval()

@@ -44,6 +44,7 @@ from experiments.ptb_language_model.models import (
     table_of,
 )
 from experiments.record import Record, Row
+from fewfold._files import new_file
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -175,8 +176,8 @@ class Training:
         draws = (torch.get_rng_state(), self.generator.get_state())
         models.mkdir(parents=True, exist_ok=True)
         path = self.path(models, self.step)
-        torch.save((parts, draws, self.step, self.seconds), path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
+        with new_file(path) as unfinished:
+            torch.save((parts, draws, self.step, self.seconds), unfinished)
 
     def load(self, models: Path) -> None:
         """Take back the last that was kept, if there is one."""

@@ -1,6 +1,5 @@
 """Training the autoencoder with any estimator, so that it may be stopped and resumed."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from experiments import checkpoint
 from experiments.semisupervised_vae.digits import Digits, Split, draw
 from experiments.semisupervised_vae.model import SemisupervisedVAE
 from fewfold import _progress
+from fewfold._files import new_file
 
 Point = dict[str, float]
 Baseline = nn.Module | None
@@ -147,7 +147,8 @@ class Training:
             for _ in _progress.over("warm start", range(self.budget.warm)):
                 self.warm_epoch()
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, lambda partial: save_file(self.model.state_dict(), partial))
+            with new_file(path) as partial:
+                save_file(self.model.state_dict(), partial)
         self.model.load_state_dict(load_file(path))
         self.optimizer = self._adam(self.method.lr)
         self.generator.manual_seed(self.seed)  # the same whether or not the weights were there
@@ -236,9 +237,3 @@ def bound(
         total += float((out.value - out.entropy).sum())
         calls += len(out.support.row)
     return {"negative ELBO": round(total / len(part), 3), "calls": round(calls / len(part), 4)}
-
-
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    partial = path.with_suffix(".tmp")  # a file that is half written is never read
-    write(partial)
-    os.replace(partial, path)

@@ -10,7 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["new_file", "new_folder", "partial_of", "recovered", "settled", "sync", "writing"]
+__all__ = [
+    *("move_into_place", "new_file", "new_folder", "partial_of", "recovered", "settled", "sync"),
+    "writing",
+]
 
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # of file systems that have none
 _NO_EXCHANGE = (*_NO_SYNC, errno.EPERM)  # what seccomp filters and network file systems answer
@@ -37,12 +40,21 @@ def new_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
         with writing(path):
             yield partial
         os.chmod(partial, mode)
-        sync(partial)
-        os.replace(partial, path)
+        move_into_place(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+
+
+def move_into_place(partial: Path, path: Path) -> None:
+    """Rename a complete file, or a folder to a name that is free; it is on the disk afterwards.
+
+    A file takes the place of what was at `path`. For a partial file that is kept when its writer is
+    interrupted, as that of a download; all others are written by `new_file`.
+    """
+    sync(partial)
+    os.replace(partial, path)
     with contextlib.suppress(OSError):  # it has its name; some folders cannot be synced
         sync(path.parent)
 

@@ -1,5 +1,7 @@
-"""Questions about torch's own state that depend on the device."""
+"""Questions about the state of torch: transforms, traces, autocast, and tensors without values."""
 
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -7,9 +9,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 __all__ = [
-    "autocast_dtype", "autocasts", "check_values", "eager", "has_values", "loss_dtype",
-    "tracks_grad", "under_vmap", "untransformed", "without_autocast",
+    "autocast_dtype", "autocasts", "autograd_enabled", "check_values", "compiled", "eager",
+    "forward_mode", "has_values", "loss_dtype", "runs_directly", "tracks_grad", "under_transform",
+    "under_vmap", "untransformed", "values_visible", "without_autocast",
 ]  # fmt: skip
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
+_INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
+_EXCLUDE = _KEYS(_KEY.AutocastCPU)
 
 
 def autocast_dtype(like: Tensor) -> torch.dtype | None:
@@ -38,17 +46,50 @@ def loss_dtype(like: Tensor) -> torch.dtype:
     return torch.promote_types(like.dtype, torch.float32) if autocasts(like) else like.dtype
 
 
-def has_values(*tensors: Tensor) -> bool:
-    """Return whether values can be read: not of "meta" tensors, and not inside torch.func.vmap."""
-    return not any(tensor.is_meta for tensor in tensors) and not under_vmap()
+def under_transform() -> bool:
+    """Return whether a transform of torch.func (vmap, grad, jvp, ...) is active."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def under_vmap() -> bool:
     """Return whether torch.func.vmap is active, inside which nothing can depend on values."""
-    if not torch._C._are_functorch_transforms_active():
+    if not under_transform():
         return False
     stack = torch._C._functorch.get_interpreter_stack() or []
     return any(one.key() == torch._C._functorch.TransformType.Vmap for one in stack)
+
+
+def forward_mode() -> bool:
+    """Return whether forward-mode differentiation is active."""
+    return forward_ad._current_level >= 0
+
+
+def compiled() -> bool:
+    """Return whether torch.compile is tracing; an exporter, whose graph calls no Python, is not."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+
+def values_visible() -> bool:
+    """Return whether Python may look at values: outside of torch.compile and torch.func.
+
+    Forward mode, traces and dispatch modes count as outside; `runs_directly` excludes them too.
+    """
+    return not (torch.compiler.is_compiling() or under_transform())
+
+
+def runs_directly() -> bool:
+    """Return whether operations run at once on values: no transform, trace or dispatch mode.
+
+    `fewfold._native.dispatch.ready` asks the same, written out to save a call.
+    """
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    return not (under_transform() or torch._C._len_torch_dispatch_stack() or forward_mode())
+
+
+def has_values(*tensors: Tensor) -> bool:
+    """Return whether values can be read: not of "meta" tensors, and not inside torch.func.vmap."""
+    return not any(tensor.is_meta for tensor in tensors) and not under_vmap()
 
 
 def check_values(tensor: Tensor, why: str, instead: str) -> None:
@@ -58,37 +99,36 @@ def check_values(tensor: Tensor, why: str, instead: str) -> None:
 
 
 def untransformed(*given: Tensor) -> bool:
-    """Return whether values may be read: no transform, trace, dispatch mode or "meta" tensor."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return False
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
-        return False
-    if forward_ad._current_level >= 0:
-        return False
-    if not has_values(*given):
-        return False
-    return not any(torch._C._functorch.is_legacy_batchedtensor(one) for one in given)
+    """Return whether values may be read: `runs_directly`, and no "meta" or batched tensor."""
+    return runs_directly() and not any(one.is_meta or _batched(one) for one in given)
 
 
 def eager(*values: object) -> bool:
-    """Whether data-dependent shortcuts are allowed: plain CPU tensors outside any transform."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
-        return False
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    return all(
-        type(tensor) in (Tensor, torch.nn.Parameter)
-        and tensor.device.type == "cpu"
-        and not torch._C._functorch.is_legacy_batchedtensor(tensor)  # autograd's own vmap
-        for tensor in tensors
+    """Return whether data-dependent shortcuts pay: `runs_directly`, and plain CPU tensors only."""
+    return runs_directly() and all(
+        type(value) in _PLAIN and value.device.type == "cpu" and not _batched(value)
+        for value in values
+        if isinstance(value, Tensor)
     )
+
+
+def _batched(tensor: Tensor) -> bool:
+    """Return whether autograd's own vmap (`is_grads_batched`) has batched the tensor."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 def tracks_grad(*values: object) -> bool:
-    """Whether an eager call must leave a graph behind it."""
+    """Return whether autograd records a graph for a call on these."""
     return torch.is_grad_enabled() and any(
         isinstance(value, Tensor) and value.requires_grad for value in values
     )
+
+
+@contextlib.contextmanager
+def autograd_enabled() -> Iterator[None]:
+    """Record a graph inside an operator, where torch has switched autograd off.
+
+    `enable_grad` alone is not enough: operators run with the autograd dispatch keys excluded.
+    """
+    with torch._C._ForceDispatchKeyGuard(_INCLUDE, _EXCLUDE), torch.enable_grad():
+        yield

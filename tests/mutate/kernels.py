@@ -73,12 +73,12 @@ class Build:
         """Copy the sources, configure and build all of them."""
         self.native.mkdir(parents=True, exist_ok=True)
         _copy(ROOT / "CMakeLists.txt", self.source / "CMakeLists.txt")
-        names = [file.name for file in NATIVE.iterdir() if file.suffix in (".cpp", ".h")]
-        for old in self.native.iterdir():
-            if old.name not in names:
+        files = [f.relative_to(NATIVE) for f in NATIVE.rglob("*") if f.suffix in (".cpp", ".h")]
+        for old in [file for file in self.native.rglob("*") if file.is_file()]:
+            if old.relative_to(self.native) not in files:
                 old.unlink()
-        for name in names:
-            _copy(NATIVE / name, self.native / name)
+        for file in files:
+            _copy(NATIVE / file, self.native / file)
         launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         _run(
             [
@@ -95,13 +95,13 @@ class Build:
         listed = _run(["ninja", "-C", str(self.place / "objects"), "-t", "commands", "kernels"])
         commands = [line for line in listed.splitlines() if line.strip()]
         self.compiles = {
-            unit: line
+            unit.name: line
             for line in commands
-            for unit in [Path(line.split()[-1]).name]
-            if f"/_native/{unit}" in line and " -c " in line
+            for unit in [Path(line.split()[-1])]
+            if "_native" in unit.parts and " -c " in line
         }
         self.link = next(line for line in commands if " -shared " in line)
-        self.texts = {name: (self.native / name).read_text() for name in names}
+        self.texts = {file.name: (self.native / file).read_text() for file in files}
         self.library = next((self.place / "objects").glob("kernels*.so"))
 
     def _command(self, unit: str, suffix: str) -> tuple[str, str, str]:
@@ -146,7 +146,7 @@ class Build:
             `(how it went, the instruction set, the library)`. How it went is "built", "invalid" if
             it does not compile, or "same" if the compiler makes the same machine code of it.
         """
-        place = self.native / Path(mutant.file).name
+        place = next(self.native.rglob(Path(mutant.file).name))
         groups = self._units(place.name)
         for unit in {unit for _, units in groups for unit in units} - set(self.plain):
             self.plain[unit] = self._object(unit, ".plain", "-E -P")[2]
@@ -190,6 +190,7 @@ class Build:
 def _copy(old: Path, new: Path) -> None:
     """Copy unless the contents are equal: the time of a file decides what is compiled again."""
     if not new.exists() or new.read_bytes() != old.read_bytes():
+        new.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(old, new)
 
 

@@ -91,11 +91,12 @@ def test_lines_are_measured() -> None:
 
 
 def test_every_c_file_has_tests_by_name() -> None:
-    sources = {file.name for file in NATIVE.iterdir() if file.suffix in (".h", ".cpp")}
+    files = [file for file in NATIVE.rglob("*") if file.suffix in (".h", ".cpp")]
+    sources = {file.name for file in files}
     listed = set().union(*tomllib.loads(NEARBY.read_text()).values())
     assert listed <= sources | {"*"}
-    for name in sources:
-        mutant = Mutant(f"src/fewfold/_native/{name}", 0, 1, "x", "constant", 1)
+    for file in files:
+        mutant = Mutant(str(file.relative_to(ROOT)), 0, 1, "x", "constant", 1)
         selection, _ = unmeasured(mutant, lambda usual: usual)
         assert selection
         assert all((ROOT / file).exists() for file in selection)

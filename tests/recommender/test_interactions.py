@@ -143,7 +143,7 @@ def test_bad_parts():
 def test_scipy_is_asked_for_only_where_it_is_needed():
     code = (
         "import sys; sys.modules['scipy'] = sys.modules['scipy.sparse'] = None\n"
-        "from fewfold import Interactions\n"
+        "from fewfold.recommender import Interactions\n"
         "log = Interactions.from_pairs([0], [0])\n"
         "try: log.to_csr()\n"
         "except ImportError as error: print(error)"

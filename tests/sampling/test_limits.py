@@ -8,6 +8,7 @@ import torch
 
 import fewfold as ff
 from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.sampling import codebooks as quantise
 from fewfold.sampling import inverted_index as cells
 from fewfold.sampling import quadratic_kernel as quadratic
@@ -195,7 +196,7 @@ def test_places_are_those_with_probability():
 
 def test_proposals_work_where_there_are_no_kernels(monkeypatch):
     queries, items, counts = problem()
-    monkeypatch.setattr(_native, "kernels", None)
+    monkeypatch.setattr(dispatch, "_MODULES", {})
     with _native.disabled():
         for proposal in (ff.Popularity(), ff.MultiIndex(3), ff.MultiIndex(3, within="popularity")):
             proposal.fit(items, counts)

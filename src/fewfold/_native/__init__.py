@@ -1,121 +1,27 @@
-"""The C++ kernels, where they are present, and when they may be used.
+"""The C++ kernels, optional at run time; `dispatch` decides when they run, and which."""
 
-Without the compiled module everything works in plain torch. `FEWFOLD_NATIVE=0` in the environment
-and `disabled()` choose plain torch although it is present.
-"""
-
-import contextlib
-import os
-from collections.abc import Iterator
-from types import ModuleType
-
-import torch
-from torch import Tensor
-from torch.autograd import forward_ad
+from fewfold._native.dispatch import (
+    available,
+    disabled,
+    enabled,
+    instruction_set,
+    kernel,
+    kernels,
+    ready,
+    show_config,
+    table,
+    threads,
+)
 
 __all__ = [
-    *("disabled", "enabled", "instruction_set", "kernels", "ready", "show_config"),
-    *("table", "threads"),
+    "available",
+    "disabled",
+    "enabled",
+    "instruction_set",
+    "kernel",
+    "kernels",
+    "ready",
+    "show_config",
+    "table",
+    "threads",
 ]
-
-kernels: ModuleType | None
-try:
-    from fewfold._native import kernels
-except ImportError:
-    kernels = None
-else:  # their arguments are tensors, which they read and check without knowing torch
-    kernels.accept_tensors(  # type: ignore[union-attr]
-        torch.Tensor,
-        (
-            *(torch.float32, torch.float64, torch.int8, torch.uint8),
-            *(torch.int16, torch.int32, torch.int64, torch.bool),
-        ),
-    )
-
-_enabled = kernels is not None and os.environ.get("FEWFOLD_NATIVE", "1") != "0"
-_PLAIN = (Tensor, torch.nn.Parameter)
-_WIDE = (torch.float32, torch.float64)
-_STRIDED = torch.strided
-
-_compiling = torch.compiler.is_compiling
-_transforming = torch._C._are_functorch_transforms_active
-_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
-_batched = torch._C._functorch.is_legacy_batchedtensor  # autograd's own vmap over gradients
-
-
-def ready(*tensors: Tensor) -> bool:
-    """Whether the kernels may work on these: plain float tensors on the CPU, no transform at work.
-
-    A kernel reads memory. A tensor that stands for others (vmap, forward mode, tracing, a fake
-    tensor) has none to read, so every transform takes the plain torch path.
-    """
-    if not _enabled or _compiling() or _transforming() or _modes() or _tracing() is not None:
-        return False
-    if forward_ad._current_level >= 0:
-        return False
-    for t in tensors:  # a loop, not all(...): this runs on every call, and a call may be tiny
-        if type(t) not in _PLAIN or t.dtype not in _WIDE or not t.is_cpu:
-            return False
-        if t.layout is not _STRIDED or t.is_neg() or t._is_zerotensor() or _batched(t):
-            return False
-    return True
-
-
-def enabled() -> bool:
-    """Whether there are kernels, and they are not switched off."""
-    return _enabled
-
-
-@contextlib.contextmanager
-def disabled() -> Iterator[None]:
-    """Plain torch inside this block."""
-    global _enabled
-    before = _enabled
-    _enabled = False
-    try:
-        yield
-    finally:
-        _enabled = before
-
-
-def table(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Room for a large table whose rows are met in no order; what is in it has no meaning yet."""
-    room = torch.empty(shape, dtype=dtype)
-    if kernels is not None:
-        kernels.large_pages(room)
-    return room
-
-
-def threads() -> int:
-    """How many threads a kernel may use: as many as torch."""
-    return torch.get_num_threads()
-
-
-def instruction_set() -> str | None:
-    """The instruction set in use, or None on the plain torch path."""
-    return str(kernels.instruction_set()) if kernels is not None and _enabled else None
-
-
-def show_config() -> None:
-    """Print which path is active, with which instruction set and how many threads.
-
-    Example:
-        >>> import fewfold as ff
-        >>> ff.show_config()  # doctest: +SKIP
-        fewfold  0.1.0, torch 2.13.0+cpu
-        kernels  native, avx512
-        threads  2, shared with torch
-    """
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        own = version("fewfold")
-    except PackageNotFoundError:
-        own = "not installed"
-    name = instruction_set()
-    why = "compiled module missing" if kernels is None else "switched off"
-    print(f"fewfold  {own}, torch {torch.__version__}")
-    print(f"kernels  native, {name}" if name else f"kernels  plain torch ({why})")
-    shared = kernels is not None and kernels.threaded()
-    print(f"threads  {threads()}, shared with torch" if shared or not name else "threads  1")

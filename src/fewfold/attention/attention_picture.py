@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fewfold._optional import optional_import
 from fewfold.support import Support
 
 __all__ = ["picture_attention"]
@@ -38,13 +39,9 @@ def picture_attention(
         >>> axes.get_title()
         '3 of 9 pairs'
     """
-    try:
+    with optional_import("matplotlib", "demo", "picture_attention"):
         from matplotlib import pyplot
         from matplotlib.patches import Rectangle
-    except ImportError as error:
-        raise ImportError(
-            "picture_attention needs matplotlib: pip install fewfold[demo]"
-        ) from error
     keys = queries if keys is None else keys
     if isinstance(weights, Support) and bool((weights.atoms >= len(keys)).any()):
         raise ValueError(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewfold import _native
-from fewfold.maps.native_threshold import covers, kernel, support
+from fewfold._native import dispatch
+from fewfold.maps.native_threshold import covers, support
 from fewfold.maps.omega import Omega
 
 __all__ = ["Few", "blend", "few_of", "pull_few"]
@@ -70,7 +70,7 @@ def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
     _check_alike(rows, weight)
     size = rows.shape[-1]
     out = rows.new_empty(len(few.first) - 1, size)
-    kernel("blend", rows.dtype)(
+    dispatch.kernel("blend", rows.dtype)(
         rows,
         size,
         weight,
@@ -78,7 +78,7 @@ def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
         few.first,
         len(out),
         out,
-        _native.threads(),
+        dispatch.threads(),
     )
     return out
 
@@ -89,9 +89,9 @@ def _unblend(
     """Add the gradient of the rows to `into`; that of each weight goes into `dots`."""
     rows = table.contiguous()
     _check_alike(rows, weight, grad, into, *(() if dots is None else (dots,)))
-    kernel("unmix", rows.dtype)(
+    dispatch.kernel("unmix", rows.dtype)(
         rows, rows.shape[-1], weight, few.slot, 1, few.first, None, len(few.first) - 1, grad,
-        dots, into, _native.threads(),
+        dots, into, dispatch.threads(),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fewfold as ff
+from fewfold._optional import optional_import
 from fewfold._progress import phase
 from fewfold.cli.console import emit, note
 
@@ -359,9 +360,7 @@ def config(arguments: argparse.Namespace) -> int:
 
 def completion(arguments: argparse.Namespace) -> int:
     """A script for the shell."""
-    try:
+    with optional_import("shtab", "recommender", "completion"):
         import shtab
-    except ImportError as error:
-        raise ImportError("completion needs shtab: pip install 'fewfold[recommender]'") from error
     emit(shtab.complete(arguments.whole, arguments.shell))
     return 0

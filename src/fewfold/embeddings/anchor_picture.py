@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fewfold._optional import optional_import
+
 __all__ = ["draw_anchors"]
 
 _BLUE, _ORANGE = "#0072B2", "#E69F00"  # told apart with any eyes
@@ -70,8 +72,6 @@ def _labels(figure: Any, axes: Any, labels: Mapping[int, Mapping[str, float]]) -
 
 
 def _figure_class() -> Any:
-    try:
+    with optional_import("matplotlib", "demo", "a picture"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'fewfold[demo]'") from error
     return Figure

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fewfold import _native
-from fewfold.maps.native_threshold import kernel
+from fewfold._native import dispatch
 
 __all__ = ["Anchored", "Items", "Jagged", "item_vectors", "log_sum_picked", "picked_scores"]
 
@@ -126,7 +125,7 @@ def _picked(
 
 def _native_can(queries: Tensor, weight: Tensor) -> bool:
     return (
-        _native.ready(queries, weight)
+        dispatch.ready(queries, weight)
         and queries.dtype == weight.dtype
         and weight.is_contiguous()
         and (weight.is_leaf or not weight.requires_grad)
@@ -143,7 +142,7 @@ def _mixes(items: Items, queries: Tensor, ids: Tensor) -> TypeGuard[Anchored]:
         and items.max_norm is None
         and not items.scale_grad_by_freq
         and not items.attached.watching
-        and _native.ready(queries, items.anchors, items.transform)
+        and dispatch.ready(queries, items.anchors, items.transform)
         and queries.dtype == items.anchors.dtype == items.transform.dtype
         and items.transform.is_contiguous()
         and items.slots.is_contiguous()
@@ -181,9 +180,9 @@ class _PickedMix(torch.autograd.Function):
         (rows, k), (size, s), n = projected.shape, transform.shape, len(every)
         terms, slot = transform.new_empty(n, s), torch.empty(n, s, dtype=torch.int32)
         scores, more_scores = projected.new_empty(shape), projected.new_empty(n - shape.numel())
-        bad = kernel("mixed_dots", projected.dtype)(
+        bad = dispatch.kernel("mixed_dots", projected.dtype)(
             projected, k, rows, transform, slots, size, s, every, shape[1], n, offsets, terms, slot,
-            scores, more_scores, _native.threads(),
+            scores, more_scores, dispatch.threads(),
         )  # fmt: skip
         if bad >= 0:
             raise IndexError(f"item ids must be between 0 and {size - 1}, got {every[bad].item()}")
@@ -194,8 +193,8 @@ class _PickedMix(torch.autograd.Function):
             ctx.save_for_backward(projected, terms, slot, every, offsets, None)
             return scores, more_scores
         log_sum = projected.new_empty(rows)
-        kernel("soften", projected.dtype)(
-            scores, rows, shape[1], log_q, shape[1], log_sum, _native.threads()
+        dispatch.kernel("soften", projected.dtype)(
+            scores, rows, shape[1], log_q, shape[1], log_sum, dispatch.threads()
         )
         ctx.save_for_backward(projected, terms, slot, every, offsets, scores)
         return log_sum, more_scores
@@ -209,9 +208,9 @@ class _PickedMix(torch.autograd.Function):
         scale, by = (None, by) if softmax is None else (by, softmax)
         pull = torch.zeros_like(projected) if ctx.needs_input_grad[0] else None
         values = torch.empty_like(terms) if ctx.needs_input_grad[1] else None
-        kernel("mixed_pulls", projected.dtype)(
+        dispatch.kernel("mixed_pulls", projected.dtype)(
             projected, k, rows, s, ctx.each, offsets, terms, slot, by, scale, more_by, pull, values,
-            _native.threads(),
+            dispatch.threads(),
         )  # fmt: skip
         if values is not None and ctx.sparse:
             where, shape = every.unsqueeze(0), (ctx.size, s)
@@ -243,16 +242,16 @@ class _Picked(torch.autograd.Function):
         few = weight.index_select(0, ids) if ids.dim() == 1 else None
         scores = queries.new_empty(ids.shape) if few is None else queries @ few.T
         more_scores = queries.new_empty(more.shape)
-        kernel("picked_dots", queries.dtype)(
+        dispatch.kernel("picked_dots", queries.dtype)(
             queries, weight, len(weight), d, rows, ids, _each(ids), more, offsets, scores,
-            more_scores, _native.threads(),
+            more_scores, dispatch.threads(),
         )  # fmt: skip
         if log_q is None:
             ctx.save_for_backward(queries, weight, ids, more, offsets, few, None)
             return scores, more_scores
         log_sum, n = queries.new_empty(rows), scores.shape[1]
-        kernel("soften", queries.dtype)(
-            scores, rows, n, log_q, n if log_q.dim() == 2 else 0, log_sum, _native.threads()
+        dispatch.kernel("soften", queries.dtype)(
+            scores, rows, n, log_q, n if log_q.dim() == 2 else 0, log_sum, dispatch.threads()
         )
         ctx.save_for_backward(queries, weight, ids, more, offsets, few, scores)
         return log_sum, more_scores
@@ -268,7 +267,7 @@ class _Picked(torch.autograd.Function):
         scale, by = (None, by) if softmax is None else (by, softmax)
         pull = torch.zeros_like(queries) if wants_query else None
         entries = ids.numel() + len(more)
-        values = _native.table(entries, d, dtype=queries.dtype) if wants_weight else None
+        values = dispatch.table(entries, d, dtype=queries.dtype) if wants_weight else None
         first = values
         if few is not None:
             if pull is not None:
@@ -279,9 +278,9 @@ class _Picked(torch.autograd.Function):
                 scaled = queries if scale is None else queries * scale.unsqueeze(1)
                 torch.mm(by.T, scaled, out=values[: len(ids)])
                 first = values[len(ids) :]
-        kernel("picked_pulls", queries.dtype)(
+        dispatch.kernel("picked_pulls", queries.dtype)(
             queries, weight, len(weight), d, rows, ids, _each(ids), more, offsets, by, scale,
-            more_by, pull, first, _native.threads(),
+            more_by, pull, first, dispatch.threads(),
         )  # fmt: skip
         grad = None
         if values is not None:

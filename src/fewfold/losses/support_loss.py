@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold._torch import eager, tracks_grad
 from fewfold.maps import native_threshold as fast
 from fewfold.maps.compiled_operators import registered, traceable
@@ -49,7 +49,7 @@ def _support(scores: Tensor, alpha: float, norm: bool) -> tuple[Tensor, Tensor, 
 
 def _scatter(column: Tensor, values: Tensor, count: Tensor, scores: Tensor) -> Tensor:
     """Zeros of the shape of the scores, with the values at their classes."""
-    if _native.ready(values):
+    if dispatch.ready(values):
         return fast.scatter(column, values, count, scores.shape[1])
     place = torch.repeat_interleave(count) * scores.shape[1] + column
     return torch.zeros_like(scores).view(-1).index_copy_(0, place, values).view(scores.shape)

@@ -11,23 +11,25 @@ formula has no second derivative and no forward derivative. `traceable` is the o
 The backward operators have no formula of their own, so that a second derivative raises.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from fewfold import _native
-from fewfold._torch import tracks_grad
+from fewfold._native import dispatch
+from fewfold._torch import (
+    autograd_enabled,
+    compiled,
+    forward_mode,
+    tracks_grad,
+    under_transform,
+)
 from fewfold.maps import native_ksubset as fast_budget
 from fewfold.maps import native_threshold as fast
-from fewfold.maps.solvers.operators import compiled
 
 __all__ = [
-    "autograd_enabled",
     "budget_operator",
     "registered",
     "threshold_operator",
@@ -35,9 +37,6 @@ __all__ = [
 ]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
-_INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
-_EXCLUDE = _KEYS(_KEY.AutocastCPU)
 _LIBRARY = torch.library.Library("fewfold", "FRAGMENT")
 
 Map = Callable[[Tensor, float | Tensor], Tensor]
@@ -48,25 +47,13 @@ def traceable(*values: object) -> bool:
 
     That is float32 or float64 on the CPU, outside `torch.func` and forward mode, and with kernels.
     """
-    if not compiled() or not _native.enabled() or torch._C._are_functorch_transforms_active():
-        return False
-    if forward_ad._current_level >= 0:
+    if not compiled() or not dispatch.enabled() or under_transform() or forward_mode():
         return False
     return all(
         type(value) in _PLAIN and value.is_cpu and value.dtype in (torch.float32, torch.float64)
         for value in values
         if isinstance(value, Tensor)
     )
-
-
-@contextlib.contextmanager
-def autograd_enabled() -> Iterator[None]:
-    """Record a graph inside an operator, where torch has switched autograd off.
-
-    `enable_grad` alone is not enough: operators run with the autograd dispatch keys excluded.
-    """
-    with torch._C._ForceDispatchKeyGuard(_INCLUDE, _EXCLUDE), torch.enable_grad():
-        yield
 
 
 def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
@@ -266,7 +253,7 @@ def registered(
     def choose(keys: Any, *given: Any) -> Any:
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
             return Formula.apply(keys, *given)
-        if _native.ready(given[0]):  # memory, and nothing that wants to see the call
+        if dispatch.ready(given[0]):  # memory, and nothing that wants to see the call
             return run(*given)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
@@ -279,9 +266,9 @@ def registered(
 
 def _covered(rows: Tensor, alpha: Tensor | None, learns: bool) -> bool:
     """Whether the kernel takes these rows; a number has been looked at by the caller."""
-    if rows.numel() == 0 or not _native.ready(rows):
+    if rows.numel() == 0 or not dispatch.ready(rows):
         return False
-    return alpha is None or (_native.ready(alpha) and fast.within(alpha, learns))
+    return alpha is None or (dispatch.ready(alpha) and fast.within(alpha, learns))
 
 
 def _plain_backward(

@@ -5,18 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold._torch import tracks_grad
-from fewfold.maps.native_threshold import kernel, row_numbers
+from fewfold.maps.native_threshold import row_numbers
 
 __all__ = ["budget_map", "pull", "quick"]
 
 
 def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
     """The k-subset map, or None where a row needs the care of plain torch (NaN, +inf)."""
-    if rows.numel() == 0 or not _native.ready(rows):
+    if rows.numel() == 0 or not dispatch.ready(rows):
         return None
-    if isinstance(k, Tensor) and not _native.ready(k.float()):
+    if isinstance(k, Tensor) and not dispatch.ready(k.float()):
         return None
     rows = rows.contiguous()
     probs = _budget(rows.detach(), k)
@@ -28,7 +28,7 @@ def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
 
 def quick(rows: Tensor, k: float) -> Tensor | None:
     """`budget_map` for a call that has nothing to prepare and no gradient, or None if it has."""
-    if not (_native.ready(rows) and rows.is_contiguous() and rows.numel() > 0 and rows.dim() > 0):
+    if not (dispatch.ready(rows) and rows.is_contiguous() and rows.numel() > 0 and rows.dim() > 0):
         return None
     if not 0 <= k <= rows.shape[-1] or (rows.requires_grad and torch.is_grad_enabled()):
         return None
@@ -39,8 +39,8 @@ def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
     probs = rows.new_empty(rows.shape)
     size = rows.shape[-1]
     one, each = row_numbers(k, rows)
-    run = kernel("budget", rows.dtype)
-    fine = run(rows, probs, rows.numel() // size, size, one, each, _native.threads())
+    run = dispatch.kernel("budget", rows.dtype)
+    fine = run(rows, probs, rows.numel() // size, size, one, each, dispatch.threads())
     return probs if fine else None
 
 
@@ -62,7 +62,7 @@ class _BudgetMap(torch.autograd.Function):
 
 def pull(probs: Tensor, grad: Tensor, k: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The gradient of the rows, and of k where it is given."""
-    if k is None and not torch.is_grad_enabled() and _native.ready(grad):
+    if k is None and not torch.is_grad_enabled() and dispatch.ready(grad):
         return _budget_backward(probs, grad.contiguous()), None
     free = (probs.detach() > 0) & (probs.detach() < 1)
     number = free.sum(-1, keepdim=True).clamp(min=1)
@@ -74,6 +74,6 @@ def pull(probs: Tensor, grad: Tensor, k: Tensor | None) -> tuple[Tensor, Tensor 
 def _budget_backward(probs: Tensor, grad: Tensor) -> Tensor:
     out = probs.new_empty(probs.shape)
     size = probs.shape[-1]
-    run = kernel("budget_backward", probs.dtype)
-    run(probs, grad, out, probs.numel() // size, size, _native.threads())
+    run = dispatch.kernel("budget_backward", probs.dtype)
+    run(probs, grad, out, probs.numel() // size, size, dispatch.threads())
     return out

@@ -1,12 +1,11 @@
 """Entmax and normmax by the compiled kernels: 1 < alpha <= 2, rows along the last dimension."""
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold._torch import tracks_grad
 from fewfold.maps.rows import flat_rows
 
@@ -18,7 +17,6 @@ __all__ = [
     "forward",
     "groups",
     "has_kernel",
-    "kernel",
     "kept_places",
     "pull",
     "quick",
@@ -38,10 +36,10 @@ _KEEP_FROM = 2048  # longer rows leave their support behind; at least MIDDLE of 
 def covers(rows: Tensor, alpha: float | Tensor) -> bool:
     """Whether the kernels can take these rows."""
     if type(alpha) is float:  # the common case, before anything that costs a microsecond
-        return _LOWEST <= alpha <= 2.0 and _native.ready(rows) and _sized(rows)
+        return _LOWEST <= alpha <= 2.0 and dispatch.ready(rows) and _sized(rows)
     if isinstance(alpha, (int, float)):
         return covers(rows, float(alpha))
-    if not (_native.ready(rows, alpha) and _sized(rows)):
+    if not (dispatch.ready(rows, alpha) and _sized(rows)):
         return False
     return within(alpha, alpha.requires_grad)
 
@@ -68,7 +66,7 @@ def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
     Between two large operations Python itself runs out of a cold cache, so that every function
     called here is felt on rows of ordinary length.
     """
-    if not (_LOWEST <= alpha <= 2.0 and _native.ready(rows) and rows.is_contiguous()):
+    if not (_LOWEST <= alpha <= 2.0 and dispatch.ready(rows) and rows.is_contiguous()):
         return None
     shape = rows.shape
     many = rows.numel()
@@ -94,16 +92,10 @@ def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
     return forward(rows, alpha, norm)[0]
 
 
-@functools.cache
-def kernel(name: str, dtype: torch.dtype) -> Any:
-    """The kernel of that name for float32 or float64."""
-    return getattr(_native.kernels, f"{name}_{'f32' if dtype == torch.float32 else 'f64'}")
-
-
 _FORWARD = {
-    dtype: kernel("forward", dtype)
+    dtype: dispatch.kernel("forward", dtype)
     for dtype in (torch.float32, torch.float64)
-    if _native.kernels is not None
+    if dispatch.available()
 }
 
 
@@ -136,8 +128,8 @@ def forward(
     size = shape[-1]
     one, each = row_numbers(alpha, rows)
     room = 0 if places is None else places.shape[1]
-    infinite: bool = kernel("forward", rows.dtype)(
-        rows, probs, rows.numel() // size, size, one, each, norm, places, room, _native.threads()
+    infinite: bool = dispatch.kernel("forward", rows.dtype)(
+        rows, probs, rows.numel() // size, size, one, each, norm, places, room, dispatch.threads()
     )
     return probs, infinite
 
@@ -164,14 +156,14 @@ class _ThresholdMap(torch.autograd.Function):
         (grad,) = grads
         alpha = ctx.alpha
         if alpha is not None and ctx.still is None:  # the common case, with nothing to prepare
-            if not torch.is_grad_enabled() and _native.ready(grad, probs):
+            if not torch.is_grad_enabled() and dispatch.ready(grad, probs):
                 return backward(probs, grad, alpha, ctx.norm, places), None, None
         elif alpha is None:
             alpha = learnt
         if ctx.still is not None:
             grad = grad.masked_fill(ctx.still, 0.0)
         to_rows = to_alpha = None
-        if torch.is_grad_enabled() or not _native.ready(grad, probs):
+        if torch.is_grad_enabled() or not dispatch.ready(grad, probs):
             if ctx.needs_input_grad[0]:
                 to_rows = pull(probs, grad, alpha, ctx.norm)
         elif ctx.needs_input_grad[0]:
@@ -196,9 +188,9 @@ def backward(
     size = shape[-1]
     one, each = row_numbers(alpha, probs)
     room = 0 if places is None else places.shape[1]
-    kernel("backward", probs.dtype)(
+    dispatch.kernel("backward", probs.dtype)(
         probs, grad, out, probs.numel() // size, size, one, each, norm, places, room,
-        _native.threads(),
+        dispatch.threads(),
     )  # fmt: skip
     return out
 
@@ -256,8 +248,8 @@ def support(rows: Tensor, alpha: float | Tensor, norm: bool) -> tuple[Tensor, Te
     rows = rows.detach().contiguous()
     size = rows.shape[-1]
     one, each = row_numbers(alpha, rows)
-    run = kernel("support", rows.dtype)
-    found = run(rows, rows.numel() // size, size, one, each, norm, _native.threads())
+    run = dispatch.kernel("support", rows.dtype)
+    found = run(rows, rows.numel() // size, size, one, each, norm, dispatch.threads())
     index, weight, count = (torch.from_numpy(part) for part in found)
     return index, weight, count
 
@@ -266,13 +258,13 @@ class Streams:
     """Rows of scores that come in chunks of columns; only what can be in their support is kept."""
 
     def __init__(self, like: Tensor, alpha: float, most: int) -> None:
-        make = kernel("Streams", like.dtype)
+        make = dispatch.kernel("Streams", like.dtype)
         self._streams = make(like.shape[0], alpha, most)
 
     def push(self, scores: Tensor, start: int) -> None:
         """Take the next columns, (rows, any), of which the first is number `start`."""
         size = scores.shape[1]
-        self._streams.push(scores, size, scores.stride(0), start, _native.threads())
+        self._streams.push(scores, size, scores.stride(0), start, dispatch.threads())
 
     def take(self) -> tuple[Tensor, Tensor, Tensor]:
         """Column and score of the candidates, and how many each row has: -1 if too many to keep."""
@@ -285,20 +277,20 @@ def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
     out = values.new_empty(len(count), size)
     first = torch.zeros(len(count) + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=first[1:])
-    run = kernel("scatter", values.dtype)
-    run(index, values, first, out, len(count), size, _native.threads())
+    run = dispatch.kernel("scatter", values.dtype)
+    run(index, values, first, out, len(count), size, dispatch.threads())
     return out
 
 
 def groups(name: str, rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor] | None:
     """Groups and pulls of fusedmax ("tv_groups") or oscarmax ("oscar_groups"), if kernels can."""
-    if not _native.ready(rows, strength) or rows.numel() == 0:
+    if not dispatch.ready(rows, strength) or rows.numel() == 0:
         return None
     rows = rows.contiguous()
     size = rows.shape[-1]
     each = strength.to(rows.dtype).expand(*rows.shape[:-1], 1).contiguous()
     group = torch.empty(rows.shape, dtype=torch.int64)
     pull = rows.new_empty(rows.shape)
-    run = kernel(name, rows.dtype)
-    run(rows, group, pull, rows.numel() // size, size, each, _native.threads())
+    run = dispatch.kernel(name, rows.dtype)
+    run(rows, group, pull, rows.numel() // size, size, each, dispatch.threads())
     return group, pull

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import fraction, non_negative_number
+from fewfold._native import dispatch
 from fewfold.optim.row_optimizer import Params, RowOptimizer
 
 __all__ = ["Adam", "Yogi"]
@@ -40,7 +40,7 @@ class _Moments(RowOptimizer):
         elif not float(group["betas"][0]):
             return None  # the mean would be the gradient itself
         if param.is_cpu:
-            return _native.table(*shape, dtype=param.dtype).zero_()
+            return dispatch.table(*shape, dtype=param.dtype).zero_()
         return param.new_zeros(shape)
 
     def _advance(

@@ -6,14 +6,12 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.optim.l1_penalty import Penalty, shrink_
 from fewfold.optim.row_gradient import RowGradient, read, refuse_row, summed
 from fewfold.optim.row_state import check_param, check_state, take
 
 __all__ = ["RowOptimizer"]
-
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -241,10 +239,10 @@ class RowOptimizer(torch.optim.Optimizer):
         values = values.contiguous()
         if index is not None:
             index = index.contiguous()
-        run = getattr(_native.kernels, f"{name}_{self._kernel(group)}_{_SUFFIX[param.dtype]}")
+        run = dispatch.kernel(f"{name}_{self._kernel(group)}", param.dtype)
         bad: int = run(
             index, values, len(values), rows, param.numel() // rows, param, memory, step, square,
-            update, _native.threads(),
+            update, dispatch.threads(),
         )  # fmt: skip
         # The kernel writes behind autograd's back, which must still notice a graph gone stale.
         torch.autograd.graph.increment_version(param)
@@ -254,8 +252,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """The numbers of a step, as the kernels take them."""
         decay = float(group["weight_decay"])
         apart = group.get("decoupled_weight_decay", False)
-        kernels: Any = _native.kernels
-        return kernels.Update(
+        return dispatch.kernel("Update")(
             lr=lr,
             decay=0.0 if apart else decay,
             shrink=1 - lr * decay if apart else 1.0,
@@ -309,7 +306,7 @@ def _fit_for_kernels(param: Tensor, values: Tensor, state: dict[str, Tensor]) ->
     """Whether all of these are of one dtype that has kernels, and whole in memory."""
     memory, step, square = state.get("memory", param), state.get("step"), state.get("square")
     return (
-        _native.ready(param, values, memory)
+        dispatch.ready(param, values, memory)
         and param.dtype == values.dtype == memory.dtype
         and param.is_contiguous()
         and all(t is None or t.is_contiguous() for t in (memory, step, square))

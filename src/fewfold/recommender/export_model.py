@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._files import new_file
+from fewfold._optional import optional_import
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.baselines import EASE
 from fewfold.recommender.models.fastvae.network import FastVAE
@@ -95,10 +96,8 @@ def _faiss(rec: Recommender, file: Path) -> str:
 
 
 def _onnx(rec: Recommender, file: Path) -> str:
-    try:
+    with optional_import("onnxscript", "onnx", "export to ONNX"):
         import onnxscript  # noqa: F401 (torch needs it)
-    except ImportError as error:
-        raise ImportError("ONNX needs onnxscript: pip install onnx onnxscript") from error
     fitted = rec.fitted
     if isinstance(fitted, FittedVAE):
         scorer: nn.Module = _Vectors(fitted.model, fitted.vectors)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import int64_vector, whole_number
+from fewfold._optional import optional_import
 
 __all__ = ["Core", "Interactions", "Jagged", "from_keys"]
 
@@ -178,10 +179,8 @@ class Interactions:
 
     def to_csr(self) -> Any:
         """A scipy `csr_array` of float32 ones, (users, items)."""
-        try:
+        with optional_import("scipy", "recommender", "to_csr"):
             from scipy.sparse import csr_array
-        except ImportError as error:
-            raise ImportError("to_csr needs scipy: pip install 'fewfold[recommender]'") from error
         ones = np.ones(self.pairs, dtype=np.float32)
         # scipy may sort its arrays in place: it gets its own.
         ids, offsets = self.ids.numpy().copy(), self.offsets.numpy().copy()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 
 __all__ = ["assign", "centres", "product_codes", "residual_codes"]
 
@@ -62,15 +62,15 @@ def residual_codes(
 def assign(vectors: Tensor, centres: Tensor) -> Tensor:
     """The nearest centre of every vector."""
     half = centres.square().sum(1) / 2
-    if not (_native.ready(vectors, centres) and vectors.stride(1) == 1):
+    if not (dispatch.ready(vectors, centres) and vectors.stride(1) == 1):
         return torch.cat([(half - part @ centres.T).argmin(1) for part in vectors.split(_BLOCK)])
     n, d = vectors.shape
     room = -len(centres) % 16  # the kernel takes sixteen at a time
     half = F.pad(half, (0, room), value=torch.inf)
     across = F.pad(centres, (0, 0, 0, room)).T.contiguous()
     code = torch.empty(n, dtype=torch.int64)
-    _native.kernels.nearest(  # type: ignore[union-attr]
-        vectors, vectors.stride(0), n, d, across, half, len(half), code, _native.threads()
+    dispatch.kernel("nearest")(
+        vectors, vectors.stride(0), n, d, across, half, len(half), code, dispatch.threads()
     )
     return code
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.sampling.proposal import Given, fresh_seed
 
 __all__ = ["Cells", "GivenCells"]
@@ -112,10 +112,10 @@ def _shares(mass: Tensor, item: Tensor, start: Tensor) -> dict[str, Tensor]:
     parts["total"] = torch.zeros(len(start) - 1, dtype=torch.float64).index_add_(
         0, torch.repeat_interleave(torch.arange(len(start) - 1), start.diff()), sorted_mass
     )
-    if _native.kernels is not None:
+    if dispatch.available():
         parts["accept"] = torch.empty(len(item))
         parts["other"] = torch.empty(len(item), dtype=torch.int32)
-        _native.kernels.alias_tables(
+        dispatch.kernel("alias_tables")(
             sorted_mass, start, len(start) - 1,
             parts["accept"], parts["other"],
         )  # fmt: skip
@@ -134,7 +134,7 @@ class GivenCells(Given):
         self._cells, self._scores = cells, scores.contiguous()
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        draw = _draw_native if _native.ready(self._scores) else _draw_torch
+        draw = _draw_native if dispatch.ready(self._scores) else _draw_torch
         ids, log_q, self._log_z = draw(self._cells, self._scores, n, generator)
         return (ids[0], log_q[0]) if self.shared else (ids, log_q)
 
@@ -146,7 +146,7 @@ class GivenCells(Given):
             row = torch.zeros((), dtype=torch.int64)
         elif row is None:
             row = torch.arange(len(scores)).unsqueeze(1)
-        if _native.ready(scores):
+        if dispatch.ready(scores):
             return _log_prob_native(at, scores, self._log_z, ids, row)
         cell = at.cell_of[ids].long()
         log_q = -self._log_z[row]
@@ -159,12 +159,12 @@ class GivenCells(Given):
 
 def _mixture(at: Cells, scores: Tensor) -> Tensor:
     """log q of every cell for a query taken at random."""
-    if len(scores) and _native.ready(scores):
+    if len(scores) and dispatch.ready(scores):
         rows, width = scores.shape
         mixed, scores = torch.empty(len(at.log_mass)), scores.contiguous()
-        bad = _native.kernels.mixture(  # type: ignore[union-attr]
+        bad = dispatch.kernel("mixture")(
             len(at.log_mass), len(at.code), at.code, at.log_mass, scores, width, rows, mixed,
-            _native.threads(),
+            dispatch.threads(),
         )  # fmt: skip
         if bad >= 0:
             raise _not_finite(bad)
@@ -181,9 +181,9 @@ def _draw_native(
     ids = torch.empty((rows, n), dtype=torch.int64)
     log_q, log_z = torch.empty((rows, n)), torch.empty(rows, dtype=torch.float64)
     optional = (at.accept, at.other, at.by_place)
-    bad = _native.kernels.draw(  # type: ignore[union-attr]
+    bad = dispatch.kernel("draw")(
         len(at.log_mass), len(at.code), at.code, at.log_mass, at.start, at.item, *optional, scores,
-        width, rows, n, fresh_seed(generator), ids, log_q, log_z, _native.threads(),
+        width, rows, n, fresh_seed(generator), ids, log_q, log_z, dispatch.threads(),
     )  # fmt: skip
     if bad >= 0:
         raise _not_finite(bad)
@@ -193,9 +193,9 @@ def _draw_native(
 def _log_prob_native(at: Cells, scores: Tensor, log_z: Tensor, ids: Tensor, row: Tensor) -> Tensor:
     ids, row = ids.contiguous(), row.expand(ids.shape).contiguous()
     log_q = torch.empty(ids.shape)
-    _native.kernels.log_prob(  # type: ignore[union-attr]
+    dispatch.kernel("log_prob")(
         len(at.log_mass), len(at.code), at.code, at.cell_of, len(at.cell_of), at.log_share, scores,
-        *scores.shape[::-1], log_z, ids, row, ids.numel(), log_q, _native.threads(),
+        *scores.shape[::-1], log_z, ids, row, ids.numel(), log_q, dispatch.threads(),
     )  # fmt: skip
     return log_q
 

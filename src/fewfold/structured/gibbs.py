@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_temperature
+from fewfold._torch import under_transform
 from fewfold.structured.structures.structure import Structure, cooled, kept
 
 __all__ = ["gibbs_marginals"]
@@ -34,7 +35,7 @@ def gibbs_marginals(
     check_temperature(temperature)
     dtype = scores.dtype
     scores, structure = cooled(scores, structure, temperature)
-    if torch._C._are_functorch_transforms_active():
+    if under_transform():
         slope = torch.func.grad(lambda own: structure.log_partition(own, mask=mask).sum())
         found: Tensor = slope(scores)
         return found.to(dtype)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_temperature
-from fewfold._torch import has_values
+from fewfold._torch import has_values, values_visible
 from fewfold.maps.omega import Omega
 from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.sparsemap.function import sparsemap, sparsemap_solution
-from fewfold.structured.structures.structure import Structure, by_row, cooled, eager
+from fewfold.structured.structures.structure import Structure, by_row, cooled
 
 __all__ = ["Gibbs", "SparseMAP"]
 
@@ -150,7 +150,7 @@ class Gibbs(Omega):
 
         Another target would have no probability, and its loss no meaning.
         """
-        if eager() and has_values(scores, target):
+        if values_visible() and has_values(scores, target):
             self.structure.check_members(scores, target)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
@@ -168,7 +168,7 @@ class Gibbs(Omega):
 def _additional(structure: Structure, probs: Tensor) -> Tensor:
     """What additional scores add to structures given as zeros and ones; others are refused."""
     rounded = probs.detach().round()
-    if eager() and bool(((probs.detach() - rounded).abs() > 1e-6).any()):
+    if values_visible() and bool(((probs.detach() - rounded).abs() > 1e-6).any()):
         raise ValueError(
             "the value of marginals is known for structures alone; got entries other than 0 and 1"
         )

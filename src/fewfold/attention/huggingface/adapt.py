@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fewfold._optional import optional_import
 from fewfold.attention.huggingface.register import offer_attention
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
@@ -89,12 +90,8 @@ def load_adapted(model_class: Any, path: str | Path, **options: Any) -> Any:
     Returns:
         The model, an instance of the class, with its alphas and the attention that uses them.
     """
-    try:
+    with optional_import("transformers 5 or later", "transformers", "load_adapted"):
         from transformers import AutoConfig, PreTrainedModel
-    except ImportError as error:
-        raise ImportError(
-            "load_adapted needs transformers 5 or later: pip install fewfold[transformers]"
-        ) from error
     if "output_loading_info" in options:
         raise TypeError("load_adapted returns the model alone; leave output_loading_info out")
     where = {name: options[name] for name in _WHERE if name in options}

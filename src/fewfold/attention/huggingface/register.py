@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold._optional import optional_import
 from fewfold.attention.sparse_attention import sparse_attention
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.omega import Omega, check_omega
@@ -62,13 +63,9 @@ def offer_attention(
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"name must be a string that is not empty, got {name!r}")
-    try:
+    with optional_import("transformers 5 or later", "transformers", "register_attention"):
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
-    except ImportError as error:
-        raise ImportError(
-            "attention in transformers needs version 5 or later: pip install fewfold[transformers]"
-        ) from error
     known = AttentionInterface().get(name)
     taken = known is not None or name in AttentionMaskInterface()  # "eager" has a mask alone
     if taken and not replace and not _same(name, known, source):

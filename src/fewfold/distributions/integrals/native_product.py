@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold._torch import tracks_grad
-from fewfold.maps.native_threshold import kernel
 
 __all__ = ["quick_densities", "quick_product"]
 
@@ -21,15 +20,15 @@ def quick_densities(y: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tens
     found = y.new_empty(len(y))
     rows = [part if part.stride(-1) == 1 else part.contiguous() for part in (y, loc, scale)]
     places = [number for part in rows for number in (part, part.stride(0))]
-    run = kernel("log_densities", y.dtype)
-    left = run(*places, *y.shape, found, _native.threads())
+    run = dispatch.kernel("log_densities", y.dtype)
+    left = run(*places, *y.shape, found, dispatch.threads())
     return found, _left(found, left)
 
 
 def _ready(*given: Tensor) -> bool:
     """Whether the kernels may work on these: all of one dtype, and no gradient is wanted."""
     alike = all(part.dtype == given[0].dtype for part in given)
-    return alike and not tracks_grad(*given) and _native.ready(*given)
+    return alike and not tracks_grad(*given) and dispatch.ready(*given)
 
 
 def _left(found: Tensor, many: int) -> Tensor:
@@ -57,7 +56,7 @@ def quick_product(shift: Tensor, slope: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _run(shift: Tensor, slope: Tensor, found: Tensor) -> Tensor:
     rows, size = shift.shape
-    left = kernel("expected_products", shift.dtype)(
-        shift, slope, rows, size, found, _native.threads()
+    left = dispatch.kernel("expected_products", shift.dtype)(
+        shift, slope, rows, size, found, dispatch.threads()
     )
     return _left(found, left)

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewfold._optional import optional_import
 from fewfold._tensors import Header, HeaderError, read_header
 from fewfold.embeddings.files.file_schema import (
     BLOCK,
@@ -42,13 +43,9 @@ __all__ = ["Stored", "safetensors"]
 
 
 def safetensors() -> Any:
-    try:
+    with optional_import("safetensors", "recommender", "a file of anchors"):
         import safetensors
         import safetensors.torch
-    except ImportError as error:
-        raise ImportError(
-            "anchors are kept as safetensors: pip install 'fewfold[recommender]'"
-        ) from error
     return safetensors
 
 

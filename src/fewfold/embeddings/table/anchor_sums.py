@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fewfold import _native
 from fewfold._check import jagged
-from fewfold.maps.native_threshold import kernel
+from fewfold._native import dispatch
 
 __all__ = ["mixed", "mixed_bags"]
 
@@ -112,7 +111,7 @@ def check(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor | None = 
 def native(anchors: Tensor, weights: Tensor, slots: Tensor, *others: Tensor) -> bool:
     """Whether the kernels can take these."""
     return (
-        _native.ready(anchors, weights, *others)
+        dispatch.ready(anchors, weights, *others)
         and anchors.dtype == weights.dtype
         and slots.is_cpu
         and anchors.is_contiguous()
@@ -139,9 +138,9 @@ class _Mixed(torch.autograd.Function):
         terms, slot = weights.new_empty(n, s), torch.empty(n, s, dtype=torch.int32)
         bags = n if by is None else len(by)
         out = anchors.new_empty(bags, d)
-        bad = kernel("mix", anchors.dtype)(
+        bad = dispatch.kernel("mix", anchors.dtype)(
             anchors, k, d, weights, slots, size, s, ids, n, offsets, by, bags, terms, slot, out,
-            _native.threads(),
+            dispatch.threads(),
         )  # fmt: skip
         if bad != -1:
             raise refuse_id(ids, size) if bad >= 0 else refuse_slots(slots, k)
@@ -157,9 +156,9 @@ class _Mixed(torch.autograd.Function):
         grad = grad.contiguous()
         pull = torch.zeros_like(anchors) if wants_anchors else None
         values = torch.empty_like(terms) if wants_weights else None
-        kernel("unmix", grad.dtype)(
+        dispatch.kernel("unmix", grad.dtype)(
             anchors, anchors.shape[1], terms, slot, terms.shape[1], offsets, by, len(grad), grad,
-            values, pull, _native.threads(),
+            values, pull, dispatch.threads(),
         )  # fmt: skip
         if values is None:
             return pull, *[None] * 6

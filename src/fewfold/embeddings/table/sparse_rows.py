@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 
 __all__ = ["SparseRows", "padding", "room", "small_integer", "spread"]
 
@@ -47,7 +47,9 @@ def room(
     """Room for a table, whose rows will be met in no order; what is in it has no meaning yet."""
     made = torch.empty(0, dtype=dtype, device=device)
     return (
-        _native.table(rows, width, dtype=made.dtype) if made.is_cpu else made.new_empty(rows, width)
+        dispatch.table(rows, width, dtype=made.dtype)
+        if made.is_cpu
+        else made.new_empty(rows, width)
     )
 
 

@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.embeddings.table.anchor_sums import check, native, refuse_slots
-from fewfold.maps.native_threshold import kernel
 
 __all__ = ["tied_scores"]
 
@@ -66,9 +65,9 @@ class _Tied(torch.autograd.Function):
     ) -> Tensor:
         (queries, k), (size, s) = projected.shape, weights.shape
         turned = _turned(projected, _FORWARD)
-        scores = _native.table(queries, size, dtype=projected.dtype)
-        fine = kernel("tied", projected.dtype)(
-            turned, queries, turned.shape[2], k, weights, slots, size, s, scores, _native.threads()
+        scores = dispatch.table(queries, size, dtype=projected.dtype)
+        fine = dispatch.kernel("tied", projected.dtype)(
+            turned, queries, turned.shape[2], k, weights, slots, size, s, scores, dispatch.threads()
         )
         if not fine:
             raise refuse_slots(slots, k)
@@ -91,7 +90,7 @@ class _Tied(torch.autograd.Function):
         if wants_weights:
             values = torch.empty_like(weights) if ctx.sparse else torch.zeros_like(weights)
         table = (slots, size, s, grad, ctx.threshold)
-        count = kernel("untied", grad.dtype)(
+        count = dispatch.kernel("untied", grad.dtype)(
             turned,
             len(projected),
             width,
@@ -100,7 +99,7 @@ class _Tied(torch.autograd.Function):
             marks,
             rows,
             values,
-            _native.threads(),
+            dispatch.threads(),
         )
         if values is not None and rows is not None:
             values = torch.sparse_coo_tensor(
@@ -110,7 +109,7 @@ class _Tied(torch.autograd.Function):
         pull = None
         if wants_projected:
             pull = torch.zeros_like(turned)
-            kernel("untied_pull", grad.dtype)(
+            dispatch.kernel("untied_pull", grad.dtype)(
                 len(projected),
                 width,
                 k,
@@ -118,7 +117,7 @@ class _Tied(torch.autograd.Function):
                 *table,
                 marks,
                 pull,
-                _native.threads(),
+                dispatch.threads(),
             )
             pull = pull.transpose(1, 2).reshape(-1, k)[: len(projected)]
         return pull, values, None, None, None

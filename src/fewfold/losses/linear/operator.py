@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold._torch import autograd_enabled
 from fewfold.losses.linear.candidates import Candidates, widen
-from fewfold.maps.compiled_operators import autograd_enabled, registered
+from fewfold.maps.compiled_operators import registered
 
 __all__ = ["ROOM", "linear_operator"]
 

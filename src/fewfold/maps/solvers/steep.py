@@ -12,8 +12,8 @@ This is the c-norm of a pair, hence convex in `base`: Newton from above is monot
 import torch
 from torch import Tensor
 
-from fewfold._torch import eager, tracks_grad
-from fewfold.maps.solvers.operators import compiled, number, opaque
+from fewfold._torch import compiled, eager, tracks_grad
+from fewfold.maps.solvers.operators import number, opaque
 
 __all__ = ["steep", "steep_floor"]
 

@@ -20,8 +20,8 @@ import math
 import torch
 from torch import Tensor
 
-from fewfold._torch import eager, tracks_grad
-from fewfold.maps.solvers.operators import compiled, number, opaque
+from fewfold._torch import compiled, eager, tracks_grad
+from fewfold.maps.solvers.operators import number, opaque
 
 __all__ = [
     "expm1_ratio",

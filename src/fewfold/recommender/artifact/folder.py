@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from fewfold._files import new_folder, recovered, settled
+from fewfold._optional import optional_import
 from fewfold._progress import over
 from fewfold._tensors import Found, Header, Spec, check_names, extremes, read_header
 from fewfold.recommender.artifact.schema import Source, check
@@ -304,12 +305,8 @@ def _sha256(file: Path) -> str:
 
 
 def _safetensors() -> Any:
-    try:
+    with optional_import("safetensors", "recommender", "a saved model"):
         import safetensors.torch
-    except ImportError as error:
-        raise ImportError(
-            "models are kept as safetensors: pip install 'fewfold[recommender]'"
-        ) from error
     return safetensors.torch
 
 

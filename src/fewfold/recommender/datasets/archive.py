@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fewfold._optional import optional_import
 from fewfold._progress import line
 from fewfold.recommender.errors import DataError
 
@@ -45,12 +46,8 @@ class Table:
 
 def need_polars() -> ModuleType:
     """The module polars, or an ImportError that says how to get it."""
-    try:
+    with optional_import("polars", "recommender", "fetching data"):
         import polars
-    except ImportError as error:
-        raise ImportError(
-            "fetching data needs polars; write pip install 'fewfold[recommender]'"
-        ) from error
     return polars
 
 

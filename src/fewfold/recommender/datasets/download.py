@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fewfold._files import move_into_place
 from fewfold._progress import line
 from fewfold.recommender.errors import DataError
 
@@ -75,7 +76,7 @@ def download(
             f"{error}; it was deleted: run again, and if that does not help, {url} has been "
             "changed by its owner or something on the way changes it"
         ) from None
-    part.replace(target)
+    move_into_place(part, target)
     return seen
 
 

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from fewfold._files import move_into_place, sync
 from fewfold._progress import silence
 from fewfold.recommender.datasets.archive import Table, need_polars, write_log, write_titles
 from fewfold.recommender.datasets.download import download, verify, writing
@@ -317,8 +318,10 @@ def _build(name: str, chosen: PublicSet, archive: Path, source: str) -> None:
         (building / "LICENCE.txt").write_text(licence, encoding="utf-8")
         if target.exists():
             for made in building.iterdir():  # what else is there is not ours to delete
-                made.replace(target / made.name)
+                move_into_place(made, target / made.name)
         else:
-            building.rename(target)
+            for made in building.iterdir():
+                sync(made)
+            move_into_place(building, target)
     finally:
         shutil.rmtree(building, ignore_errors=True)

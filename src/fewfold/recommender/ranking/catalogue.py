@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import check_scores
+from fewfold._native import dispatch
 
 __all__ = ["Catalogue"]
 
@@ -57,7 +57,7 @@ class Catalogue:
         total = float(vectors.sum(dtype=torch.float64))
         if not math.isfinite(total) and not bool(vectors.isfinite().all()):
             raise ValueError("vectors must be finite, got inf or nan; look at the model's training")
-        kept = vectors.dtype == torch.float32 and vectors.numel() > 0 and _native.ready(vectors)
+        kept = vectors.dtype == torch.float32 and vectors.numel() > 0 and dispatch.ready(vectors)
         object.__setattr__(self, "vectors", vectors.contiguous() if kept else vectors)
         object.__setattr__(self, "_bytes", _Bytes.of(self.vectors) if kept else None)
 
@@ -68,7 +68,7 @@ class Catalogue:
 
         `top_k` asks. There are at least k items; `excluded` is int64 and `allowed` boolean.
         """
-        if self._bytes is None or not _native.ready(query) or query.dtype != torch.float32:
+        if self._bytes is None or not dispatch.ready(query) or query.dtype != torch.float32:
             return None
         items, d = self.vectors.shape
         if query.shape != (d,) or k > items or (allowed is not None and len(allowed) != items):
@@ -76,7 +76,7 @@ class Catalogue:
         query, excluded = query.contiguous(), excluded.contiguous()
         ids, scores = torch.empty(k, dtype=torch.int64), torch.empty(k)
         told = self._bytes.kernel.best(
-            query, k, excluded, len(excluded), allowed, scores, ids, _native.threads()
+            query, k, excluded, len(excluded), allowed, scores, ids, dispatch.threads()
         )
         return (ids, scores) if told else None
 
@@ -95,7 +95,7 @@ class _Bytes:
     def of(cls, vectors: Tensor) -> "_Bytes":
         items, d = vectors.shape
         width = -(-d // _PAD) * _PAD
-        code = _native.table(items, width, dtype=torch.int8)
+        code = dispatch.table(items, width, dtype=torch.int8)
         code[:, d:] = 0
         step, norm, error = torch.empty(items), *torch.empty(2, items, dtype=torch.float64)
         size = torch.linalg.vector_norm(vectors, dim=0, dtype=torch.float64) / items**0.5
@@ -116,7 +116,7 @@ class _Bytes:
         largest = min(32767, (2**31 - 1) // (_LARGEST * d))
         lost = d**0.5 / (2 * largest) + (d + 16) * 2**-23
         slack = ((error + lost * reach + 1e-9 * reach.max()) * (1 + 1e-6)).float()
-        kernel = _native.kernels.Catalogue(  # type: ignore[union-attr]
+        kernel = dispatch.kernel("Catalogue")(
             vectors, items, d, code, width, step, slack, balance, float(reach.max())
         )
         return cls(code, step, slack, balance, kernel)

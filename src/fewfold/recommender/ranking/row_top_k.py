@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewfold import _native
-from fewfold.maps.native_threshold import kernel
+from fewfold._native import dispatch
 from fewfold.recommender.interactions import Jagged
 
 __all__ = ["Heaps", "Sorted", "padded"]
@@ -25,16 +24,18 @@ class Heaps:
     def add(self, block: Tensor, start: int) -> None:
         """Take in the scores of the items from `start` on."""
         block = block.to(self.scores).contiguous()
-        fine = kernel("best_of", block.dtype)(
+        fine = dispatch.kernel("best_of", block.dtype)(
             block, *block.shape, start, self.ids.shape[1], *self._state(), self.seen.values,
-            self.seen.offsets, self.allowed, _native.threads(),
+            self.seen.offsets, self.allowed, dispatch.threads(),
         )  # fmt: skip
         if not fine:
             raise ValueError(_NAN)
 
     def ranked(self) -> tuple[Tensor, Tensor]:
         """Ids and scores, best first."""
-        kernel("best_sorted", self.scores.dtype)(*self.ids.shape, *self._state(), _native.threads())
+        dispatch.kernel("best_sorted", self.scores.dtype)(
+            *self.ids.shape, *self._state(), dispatch.threads()
+        )
         return self.ids, self.scores
 
     def _state(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold._optional import optional_import
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fitted import FittedVAE, singles
 from fewfold.recommender.ranking.top_k import Ranking
@@ -124,8 +125,6 @@ def _recall(found: Tensor, exact: Tensor) -> float:
 
 
 def _faiss() -> Any:
-    try:
+    with optional_import("faiss", "recommender", "an index"):
         import faiss
-    except ImportError as error:
-        raise ImportError("an index needs faiss: pip install 'fewfold[recommender]'") from error
     return faiss

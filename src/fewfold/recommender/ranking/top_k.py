@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import check_scores, jagged, whole_number
+from fewfold._native import dispatch
 from fewfold._progress import phase
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.catalogue import Catalogue
@@ -236,7 +236,7 @@ def _block(
                 f"got {tuple(block.shape)}"
             )
         if best is None:
-            native = _native.ready(block) and not block.requires_grad
+            native = dispatch.ready(block) and not block.requires_grad
             best = (Heaps if native else Sorted)(block, k, seen, allowed)
         best.add(block, start)
     if best is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fewfold._optional import optional_import
 from fewfold.recommender.errors import DataError
 
 __all__ = [
@@ -112,13 +113,8 @@ class Table(Protocol):
 
 def library(name: str) -> Any:
     """Import what only some need."""
-    try:
+    with optional_import(name.split(".")[0], "recommender", "reading a log"):
         return importlib.import_module(name)
-    except ImportError as error:
-        package = name.split(".")[0]
-        raise ImportError(
-            f"reading a log needs {package}: pip install 'fewfold[recommender]'"
-        ) from error
 
 
 @contextlib.contextmanager

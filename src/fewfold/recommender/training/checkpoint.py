@@ -17,9 +17,10 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import non_negative_number
 from fewfold._files import new_file
+from fewfold._native import dispatch
+from fewfold._optional import optional_import
 from fewfold._progress import line, phase
 from fewfold._tensors import Found, Spec, check_names, extremes, read_header, strict_json
 from fewfold.recommender.artifact.schema import Source, check
@@ -320,12 +321,8 @@ def read(path: Path, look: Callable[[Source, Found, Any], None] | None = None) -
 
     `look` may raise by the header and the facts, before any tensor is read.
     """
-    try:
+    with optional_import("safetensors", "recommender", "resuming"):
         from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise ImportError(
-            "resuming needs safetensors; write pip install 'fewfold[recommender]'"
-        ) from error
     source = Source(path, _AGAIN)
     try:
         header = read_header(path)  # which is compared with the file's length
@@ -396,8 +393,8 @@ def _compare(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> N
 
 def _machine() -> dict[str, Any]:
     """What the last digits depend on."""
-    kernels = _native.instruction_set() or "plain torch"
-    return {"threads": _native.threads(), "kernels": kernels, "torch": str(torch.__version__)}
+    kernels = dispatch.instruction_set() or "plain torch"
+    return {"threads": dispatch.threads(), "kernels": kernels, "torch": str(torch.__version__)}
 
 
 def _partial(path: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.utils.deterministic
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold._progress import phase, silence
 from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
@@ -116,7 +116,7 @@ def default_objective(interactions: Interactions) -> SampledSoftmax:
 @contextlib.contextmanager
 def _repeatable() -> Iterator[None]:
     """Sums in the same order every time, as the kernels have it; plain torch has to be told."""
-    if _native.instruction_set() is not None:
+    if dispatch.instruction_set() is not None:
         yield
         return
     settings: Any = torch.utils.deterministic

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.structured.factor_graph.consensus import Told
 from fewfold.structured.factor_graph.links import Group, Links, raise_impossible
 from fewfold.structured.structures.assignment import Pairing
@@ -37,17 +37,16 @@ _KNOWN = (
 
 def known(links: Links) -> bool:
     """Whether there are kernels for all factors."""
-    return _native.enabled() and all(isinstance(group.structure, _KNOWN) for group in links.groups)
+    return dispatch.enabled() and all(isinstance(group.structure, _KNOWN) for group in links.groups)
 
 
 class NativeSolver:
     """A graph with additional scores, solved by the kernels."""
 
     def __init__(self, links: Links, made: list[Structure], rows: int) -> None:
-        assert _native.kernels is not None
         self.links, self.made, self.rows = links, made, rows
         self._first = np.cumsum([0, *[len(group.bits) for group in links.groups]]).tolist()
-        self._graph = _native.kernels.Graph(links.size)
+        self._graph = dispatch.kernel("Graph")(links.size)
         scores = [torch.zeros(rows, 0, dtype=torch.float64)]
         for group, structure in zip(links.groups, made, strict=True):
             self._add(group, structure)
@@ -66,7 +65,7 @@ class NativeSolver:
         outcome, failed = torch.empty(2, self.rows, dtype=torch.int32)
         self._graph.solve(
             scores, self.rows, self._pairs, turns, tolerance, step, warm, marginals, took, apart,
-            moved, outcome, failed, _native.threads(),
+            moved, outcome, failed, dispatch.threads(),
         )  # fmt: skip
         settled, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
         if impossible:
@@ -78,7 +77,7 @@ class NativeSolver:
     def pull(self, grad: Tensor) -> Tensor:
         """As `PlainSolver.pull`."""
         grad, to = grad.contiguous(), torch.empty_like(grad, memory_format=torch.contiguous_format)
-        self._graph.pull(grad, to, _native.threads())
+        self._graph.pull(grad, to, dispatch.threads())
         return to
 
     def active(self, place: int, change: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -129,7 +128,6 @@ class NativeSolver:
                 graph.add_assignments(uses, *event, structure.alone)
 
     def _uses(self, group: Group, negated: Tensor) -> Any:
-        assert _native.kernels is not None
         bits = torch.from_numpy(np.ascontiguousarray(group.bits))
         sign = torch.where(negated, -1.0, 1.0).to(torch.float64).contiguous()
-        return _native.kernels.Uses(*bits.shape, bits, sign)
+        return dispatch.kernel("Uses")(*bits.shape, bits, sign)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import (
     check_mask,
     check_scores,
@@ -15,7 +14,8 @@ from fewfold._check import (
     positive_number,
     whole_number,
 )
-from fewfold._torch import check_values
+from fewfold._native import dispatch
+from fewfold._torch import check_values, under_transform
 from fewfold.structured.sparsemap.marginals import marginals_of, tracked
 from fewfold.structured.sparsemap.operator import is_registered, opaque_marginals
 from fewfold.structured.sparsemap.solver import Active, Limits, derived, solve
@@ -132,7 +132,7 @@ def sparsemap(
     if scores.is_meta:
         return _without_values(scores, structure)
     wide, structure = _cooled(scores, structure, temperature)
-    found = structure.direct(wide) if _native.ready(wide) else None
+    found = structure.direct(wide) if dispatch.ready(wide) else None
     if found is None:
         solve = marginals_of
         if torch.compiler.is_compiling():
@@ -206,7 +206,7 @@ def sparsemap_solution(
         "the number of structures depends on the values of the scores",
         "use sparsemap, whose marginals have the shape of the scores",
     )
-    if torch._C._are_functorch_transforms_active():
+    if under_transform():
         raise RuntimeError(
             "how many structures there are depends on the scores, which torch.func does not show; "
             "inside its transforms use sparsemap"

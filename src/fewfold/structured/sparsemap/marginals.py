@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
 from torch._functorch.utils import unwrap_dead_wrappers
-from torch.autograd import forward_ad
 
+from fewfold._torch import forward_mode, under_transform
 from fewfold.structured.sparsemap.solver import Active, Limits, derived, pulled, solve
 from fewfold.structured.structures.structure import Structure
 
@@ -28,7 +28,7 @@ def marginals_of(scores: Tensor, structure: Structure, limits: Limits) -> Tensor
 
 def tracked(*values: Tensor) -> bool:
     """Whether someone may ask for derivatives by these."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if under_transform() or forward_mode():
         return True
     return torch.is_grad_enabled() and any(value.requires_grad for value in values)
 
@@ -159,7 +159,7 @@ class _Function(torch.autograd.Function):
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        if torch._C._are_functorch_transforms_active():
+        if under_transform():
             return super().apply(*args)
         args = unwrap_dead_wrappers(args)
         return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]

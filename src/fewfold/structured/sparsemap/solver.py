@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap import active_set as plain
 from fewfold.structured.structures.structure import Structure, raise_infeasible
 
@@ -118,7 +118,7 @@ def solve(
     """
     if not event.numel():
         return _nothing(len(scores))
-    if not structure.coded or not _native.enabled():
+    if not structure.coded or not dispatch.enabled():
         return _plain(scores, structure, event, limits, warm, widen)
     rows, parts = len(scores), event.numel()
     width = structure.width(event)
@@ -128,10 +128,9 @@ def solve(
     warm_codes = warm_offsets = None
     if warm is not None and warm.small is not None:
         warm_codes, warm_offsets = warm.small, warm.offsets
-    assert _native.kernels is not None
-    request = _native.kernels.Request(
+    request = dispatch.kernel("Request")(
         scores, rows, parts, width, limits.turns, limits.tolerance, warm_codes, warm_offsets,
-        marginals, gap, turns, outcome, _native.threads(), widen,
+        marginals, gap, turns, outcome, dispatch.threads(), widen,
     )  # fmt: skip
     found = structure.native(request, scores)
     if found is None:
@@ -264,27 +263,25 @@ def derived(values: Tensor, active: Active) -> Tensor:
 
 def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
     """Gradients of the scores (rows, parts) and of the scores of structures (m,), of marginals."""
-    if active.small is None or not _native.enabled():
+    if active.small is None or not dispatch.enabled():
         by = derived(active.read(grad), active)
         return active.write(by), by
-    assert _native.kernels is not None
     rows, parts = active.marginals.shape
     grad, back, by = grad.contiguous(), torch.empty_like(active.marginals), active.weights.clone()
-    _native.kernels.pull(
+    dispatch.kernel("pull")(
         active.small, active.offsets, active.factors, rows, active.small.shape[1], parts, grad, by,
-        back, _native.threads(),
+        back, dispatch.threads(),
     )  # fmt: skip
     return back, by
 
 
 def _derive(active: Active, columns: Tensor) -> None:
     """Columns (c, m), in place."""
-    if active.small is not None and _native.enabled():
-        assert _native.kernels is not None
+    if active.small is not None and dispatch.enabled():
         codes = active.small
-        _native.kernels.derive(
+        dispatch.kernel("derive")(
             codes, active.offsets, len(active.marginals), codes.shape[1], columns, len(columns),
-            columns.shape[1], _native.threads(),
+            columns.shape[1], dispatch.threads(),
         )  # fmt: skip
         return
     vectors = _vectors(active, active.marginals.shape[1])

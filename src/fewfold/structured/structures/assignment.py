@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.assignment_kbest import best_assignment, best_assignments
 from fewfold.structured.structures.structure import Structure, raise_infeasible
@@ -49,30 +49,27 @@ class Pairing(Structure):
         return found, feasible
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
-        assert _native.kernels is not None
         codes = torch.empty(scores.shape[:2], dtype=torch.int32)
         values = scores.new_empty(len(scores))
-        _native.kernels.best_assignments(self._shape(scores), scores, codes, values)
+        dispatch.kernel("best_assignments")(self._shape(scores), scores, codes, values)
         return codes, values.masked_fill(values.isnan(), 0.0)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        assert _native.kernels is not None
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_assignments(
+        found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_assignments")(
             request, self._shape(scores)
         )
         return found
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Marginals without the structures: all rows and columns have prices, found by Newton."""
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
-        assert _native.kernels is not None
         marginals = torch.empty_like(scores)
         gap, turns = scores.new_empty(len(scores)), torch.empty(len(scores), dtype=torch.int64)
         outcome = torch.empty(len(scores), dtype=torch.int32)
-        _native.kernels.project_assignments(
+        dispatch.kernel("project_assignments")(
             self._shape(scores), scores, marginals, gap, turns, outcome
         )
         raise_infeasible(outcome == 2, self)
@@ -82,10 +79,9 @@ class Pairing(Structure):
 
     def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         """The change without what would alter zeros, or the sums of full rows and columns."""
-        assert _native.kernels is not None
         marginals, change = marginals.contiguous(), change.contiguous()
         moved = torch.empty_like(change)
-        _native.kernels.face_assignments(self._shape(scores), marginals, change, moved)
+        dispatch.kernel("face_assignments")(self._shape(scores), marginals, change, moved)
         return moved
 
     def enumerate(self, event: torch.Size) -> Tensor:
@@ -125,9 +121,8 @@ class Pairing(Structure):
         instances, rows, columns = scores.shape
         codes = torch.full((instances, k, rows), -1, dtype=torch.int32)
         values = scores.new_full((instances, k), -math.inf)
-        if _native.enabled():
-            assert _native.kernels is not None
-            _native.kernels.best_assignments_k(self._shape(scores), scores, k, codes, values)
+        if dispatch.enabled():
+            dispatch.kernel("best_assignments_k")(self._shape(scores), scores, k, codes, values)
             return codes, values
         for instance, one in enumerate(self._widened(scores).numpy()):
             if not (one < math.inf).all():
@@ -149,8 +144,7 @@ class Pairing(Structure):
         return torch.cat([scores, own.expand(instances, rows, rows)], 2)
 
     def _shape(self, scores: Tensor) -> Any:
-        assert _native.kernels is not None
-        return _native.kernels.AssignmentShape(*scores.shape, self.alone, _native.threads())
+        return dispatch.kernel("AssignmentShape")(*scores.shape, self.alone, dispatch.threads())
 
 
 @registered

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import non_negative_number
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.bits import Choice
 from fewfold.structured.structures.lattice import told
@@ -60,18 +60,17 @@ class ClosedForm(Structure):
 
     def native_nearest(self, scores: Tensor) -> Tensor:
         """The same with weights of one, by a kernel."""
-        assert _native.kernels is not None
         row = self.row(scores.shape[1])
         assert row is not None
         scores, costs = scores.contiguous(), row.costs.contiguous()
         z = torch.empty_like(scores)
-        _native.kernels.nearest_linear(
-            scores, *scores.shape, costs, row.bound, row.equal, z, _native.threads()
+        dispatch.kernel("nearest_linear")(
+            scores, *scores.shape, costs, row.bound, row.equal, z, dispatch.threads()
         )
         return z
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if _native.enabled() and not _large(scores):
+        if dispatch.enabled() and not _large(scores):
             z = self.native_nearest(scores)
         else:
             z, _ = self.nearest(scores, torch.ones_like(scores))
@@ -207,9 +206,8 @@ class Pair(ClosedForm):
         return told(_FOUR[which], value), torch.ones(len(scores), dtype=torch.bool)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        assert _native.kernels is not None
         score = self.score.contiguous()
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_pairs(request, score)
+        found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_pairs")(request, score)
         return found
 
     def enumerate(self, event: torch.Size) -> Tensor:

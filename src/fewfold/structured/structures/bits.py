@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import check_temperature, whole_number
+from fewfold._native import dispatch
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.flips import FEW, cheapest_sets
@@ -35,8 +35,7 @@ class Choice(Structure):
         return best, empty | (allowed >= least)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        assert _native.kernels is not None
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_choices(
+        found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_choices")(
             request, *self.bounds(scores.shape[1])
         )
         return found

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.arborescence import best_heads, draw_heads, log_total
 from fewfold.structured.structures.partition_kbest import best_trees, ranked
@@ -87,23 +87,21 @@ class DependencyTree(Structure):
         return grad > 0.5, value.detach() != -math.inf
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
-        assert _native.kernels is not None
-        found: tuple[Any, ...] = _native.kernels.sparsemap_dependencies(
+        found: tuple[Any, ...] = dispatch.kernel("sparsemap_dependencies")(
             request, self.projective, self.single_root
         )
         return found
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
         codes, values = self._k_best(scores, 1)
         return codes[:, 0], values[:, 0].nan_to_num(nan=0.0, neginf=-math.inf)
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         n = scores.shape[1]
-        if _native.enabled():
-            assert _native.kernels is not None
-            kernel = _native.kernels.best_dependencies
+        if dispatch.enabled():
+            kernel = dispatch.kernel("best_dependencies")
             return best_trees(kernel, scores, n, k, self.projective, self.single_root)
         codes = torch.full((len(scores), k, n), -1, dtype=torch.int32)
         values = torch.full((len(scores), k), -math.inf, dtype=torch.float64)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.bit_polytopes import ClosedForm, Knapsack, Pair, Row
 from fewfold.structured.structures.nearest import Face, nearest_or_out
@@ -96,9 +96,8 @@ class Logic(ClosedForm):
         return best, ~(best & (scores == -math.inf)).any(1)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        assert _native.kernels is not None
         turned = self.turned(scores.shape[1]).to(torch.uint8)
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_logic(
+        found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_logic")(
             request, int(self.rule), turned
         )
         return found
@@ -135,11 +134,10 @@ class Output(Logic):
         return torch.where(turned, 1 - z, z), face
 
     def native_nearest(self, scores: Tensor) -> Tensor:
-        assert _native.kernels is not None
         turned = self.turned(scores.shape[1])
         y = torch.where(turned, 1 - scores, scores)
         z = torch.empty_like(y)
-        _native.kernels.nearest_any_out(y, *y.shape, z, _native.threads())
+        dispatch.kernel("nearest_any_out")(y, *y.shape, z, dispatch.threads())
         return torch.where(turned, 1 - z, z)
 
 

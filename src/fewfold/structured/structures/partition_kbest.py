@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fewfold import _native
+from fewfold._native import dispatch
 
 __all__ = ["best_trees", "ranked"]
 
@@ -48,12 +48,11 @@ def best_trees(
     kernel: Callable[..., None], scores: Tensor, slots: int, k: int, *what: object
 ) -> tuple[Tensor, Tensor]:
     """Codes (rows, k, slots) and values (rows, k) of the k best, by a kernel."""
-    assert _native.kernels is not None
     rows = len(scores)
     codes = torch.full((rows, k, slots), -1, dtype=torch.int32)
     values = torch.full((rows, k), -math.inf, dtype=torch.float64)
-    asked = _native.kernels.BestTrees(
-        scores, rows, scores[0].numel() if rows else 0, slots, k, codes, values, _native.threads()
+    asked = dispatch.kernel("BestTrees")(
+        scores, rows, scores[0].numel() if rows else 0, slots, k, codes, values, dispatch.threads()
     )
     kernel(asked, *what)
     return codes, values

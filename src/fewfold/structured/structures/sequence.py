@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import check_mask, check_scores
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.lattice import Lattice, told
 from fewfold.structured.structures.structure import Structure
@@ -152,9 +152,8 @@ class Sequence(Structure):
         Returns:
             The gradient of each of the additional scores.
         """
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
-        assert _native.kernels is not None
         n, states = event
         at: list[Tensor | int | None] = []
         found = []
@@ -171,7 +170,7 @@ class Sequence(Structure):
             lead = batch if wide.dim() > own else torch.Size()
             found.append((grad, value, lead + shape, wide.shape))
         codes, row, by = codes.int().contiguous(), row.contiguous(), by.contiguous()
-        _native.kernels.pull_sequences(codes, row, by, len(codes), n, states, batch.numel(), *at)
+        dispatch.kernel("pull_sequences")(codes, row, by, len(codes), n, states, batch.numel(), *at)
         return tuple(
             grad.view(shape).sum_to_size(wide).view(value.shape).to(value)
             for grad, value, shape, wide in found
@@ -183,19 +182,17 @@ class Sequence(Structure):
         return told(best, values[:, 0]), ~(values[:, 0] == -math.inf)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
-        assert _native.kernels is not None
         chains = self._chains(scores)
-        found: tuple[Any, ...] = _native.kernels.sparsemap_sequences(request, chains)
+        found: tuple[Any, ...] = dispatch.kernel("sparsemap_sequences")(request, chains)
         return found
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
-        assert _native.kernels is not None
         rows, n, _ = scores.shape
         chains = self._chains(scores)
         codes, values = torch.empty(rows, n, dtype=torch.int32), scores.new_empty(rows)
-        _native.kernels.best_sequences(scores, rows, chains, codes, values, _native.threads())
+        dispatch.kernel("best_sequences")(scores, rows, chains, codes, values, dispatch.threads())
         return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
 
     def count(self, event: torch.Size) -> int:
@@ -207,13 +204,14 @@ class Sequence(Structure):
         return torch.nn.functional.one_hot(numbers, states).bool()
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return self._plain_k_best(scores, k)
-        assert _native.kernels is not None
         rows, n, _ = scores.shape
         chains = self._chains(scores)
         codes, values = torch.empty(rows, k, n, dtype=torch.int32), scores.new_empty(rows, k)
-        _native.kernels.k_best_sequences(scores, rows, chains, k, codes, values, _native.threads())
+        dispatch.kernel("k_best_sequences")(
+            scores, rows, chains, k, codes, values, dispatch.threads()
+        )
         return codes, values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -265,7 +263,6 @@ class Sequence(Structure):
 
     def _chains(self, scores: Tensor) -> Any:
         """The additional scores as the kernels take them."""
-        assert _native.kernels is not None
         _, n, states = scores.shape
         at: list[Tensor | int | None] = []
         tables = self.transitions
@@ -280,7 +277,7 @@ class Sequence(Structure):
             if value is not None and value.stride(1) != 1:
                 value = value.contiguous()
             at += [None, 0] if value is None else [value, value.stride(0)]
-        return _native.kernels.Chains(n, states, *at)
+        return dispatch.kernel("Chains")(n, states, *at)
 
 
 def live(structure: Kind, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Kind, torch.Size]:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import whole_number
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.lattice import Lattice, draw, safe_logsumexp, told
 from fewfold.structured.structures.sequence import live
@@ -103,20 +103,18 @@ class SequentialSubset(Structure):
         return told(codes[:, 0] >= 0, value), ~(value == -math.inf)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        assert _native.kernels is not None
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_subsets(
+        found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_subsets")(
             request, self._subsets(scores)
         )
         return found
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
-        assert _native.kernels is not None
         rows, n = scores.shape
         codes, values = torch.empty(rows, n, dtype=torch.int32), scores.new_empty(rows)
-        _native.kernels.best_subsets(
-            scores, rows, self._subsets(scores), codes, values, _native.threads()
+        dispatch.kernel("best_subsets")(
+            scores, rows, self._subsets(scores), codes, values, dispatch.threads()
         )
         return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
 
@@ -129,13 +127,12 @@ class SequentialSubset(Structure):
         return every[(self._least <= ones) & (ones <= self.k)]
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return self._plain_k_best(scores, k)
-        assert _native.kernels is not None
         rows, n = scores.shape
         codes, values = torch.empty(rows, k, n, dtype=torch.int32), scores.new_empty(rows, k)
-        _native.kernels.k_best_subsets(
-            scores, rows, self._subsets(scores), k, codes, values, _native.threads()
+        dispatch.kernel("k_best_subsets")(
+            scores, rows, self._subsets(scores), k, codes, values, dispatch.threads()
         )
         return codes, values
 
@@ -178,9 +175,8 @@ class SequentialSubset(Structure):
         return 0 if self.at_most else self.k
 
     def _subsets(self, scores: Tensor) -> Any:
-        assert _native.kernels is not None
         bonus = self._bonus
-        return _native.kernels.Subsets(
+        return dispatch.kernel("Subsets")(
             scores.shape[1],
             min(self.k, scores.shape[1]),
             self.at_most,

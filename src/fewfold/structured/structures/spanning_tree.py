@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import whole_number
+from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.arborescence import FORBIDDEN, draw_heads, log_total
 from fewfold.structured.structures.partition_kbest import best_trees, ranked
@@ -83,22 +83,22 @@ class SpanningTree(Structure):
         return _kruskal(self.edges.tolist(), [*forced, *allowed], self.nodes)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        assert _native.kernels is not None
         ends = self._ends()
-        found: tuple[Any, Any, Any] = _native.kernels.sparsemap_spanning(request, ends, self.nodes)
+        found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_spanning")(
+            request, ends, self.nodes
+        )
         return found
 
     def native_best(self, scores: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not _native.enabled():
+        if not dispatch.enabled():
             return None
         codes, values = self._k_best(scores, 1)
         return codes[:, 0], values[:, 0].nan_to_num(nan=0.0, neginf=-math.inf)
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         count = len(self.edges)
-        if _native.enabled():
-            assert _native.kernels is not None
-            ends, kernel = self._ends(), _native.kernels.best_spanning
+        if dispatch.enabled():
+            ends, kernel = self._ends(), dispatch.kernel("best_spanning")
             return best_trees(kernel, scores, count, k, ends, self.nodes)
         codes = torch.full((len(scores), k, count), -1, dtype=torch.int32)
         values = torch.full((len(scores), k), -math.inf, dtype=torch.float64)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_scores, check_temperature, whole_number
-from fewfold._torch import check_values, has_values
+from fewfold._torch import check_values, has_values, values_visible
 from fewfold.structured.kbest import KBest
 
-__all__ = ["Structure", "by_row", "cooled", "eager", "kept", "raise_infeasible", "raise_odd"]
+__all__ = ["Structure", "by_row", "cooled", "kept", "raise_infeasible", "raise_odd"]
 
 
 Kind = TypeVar("Kind", bound="Structure")
@@ -258,7 +258,7 @@ class Structure(ABC):
             scores = scores.masked_fill(~mask, -math.inf)
         wide, made = cooled(scores, self, temperature)
         own, total = made.score_of(wide, structures), made.log_partition(wide).double()
-        if eager():
+        if values_visible():
             raise_infeasible((total == -math.inf).flatten(), self)
             self.check_members(scores, structures, own)
         return (own - total).to(scores.dtype)
@@ -378,7 +378,7 @@ class Structure(ABC):
 
     def codes(self, structures: Tensor, event: torch.Size) -> Tensor:
         """`(m, *event)` 0/1 as (m, slots) codes, int64."""
-        if not eager():  # how many parts there are must not depend on what they are
+        if not values_visible():  # how many parts there are must not depend on what they are
             slots, parts = self.slots(event), torch.arange(event.numel())
             used = torch.where(structures.flatten(1) > 0.5, parts, -1)
             none = torch.full((len(structures), self.width(event)), -1)
@@ -395,11 +395,6 @@ class Structure(ABC):
             told = f"tensor{tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             shown.append(f"{field.name}={told}")
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def eager() -> bool:
-    """Whether values may be looked at: outside of torch.func and torch.compile."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 def cooled(scores: Tensor, structure: Kind, temperature: float) -> tuple[Tensor, Kind]:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewfold import _native
 from fewfold._check import whole_number
+from fewfold._native import dispatch
 from fewfold.embeddings.files.save_load import packed_anchors, unpacked_anchors
 from fewfold.embeddings.files.stored_anchors import Stored
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
@@ -317,7 +317,7 @@ class AnchorVAE(FastVAE):
         if table.slots is None:
             return table.transform.detach() @ self._out.detach()
         anchors, transform = self._out.detach().contiguous(), table.transform.detach()
-        out = _native.table(self.count, anchors.shape[1], dtype=anchors.dtype)
+        out = dispatch.table(self.count, anchors.shape[1], dtype=anchors.dtype)
         for block in torch.arange(self.count).split(_BLOCK):  # what is made on the way stays small
             out[block[0] : block[-1] + 1] = mixed(
                 anchors, transform, table.slots, block, sparse=False

@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fewfold import _native
 from fewfold._check import jagged
-from fewfold.maps.native_threshold import kernel
+from fewfold._native import dispatch
 from fewfold.recommender.interactions import Jagged
 from fewfold.sampling.proposal import fresh_seed
 
@@ -19,7 +18,7 @@ __all__ = ["bags", "thinned"]
 def bags(table: Tensor, ids: Jagged, by: Tensor, *, sparse: bool = True) -> Tensor:
     """The sum of the rows each list of ids names, times a number per list: (rows, d)."""
     if (
-        sparse and _native.ready(table, by) and table.is_contiguous() and table.dtype == by.dtype
+        sparse and dispatch.ready(table, by) and table.is_contiguous() and table.dtype == by.dtype
         and ids.values.is_cpu
     ):  # fmt: skip
         values, offsets = jagged(*ids, rows=len(by))
@@ -36,8 +35,8 @@ class _Bags(torch.autograd.Function):
     def forward(ctx: Any, table: Tensor, ids: Tensor, offsets: Tensor, by: Tensor) -> Tensor:
         size, d = table.shape
         out = table.new_empty(len(by), d)
-        kernel("bags", table.dtype)(
-            table, size, d, ids, offsets, len(by), by, out, _native.threads()
+        dispatch.kernel("bags", table.dtype)(
+            table, size, d, ids, offsets, len(by), by, out, dispatch.threads()
         )
         ctx.save_for_backward(ids, offsets, by)
         ctx.shape = table.shape
@@ -48,9 +47,9 @@ class _Bags(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ids, offsets, by = ctx.saved_tensors
         grad = grad.contiguous()
-        values = _native.table(len(ids), ctx.shape[1], dtype=grad.dtype)
-        kernel("unbags", grad.dtype)(
-            grad, ctx.shape[1], offsets, len(by), by, values, _native.threads()
+        values = dispatch.table(len(ids), ctx.shape[1], dtype=grad.dtype)
+        dispatch.kernel("unbags", grad.dtype)(
+            grad, ctx.shape[1], offsets, len(by), by, values, dispatch.threads()
         )
         ids = ids.unsqueeze(0)
         sparse = torch.sparse_coo_tensor(ids, values, ctx.shape, check_invariants=False)
@@ -62,13 +61,13 @@ def thinned(ids: Jagged, share: float, generator: torch.Generator | None) -> Jag
     values, offsets = ids.values, ids.offsets
     if share == 0:
         return ids
-    if not (_native.ready() and values.is_cpu):
+    if not (dispatch.ready() and values.is_cpu):
         kept = torch.rand(len(values), generator=generator) >= share
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
         return Jagged(values[kept], before[offsets])
     values, offsets = jagged(values, offsets)
     room, start = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
-    kept = _native.kernels.thin(  # type: ignore[union-attr]
+    kept = dispatch.kernel("thin")(
         values, offsets, len(offsets) - 1, 1 - share, fresh_seed(generator), room, start
     )
     return Jagged(room[:kept], start)

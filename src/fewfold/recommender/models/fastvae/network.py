@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fewfold import _native
 from fewfold._check import whole_number
+from fewfold._native import dispatch
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.losses.named import entmax_loss
 from fewfold.losses.sampled import sampled_softmax_loss
@@ -150,13 +150,13 @@ class FastVAE(nn.Module):
         self.shortcut: Shortcut | None = None
 
     def _make_inputs(self, items: int, hidden: int, generator: torch.Generator) -> None:
-        table = _native.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
+        table = dispatch.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
         self.inputs = nn.Parameter(table)
 
     @torch.no_grad()
     def _make_items(self, items: int, latent: int, generator: torch.Generator) -> None:
         # The last column is the bias, met by a one at the end of every query.
-        self.items = nn.Parameter(_native.table(items, latent + 1).zero_())
+        self.items = nn.Parameter(dispatch.table(items, latent + 1).zero_())
         self.items[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
 
     @property
@@ -294,7 +294,7 @@ class _Dense(nn.Module):
 
 def _latent(posterior: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Queries drawn from Gaussians, and the divergence of each of these from the prior, (rows,)."""
-    if _native.ready(posterior):
+    if dispatch.ready(posterior):
         both: tuple[Tensor, Tensor] = _Latent.apply(posterior, generator)
         return both
     mean, log_var = posterior.tensor_split(2, 1)

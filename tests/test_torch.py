@@ -1,0 +1,100 @@
+"""What is said of torch's state, inside each of its transforms, traces and modes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
+
+from fewfold import _torch
+
+QUESTIONS = ("runs_directly", "values_visible", "under_transform", "under_vmap", "forward_mode")
+
+
+def _dual(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    with forward_ad.dual_level():
+        function(x)
+
+
+def _counted(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    with FlopCounterMode(display=False):
+        function(x)
+
+
+WAYS = {
+    "plain": (lambda f, x: f(x), {"runs_directly", "values_visible"}),
+    "no grad": (lambda f, x: torch.no_grad()(f)(x), {"runs_directly", "values_visible"}),
+    "vmap": (lambda f, x: torch.func.vmap(f)(x), {"under_transform", "under_vmap"}),
+    "grad": (lambda f, x: torch.func.grad(f)(x), {"under_transform"}),
+    "jvp": (lambda f, x: torch.func.jvp(f, (x,), (x,)), {"under_transform", "forward_mode"}),
+    "grad of vmap": (
+        lambda f, x: torch.func.grad(lambda y: torch.func.vmap(f)(y).sum())(x),
+        {"under_transform", "under_vmap"},
+    ),
+    "dual numbers": (_dual, {"values_visible", "forward_mode"}),
+    "dispatch mode": (_counted, {"values_visible"}),
+    "trace": (lambda f, x: torch.jit.trace(f, x, check_trace=False), {"values_visible"}),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_the_state_of_torch(name: str) -> None:
+    way, expected = WAYS[name]
+    seen: list[set[str]] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append({question for question in QUESTIONS if getattr(_torch, question)()})
+        return x.sum()
+
+    way(look, torch.ones(3))
+    assert seen == [expected]
+    assert not _torch.compiled()
+
+
+class _Asks(torch.nn.Module):
+    """Adds 1 if a compiler is looking, and 10 if operations run at once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 1 if _torch.compiled() else x
+        return x + 10 if _torch.runs_directly() else x
+
+
+def test_a_compiler_is_told_from_an_exporter() -> None:
+    x = torch.zeros(())
+    assert _Asks()(x) == 10
+    assert torch.compile(_Asks(), backend="eager", fullgraph=True)(x) == 1
+    assert torch.export.export(_Asks(), (x,)).module()(x) == 0
+
+
+def test_eager_takes_plain_tensors_on_the_cpu() -> None:
+    class Own(Tensor):
+        pass
+
+    plain = torch.ones(2)
+    assert _torch.eager(plain, torch.nn.Parameter(plain), 2.0, None)
+    assert not _torch.eager(plain, plain.as_subclass(Own))
+    assert _torch.untransformed(plain.as_subclass(Own))
+    for answer in (_torch.eager, _torch.untransformed):
+        assert not answer(plain, torch.ones(2, device="meta"))
+
+
+def test_gradients_in_a_batch_are_no_plain_tensors() -> None:
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: Tensor) -> Tensor:
+            seen.append((_torch.eager(grad), _torch.untransformed(grad)))
+            return grad
+
+    x = torch.ones(2, requires_grad=True)
+    y = Look.apply(x)
+    torch.autograd.grad(y, x, torch.ones(2), retain_graph=True)
+    torch.autograd.grad(y, x, torch.eye(2), is_grads_batched=True)
+    assert seen == [(True, True), (False, False)]
