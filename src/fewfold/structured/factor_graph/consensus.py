@@ -5,7 +5,7 @@
 The dual has a multiplier for every link, those of a bit summing to zero. Factor f answers with its
 best point near to t + l_f; how far the answers for a bit differ is the gradient of the dual, zero
 at the optimum. Some turns of alternating directions come near to it. Newton's method, whose matrix
-are the faces of the answers, then ends in a few steps, exactly once the faces are the right ones.
+are the faces of the projections, then ends in a few steps, exactly once the faces are the right ones.
 """
 
 import math
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewfold.structured.factor_graph.links import ActiveFaces, Answers, Faces, Links
+from fewfold.structured.factor_graph.links import ActiveFaces, Faces, FactorProjections, Links
 from fewfold.structured.structures.structure import Structure
 
-__all__ = ["PlainSolver", "Told"]
+__all__ = ["PlainSolver", "SolverResult"]
 
 RELAX = 1.6  # over-relaxation of alternating directions
-ALTERNATE, NEWTON = 15, 30  # turns of each before the other
+ADMM, NEWTON = 15, 30  # turns of each before the other
 EXACT = 1e-11  # a disagreement, next to the scores, that is rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class SolverResult:
     """What a solver says of rows (instances).
 
     Attributes:
@@ -37,24 +37,24 @@ class Told:
     """
 
     marginals: Tensor
-    turns: Tensor
-    apart: Tensor
+    iterations: Tensor
+    disagreement: Tensor
     moved: Tensor
-    settled: Tensor
+    factors_converged: Tensor
 
 
 class PlainSolver:
     """A graph with additional scores, solved without kernels."""
 
-    def __init__(self, links: Links, made: list[Structure], rows: int) -> None:
-        """`made` are the flat structures of the groups: rows are (instances, factors)."""
-        self.links, self.made = links, made
-        self._answers = Answers(links, made)
-        self._found: _Agreed | None = None
+    def __init__(self, links: Links, structures: list[Structure], rows: int) -> None:
+        """`structures` are the flat structures of the groups: rows are (instances, factors)."""
+        self.links, self.structures = links, structures
+        self._projections = FactorProjections(links, structures)
+        self._state: _State | None = None
 
     def solve(
         self, scores: Tensor, *, turns: int, tolerance: float, step: Tensor, warm: bool = False
-    ) -> Told:
+    ) -> SolverResult:
         """LP-SparseMAP of (rows, bits) scores.
 
         Args:
@@ -64,23 +64,27 @@ class PlainSolver:
             step: (rows,) of alternating directions.
             warm: whether to start from the multipliers of the last call.
         """
-        odd = scores.isnan().any(1)
-        clean = torch.where(odd.unsqueeze(1), 0.0, scores)
-        start = self._found.multipliers if warm and self._found else None
-        found = _agree(
-            self.links, self._answers, clean, turns=turns, tolerance=tolerance, step=step,
+        invalid = scores.isnan().any(1)
+        clean = torch.where(invalid.unsqueeze(1), 0.0, scores)
+        start = self._state.multipliers if warm and self._state else None
+        found = _solve_dual(
+            self.links, self._projections, clean, turns=turns, tolerance=tolerance, step=step,
             multipliers=start,
         )  # fmt: skip
-        self._found, self._odd = found, odd
-        marginals = found.marginals.masked_fill(odd.unsqueeze(1), math.nan)
-        apart, moved = (value.masked_fill(odd, math.nan) for value in (found.apart, found.moved))
-        return Told(marginals, found.turns, apart, moved, found.faces.settled(len(scores)))
+        self._state, self._invalid = found, invalid
+        marginals = found.marginals.masked_fill(invalid.unsqueeze(1), math.nan)
+        apart, moved = (
+            value.masked_fill(invalid, math.nan) for value in (found.disagreement, found.moved)
+        )
+        return SolverResult(
+            marginals, found.iterations, apart, moved, found.faces.converged(len(scores))
+        )
 
     def pull(self, grad: Tensor) -> Tensor:
         """By how much the marginals move as the scores move by this; a symmetric map."""
-        assert self._found is not None
-        moved = _project(self.links, self._found.faces, self._found.marginals, grad)
-        return moved.masked_fill(self._odd.unsqueeze(1), math.nan)
+        assert self._state is not None
+        moved = _marginals_jvp(self.links, self._state.faces, self._state.marginals, grad)
+        return moved.masked_fill(self._invalid.unsqueeze(1), math.nan)
 
     def active(self, place: int, change: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The structures of a group without a closed form.
@@ -93,8 +97,8 @@ class PlainSolver:
             Codes (m, slots), weights (m,), by how much these change (m,), and rows (m,), which are
             (instances, factors).
         """
-        assert self._found is not None
-        face = self._found.faces.parts[place]
+        assert self._state is not None
+        face = self._state.faces.parts[place]
         assert isinstance(face, ActiveFaces)
         group = self.links.groups[place]
         counts = torch.tensor([len(one.weights) for one in face.found])
@@ -104,33 +108,33 @@ class PlainSolver:
         by = torch.zeros_like(weights)
         if change is not None:
             own = self.links.local_change(place, change)
-            by = torch.cat([torch.from_numpy(one) for one in face.derived(own)])
+            by = torch.cat([torch.from_numpy(one) for one in face.weights_jvp(own)])
         codes = group.structure.codes(atoms.round().view(-1, *group.event), group.event)
         return codes, weights, by, row
 
-    def weigh(self, place: int, values: Tensor) -> Tensor:
+    def as_bit_scores(self, place: int, values: Tensor) -> Tensor:
         """(rows, bits) what changes of the scores of structures are worth as those of bits.
 
         Args:
             place: of the group.
             values: (m,) in the order of `active`.
         """
-        assert self._found is not None
-        face = self._found.faces.parts[place]
+        assert self._state is not None
+        face = self._state.faces.parts[place]
         assert isinstance(face, ActiveFaces)
-        own = face.weigh(values) * face.scale
-        return self.links.gathered(place, own)
+        own = face.score_jvp(values) * face.scale
+        return self.links.scatter_change(place, own)
 
 
 @dataclass(frozen=True, eq=False)
-class _Agreed:
+class _State:
     """The solution of rows (instances).
 
     Attributes:
         marginals: (rows, bits).
         multipliers: (rows, links), of the dual.
-        differ: (rows, links) of the factors' answers, from the marginals.
-        faces: of the factors' answers.
+        differ: (rows, links) of the factors' projections, from the marginals.
+        faces: of the factors' projections.
         turns: (rows,) int64.
         apart: (rows,) how far factors disagree, root mean square.
         moved: (rows,) how far the marginals moved in the last turn.
@@ -140,27 +144,27 @@ class _Agreed:
     multipliers: Tensor
     differ: Tensor
     faces: Faces
-    turns: Tensor
-    apart: Tensor
+    iterations: Tensor
+    disagreement: Tensor
     moved: Tensor
 
 
-class _Search:
+class _DualSearch:
     """A graph with scores, and answers to multipliers."""
 
-    def __init__(self, links: Links, answers: Answers, scores: Tensor) -> None:
-        self.links, self.answers = links, answers
+    def __init__(self, links: Links, projections: FactorProjections, scores: Tensor) -> None:
+        self.links, self.projections = links, projections
         self.given, self.alone = links.spread(scores), scores.clamp(0, 1)
         finite = torch.where(scores.isfinite(), scores, 0.0).abs()
         self.exact = EXACT * (1 + (finite.amax(1) if scores.shape[1] else finite.sum(1)))
 
-    def look(self, dual: Tensor) -> tuple[Tensor, Tensor, Faces]:
+    def evaluate(self, dual: Tensor) -> tuple[Tensor, Tensor, Faces]:
         """Where the answers meet (rows, bits), how they differ from there (rows, links), faces."""
-        z, faces = self.answers.nearest(self.given + dual, dual.new_ones(len(dual)))
-        middle = self.middle(z)
-        return middle, z - self.links.spread(middle), faces
+        z, faces = self.projections.nearest(self.given + dual, dual.new_ones(len(dual)))
+        mean = self.mean(z)
+        return mean, z - self.links.spread(mean), faces
 
-    def middle(self, z: Tensor) -> Tensor:
+    def mean(self, z: Tensor) -> Tensor:
         return torch.where(self.links.degree > 0, self.links.mean(z), self.alone)
 
     def size(self, values: Tensor) -> Tensor:
@@ -170,17 +174,15 @@ class _Search:
     def inner(self, a: Tensor, b: Tensor) -> Tensor:
         return (self.links.weight * a * b).sum(1)
 
-    def alternate(
-        self, dual: Tensor, middle: Tensor, on: Tensor, step: Tensor, turns: int
-    ) -> Tensor:
+    def admm(self, dual: Tensor, mean: Tensor, on: Tensor, step: Tensor, turns: int) -> Tensor:
         """Alternating directions: multipliers that are nearer to the best."""
         share, step = 1 / (1 + step), step.unsqueeze(1)
         for _ in range(turns):
-            old = self.links.spread(middle)
-            z, _ = self.answers.nearest((self.given + dual + step * old) / (1 + step), share)
+            old = self.links.spread(mean)
+            z, _ = self.projections.nearest((self.given + dual + step * old) / (1 + step), share)
             mixed = RELAX * z + (1 - RELAX) * old
-            middle = self.middle(mixed)
-            dual = torch.where(on, dual - step * (mixed - self.links.spread(middle)), dual)
+            mean = self.mean(mixed)
+            dual = torch.where(on, dual - step * (mixed - self.links.spread(mean)), dual)
         return dual
 
     def newton(self, faces: Faces, apart: Tensor, size: Tensor) -> Tensor:
@@ -202,12 +204,12 @@ class _Search:
             square = now
         return found
 
-    def along(self, dual: Tensor, step: Tensor, slope: Tensor) -> Tensor:
+    def line_search(self, dual: Tensor, step: Tensor, slope: Tensor) -> Tensor:
         """How far to go: until the dual, convex, is half as steep."""
         by, low, high = torch.ones_like(slope), torch.zeros_like(slope), torch.ones_like(slope)
         low_slope, high_slope = slope, torch.full_like(slope, math.inf)
         for _ in range(20):
-            now = self.inner(self.look(dual + by.unsqueeze(1) * step)[1], step)
+            now = self.inner(self.evaluate(dual + by.unsqueeze(1) * step)[1], step)
             open_ = now.abs() > 0.5 * slope.abs()
             if not bool(open_.any()):
                 break
@@ -230,56 +232,56 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
 
 
-def _agree(
-    links: Links, answers: Answers, scores: Tensor, *, turns: int, tolerance: float, step: Tensor,
+def _solve_dual(
+    links: Links, projections: FactorProjections, scores: Tensor, *, turns: int, tolerance: float, step: Tensor,
     multipliers: Tensor | None = None,
-) -> _Agreed:  # fmt: skip
+) -> _State:  # fmt: skip
     """Solve all rows in step.
 
     Args:
-        links, answers: the graph.
+        links, projections: the graph.
         scores: (rows, bits) float64, -inf where a bit is off.
         turns: at most.
         tolerance: of the disagreement.
         step: (rows,) of alternating directions.
         multipliers: to start from.
     """
-    search = _Search(links, answers, scores)
+    search = _DualSearch(links, projections, scores)
     start = torch.zeros_like(search.given) if multipliers is None else multipliers
-    middle, differ, faces = search.look(start)
+    mean, differ, faces = search.evaluate(start)
     size, one = search.size(differ), torch.ones(len(scores), dtype=torch.int64)
-    found = _Agreed(middle, start, differ, faces, one, size, size)
+    found = _State(mean, start, differ, faces, one, size, size)
     done = 1
-    while done < turns and bool((found.apart > search.exact).any()):
-        on = found.apart > search.exact
-        count = min(ALTERNATE, turns - done)
-        dual = search.alternate(found.multipliers, found.marginals, on.unsqueeze(1), step, count)
-        found = _moved(search, found, dual, on, count)
+    while done < turns and bool((found.disagreement > search.exact).any()):
+        on = found.disagreement > search.exact
+        count = min(ADMM, turns - done)
+        dual = search.admm(found.multipliers, found.marginals, on.unsqueeze(1), step, count)
+        found = _advance(search, found, dual, on, count)
         done += count
         for _ in range(min(NEWTON, turns - done)):
-            on = found.apart > search.exact
+            on = found.disagreement > search.exact
             if not bool(on.any()):
                 break
             differ = torch.where(on.unsqueeze(1), found.differ, 0.0)
-            ahead = search.newton(found.faces, differ, found.apart)
-            dual = search.along(found.multipliers, ahead, search.inner(differ, ahead))
-            found = _moved(search, found, dual, on, 1)
+            ahead = search.newton(found.faces, differ, found.disagreement)
+            dual = search.line_search(found.multipliers, ahead, search.inner(differ, ahead))
+            found = _advance(search, found, dual, on, 1)
             done += 1
-        if not bool((found.apart > tolerance).any()):
+        if not bool((found.disagreement > tolerance).any()):
             break
     return found
 
 
-def _moved(search: _Search, found: _Agreed, dual: Tensor, on: Tensor, turns: int) -> _Agreed:
-    middle, differ, faces = search.look(dual)
-    change = middle - found.marginals
+def _advance(search: _DualSearch, found: _State, dual: Tensor, on: Tensor, turns: int) -> _State:
+    mean, differ, faces = search.evaluate(dual)
+    change = mean - found.marginals
     moved = (change.square().sum(1) / max(1, len(search.links.bit))).sqrt()
     moved = torch.where(on, moved, found.moved)
-    took = found.turns + turns * on
-    return _Agreed(middle, dual, differ, faces, took, search.size(differ), moved)
+    took = found.iterations + turns * on
+    return _State(mean, dual, differ, faces, took, search.size(differ), moved)
 
 
-def _project(links: Links, faces: Faces, marginals: Tensor, change: Tensor) -> Tensor:
+def _marginals_jvp(links: Links, faces: Faces, marginals: Tensor, change: Tensor) -> Tensor:
     """By how much the marginals move with the scores: on what the faces of all factors share.
 
     x = change - project is what (1 - mean of faces) x = (1 - mean of faces) change has of least

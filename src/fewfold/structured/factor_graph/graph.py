@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fewfold._check import check_scores, positive_number, whole_number
-from fewfold.structured.factor_graph.differentiable import relaxed
+from fewfold.structured.factor_graph.differentiable import solve_relaxation
 from fewfold.structured.factor_graph.links import Group, Links
-from fewfold.structured.factor_graph.relaxation import Search
-from fewfold.structured.structures.bits import Bits
+from fewfold.structured.factor_graph.relaxation import SearchOptions
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["FactorGraph", "GraphSolution", "Status", "Variable"]
@@ -185,9 +184,8 @@ class FactorGraph:
             raise TypeError(
                 f"structure must be one of ff.structures, got {type(structure).__name__}"
             )
-        if isinstance(structure, Bits) and structure.on_off:
-            raise ValueError("Bits(on_off=True) is no constraint on shared bits; write Bits()")
-        joined = self._joined(structure, bits)
+        structure.check_factor()
+        joined = self._join(structure, bits)
         if joined.bits.ndim < structure.event_dim:
             raise ValueError(
                 f"{type(structure).__name__} needs bits of at least {structure.event_dim} "
@@ -233,7 +231,7 @@ class FactorGraph:
             (tensor([[0.6500, 0.6500, 0.2000],
                     [0.5000, 0.1500, 0.8500]]), tensor([True, True]))
         """
-        return self._solved(max_iter, tol, step_size, regularised=True)
+        return self._solve(max_iter, tol, step_size, regularised=True)
 
     def solve_map(
         self, *, max_iter: int = 1000, tol: float = 1e-6, step_size: float = 6.0
@@ -246,10 +244,10 @@ class FactorGraph:
             max_iter, tol, step_size: as in `solve`.
         """
         with torch.no_grad():
-            return self._solved(max_iter, tol, step_size, regularised=False)
+            return self._solve(max_iter, tol, step_size, regularised=False)
 
     @_uncompiled
-    def _solved(
+    def _solve(
         self, max_iter: int, tol: float, step_size: float, *, regularised: bool
     ) -> GraphSolution:
         whole_number(max_iter, "max_iter")
@@ -263,11 +261,11 @@ class FactorGraph:
             for one in self._scores
         ]
         links = Links(self._groups, self._size)
-        found, objective, told = relaxed(
-            torch.cat(flat, 1), links, batch, Search(max_iter, tol, step_size, regularised)
+        found, objective, diagnostics = solve_relaxation(
+            torch.cat(flat, 1), links, batch, SearchOptions(max_iter, tol, step_size, regularised)
         )
-        turns, apart, moved, settled = told.unbind(1)
-        converged = (apart <= tol) & (settled > 0)  # NaN is not
+        iterations, disagreement, moved, factors_converged = diagnostics.unbind(1)
+        converged = (disagreement <= tol) & (factors_converged > 0)  # NaN is not
         if not regularised:
             converged = converged & (moved <= tol)
         whole = (found == found.round()).all(1)
@@ -276,8 +274,8 @@ class FactorGraph:
         return GraphSolution(
             found.view(*batch, self._size).to(kind),
             objective.view(batch).to(kind),
-            turns.long().view(batch).to(kind.device),
-            apart.view(batch).to(kind),
+            iterations.long().view(batch).to(kind.device),
+            disagreement.view(batch).to(kind),
             moved.view(batch).to(kind),
             converged.view(batch).to(kind.device),
             status.view(batch).to(kind.device),
@@ -287,7 +285,7 @@ class FactorGraph:
     def _batch(self) -> torch.Size:
         return self._scores[0].shape[: self.batch_dims]
 
-    def _joined(self, structure: Structure, bits: Variable | Sequence[Variable]) -> Variable:
+    def _join(self, structure: Structure, bits: Variable | Sequence[Variable]) -> Variable:
         given = [bits] if isinstance(bits, Variable) else list(bits)
         for one in given:
             if not isinstance(one, Variable) or one.graph is not self:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Oracle", "PlainSolved", "solve_plain", "widen"]
+__all__ = ["ActiveSet", "Oracle", "complete_face", "solve_plain"]
 
 Array = NDArray[np.float64]
 Oracle = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -21,7 +21,7 @@ _DEPENDENT = 1e-9  # of a squared length, below which a structure is a mix of ot
 
 
 @dataclass
-class PlainSolved:
+class ActiveSet:
     """What the solver knows of one instance."""
 
     values: Array
@@ -35,7 +35,7 @@ class PlainSolved:
     converged: bool = False
     feasible: bool = True
     gram: Array = field(init=False)
-    """of the structures, plus one everywhere; kept, as these may have thousands of parts"""
+    """of the structures, plus one everywhere; cached, as these may have thousands of parts"""
 
     def __post_init__(self) -> None:
         self.gram = self.atoms @ self.atoms.T + 1
@@ -46,10 +46,10 @@ class PlainSolved:
         change = atom - first
         return math.fsum((change * np.where(change != 0, self.values, 0.0)).tolist()) + extra - own
 
-    def settle(self) -> None:
+    def optimise_weights(self) -> None:
         """The best mix of the structures there are; those it does not need leave."""
         while True:
-            best = _best_mix(self.gram, self.scores)
+            best = _optimal_weights(self.gram, self.scores)
             negative = best < 0
             if not negative.any():
                 self.weights = best / best.sum()
@@ -57,28 +57,28 @@ class PlainSolved:
             steps = np.where(negative, self.weights / (self.weights - best).clip(1e-300), math.inf)
             leaves = int(steps.argmin())
             self.weights = self.weights + steps[leaves] * (best - self.weights)
-            self.drop(leaves)
+            self.remove(leaves)
 
-    def drop(self, which: int) -> None:
+    def remove(self, which: int) -> None:
         self.atoms = np.delete(self.atoms, which, 0)
         self.gram = np.delete(np.delete(self.gram, which, 0), which, 1)
         self.weights = np.delete(self.weights, which).clip(0)
         self.scores = np.delete(self.scores, which)
 
-    def take(self, atom: Array, score: float) -> bool:
+    def add(self, atom: Array, score: float) -> bool:
         """One more structure; if it is a mix of the others, one of them leaves for it."""
         by, *_ = np.linalg.lstsq(self.gram, self.atoms @ atom + 1, rcond=None)
         weight = 0.0
         apart = np.square(by @ self.atoms - atom).sum() + (by.sum() - 1) ** 2
         if apart <= _DEPENDENT * (np.square(atom).sum() + 1):
-            room = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
-            leaves = int(room.argmin())
+            steps = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
+            leaves = int(steps.argmin())
             gain = score - by @ self.scores
-            if gain <= 1e-13 * (1 + abs(score)) or not math.isfinite(room[leaves]):
+            if gain <= 1e-13 * (1 + abs(score)) or not math.isfinite(steps[leaves]):
                 return False
-            weight = room[leaves]
+            weight = steps[leaves]
             self.weights = (self.weights - weight * by).clip(0)
-            self.drop(leaves)
+            self.remove(leaves)
         self.append(atom, weight, score)
         return True
 
@@ -91,7 +91,7 @@ class PlainSolved:
         self.scores = np.append(self.scores, score)
 
 
-def _best_mix(gram: Array, scores: Array) -> Array:
+def _optimal_weights(gram: Array, scores: Array) -> Array:
     """argmax s'x - |A x|^2 / 2 where x sums to one, of either sign."""
     count = len(gram)
     system = np.zeros((count + 1, count + 1))
@@ -107,7 +107,7 @@ def solve_plain(
     turns: int,
     tolerance: float,
     start: list[tuple[Array, Array]] | None = None,
-) -> list[PlainSolved]:
+) -> list[ActiveSet]:
     """SparseMAP of every row.
 
     Args:
@@ -123,11 +123,11 @@ def solve_plain(
     found = []
     for row in range(len(scores)):
         atom, own = first[row].double().numpy(), float(extra[row])
-        solved = PlainSolved(values[row], (atom, own), atom[None], feasible=bool(feasible[row]))
+        solved = ActiveSet(values[row], (atom, own), atom[None], feasible=bool(feasible[row]))
         for other, more in zip(*start[row], strict=True) if start and solved.feasible else ():
             score = solved.score(other, float(more))
             if math.isfinite(score) and not (solved.atoms == other).all(1).any():
-                solved.take(other, score)
+                solved.add(other, score)
         found.append(solved)
     running = [
         row
@@ -136,20 +136,20 @@ def solve_plain(
     ]
     while running:
         for row in running:
-            found[row].settle()
+            found[row].optimise_weights()
         left = np.stack([values[row] - found[row].weights @ found[row].atoms for row in running])
         best, extra, _ = oracle(torch.from_numpy(left), torch.tensor(running))
         running = [
             row
             for place, row in enumerate(running)
-            if _goes_on(
+            if _add_best(
                 found[row], best[place].double().numpy(), float(extra[place]), turns, tolerance
             )
         ]
     return found
 
 
-def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
+def complete_face(one: ActiveSet, row: int, oracle: Oracle) -> None:
     """Take in structures of weight zero, so that the mix spans the face it lies in.
 
     Where scores are special it may need fewer structures than that; the derivative needs them. A
@@ -183,8 +183,8 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
 def _basis(rows: Array) -> Array:
     """An orthonormal basis of the space that the rows span, (rank, parts)."""
     _, size, basis = np.linalg.svd(rows, full_matrices=False)
-    kept: Array = basis[size > 1e-7 * size[0]]
-    return kept
+    leading: Array = basis[size > 1e-7 * size[0]]
+    return leading
 
 
 def _orthogonal_part(vector: Array, basis: Array) -> Array:
@@ -194,7 +194,7 @@ def _orthogonal_part(vector: Array, basis: Array) -> Array:
     return vector
 
 
-def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance: float) -> bool:
+def _add_best(one: ActiveSet, atom: Array, extra: float, turns: int, tolerance: float) -> bool:
     """Take in the structure that was found, unless nothing is left to gain."""
     one.turns += 1
     mean = one.weights @ one.atoms
@@ -207,4 +207,4 @@ def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance:
         return False
     if (one.atoms == atom).all(1).any():
         return False
-    return one.take(atom, score)
+    return one.add(atom, score)

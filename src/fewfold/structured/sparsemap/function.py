@@ -16,10 +16,11 @@ from fewfold._check import (
     whole_number,
 )
 from fewfold._torch import check_values
-from fewfold.structured.sparsemap.marginals import marginals_of, tracked
+from fewfold.structured.sparsemap.marginals import needs_derivatives, sparsemap_marginals
 from fewfold.structured.sparsemap.operator import is_registered, opaque_marginals
-from fewfold.structured.sparsemap.solver import Active, Limits, derived, solve
-from fewfold.structured.structures.structure import Structure, by_row
+from fewfold.structured.sparsemap.solver import Active, Limits, solve, weights_jvp
+from fewfold.structured.structures.batch_rows import by_row
+from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support
 
 __all__ = ["Solution", "sparsemap", "sparsemap_solution", "sparsemap_support"]
@@ -37,7 +38,7 @@ class Solution:
         iterations: (batch,) int64, calls of the oracle.
         converged: (batch,) bool, whether the gap is within the tolerance, or within what rounding
             leaves of scores of this size.
-        asked: what was solved, so that a later call can start from it.
+        problem: what was solved, so that a later call can start from it.
     """
 
     marginals: Tensor
@@ -46,11 +47,11 @@ class Solution:
     gap: Tensor
     iterations: Tensor
     converged: Tensor
-    asked: "Asked"
+    problem: "SolvedProblem"
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class SolvedProblem:
     """A problem and its active structures.
 
     Attributes:
@@ -63,7 +64,7 @@ class Asked:
     allowed: Tensor
     active: Active
 
-    def fitting(self, structure: Structure, rows: Tensor) -> Active:
+    def active_for(self, structure: Structure, rows: Tensor) -> Active:
         """The structures of those instances in which the same ones are possible as here."""
         if rows.shape != self.allowed.shape or structure.event_dim != self.structure.event_dim:
             raise ValueError(
@@ -78,7 +79,7 @@ class Asked:
                 same &= by_row(mine.isneginf() == its.isneginf(), len(same)).all(1)
         if not structure.same_set(self.structure):
             same = torch.zeros_like(same)
-        return self.active.kept(same)
+        return self.active.select_rows(same)
 
 
 def sparsemap(
@@ -125,19 +126,19 @@ def sparsemap(
     Reference: Niculae, Martins, Blondel and Cardie, "SparseMAP: differentiable sparse structured
     inference", 2018.
     """
-    scores = _kept(scores, mask)
+    scores = _masked(scores, mask)
     _check(structure, temperature)
     limits = _limits(max_iter, tol)
     structure.event_of(scores)
     if scores.is_meta:
-        return _without_values(scores, structure)
-    wide, structure = _cooled(scores, structure, temperature)
-    found = structure.direct(wide) if _native.ready(wide) else None
+        return _meta_marginals(scores, structure)
+    wide, structure = _scaled(scores, structure, temperature)
+    found = structure.differentiable_marginals(wide) if _native.ready(wide) else None
     if found is None:
-        solve = marginals_of
+        solve = sparsemap_marginals
         if torch.compiler.is_compiling():
             known = is_registered(structure)
-            solve = opaque_marginals if known else torch.compiler.disable(marginals_of)
+            solve = opaque_marginals if known else torch.compiler.disable(sparsemap_marginals)
         found = solve(wide, structure, limits)
     return found.to(scores.device, scores.dtype)
 
@@ -196,7 +197,7 @@ def sparsemap_solution(
         >>> solution.objective, solution.converged
         (tensor(0.7113), tensor(True))
     """
-    scores = _kept(scores, mask)
+    scores = _masked(scores, mask)
     _check(structure, temperature)
     limits = _limits(max_iter, tol)
     event = structure.event_of(scores)
@@ -211,25 +212,27 @@ def sparsemap_solution(
             "how many structures there are depends on the scores, which torch.func does not show; "
             "inside its transforms use sparsemap"
         )
-    wide, structure = _cooled(scores, structure, temperature)
-    rows, made, _ = structure.prepared(wide, None)
+    wide, structure = _scaled(scores, structure, temperature)
+    rows, made, _ = structure.solver_inputs(wide, None)
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm must be a Solution, got {type(warm).__name__}")
-    start = None if warm is None else warm.asked.fitting(made, rows)
-    widen = tracked(scores, *structure.additional)
+    start = None if warm is None else warm.problem.active_for(made, rows)
+    widen = needs_derivatives(scores, *structure.additional)
     active = solve(rows, made, event, limits, start, widen=widen)
     live = wide.to("cpu", torch.float64).reshape(batch.numel(), event.numel())
-    own = active.read(live)
+    own = active.sum_parts(live)
     if active.codes is not None:
         given = [value.to("cpu", torch.float64) for value in structure.additional]
         more = structure.with_additional(given).flat(batch, event)
-        own = own + more.extra(active.codes, active.row, event)
+        own = own + more.additional_score(active.codes, active.row, event)
     weights: Tensor = _Weights.apply(own, active)
-    marginals = active.write(weights)
+    marginals = active.sum_structures(weights)
     odd = active.marginals.isnan()
     marginals = marginals.masked_fill(odd, math.nan)
     total = own.new_zeros(batch.numel()).index_add(0, active.row, own * weights)
-    objective = structure.told(total - marginals.square().sum(1) / 2, event) * temperature
+    objective = (
+        structure.decode_objective(total - marginals.square().sum(1) / 2, event) * temperature
+    )
     used = (active.weights > 0).nonzero()[:, 0]  # others are there for the derivative alone
     atoms = _atoms(active, structure, event)[used].to(scores)
     row = active.row[used].to(scores.device)
@@ -241,11 +244,11 @@ def sparsemap_solution(
         (structure.scale * temperature * active.gap).view(batch).to(scores),
         active.turns.view(batch).to(scores.device),
         active.converged.view(batch).to(scores.device),
-        Asked(made, rows > -math.inf, active),
+        SolvedProblem(made, rows > -math.inf, active),
     )
 
 
-def _kept(scores: Tensor, mask: Tensor | None) -> Tensor:
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
     check_scores(scores)
     if mask is None:
         return scores
@@ -253,17 +256,17 @@ def _kept(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask, -math.inf)
 
 
-def _cooled(scores: Tensor, structure: Structure, temperature: float) -> tuple[Tensor, Structure]:
+def _scaled(scores: Tensor, structure: Structure, temperature: float) -> tuple[Tensor, Structure]:
     """Scores, additional ones too, at this temperature; no narrow type overflows on the way."""
     if temperature == 1 and structure.scale == 1:
         return scores, structure
     wide, *more = (
         v.to("cpu", torch.float64) / temperature for v in (scores, *structure.additional)
     )
-    return structure.encoded(wide), structure.with_additional(more)
+    return structure.encode_scores(wide), structure.with_additional(more)
 
 
-def _without_values(scores: Tensor, structure: Structure) -> Tensor:
+def _meta_marginals(scores: Tensor, structure: Structure) -> Tensor:
     """Marginals on device "meta": shape and dtype, and the inputs that a gradient goes to."""
     marginals = scores.clone()
     for more in structure.additional:
@@ -303,4 +306,4 @@ class _Weights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return derived(grads[0], ctx.active), None
+        return weights_jvp(grads[0], ctx.active), None

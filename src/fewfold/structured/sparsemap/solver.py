@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from fewfold import _native
-from fewfold.structured.sparsemap import active_set as plain
-from fewfold.structured.structures.structure import Structure, raise_infeasible
+from fewfold.structured.sparsemap.active_set import complete_face, solve_plain
+from fewfold.structured.structures.score_errors import raise_infeasible
+from fewfold.structured.structures.structure import Structure
 
-__all__ = ["Active", "Limits", "derived", "pulled", "solve"]
+__all__ = ["Active", "Limits", "marginals_vjp", "solve", "weights_jvp"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Active:
         counts = np.diff(self.offsets.numpy())
         return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
 
-    def kept(self, rows: Tensor) -> "Active":
+    def select_rows(self, rows: Tensor) -> "Active":
         """The same without the structures of the rows that are not kept, (rows,) bool."""
         counts = torch.where(rows, self.offsets.diff(), 0)
         some = rows[self.row]
@@ -76,7 +77,7 @@ class Active:
             self, small=small, vectors=vectors, weights=weights, offsets=offsets, factors=None
         )
 
-    def read(self, values: Tensor) -> Tensor:
+    def sum_parts(self, values: Tensor) -> Tensor:
         """(rows, parts) -> (m,): the sum over the parts of each structure."""
         if self.codes is None:
             assert self.vectors is not None
@@ -87,7 +88,7 @@ class Active:
         found = values.reshape(-1)[where]
         return torch.where(self.codes >= 0, found, 0.0).sum(1)
 
-    def write(self, values: Tensor) -> Tensor:
+    def sum_structures(self, values: Tensor) -> Tensor:
         """(m,) -> (rows, parts): the sum over the structures that have each part."""
         rows, parts = self.marginals.shape
         if self.codes is None:
@@ -117,9 +118,9 @@ def solve(
         ValueError: if an instance has no structure.
     """
     if not event.numel():
-        return _nothing(len(scores))
-    if not structure.coded or not _native.enabled():
-        return _plain(scores, structure, event, limits, warm, widen)
+        return _empty_events(len(scores))
+    if not structure.binary or not _native.enabled():
+        return _solve_plain(scores, structure, event, limits, warm, widen)
     rows, parts = len(scores), event.numel()
     width = structure.width(event)
     marginals = scores.new_empty(rows, parts)
@@ -135,14 +136,14 @@ def solve(
     )  # fmt: skip
     found = structure.native(request, scores)
     if found is None:
-        return _plain(scores, structure, event, limits, warm, widen)
+        return _solve_plain(scores, structure, event, limits, warm, widen)
     raise_infeasible(outcome == 2, structure)
     codes, weights, offsets, *more = (torch.from_numpy(part) for part in found)
     factors = more[0] if more and widen else None
     return Active(codes, None, weights, offsets, marginals, gap, turns, outcome == 0, factors)
 
 
-def _nothing(rows: int) -> Active:
+def _empty_events(rows: int) -> Active:
     """Instances without parts: the empty structure."""
     empty = torch.empty(rows, 0, dtype=torch.float64)
     ones, zeros = torch.ones(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
@@ -150,7 +151,7 @@ def _nothing(rows: int) -> Active:
     return Active(empty.int(), None, ones, torch.arange(rows + 1), empty, zeros, zeros.long(), done)
 
 
-def _plain(
+def _solve_plain(
     scores: Tensor, structure: Structure, event: torch.Size, limits: Limits, warm: Active | None,
     widen: bool,
 ) -> Active:  # fmt: skip
@@ -161,7 +162,7 @@ def _plain(
 
     def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = where[which]
-        best, feasible = structure.rows(own).plain_best(left.view(-1, *event))
+        best, feasible = structure.select_rows(own).plain_best(left.view(-1, *event))
         return best.flatten(1), _extra(structure, best, own, event), feasible
 
     start = None
@@ -172,10 +173,10 @@ def _plain(
             own = known[warm.row == one]
             more = _extra(structure, own.view(-1, *event), torch.full((len(own),), one), event)
             start.append((own.numpy(), more.numpy()))
-    found = plain.solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
-    for place, one in enumerate(found) if widen and structure.coded else ():
+    found = solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
+    for place, one in enumerate(found) if widen and structure.binary else ():
         if one.converged:
-            plain.widen(one, place, oracle)
+            complete_face(one, place, oracle)
     infeasible = torch.zeros(rows, dtype=torch.bool)
     infeasible[where] = torch.tensor([not one.feasible for one in found], dtype=torch.bool)
     raise_infeasible(infeasible, structure)
@@ -184,7 +185,7 @@ def _plain(
     row = torch.repeat_interleave(where, torch.tensor([len(o.weights) for o in found]).long())
     marginals = torch.zeros(rows, parts, dtype=torch.float64)
     marginals.index_add_(0, row, weights.unsqueeze(1) * vectors)
-    if structure.coded:
+    if structure.binary:
         marginals.clamp_(max=1)  # rounding
     marginals[~fine] = math.nan
 
@@ -194,8 +195,8 @@ def _plain(
         return whole
 
     return Active(
-        structure.codes(vectors.view(-1, *event), event).int() if structure.coded else None,
-        None if structure.coded else vectors,
+        structure.codes(vectors.view(-1, *event), event).int() if structure.binary else None,
+        None if structure.binary else vectors,
         weights,
         torch.nn.functional.pad(torch.bincount(row, minlength=rows).cumsum(0), (1, 0)),
         marginals,
@@ -206,9 +207,9 @@ def _plain(
 
 
 def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
-    if not structure.coded:
+    if not structure.binary:
         return torch.zeros(len(best), dtype=torch.float64)
-    return structure.extra(structure.codes(best, event), row, event).detach()
+    return structure.additional_score(structure.codes(best, event), row, event).detach()
 
 
 def _vectors(active: Active, parts: int) -> Tensor:
@@ -221,7 +222,7 @@ def _vectors(active: Active, parts: int) -> Tensor:
     return whole[:, :-1]
 
 
-class _Derived(torch.autograd.Function):
+class _WeightsJvp(torch.autograd.Function):
     """x -> Q x, how the weights change with the scores of their structures.
 
     Q is symmetric and does not depend on the scores as long as the active structures stay.
@@ -232,7 +233,7 @@ class _Derived(torch.autograd.Function):
         columns = (
             values.detach().reshape(len(values), values.shape[1:].numel()).T.contiguous().clone()
         )
-        _derive(active, columns)
+        _weights_jvp(active, columns)
         return columns.T.reshape(values.shape)
 
     @staticmethod
@@ -241,32 +242,32 @@ class _Derived(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return derived(grads[0], ctx.active), None
+        return weights_jvp(grads[0], ctx.active), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        return derived(tangents[0], ctx.active)
+        return weights_jvp(tangents[0], ctx.active)
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, None], values: Tensor, active: Active
     ) -> tuple[Tensor, int | None]:
         if in_dims[0] is None:
-            return derived(values, active), None
-        return derived(values.movedim(in_dims[0], -1), active), -1
+            return weights_jvp(values, active), None
+        return weights_jvp(values.movedim(in_dims[0], -1), active), -1
 
 
-def derived(values: Tensor, active: Active) -> Tensor:
+def weights_jvp(values: Tensor, active: Active) -> Tensor:
     """Q times values (m, ...), differentiable any number of times."""
-    found: Tensor = _Derived.apply(values, active)
+    found: Tensor = _WeightsJvp.apply(values, active)
     return found
 
 
-def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
+def marginals_vjp(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
     """Gradients of the scores (rows, parts) and of the scores of structures (m,), of marginals."""
     if active.small is None or not _native.enabled():
-        by = derived(active.read(grad), active)
-        return active.write(by), by
+        by = weights_jvp(active.sum_parts(grad), active)
+        return active.sum_structures(by), by
     assert _native.kernels is not None
     rows, parts = active.marginals.shape
     grad, back, by = grad.contiguous(), torch.empty_like(active.marginals), active.weights.clone()
@@ -277,7 +278,7 @@ def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
     return back, by
 
 
-def _derive(active: Active, columns: Tensor) -> None:
+def _weights_jvp(active: Active, columns: Tensor) -> None:
     """Columns (c, m), in place."""
     if active.small is not None and _native.enabled():
         assert _native.kernels is not None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fewfold._check import check_scores, fits
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.dynamic_program import Program, front
+from fewfold.structured.structures.dynamic_program import DynamicProgram, present_first
 from fewfold.structured.structures.semirings import Semiring
 
 __all__ = ["Alignment"]
@@ -19,7 +19,7 @@ __all__ = ["Alignment"]
 
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
-class Alignment(Program):
+class Alignment(DynamicProgram):
     """Paths from the first cell of an m x n grid to the last; scores are `(..., m, n)`.
 
     A step goes down to the next row, right to the next column, or diagonally to both; the score of
@@ -85,7 +85,7 @@ class Alignment(Program):
             )
         return replace(self, steps=self.steps.expand(wanted).reshape(-1, *event, 3))
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         if self.steps is None:
             return torch.zeros(len(codes), dtype=torch.float64)
         there = codes >= 0
@@ -101,8 +101,8 @@ class Alignment(Program):
     def inside(self, scores: Tensor, ring: Semiring) -> Tensor:
         """One diagonal after the other, from the upper right to the lower left of each."""
         impossible = scores == -math.inf
-        tall, height = front(~impossible.all(2))
-        wide, width = front(~impossible.all(1))
+        tall, height = present_first(~impossible.all(2))
+        wide, width = present_first(~impossible.all(1))
         cells = _ordered(scores.unsqueeze(-1), tall, wide)
         own = _diagonals(cells)[..., 0]
         steps = self._steps(tall, wide)

@@ -120,13 +120,13 @@ def log_total(scores: Tensor, single: bool) -> Tensor:
     has a term, the last word is one from which all others can be reached.
     """
     arcs, root, absent = present_arcs(scores)
-    reach, may = _reach(arcs), root.detach() > FORBIDDEN / 2
+    reach, root_allowed = _reach(arcs), root.detach() > FORBIDDEN / 2
     if single:
         covers = (reach | absent.unsqueeze(-2)).all(-1) & ~absent
-        feasible = (covers & may).any(-1) | absent.all(-1)
-        arcs, root, absent = _moved_first(covers.long().argmax(-1), arcs, root, absent)
+        feasible = (covers & root_allowed).any(-1) | absent.all(-1)
+        arcs, root, absent = _swap_to_front(covers.long().argmax(-1), arcs, root, absent)
     else:
-        feasible = (may.unsqueeze(-1) & reach).any(-2).all(-1)
+        feasible = (root_allowed.unsqueeze(-1) & reach).any(-2).all(-1)
     root = torch.where(feasible.unsqueeze(-1), root, 0.0)
     arcs = torch.where(feasible[..., None, None], arcs, 0.0)
     total = torch.zeros_like(root[..., 0])
@@ -148,7 +148,7 @@ def _log_add(one: Tensor, two: Tensor) -> Tensor:
     return torch.stack([one, two], -1).logsumexp(-1)
 
 
-def _moved_first(
+def _swap_to_front(
     which: Tensor, arcs: Tensor, root: Tensor, absent: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same with this word and the first one exchanged."""
@@ -171,50 +171,50 @@ def draw_heads(scores: Tensor, single: bool, generator: torch.Generator | None) 
     arcs, root, _ = present_arcs(scores)
     rows, n = root.shape
     if single:
-        root = _one_root(scores, root, generator)
+        root = _draw_root(scores, root, generator)
     both = torch.cat([arcs, root.unsqueeze(1)], 1)
     both[:, range(n), range(n)] = FORBIDDEN
-    law = both.masked_fill(both < FORBIDDEN / 2, FORBIDDEN).log_softmax(1)
+    log_probs = both.masked_fill(both < FORBIDDEN / 2, FORBIDDEN).log_softmax(1)
     found = torch.empty(rows, n, dtype=torch.int64)
     for m in range(n):
-        weights = (law[:, :, m] + _homes(law, m)).softmax(1)
+        weights = (log_probs[:, :, m] + _log_hitting_probs(log_probs, m)).softmax(1)
         head = torch.multinomial(weights, 1, generator=generator)
-        law[:, :, m] = torch.full_like(weights, FORBIDDEN).scatter_(1, head, 0.0)
+        log_probs[:, :, m] = torch.full_like(weights, FORBIDDEN).scatter_(1, head, 0.0)
         found[:, m] = torch.where(head[:, 0] == n, m, head[:, 0])
     return found
 
 
-def _one_root(scores: Tensor, root: Tensor, generator: torch.Generator | None) -> Tensor:
+def _draw_root(scores: Tensor, root: Tensor, generator: torch.Generator | None) -> Tensor:
     """Scores from the root, of which one word per row keeps its own and others are forbidden."""
     absent = (scores == -math.inf).all(-2)
     with torch.enable_grad():
         own = scores.detach().requires_grad_()
         (grad,) = torch.autograd.grad(log_total(own, single=True).sum(), own)
-    law = grad.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
+    log_probs = grad.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
     none = absent.all(-1, keepdim=True)
-    chosen = torch.multinomial(torch.where(none, 1.0, law), 1, generator=generator)
+    chosen = torch.multinomial(torch.where(none, 1.0, log_probs), 1, generator=generator)
     keep = absent.scatter(1, chosen, True)
     return root.masked_fill(~keep, FORBIDDEN)
 
 
-def _homes(law: Tensor, m: int) -> Tensor:
+def _log_hitting_probs(log_probs: Tensor, m: int) -> Tensor:
     """(rows, n + 1): how probably a walk from each place finds the root before word m, in logs.
 
     Args:
-        law: (rows, n + 1, n) the log probability of each place, the root last, to be the head.
+        log_probs: (rows, n + 1, n) the log probability of each place, the root last, to be the head.
         m: a word.
     """
-    n = law.shape[2]
+    n = log_probs.shape[2]
     others = [h for h in range(n) if h != m]
-    arcs = law[:, [n, m, *others]][:, :, others]  # the walk ends in the first two
+    arcs = log_probs[:, [n, m, *others]][:, :, others]  # the walk ends in the first two
     steps = []
     for j in range(n - 2, -1, -1):
         heads, words = arcs[:, : j + 2, j], arcs[:, j + 2, :j]
         heads = heads - heads.logsumexp(1, keepdim=True)
         steps.append(heads)
         arcs = torch.logaddexp(arcs[:, : j + 2, :j], heads.unsqueeze(2) + words.unsqueeze(1))
-    home = torch.full((len(law), n + 1), FORBIDDEN, dtype=law.dtype)
-    home[:, 0] = 0.0
+    log_hit = torch.full((len(log_probs), n + 1), FORBIDDEN, dtype=log_probs.dtype)
+    log_hit[:, 0] = 0.0
     for j, heads in enumerate(reversed(steps)):
-        home[:, j + 2] = (heads + home[:, : j + 2]).logsumexp(1)
-    return torch.empty_like(home).index_copy_(1, torch.tensor([n, m, *others]), home)
+        log_hit[:, j + 2] = (heads + log_hit[:, : j + 2]).logsumexp(1)
+    return torch.empty_like(log_hit).index_copy_(1, torch.tensor([n, m, *others]), log_hit)

@@ -11,7 +11,9 @@ from torch import Tensor
 from fewfold import _native
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.assignment_kbest import best_assignment, best_assignments
-from fewfold.structured.structures.structure import Structure, raise_infeasible
+from fewfold.structured.structures.native_factors import NativeFactors
+from fewfold.structured.structures.score_errors import raise_infeasible
+from fewfold.structured.structures.structure import Structure
 
 __all__ = ["Assignment", "Matching", "Pairing"]
 
@@ -20,7 +22,8 @@ class Pairing(Structure):
     """Sets of pairs (row, column) in which no row and no column occurs twice."""
 
     event_dim: ClassVar[int] = 2
-    alone: ClassVar[bool]
+    has_factor_kernel: ClassVar[bool] = True
+    rows_optional: ClassVar[bool]
     """whether a row may stay without a column"""
 
     def check(self, event: torch.Size) -> None:
@@ -36,7 +39,7 @@ class Pairing(Structure):
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         found = torch.zeros(scores.shape, dtype=torch.bool)
         feasible = torch.zeros(len(scores), dtype=torch.bool)
-        for instance, one in enumerate(self._widened(scores).numpy()):
+        for instance, one in enumerate(self._with_dummy_columns(scores).numpy()):
             if not (one < math.inf).all():  # no numbers: whoever asks answers with none
                 feasible[instance] = True
                 continue
@@ -80,7 +83,7 @@ class Pairing(Structure):
             return None
         return marginals, gap, turns, outcome == 0
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         """The change without what would alter zeros, or the sums of full rows and columns."""
         assert _native.kernels is not None
         marginals, change = marginals.contiguous(), change.contiguous()
@@ -88,10 +91,14 @@ class Pairing(Structure):
         _native.kernels.face_assignments(self._shape(scores), marginals, change, moved)
         return moved
 
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        factors.graph.add_assignments(factors.uses(), *factors.event, self.rows_optional)
+        return None
+
     def enumerate(self, event: torch.Size) -> Tensor:
         rows, columns = event
         found = []
-        for size in range(0 if self.alone else rows, min(rows, columns) + 1):
+        for size in range(0 if self.rows_optional else rows, min(rows, columns) + 1):
             for chosen in itertools.combinations(range(rows), size):
                 for taken in itertools.permutations(range(columns), size):
                     one = torch.zeros(event, dtype=torch.bool)
@@ -101,7 +108,7 @@ class Pairing(Structure):
 
     def count(self, event: torch.Size) -> int:
         rows, columns = event
-        sizes = range(0 if self.alone else rows, rows + 1)
+        sizes = range(0 if self.rows_optional else rows, rows + 1)
         return sum(math.comb(rows, size) * math.perm(columns, size) for size in sizes)
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> NoReturn:
@@ -129,7 +136,7 @@ class Pairing(Structure):
             assert _native.kernels is not None
             _native.kernels.best_assignments_k(self._shape(scores), scores, k, codes, values)
             return codes, values
-        for instance, one in enumerate(self._widened(scores).numpy()):
+        for instance, one in enumerate(self._with_dummy_columns(scores).numpy()):
             if not (one < math.inf).all():
                 values[instance] = math.nan
                 continue
@@ -140,9 +147,9 @@ class Pairing(Structure):
                 codes[instance, rank] = torch.where((taken < 0) | (taken >= columns), -1, part)
         return codes, values
 
-    def _widened(self, scores: Tensor) -> Tensor:
+    def _with_dummy_columns(self, scores: Tensor) -> Tensor:
         """With a column of its own for every row that may stay alone."""
-        if not self.alone:
+        if not self.rows_optional:
             return scores
         instances, rows, _ = scores.shape
         own = torch.where(torch.eye(rows, dtype=torch.bool), 0.0, -math.inf).to(scores)
@@ -150,7 +157,7 @@ class Pairing(Structure):
 
     def _shape(self, scores: Tensor) -> Any:
         assert _native.kernels is not None
-        return _native.kernels.AssignmentShape(*scores.shape, self.alone, _native.threads())
+        return _native.kernels.AssignmentShape(*scores.shape, self.rows_optional, _native.threads())
 
 
 @registered
@@ -184,7 +191,7 @@ class Assignment(Pairing):
     order of increasing cost", 1968, for `k_best`.
     """
 
-    alone: ClassVar[bool] = False
+    rows_optional: ClassVar[bool] = False
 
     def check(self, event: torch.Size) -> None:
         super().check(event)
@@ -216,4 +223,4 @@ class Matching(Pairing):
                 [0.0400, 0.5000]])
     """
 
-    alone: ClassVar[bool] = True
+    rows_optional: ClassVar[bool] = True

@@ -12,18 +12,25 @@ from fewfold import _native
 from fewfold._check import check_temperature, whole_number
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.flips import FEW, cheapest_sets
-from fewfold.structured.structures.structure import Structure, cooled, raise_infeasible, raise_odd
+from fewfold.structured.structures.batch_rows import divide_by_temperature
+from fewfold.structured.structures.bit_polytopes import ClosedForm
+from fewfold.structured.structures.flips import MAX_LISTED, cheapest_sets
+from fewfold.structured.structures.native_factors import LinearConstraint
+from fewfold.structured.structures.score_errors import raise_infeasible, raise_invalid_scores
 
 __all__ = ["Bits", "Budget", "Choice", "KSubset"]
 
 
-class Choice(Structure):
-    """Sets of bits that differ in how many of them may be on."""
+class Choice(ClosedForm):
+    """Sets of bits with a bound on the number of bits that are on."""
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """The least and the most bits that are on, of so many."""
+        """Minimum and maximum number of bits that are on, out of `size`."""
         raise NotImplementedError
+
+    def constraint(self, size: int) -> LinearConstraint:
+        least, most = self.bounds(size)
+        return LinearConstraint(torch.ones(size, dtype=torch.float64), float(most), least == most)
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         allowed = (scores > -math.inf).sum(1)
@@ -93,7 +100,7 @@ class Choice(Structure):
         least, most = self.bounds(rows.shape[-1])
         if (least, most) == (0, rows.shape[-1]):
             return torch.nn.functional.softplus(rows).sum(-1)
-        sums = _sums(rows, most)[-1]
+        sums = _log_sums_by_count(rows, most)[-1]
         absent = (rows == -math.inf).all(-1)  # with nothing to choose from, nothing is chosen
         return torch.where(absent, 0.0, sums[..., least : most + 1].logsumexp(-1))
 
@@ -105,16 +112,16 @@ class Choice(Structure):
         """`(n, ...)` structures drawn in proportion to exp(score / temperature), bool."""
         check_temperature(temperature)
         rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-        rows, _ = cooled(rows, self, temperature)
+        rows, _ = divide_by_temperature(rows, self, temperature)
         self.event_of(rows)
         least, most = self.bounds(rows.shape[-1])
         allowed = (rows > -math.inf).sum(-1)
-        raise_odd(self.odd(rows.reshape(allowed.numel(), rows.shape[-1])), self)
+        raise_invalid_scores(self.invalid_rows(rows.reshape(allowed.numel(), rows.shape[-1])), self)
         raise_infeasible(((allowed < least) & (allowed > 0)).flatten(), self)
         rows = rows.masked_fill((allowed == 0).unsqueeze(-1), 0.0)  # put out again below
-        sums = _sums(rows, most)
-        law = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
-        left = least + _drawn(law, generator)
+        sums = _log_sums_by_count(rows, most)
+        probs = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
+        left = least + _draw_index(probs, generator)
         found = torch.zeros(n, *rows.shape, dtype=torch.bool, device=rows.device)
         for i in range(rows.shape[-1] - 1, -1, -1):
             before = torch.cat([torch.full_like(sums[i][..., :1], -math.inf), sums[i]], -1)
@@ -132,7 +139,7 @@ class Choice(Structure):
         return found & (allowed > 0).unsqueeze(-1)
 
 
-def _sums(scores: Tensor, most: int) -> list[Tensor]:
+def _log_sums_by_count(scores: Tensor, most: int) -> list[Tensor]:
     """For the first 0, 1, 2, ... bits: log sums over sets of c ones, c up to `most`."""
     start = scores.new_full((*scores.shape[:-1], most + 1), -math.inf)
     start[..., 0] = 0
@@ -147,9 +154,9 @@ def _sums(scores: Tensor, most: int) -> list[Tensor]:
     return sums
 
 
-def _drawn(law: Tensor, generator: torch.Generator | None) -> Tensor:
-    flat = law.reshape(-1, law.shape[-1])
-    return torch.multinomial(flat, 1, generator=generator).view(law.shape[:-1])
+def _draw_index(probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    flat = probs.reshape(-1, probs.shape[-1])
+    return torch.multinomial(flat, 1, generator=generator).view(probs.shape[:-1])
 
 
 @registered
@@ -174,13 +181,17 @@ class Bits(Choice):
 
     on_off: bool = False
 
+    def check_factor(self) -> None:
+        if self.on_off:
+            raise ValueError("Bits(on_off=True) is no constraint on shared bits; write Bits()")
+
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, size
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         """Flips of the best one: the k best touch its k - 1 least certain bits alone."""
         price, which = scores.abs().topk(min(k - 1, scores.shape[1]), 1, largest=False)
-        if k <= FEW:
+        if k <= MAX_LISTED:
             sets, costs = cheapest_sets(price, k)
             flips, values = sets.flatten(0, 1), -costs
         else:
@@ -195,24 +206,24 @@ class Bits(Choice):
     def scale(self) -> float:
         return 2.0 if self.on_off else 1.0
 
-    def encoded(self, scores: Tensor) -> Tensor:
+    def encode_scores(self, scores: Tensor) -> Tensor:
         return (scores + 1) / 2 if self.on_off else scores
 
-    def told(self, objective: Tensor, event: torch.Size) -> Tensor:
+    def decode_objective(self, objective: Tensor, event: torch.Size) -> Tensor:
         return 2 * objective - event[0] / 2 if self.on_off else objective
 
     def regulariser(self, marginals: Tensor) -> Tensor:
         half = marginals.square().sum(1) / 2
         return half + (1 - marginals).square().sum(1) / 2 if self.on_off else half
 
-    def direct(self, scores: Tensor) -> Tensor | None:
-        return None if _bounded(scores) else scores.clamp(0, 1)
+    def differentiable_marginals(self, scores: Tensor) -> Tensor | None:
+        return None if _has_non_finite(scores) else scores.clamp(0, 1)
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        marginals = scores.clamp(0, 1).masked_fill(_odd(scores), math.nan)
-        return _closed(marginals)
+        marginals = scores.clamp(0, 1).masked_fill(_invalid(scores), math.nan)
+        return _closed_form_result(marginals)
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         return torch.where((marginals > 0) & (marginals < 1), change, 0.0)
 
 
@@ -239,16 +250,16 @@ class KSubset(Choice):
     def bounds(self, size: int) -> tuple[int, int]:
         return self.k, self.k
 
-    def direct(self, scores: Tensor) -> Tensor | None:
-        return None if _bounded(scores) else ksubset(scores, self.k)
+    def differentiable_marginals(self, scores: Tensor) -> Tensor | None:
+        return None if _has_non_finite(scores) else ksubset(scores, self.k)
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         allowed = (scores > -math.inf).sum(1)
-        if bool(((allowed < self.k) & (allowed > 0)).any()) or bool(_odd(scores).any()):
+        if bool(((allowed < self.k) & (allowed > 0)).any()) or bool(_invalid(scores).any()):
             return None  # the solver says what is wrong
-        return _closed(ksubset(scores, self.k))
+        return _closed_form_result(ksubset(scores, self.k))
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         return _centred(change, (marginals > 0) & (marginals < 1))
 
 
@@ -271,8 +282,8 @@ class Budget(Choice):
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, min(self.k, size)
 
-    def direct(self, scores: Tensor) -> Tensor | None:
-        if _bounded(scores):
+    def differentiable_marginals(self, scores: Tensor) -> Tensor | None:
+        if _has_non_finite(scores):
             return None
         clipped = scores.clamp(0, 1)
         tight = clipped.detach().sum(-1, keepdim=True) > self.k  # never where all may be on
@@ -281,27 +292,27 @@ class Budget(Choice):
         return torch.where(tight, ksubset(scores, self.k), clipped)
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        if bool(_odd(scores).any()):
+        if bool(_invalid(scores).any()):
             return None
-        return _closed(ksubset(scores, min(self.k, scores.shape[1]), at_most=True))
+        return _closed_form_result(ksubset(scores, min(self.k, scores.shape[1]), at_most=True))
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         free = (marginals > 0) & (marginals < 1)
         tight = scores.clamp(0, 1).sum(1, keepdim=True) > self.k
         return torch.where(tight, _centred(change, free), torch.where(free, change, 0.0))
 
 
-def _bounded(scores: Tensor) -> bool:
+def _has_non_finite(scores: Tensor) -> bool:
     """Whether some scores are infinite or no numbers, where a map may see things differently."""
     return not bool(scores.detach().sum().isfinite())
 
 
-def _odd(scores: Tensor) -> Tensor:
+def _invalid(scores: Tensor) -> Tensor:
     """(rows, 1) whether a row has a NaN or +inf."""
     return (scores.isnan() | (scores == math.inf)).any(1, keepdim=True)
 
 
-def _closed(marginals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _closed_form_result(marginals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = len(marginals)
     fine = ~marginals.isnan().any(1)
     return marginals, marginals.new_zeros(rows), torch.zeros(rows, dtype=torch.int64), fine

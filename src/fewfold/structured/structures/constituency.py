@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.dynamic_program import Program, front
+from fewfold.structured.structures.dynamic_program import DynamicProgram, present_first
 from fewfold.structured.structures.semirings import Semiring
 
 __all__ = ["ConstituencyTree"]
@@ -17,7 +17,7 @@ __all__ = ["ConstituencyTree"]
 
 @registered
 @dataclass(frozen=True)
-class ConstituencyTree(Program):
+class ConstituencyTree(DynamicProgram):
     """Binary trees over n words; scores are `(..., n, n)`, or `(..., n, n, L)` with labels.
 
     [i, j] with i <= j is the score of a constituent from word i to word j. A tree has the whole
@@ -70,7 +70,7 @@ class ConstituencyTree(Program):
         spans = ring.lift(scores)
         if self.labelled:
             spans, impossible = ring.pick(spans), impossible.all(-1)
-        order, length = front(~impossible.diagonal(dim1=1, dim2=2))
+        order, length = present_first(~impossible.diagonal(dim1=1, dim2=2))
         spans = spans.gather(-2, order.unsqueeze(-1).expand(spans.shape))
         spans = spans.gather(-1, order.unsqueeze(-2).expand(spans.shape))
         n = spans.shape[-1]

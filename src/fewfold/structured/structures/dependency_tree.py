@@ -10,10 +10,11 @@ from torch import Tensor
 from fewfold import _native
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.arborescence import best_heads, draw_heads, log_total
-from fewfold.structured.structures.partition_kbest import best_trees, ranked
+from fewfold.structured.structures.batch_rows import flatten_with_grad
+from fewfold.structured.structures.native_factors import NativeFactors
+from fewfold.structured.structures.partition_kbest import best_trees, k_best_by_partition
 from fewfold.structured.structures.projective import inside
-from fewfold.structured.structures.semirings import best_of, drawn_of, log_sum_of
-from fewfold.structured.structures.sequence import live
+from fewfold.structured.structures.semirings import best_of, log_sum_of, sample_of
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["DependencyTree"]
@@ -52,6 +53,7 @@ class DependencyTree(Structure):
     single_root: bool = False
 
     event_dim: ClassVar[int] = 2
+    has_factor_kernel: ClassVar[bool] = True
 
     def check(self, event: torch.Size) -> None:
         if event[0] != event[1] or not event[0]:
@@ -130,7 +132,12 @@ class DependencyTree(Structure):
             code = self.codes(best, scores.shape)[0]
             return (code, float(scores.flatten()[code].sum())) if feasible else None
 
-        return ranked(solve, k) if n else [(torch.zeros(0, dtype=torch.int64), 0.0)]
+        return k_best_by_partition(solve, k) if n else [(torch.zeros(0, dtype=torch.int64), 0.0)]
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        words, options = factors.event[0], (self.projective, self.single_root)
+        factors.graph.add_dependencies(factors.uses(), words, *options)
+        return None
 
     def count(self, event: torch.Size) -> int:
         n = event[0]
@@ -168,7 +175,7 @@ class DependencyTree(Structure):
         Returns:
             (...,), -inf where there is no tree.
         """
-        rows, _, batch = live(self, scores, mask)
+        rows, _, batch = flatten_with_grad(self, scores, mask)
         if self.projective:
             total = inside(rows.double(), self.single_root, log_sum_of)
         else:
@@ -180,7 +187,7 @@ class DependencyTree(Structure):
         if self.projective:
             with torch.enable_grad():
                 own = every.clone().requires_grad_()
-                value = inside(own, self.single_root, drawn_of(generator))
+                value = inside(own, self.single_root, sample_of(generator))
                 (grad,) = torch.autograd.grad(value.sum(), own)
             found = grad > 0.5
         else:

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["FEW", "cheapest_sets"]
+__all__ = ["MAX_LISTED", "cheapest_sets"]
 
-FEW = 32  # up to so many sets, those that can be among them are listed once for all prices
+MAX_LISTED = 32  # up to so many sets, those that can be among them are listed once for all prices
 
 
 def cheapest_sets(price: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -17,7 +17,7 @@ def cheapest_sets(price: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Args:
         price: (rows, n) ascending, not negative; what costs inf is in no set.
-        k: at most `FEW`.
+        k: at most `MAX_LISTED`.
 
     Returns:
         (rows, k, n) boolean, and (rows, k) what they cost, ascending; inf where there are no more.
@@ -30,7 +30,7 @@ def cheapest_sets(price: Tensor, k: int) -> tuple[Tensor, Tensor]:
         >>> costs
         tensor([[0., 1., 2., 3.]])
     """
-    possible = _possible(k, price.shape[1]).to(price.device)
+    possible = _candidate_sets(k, price.shape[1]).to(price.device)
     costs = torch.where(possible, price.unsqueeze(1), 0.0).sum(-1)
     found, which = costs.topk(min(k, len(possible)), 1, largest=False)
     missing = k - found.shape[1]
@@ -38,7 +38,7 @@ def cheapest_sets(price: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def _possible(k: int, size: int) -> Tensor:
+def _candidate_sets(k: int, size: int) -> Tensor:
     """(sets, size) boolean: those that fewer than k others undercut whatever the prices are.
 
     A set undercuts another if it comes from it by leaving out the first part, or by exchanging a
@@ -46,18 +46,18 @@ def _possible(k: int, size: int) -> Tensor:
     """
     found, edge = {0}, [0]
     while edge:
-        edge = [s for s in {up for s in edge for up in _dearer(s, size)} if _cheap(s, k)]
+        edge = [s for s in {up for s in edge for up in _costlier(s, size)} if _is_candidate(s, k)]
         found.update(edge)
     sets = torch.tensor(sorted(found)).unsqueeze(1)
     return (sets >> torch.arange(size)) & 1 > 0
 
 
-def _dearer(s: int, size: int) -> list[int]:
+def _costlier(s: int, size: int) -> list[int]:
     moved = [s + (1 << i) for i in range(size - 1) if s >> i & 3 == 1]
     return moved if s & 1 or not size else [s | 1, *moved]
 
 
-def _cheap(s: int, k: int) -> bool:
+def _is_candidate(s: int, k: int) -> bool:
     """Whether fewer than k sets undercut this one."""
     below, edge = {s}, [s]
     while edge and len(below) <= k:

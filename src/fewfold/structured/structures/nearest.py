@@ -21,23 +21,28 @@ class Face:
 
     Attributes:
         free: (rows, bits) bool, bits that are not held at 0 or 1.
-        across: (rows, bits) float, a direction it cannot go to; 0 in rows that have none.
+        normal: (rows, bits) float, a direction it cannot go to; 0 in rows that have none.
         tied: (rows, bits) bool, free bits that stay equal to each other.
         weights: (rows, bits).
     """
 
     free: Tensor
-    across: Tensor
+    normal: Tensor
     tied: Tensor
     weights: Tensor
+
+    @property
+    def converged(self) -> Tensor:
+        """Whether each row is optimal, (rows,) bool: always, as the projection is exact."""
+        return torch.ones(len(self.free), dtype=torch.bool)
 
     def push(self, change: Tensor) -> Tensor:
         """By how much z moves as y moves by `change`: the weighted projection on the face."""
         own = torch.where(self.free, change, 0.0)
-        across = torch.where(self.free, self.across, 0.0)
-        length = (across.square() / self.weights).sum(1, keepdim=True)
-        by = (across * own).sum(1, keepdim=True) / torch.where(length > 0, length, 1.0)
-        own = own - across / self.weights * by
+        normal = torch.where(self.free, self.normal, 0.0)
+        length = (normal.square() / self.weights).sum(1, keepdim=True)
+        by = (normal * own).sum(1, keepdim=True) / torch.where(length > 0, length, 1.0)
+        own = own - normal / self.weights * by
         weights = torch.where(self.tied, self.weights, 0.0)
         total = weights.sum(1, keepdim=True)
         mean = (weights * own).sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
@@ -60,19 +65,19 @@ def nearest_linear(
     clipped = y.clamp(0, 1)
     total = (costs * clipped).sum(1)
     tight = torch.ones_like(total, dtype=torch.bool) if equal else total > bound
-    bent = _bent(y, w, costs, bound)
-    z = torch.where(tight.unsqueeze(1), bent, clipped)
+    projected = _project_on_hyperplane(y, w, costs, bound)
+    z = torch.where(tight.unsqueeze(1), projected, clipped)
     free = (z > 0) & (z < 1)
-    across = torch.where(tight.unsqueeze(1), costs, 0.0)
-    return z, Face(free, across, torch.zeros_like(free), w)
+    normal = torch.where(tight.unsqueeze(1), costs, 0.0)
+    return z, Face(free, normal, torch.zeros_like(free), w)
 
 
-def _bent(y: Tensor, w: Tensor, costs: Tensor, bound: Tensor) -> Tensor:
+def _project_on_hyperplane(y: Tensor, w: Tensor, costs: Tensor, bound: Tensor) -> Tensor:
     """z = clip(y - x costs / w, 0, 1) with <costs, z> = bound, or as near to it as there is."""
     moves = (costs != 0) & y.isfinite()
     rate = torch.where(moves, costs / w, 1.0)
     way = torch.where(moves, 2 / rate.abs(), 0.0).amax(1, keepdim=True)
-    y = _brought_near(y, rate, costs, bound, way)
+    y = _shift_near_solution(y, rate, costs, bound, way)
     # <costs, z> falls as x grows, and is linear between the x at which a bit leaves 0 or 1
     turns = torch.stack([y / rate, (y - 1) / rate], 2)
     turns = torch.where(moves.unsqueeze(2), turns, 0.0)  # those of others change nothing
@@ -96,7 +101,9 @@ def _bent(y: Tensor, w: Tensor, costs: Tensor, bound: Tensor) -> Tensor:
     return torch.where(moves, (y - x.unsqueeze(1) * rate).clamp(0, 1), y.clamp(0, 1))
 
 
-def _brought_near(y: Tensor, rate: Tensor, costs: Tensor, bound: Tensor, way: Tensor) -> Tensor:
+def _shift_near_solution(
+    y: Tensor, rate: Tensor, costs: Tensor, bound: Tensor, way: Tensor
+) -> Tensor:
     """y - x rate with an x near to the answer, so that nothing is lost however large y is.
 
     It would be the answer if bits, as they leave 0 or come to it, went all the way at once; so it
@@ -136,7 +143,7 @@ def nearest_or_out(y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
     costs = torch.ones_like(y)
     costs[:, -1] = -1
     short = (costs * z).sum(1, keepdim=True) < 0
-    summed = _bent(y, w, costs, y.new_zeros(len(y)))
+    summed = _project_on_hyperplane(y, w, costs, y.new_zeros(len(y)))
     z = torch.where(short, summed, z)
     free = (z > 0) & (z < 1)
     return z, Face(free, torch.where(short, costs, 0.0), tied & free & ~short, w)
@@ -161,6 +168,6 @@ def nearest_pair(y: Tensor, w: Tensor, score: Tensor) -> tuple[Tensor, Face]:
     z = torch.stack([one, torch.where(flipped, 1 - two, two)], 1)
     free = torch.stack([(one > 0) & (one < 1), (two > 0) & (two < 1)], 1)
     sign = torch.where(flipped, 1.0, -1.0).to(y)
-    across = torch.stack([torch.ones_like(sign), sign], 1)
+    normal = torch.stack([torch.ones_like(sign), sign], 1)
     apart = (above | below).unsqueeze(1)
-    return z, Face(free, torch.where(apart, 0.0, across), torch.zeros_like(free), w)
+    return z, Face(free, torch.where(apart, 0.0, normal), torch.zeros_like(free), w)

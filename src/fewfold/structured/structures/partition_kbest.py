@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fewfold import _native
 
-__all__ = ["best_trees", "ranked"]
+__all__ = ["best_trees", "k_best_by_partition"]
 
 Solve = Callable[[list[int], list[int]], tuple[Tensor, float] | None]
 
 
-def ranked(solve: Solve, k: int) -> list[tuple[Tensor, float]]:
+def k_best_by_partition(solve: Solve, k: int) -> list[tuple[Tensor, float]]:
     """The k best structures as codes (slots,) and their values, the best first.
 
     The best of a set is known, and all others in it either lack its first part, or have that and
@@ -45,15 +45,15 @@ def ranked(solve: Solve, k: int) -> list[tuple[Tensor, float]]:
 
 
 def best_trees(
-    kernel: Callable[..., None], scores: Tensor, slots: int, k: int, *what: object
+    kernel: Callable[..., None], scores: Tensor, slots: int, k: int, *arguments: object
 ) -> tuple[Tensor, Tensor]:
     """Codes (rows, k, slots) and values (rows, k) of the k best, by a kernel."""
     assert _native.kernels is not None
     rows = len(scores)
     codes = torch.full((rows, k, slots), -1, dtype=torch.int32)
     values = torch.full((rows, k), -math.inf, dtype=torch.float64)
-    asked = _native.kernels.BestTrees(
+    request = _native.kernels.BestTrees(
         scores, rows, scores[0].numel() if rows else 0, slots, k, codes, values, _native.threads()
     )
-    kernel(asked, *what)
+    kernel(request, *arguments)
     return codes, values

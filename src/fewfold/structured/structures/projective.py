@@ -16,9 +16,9 @@ def inside(scores: Tensor, single: bool, reduce: Reduce) -> Tensor:
     Args:
         scores: (..., n, n) by head and word, the root on the diagonal.
         single: whether exactly one word may hang from the root.
-        reduce: `best_of`, `log_sum_of` or `drawn_of(generator)`.
+        reduce: `best_of`, `log_sum_of` or `sample_of(generator)`.
     """
-    arcs, empty = _filled(scores, single)
+    arcs, empty = _attach_absent_words(scores, single)
     root = arcs.diagonal(dim1=-2, dim2=-1)
     if not single:  # the root is the first position, and has no head
         arcs = torch.cat([root.unsqueeze(-2), arcs], -2)
@@ -39,16 +39,16 @@ def _spans(arcs: Tensor, reduce: Reduce) -> tuple[list[Tensor], list[Tensor]]:
     to_right, to_left = [zeros], [zeros]  # with an arc between both ends
     for d in range(1, n):
         count = n - d
-        split = reduce(_joined(right, left, [(k, d - 1 - k, k + 1) for k in range(d)], count))
+        split = reduce(_join_spans(right, left, [(k, d - 1 - k, k + 1) for k in range(d)], count))
         to_right.append(split + arcs.diagonal(d, -2, -1))
         to_left.append(split + arcs.diagonal(-d, -2, -1))
         ways = [(k, d - k, k) for k in range(d + 1)]
-        right.append(reduce(_joined(to_right, right, ways[1:], count)))
-        left.append(reduce(_joined(left, to_left, ways[:-1], count)))
+        right.append(reduce(_join_spans(to_right, right, ways[1:], count)))
+        left.append(reduce(_join_spans(left, to_left, ways[:-1], count)))
     return right, left
 
 
-def _joined(
+def _join_spans(
     first: list[Tensor], second: list[Tensor], ways: list[tuple[int, int, int]], count: int
 ) -> Tensor:
     """(..., count, ways): spans of width a and, `step` further on, of width b, for each way."""
@@ -56,7 +56,7 @@ def _joined(
     return torch.stack(both, -1)
 
 
-def _filled(scores: Tensor, single: bool) -> tuple[Tensor, Tensor]:
+def _attach_absent_words(scores: Tensor, single: bool) -> tuple[Tensor, Tensor]:
     """Scores of which absent words hang from a neighbour, and whether no word is present.
 
     Such an arc crosses nothing and adds nothing, and there is one way to have it.

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from fewfold._check import check_scores
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.dynamic_program import Program
+from fewfold.structured.structures.batch_rows import expand_to_batch
+from fewfold.structured.structures.dynamic_program import DynamicProgram
 from fewfold.structured.structures.semirings import Semiring
-from fewfold.structured.structures.sequence import to_rows
 
 __all__ = ["Segmentation"]
 
 
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
-class Segmentation(Program):
+class Segmentation(DynamicProgram):
     """n positions cut into segments of at most L, each with one of S labels; `(..., n, L, S)`.
 
     [j, l, s] is the score of a segment of l + 1 positions, the last of which is j, with label s; a
@@ -77,9 +77,9 @@ class Segmentation(Program):
         return event[0]
 
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
-        return replace(self, transitions=to_rows(self.transitions, batch, 2, "transitions"))
+        return replace(self, transitions=expand_to_batch(self.transitions, batch, 2, "transitions"))
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         if self.transitions is None:
             return torch.zeros(len(codes), dtype=torch.float64)
         there = codes >= 0
