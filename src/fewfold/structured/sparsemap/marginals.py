@@ -1,7 +1,8 @@
-"""Marginals with all their derivatives.
+"""SparseMAP marginals with derivatives of any order.
 
-They are piecewise linear in the scores. So the derivative is a linear map that stays the same as
-long as the active structures do, and its transpose and itself are each other's derivatives.
+Marginals are piecewise linear in the scores. The derivative is a linear map that is constant as
+long as the active structures do not change; the pushforward and the pullback, each linear, are
+each other's derivatives.
 """
 
 from typing import Any
@@ -27,26 +28,26 @@ def sparsemap_marginals(scores: Tensor, structure: Structure, limits: Limits) ->
 
 
 def needs_derivatives(*values: Tensor) -> bool:
-    """Whether someone may ask for derivatives by these."""
+    """Whether derivatives with respect to these tensors may be requested."""
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return True
     return torch.is_grad_enabled() and any(value.requires_grad for value in values)
 
 
 class Problem:
-    """What is solved, and then how the answer changes: `push`, and its transpose `pull`."""
+    """A SparseMAP problem: `solve`, the pushforward `push` and its transpose `pull`."""
 
     def __init__(self, shape: torch.Size, structure: Structure, limits: Limits) -> None:
         self.structure, self.limits = structure, limits
         self.batch = shape[: len(shape) - structure.event_dim]
         self.event = shape[len(shape) - structure.event_dim :]
-        self.differentiable = True  # whether derivatives may be asked for
+        self.differentiable = True  # whether derivatives may be requested
         self.active: Active | None = None
         self.closed: tuple[Tensor, Tensor] | None = None  # scores and marginals
-        self.vmapped: tuple[int | None, Problem] | None = None  # all instances of a vmap, its level
+        self.vmapped: tuple[int | None, Problem] | None = None  # vmap level and its merged problem
 
     def solve(self, scores: Tensor, additional: tuple[Tensor, ...]) -> Tensor:
-        """Marginals of the shape of the scores."""
+        """Compute marginals in the shape of the scores."""
         known = self.structure.additional
         if any(mine is not given for mine, given in zip(known, additional, strict=True)):
             self.structure = self.structure.with_additional(additional)
@@ -60,7 +61,7 @@ class Problem:
         return marginals.reshape(scores.shape).to(scores)
 
     def push(self, scores: Tensor, additional: tuple[Tensor, ...]) -> Tensor:
-        """By how much the marginals change."""
+        """Directional derivative of the marginals."""
         extra = scores.dim() - len(self.batch) - len(self.event)
         if extra:
             every = [
@@ -78,7 +79,7 @@ class Problem:
         )
 
     def pull(self, grad: Tensor, more: bool) -> tuple[Tensor, ...]:
-        """The gradient of the scores, and those of the additional ones if they are wanted too."""
+        """Gradient with respect to the scores, and, if `more`, to the additional scores."""
         if grad.dim() > len(self.batch) + len(self.event):
             every = [self.pull(one, more) for one in grad]
             return tuple(torch.stack(parts) for parts in zip(*every, strict=True))
@@ -119,7 +120,7 @@ class Problem:
     def merge_vmap(
         self, size: int, scores: Tensor, additional: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """`(size, ...)` instances of a vmap as one batch, additional scores for each of them."""
+        """Merge a vmap dimension `(size, ...)` into the batch; additional scores become per row."""
         flats = []
         for own in zip(*additional, strict=True) if additional else [()] * size:
             made = self.structure.with_additional(list(own)).flat(self.batch, self.event)
@@ -128,7 +129,7 @@ class Problem:
         return rows, [torch.cat(parts) for parts in zip(*flats, strict=True)]
 
     def split_vmap(self, size: int, grads: list[Tensor], columns: int) -> list[Tensor]:
-        """The transpose of `merge_vmap` for additional scores: (size * rows, ...) -> (size, ...)."""
+        """Transpose of `merge_vmap` for additional scores: (size * rows, ...) -> (size, ...)."""
         if not grads:
             return []
         if columns:
@@ -147,7 +148,7 @@ class Problem:
 
 
 def _vmap_dim_first(values: tuple[Tensor, ...], dims: tuple[Any, ...], size: int) -> list[Tensor]:
-    """The dimension of a vmap first, everywhere."""
+    """Move the vmap dimension of all tensors to the front."""
     return [
         value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
         for value, dim in zip(values, dims, strict=True)
@@ -155,9 +156,9 @@ def _vmap_dim_first(values: tuple[Tensor, ...], dims: tuple[Any, ...], size: int
 
 
 class _Function(torch.autograd.Function):
-    """A function whose arguments are all given by position.
+    """An autograd function whose arguments are all positional.
 
-    Without a transform that needs no look at what `forward` is called with, which takes longer
+    Outside of transforms, `apply` skips binding the signature of `forward`, which takes longer
     than a small problem.
     """
 
@@ -196,7 +197,7 @@ class _Marginals(_Function):
         first, *others = _vmap_dim_first((scores, *additional), (dims[0], *dims[2:]), size)
         rows, joined = problem.merge_vmap(size, first, others)
         own = problem.structure.with_additional([value[0] for value in others])
-        flat = own.flat(problem.batch, problem.event)  # lays additional scores out by instance
+        flat = own.flat(problem.batch, problem.event)  # additional scores per row
         inner = Problem(rows.shape, flat.with_additional(joined), problem.limits)
         problem.vmapped = maybe_current_level(), inner
         found: Tensor = _Marginals.apply(rows, inner, *joined)
@@ -247,7 +248,7 @@ class _Pullback(_Function):
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         (grad,) = _vmap_dim_first((grad,), dims[:1], info.batch_size)
         if problem.vmapped is None or problem.vmapped[0] != maybe_current_level():
-            found = _Pullback.apply(grad, problem, more)  # several gradients of one answer
+            found = _Pullback.apply(grad, problem, more)  # several gradients of one solution
             return found, (0,) * len(found)
         size, (_, inner) = info.batch_size, problem.vmapped
         columns = grad.dim() - 1 - len(problem.batch) - len(problem.event)

@@ -1,4 +1,4 @@
-"""SparseMAP as one operator of a compiled graph."""
+"""SparseMAP as one custom operator of compiled graphs."""
 
 import ast
 from dataclasses import fields
@@ -17,25 +17,25 @@ _KINDS: dict[str, type[Structure]] = {}
 
 
 def registered(kind: type[Structure]) -> type[Structure]:
-    """Make a kind of structure known to compiled graphs, by its name."""
+    """Class decorator: register a structure by name, for use in compiled graphs."""
     _KINDS[kind.__name__] = kind
     return kind
 
 
 def is_registered(structure: Structure) -> bool:
-    """Whether compiled graphs know this kind of structure."""
+    """Whether the class of this structure is registered."""
     return type(structure).__name__ in _KINDS
 
 
 def opaque_marginals(scores: Tensor, structure: Structure, limits: Limits) -> Tensor:
-    """`sparsemap`, as an operator that a compiler does not look into."""
+    """Compute `sparsemap` as an operator that is opaque to the compiler."""
     description, tensors = _describe(structure)
     found: Tensor = _marginals(scores, tensors, description, limits.turns, limits.tolerance)
     return found
 
 
 def _describe(structure: Structure) -> tuple[str, list[Tensor]]:
-    """What a structure is, as a text that a compiler can trace, and its tensors."""
+    """Describe a structure as a string, which the compiler can trace, and its tensors."""
     description, tensors = [type(structure).__name__], []
     for field in fields(structure):  # type: ignore[arg-type]
         value = getattr(structure, field.name)
@@ -43,15 +43,14 @@ def _describe(structure: Structure) -> tuple[str, list[Tensor]]:
             description.append(field.name)
             tensors.append(value)
         elif isinstance(value, int) and not isinstance(value, bool):
-            description.append(
-                f"{field.name}={int(value)}"
-            )  # a number to the compiler, not a symbol
+            description.append(f"{field.name}={int(value)}")  # a constant, not a symbolic int
         else:
             description.append(f"{field.name}={value!r}")
     return ";".join(description), tensors
 
 
 def _rebuild(description: str, tensors: list[Tensor]) -> Structure:
+    """Inverse of `_describe`."""
     kind, *parts = description.split(";")
     values: dict[str, Any] = {}
     left = iter(tensors)
@@ -83,7 +82,9 @@ def _(
     tolerance: float,
 ) -> tuple[Tensor, int]:  # fmt: skip
     if any(dim is not None for dim in dims[1]):
-        raise NotImplementedError("compiled, vmap over additional scores is not offered")
+        raise NotImplementedError(
+            "vmap over additional scores is not implemented in compiled graphs"
+        )
     return _marginals(scores.movedim(dims[0], 0), tensors, description, turns, tolerance), 0
 
 
@@ -96,7 +97,7 @@ def _pull(
     turns: int,
     tolerance: float,
 ) -> list[Tensor]:
-    """The gradients of the scores and of each tensor; solved once more, as nothing else is kept."""
+    """Gradients of the scores and of each tensor; solves again, as operators save tensors only."""
     structure = _rebuild(description, tensors)
     problem = Problem(scores.shape, structure, Limits(turns, tolerance))
     problem.solve(scores, structure.additional)

@@ -1,4 +1,4 @@
-"""SparseMAP of a batch: which solver, what it found, and how that changes with the scores."""
+"""SparseMAP of a batch: choice of the solver, active structures, and derivatives."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ __all__ = ["Active", "Limits", "marginals_vjp", "solve", "weights_jvp"]
 
 @dataclass(frozen=True)
 class Limits:
-    """When a solver stops.
+    """Stopping criteria of a solver.
 
     Attributes:
-        turns: calls of the oracle for an instance, at most.
-        tolerance: of the duality gap.
+        turns: maximum number of oracle calls per instance.
+        tolerance: on the duality gap.
     """
 
     turns: int = 1000
@@ -32,16 +32,16 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Active:
-    """The active structures of all rows, and what the solver says of each row.
+    """The active structures of all rows, and the solver diagnostics of each row.
 
     Attributes:
-        small: (m, slots) int32, the part at each slot or -1; None for structures of one's own.
-        vectors: (m, parts) float64 for those.
+        small: (m, slots) int32 codes, the part at each slot or -1; None for `Custom`.
+        vectors: (m, parts) float64, the structures of `Custom`; otherwise None.
         weights: (m,) float64.
-        offsets: (rows + 1,) int64, where the structures of each row begin.
+        offsets: (rows + 1,) int64, index of the first structure of each row.
         marginals: (rows, parts) float64.
-        gap, turns, converged: (rows,).
-        factors: what a kernel keeps for derivatives, or None.
+        gap, turns, converged: (rows,); turns counts oracle calls.
+        factors: factorisation that a kernel saves for derivatives, or None.
     """
 
     small: Tensor | None
@@ -56,17 +56,17 @@ class Active:
 
     @cached_property
     def codes(self) -> Tensor | None:
-        """(m, slots) int64."""
+        """Codes as int64, (m, slots)."""
         return None if self.small is None else self.small.long()
 
     @cached_property
     def row(self) -> Tensor:
-        """(m,) int64, the row of each structure, in order."""
+        """Row of each structure, (m,) int64, ascending."""
         counts = np.diff(self.offsets.numpy())
         return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
 
     def select_rows(self, rows: Tensor) -> "Active":
-        """The same without the structures of the rows that are not kept, (rows,) bool."""
+        """Return a copy with the structures of the selected rows only, (rows,) bool."""
         counts = torch.where(rows, self.offsets.diff(), 0)
         some = rows[self.row]
         offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
@@ -78,7 +78,7 @@ class Active:
         )
 
     def sum_parts(self, values: Tensor) -> Tensor:
-        """(rows, parts) -> (m,): the sum over the parts of each structure."""
+        """Sum values (rows, parts) over the parts of each structure, (m,)."""
         if self.codes is None:
             assert self.vectors is not None
             own = values[self.row]
@@ -89,7 +89,7 @@ class Active:
         return torch.where(self.codes >= 0, found, 0.0).sum(1)
 
     def sum_structures(self, values: Tensor) -> Tensor:
-        """(m,) -> (rows, parts): the sum over the structures that have each part."""
+        """Sum values (m,) over the structures that contain each part, (rows, parts)."""
         rows, parts = self.marginals.shape
         if self.codes is None:
             assert self.vectors is not None
@@ -110,9 +110,9 @@ def solve(
     *,
     widen: bool = False,
 ) -> Active:
-    """SparseMAP of `(rows, *event)` float64 scores; the structure is flat.
+    """Solve SparseMAP for `(rows, *event)` float64 scores; the structure is flat.
 
-    With `widen` there are structures of weight zero as well, where the derivative needs them.
+    With `widen`, structures of weight zero are included where the derivative needs them.
 
     Raises:
         ValueError: if an instance has no structure.
@@ -144,7 +144,7 @@ def solve(
 
 
 def _empty_events(rows: int) -> Active:
-    """Instances without parts: the empty structure."""
+    """Result for instances without parts: the empty structure."""
     empty = torch.empty(rows, 0, dtype=torch.float64)
     ones, zeros = torch.ones(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
     done = torch.ones(rows, dtype=torch.bool)
@@ -157,13 +157,13 @@ def _solve_plain(
 ) -> Active:  # fmt: skip
     rows, parts = len(scores), event.numel()
     flat = scores.reshape(rows, parts)
-    fine = ~(flat.isnan() | (flat == math.inf)).any(1)
-    where = fine.nonzero()[:, 0]
+    valid = ~(flat.isnan() | (flat == math.inf)).any(1)
+    where = valid.nonzero()[:, 0]
 
     def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = where[which]
         best, feasible = structure.select_rows(own).plain_best(left.view(-1, *event))
-        return best.flatten(1), _extra(structure, best, own, event), feasible
+        return best.flatten(1), _additional_score(structure, best, own, event), feasible
 
     start = None
     if warm is not None:
@@ -171,7 +171,9 @@ def _solve_plain(
         start = []
         for one in where.tolist():
             own = known[warm.row == one]
-            more = _extra(structure, own.view(-1, *event), torch.full((len(own),), one), event)
+            more = _additional_score(
+                structure, own.view(-1, *event), torch.full((len(own),), one), event
+            )
             start.append((own.numpy(), more.numpy()))
     found = solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
     for place, one in enumerate(found) if widen and structure.binary else ():
@@ -186,8 +188,8 @@ def _solve_plain(
     marginals = torch.zeros(rows, parts, dtype=torch.float64)
     marginals.index_add_(0, row, weights.unsqueeze(1) * vectors)
     if structure.binary:
-        marginals.clamp_(max=1)  # rounding
-    marginals[~fine] = math.nan
+        marginals.clamp_(max=1)  # rounding errors
+    marginals[~valid] = math.nan
 
     def each(values: list[Any], fill: Any, dtype: torch.dtype) -> Tensor:
         whole = torch.full((rows,), fill, dtype=dtype)
@@ -206,14 +208,14 @@ def _solve_plain(
     )
 
 
-def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+def _additional_score(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
     if not structure.binary:
         return torch.zeros(len(best), dtype=torch.float64)
     return structure.additional_score(structure.codes(best, event), row, event).detach()
 
 
 def _vectors(active: Active, parts: int) -> Tensor:
-    """The structures as (m, parts) float64."""
+    """Active structures as vectors (m, parts) float64."""
     if active.vectors is not None:
         return active.vectors
     assert active.codes is not None
@@ -223,9 +225,9 @@ def _vectors(active: Active, parts: int) -> Tensor:
 
 
 class _WeightsJvp(torch.autograd.Function):
-    """x -> Q x, how the weights change with the scores of their structures.
+    """x -> Q x, where Q is the Jacobian of the weights in the scores of their structures.
 
-    Q is symmetric and does not depend on the scores as long as the active structures stay.
+    Q is symmetric and constant as long as the active structures do not change.
     """
 
     @staticmethod
@@ -258,13 +260,13 @@ class _WeightsJvp(torch.autograd.Function):
 
 
 def weights_jvp(values: Tensor, active: Active) -> Tensor:
-    """Q times values (m, ...), differentiable any number of times."""
+    """Multiply values (m, ...) by the Jacobian Q of the weights; differentiable any number of times."""
     found: Tensor = _WeightsJvp.apply(values, active)
     return found
 
 
 def marginals_vjp(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
-    """Gradients of the scores (rows, parts) and of the scores of structures (m,), of marginals."""
+    """Pull a gradient of the marginals back to scores (rows, parts) and structure scores (m,)."""
     if active.small is None or not _native.enabled():
         by = weights_jvp(active.sum_parts(grad), active)
         return active.sum_structures(by), by
@@ -279,7 +281,7 @@ def marginals_vjp(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
 
 
 def _weights_jvp(active: Active, columns: Tensor) -> None:
-    """Columns (c, m), in place."""
+    """Multiply columns (c, m) by Q in place."""
     if active.small is not None and _native.enabled():
         assert _native.kernels is not None
         codes = active.small

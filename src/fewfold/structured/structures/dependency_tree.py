@@ -1,4 +1,4 @@
-"""Dependency trees: every word has a head, another word or the root."""
+"""Dependency trees: the head of every word is another word or the root."""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -25,15 +25,15 @@ __all__ = ["DependencyTree"]
 class DependencyTree(Structure):
     """Trees over n words; scores are `(..., n, n)`.
 
-    [h, m] is the score of word h to be the head of word m, and [m, m] on the diagonal that of m to
-    hang from the root. Following heads one comes to the root from every word.
+    [h, m] is the score of the arc from head h to word m, and the diagonal [m, m] that of the arc
+    from the root to m. Every word is connected to the root.
 
-    A word of which all scores to have a head are masked is absent, and is nobody's head. So
-    sentences of a batch may differ in length.
+    A word whose incoming arcs are all masked is absent, and cannot be a head. So sentences of a
+    batch may differ in length.
 
     Args:
-        projective: whether what hangs from a word, directly or not, must lie next to it.
-        single_root: whether exactly one word hangs from the root.
+        projective: whether arcs must not cross: the descendants of a word form a contiguous span.
+        single_root: whether exactly one word is attached to the root.
 
     Example:
         >>> import torch, fewfold as ff
@@ -118,7 +118,7 @@ class DependencyTree(Structure):
         return codes, values
 
     def _ranked(self, scores: Tensor, k: int) -> list[tuple[Tensor, float]]:
-        """The k best of one instance without absent words."""
+        """The k best trees of one instance without absent words."""
         n = len(scores)
 
         def solve(forced: list[int], forbidden: list[int]) -> tuple[Tensor, float] | None:
@@ -126,7 +126,9 @@ class DependencyTree(Structure):
             for part in forced:
                 allowed[torch.arange(n) != part // n, part % n] = -math.inf
             allowed.view(-1)[forbidden] = -math.inf
-            if bool((allowed == -math.inf).all(0).any()):  # to plain_best that word were absent
+            if bool(
+                (allowed == -math.inf).all(0).any()
+            ):  # plain_best would treat that word as absent
                 return None
             best, feasible = self.plain_best(allowed.unsqueeze(0))
             code = self.codes(best, scores.shape)[0]
@@ -166,7 +168,7 @@ class DependencyTree(Structure):
         return torch.nn.functional.one_hot(heads[keep], n).transpose(1, 2).bool()
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all trees; its gradient are the marginals.
+        """Log of the sum of exp(score) over all trees; its gradient is the marginals.
 
         Args:
             scores: `(..., n, n)`.

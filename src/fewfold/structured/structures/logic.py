@@ -1,7 +1,7 @@
-"""Logic over bits: one of them, at most one, at least one, and outputs that follow from inputs.
+"""Logical constraints on bits: XOR, at most one, OR, implication, and gates with an output bit.
 
-Each is known by its rule and by the bits that it reads the other way round, so that four rules are
-enough. All have SparseMAP in closed form, as the nearest point of a polytope; see `nearest`.
+Each constraint is one of four rules applied to bits of which some are negated. SparseMAP is a
+closed-form projection; see `nearest`.
 """
 
 import enum
@@ -26,22 +26,22 @@ __all__ = [
 
 
 class Rule(enum.IntEnum):
-    """Which bits may be on together, once those that are read the other way round are negated_bits."""
+    """Which bits may be on together, after negation."""
 
     ONE = 0
     AT_MOST_ONE = 1
     ANY = 2
-    ANY_OUT = 3  # the last bit tells whether any of the others is on
+    ANY_OUT = 3  # the last bit is the OR of the others
 
     def allows(self, bits: Tensor) -> Tensor:
-        """(m,) which of these, (m, bits) bool, it allows."""
+        """Whether each of (m, bits) bool is allowed, (m,)."""
         ones = bits.sum(1)
         if self is Rule.ANY_OUT:
             return bits[:, :-1].any(1) == bits[:, -1]
         return {Rule.ONE: ones == 1, Rule.AT_MOST_ONE: ones <= 1, Rule.ANY: ones >= 1}[self]
 
     def best(self, scores: Tensor) -> Tensor:
-        """The best bits by row; +inf where a bit must be on."""
+        """Best bits of each row; a score of +inf forces a bit on."""
         if self is Rule.ANY_OUT:
             inputs = Rule.ANY.best(scores[:, :-1])
             gain = torch.where(inputs, scores[:, :-1], 0.0).sum(1, keepdim=True) + scores[:, -1:]
@@ -56,7 +56,7 @@ class Rule(enum.IntEnum):
 
 @dataclass(frozen=True, repr=False)
 class Logic(ClosedForm):
-    """A rule, and which bits it reads the other way round; it needs at least so many bits."""
+    """A rule, the slice of bits that it negates, and the least number of bits."""
 
     rule: ClassVar[Rule]
     negates: ClassVar[slice]
@@ -71,7 +71,7 @@ class Logic(ClosedForm):
             registered(dataclass(frozen=True, repr=False)(cls))
 
     def negated_bits(self, size: int) -> Tensor:
-        """(bits,) which of so many are read the other way round."""
+        """Which of `size` bits the rule negates, (size,) bool."""
         found = torch.zeros(size, dtype=torch.bool)
         found[self.negates] = True
         return found
@@ -119,7 +119,7 @@ class Logic(ClosedForm):
 
 
 class Output(Logic):
-    """Those that no single condition tells. All bits are negated_bits, or none: the same face."""
+    """Gates that are not one linear constraint. All bits are negated, or none."""
 
     def constraint(self, size: int) -> LinearConstraint | None:
         return None
@@ -190,7 +190,7 @@ class Imply(Logic, rule=Rule.ANY, negates=slice(-1), least=2):
 
 
 class XorOut(Logic, rule=Rule.ONE, negates=slice(-1, None), least=2):
-    """At most one bit but the last is on; the last tells whether one is.
+    """At most one of the inputs is on; the last bit is on exactly if one of them is.
 
     Example:
         >>> import torch, fewfold as ff
@@ -200,7 +200,7 @@ class XorOut(Logic, rule=Rule.ONE, negates=slice(-1, None), least=2):
 
 
 class OrOut(Output, rule=Rule.ANY_OUT, least=2):
-    """The last bit tells whether any other is on.
+    """The last bit is the OR of the others.
 
     Example:
         >>> import torch, fewfold as ff
@@ -210,7 +210,7 @@ class OrOut(Output, rule=Rule.ANY_OUT, least=2):
 
 
 class AndOut(Output, rule=Rule.ANY_OUT, negates=slice(None), least=2):
-    """The last bit tells whether all others are on.
+    """The last bit is the AND of the others.
 
     Example:
         >>> import torch, fewfold as ff

@@ -1,4 +1,4 @@
-"""Projective trees in plain torch: Eisner's recurrences with any way to sum up."""
+"""Projective trees in plain torch: Eisner's algorithm with any reduction."""
 
 import math
 
@@ -11,11 +11,11 @@ __all__ = ["inside"]
 
 
 def inside(scores: Tensor, single: bool, reduce: Reduce) -> Tensor:
-    """(...,) what all projective trees come to; -inf where there are none.
+    """Reduce the scores of all projective trees to (...,); -inf where there are none.
 
     Args:
         scores: (..., n, n) by head and word, the root on the diagonal.
-        single: whether exactly one word may hang from the root.
+        single: whether exactly one word is attached to the root.
         reduce: `best_of`, `log_sum_of` or `sample_of(generator)`.
     """
     arcs, empty = _attach_absent_words(scores, single)
@@ -32,7 +32,7 @@ def inside(scores: Tensor, single: bool, reduce: Reduce) -> Tensor:
 
 
 def _spans(arcs: Tensor, reduce: Reduce) -> tuple[list[Tensor], list[Tensor]]:
-    """Complete spans headed by their first and their last position, by width and then start."""
+    """Values of complete spans headed by their first and last position, by width, then start."""
     n = arcs.shape[-1]
     zeros = torch.zeros_like(arcs[..., 0])
     right, left = [zeros], [zeros]
@@ -51,15 +51,15 @@ def _spans(arcs: Tensor, reduce: Reduce) -> tuple[list[Tensor], list[Tensor]]:
 def _join_spans(
     first: list[Tensor], second: list[Tensor], ways: list[tuple[int, int, int]], count: int
 ) -> Tensor:
-    """(..., count, ways): spans of width a and, `step` further on, of width b, for each way."""
+    """Values (..., count, ways) of a span of width a joined to one of width b, `step` later."""
     both = [first[a][..., :count] + second[b][..., step : step + count] for a, b, step in ways]
     return torch.stack(both, -1)
 
 
 def _attach_absent_words(scores: Tensor, single: bool) -> tuple[Tensor, Tensor]:
-    """Scores of which absent words hang from a neighbour, and whether no word is present.
+    """Attach absent words to a neighbour, and return whether no word is present.
 
-    Such an arc crosses nothing and adds nothing, and there is one way to have it.
+    Such an arc crosses no other, has score 0 and is unique, so results do not change.
     """
     n = scores.shape[-1]
     absent = (scores == -math.inf).all(-2)

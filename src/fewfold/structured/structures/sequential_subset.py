@@ -1,4 +1,4 @@
-"""Subsets of k consecutive-indexed bits, with scores for adjacent bits that are both on."""
+"""Subsets of k of n ordered bits, with scores for adjacent bits that are both on."""
 
 import itertools
 import math

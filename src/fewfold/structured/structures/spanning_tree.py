@@ -22,12 +22,12 @@ __all__ = ["SpanningTree"]
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
 class SpanningTree(Structure):
-    """Sets of edges that connect all nodes of a graph without a cycle; scores are `(..., E)`.
+    """Spanning trees of a graph with E edges; scores are `(..., E)`.
 
     Args:
-        edges: (E, 2) int, the two nodes of each edge; there may be several between two nodes. A
-            tensor, or what makes one, such as a list of pairs.
-        nodes: how many nodes there are, numbered from 0.
+        edges: (E, 2) int tensor or list of pairs, the two nodes of each edge; parallel edges are
+            allowed.
+        nodes: number of nodes, numbered from 0.
 
     Raises:
         ValueError: if the edges do not connect all nodes.
@@ -63,7 +63,7 @@ class SpanningTree(Structure):
             )
         if _kruskal(edges.tolist(), range(len(edges)), self.nodes) is None:
             raise ValueError(
-                f"edges must connect all {self.nodes} nodes; solve each connected part on its own"
+                f"edges must connect all {self.nodes} nodes; solve each component on its own"
             )
 
     def check(self, event: torch.Size) -> None:
@@ -147,7 +147,7 @@ class SpanningTree(Structure):
         return every[torch.tensor(trees, dtype=torch.bool)]
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all trees; its gradient are the marginals."""
+        """Log of the sum of exp(score) over all trees; its gradient is the marginals."""
         rows, _, batch = flatten_with_grad(self, scores, mask)
         if self.nodes == 1:
             return scores.new_zeros(batch)
@@ -162,14 +162,14 @@ class SpanningTree(Structure):
             joins = torch.stack([torch.where(heads == words, -1, heads), words], -1) + 1
             low, high = self.edges.cpu().min(1).values, self.edges.cpu().max(1).values
             first, second = joins.min(-1).values.unsqueeze(-1), joins.max(-1).values.unsqueeze(-1)
-            between = (first == low) & (second == high)  # (m, nodes - 1, E): one of these each
+            between = (first == low) & (second == high)  # (m, nodes - 1, E), parallel edges
             weights = torch.where(between, every.unsqueeze(1), -math.inf).softmax(-1)
             edge = torch.multinomial(weights.flatten(0, 1), 1, generator=generator)
             found.scatter_(1, edge.view(len(found), -1), True)
         return found
 
     def _arcs(self, scores: Tensor) -> Tensor:
-        """(rows, nodes - 1, nodes - 1) as arcs both ways, where node 0 is the root."""
+        """Arc scores (rows, nodes - 1, nodes - 1) in both directions, with node 0 as the root."""
         ends = self.edges.to(scores.device).long()
         ends = torch.cat([ends, ends.flip(1)])
         values = torch.where(scores == -math.inf, FORBIDDEN, scores).repeat(1, 2)
@@ -191,7 +191,7 @@ def _as_tensor(edges: Any) -> Tensor:
 
 
 def _scatter_logsumexp(place: Tensor, values: Tensor, size: int) -> Tensor:
-    """(rows, size): the log of the sum of exp(values) at each place, -inf where there are none."""
+    """Log-sum-exp of the values at each place, (rows, size); -inf where there are none."""
     places = place.expand_as(values)
     none = torch.full((len(values), size), -math.inf).to(values)
     top = none.scatter_reduce(1, places, values.detach(), "amax")
@@ -201,7 +201,7 @@ def _scatter_logsumexp(place: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def _kruskal(ends: list[list[int]], order: Any, nodes: int) -> list[int] | None:
-    """Edges in this order that join what was apart; None if in the end not all are joined."""
+    """Greedy spanning tree from edges in this order; None if they do not connect all nodes."""
     group = list(range(nodes))
 
     def leader(node: int) -> int:

@@ -134,7 +134,7 @@ class Structure(SolverInterface, ABC):
     def check_members(self, scores: Tensor, structures: Tensor, own: Tensor | None = None) -> None:
         """Raise a ValueError where an entry with a finite score is not a structure.
 
-        Membership test: a structure is the best one for scores of +1 at its parts and -1 elsewhere.
+        A structure is the best one for scores of +1 at its parts and -1 elsewhere.
 
         Args:
             scores: `(..., *event)`; -inf where a part cannot be used.
@@ -160,7 +160,7 @@ class Structure(SolverInterface, ABC):
 
     @torch.no_grad()
     def argmax(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Highest-scoring structure: ones at its parts, zeros elsewhere, in the shape of the scores.
+        """Best structure: ones at its parts, zeros elsewhere, in the shape of the scores.
 
         Raises:
             ValueError: where an instance has no structure.
