@@ -1,11 +1,11 @@
-"""Factors that agree: LP-SparseMAP in plain torch, and how its answer changes.
+"""LP-SparseMAP in plain torch by dual consensus, and the derivative of its solution.
 
-    max <t, mu> + sum_f <v_f, nu_f> - |mu|^2 / 2   where mu, at the bits of f, is a mix of f's.
+    max <t, mu> + sum_f <v_f, nu_f> - |mu|^2 / 2   s.t. mu at the bits of f is in the hull of f.
 
-The dual has a multiplier for every link, those of a bit summing to zero. Factor f answers with its
-best point near to t + l_f; how far the answers for a bit differ is the gradient of the dual, zero
-at the optimum. Some turns of alternating directions come near to it. Newton's method, whose matrix
-are the faces of the projections, then ends in a few steps, exactly once the faces are the right ones.
+The dual has a multiplier l per link; those of a bit sum to zero. Each factor f projects t + l_f on
+its polytope; the disagreement of the projections of a bit is the gradient of the dual and vanishes
+at the optimum. Iterations of ADMM approach it. Newton's method, whose matrix consists of the faces
+of the projections, then converges in a few steps, exactly once the faces are the final ones.
 """
 
 import math
@@ -19,21 +19,21 @@ from fewfold.structured.structures.structure import Structure
 
 __all__ = ["PlainSolver", "SolverResult"]
 
-RELAX = 1.6  # over-relaxation of alternating directions
-ADMM, NEWTON = 15, 30  # turns of each before the other
-EXACT = 1e-11  # a disagreement, next to the scores, that is rounding
+RELAX = 1.6  # over-relaxation of ADMM
+ADMM, NEWTON = 15, 30  # iterations of one method before switching to the other
+EXACT = 1e-11  # disagreement, relative to the scores, that is rounding error
 
 
 @dataclass(frozen=True, eq=False)
 class SolverResult:
-    """What a solver says of rows (instances).
+    """Solution of each row (instance) of a factor graph.
 
     Attributes:
         marginals: (rows, bits); NaN where scores are NaN.
-        turns: (rows,) int64.
-        apart: (rows,) how far factors disagree, root mean square.
-        moved: (rows,) how far the marginals moved in the last turn.
-        settled: (rows,) bool, whether every factor's own answer is the best it has.
+        iterations: (rows,) int64.
+        disagreement: (rows,) root mean square disagreement between factors.
+        moved: (rows,) root mean square change of the marginals in the last iteration.
+        factors_converged: (rows,) bool, whether all projections on factors are optimal.
     """
 
     marginals: Tensor
@@ -44,10 +44,10 @@ class SolverResult:
 
 
 class PlainSolver:
-    """A graph with additional scores, solved without kernels."""
+    """Solver of a factor graph without kernels."""
 
     def __init__(self, links: Links, structures: list[Structure], rows: int) -> None:
-        """`structures` are the flat structures of the groups: rows are (instances, factors)."""
+        """`structures` are the flat structures of the groups; rows count (instances, factors)."""
         self.links, self.structures = links, structures
         self._projections = FactorProjections(links, structures)
         self._state: _State | None = None
@@ -55,13 +55,13 @@ class PlainSolver:
     def solve(
         self, scores: Tensor, *, turns: int, tolerance: float, step: Tensor, warm: bool = False
     ) -> SolverResult:
-        """LP-SparseMAP of (rows, bits) scores.
+        """Solve LP-SparseMAP for scores (rows, bits).
 
         Args:
-            scores: float64, -inf where a bit is off, NaN in rows that have no answer.
-            turns: at most.
-            tolerance: of the disagreement.
-            step: (rows,) of alternating directions.
+            scores: float64, -inf where a bit is fixed at 0, NaN in invalid rows.
+            turns: maximum number of iterations.
+            tolerance: on the disagreement.
+            step: (rows,) step size of ADMM.
             warm: whether to start from the multipliers of the last call.
         """
         invalid = scores.isnan().any(1)
@@ -73,28 +73,28 @@ class PlainSolver:
         )  # fmt: skip
         self._state, self._invalid = found, invalid
         marginals = found.marginals.masked_fill(invalid.unsqueeze(1), math.nan)
-        apart, moved = (
+        disagreement, moved = (
             value.masked_fill(invalid, math.nan) for value in (found.disagreement, found.moved)
         )
         return SolverResult(
-            marginals, found.iterations, apart, moved, found.faces.converged(len(scores))
+            marginals, found.iterations, disagreement, moved, found.faces.converged(len(scores))
         )
 
     def pull(self, grad: Tensor) -> Tensor:
-        """By how much the marginals move as the scores move by this; a symmetric map."""
+        """Product of the Jacobian of the marginals, which is symmetric, with `grad`."""
         assert self._state is not None
         moved = _marginals_jvp(self.links, self._state.faces, self._state.marginals, grad)
         return moved.masked_fill(self._invalid.unsqueeze(1), math.nan)
 
     def active(self, place: int, change: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The structures of a group without a closed form.
+        """Active structures of a group without a closed form.
 
         Args:
-            place: of the group.
-            change: (rows, bits), how the marginals move.
+            place: index of the group.
+            change: (rows, bits) change of the marginals, or None.
 
         Returns:
-            Codes (m, slots), weights (m,), by how much these change (m,), and rows (m,), which are
+            Codes (m, slots), weights (m,), changes of the weights (m,), and rows (m,), which count
             (instances, factors).
         """
         assert self._state is not None
@@ -113,10 +113,10 @@ class PlainSolver:
         return codes, weights, by, row
 
     def as_bit_scores(self, place: int, values: Tensor) -> Tensor:
-        """(rows, bits) what changes of the scores of structures are worth as those of bits.
+        """Convert changes of structure scores to equivalent changes of bit scores (rows, bits).
 
         Args:
-            place: of the group.
+            place: index of the group.
             values: (m,) in the order of `active`.
         """
         assert self._state is not None
@@ -128,16 +128,16 @@ class PlainSolver:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """The solution of rows (instances).
+    """State of the solver.
 
     Attributes:
         marginals: (rows, bits).
-        multipliers: (rows, links), of the dual.
-        differ: (rows, links) of the factors' projections, from the marginals.
-        faces: of the factors' projections.
-        turns: (rows,) int64.
-        apart: (rows,) how far factors disagree, root mean square.
-        moved: (rows,) how far the marginals moved in the last turn.
+        multipliers: (rows, links) dual variables.
+        differ: (rows, links) projections of the factors minus the marginals.
+        faces: faces of the projections.
+        iterations: (rows,) int64.
+        disagreement: (rows,) root mean square of `differ`.
+        moved: (rows,) root mean square change of the marginals in the last iteration.
     """
 
     marginals: Tensor
@@ -150,7 +150,7 @@ class _State:
 
 
 class _DualSearch:
-    """A graph with scores, and answers to multipliers."""
+    """Evaluation of the dual of a graph, and the steps of ADMM and Newton's method."""
 
     def __init__(self, links: Links, projections: FactorProjections, scores: Tensor) -> None:
         self.links, self.projections = links, projections
@@ -159,23 +159,25 @@ class _DualSearch:
         self.exact = EXACT * (1 + (finite.amax(1) if scores.shape[1] else finite.sum(1)))
 
     def evaluate(self, dual: Tensor) -> tuple[Tensor, Tensor, Faces]:
-        """Where the answers meet (rows, bits), how they differ from there (rows, links), faces."""
+        """Mean projection (rows, bits), differences from it (rows, links), and faces."""
         z, faces = self.projections.nearest(self.given + dual, dual.new_ones(len(dual)))
         mean = self.mean(z)
         return mean, z - self.links.spread(mean), faces
 
     def mean(self, z: Tensor) -> Tensor:
+        """Average (rows, links) over the links of each bit; clipped scores for bits without."""
         return torch.where(self.links.degree > 0, self.links.mean(z), self.alone)
 
     def size(self, values: Tensor) -> Tensor:
-        """Root mean square over links, by their weights."""
+        """Weighted root mean square over links."""
         return (self.inner(values, values) / max(1, len(self.links.bit))).sqrt()
 
     def inner(self, a: Tensor, b: Tensor) -> Tensor:
+        """Weighted inner product over links."""
         return (self.links.weight * a * b).sum(1)
 
     def admm(self, dual: Tensor, mean: Tensor, on: Tensor, step: Tensor, turns: int) -> Tensor:
-        """Alternating directions: multipliers that are nearer to the best."""
+        """Improve the multipliers of the rows `on` by iterations of ADMM."""
         share, step = 1 / (1 + step), step.unsqueeze(1)
         for _ in range(turns):
             old = self.links.spread(mean)
@@ -185,17 +187,17 @@ class _DualSearch:
             dual = torch.where(on, dual - step * (mixed - self.links.spread(mean)), dual)
         return dual
 
-    def newton(self, faces: Faces, apart: Tensor, size: Tensor) -> Tensor:
-        """The step after which all factors agree, as far as faces go; conjugate gradients."""
-        ease = (10 * size).clamp(max=1).unsqueeze(1)
-        found, left = torch.zeros_like(apart), -apart
+    def newton(self, faces: Faces, differ: Tensor, size: Tensor) -> Tensor:
+        """Newton step to zero disagreement on the current faces, by conjugate gradients."""
+        damping = (10 * size).clamp(max=1).unsqueeze(1)
+        found, left = torch.zeros_like(differ), -differ
         along, square = left, self.inner(left, left)
         enough = square * size.clamp(max=0.01)
         for _ in range(100):
             pushed = faces.push(along)
-            pushed = pushed - self.links.spread(self.links.mean(pushed)) + ease * along
+            pushed = pushed - self.links.spread(self.links.mean(pushed)) + damping * along
             by = _ratio(square, self.inner(along, pushed))
-            by = torch.where(square > enough, by, 0.0).unsqueeze(1)  # rows that are done stay
+            by = torch.where(square > enough, by, 0.0).unsqueeze(1)  # converged rows do not change
             found, left = found + by * along, left - by * pushed
             now = self.inner(left, left)
             if not bool((now > enough).any()):
@@ -205,7 +207,7 @@ class _DualSearch:
         return found
 
     def line_search(self, dual: Tensor, step: Tensor, slope: Tensor) -> Tensor:
-        """How far to go: until the dual, convex, is half as steep."""
+        """Line search until the slope of the (convex) dual is halved."""
         by, low, high = torch.ones_like(slope), torch.zeros_like(slope), torch.ones_like(slope)
         low_slope, high_slope = slope, torch.full_like(slope, math.inf)
         for _ in range(20):
@@ -229,22 +231,23 @@ class _DualSearch:
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, or 0 where b is not positive."""
     return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
 
 
 def _solve_dual(
-    links: Links, projections: FactorProjections, scores: Tensor, *, turns: int, tolerance: float, step: Tensor,
-    multipliers: Tensor | None = None,
+    links: Links, projections: FactorProjections, scores: Tensor, *, turns: int, tolerance: float,
+    step: Tensor, multipliers: Tensor | None = None,
 ) -> _State:  # fmt: skip
-    """Solve all rows in step.
+    """Solve the dual for all rows at once.
 
     Args:
         links, projections: the graph.
-        scores: (rows, bits) float64, -inf where a bit is off.
-        turns: at most.
-        tolerance: of the disagreement.
-        step: (rows,) of alternating directions.
-        multipliers: to start from.
+        scores: (rows, bits) float64, -inf where a bit is fixed at 0.
+        turns: maximum number of iterations.
+        tolerance: on the disagreement.
+        step: (rows,) step size of ADMM.
+        multipliers: starting point, zero by default.
     """
     search = _DualSearch(links, projections, scores)
     start = torch.zeros_like(search.given) if multipliers is None else multipliers
@@ -273,6 +276,7 @@ def _solve_dual(
 
 
 def _advance(search: _DualSearch, found: _State, dual: Tensor, on: Tensor, turns: int) -> _State:
+    """State at new multipliers, after `turns` iterations of the rows `on`."""
     mean, differ, faces = search.evaluate(dual)
     change = mean - found.marginals
     moved = (change.square().sum(1) / max(1, len(search.links.bit))).sqrt()
@@ -282,20 +286,20 @@ def _advance(search: _DualSearch, found: _State, dual: Tensor, on: Tensor, turns
 
 
 def _marginals_jvp(links: Links, faces: Faces, marginals: Tensor, change: Tensor) -> Tensor:
-    """By how much the marginals move with the scores: on what the faces of all factors share.
+    """Directional derivative of the marginals: the projection on the intersection of all faces.
 
-    x = change - project is what (1 - mean of faces) x = (1 - mean of faces) change has of least
-    norm, which conjugate gradients find.
+    With P the mean of the projections on the faces, change - result is the solution x of least norm
+    of (1 - P) x = (1 - P) change, found by conjugate gradients.
 
     Args:
         marginals, change: (rows, bits).
     """
     alone = links.degree == 0
-    held = alone & ((marginals <= 0) | (marginals >= 1))
+    fixed = alone & ((marginals <= 0) | (marginals >= 1))
 
     def outside(values: Tensor) -> Tensor:
         own = values - links.mean(faces.push(links.spread(values)))
-        return torch.where(alone, torch.where(held, values, 0.0), own)
+        return torch.where(alone, torch.where(fixed, values, 0.0), own)
 
     left = outside(change)
     found = torch.zeros_like(change)

@@ -1,7 +1,7 @@
-"""LP-SparseMAP of a batch as one differentiable function of all scores.
+"""LP-SparseMAP of a batch as a differentiable function of all scores.
 
-It is piecewise linear, so that derivatives are linear maps, each the transpose of the other. All
-tensors have instances first, so that those of a vmap are more of them.
+Marginals are piecewise linear and the gradient of the objective, so derivatives are symmetric
+linear maps. In all tensors the first dimension is the instance; vmap adds more instances.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ __all__ = ["solve_relaxation"]
 def solve_relaxation(
     scores: Tensor, links: Links, batch: torch.Size, options: SearchOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `Relaxation.solve` returns; LP-SparseMAP is differentiable by all scores."""
+    """Compute `Relaxation.solve`, differentiable in the scores and the additional scores."""
     structures, additional = [], []
     for group in links.groups:
         given = [value.to("cpu", torch.float64) for value in group.structure.additional]
-        made = group.structure.with_additional(given)
-        structures.append(made.flat(torch.Size([*batch, *group.factors]), group.event))
+        structure = group.structure.with_additional(given)
+        structures.append(structure.flat(torch.Size([*batch, *group.factors]), group.event))
         for value in structures[-1].additional:
             additional.append(value.unflatten(0, (len(scores), len(group.bits))))
     problem = Relaxation(links, structures, len(scores), options)
@@ -34,7 +34,7 @@ def solve_relaxation(
 
 
 def _vmap_dim_first(values: Sequence[Tensor], dims: Sequence[Any], size: int) -> list[Tensor]:
-    """The dimension of a vmap first, everywhere."""
+    """Move the vmap dimension of all tensors to the front."""
     return [
         value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
         for value, dim in zip(values, dims, strict=True)
@@ -44,9 +44,10 @@ def _vmap_dim_first(values: Sequence[Tensor], dims: Sequence[Any], size: int) ->
 def _linear_map_vmap(
     function: Any, problem: Relaxation, size: int, values: list[Tensor], *more: Any
 ) -> Any:
-    """A linear map under vmap, of (size, ..., rows, bits) and so on.
+    """Apply a linear map under vmap, to tensors (size, ..., rows, bits) and so on.
 
-    Either many changes of one answer, or one of each of many answers, which are then one batch.
+    Either many tangents of one solution, or one tangent of each of many solutions, which are then
+    merged into one batch.
     """
     if problem.vmapped is None or problem.vmapped[0] != maybe_current_level():
         found = function.apply(problem, *more, *values)
@@ -58,7 +59,7 @@ def _linear_map_vmap(
 
 
 class _Solve(torch.autograd.Function):
-    """Marginals, objectives, and what else is told."""
+    """Marginals, objectives and diagnostics."""
 
     @staticmethod
     def forward(scores: Tensor, problem: Relaxation, *additional: Tensor) -> Any:
@@ -104,17 +105,18 @@ class _Solve(torch.autograd.Function):
         return tuple(v.unflatten(0, (info.batch_size, problem.rows)) for v in found), (0, 0, 0)
 
 
-def _scale_rows(price: Tensor, slope: Tensor) -> Tensor:
-    return price.view(*price.shape, *[1] * (slope.dim() - price.dim())) * slope
+def _scale_rows(factor: Tensor, values: Tensor) -> Tensor:
+    """Multiply values by one factor per row."""
+    return factor.view(*factor.shape, *[1] * (values.dim() - factor.dim())) * values
 
 
 def _or_nones(values: list[Tensor], count: int) -> list[Tensor | None]:
-    """As many values: all, or where they were not asked for none."""
+    """The values, or `count` times None if there are none."""
     return [*values] if values else [None] * count
 
 
 def _fill_tangents(problem: Relaxation, *changes: Tensor | None) -> list[Tensor]:
-    """Zeros for those that are missing; without additional ones if all of these are."""
+    """Replace missing tangents by zeros; drop those of additional scores if all are missing."""
     zeros = problem.zeros()
     if all(change is None for change in changes[1:]):
         zeros = zeros[:1]
@@ -151,7 +153,7 @@ class _ObjectiveGrad(torch.autograd.Function):
 
 
 class _HessianProduct(torch.autograd.Function):
-    """How the slopes move with scores, and additional ones if they are given."""
+    """Hessian-vector products of the objectives."""
 
     @staticmethod
     def forward(problem: Relaxation, more: bool, *changes: Tensor) -> Any:
@@ -163,7 +165,7 @@ class _HessianProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        more = len(ctx.needs_input_grad) > 3  # as there were additional scores
+        more = len(ctx.needs_input_grad) > 3  # additional scores were given
         return None, None, *_HessianProduct.apply(ctx.problem, more, *grads)
 
     @staticmethod

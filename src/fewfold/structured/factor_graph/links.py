@@ -1,7 +1,7 @@
-"""A factor graph laid flat: every use of a bit by a factor is a link.
+"""A factor graph in flat form: every use of a bit by a factor is a link.
 
-A bit of degree d has weight 1 / d in each of its factors, so that all its links together weigh as
-much as the bit.
+A bit of degree d has weight 1 / d in each of its factors, so that the weights of its links sum to
+one.
 """
 
 import itertools
@@ -30,19 +30,19 @@ __all__ = [
     "raise_infeasible_factor",
 ]  # fmt: skip
 
-CONVERGED_GAP = 1e-9  # a gap that is none: it asks for less, but rounding may not allow that
+CONVERGED_GAP = 1e-9  # gap that counts as converged; rounding may prevent smaller ones
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Factors of one structure, added together.
+    """Factors of one structure, added by one call.
 
     Attributes:
-        structure: as it was given.
-        bits: (factors, parts) int64, the bits of the graph.
+        structure: the structure as given.
+        bits: (factors, parts) int64, indices of bits of the graph.
         negated: (factors, parts) bool.
-        factors: how they were laid out; additional scores broadcast to the batch and these.
-        event: the shape of one.
+        factors: shape of the factors; additional scores broadcast to `(*batch, *factors)`.
+        event: the shape of one factor.
     """
 
     structure: Structure
@@ -60,11 +60,11 @@ class FaceMap(Protocol):
         """Whether each projection is optimal, (n,) bool."""
 
     def push(self, change: Tensor) -> Tensor:
-        """(n, parts) by how much the answers move with what they are near to."""
+        """Directional derivative of the projections along `change`, (n, parts)."""
 
 
 class Links:
-    """All groups of a graph, end to end."""
+    """All groups of a graph, concatenated."""
 
     def __init__(self, groups: Sequence[Group], size: int) -> None:
         self.groups, self.size = tuple(groups), size
@@ -79,28 +79,28 @@ class Links:
         self.spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
 
     def mean(self, values: Tensor) -> Tensor:
-        """(rows, links) -> (rows, bits); 0 for a bit that is in no factor."""
+        """Average (rows, links) over the links of each bit, (rows, bits); 0 for bits without."""
         total = values.new_zeros(len(values), self.size).index_add(1, self.bit, values)
         return total / self.degree.clamp(min=1)
 
     def spread(self, values: Tensor) -> Tensor:
-        """(rows, bits) -> (rows, links)."""
+        """Copy (rows, bits) to the links of each bit, (rows, links)."""
         return values[:, self.bit]
 
     def local(self, place: int, values: Tensor) -> Tensor:
-        """(rows, bits) as the factors of a group read them: (rows x factors, parts)."""
+        """Values (rows, bits) as read by the factors of a group, (rows * factors, parts)."""
         own = values[:, self.bit[self.spans[place]]]
         own = torch.where(self.negated[self.spans[place]], 1 - own, own)
         return own.reshape(-1, self.groups[place].bits.shape[1])
 
     def local_change(self, place: int, values: Tensor) -> Tensor:
-        """The same for changes."""
+        """Changes (rows, bits) as read by the factors of a group, (rows * factors, parts)."""
         own = values[:, self.bit[self.spans[place]]]
         own = torch.where(self.negated[self.spans[place]], -own, own)
         return own.reshape(-1, self.groups[place].bits.shape[1])
 
     def scatter_change(self, place: int, values: Tensor) -> Tensor:
-        """The transpose of `local_change`."""
+        """Transpose of `local_change`."""
         span = self.spans[place]
         own = values.reshape(-1, span.stop - span.start)
         own = torch.where(self.negated[span], -own, own)
@@ -108,27 +108,30 @@ class Links:
 
 
 class FactorProjections:
-    """Asks every factor for the best it has near to a point."""
+    """Projection of a point on the polytope of every factor."""
 
     def __init__(self, links: Links, structures: Sequence[Structure]) -> None:
-        """`structures` are the flat structures of the groups: rows are (instances, factors)."""
+        """`structures` are the flat structures of the groups; rows count (instances, factors)."""
         self.links, self.structures = links, structures
         self.previous: list[list[ActiveSet] | None] = [None] * len(structures)
 
     def nearest(self, y: Tensor, share: Tensor) -> tuple[Tensor, "Faces"]:
-        """z = argmin sum w (z - y)^2 / 2 - share * (additional scores), by every factor.
+        """z = argmin sum w (z - y)^2 / 2 - share * (additional scores) for every factor.
 
         Args:
             y: (rows, links).
-            share: (rows,).
+            share: (rows,) weight of the additional scores.
+
+        Returns:
+            z (rows, links), and the faces on which it lies.
         """
         links = self.links
-        turned = torch.where(links.negated, 1 - y, y)
+        y_local = torch.where(links.negated, 1 - y, y)
         parts: list[Tensor] = [y[:, :0]]
         faces: list[FaceMap] = []
         for place, (group, span) in enumerate(zip(links.groups, links.spans, strict=True)):
             count = len(group.bits)
-            near = turned[:, span].reshape(len(y) * count, -1)
+            near = y_local[:, span].reshape(len(y) * count, -1)
             weight = links.weight[span].view(count, -1).repeat(len(y), 1)
             each = share.repeat_interleave(count)
             given = [value * rows_like(each, value) for value in self.structures[place].additional]
@@ -139,7 +142,7 @@ class FactorProjections:
                 z = z.masked_fill((near == -math.inf).all(1, keepdim=True), 0.0)
                 faces.append(face)
             else:
-                found = _active(structure, group.event, near, weight, self.previous[place])
+                found = _solve_active(structure, group.event, near, weight, self.previous[place])
                 for row, one in enumerate(found):
                     if not one.feasible:
                         raise_infeasible_factor(group, *divmod(row, count))
@@ -154,20 +157,20 @@ class FactorProjections:
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """The faces of all factors."""
+    """Faces of the projections of all factors."""
 
     links: Links
     parts: Sequence[FaceMap]
 
     def converged(self, rows: int) -> Tensor:
-        """(rows,) whether all are those of the best answers; those in closed form are."""
+        """Whether the projections on all factors are optimal, (rows,)."""
         found = torch.ones(rows, dtype=torch.bool)
         for part in self.parts:
             found &= part.converged.view(rows, -1).all(1)
         return found
 
     def push(self, change: Tensor) -> Tensor:
-        """(rows, links) -> (rows, links)."""
+        """Directional derivative of the projections, (rows, links) -> (rows, links)."""
         signed = torch.where(self.links.negated, -change, change)
         moved = [change[:, :0]]
         for group, span, part in zip(self.links.groups, self.links.spans, self.parts, strict=True):
@@ -179,7 +182,7 @@ class Faces:
 
 @dataclass(frozen=True, eq=False)
 class ActiveFaces:
-    """The mixes of the active structures of each factor."""
+    """Faces spanned by the active structures of each factor."""
 
     found: Sequence[ActiveSet]
     scale: Tensor
@@ -195,14 +198,14 @@ class ActiveFaces:
         return torch.from_numpy(np.stack(moved)) / self.scale
 
     def weights_jvp(self, change: Tensor) -> list[NDArray[np.float64]]:
-        """By how much the weight of each active structure changes."""
+        """Change of the weight of each active structure."""
         changes = (change * self.scale).numpy()
         return [
             _weights_jvp(one, one.atoms @ own) for one, own in zip(self.found, changes, strict=True)
         ]
 
     def score_jvp(self, values: Tensor) -> Tensor:
-        """(n, parts) how the answers move with the scores of active structures (m,)."""
+        """Change of the projections (n, parts) with the scores of active structures (m,)."""
         ends = np.cumsum([len(one.weights) for one in self.found])[:-1]
         parts = zip(self.found, np.split(values.numpy(), ends), strict=True)
         return torch.from_numpy(
@@ -211,7 +214,7 @@ class ActiveFaces:
 
 
 def _weights_jvp(one: ActiveSet, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How the weights of active structures change with their scores."""
+    """Change of the weights of active structures with their scores."""
     gram = one.atoms @ one.atoms.T + 1
     by, ones = np.linalg.solve(gram, np.column_stack([scores, np.ones(len(gram))])).T
     found: NDArray[np.float64] = by - by.sum() / ones.sum() * ones
@@ -219,18 +222,18 @@ def _weights_jvp(one: ActiveSet, scores: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def check_fixed_bits(links: Links, structures: Sequence[Structure], scores: Tensor) -> None:
-    """Raise where bits that are held at 0, by scores of -inf, leave a factor nothing.
+    """Raise a ValueError where bits fixed at 0 by scores of -inf make a factor infeasible.
 
-    Structures without a closed form tell themselves, but cannot hold a bit at 1.
+    Structures without a closed form detect that themselves, but cannot fix a bit at 1.
     """
     if not bool((scores == -math.inf).any()):
         return
     for place, (group, structure) in enumerate(zip(links.groups, structures, strict=True)):
         span = links.spans[place]
-        held = scores[:, links.bit[span]] == -math.inf
+        fixed = scores[:, links.bit[span]] == -math.inf
         parts = (len(scores) * len(group.bits), -1)
-        on = (held & links.negated[span]).view(parts)
-        off = (held & ~links.negated[span]).view(parts)
+        on = (fixed & links.negated[span]).view(parts)
+        off = (fixed & ~links.negated[span]).view(parts)
         possible = structure.possible(off, on)
         if possible is None:
             if bool(on.any()):
@@ -244,7 +247,7 @@ def check_fixed_bits(links: Links, structures: Sequence[Structure], scores: Tens
 
 
 def raise_infeasible_factor(group: Group, instance: int, factor: int) -> None:
-    """Raise naming a factor that has no structure."""
+    """Raise a ValueError that names an infeasible factor."""
     where = f" at factor {factor}" if len(group.bits) > 1 else ""
     raise ValueError(
         f"instance {instance} has no structure of {group.structure}{where}: scores of -inf leave "
@@ -252,29 +255,33 @@ def raise_infeasible_factor(group: Group, instance: int, factor: int) -> None:
     )
 
 
-def _active(
+def _solve_active(
     structure: Structure, event: torch.Size, y: Tensor, w: Tensor, previous: list[ActiveSet] | None
 ) -> list[ActiveSet]:
-    """SparseMAP in a weighted norm: that of structures whose parts are as large as sqrt(w)."""
+    """SparseMAP in a weighted norm, by scaling parts by sqrt(w)."""
     scale = w.sqrt()
 
     def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = torch.where(left == -math.inf, left, left * scale[which])
         best, feasible = structure.select_rows(which).plain_best(own.view(-1, *event))
-        return best.flatten(1) * scale[which], _extra(structure, best, which, event), feasible
+        return (
+            best.flatten(1) * scale[which],
+            _additional_score(structure, best, which, event),
+            feasible,
+        )
 
     start = None
     if previous is not None:
         counts = torch.tensor([len(one.atoms) for one in previous])
         row = torch.repeat_interleave(torch.arange(len(previous)), counts)
         atoms = torch.from_numpy(np.concatenate([one.atoms for one in previous])) / scale[row]
-        extra = _extra(structure, atoms.round().view(-1, *event), row, event).numpy()
+        extra = _additional_score(structure, atoms.round().view(-1, *event), row, event).numpy()
         ends = np.cumsum(counts.numpy())[:-1]
         start = [(one.atoms, own) for one, own in zip(previous, np.split(extra, ends), strict=True)]
     return solve_plain(y * scale, oracle, 1000, 1e-12, start)
 
 
-def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+def _additional_score(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
     if not structure.binary:
         return torch.zeros(len(best), dtype=torch.float64)
     return structure.additional_score(structure.codes(best, event), row, event).detach()

@@ -1,4 +1,4 @@
-"""Factor graphs by the kernels; the same questions as `PlainSolver`."""
+"""Solver of factor graphs by native kernels, with the interface of `PlainSolver`."""
 
 import bisect
 
@@ -17,12 +17,12 @@ __all__ = ["NativeSolver", "has_kernels"]
 
 
 def has_kernels(links: Links) -> bool:
-    """Whether there are kernels for all factors."""
+    """Whether native kernels are enabled and exist for all factors."""
     return _native.enabled() and all(group.structure.has_factor_kernel for group in links.groups)
 
 
 class NativeSolver:
-    """A graph with additional scores, solved by the kernels."""
+    """Solver of a factor graph by native kernels."""
 
     def __init__(self, links: Links, structures: list[Structure], rows: int) -> None:
         assert _native.kernels is not None
@@ -53,14 +53,14 @@ class NativeSolver:
             scores, self.rows, self._pairs, turns, tolerance, step, warm, marginals, took, apart,
             moved, outcome, failed, _native.threads(),
         )  # fmt: skip
-        settled, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
+        factors_converged, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
         if impossible:
             factor = int(failed[impossible[0]])
             place = bisect.bisect_right(self._first, factor) - 1
             raise_infeasible_factor(
                 self.links.groups[place], impossible[0], factor - self._first[place]
             )
-        return SolverResult(marginals, took, apart, moved, settled)
+        return SolverResult(marginals, took, apart, moved, factors_converged)
 
     def pull(self, grad: Tensor) -> Tensor:
         """As `PlainSolver.pull`."""

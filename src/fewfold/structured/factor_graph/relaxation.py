@@ -1,4 +1,4 @@
-"""LP-SparseMAP of a batch: what is solved, and how that changes with all scores."""
+"""LP-SparseMAP of a batch, and the derivatives of its objective and marginals."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from fewfold.structured.structures.structure import Structure
 
 __all__ = ["Relaxation", "SearchOptions"]
 
-LP_SCALE = 10.0  # in LP-MAP, scores next to the pull towards the last marginals
+LP_SCALE = 10.0  # in LP-MAP, weight of the scores relative to the proximal term
 
 
 class SearchOptions(NamedTuple):
-    """How to look for the best: by at most so many turns, until factors agree so well."""
+    """Iteration limit, tolerance on the disagreement, ADMM step size, and kind of problem."""
 
     turns: int
     tolerance: float
@@ -29,27 +29,28 @@ class SearchOptions(NamedTuple):
 
 
 class Relaxation:
-    """What is solved, and what it leaves for derivatives.
+    """A problem, its solution, and the linear maps that are its derivatives.
 
-    All tensors have instances first: scores (rows, bits), additional ones (rows, factors, ...).
+    In all tensors the first dimension is the instance: scores (rows, bits), additional scores
+    (rows, factors, ...).
     """
 
     def __init__(
         self, links: Links, structures: Sequence[Structure], rows: int, options: SearchOptions
     ) -> None:
-        """`structures` are those of the groups, flat; their additional scores may be any."""
+        """`structures` are the flat structures of the groups; additional scores are ignored."""
         self.links, self.structures, self.rows, self.options = links, structures, rows, options
         self.vmapped: tuple[int | None, Relaxation] | None = (
-            None  # all instances of a vmap, its level
+            None  # vmap level and its merged problem
         )
         self.solver: PlainSolver | NativeSolver | None = None
 
     def repeated(self, size: int) -> "Relaxation":
-        """So many times as many instances."""
+        """Return the problem with `size` times as many instances."""
         return Relaxation(self.links, self.structures, size * self.rows, self.options)
 
     def zeros(self) -> list[Tensor]:
-        """Changes of scores and of additional ones that change nothing."""
+        """Zero tangents for the scores and for all additional scores."""
         found = [torch.zeros(self.rows, self.links.size, dtype=torch.float64)]
         for group, structure in zip(self.links.groups, self.structures, strict=True):
             for value in structure.additional:
@@ -58,7 +59,7 @@ class Relaxation:
         return found
 
     def with_scores(self, additional: Sequence[Tensor]) -> list[Structure]:
-        """Flat structures with these additional scores: rows are (instances, factors)."""
+        """Flat structures with these additional scores; rows count (instances, factors)."""
         left, found = [value.flatten(0, 1) for value in additional], []
         for structure in self.structures:
             count = len(structure.additional)
@@ -67,14 +68,15 @@ class Relaxation:
         return found
 
     def solve(self, scores: Tensor, additional: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows, bits) marginals, (rows,) objectives, (rows, 4) turns, apart, moved and settled."""
+        """Return marginals (rows, bits), objectives (rows,) and diagnostics (rows, 4).
+
+        The diagnostics are iterations, disagreement, last change and whether factors converged.
+        """
         if not scores.numel():
-            nothing = scores.new_zeros(len(scores), 4)
-            nothing[:, 3] = 1
-            return torch.zeros_like(scores), nothing[:, 0].clone(), nothing
-        self.invalid = _invalid_rows(
-            scores
-        )  # instances that have no answer, and whose objective_grad are zero
+            diagnostics = scores.new_zeros(len(scores), 4)
+            diagnostics[:, 3] = 1
+            return torch.zeros_like(scores), diagnostics[:, 0].clone(), diagnostics
+        self.invalid = _invalid_rows(scores)  # their marginals are NaN and gradients zero
         for value in additional:
             self.invalid |= _invalid_rows(value.flatten(1))
         if bool(self.invalid.any()):
@@ -83,15 +85,17 @@ class Relaxation:
                 value.masked_fill(rows_like(self.invalid, value), 0.0) for value in additional
             ]
         check_fixed_bits(self.links, self.with_scores(additional), scores)
-        sharp = 1.0 if self.options.regularised else LP_SCALE
+        scale = 1.0 if self.options.regularised else LP_SCALE
         kind = NativeSolver if has_kernels(self.links) else PlainSolver
-        sharper = self.with_scores([sharp * value for value in additional])
-        self.solver = kind(self.links, sharper, self.rows)
+        scaled = self.with_scores([scale * value for value in additional])
+        self.solver = kind(self.links, scaled, self.rows)
         self.result = (
             self._solve_once(scores) if self.options.regularised else self._solve_lp_map(scores)
         )
         result = self.result
-        marginals = result.marginals.clone()  # its own would hold on to what is differentiated
+        marginals = (
+            result.marginals.clone()
+        )  # the result itself must not be part of the autograd graph
         parts = (
             result.iterations.double(),
             result.disagreement,
@@ -101,7 +105,7 @@ class Relaxation:
         return marginals, self._objective(scores, additional), torch.stack(parts, 1)
 
     def _solve_lp_map(self, scores: Tensor) -> SolverResult:
-        """LP-MAP: each turn is best near to the last one's answer; finitely many are enough."""
+        """Solve LP-MAP by the proximal point method, which ends after finitely many steps."""
         center = torch.zeros_like(scores)
         turns = torch.zeros(len(scores), dtype=torch.int64)
         moved = torch.full_like(turns, 1, dtype=torch.float64)
@@ -111,13 +115,14 @@ class Relaxation:
             moved = (result.marginals - center).abs().amax(1).nan_to_num(0.0)
             center, turns = result.marginals.nan_to_num(0.0), turns + result.iterations
         assert result is not None
-        near = result.marginals.round()
-        whole = (result.marginals - near).abs() <= self.options.tolerance
-        marginals = torch.where(whole, near, result.marginals)
+        rounded = result.marginals.round()
+        integral = (result.marginals - rounded).abs() <= self.options.tolerance
+        marginals = torch.where(integral, rounded, result.marginals)
         moved = torch.maximum(moved, result.disagreement)
         return SolverResult(marginals, turns, result.disagreement, moved, result.factors_converged)
 
     def _solve_once(self, scores: Tensor, warm: bool = False) -> SolverResult:
+        """Solve LP-SparseMAP, with steps proportional to the size of the scores."""
         assert self.solver is not None
         step = _size(scores)
         for structure in self.solver.structures:
@@ -136,7 +141,7 @@ class Relaxation:
         return total + self._additional_objective(additional)
 
     def _additional_objective(self, additional: Sequence[Tensor]) -> Tensor:
-        """(rows,) what additional scores add to the objective."""
+        """Contribution of the additional scores to the objective, (rows,)."""
         assert self.solver is not None
         total = torch.zeros(self.rows, dtype=torch.float64)
         for place, structure in enumerate(self.with_scores(additional)):
@@ -156,17 +161,18 @@ class Relaxation:
         return total
 
     def objective_grad(self, more: bool) -> tuple[Tensor, ...]:
-        """Gradients of the objectives by scores and, if `more`, by additional ones."""
+        """Gradients of the objectives in the scores and, if `more`, in the additional scores."""
         if self.solver is None:
             return tuple(self.zeros()) if more else (self.zeros()[0],)
         own = self.result.marginals.masked_fill(self.invalid.unsqueeze(1), 0.0)
         return own, *(self._additional_grad(None) if more else ())
 
     def hessian_product(self, changes: Sequence[Tensor], more: bool) -> tuple[Tensor, ...]:
-        """How `objective_grad` move with scores and, if they are given, additional ones: a symmetric map.
+        """Directional derivative of `objective_grad`: a Hessian-vector product.
 
         Args:
-            changes: (..., rows, bits) of scores, and (..., rows, factors, ...) of additional ones.
+            changes: tangents (..., rows, bits) of the scores, and optionally
+                (..., rows, factors, ...) of the additional scores.
             more: as in `objective_grad`.
         """
         if changes[0].dim() > 2:
@@ -175,9 +181,8 @@ class Relaxation:
         if self.solver is None:
             return self.objective_grad(more)
         total = changes[0]
-        for place, structure in enumerate(
-            self.with_scores(changes[1:]) if len(changes) > 1 else ()
-        ):
+        structures = self.with_scores(changes[1:]) if len(changes) > 1 else ()
+        for place, structure in enumerate(structures):
             if not structure.additional:
                 continue
             if self._usage(place) is not None:
@@ -191,7 +196,7 @@ class Relaxation:
         return moved, *(self._additional_grad(moved) if more else ())
 
     def _additional_grad(self, moved: Tensor | None) -> tuple[Tensor, ...]:
-        """How much additional parts are used, or by how much that moves as the marginals move."""
+        """Gradient of the objectives in the additional scores, or its change with the marginals."""
         assert self.solver is not None
         with torch.enable_grad():
             given = [value.requires_grad_() for value in self.zeros()[1:]]
@@ -227,13 +232,13 @@ class Relaxation:
 
 
 def _invalid_rows(values: Tensor) -> Tensor:
-    """(rows,) whether a row has a NaN or +inf."""
+    """Whether each row has a NaN or +inf, (rows,)."""
     check_size(values)
     return ~(values < math.inf).all(1)
 
 
 def _size(values: Tensor) -> Tensor:
-    """(rows,) the root mean square of what is finite, or one: what steps are in proportion to."""
+    """Root mean square of the finite values of each row, at least one, (rows,)."""
     finite = values.isfinite()
     total = torch.where(finite, values, 0.0).square().sum(1) / finite.sum(1).clamp(min=1)
     return total.sqrt().clamp(min=1)

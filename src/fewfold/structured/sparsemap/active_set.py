@@ -72,8 +72,8 @@ class ActiveSet:
         """Add a structure, replacing one of which it is an affine combination; False if no gain."""
         by, *_ = np.linalg.lstsq(self.gram, self.atoms @ atom + 1, rcond=None)
         weight = 0.0
-        apart = np.square(by @ self.atoms - atom).sum() + (by.sum() - 1) ** 2
-        if apart <= _DEPENDENT * (np.square(atom).sum() + 1):
+        distance = np.square(by @ self.atoms - atom).sum() + (by.sum() - 1) ** 2
+        if distance <= _DEPENDENT * (np.square(atom).sum() + 1):
             steps = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
             leaves = int(steps.argmin())
             gain = score - by @ self.scores
@@ -101,8 +101,8 @@ def _optimal_weights(gram: Array, scores: Array) -> Array:
     system = np.zeros((count + 1, count + 1))
     system[:count, :count] = gram  # the added ones change the multiplier only
     system[:count, count] = system[count, :count] = 1
-    mix: Array = np.linalg.solve(system, np.append(scores, 1.0))[:count]
-    return mix
+    weights: Array = np.linalg.solve(system, np.append(scores, 1.0))[:count]
+    return weights
 
 
 def solve_plain(

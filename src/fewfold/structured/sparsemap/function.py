@@ -215,12 +215,12 @@ def sparsemap_solution(
             "inside its transforms use sparsemap"
         )
     wide, structure = _scaled(scores, structure, temperature)
-    rows, made, _ = structure.solver_inputs(wide, None)
+    rows, flat, _ = structure.solver_inputs(wide, None)
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm must be a Solution, got {type(warm).__name__}")
-    start = None if warm is None else warm.problem.active_for(made, rows)
+    start = None if warm is None else warm.problem.active_for(flat, rows)
     widen = needs_derivatives(scores, *structure.additional)
-    active = solve(rows, made, event, limits, start, widen=widen)
+    active = solve(rows, flat, event, limits, start, widen=widen)
     live = wide.to("cpu", torch.float64).reshape(batch.numel(), event.numel())
     own = active.sum_parts(live)
     if active.codes is not None:
@@ -245,7 +245,7 @@ def sparsemap_solution(
         (structure.scale * temperature * active.gap).view(batch).to(scores),
         active.turns.view(batch).to(scores.device),
         active.converged.view(batch).to(scores.device),
-        SolvedProblem(made, rows > -math.inf, active),
+        SolvedProblem(flat, rows > -math.inf, active),
     )
 
 

@@ -51,12 +51,12 @@ class Problem:
         known = self.structure.additional
         if any(mine is not given for mine, given in zip(known, additional, strict=True)):
             self.structure = self.structure.with_additional(additional)
-        rows, made, event = self.structure.solver_inputs(scores, None)
-        closed = None if additional else made.project(rows)
+        rows, flat, event = self.structure.solver_inputs(scores, None)
+        closed = None if additional else flat.project(rows)
         if closed is not None:
             self.closed, marginals = (rows, closed[0]), closed[0]
         else:
-            self.active = solve(rows, made, event, self.limits, widen=self.differentiable)
+            self.active = solve(rows, flat, event, self.limits, widen=self.differentiable)
             marginals = self.active.marginals
         return marginals.reshape(scores.shape).to(scores)
 
@@ -109,8 +109,8 @@ class Problem:
         assert self.active is not None
         assert self.active.codes is not None
         wide = [value.to("cpu", torch.float64) for value in additional]
-        made = self.structure.with_additional(wide).flat(self.batch, self.event)
-        return made.additional_score(self.active.codes, self.active.row, self.event)
+        flat = self.structure.with_additional(wide).flat(self.batch, self.event)
+        return flat.additional_score(self.active.codes, self.active.row, self.event)
 
     def _project_jvp(self, change: Tensor) -> Tensor:
         assert self.closed is not None
@@ -123,8 +123,8 @@ class Problem:
         """Merge a vmap dimension `(size, ...)` into the batch; additional scores become per row."""
         flats = []
         for own in zip(*additional, strict=True) if additional else [()] * size:
-            made = self.structure.with_additional(list(own)).flat(self.batch, self.event)
-            flats.append(made.additional)
+            flat = self.structure.with_additional(list(own)).flat(self.batch, self.event)
+            flats.append(flat.additional)
         rows = scores.reshape(size * self.batch.numel(), *self.event)
         return rows, [torch.cat(parts) for parts in zip(*flats, strict=True)]
 

@@ -78,8 +78,8 @@ def _(
 
 @_marginals.register_vmap
 def _(
-    info: Any, dims: tuple[Any, ...], scores: Tensor, tensors: list[Tensor], description: str, turns: int,
-    tolerance: float,
+    info: Any, dims: tuple[Any, ...], scores: Tensor, tensors: list[Tensor], description: str,
+    turns: int, tolerance: float,
 ) -> tuple[Tensor, int]:  # fmt: skip
     if any(dim is not None for dim in dims[1]):
         raise NotImplementedError(

@@ -260,7 +260,7 @@ class _WeightsJvp(torch.autograd.Function):
 
 
 def weights_jvp(values: Tensor, active: Active) -> Tensor:
-    """Multiply values (m, ...) by the Jacobian Q of the weights; differentiable any number of times."""
+    """Multiply values (m, ...) by the Jacobian Q of the weights; differentiable to any order."""
     found: Tensor = _WeightsJvp.apply(values, active)
     return found
 

@@ -78,11 +78,11 @@ def best_assignments(scores: Array, k: int) -> list[tuple[float, Chosen]]:
         for place in range(fixed, len(here)):
             barred = allowed.copy()
             barred[here[place], chosen[here[place]]] = -math.inf
-            held = here[:place]
-            barred[np.ix_(here[place:], chosen[held])] = -math.inf
+            fixed_rows = here[:place]
+            barred[np.ix_(here[place:], chosen[fixed_rows])] = -math.inf
             rest = best_assignment(barred, here[place:])
             if rest is not None:
-                rest[held] = chosen[held]
+                rest[fixed_rows] = chosen[fixed_rows]
                 heapq.heappush(heap, (-_value(scores, rest), next(order), rest, place, barred))
     return found
 

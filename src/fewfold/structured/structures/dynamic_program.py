@@ -50,9 +50,9 @@ class DynamicProgram(Structure):
             (...,), differentiable in the scores and the additional scores; -inf where no
             structure is feasible.
         """
-        rows, made, batch = flatten_with_grad(self, scores, mask)
-        made = made.with_additional([value.double() for value in made.additional])
-        total = made.inside(rows.double(), LOG_SUM)
+        rows, flat, batch = flatten_with_grad(self, scores, mask)
+        flat = flat.with_additional([value.double() for value in flat.additional])
+        total = flat.inside(rows.double(), LOG_SUM)
         return total.view(batch).to(scores.dtype)
 
     def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
@@ -66,10 +66,10 @@ class DynamicProgram(Structure):
         """Values (k, rows), and the parts `(k, rows, *event)` of each, read off its gradient."""
         with torch.inference_mode(False), torch.enable_grad():
             own = clone_if_inference(scores).detach().requires_grad_()
-            made = self.with_additional(
+            structure = self.with_additional(
                 [clone_if_inference(value).detach() for value in self.additional]
             )
-            values = made.inside(own, ring)
+            values = structure.inside(own, ring)
             values = values if values.dim() > 1 else values.unsqueeze(0)
             parts = [
                 torch.autograd.grad(one.sum(), own, retain_graph=place + 1 < len(values))[0] > 0.5

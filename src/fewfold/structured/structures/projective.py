@@ -68,5 +68,5 @@ def _attach_absent_words(scores: Tensor, single: bool) -> tuple[Tensor, Tensor]:
     head = torch.arange(n, device=scores.device) - 1
     head = torch.where(leading, head + 2, head) if single else head.clamp(min=0)
     place = torch.arange(n, device=scores.device).unsqueeze(-1)
-    hangs = absent.unsqueeze(-2) & (place == head.unsqueeze(-2))
-    return scores.masked_fill(without, -math.inf).masked_fill(hangs, 0.0), absent.all(-1)
+    attached = absent.unsqueeze(-2) & (place == head.unsqueeze(-2))
+    return scores.masked_fill(without, -math.inf).masked_fill(attached, 0.0), absent.all(-1)

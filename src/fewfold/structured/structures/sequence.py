@@ -232,8 +232,8 @@ class Sequence(Structure):
         Returns:
             (...,), differentiable in the scores and the additional scores.
         """
-        rows, made, batch = flatten_with_grad(self, scores, mask)
-        lattice, _ = made._lattice(rows)
+        rows, flat, batch = flatten_with_grad(self, scores, mask)
+        lattice, _ = flat._lattice(rows)
         return lattice.log_partition().view(batch).to(scores.dtype)
 
     def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:

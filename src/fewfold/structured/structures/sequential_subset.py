@@ -156,8 +156,8 @@ class SequentialSubset(Structure):
         Returns:
             (...,), differentiable in the scores and the bonus.
         """
-        rows, made, batch = flatten_with_grad(self, scores, mask)
-        return made._total(made._log_sums(rows)[-1], rows).view(batch).to(scores.dtype)
+        rows, flat, batch = flatten_with_grad(self, scores, mask)
+        return flat._total(flat._log_sums(rows)[-1], rows).view(batch).to(scores.dtype)
 
     def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
         sums = self._log_sums(scores)

@@ -54,10 +54,10 @@ class Structure(SolverInterface, ABC):
         """
         if type(self)._draws is Structure._draws:
             raise NotImplementedError(f"draws from all {type(self).__name__} are not implemented")
-        rows, made, _ = self.solver_inputs(scores, mask, temperature)
-        raise_invalid_scores(made.invalid_rows(rows), self)
-        raise_infeasible(made.log_partition(rows) == -math.inf, self)
-        return made._draws(rows, n, generator).view(n, *scores.shape).to(scores.device)
+        rows, flat, _ = self.solver_inputs(scores, mask, temperature)
+        raise_invalid_scores(flat.invalid_rows(rows), self)
+        raise_infeasible(flat.log_partition(rows) == -math.inf, self)
+        return flat._draws(rows, n, generator).view(n, *scores.shape).to(scores.device)
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
         """The k best as `(rows * k, *event)` bool, and their scores (rows, k)."""
@@ -89,8 +89,8 @@ class Structure(SolverInterface, ABC):
             return total
         given = [value.to("cpu", torch.float64) for value in self.additional]
         codes = self.codes(used.expand(*batch, *event).reshape(-1, *event).cpu(), event)
-        made = self.with_additional(given).flat(batch, event)
-        return total + made.additional_score(codes, torch.arange(len(codes)), event).view(batch).to(
+        flat = self.with_additional(given).flat(batch, event)
+        return total + flat.additional_score(codes, torch.arange(len(codes)), event).view(batch).to(
             total
         )
 
@@ -115,7 +115,7 @@ class Structure(SolverInterface, ABC):
             with a part, or a pair of parts, that cannot be used.
 
         Raises:
-            ValueError: if an entry of `structures` is not a structure (not checked inside torch.func
+            ValueError: if an entry of `structures` is not a structure (unchecked inside torch.func
                 and torch.compile), or if an instance has no structure at all.
         """
         check_scores(scores)
@@ -123,8 +123,8 @@ class Structure(SolverInterface, ABC):
         if mask is not None:
             check_mask(mask, scores)
             scores = scores.masked_fill(~mask, -math.inf)
-        wide, made = divide_by_temperature(scores, self, temperature)
-        own, total = made.score_of(wide, structures), made.log_partition(wide).double()
+        wide, scaled = divide_by_temperature(scores, self, temperature)
+        own, total = scaled.score_of(wide, structures), scaled.log_partition(wide).double()
         if eager():
             raise_infeasible((total == -math.inf).flatten(), self)
             self.check_members(scores, structures, own)
@@ -148,9 +148,13 @@ class Structure(SolverInterface, ABC):
         signs = torch.where(used, 1.0, -1.0).masked_fill(scores == -math.inf, -math.inf)
         level = [value.masked_fill(value > -math.inf, 0.0) for value in self.additional]
         seen = own.isfinite().view(*own.shape, *[1] * len(event))
-        odd = ((structures > 0.5) != (structures != 0)) | ((structures != 1) & (structures != 0))
+        not_binary = ((structures > 0.5) != (structures != 0)) | (
+            (structures != 1) & (structures != 0)
+        )
         best = self.with_additional(level).argmax(torch.where(seen, signs, math.nan))
-        wrong = (seen & (odd.expand(shape) | ((best > 0.5) != used))).flatten(own.dim()).any(-1)
+        wrong = (
+            (seen & (not_binary.expand(shape) | ((best > 0.5) != used))).flatten(own.dim()).any(-1)
+        )
         if bool(wrong.any()):
             first = tuple(wrong.nonzero()[0].tolist())
             raise ValueError(
@@ -165,14 +169,14 @@ class Structure(SolverInterface, ABC):
         Raises:
             ValueError: where an instance has no structure.
         """
-        rows, made, event = self.solver_inputs(scores, mask)
-        found = made.native_best(rows)
+        rows, flat, event = self.solver_inputs(scores, mask)
+        found = flat.native_best(rows)
         if found is None:
-            best, feasible = made.plain_best(rows)
+            best, feasible = flat.plain_best(rows)
         else:
             feasible = found[1] != -math.inf
-            best = made.dense(found[0].long(), event)
-        invalid = made.invalid_rows(rows)
+            best = flat.dense(found[0].long(), event)
+        invalid = flat.invalid_rows(rows)
         raise_infeasible(~feasible & ~invalid, self)
         best = best.to(scores.dtype).masked_fill(rows_like(invalid, best), math.nan)
         return best.view(scores.shape).to(scores.device)
@@ -197,8 +201,8 @@ class Structure(SolverInterface, ABC):
 
         A score is -inf where there are fewer than k structures.
         """
-        rows, made, event = self.solver_inputs(scores, mask)
-        return *made._k_best_parts(rows, k, event), event
+        rows, flat, event = self.solver_inputs(scores, mask)
+        return *flat._k_best_parts(rows, k, event), event
 
     def solver_inputs(
         self, scores: Tensor, mask: Tensor | None, temperature: float = 1.0
