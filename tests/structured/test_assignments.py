@@ -59,7 +59,7 @@ def certify(scores: Tensor, marginals: Tensor, structure: Pairing, tolerance: fl
     assert (marginals.sum(-2) <= 1 + 1e-10).all()
     rows = marginals.sum(-1)
     assert (rows <= 1 + 1e-10).all()
-    if not structure.alone:
+    if not structure.rows_optional:
         present = (scores > -math.inf).any(-1)
         torch.testing.assert_close(rows, present.to(rows), **EXACT)
     left = scores - marginals
@@ -78,7 +78,7 @@ def test_all_of_them(structure, shape):
     assert len(every.flatten(1).unique(dim=0)) == len(every)
     assert (every.sum(1) <= 1).all()
     assert (every.sum(2) <= 1).all()
-    assert structure.alone or (every.sum(2) == 1).all()
+    assert structure.rows_optional or (every.sum(2) == 1).all()
 
 
 def test_counts():
@@ -137,7 +137,7 @@ def test_marginals_are_optimal(structure, shape, kind, path):
             own = torch.where(marginals > 0, marginals * left, 0.0).sum()
             torch.testing.assert_close(values(allowed, left).max(), own, **EXACT)
             assert (marginals.sum(0) <= 1 + 1e-12).all()
-            assert structure.alone or ((marginals.sum(1) - 1).abs() <= 1e-12).all()
+            assert structure.rows_optional or ((marginals.sum(1) - 1).abs() <= 1e-12).all()
 
 
 def test_gold_values_and_their_derivatives(path):
@@ -242,11 +242,13 @@ def test_the_support_is_a_mix_of_structures(structure, kind, path):
     assert (weights > 0).all()
     assert ((atoms == 0) | (atoms == 1)).all()
     assert (atoms.sum(1) <= 1).all()
-    assert structure.alone or (atoms.sum(2) == 1).all()
+    assert structure.rows_optional or (atoms.sum(2) == 1).all()
     mean = solution.support.reduce(atoms).view_as(scores)
     torch.testing.assert_close(mean, ff.sparsemap(scores, structure), rtol=0, atol=1e-8)
     sizes = torch.bincount(solution.support.row, minlength=3)
-    assert (sizes <= (scores[0].numel() if structure.alone else (shape[1] - 1) ** 2) + 1).all()
+    assert (
+        sizes <= (scores[0].numel() if structure.rows_optional else (shape[1] - 1) ** 2) + 1
+    ).all()
 
 
 @pytest.mark.parametrize("structure", [Assignment(), Matching()], ids=str)

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from fewfold.structured.structures.flips import FEW, cheapest_sets
+from fewfold.structured.structures.flips import MAX_LISTED, cheapest_sets
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 9])
-@pytest.mark.parametrize("k", [1, 2, 3, 7, 10, FEW])
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 10, MAX_LISTED])
 def test_they_are_the_cheapest_of_all(size: int, k: int) -> None:
     generator = torch.Generator().manual_seed(0)
     price = torch.rand(20, size, generator=generator, dtype=torch.double).pow(3).sort(1).values

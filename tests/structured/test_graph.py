@@ -285,10 +285,10 @@ def test_conjugate_gradients_solve_for_newtons_step_in_every_row() -> None:
     graph.add(AtMostOne(), u)
     graph.add(AtMostOne(), u.T)
     bits = links.Links(graph._groups, 64)
-    search = consensus._Search(
-        bits, links.Answers(bits, [AtMostOne(), AtMostOne()]), scores.flatten(1)
+    search = consensus._DualSearch(
+        bits, links.FactorProjections(bits, [AtMostOne(), AtMostOne()]), scores.flatten(1)
     )
-    _, apart, faces = search.look(torch.zeros(3, 128, dtype=torch.float64))
+    _, apart, faces = search.evaluate(torch.zeros(3, 128, dtype=torch.float64))
     step = search.newton(faces, apart, size)
     pushed = faces.push(step)
     left = pushed - bits.spread(bits.mean(pushed)) + 1e-8 * step + apart

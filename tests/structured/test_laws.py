@@ -59,7 +59,7 @@ def test_marginals_are_between_zero_and_one(case):
     for scale in (0.5, 2.0, 8.0):
         found = marginals(case, case.scores(20, scale=scale))
         assert found.min() >= 0
-        assert found.max() <= (1 if case.structure.coded else 1 + 1e-12)
+        assert found.max() <= (1 if case.structure.binary else 1 + 1e-12)
 
 
 @every_structure

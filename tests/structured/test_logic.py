@@ -241,7 +241,7 @@ def test_one_bit_is_too_few() -> None:
 def test_large_scores_lose_nothing(structure: Logic, path: str) -> None:
     """Where the condition is tight, a step across it changes nothing, however far it goes."""
     scores = draw(16, 100, 4).mul(4).round().div(4)  # quarters, which 2 ** 50 can be added to
-    row = structure.row(4)
+    row = structure.constraint(4)
     assert row is not None
     far = scores + 2.0**20 * row.costs
     near = sparsemap(far, structure)
@@ -259,7 +259,7 @@ def test_huge_scores_stay_on_the_polytope(structure: ClosedForm, size: float, pa
     scores[::2, 2] = -scores[::2, 3]
     found = sparsemap(scores, structure)
     assert ((found >= 0) & (found <= 1)).all()
-    row = structure.row(4)
+    row = structure.constraint(4)
     if row is None:  # the last bit is the "or", or the "and", of the others
         bits = 1 - found if isinstance(structure, AndOut) else found
         assert (bits[:, :-1] <= bits[:, -1:]).all()

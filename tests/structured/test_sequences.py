@@ -431,7 +431,7 @@ def test_an_additional_score_that_is_no_number_has_no_best(
 
     structure = make(table)
     x = normal(*(2, N, S)[: 1 + structure.event_dim], seed=39)
-    rows, made, _ = structure.prepared(x, None)
+    rows, made, _ = structure.solver_inputs(x, None)
     if path == "native":
         answer = made.native_best(rows)
         assert answer is not None
@@ -541,14 +541,14 @@ def test_the_gradient_of_additional_scores_is_the_transpose_of_what_they_add() -
     bonuses = [torch.tensor(0.5).double(), *(normal(*s) for s in ((4,), (b, 4), (a, 1, 4), (1,)))]
     for structure, scores in [*made, *((SequentialSubset(3, bonus), bits) for bonus in bonuses)]:
         event = structure.event_of(scores)
-        active = ff.structured.sparsemap_solution(scores, structure).asked.active
+        active = ff.structured.sparsemap_solution(scores, structure).problem.active
         by = normal(len(active.weights), seed=37)
 
         def extra(*given: Tensor, structure=structure, event=event, active=active) -> Tensor:  # type: ignore[no-untyped-def]
             flat = structure.with_additional(given).flat(batch, event)
-            return flat.extra(active.codes, active.row, event)
+            return flat.additional_score(active.codes, active.row, event)
 
-        found = structure.extra_pull(by, active.codes, active.row, batch, event)
+        found = structure.additional_score_vjp(by, active.codes, active.row, batch, event)
         expected = torch.func.vjp(extra, *structure.additional)[1](by)
         assert found is not None
         for one, other in zip(found, expected, strict=True):

@@ -89,7 +89,7 @@ def test_the_derivative_at_equal_scores_is_that_of_each_position(shape: tuple[in
     solution = ff.structured.sparsemap_solution(scores, ff.structures.Sequence())
     marginals = solution.marginals
     # As many structures as the face has dimensions, and one: none of them is a mix of others.
-    assert len(solution.asked.active.weights) == shape[0] * (shape[1] - 1) + 1
+    assert len(solution.problem.active.weights) == shape[0] * (shape[1] - 1) + 1
     torch.testing.assert_close(marginals, torch.full_like(marginals, 1 / shape[1]))
     (found,) = torch.autograd.grad(marginals, scores, pull)
     torch.testing.assert_close(found, pull - pull.mean(1, keepdim=True), atol=1e-9, rtol=0)

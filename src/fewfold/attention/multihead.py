@@ -12,7 +12,7 @@ from fewfold.attention.sparse_attention import sparse_attention, weighted_attent
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
 from fewfold.maps.omega import Omega
-from fewfold.structured.omega_module import Held
+from fewfold.structured.omega_module import OmegaModule
 
 __all__ = ["MultiheadAttention"]
 
@@ -81,7 +81,7 @@ class MultiheadAttention(nn.Module):
                 f"alpha must be one, or one for each head: write AdaptiveEntmax({num_heads}), got "
                 f"a shape of {tuple(omega.raw.shape)}"
             )
-        self.omega = omega if isinstance(omega, AdaptiveEntmax) else Held(omega)
+        self.omega = omega if isinstance(omega, AdaptiveEntmax) else OmegaModule(omega)
 
         def linear(size: int) -> nn.Linear:
             return nn.Linear(embed_dim, size, bias=bias, device=device, dtype=dtype)
@@ -190,7 +190,9 @@ class MultiheadAttention(nn.Module):
         return heads, joint_mask(shape, mask, attn_mask, key_padding_mask)
 
     def _map(self) -> Omega:
-        return self.omega.value if isinstance(self.omega, Held) else Tsallis(self.omega.alpha)
+        return (
+            self.omega.value if isinstance(self.omega, OmegaModule) else Tsallis(self.omega.alpha)
+        )
 
     @property
     def _drop(self) -> float:

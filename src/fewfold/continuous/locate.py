@@ -16,7 +16,7 @@ from fewfold.continuous.plane_density import PlaneDensity, two_by_two
 from fewfold.continuous.signal import Signal, cell_centres, own_positions
 from fewfold.maps.entropies import Shannon
 from fewfold.maps.omega import Omega
-from fewfold.structured.omega_module import Held
+from fewfold.structured.omega_module import OmegaModule
 
 __all__ = ["AttentionMoments", "Locator", "Places", "QueryHeads", "SignalHeads"]
 
@@ -165,7 +165,7 @@ class _FromSignal(nn.Module):
 class _FromAttention(nn.Module):
     def __init__(self, places: Places, omega: Omega) -> None:
         super().__init__()
-        self.places, self.omega = places, Held(omega)
+        self.places, self.omega = places, OmegaModule(omega)
         self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
 
     def forward(

@@ -14,7 +14,7 @@ from fewfold.attention.watch import is_watched, note
 from fewfold.hopfield.energies import check_rowwise
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.omega import Omega
-from fewfold.structured.omega_module import Held
+from fewfold.structured.omega_module import OmegaModule
 from fewfold.support import Support
 
 __all__ = [
@@ -75,7 +75,7 @@ class Association(nn.Module):
         self.dim = whole_number(dim, "dim")
         self.heads = heads if isinstance(heads, Heads) else Heads(heads)
         self.steps = whole_number(steps, "steps")
-        self.omega = Held(omega)
+        self.omega = OmegaModule(omega)
         width = self.heads.width(dim)
         self.beta: float | Tensor
         beta = _checked_beta(1 / math.sqrt(width) if beta is None else beta, self.heads.count)

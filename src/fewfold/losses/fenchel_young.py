@@ -24,7 +24,7 @@ from fewfold.losses.targets import (
 )
 from fewfold.maps.entropies import Gini
 from fewfold.maps.omega import Omega, check_omega
-from fewfold.structured.omega_tensors import hold, with_tensors
+from fewfold.structured.omega_tensors import register_tensors, with_tensors
 
 __all__ = ["FenchelYoungLoss", "fenchel_young_loss"]
 
@@ -194,7 +194,7 @@ class FenchelYoungLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.weight: Tensor | None
         self.register_buffer("weight", weight)
-        self._learned = hold(self, omega)
+        self._learned = register_tensors(self, omega)
 
     @property
     def omega(self) -> Omega:

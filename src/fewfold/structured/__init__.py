@@ -1,4 +1,4 @@
-"""Structured inference as a layer: part scores -> few structures."""
+"""Structured inference as a layer: scores of parts to sparse distributions over structures."""
 
 from fewfold.structured import structures
 from fewfold.structured.factor_graph.graph import FactorGraph, GraphSolution

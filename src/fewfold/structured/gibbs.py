@@ -1,11 +1,12 @@
-"""Marginals of the Gibbs distribution, in which every structure has a share: exp(its score)."""
+"""Marginals of the Gibbs distribution over structures, p proportional to exp(score)."""
 
 import torch
 from torch import Tensor
 
 from fewfold._check import check_temperature
 from fewfold._torch import under_transform
-from fewfold.structured.structures.structure import Structure, cooled, kept
+from fewfold.structured.structures.batch_rows import clone_if_inference, divide_by_temperature
+from fewfold.structured.structures.structure import Structure
 
 __all__ = ["gibbs_marginals"]
 
@@ -17,15 +18,19 @@ def gibbs_marginals(
     mask: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Marginals of the distribution in proportion to exp(score): how probable each part is.
+    """Marginals of the Gibbs distribution over structures: the probability of each part.
 
-    The dense counterpart of `sparsemap`: for one part of many it is softmax.
+    The probability of a structure is proportional to exp(score / temperature). This is the dense
+    counterpart of `sparsemap`; over single parts, `KSubset(1)`, it is softmax.
 
     Args:
         scores: `(..., *event)`.
-        structure: one that has `log_partition`.
+        structure: a structure that implements `log_partition`.
         mask: as in `sparsemap`.
-        temperature: what scores, additional ones too, are divided by.
+        temperature: divisor of the scores and of the additional scores.
+
+    Returns:
+        Marginals of the shape and dtype of the scores.
 
     Example:
         >>> import torch, fewfold as ff
@@ -34,16 +39,18 @@ def gibbs_marginals(
     """
     check_temperature(temperature)
     dtype = scores.dtype
-    scores, structure = cooled(scores, structure, temperature)
+    scores, structure = divide_by_temperature(scores, structure, temperature)
     if under_transform():
-        slope = torch.func.grad(lambda own: structure.log_partition(own, mask=mask).sum())
-        found: Tensor = slope(scores)
-        return found.to(dtype)
+        grad = torch.func.grad(lambda own: structure.log_partition(own, mask=mask).sum())
+        marginals: Tensor = grad(scores)
+        return marginals.to(dtype)
     given = (scores, *structure.additional)
     tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
     with torch.inference_mode(False), torch.enable_grad():
-        own = scores if scores.requires_grad else kept(scores).detach().requires_grad_()
-        allowed = None if mask is None else kept(mask)
+        own = (
+            scores if scores.requires_grad else clone_if_inference(scores).detach().requires_grad_()
+        )
+        allowed = None if mask is None else clone_if_inference(mask)
         total = structure.log_partition(own, mask=allowed).sum()
-        (found,) = torch.autograd.grad(total, own, create_graph=tracked)
-    return (found if tracked else found.detach()).to(dtype)
+        (marginals,) = torch.autograd.grad(total, own, create_graph=tracked)
+    return (marginals if tracked else marginals.detach()).to(dtype)

@@ -1,4 +1,4 @@
-"""The k best structures."""
+"""Result of a k-best search."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ __all__ = ["KBest"]
 
 @dataclass(frozen=True, eq=False)
 class KBest:
-    """The k best structures of each instance of a batch, the best first.
+    """The k best structures of each instance of a batch, best first.
 
     Attributes:
-        structures: `(..., k, *event)` bool, the parts of each; none where there are fewer than k.
-        scores: (..., k) of each; -inf where there are fewer.
-        valid: (..., k) whether there is one.
+        structures: `(..., k, *event)` bool, ones at the parts; zeros where there are fewer than k.
+        scores: (..., k) score of each structure; -inf where there are fewer than k.
+        valid: (..., k) bool, whether the entry is a structure.
     """
 
     structures: Tensor

@@ -1,4 +1,4 @@
-"""The tensors inside a regulariser: for modules that hold them, and for gradients by hand."""
+"""Read, replace and register the tensors inside a regulariser."""
 
 import dataclasses
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from fewfold.maps.omega import Omega
 from fewfold.structured.structures.structure import Structure
 
-__all__ = ["hold", "tensors", "with_tensors"]
+__all__ = ["register_tensors", "tensors", "with_tensors"]
 
 
 def tensors(omega: Omega) -> dict[str, Tensor]:
-    """The tensors among the fields of a regulariser, and the additional scores of its structure.
+    """Tensor fields of a regulariser and the additional scores of its structure, by name.
 
-    The transitions of a structure in the field `structure` are called `structure_transitions`.
+    The transitions of a structure in the field `structure` are named `structure_transitions`.
     """
     if not dataclasses.is_dataclass(omega):
         return {}
@@ -24,26 +24,26 @@ def tensors(omega: Omega) -> dict[str, Tensor]:
         if isinstance(value, Tensor):
             found[field.name] = value
         elif isinstance(value, Structure):
-            found.update(zip(_learned(field.name, value), value.additional, strict=True))
+            found.update(zip(_additional_names(field.name, value), value.additional, strict=True))
     return found
 
 
 def with_tensors(omega: Omega, changed: dict[str, Tensor]) -> Omega:
-    """The same regulariser with other tensors."""
+    """Return a copy of the regulariser with these tensors, named as by `tensors`."""
     if not changed:
         return omega
     fields: dict[str, Any] = dict(changed)
     for field in dataclasses.fields(omega):  # type: ignore[arg-type]
         value = getattr(omega, field.name)
         if isinstance(value, Structure):
-            given = [fields.pop(name) for name in _learned(field.name, value)]
+            given = [fields.pop(name) for name in _additional_names(field.name, value)]
             fields[field.name] = value.with_additional(given)
     other: Omega = dataclasses.replace(omega, **fields)  # type: ignore[type-var]
     return other
 
 
-def hold(module: nn.Module, omega: Omega) -> tuple[str, ...]:
-    """Register the tensors of a regulariser with a module; their names."""
+def register_tensors(module: nn.Module, omega: Omega) -> tuple[str, ...]:
+    """Register the tensors of a regulariser with a module, and return their names."""
     found = tensors(omega)
     for name, value in found.items():
         if isinstance(value, nn.Parameter):
@@ -53,7 +53,7 @@ def hold(module: nn.Module, omega: Omega) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _learned(field: str, structure: Structure) -> list[str]:
-    """Names, without dots as modules want them, of the additional scores of a structure."""
+def _additional_names(field: str, structure: Structure) -> list[str]:
+    """Names of the additional scores of a structure; without dots, which modules forbid."""
     names = structure.additional_names
     return [f"{field}_{name}" for name in names if isinstance(getattr(structure, name), Tensor)]

@@ -1,4 +1,4 @@
-"""SparseMAP and Gibbs as regularisers: losses and energies need no code of their own for them."""
+"""SparseMAP and Gibbs as regularisers (`Omega`), for Fenchel-Young losses and energies."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,20 +11,21 @@ from fewfold._torch import has_values, values_visible
 from fewfold.maps.omega import Omega
 from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.sparsemap.function import sparsemap, sparsemap_solution
-from fewfold.structured.structures.structure import Structure, by_row, cooled
+from fewfold.structured.structures.batch_rows import by_row, divide_by_temperature
+from fewfold.structured.structures.structure import Structure
 
 __all__ = ["Gibbs", "SparseMAP"]
 
 
 @dataclass(frozen=True)
 class SparseMAP(Omega):
-    """Half the squared norm of marginals, `<mu, mu> / 2`, over the mixes of structures.
+    """Half the squared norm of marginals, `<mu, mu> / 2`, on the convex hull of structures.
 
-    It is an `Omega` over the last dimensions of the scores, as many as an instance has.
+    An `Omega` over the last `structure.event_dim` dimensions of the scores.
 
     Args:
         structure: see `fewfold.structures`.
-        max_iter: calls of the oracle for an instance, at most.
+        max_iter: maximum number of oracle calls per instance.
 
     Example:
         >>> import torch, fewfold as ff
@@ -36,17 +37,17 @@ class SparseMAP(Omega):
 
     on_simplex: ClassVar[bool] = False
     euclidean: ClassVar[bool] = True
-    drops_masked: ClassVar[bool] = False  # a structure may need parts that no row sees
+    drops_masked: ClassVar[bool] = False  # a structure may need parts that are masked in every row
     structure: Structure
     max_iter: int = 1000
 
     @property
     def event_dim(self) -> int:
-        """Dimensions of an instance."""
+        """Number of dimensions of an instance."""
         return self.structure.event_dim
 
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        """`<mu, mu> / 2`, less additional scores; where there are such, mu must be a structure."""
+        """`<mu, mu> / 2` minus additional scores; with additional scores mu must be a structure."""
         structure = self.structure
         structure.event_of(probs)
         batch = probs.shape[: probs.dim() - self.event_dim]
@@ -57,11 +58,11 @@ class SparseMAP(Omega):
         return half - _additional(structure, probs).to(half)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """The marginals."""
+        """Return the marginals."""
         return sparsemap(scores, self.structure, mask=mask, max_iter=self.max_iter)
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """The score of the best mix less its regulariser; the gradient are the marginals."""
+        """Maximum of score minus regulariser; its gradient is the marginals."""
         structure = self.structure
         if structure.additional:
             found = sparsemap_solution(scores, structure, mask=mask, max_iter=self.max_iter)
@@ -77,22 +78,22 @@ class SparseMAP(Omega):
         return self.event_dim == 1 and not self.structure.additional
 
     def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
-        """Whether no structure is better than each of these, its own parts being worth one less."""
+        """Whether `vertex` is the argmax: with scores less the vertex, no structure is better."""
         structure = self.structure
-        rest = structure.encoded(scores) - vertex
+        rest = structure.encode_scores(scores) - vertex
 
-        def worth(made: Tensor) -> Tensor:
-            own = (rest * made).sum(-1)
+        def score(candidate: Tensor) -> Tensor:
+            own = (rest * candidate).sum(-1)
             if not structure.additional:
                 return own
-            # what additional scores add is what `value` has less of than the squares
-            return own + made.square().sum(-1) / 2 - self.value(made)
+            # `value` is half the squared norm minus the additional scores
+            return own + candidate.square().sum(-1) / 2 - self.value(candidate)
 
-        best = worth(structure.argmax(rest)) <= worth(vertex)
+        best = score(structure.argmax(rest)) <= score(vertex)
         return best & self._is_structure(vertex)
 
     def _is_structure(self, marginals: Tensor) -> Tensor:
-        """Whether each is the structure nearest to it, whatever additional scores say."""
+        """Whether each vector is a structure: equal to its nearest structure."""
         extra = sum(float(x[x.isfinite()].abs().sum()) for x in self.structure.additional)
         nearest = self.structure.argmax((1 + 2 * extra) * (2 * marginals - 1))
         return (nearest == marginals).all(-1)
@@ -100,14 +101,14 @@ class SparseMAP(Omega):
 
 @dataclass(frozen=True)
 class Gibbs(Omega):
-    """Negative entropy of distributions over structures: the regulariser of random fields.
+    """Negative entropy of distributions over structures, the regulariser of random fields.
 
     Its Fenchel-Young loss is that of a conditional random field, the negative log-likelihood of the
-    target structure, `log Z(scores) - <scores, target>`; the gradient are the marginals less the
-    target. It is an `Omega` over the last dimensions of the scores, as many as an instance has.
+    target structure, `log Z(scores) - <scores, target>`; its gradient is the marginals minus
+    the target. An `Omega` over the last `structure.event_dim` dimensions of the scores.
 
     Args:
-        structure: see `fewfold.structures`; one that has `log_partition`.
+        structure: see `fewfold.structures`; one that implements `log_partition`.
         temperature: factor of the entropy.
 
     Example:
@@ -134,42 +135,43 @@ class Gibbs(Omega):
 
     @property
     def event_dim(self) -> int:
-        """Dimensions of an instance."""
+        """Number of dimensions of an instance."""
         return self.structure.event_dim
 
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        """Zero, the negative entropy of one structure, less additional scores.
+        """Negative entropy of a single structure, zero, minus its additional scores.
 
-        Marginals other than zeros and ones belong to many distributions, and are refused.
+        Fractional marginals do not determine a distribution and raise a ValueError.
         """
         self.structure.event_of(probs)
         return -_additional(self.structure, probs).to(probs)
 
     def check_target(self, scores: Tensor, target: Tensor) -> None:
-        """Raise if a target is no structure, where its values can be read.
+        """Raise a ValueError if a target is not a structure, where its values can be read.
 
-        Another target would have no probability, and its loss no meaning.
+        Anything else has no probability under the model, so its loss is undefined.
         """
         if values_visible() and has_values(scores, target):
             self.structure.check_members(scores, target)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """The marginals."""
+        """Return the marginals."""
         return gibbs_marginals(scores, self.structure, mask=mask, temperature=self.temperature)
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """The log-partition at this temperature, times it; the gradient are the marginals."""
+        """Temperature times the log-partition function; its gradient is the marginals."""
         if mask is not None:
             check_mask(mask, scores)
-        wide, structure = cooled(scores, self.structure, self.temperature)
+        wide, structure = divide_by_temperature(scores, self.structure, self.temperature)
         return (self.temperature * structure.log_partition(wide, mask=mask)).to(scores.dtype)
 
 
 def _additional(structure: Structure, probs: Tensor) -> Tensor:
-    """What additional scores add to structures given as zeros and ones; others are refused."""
+    """Sum of the additional scores of structures given as zeros and ones."""
     rounded = probs.detach().round()
     if values_visible() and bool(((probs.detach() - rounded).abs() > 1e-6).any()):
         raise ValueError(
-            "the value of marginals is known for structures alone; got entries other than 0 and 1"
+            "probs must be structures, zeros and ones, as the value of other marginals is unknown; "
+            "got entries other than 0 and 1"
         )
     return structure.score_of(torch.zeros_like(probs), rounded)

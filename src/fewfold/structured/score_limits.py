@@ -1,4 +1,4 @@
-"""How large a score may be."""
+"""Upper bound on the magnitude of finite scores."""
 
 import math
 
@@ -8,11 +8,11 @@ from torch import Tensor
 __all__ = ["LARGEST", "check_size"]
 
 LARGEST = 1e150
-"""sums and squares of larger ones would overflow"""
+"""sums and squares of larger scores could overflow float64"""
 
 
 def check_size(values: Tensor) -> None:
-    """Raise where a score is finite, and yet too large to be added up.
+    """Raise a ValueError if a finite score is larger than `LARGEST` in magnitude.
 
     Example:
         >>> import torch
@@ -23,7 +23,7 @@ def check_size(values: Tensor) -> None:
     """
     if values.dtype != torch.float64 or not values.numel():
         return
-    if bool(torch.linalg.vector_norm(values, math.inf) <= LARGEST):  # one pass, and done
+    if bool(torch.linalg.vector_norm(values, math.inf) <= LARGEST):  # the usual case, in one pass
         return
     size = values.abs()
     huge = (size > LARGEST) & (size < math.inf)

@@ -1,4 +1,4 @@
-"""Sparsemax over the k best structures: a few structures by their scores alone."""
+"""Sparsemax over the scores of the k best structures."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fewfold._check import check_mask, check_scores, whole_number
 from fewfold.maps.entmax import sparsemax
-from fewfold.structured.structures.structure import Structure, raise_infeasible
+from fewfold.structured.structures.score_errors import raise_infeasible
+from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support
 
 __all__ = ["TopSupport", "topk_support"]
@@ -16,12 +17,12 @@ __all__ = ["TopSupport", "topk_support"]
 
 @dataclass(frozen=True, eq=False)
 class TopSupport:
-    """A few structures, and whether more of them would change nothing.
+    """Support of `topk_support`, and whether a larger k would give the same result.
 
     Attributes:
-        support: ones at the parts of each structure, and their weights.
+        support: the structures, ones at their parts, and their weights.
         certified: (batch,) bool, whether this is sparsemax over *all* structures: one of the k has
-            no weight, or there are no others.
+            weight zero, or there are at most k structures.
     """
 
     support: Support
@@ -33,14 +34,14 @@ def topk_support(
 ) -> TopSupport:
     """Sparsemax over the scores of the k best structures of each instance.
 
-    Where `sparsemap` regularises marginals, this regularises the distribution over structures, as
-    if each were a class of its own. Sparsemax over k classes is sparsemax over all as soon as one
-    of the k gets nothing.
+    `sparsemap` regularises the marginals; this regularises the distribution over structures, as if
+    each structure were a class. Sparsemax over the k best classes equals sparsemax over all classes
+    as soon as one of the k has weight zero.
 
     Args:
         scores: `(..., *event)`.
-        structure: one that has `k_best`.
-        k: how many.
+        structure: a structure that implements `k_best`.
+        k: number of structures to consider.
         mask: as in `sparsemap`.
 
     Returns:
@@ -70,30 +71,30 @@ def topk_support(
     atoms = parts.view(rows, k, *event).to(scores)
     values = values.to(scores.device)
     own = torch.where(scores.detach() == -math.inf, 0.0, scores).reshape(rows, 1, event.numel())
-    total = torch.bmm(own, atoms.flatten(2).mT).squeeze(1)  # columns would take four times as long
+    total = torch.bmm(own, atoms.flatten(2).mT).squeeze(1)  # four times as fast as by columns
     if structure.additional:
         row = torch.arange(rows).repeat_interleave(k)
         codes = structure.codes(parts.view(rows * k, *event), event)
-        extra = structure.flat(batch, event).extra(codes, row, event)
+        extra = structure.flat(batch, event).additional_score(codes, row, event)
         total = total + extra.to(total).view(rows, k)
-    # The gradient of these sums, and the values of the search: sums of many parts differ by less
-    # than the roundings of narrow numbers.
-    valid, odd = values > -math.inf, values.isnan().any(1)
-    raise_infeasible(~valid.any(1) & ~odd, structure)
+    # Values from the search (float64), gradients from these sums: in narrow dtypes rounding of the
+    # sums exceeds the differences between structures.
+    valid, invalid = values > -math.inf, values.isnan().any(1)
+    raise_infeasible(~valid.any(1) & ~invalid, structure)
     weights = sparsemax(values + (total - total.detach()), mask=valid).to(scores.dtype)
-    certified = (weights.detach() == 0).any(1)  # where there are fewer than k this holds as well
+    certified = (weights.detach() == 0).any(1)  # also true if there are fewer than k structures
     support = Support.from_dense(weights)
     place = support.row * k + support.atoms
     flat = atoms.flatten(0, 1)
     support = replace(support, atoms=flat if len(place) == len(flat) else flat[place])
-    every = structure_count(structure, event)
-    if every is not None and k >= every:
+    total_count = structure_count(structure, event)
+    if total_count is not None and k >= total_count:
         certified = torch.ones_like(certified)
-    return TopSupport(support, (certified & ~odd).view(batch))
+    return TopSupport(support, (certified & ~invalid).view(batch))
 
 
 def structure_count(structure: Structure, event: torch.Size) -> int | None:
-    """How many structures there are, if that is known."""
+    """Number of structures, or None if it is unknown."""
     try:
         return structure.count(event)
     except NotImplementedError:

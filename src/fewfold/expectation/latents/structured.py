@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fewfold._torch import check_values, has_values, under_vmap
 from fewfold.expectation.latents.latent import Law, countable, listed, pairs, zeroed
-from fewfold.structured.structures.structure import Structure, kept, raise_infeasible
+from fewfold.structured.structures.batch_rows import clone_if_inference
+from fewfold.structured.structures.score_errors import raise_infeasible
+from fewfold.structured.structures.structure import Structure
 
 __all__ = ["GibbsLaw"]
 
@@ -61,7 +63,7 @@ class GibbsLaw(Law):
         )
         codes = self.over.codes((atoms > 0.5).cpu(), self.event)
         own = self.own.with_additional([value.cpu() for value in self.own.additional])
-        return found + own.extra(codes, row.cpu(), self.event).to(found)
+        return found + own.additional_score(codes, row.cpu(), self.event).to(found)
 
     def log_partition(self) -> Tensor:
         """(rows,) logarithm of the sum of exp(score) over all structures, double."""
@@ -96,9 +98,11 @@ class GibbsLaw(Law):
         with torch.inference_mode(False), torch.enable_grad():
             factor = torch.ones(self.rows, dtype=self.wide.dtype, device=self.wide.device)
             factor.requires_grad_()
-            grown = [_grown(kept(value), factor) for value in self.own.additional]
-            scores = _grown(kept(self.wide), factor)
-            total = self.own.with_additional(grown).log_partition(scores, mask=kept(self.kept))
+            grown = [_grown(clone_if_inference(value), factor) for value in self.own.additional]
+            scores = _grown(clone_if_inference(self.wide), factor)
+            total = self.own.with_additional(grown).log_partition(
+                scores, mask=clone_if_inference(self.kept)
+            )
             (slope,) = torch.autograd.grad(total.sum(), factor, create_graph=tracked)
             found = (total - slope).clamp(min=0).to(self.scores)
         return found if tracked else found.detach()
@@ -115,7 +119,9 @@ class GibbsLaw(Law):
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
         with torch.inference_mode(False), torch.enable_grad():
             mine = [_tracked(value) for value in (self.wide, *own.additional)]
-            total = own.with_additional(mine[1:]).log_partition(mine[0], mask=kept(self.kept))
+            total = own.with_additional(mine[1:]).log_partition(
+                mine[0], mask=clone_if_inference(self.kept)
+            )
             met = torch.autograd.grad(total.sum(), mine, create_graph=tracked)
         if not tracked:
             total, mine = total.detach(), [value.detach() for value in mine]
@@ -183,7 +189,7 @@ def _grown(value: Tensor, factor: Tensor) -> Tensor:
 
 def _tracked(value: Tensor) -> Tensor:
     """The same, in the graph it is in or in one of its own."""
-    return value if value.requires_grad else kept(value).detach().requires_grad_()
+    return value if value.requires_grad else clone_if_inference(value).detach().requires_grad_()
 
 
 def _with_the_same_names(one: Structure, other: Structure) -> tuple[Structure, Structure]:

@@ -1,11 +1,11 @@
-"""Factors that agree: LP-SparseMAP in plain torch, and how its answer changes.
+"""LP-SparseMAP in plain torch by dual consensus, and the derivative of its solution.
 
-    max <t, mu> + sum_f <v_f, nu_f> - |mu|^2 / 2   where mu, at the bits of f, is a mix of f's.
+    max <t, mu> + sum_f <v_f, nu_f> - |mu|^2 / 2   s.t. mu at the bits of f is in the hull of f.
 
-The dual has a multiplier for every link, those of a bit summing to zero. Factor f answers with its
-best point near to t + l_f; how far the answers for a bit differ is the gradient of the dual, zero
-at the optimum. Some turns of alternating directions come near to it. Newton's method, whose matrix
-are the faces of the answers, then ends in a few steps, exactly once the faces are the right ones.
+The dual has a multiplier l per link; those of a bit sum to zero. Each factor f projects t + l_f on
+its polytope; the disagreement of the projections of a bit is the gradient of the dual and vanishes
+at the optimum. Iterations of ADMM approach it. Newton's method, whose matrix consists of the faces
+of the projections, then converges in a few steps, exactly once the faces are the final ones.
 """
 
 import math
@@ -14,87 +14,91 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewfold.structured.factor_graph.links import ActiveFaces, Answers, Faces, Links
+from fewfold.structured.factor_graph.links import ActiveFaces, Faces, FactorProjections, Links
 from fewfold.structured.structures.structure import Structure
 
-__all__ = ["PlainSolver", "Told"]
+__all__ = ["PlainSolver", "SolverResult"]
 
-RELAX = 1.6  # over-relaxation of alternating directions
-ALTERNATE, NEWTON = 15, 30  # turns of each before the other
-EXACT = 1e-11  # a disagreement, next to the scores, that is rounding
+RELAX = 1.6  # over-relaxation of ADMM
+ADMM, NEWTON = 15, 30  # iterations of one method before switching to the other
+EXACT = 1e-11  # disagreement, relative to the scores, that is rounding error
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What a solver says of rows (instances).
+class SolverResult:
+    """Solution of each row (instance) of a factor graph.
 
     Attributes:
         marginals: (rows, bits); NaN where scores are NaN.
-        turns: (rows,) int64.
-        apart: (rows,) how far factors disagree, root mean square.
-        moved: (rows,) how far the marginals moved in the last turn.
-        settled: (rows,) bool, whether every factor's own answer is the best it has.
+        iterations: (rows,) int64.
+        disagreement: (rows,) root mean square disagreement between factors.
+        moved: (rows,) root mean square change of the marginals in the last iteration.
+        factors_converged: (rows,) bool, whether all projections on factors are optimal.
     """
 
     marginals: Tensor
-    turns: Tensor
-    apart: Tensor
+    iterations: Tensor
+    disagreement: Tensor
     moved: Tensor
-    settled: Tensor
+    factors_converged: Tensor
 
 
 class PlainSolver:
-    """A graph with additional scores, solved without kernels."""
+    """Solver of a factor graph without kernels."""
 
-    def __init__(self, links: Links, made: list[Structure], rows: int) -> None:
-        """`made` are the flat structures of the groups: rows are (instances, factors)."""
-        self.links, self.made = links, made
-        self._answers = Answers(links, made)
-        self._found: _Agreed | None = None
+    def __init__(self, links: Links, structures: list[Structure], rows: int) -> None:
+        """`structures` are the flat structures of the groups; rows count (instances, factors)."""
+        self.links, self.structures = links, structures
+        self._projections = FactorProjections(links, structures)
+        self._state: _State | None = None
 
     def solve(
         self, scores: Tensor, *, turns: int, tolerance: float, step: Tensor, warm: bool = False
-    ) -> Told:
-        """LP-SparseMAP of (rows, bits) scores.
+    ) -> SolverResult:
+        """Solve LP-SparseMAP for scores (rows, bits).
 
         Args:
-            scores: float64, -inf where a bit is off, NaN in rows that have no answer.
-            turns: at most.
-            tolerance: of the disagreement.
-            step: (rows,) of alternating directions.
+            scores: float64, -inf where a bit is fixed at 0, NaN in invalid rows.
+            turns: maximum number of iterations.
+            tolerance: on the disagreement.
+            step: (rows,) step size of ADMM.
             warm: whether to start from the multipliers of the last call.
         """
-        odd = scores.isnan().any(1)
-        clean = torch.where(odd.unsqueeze(1), 0.0, scores)
-        start = self._found.multipliers if warm and self._found else None
-        found = _agree(
-            self.links, self._answers, clean, turns=turns, tolerance=tolerance, step=step,
+        invalid = scores.isnan().any(1)
+        clean = torch.where(invalid.unsqueeze(1), 0.0, scores)
+        start = self._state.multipliers if warm and self._state else None
+        found = _solve_dual(
+            self.links, self._projections, clean, turns=turns, tolerance=tolerance, step=step,
             multipliers=start,
         )  # fmt: skip
-        self._found, self._odd = found, odd
-        marginals = found.marginals.masked_fill(odd.unsqueeze(1), math.nan)
-        apart, moved = (value.masked_fill(odd, math.nan) for value in (found.apart, found.moved))
-        return Told(marginals, found.turns, apart, moved, found.faces.settled(len(scores)))
+        self._state, self._invalid = found, invalid
+        marginals = found.marginals.masked_fill(invalid.unsqueeze(1), math.nan)
+        disagreement, moved = (
+            value.masked_fill(invalid, math.nan) for value in (found.disagreement, found.moved)
+        )
+        return SolverResult(
+            marginals, found.iterations, disagreement, moved, found.faces.converged(len(scores))
+        )
 
     def pull(self, grad: Tensor) -> Tensor:
-        """By how much the marginals move as the scores move by this; a symmetric map."""
-        assert self._found is not None
-        moved = _project(self.links, self._found.faces, self._found.marginals, grad)
-        return moved.masked_fill(self._odd.unsqueeze(1), math.nan)
+        """Product of the Jacobian of the marginals, which is symmetric, with `grad`."""
+        assert self._state is not None
+        moved = _marginals_jvp(self.links, self._state.faces, self._state.marginals, grad)
+        return moved.masked_fill(self._invalid.unsqueeze(1), math.nan)
 
     def active(self, place: int, change: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The structures of a group without a closed form.
+        """Active structures of a group without a closed form.
 
         Args:
-            place: of the group.
-            change: (rows, bits), how the marginals move.
+            place: index of the group.
+            change: (rows, bits) change of the marginals, or None.
 
         Returns:
-            Codes (m, slots), weights (m,), by how much these change (m,), and rows (m,), which are
+            Codes (m, slots), weights (m,), changes of the weights (m,), and rows (m,), which count
             (instances, factors).
         """
-        assert self._found is not None
-        face = self._found.faces.parts[place]
+        assert self._state is not None
+        face = self._state.faces.parts[place]
         assert isinstance(face, ActiveFaces)
         group = self.links.groups[place]
         counts = torch.tensor([len(one.weights) for one in face.found])
@@ -104,96 +108,96 @@ class PlainSolver:
         by = torch.zeros_like(weights)
         if change is not None:
             own = self.links.local_change(place, change)
-            by = torch.cat([torch.from_numpy(one) for one in face.derived(own)])
+            by = torch.cat([torch.from_numpy(one) for one in face.weights_jvp(own)])
         codes = group.structure.codes(atoms.round().view(-1, *group.event), group.event)
         return codes, weights, by, row
 
-    def weigh(self, place: int, values: Tensor) -> Tensor:
-        """(rows, bits) what changes of the scores of structures are worth as those of bits.
+    def as_bit_scores(self, place: int, values: Tensor) -> Tensor:
+        """Convert changes of structure scores to equivalent changes of bit scores (rows, bits).
 
         Args:
-            place: of the group.
+            place: index of the group.
             values: (m,) in the order of `active`.
         """
-        assert self._found is not None
-        face = self._found.faces.parts[place]
+        assert self._state is not None
+        face = self._state.faces.parts[place]
         assert isinstance(face, ActiveFaces)
-        own = face.weigh(values) * face.scale
-        return self.links.gathered(place, own)
+        own = face.score_jvp(values) * face.scale
+        return self.links.scatter_change(place, own)
 
 
 @dataclass(frozen=True, eq=False)
-class _Agreed:
-    """The solution of rows (instances).
+class _State:
+    """State of the solver.
 
     Attributes:
         marginals: (rows, bits).
-        multipliers: (rows, links), of the dual.
-        differ: (rows, links) of the factors' answers, from the marginals.
-        faces: of the factors' answers.
-        turns: (rows,) int64.
-        apart: (rows,) how far factors disagree, root mean square.
-        moved: (rows,) how far the marginals moved in the last turn.
+        multipliers: (rows, links) dual variables.
+        differ: (rows, links) projections of the factors minus the marginals.
+        faces: faces of the projections.
+        iterations: (rows,) int64.
+        disagreement: (rows,) root mean square of `differ`.
+        moved: (rows,) root mean square change of the marginals in the last iteration.
     """
 
     marginals: Tensor
     multipliers: Tensor
     differ: Tensor
     faces: Faces
-    turns: Tensor
-    apart: Tensor
+    iterations: Tensor
+    disagreement: Tensor
     moved: Tensor
 
 
-class _Search:
-    """A graph with scores, and answers to multipliers."""
+class _DualSearch:
+    """Evaluation of the dual of a graph, and the steps of ADMM and Newton's method."""
 
-    def __init__(self, links: Links, answers: Answers, scores: Tensor) -> None:
-        self.links, self.answers = links, answers
+    def __init__(self, links: Links, projections: FactorProjections, scores: Tensor) -> None:
+        self.links, self.projections = links, projections
         self.given, self.alone = links.spread(scores), scores.clamp(0, 1)
         finite = torch.where(scores.isfinite(), scores, 0.0).abs()
         self.exact = EXACT * (1 + (finite.amax(1) if scores.shape[1] else finite.sum(1)))
 
-    def look(self, dual: Tensor) -> tuple[Tensor, Tensor, Faces]:
-        """Where the answers meet (rows, bits), how they differ from there (rows, links), faces."""
-        z, faces = self.answers.nearest(self.given + dual, dual.new_ones(len(dual)))
-        middle = self.middle(z)
-        return middle, z - self.links.spread(middle), faces
+    def evaluate(self, dual: Tensor) -> tuple[Tensor, Tensor, Faces]:
+        """Mean projection (rows, bits), differences from it (rows, links), and faces."""
+        z, faces = self.projections.nearest(self.given + dual, dual.new_ones(len(dual)))
+        mean = self.mean(z)
+        return mean, z - self.links.spread(mean), faces
 
-    def middle(self, z: Tensor) -> Tensor:
+    def mean(self, z: Tensor) -> Tensor:
+        """Average (rows, links) over the links of each bit; clipped scores for bits without."""
         return torch.where(self.links.degree > 0, self.links.mean(z), self.alone)
 
     def size(self, values: Tensor) -> Tensor:
-        """Root mean square over links, by their weights."""
+        """Weighted root mean square over links."""
         return (self.inner(values, values) / max(1, len(self.links.bit))).sqrt()
 
     def inner(self, a: Tensor, b: Tensor) -> Tensor:
+        """Weighted inner product over links."""
         return (self.links.weight * a * b).sum(1)
 
-    def alternate(
-        self, dual: Tensor, middle: Tensor, on: Tensor, step: Tensor, turns: int
-    ) -> Tensor:
-        """Alternating directions: multipliers that are nearer to the best."""
+    def admm(self, dual: Tensor, mean: Tensor, on: Tensor, step: Tensor, turns: int) -> Tensor:
+        """Improve the multipliers of the rows `on` by iterations of ADMM."""
         share, step = 1 / (1 + step), step.unsqueeze(1)
         for _ in range(turns):
-            old = self.links.spread(middle)
-            z, _ = self.answers.nearest((self.given + dual + step * old) / (1 + step), share)
+            old = self.links.spread(mean)
+            z, _ = self.projections.nearest((self.given + dual + step * old) / (1 + step), share)
             mixed = RELAX * z + (1 - RELAX) * old
-            middle = self.middle(mixed)
-            dual = torch.where(on, dual - step * (mixed - self.links.spread(middle)), dual)
+            mean = self.mean(mixed)
+            dual = torch.where(on, dual - step * (mixed - self.links.spread(mean)), dual)
         return dual
 
-    def newton(self, faces: Faces, apart: Tensor, size: Tensor) -> Tensor:
-        """The step after which all factors agree, as far as faces go; conjugate gradients."""
-        ease = (10 * size).clamp(max=1).unsqueeze(1)
-        found, left = torch.zeros_like(apart), -apart
+    def newton(self, faces: Faces, differ: Tensor, size: Tensor) -> Tensor:
+        """Newton step to zero disagreement on the current faces, by conjugate gradients."""
+        damping = (10 * size).clamp(max=1).unsqueeze(1)
+        found, left = torch.zeros_like(differ), -differ
         along, square = left, self.inner(left, left)
         enough = square * size.clamp(max=0.01)
         for _ in range(100):
             pushed = faces.push(along)
-            pushed = pushed - self.links.spread(self.links.mean(pushed)) + ease * along
+            pushed = pushed - self.links.spread(self.links.mean(pushed)) + damping * along
             by = _ratio(square, self.inner(along, pushed))
-            by = torch.where(square > enough, by, 0.0).unsqueeze(1)  # rows that are done stay
+            by = torch.where(square > enough, by, 0.0).unsqueeze(1)  # converged rows do not change
             found, left = found + by * along, left - by * pushed
             now = self.inner(left, left)
             if not bool((now > enough).any()):
@@ -202,12 +206,12 @@ class _Search:
             square = now
         return found
 
-    def along(self, dual: Tensor, step: Tensor, slope: Tensor) -> Tensor:
-        """How far to go: until the dual, convex, is half as steep."""
+    def line_search(self, dual: Tensor, step: Tensor, slope: Tensor) -> Tensor:
+        """Line search until the slope of the (convex) dual is halved."""
         by, low, high = torch.ones_like(slope), torch.zeros_like(slope), torch.ones_like(slope)
         low_slope, high_slope = slope, torch.full_like(slope, math.inf)
         for _ in range(20):
-            now = self.inner(self.look(dual + by.unsqueeze(1) * step)[1], step)
+            now = self.inner(self.evaluate(dual + by.unsqueeze(1) * step)[1], step)
             open_ = now.abs() > 0.5 * slope.abs()
             if not bool(open_.any()):
                 break
@@ -227,73 +231,75 @@ class _Search:
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, or 0 where b is not positive."""
     return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
 
 
-def _agree(
-    links: Links, answers: Answers, scores: Tensor, *, turns: int, tolerance: float, step: Tensor,
-    multipliers: Tensor | None = None,
-) -> _Agreed:  # fmt: skip
-    """Solve all rows in step.
+def _solve_dual(
+    links: Links, projections: FactorProjections, scores: Tensor, *, turns: int, tolerance: float,
+    step: Tensor, multipliers: Tensor | None = None,
+) -> _State:  # fmt: skip
+    """Solve the dual for all rows at once.
 
     Args:
-        links, answers: the graph.
-        scores: (rows, bits) float64, -inf where a bit is off.
-        turns: at most.
-        tolerance: of the disagreement.
-        step: (rows,) of alternating directions.
-        multipliers: to start from.
+        links, projections: the graph.
+        scores: (rows, bits) float64, -inf where a bit is fixed at 0.
+        turns: maximum number of iterations.
+        tolerance: on the disagreement.
+        step: (rows,) step size of ADMM.
+        multipliers: starting point, zero by default.
     """
-    search = _Search(links, answers, scores)
+    search = _DualSearch(links, projections, scores)
     start = torch.zeros_like(search.given) if multipliers is None else multipliers
-    middle, differ, faces = search.look(start)
+    mean, differ, faces = search.evaluate(start)
     size, one = search.size(differ), torch.ones(len(scores), dtype=torch.int64)
-    found = _Agreed(middle, start, differ, faces, one, size, size)
+    found = _State(mean, start, differ, faces, one, size, size)
     done = 1
-    while done < turns and bool((found.apart > search.exact).any()):
-        on = found.apart > search.exact
-        count = min(ALTERNATE, turns - done)
-        dual = search.alternate(found.multipliers, found.marginals, on.unsqueeze(1), step, count)
-        found = _moved(search, found, dual, on, count)
+    while done < turns and bool((found.disagreement > search.exact).any()):
+        on = found.disagreement > search.exact
+        count = min(ADMM, turns - done)
+        dual = search.admm(found.multipliers, found.marginals, on.unsqueeze(1), step, count)
+        found = _advance(search, found, dual, on, count)
         done += count
         for _ in range(min(NEWTON, turns - done)):
-            on = found.apart > search.exact
+            on = found.disagreement > search.exact
             if not bool(on.any()):
                 break
             differ = torch.where(on.unsqueeze(1), found.differ, 0.0)
-            ahead = search.newton(found.faces, differ, found.apart)
-            dual = search.along(found.multipliers, ahead, search.inner(differ, ahead))
-            found = _moved(search, found, dual, on, 1)
+            ahead = search.newton(found.faces, differ, found.disagreement)
+            dual = search.line_search(found.multipliers, ahead, search.inner(differ, ahead))
+            found = _advance(search, found, dual, on, 1)
             done += 1
-        if not bool((found.apart > tolerance).any()):
+        if not bool((found.disagreement > tolerance).any()):
             break
     return found
 
 
-def _moved(search: _Search, found: _Agreed, dual: Tensor, on: Tensor, turns: int) -> _Agreed:
-    middle, differ, faces = search.look(dual)
-    change = middle - found.marginals
+def _advance(search: _DualSearch, found: _State, dual: Tensor, on: Tensor, turns: int) -> _State:
+    """State at new multipliers, after `turns` iterations of the rows `on`."""
+    mean, differ, faces = search.evaluate(dual)
+    change = mean - found.marginals
     moved = (change.square().sum(1) / max(1, len(search.links.bit))).sqrt()
     moved = torch.where(on, moved, found.moved)
-    took = found.turns + turns * on
-    return _Agreed(middle, dual, differ, faces, took, search.size(differ), moved)
+    took = found.iterations + turns * on
+    return _State(mean, dual, differ, faces, took, search.size(differ), moved)
 
 
-def _project(links: Links, faces: Faces, marginals: Tensor, change: Tensor) -> Tensor:
-    """By how much the marginals move with the scores: on what the faces of all factors share.
+def _marginals_jvp(links: Links, faces: Faces, marginals: Tensor, change: Tensor) -> Tensor:
+    """Directional derivative of the marginals: the projection on the intersection of all faces.
 
-    x = change - project is what (1 - mean of faces) x = (1 - mean of faces) change has of least
-    norm, which conjugate gradients find.
+    With P the mean of the projections on the faces, change - result is the solution x of least norm
+    of (1 - P) x = (1 - P) change, found by conjugate gradients.
 
     Args:
         marginals, change: (rows, bits).
     """
     alone = links.degree == 0
-    held = alone & ((marginals <= 0) | (marginals >= 1))
+    fixed = alone & ((marginals <= 0) | (marginals >= 1))
 
     def outside(values: Tensor) -> Tensor:
         own = values - links.mean(faces.push(links.spread(values)))
-        return torch.where(alone, torch.where(held, values, 0.0), own)
+        return torch.where(alone, torch.where(fixed, values, 0.0), own)
 
     left = outside(change)
     found = torch.zeros_like(change)

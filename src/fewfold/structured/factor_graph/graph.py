@@ -1,4 +1,4 @@
-"""Factor graphs: several structures over shared bits, solved together."""
+"""Factor graphs: several structures over shared bits, solved jointly."""
 
 import enum
 import functools
@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fewfold._check import check_scores, positive_number, whole_number
-from fewfold.structured.factor_graph.differentiable import relaxed
+from fewfold.structured.factor_graph.differentiable import solve_relaxation
 from fewfold.structured.factor_graph.links import Group, Links
-from fewfold.structured.factor_graph.relaxation import Search
-from fewfold.structured.structures.bits import Bits
+from fewfold.structured.factor_graph.relaxation import SearchOptions
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["FactorGraph", "GraphSolution", "Status", "Variable"]
@@ -25,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _uncompiled(function: F) -> F:
-    """A compiler goes round graphs, which are plain Python; it is not loaded before it is used."""
+    """Exclude a function from torch.compile; loads the compiler only when compiling."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -37,22 +36,21 @@ def _uncompiled(function: F) -> F:
 
 
 class Status(enum.IntEnum):
-    """What is known of the marginals of an instance."""
+    """Status of the marginals of an instance."""
 
     INTEGER = 0
-    """zeros and ones: a structure, the best there is"""
+    """zeros and ones: the optimal structure"""
     FRACTIONAL = 1
-    """a mix"""
+    """optimal, but not integral"""
     APPROXIMATE = 2
-    """the factors do not agree yet, or cannot agree at all"""
+    """not converged, or the factors are infeasible together"""
 
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """Some bits of a graph: what `FactorGraph.variable` returns, and slices of it.
+    """An array of bits of a graph, as returned by `FactorGraph.variable`, or a slice of it.
 
-    Index it as an array: `u[2, :]`, `u[pairs]`, `u.T`; `~u` are the same bits read the other way
-    round.
+    Index it as an array: `u[2, :]`, `u[pairs]`, `u.T`; `~u` are the negated bits.
     """
 
     graph: "FactorGraph" = field(repr=False)
@@ -84,19 +82,19 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class GraphSolution:
-    """What a solver found for all instances of a graph.
+    """Solution of all instances of a graph.
 
-    `solution[u]` are the marginals of the bits `u`, of the shape of their scores.
+    `solution[u]` are the marginals of the bits `u`, in the shape of their scores.
 
     Attributes:
         marginals: `(*batch, bits)`, all bits of the graph.
-        objective: (batch,) scores of the marginals less half their squared norm.
+        objective: (batch,) expected score minus half the squared norm of the marginals.
         iterations: (batch,) int64.
-        primal_residual: (batch,) how far factors disagree, root mean square.
-        dual_residual: (batch,) how far marginals moved in the last turn, root mean square.
-        converged: (batch,) bool, whether both are within the tolerance, and all factors that are
-            solved by turns of their own are solved.
-        status: (batch,) of `Status`.
+        primal_residual: (batch,) root mean square disagreement between factors.
+        dual_residual: (batch,) root mean square change of the marginals in the last iteration.
+        converged: (batch,) bool, whether the residuals are within the tolerance and the iterative
+            solvers of all factors have converged.
+        status: (batch,) values of `Status`.
     """
 
     marginals: Tensor
@@ -111,23 +109,25 @@ class GraphSolution:
     @_uncompiled
     def __getitem__(self, variable: Variable) -> Tensor:
         if not isinstance(variable, Variable) or variable.graph is not self.graph:
-            raise TypeError("a solution is asked for variables of its own graph: solution[u]")
+            raise TypeError(
+                "a solution must be indexed by a variable of its own graph, as in solution[u]"
+            )
         found = self.marginals[..., torch.from_numpy(np.ascontiguousarray(variable.bits))]
         negated = torch.from_numpy(np.ascontiguousarray(variable.negated)).to(found.device)
         return torch.where(negated, 1 - found, found) if bool(negated.any()) else found
 
 
 class FactorGraph:
-    """Structures over shared bits: marginals that all of them allow, the best such.
+    """Structures over shared bits; `solve` computes LP-SparseMAP marginals.
 
         mu = argmax <t, mu> + sum_f <v_f, nu_f> - <mu, mu> / 2,
 
-    where mu, at the bits of every factor f, is a mix of its structures, and v_f are its additional
-    scores. With one factor this is `sparsemap`; with several it is the relaxation of "all factors
-    at once" that asks no more than that. Bits in no factor are clip(t, 0, 1).
+    where mu, restricted to the bits of each factor f, is in the convex hull of its structures, and
+    v_f are its additional scores. With one factor this is `sparsemap`; with several it is a
+    relaxation, in which factors need only agree on marginals. Bits in no factor are clip(t, 0, 1).
 
     Args:
-        batch_dims: leading dimensions of all scores that count instances of the graph.
+        batch_dims: number of leading batch dimensions of all scores.
 
     Example:
         >>> import torch, fewfold as ff
@@ -152,7 +152,7 @@ class FactorGraph:
 
     @_uncompiled
     def variable(self, scores: Tensor) -> Variable:
-        """Bits with these scores, `(*batch, *shape)`; -inf holds a bit at 0."""
+        """Add bits with scores `(*batch, *shape)`; a score of -inf fixes a bit at 0."""
         check_scores(scores)
         if scores.dim() < self.batch_dims:
             raise ValueError(
@@ -172,22 +172,20 @@ class FactorGraph:
 
     @_uncompiled
     def add(self, structure: Structure, bits: Variable | Sequence[Variable]) -> None:
-        """Ask that these bits are a mix of structures.
+        """Add factors: constrain bits to the convex hull of a structure.
 
         Args:
-            structure: see `fewfold.structures`. Additional scores broadcast to the batch and the
-                factors that are added.
-            bits: `(*factors, *event)`: dimensions in front of the structure's event are factors of
-                their own. A list is put end to end for structures of one dimension, and stacked
-                for others.
+            structure: see `fewfold.structures`. Additional scores broadcast to
+                `(*batch, *factors)`.
+            bits: `(*factors, *event)`; each index of the dimensions before the event is one
+                factor. A list is concatenated for one-dimensional events and stacked otherwise.
         """
         if not isinstance(structure, Structure):
             raise TypeError(
                 f"structure must be one of ff.structures, got {type(structure).__name__}"
             )
-        if isinstance(structure, Bits) and structure.on_off:
-            raise ValueError("Bits(on_off=True) is no constraint on shared bits; write Bits()")
-        joined = self._joined(structure, bits)
+        structure.check_factor()
+        joined = self._join(structure, bits)
         if joined.bits.ndim < structure.event_dim:
             raise ValueError(
                 f"{type(structure).__name__} needs bits of at least {structure.event_dim} "
@@ -200,28 +198,30 @@ class FactorGraph:
         if (np.diff(np.sort(flat, 1), axis=1) == 0).any():
             raise ValueError("a factor must not use a bit twice")
         if not flat.size:
-            return  # no factors, or one of no bits: it asks for nothing
+            return  # no factors, or factors without bits: no constraint
         negated = joined.negated.reshape(flat.shape)
         self._groups.append(Group(structure, flat, negated, factors, event))
 
     def solve(
         self, *, max_iter: int = 1000, tol: float = 1e-6, step_size: float = 6.0
     ) -> GraphSolution:
-        """The marginals, differentiable by all scores, additional ones too. Changes nothing.
+        """Compute LP-SparseMAP marginals, differentiable in scores and additional scores.
+
+        The graph itself is not changed.
 
         Args:
-            max_iter: turns for an instance, at most.
-            tol: of the residuals.
-            step_size: of alternating directions, which lead to where Newton's method begins; times
-                the size of the scores.
+            max_iter: maximum number of iterations per instance.
+            tol: tolerance on the residuals.
+            step_size: step size of ADMM, which precedes Newton's method, in units of the root mean
+                square of the scores.
 
         Returns:
-            The solution; NaN, with a gradient of zero, for an instance with scores, additional
-            ones too, that are NaN or +inf.
+            The solution; NaN, with a gradient of zero, for an instance whose scores or additional
+            scores are NaN or +inf.
 
         Raises:
-            ValueError: where scores of -inf leave a factor of an instance no structure, and where
-                finite scores are beyond 1e150.
+            ValueError: if scores of -inf make a factor infeasible, or if finite scores exceed 1e150
+                in magnitude.
 
         Example:
             >>> import torch, fewfold as ff
@@ -233,23 +233,23 @@ class FactorGraph:
             (tensor([[0.6500, 0.6500, 0.2000],
                     [0.5000, 0.1500, 0.8500]]), tensor([True, True]))
         """
-        return self._solved(max_iter, tol, step_size, regularised=True)
+        return self._solve(max_iter, tol, step_size, regularised=True)
 
     def solve_map(
         self, *, max_iter: int = 1000, tol: float = 1e-6, step_size: float = 6.0
     ) -> GraphSolution:
-        """The best marginals without a regulariser, LP-MAP; no gradient.
+        """Compute LP-MAP, the optimal marginals without a regulariser; no gradient.
 
-        By steps that stay near to the last marginals, each a SparseMAP; there are finitely many.
+        Uses the proximal point method, a finite number of LP-SparseMAP problems.
 
         Args:
             max_iter, tol, step_size: as in `solve`.
         """
         with torch.no_grad():
-            return self._solved(max_iter, tol, step_size, regularised=False)
+            return self._solve(max_iter, tol, step_size, regularised=False)
 
     @_uncompiled
-    def _solved(
+    def _solve(
         self, max_iter: int, tol: float, step_size: float, *, regularised: bool
     ) -> GraphSolution:
         whole_number(max_iter, "max_iter")
@@ -263,21 +263,21 @@ class FactorGraph:
             for one in self._scores
         ]
         links = Links(self._groups, self._size)
-        found, objective, told = relaxed(
-            torch.cat(flat, 1), links, batch, Search(max_iter, tol, step_size, regularised)
+        found, objective, diagnostics = solve_relaxation(
+            torch.cat(flat, 1), links, batch, SearchOptions(max_iter, tol, step_size, regularised)
         )
-        turns, apart, moved, settled = told.unbind(1)
-        converged = (apart <= tol) & (settled > 0)  # NaN is not
+        iterations, disagreement, moved, factors_converged = diagnostics.unbind(1)
+        converged = (disagreement <= tol) & (factors_converged > 0)  # False for NaN
         if not regularised:
             converged = converged & (moved <= tol)
-        whole = (found == found.round()).all(1)
-        status = torch.where(whole, int(Status.INTEGER), int(Status.FRACTIONAL))
+        integral = (found == found.round()).all(1)
+        status = torch.where(integral, int(Status.INTEGER), int(Status.FRACTIONAL))
         status = torch.where(converged, status, int(Status.APPROXIMATE))
         return GraphSolution(
             found.view(*batch, self._size).to(kind),
             objective.view(batch).to(kind),
-            turns.long().view(batch).to(kind.device),
-            apart.view(batch).to(kind),
+            iterations.long().view(batch).to(kind.device),
+            disagreement.view(batch).to(kind),
             moved.view(batch).to(kind),
             converged.view(batch).to(kind.device),
             status.view(batch).to(kind.device),
@@ -287,7 +287,7 @@ class FactorGraph:
     def _batch(self) -> torch.Size:
         return self._scores[0].shape[: self.batch_dims]
 
-    def _joined(self, structure: Structure, bits: Variable | Sequence[Variable]) -> Variable:
+    def _join(self, structure: Structure, bits: Variable | Sequence[Variable]) -> Variable:
         given = [bits] if isinstance(bits, Variable) else list(bits)
         for one in given:
             if not isinstance(one, Variable) or one.graph is not self:

@@ -1,12 +1,12 @@
-"""A factor graph laid flat: every use of a bit by a factor is a link.
+"""A factor graph in flat form: every use of a bit by a factor is a link.
 
-A bit of degree d has weight 1 / d in each of its factors, so that all its links together weigh as
-much as the bit.
+A bit of degree d has weight 1 / d in each of its factors, so that the weights of its links sum to
+one.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,28 +15,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fewfold.structured.sparsemap.active_set import PlainSolved, solve_plain
-from fewfold.structured.structures.bit_polytopes import ClosedForm, reachable, row_of
-from fewfold.structured.structures.nearest import Face, nearest_linear
+from fewfold.structured.sparsemap.active_set import ActiveSet, solve_plain
+from fewfold.structured.structures.batch_rows import rows_like
 from fewfold.structured.structures.structure import Structure
 
 __all__ = [
-    "ActiveFaces", "Answers", "Faces", "Group", "Links", "Pushed", "check_held", "raise_impossible",
+    "ActiveFaces",
+    "FaceMap",
+    "Faces",
+    "FactorProjections",
+    "Group",
+    "Links",
+    "check_fixed_bits",
+    "raise_infeasible_factor",
 ]  # fmt: skip
 
-CLOSE = 1e-9  # a gap that is none: it asks for less, but rounding may not allow that
+CONVERGED_GAP = 1e-9  # gap that counts as converged; rounding may prevent smaller ones
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Factors of one structure, added together.
+    """Factors of one structure, added by one call.
 
     Attributes:
-        structure: as it was given.
-        bits: (factors, parts) int64, the bits of the graph.
+        structure: the structure as given.
+        bits: (factors, parts) int64, indices of bits of the graph.
         negated: (factors, parts) bool.
-        factors: how they were laid out; additional scores broadcast to the batch and these.
-        event: the shape of one.
+        factors: shape of the factors; additional scores broadcast to `(*batch, *factors)`.
+        event: the shape of one factor.
     """
 
     structure: Structure
@@ -46,15 +52,19 @@ class Group:
     event: torch.Size
 
 
-class Pushed(Protocol):
-    """The face of the answers of some factors."""
+class FaceMap(Protocol):
+    """The faces on which the projections of some factors lie."""
+
+    @property
+    def converged(self) -> Tensor:
+        """Whether each projection is optimal, (n,) bool."""
 
     def push(self, change: Tensor) -> Tensor:
-        """(n, parts) by how much the answers move with what they are near to."""
+        """Directional derivative of the projections along `change`, (n, parts)."""
 
 
 class Links:
-    """All groups of a graph, end to end."""
+    """All groups of a graph, concatenated."""
 
     def __init__(self, groups: Sequence[Group], size: int) -> None:
         self.groups, self.size = tuple(groups), size
@@ -69,71 +79,74 @@ class Links:
         self.spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
 
     def mean(self, values: Tensor) -> Tensor:
-        """(rows, links) -> (rows, bits); 0 for a bit that is in no factor."""
+        """Average (rows, links) over the links of each bit, (rows, bits); 0 for bits without."""
         total = values.new_zeros(len(values), self.size).index_add(1, self.bit, values)
         return total / self.degree.clamp(min=1)
 
     def spread(self, values: Tensor) -> Tensor:
-        """(rows, bits) -> (rows, links)."""
+        """Copy (rows, bits) to the links of each bit, (rows, links)."""
         return values[:, self.bit]
 
     def local(self, place: int, values: Tensor) -> Tensor:
-        """(rows, bits) as the factors of a group read them: (rows x factors, parts)."""
+        """Values (rows, bits) as read by the factors of a group, (rows * factors, parts)."""
         own = values[:, self.bit[self.spans[place]]]
         own = torch.where(self.negated[self.spans[place]], 1 - own, own)
         return own.reshape(-1, self.groups[place].bits.shape[1])
 
     def local_change(self, place: int, values: Tensor) -> Tensor:
-        """The same for changes."""
+        """Changes (rows, bits) as read by the factors of a group, (rows * factors, parts)."""
         own = values[:, self.bit[self.spans[place]]]
         own = torch.where(self.negated[self.spans[place]], -own, own)
         return own.reshape(-1, self.groups[place].bits.shape[1])
 
-    def gathered(self, place: int, values: Tensor) -> Tensor:
-        """The transpose of `local_change`."""
+    def scatter_change(self, place: int, values: Tensor) -> Tensor:
+        """Transpose of `local_change`."""
         span = self.spans[place]
         own = values.reshape(-1, span.stop - span.start)
         own = torch.where(self.negated[span], -own, own)
         return own.new_zeros(len(own), self.size).index_add(1, self.bit[span], own)
 
 
-class Answers:
-    """Asks every factor for the best it has near to a point."""
+class FactorProjections:
+    """Projection of a point on the polytope of every factor."""
 
-    def __init__(self, links: Links, made: Sequence[Structure]) -> None:
-        """`made` are the flat structures of the groups: rows are (instances, factors)."""
-        self.links, self.made = links, made
-        self.known: list[list[PlainSolved] | None] = [None] * len(made)
+    def __init__(self, links: Links, structures: Sequence[Structure]) -> None:
+        """`structures` are the flat structures of the groups; rows count (instances, factors)."""
+        self.links, self.structures = links, structures
+        self.previous: list[list[ActiveSet] | None] = [None] * len(structures)
 
     def nearest(self, y: Tensor, share: Tensor) -> tuple[Tensor, "Faces"]:
-        """z = argmin sum w (z - y)^2 / 2 - share * (additional scores), by every factor.
+        """z = argmin sum w (z - y)^2 / 2 - share * (additional scores) for every factor.
 
         Args:
             y: (rows, links).
-            share: (rows,).
+            share: (rows,) weight of the additional scores.
+
+        Returns:
+            z (rows, links), and the faces on which it lies.
         """
         links = self.links
-        turned = torch.where(links.negated, 1 - y, y)
+        y_local = torch.where(links.negated, 1 - y, y)
         parts: list[Tensor] = [y[:, :0]]
-        faces: list[Pushed] = []
+        faces: list[FaceMap] = []
         for place, (group, span) in enumerate(zip(links.groups, links.spans, strict=True)):
             count = len(group.bits)
-            near = turned[:, span].reshape(len(y) * count, -1)
+            near = y_local[:, span].reshape(len(y) * count, -1)
             weight = links.weight[span].view(count, -1).repeat(len(y), 1)
             each = share.repeat_interleave(count)
-            given = [value * _like(each, value) for value in self.made[place].additional]
-            structure = self.made[place].with_additional(given)
-            closed = closed_form(structure)
+            given = [value * rows_like(each, value) for value in self.structures[place].additional]
+            structure = self.structures[place].with_additional(given)
+            closed = structure.nearest(near, weight)
             if closed is not None:
-                z, face = closed(near, weight)
+                z, face = closed
                 z = z.masked_fill((near == -math.inf).all(1, keepdim=True), 0.0)
                 faces.append(face)
             else:
-                found = _active(structure, group.event, near, weight, self.known[place])
+                found = _solve_active(structure, group.event, near, weight, self.previous[place])
                 for row, one in enumerate(found):
                     if not one.feasible:
-                        raise_impossible(group, *divmod(row, count))
-                self.known[place] = found
+                        raise_infeasible_factor(group, *divmod(row, count))
+                self.previous[place] = found
                 scale = weight.sqrt()
                 z = torch.from_numpy(np.stack([one.weights @ one.atoms for one in found])) / scale
                 faces.append(ActiveFaces(found, scale))
@@ -144,22 +157,20 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """The faces of all factors."""
+    """Faces of the projections of all factors."""
 
     links: Links
-    parts: Sequence[Pushed]
+    parts: Sequence[FaceMap]
 
-    def settled(self, rows: int) -> Tensor:
-        """(rows,) whether all are those of the best answers; those in closed form are."""
+    def converged(self, rows: int) -> Tensor:
+        """Whether the projections on all factors are optimal, (rows,)."""
         found = torch.ones(rows, dtype=torch.bool)
         for part in self.parts:
-            if isinstance(part, ActiveFaces):
-                own = torch.tensor([one.converged or one.gap <= CLOSE for one in part.found])
-                found &= own.view(rows, -1).all(1)
+            found &= part.converged.view(rows, -1).all(1)
         return found
 
     def push(self, change: Tensor) -> Tensor:
-        """(rows, links) -> (rows, links)."""
+        """Directional derivative of the projections, (rows, links) -> (rows, links)."""
         signed = torch.where(self.links.negated, -change, change)
         moved = [change[:, :0]]
         for group, span, part in zip(self.links.groups, self.links.spans, self.parts, strict=True):
@@ -171,88 +182,72 @@ class Faces:
 
 @dataclass(frozen=True, eq=False)
 class ActiveFaces:
-    """The mixes of the active structures of each factor."""
+    """Faces spanned by the active structures of each factor."""
 
-    found: Sequence[PlainSolved]
+    found: Sequence[ActiveSet]
     scale: Tensor
 
+    @property
+    def converged(self) -> Tensor:
+        """Whether the active set of each factor is optimal, (factors,) bool."""
+        return torch.tensor([one.converged or one.gap <= CONVERGED_GAP for one in self.found])
+
     def push(self, change: Tensor) -> Tensor:
-        by = self.derived(change)
+        by = self.weights_jvp(change)
         moved = [own @ one.atoms for own, one in zip(by, self.found, strict=True)]
         return torch.from_numpy(np.stack(moved)) / self.scale
 
-    def derived(self, change: Tensor) -> list[NDArray[np.float64]]:
-        """By how much the weight of each active structure changes."""
+    def weights_jvp(self, change: Tensor) -> list[NDArray[np.float64]]:
+        """Change of the weight of each active structure."""
         changes = (change * self.scale).numpy()
         return [
-            _derived(one, one.atoms @ own) for one, own in zip(self.found, changes, strict=True)
+            _weights_jvp(one, one.atoms @ own) for one, own in zip(self.found, changes, strict=True)
         ]
 
-    def weigh(self, values: Tensor) -> Tensor:
-        """(n, parts) how the answers move with the scores of active structures (m,)."""
+    def score_jvp(self, values: Tensor) -> Tensor:
+        """Change of the projections (n, parts) with the scores of active structures (m,)."""
         ends = np.cumsum([len(one.weights) for one in self.found])[:-1]
         parts = zip(self.found, np.split(values.numpy(), ends), strict=True)
-        return torch.from_numpy(np.stack([_derived(one, own) @ one.atoms for one, own in parts]))
+        return torch.from_numpy(
+            np.stack([_weights_jvp(one, own) @ one.atoms for one, own in parts])
+        )
 
 
-def _derived(one: PlainSolved, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How the weights of active structures change with their scores."""
+def _weights_jvp(one: ActiveSet, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Change of the weights of active structures with their scores."""
     gram = one.atoms @ one.atoms.T + 1
     by, ones = np.linalg.solve(gram, np.column_stack([scores, np.ones(len(gram))])).T
     found: NDArray[np.float64] = by - by.sum() / ones.sum() * ones
     return found
 
 
-def closed_form(structure: Structure) -> Callable[[Tensor, Tensor], tuple[Tensor, Face]] | None:
-    """The nearest point in a weighted norm, where it is known."""
-    if isinstance(structure, ClosedForm):
-        return structure.nearest
-    if row_of(structure, 0) is None:
-        return None
+def check_fixed_bits(links: Links, structures: Sequence[Structure], scores: Tensor) -> None:
+    """Raise a ValueError where bits fixed at 0 by scores of -inf make a factor infeasible.
 
-    def nearest(y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
-        row = row_of(structure, y.shape[1])
-        assert row is not None
-        bound = y.new_full((len(y),), row.bound)
-        return nearest_linear(y, w, row.costs.expand_as(y), bound, row.equal)
-
-    return nearest
-
-
-def check_held(links: Links, made: Sequence[Structure], scores: Tensor) -> None:
-    """Raise where bits that are held at 0, by scores of -inf, leave a factor nothing.
-
-    Structures without a closed form tell themselves, but cannot hold a bit at 1.
+    Structures without a closed form detect that themselves, but cannot fix a bit at 1.
     """
     if not bool((scores == -math.inf).any()):
         return
-    for place, (group, structure) in enumerate(zip(links.groups, made, strict=True)):
+    for place, (group, structure) in enumerate(zip(links.groups, structures, strict=True)):
         span = links.spans[place]
-        held = scores[:, links.bit[span]] == -math.inf
+        fixed = scores[:, links.bit[span]] == -math.inf
         parts = (len(scores) * len(group.bits), -1)
-        on = (held & links.negated[span]).view(parts)
-        if closed_form(structure) is None:
+        on = (fixed & links.negated[span]).view(parts)
+        off = (fixed & ~links.negated[span]).view(parts)
+        possible = structure.possible(off, on)
+        if possible is None:
             if bool(on.any()):
                 raise ValueError(
                     f"bits with a score of -inf cannot be negated in {group.structure}"
                 )
             continue
-        off = (held & ~links.negated[span]).view(parts)
-        bad = ~_possible(structure, off, on) & ~off.all(1)  # it is absent if all are off
+        bad = ~possible & ~off.all(1)  # a factor whose bits are all off is absent
         if bool(bad.any()):
-            raise_impossible(group, *divmod(int(bad.nonzero()[0, 0]), len(group.bits)))
+            raise_infeasible_factor(group, *divmod(int(bad.nonzero()[0, 0]), len(group.bits)))
 
 
-def _possible(structure: Structure, off: Tensor, on: Tensor) -> Tensor:
-    if isinstance(structure, ClosedForm):
-        return structure.possible(off, on)
-    row = row_of(structure, off.shape[1])
-    assert row is not None
-    return reachable(row, off, on)
-
-
-def raise_impossible(group: Group, instance: int, factor: int) -> None:
-    """Raise naming a factor that has no structure."""
+def raise_infeasible_factor(group: Group, instance: int, factor: int) -> None:
+    """Raise a ValueError that names an infeasible factor."""
     where = f" at factor {factor}" if len(group.bits) > 1 else ""
     raise ValueError(
         f"instance {instance} has no structure of {group.structure}{where}: scores of -inf leave "
@@ -260,33 +255,33 @@ def raise_impossible(group: Group, instance: int, factor: int) -> None:
     )
 
 
-def _active(
-    structure: Structure, event: torch.Size, y: Tensor, w: Tensor, known: list[PlainSolved] | None
-) -> list[PlainSolved]:
-    """SparseMAP in a weighted norm: that of structures whose parts are as large as sqrt(w)."""
+def _solve_active(
+    structure: Structure, event: torch.Size, y: Tensor, w: Tensor, previous: list[ActiveSet] | None
+) -> list[ActiveSet]:
+    """SparseMAP in a weighted norm, by scaling parts by sqrt(w)."""
     scale = w.sqrt()
 
     def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = torch.where(left == -math.inf, left, left * scale[which])
-        best, feasible = structure.rows(which).plain_best(own.view(-1, *event))
-        return best.flatten(1) * scale[which], _extra(structure, best, which, event), feasible
+        best, feasible = structure.select_rows(which).plain_best(own.view(-1, *event))
+        return (
+            best.flatten(1) * scale[which],
+            _additional_score(structure, best, which, event),
+            feasible,
+        )
 
     start = None
-    if known is not None:
-        counts = torch.tensor([len(one.atoms) for one in known])
-        row = torch.repeat_interleave(torch.arange(len(known)), counts)
-        atoms = torch.from_numpy(np.concatenate([one.atoms for one in known])) / scale[row]
-        extra = _extra(structure, atoms.round().view(-1, *event), row, event).numpy()
+    if previous is not None:
+        counts = torch.tensor([len(one.atoms) for one in previous])
+        row = torch.repeat_interleave(torch.arange(len(previous)), counts)
+        atoms = torch.from_numpy(np.concatenate([one.atoms for one in previous])) / scale[row]
+        extra = _additional_score(structure, atoms.round().view(-1, *event), row, event).numpy()
         ends = np.cumsum(counts.numpy())[:-1]
-        start = [(one.atoms, own) for one, own in zip(known, np.split(extra, ends), strict=True)]
+        start = [(one.atoms, own) for one, own in zip(previous, np.split(extra, ends), strict=True)]
     return solve_plain(y * scale, oracle, 1000, 1e-12, start)
 
 
-def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
-    if not structure.coded:
+def _additional_score(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    if not structure.binary:
         return torch.zeros(len(best), dtype=torch.float64)
-    return structure.extra(structure.codes(best, event), row, event).detach()
-
-
-def _like(rows: Tensor, values: Tensor) -> Tensor:
-    return rows.view(-1, *[1] * (values.dim() - 1))
+    return structure.additional_score(structure.codes(best, event), row, event).detach()

@@ -1,62 +1,47 @@
-"""Factor graphs by the kernels; the same questions as `PlainSolver`."""
+"""Solver of factor graphs by native kernels, with the interface of `PlainSolver`."""
 
 import bisect
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold.structured.factor_graph.consensus import Told
-from fewfold.structured.factor_graph.links import Group, Links, raise_impossible
-from fewfold.structured.structures.assignment import Pairing
-from fewfold.structured.structures.bit_polytopes import Knapsack, Pair, row_of
-from fewfold.structured.structures.bits import Choice
-from fewfold.structured.structures.dependency_tree import DependencyTree
-from fewfold.structured.structures.logic import Logic
-from fewfold.structured.structures.sequence import Sequence
-from fewfold.structured.structures.sequential_subset import SequentialSubset
-from fewfold.structured.structures.spanning_tree import SpanningTree
-from fewfold.structured.structures.structure import Structure, by_row
+from fewfold.structured.factor_graph.consensus import SolverResult
+from fewfold.structured.factor_graph.links import Links, raise_infeasible_factor
+from fewfold.structured.structures.batch_rows import by_row
+from fewfold.structured.structures.native_factors import NativeFactors
+from fewfold.structured.structures.structure import Structure
 
-__all__ = ["NativeSolver", "known"]
-
-_KNOWN = (
-    Choice,
-    Knapsack,
-    Logic,
-    Pair,
-    Sequence,
-    SequentialSubset,
-    DependencyTree,
-    SpanningTree,
-    Pairing,
-)
+__all__ = ["NativeSolver", "has_kernels"]
 
 
-def known(links: Links) -> bool:
-    """Whether there are kernels for all factors."""
-    return dispatch.enabled() and all(isinstance(group.structure, _KNOWN) for group in links.groups)
+def has_kernels(links: Links) -> bool:
+    """Whether native kernels are enabled and exist for all factors."""
+    return dispatch.enabled() and all(group.structure.has_factor_kernel for group in links.groups)
 
 
 class NativeSolver:
-    """A graph with additional scores, solved by the kernels."""
+    """Solver of a factor graph by native kernels."""
 
-    def __init__(self, links: Links, made: list[Structure], rows: int) -> None:
-        self.links, self.made, self.rows = links, made, rows
+    def __init__(self, links: Links, structures: list[Structure], rows: int) -> None:
+        self.links, self.structures, self.rows = links, structures, rows
         self._first = np.cumsum([0, *[len(group.bits) for group in links.groups]]).tolist()
         self._graph = dispatch.kernel("Graph")(links.size)
         scores = [torch.zeros(rows, 0, dtype=torch.float64)]
-        for group, structure in zip(links.groups, made, strict=True):
-            self._add(group, structure)
-            if isinstance(structure, Pair):
-                scores.append(by_row(structure.score, rows))
+        for group, structure in zip(links.groups, structures, strict=True):
+            bits, negated = (
+                torch.from_numpy(np.ascontiguousarray(x)) for x in (group.bits, group.negated)
+            )
+            factors = NativeFactors(self._graph, bits, negated, group.event)
+            added = structure.add_factors(factors)
+            if added is not None:
+                scores.append(by_row(added, rows))
         self._pairs = torch.cat(scores, 1).contiguous()
 
     def solve(
         self, scores: Tensor, *, turns: int, tolerance: float, step: Tensor, warm: bool = False
-    ) -> Told:
+    ) -> SolverResult:
         """As `PlainSolver.solve`."""
         scores, step = scores.contiguous(), step.contiguous()
         marginals = torch.empty_like(scores)
@@ -67,12 +52,14 @@ class NativeSolver:
             scores, self.rows, self._pairs, turns, tolerance, step, warm, marginals, took, apart,
             moved, outcome, failed, dispatch.threads(),
         )  # fmt: skip
-        settled, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
+        factors_converged, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
         if impossible:
             factor = int(failed[impossible[0]])
             place = bisect.bisect_right(self._first, factor) - 1
-            raise_impossible(self.links.groups[place], impossible[0], factor - self._first[place])
-        return Told(marginals, took, apart, moved, settled)
+            raise_infeasible_factor(
+                self.links.groups[place], impossible[0], factor - self._first[place]
+            )
+        return SolverResult(marginals, took, apart, moved, factors_converged)
 
     def pull(self, grad: Tensor) -> Tensor:
         """As `PlainSolver.pull`."""
@@ -90,44 +77,10 @@ class NativeSolver:
         row = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff())
         return codes.long(), weights, by, row
 
-    def weigh(self, place: int, values: Tensor) -> Tensor:
-        """As `PlainSolver.weigh`."""
+    def as_bit_scores(self, place: int, values: Tensor) -> Tensor:
+        """As `PlainSolver.as_bit_scores`."""
         values = values.contiguous()
         to = values.new_zeros(self.rows, self.links.size)
         count = len(self.links.groups[place].bits)
         self._graph.weigh(self._first[place], count, values, to)
         return to
-
-    def _add(self, group: Group, structure: Structure) -> None:
-        graph, event, size = self._graph, group.event, group.bits.shape[1]
-        negated = torch.from_numpy(group.negated)
-        row = row_of(structure, size)
-        if row is not None:
-            # <c, 1 - z> <= b is <-c, z> <= b - <c, 1>
-            signed = torch.where(negated, -row.costs, row.costs).contiguous()
-            bounds = row.bound - torch.where(negated, row.costs, 0.0).sum(1)
-            uses = self._uses(group, torch.zeros_like(negated))
-            graph.add_linear(uses, signed, bounds, row.equal)
-        elif isinstance(structure, Logic):
-            graph.add_any_out(self._uses(group, negated ^ structure.turned(size)))
-        elif isinstance(structure, Pair):
-            graph.add_pairs(self._uses(group, negated))
-        else:
-            uses = self._uses(group, negated)
-            shape = torch.empty(0, *event)
-            if isinstance(structure, Sequence):
-                graph.add_sequences(uses, structure._chains(shape))
-            elif isinstance(structure, SequentialSubset):
-                graph.add_subsets(uses, structure._subsets(shape))
-            elif isinstance(structure, DependencyTree):
-                graph.add_dependencies(uses, event[0], structure.projective, structure.single_root)
-            elif isinstance(structure, SpanningTree):
-                graph.add_spanning(uses, structure._ends(), structure.nodes)
-            else:
-                assert isinstance(structure, Pairing)
-                graph.add_assignments(uses, *event, structure.alone)
-
-    def _uses(self, group: Group, negated: Tensor) -> Any:
-        bits = torch.from_numpy(np.ascontiguousarray(group.bits))
-        sign = torch.where(negated, -1.0, 1.0).to(torch.float64).contiguous()
-        return dispatch.kernel("Uses")(*bits.shape, bits, sign)

@@ -1,4 +1,4 @@
-"""LP-SparseMAP of a batch: what is solved, and how that changes with all scores."""
+"""LP-SparseMAP of a batch, and the derivatives of its objective and marginals."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fewfold.structured.factor_graph.consensus import PlainSolver, Told
-from fewfold.structured.factor_graph.links import Links, check_held
-from fewfold.structured.factor_graph.native_solver import NativeSolver, known
+from fewfold.structured.factor_graph.consensus import PlainSolver, SolverResult
+from fewfold.structured.factor_graph.links import Links, check_fixed_bits
+from fewfold.structured.factor_graph.native_solver import NativeSolver, has_kernels
 from fewfold.structured.score_limits import check_size
-from fewfold.structured.structures.bit_polytopes import Pair
-from fewfold.structured.structures.structure import Structure, by_row
+from fewfold.structured.structures.batch_rows import by_row, rows_like
+from fewfold.structured.structures.structure import Structure
 
-__all__ = ["Relaxation", "Search"]
+__all__ = ["Relaxation", "SearchOptions"]
 
-SHARP = 10.0  # in LP-MAP, scores next to the pull towards the last marginals
+LP_SCALE = 10.0  # in LP-MAP, weight of the scores relative to the proximal term
 
 
-class Search(NamedTuple):
-    """How to look for the best: by at most so many turns, until factors agree so well."""
+class SearchOptions(NamedTuple):
+    """Iteration limit, tolerance on the disagreement, ADMM step size, and kind of problem."""
 
     turns: int
     tolerance: float
@@ -29,27 +29,28 @@ class Search(NamedTuple):
 
 
 class Relaxation:
-    """What is solved, and what it leaves for derivatives.
+    """A problem, its solution, and the linear maps that are its derivatives.
 
-    All tensors have instances first: scores (rows, bits), additional ones (rows, factors, ...).
+    In all tensors the first dimension is the instance: scores (rows, bits), additional scores
+    (rows, factors, ...).
     """
 
     def __init__(
-        self, links: Links, structures: Sequence[Structure], rows: int, search: Search
+        self, links: Links, structures: Sequence[Structure], rows: int, options: SearchOptions
     ) -> None:
-        """`structures` are those of the groups, flat; their additional scores may be any."""
-        self.links, self.structures, self.rows, self.search = links, structures, rows, search
-        self.under: tuple[int | None, Relaxation] | None = (
-            None  # all instances of a vmap, its level
+        """`structures` are the flat structures of the groups; additional scores are ignored."""
+        self.links, self.structures, self.rows, self.options = links, structures, rows, options
+        self.vmapped: tuple[int | None, Relaxation] | None = (
+            None  # vmap level and its merged problem
         )
         self.solver: PlainSolver | NativeSolver | None = None
 
-    def wider(self, size: int) -> "Relaxation":
-        """So many times as many instances."""
-        return Relaxation(self.links, self.structures, size * self.rows, self.search)
+    def repeated(self, size: int) -> "Relaxation":
+        """Return the problem with `size` times as many instances."""
+        return Relaxation(self.links, self.structures, size * self.rows, self.options)
 
     def zeros(self) -> list[Tensor]:
-        """Changes of scores and of additional ones that change nothing."""
+        """Zero tangents for the scores and for all additional scores."""
         found = [torch.zeros(self.rows, self.links.size, dtype=torch.float64)]
         for group, structure in zip(self.links.groups, self.structures, strict=True):
             for value in structure.additional:
@@ -57,8 +58,8 @@ class Relaxation:
                 found.append(torch.zeros(shape, dtype=torch.float64))
         return found
 
-    def made(self, additional: Sequence[Tensor]) -> list[Structure]:
-        """Flat structures with these additional scores: rows are (instances, factors)."""
+    def with_scores(self, additional: Sequence[Tensor]) -> list[Structure]:
+        """Flat structures with these additional scores; rows count (instances, factors)."""
         left, found = [value.flatten(0, 1) for value in additional], []
         for structure in self.structures:
             count = len(structure.additional)
@@ -67,162 +68,177 @@ class Relaxation:
         return found
 
     def solve(self, scores: Tensor, additional: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows, bits) marginals, (rows,) objectives, (rows, 4) turns, apart, moved and settled."""
+        """Return marginals (rows, bits), objectives (rows,) and diagnostics (rows, 4).
+
+        The diagnostics are iterations, disagreement, last change and whether factors converged.
+        """
         if not scores.numel():
-            nothing = scores.new_zeros(len(scores), 4)
-            nothing[:, 3] = 1
-            return torch.zeros_like(scores), nothing[:, 0].clone(), nothing
-        self.odd = _odd(scores)  # instances that have no answer, and whose slopes are zero
+            diagnostics = scores.new_zeros(len(scores), 4)
+            diagnostics[:, 3] = 1
+            return torch.zeros_like(scores), diagnostics[:, 0].clone(), diagnostics
+        self.invalid = _invalid_rows(scores)  # their marginals are NaN and gradients zero
         for value in additional:
-            self.odd |= _odd(value.flatten(1))
-        if bool(self.odd.any()):
-            scores = scores.masked_fill(self.odd.unsqueeze(1), math.nan)
-            additional = [value.masked_fill(_like(self.odd, value), 0.0) for value in additional]
-        check_held(self.links, self.made(additional), scores)
-        sharp = 1.0 if self.search.regularised else SHARP
-        kind = NativeSolver if known(self.links) else PlainSolver
-        sharper = self.made([sharp * value for value in additional])
-        self.solver = kind(self.links, sharper, self.rows)
-        self.told = self._turn(scores) if self.search.regularised else self._map(scores)
-        told = self.told
-        marginals = told.marginals.clone()  # its own would hold on to what is differentiated
-        parts = (told.turns.double(), told.apart, told.moved, told.settled.double())
+            self.invalid |= _invalid_rows(value.flatten(1))
+        if bool(self.invalid.any()):
+            scores = scores.masked_fill(self.invalid.unsqueeze(1), math.nan)
+            additional = [
+                value.masked_fill(rows_like(self.invalid, value), 0.0) for value in additional
+            ]
+        check_fixed_bits(self.links, self.with_scores(additional), scores)
+        scale = 1.0 if self.options.regularised else LP_SCALE
+        kind = NativeSolver if has_kernels(self.links) else PlainSolver
+        scaled = self.with_scores([scale * value for value in additional])
+        self.solver = kind(self.links, scaled, self.rows)
+        self.result = (
+            self._solve_once(scores) if self.options.regularised else self._solve_lp_map(scores)
+        )
+        result = self.result
+        marginals = (
+            result.marginals.clone()
+        )  # the result itself must not be part of the autograd graph
+        parts = (
+            result.iterations.double(),
+            result.disagreement,
+            result.moved,
+            result.factors_converged.double(),
+        )
         return marginals, self._objective(scores, additional), torch.stack(parts, 1)
 
-    def _map(self, scores: Tensor) -> Told:
-        """LP-MAP: each turn is best near to the last one's answer; finitely many are enough."""
-        middle = torch.zeros_like(scores)
+    def _solve_lp_map(self, scores: Tensor) -> SolverResult:
+        """Solve LP-MAP by the proximal point method, which ends after finitely many steps."""
+        center = torch.zeros_like(scores)
         turns = torch.zeros(len(scores), dtype=torch.int64)
         moved = torch.full_like(turns, 1, dtype=torch.float64)
-        told = None
-        while bool(((moved > self.search.tolerance) & (turns < self.search.turns)).any()):
-            told = self._turn(SHARP * scores + middle, warm=told is not None)
-            moved = (told.marginals - middle).abs().amax(1).nan_to_num(0.0)
-            middle, turns = told.marginals.nan_to_num(0.0), turns + told.turns
-        assert told is not None
-        near = told.marginals.round()
-        whole = (told.marginals - near).abs() <= self.search.tolerance
-        marginals = torch.where(whole, near, told.marginals)
-        moved = torch.maximum(moved, told.apart)
-        return Told(marginals, turns, told.apart, moved, told.settled)
+        result = None
+        while bool(((moved > self.options.tolerance) & (turns < self.options.turns)).any()):
+            result = self._solve_once(LP_SCALE * scores + center, warm=result is not None)
+            moved = (result.marginals - center).abs().amax(1).nan_to_num(0.0)
+            center, turns = result.marginals.nan_to_num(0.0), turns + result.iterations
+        assert result is not None
+        rounded = result.marginals.round()
+        integral = (result.marginals - rounded).abs() <= self.options.tolerance
+        marginals = torch.where(integral, rounded, result.marginals)
+        moved = torch.maximum(moved, result.disagreement)
+        return SolverResult(marginals, turns, result.disagreement, moved, result.factors_converged)
 
-    def _turn(self, scores: Tensor, warm: bool = False) -> Told:
+    def _solve_once(self, scores: Tensor, warm: bool = False) -> SolverResult:
+        """Solve LP-SparseMAP, with steps proportional to the size of the scores."""
         assert self.solver is not None
         step = _size(scores)
-        for structure in self.solver.made:
+        for structure in self.solver.structures:
             for value in structure.additional:
                 step = torch.maximum(step, _size(by_row(value, len(scores))))
         return self.solver.solve(
-            scores, turns=self.search.turns, tolerance=self.search.tolerance,
-            step=self.search.step * step, warm=warm,
+            scores, turns=self.options.turns, tolerance=self.options.tolerance,
+            step=self.options.step * step, warm=warm,
         )  # fmt: skip
 
     def _objective(self, scores: Tensor, additional: Sequence[Tensor]) -> Tensor:
-        mu = self.told.marginals
+        mu = self.result.marginals
         total = torch.where(mu != 0, scores * mu, 0.0).sum(1)
-        if self.search.regularised:
+        if self.options.regularised:
             total = total - mu.square().sum(1) / 2
-        return total + self._priced(additional)
+        return total + self._additional_objective(additional)
 
-    def _priced(self, additional: Sequence[Tensor]) -> Tensor:
-        """(rows,) what additional scores add to the objective."""
+    def _additional_objective(self, additional: Sequence[Tensor]) -> Tensor:
+        """Contribution of the additional scores to the objective, (rows,)."""
         assert self.solver is not None
         total = torch.zeros(self.rows, dtype=torch.float64)
-        for place, structure in enumerate(self.made(additional)):
-            if isinstance(structure, Pair):
-                both = self._both(place)
-                own = torch.where(both != 0, structure.score * both, 0.0)
+        for place, structure in enumerate(self.with_scores(additional)):
+            if not structure.additional:
+                continue
+            usage = self._usage(place)
+            if usage is not None:
+                own = torch.where(usage != 0, structure.additional[0] * usage, 0.0)
                 total = total + by_row(own, self.rows).sum(1)
-            elif structure.additional:
+            else:
                 codes, weights, _, row = self.solver.active(place, None)
                 group = self.links.groups[place]
-                extra = torch.where(weights != 0, structure.extra(codes, row, group.event), 0.0)
+                extra = torch.where(
+                    weights != 0, structure.additional_score(codes, row, group.event), 0.0
+                )
                 total = total.index_add(0, row // len(group.bits), extra * weights)
         return total
 
-    def slopes(self, more: bool) -> tuple[Tensor, ...]:
-        """Gradients of the objectives by scores and, if `more`, by additional ones."""
+    def objective_grad(self, more: bool) -> tuple[Tensor, ...]:
+        """Gradients of the objectives in the scores and, if `more`, in the additional scores."""
         if self.solver is None:
             return tuple(self.zeros()) if more else (self.zeros()[0],)
-        own = self.told.marginals.masked_fill(self.odd.unsqueeze(1), 0.0)
-        return own, *(self._shares(None) if more else ())
+        own = self.result.marginals.masked_fill(self.invalid.unsqueeze(1), 0.0)
+        return own, *(self._additional_grad(None) if more else ())
 
-    def bent(self, changes: Sequence[Tensor], more: bool) -> tuple[Tensor, ...]:
-        """How `slopes` move with scores and, if they are given, additional ones: a symmetric map.
+    def hessian_product(self, changes: Sequence[Tensor], more: bool) -> tuple[Tensor, ...]:
+        """Directional derivative of `objective_grad`: a Hessian-vector product.
 
         Args:
-            changes: (..., rows, bits) of scores, and (..., rows, factors, ...) of additional ones.
-            more: as in `slopes`.
+            changes: tangents (..., rows, bits) of the scores, and optionally
+                (..., rows, factors, ...) of the additional scores.
+            more: as in `objective_grad`.
         """
         if changes[0].dim() > 2:
-            every = [self.bent(own, more) for own in zip(*changes, strict=True)]
+            every = [self.hessian_product(own, more) for own in zip(*changes, strict=True)]
             return tuple(torch.stack(parts) for parts in zip(*every, strict=True))
         if self.solver is None:
-            return self.slopes(more)
+            return self.objective_grad(more)
         total = changes[0]
-        for place, structure in enumerate(self.made(changes[1:]) if len(changes) > 1 else ()):
-            if isinstance(structure, Pair):
-                own = structure.score.unsqueeze(1) * self._leans(place)
-                total = total + self.links.gathered(place, own)
-            elif structure.additional:
+        structures = self.with_scores(changes[1:]) if len(changes) > 1 else ()
+        for place, structure in enumerate(structures):
+            if not structure.additional:
+                continue
+            if self._usage(place) is not None:
+                own = structure.additional[0].unsqueeze(1) * self._usage_grad(place)
+                total = total + self.links.scatter_change(place, own)
+            else:
                 codes, _, _, row = self.solver.active(place, None)
-                extra = structure.extra(codes, row, self.links.groups[place].event)
-                total = total + self.solver.weigh(place, extra)
-        moved = self.solver.pull(total).masked_fill(self.odd.unsqueeze(1), 0.0)
-        return moved, *(self._shares(moved) if more else ())
+                extra = structure.additional_score(codes, row, self.links.groups[place].event)
+                total = total + self.solver.as_bit_scores(place, extra)
+        moved = self.solver.pull(total).masked_fill(self.invalid.unsqueeze(1), 0.0)
+        return moved, *(self._additional_grad(moved) if more else ())
 
-    def _shares(self, moved: Tensor | None) -> tuple[Tensor, ...]:
-        """How much additional parts are used, or by how much that moves as the marginals move."""
+    def _additional_grad(self, moved: Tensor | None) -> tuple[Tensor, ...]:
+        """Gradient of the objectives in the additional scores, or its change with the marginals."""
         assert self.solver is not None
         with torch.enable_grad():
             given = [value.requires_grad_() for value in self.zeros()[1:]]
             sums = []
-            for place, structure in enumerate(self.made(given)):
-                if isinstance(structure, Pair):
-                    used = self._both(place)
+            for place, structure in enumerate(self.with_scores(given)):
+                if not structure.additional:
+                    continue
+                used = self._usage(place)
+                if used is not None:
                     if moved is not None:
-                        used = (self._leans(place) * self.links.local_change(place, moved)).sum(1)
-                    sums.append(structure.score * used)
-                elif structure.additional:
+                        change = self.links.local_change(place, moved)
+                        used = (self._usage_grad(place) * change).sum(1)
+                    sums.append(structure.additional[0] * used)
+                else:
                     codes, weights, by, row = self.solver.active(place, moved)
-                    extra = structure.extra(codes, row, self.links.groups[place].event)
+                    extra = structure.additional_score(codes, row, self.links.groups[place].event)
                     used = weights if moved is None else by
                     sums.append(extra * used)
             found = torch.autograd.grad([own.sum() for own in sums], given) if given else ()
-        return tuple(value.masked_fill(_like(self.odd, value), 0.0) for value in found)
+        return tuple(value.masked_fill(rows_like(self.invalid, value), 0.0) for value in found)
 
-    def _both(self, place: int) -> Tensor:
-        """How much of both bits of a pair is on: all that can be, or as little, as it wants."""
-        score, z = self._pair(place)
-        return torch.where(score >= 0, z.amin(1), (z.sum(1) - 1).clamp(min=0))
-
-    def _leans(self, place: int) -> Tensor:
-        """(n, 2) the slope of `_both`."""
-        score, z = self._pair(place)
-        first = (z[:, 0] <= z[:, 1]).to(z)
-        lower = torch.stack([first, 1 - first], 1)
-        above = (z.sum(1, keepdim=True) > 1).to(z).expand(-1, 2)
-        return torch.where(score.unsqueeze(1) >= 0, lower, above)
-
-    def _pair(self, place: int) -> tuple[Tensor, Tensor]:
+    def _usage(self, place: int) -> Tensor | None:
+        """Usage of the additional score of a group by the marginals, in closed form, or None."""
         assert self.solver is not None
-        flat = self.solver.made[place]
-        assert isinstance(flat, Pair)
-        return flat.score, self.links.local(place, self.told.marginals)
+        local = self.links.local(place, self.result.marginals)
+        return self.solver.structures[place].additional_usage(local)
+
+    def _usage_grad(self, place: int) -> Tensor:
+        """Gradient of `_usage` with respect to the bits of each factor."""
+        assert self.solver is not None
+        local = self.links.local(place, self.result.marginals)
+        return self.solver.structures[place].additional_usage_grad(local)
 
 
-def _odd(values: Tensor) -> Tensor:
-    """(rows,) whether a row has a NaN or +inf."""
+def _invalid_rows(values: Tensor) -> Tensor:
+    """Whether each row has a NaN or +inf, (rows,)."""
     check_size(values)
     return ~(values < math.inf).all(1)
 
 
-def _like(rows: Tensor, values: Tensor) -> Tensor:
-    return rows.view(-1, *[1] * (values.dim() - 1))
-
-
 def _size(values: Tensor) -> Tensor:
-    """(rows,) the root mean square of what is finite, or one: what steps are in proportion to."""
+    """Root mean square of the finite values of each row, at least one, (rows,)."""
     finite = values.isfinite()
     total = torch.where(finite, values, 0.0).square().sum(1) / finite.sum(1).clamp(min=1)
     return total.sqrt().clamp(min=1)

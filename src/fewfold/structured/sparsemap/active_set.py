@@ -1,6 +1,6 @@
-"""The active set in plain numpy: for structures without a kernel, and where there are no kernels.
+"""Active-set method for SparseMAP in numpy, for structures without a kernel.
 
-All instances move in step, so that the oracle is asked about all of them at once.
+All instances advance in step, so that one oracle call serves all of them.
 """
 
 import math
@@ -12,21 +12,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Oracle", "PlainSolved", "solve_plain", "widen"]
+__all__ = ["ActiveSet", "Oracle", "complete_face", "solve_plain"]
 
 Array = NDArray[np.float64]
 Oracle = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """scores (n, parts), rows (n,) -> structures (n, parts), additional scores and feasible (n,)"""
-_DEPENDENT = 1e-9  # of a squared length, below which a structure is a mix of others
+_DEPENDENT = (
+    1e-9  # squared distance, relative, below which a structure is an affine combination of others
+)
 
 
 @dataclass
-class PlainSolved:
-    """What the solver knows of one instance."""
+class ActiveSet:
+    """Active structures of one instance, their weights and the state of the solver."""
 
     values: Array
     base: tuple[Array, float]
-    """the first structure and its additional score: scores are those next to it"""
+    """the first structure and its additional score: `scores` are differences from it"""
     atoms: Array
     weights: Array = field(default_factory=lambda: np.ones(1))
     scores: Array = field(default_factory=lambda: np.zeros(1))
@@ -35,21 +37,21 @@ class PlainSolved:
     converged: bool = False
     feasible: bool = True
     gram: Array = field(init=False)
-    """of the structures, plus one everywhere; kept, as these may have thousands of parts"""
+    """Gram matrix of the structures plus one; cached, as they may have thousands of parts"""
 
     def __post_init__(self) -> None:
         self.gram = self.atoms @ self.atoms.T + 1
 
     def score(self, atom: Array, extra: float) -> float:
-        """What all structures have in common, however large, does not drown the differences."""
+        """Score of a structure relative to the first, so that large common terms cancel exactly."""
         first, own = self.base
         change = atom - first
         return math.fsum((change * np.where(change != 0, self.values, 0.0)).tolist()) + extra - own
 
-    def settle(self) -> None:
-        """The best mix of the structures there are; those it does not need leave."""
+    def optimise_weights(self) -> None:
+        """Optimise the weights of the active structures, removing those that become zero."""
         while True:
-            best = _best_mix(self.gram, self.scores)
+            best = _optimal_weights(self.gram, self.scores)
             negative = best < 0
             if not negative.any():
                 self.weights = best / best.sum()
@@ -57,32 +59,34 @@ class PlainSolved:
             steps = np.where(negative, self.weights / (self.weights - best).clip(1e-300), math.inf)
             leaves = int(steps.argmin())
             self.weights = self.weights + steps[leaves] * (best - self.weights)
-            self.drop(leaves)
+            self.remove(leaves)
 
-    def drop(self, which: int) -> None:
+    def remove(self, which: int) -> None:
+        """Remove an active structure."""
         self.atoms = np.delete(self.atoms, which, 0)
         self.gram = np.delete(np.delete(self.gram, which, 0), which, 1)
         self.weights = np.delete(self.weights, which).clip(0)
         self.scores = np.delete(self.scores, which)
 
-    def take(self, atom: Array, score: float) -> bool:
-        """One more structure; if it is a mix of the others, one of them leaves for it."""
+    def add(self, atom: Array, score: float) -> bool:
+        """Add a structure, replacing one of which it is an affine combination; False if no gain."""
         by, *_ = np.linalg.lstsq(self.gram, self.atoms @ atom + 1, rcond=None)
         weight = 0.0
-        apart = np.square(by @ self.atoms - atom).sum() + (by.sum() - 1) ** 2
-        if apart <= _DEPENDENT * (np.square(atom).sum() + 1):
-            room = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
-            leaves = int(room.argmin())
+        distance = np.square(by @ self.atoms - atom).sum() + (by.sum() - 1) ** 2
+        if distance <= _DEPENDENT * (np.square(atom).sum() + 1):
+            steps = np.where(by > 1e-9, self.weights / by.clip(1e-300), math.inf)
+            leaves = int(steps.argmin())
             gain = score - by @ self.scores
-            if gain <= 1e-13 * (1 + abs(score)) or not math.isfinite(room[leaves]):
+            if gain <= 1e-13 * (1 + abs(score)) or not math.isfinite(steps[leaves]):
                 return False
-            weight = room[leaves]
+            weight = steps[leaves]
             self.weights = (self.weights - weight * by).clip(0)
-            self.drop(leaves)
+            self.remove(leaves)
         self.append(atom, weight, score)
         return True
 
     def append(self, atom: Array, weight: float, score: float) -> None:
+        """Append a structure that is affinely independent of the others."""
         shared = self.atoms @ atom + 1
         corner = np.square(atom).sum() + 1
         self.gram = np.block([[self.gram, shared[:, None]], [shared[None], np.array([[corner]])]])
@@ -91,14 +95,14 @@ class PlainSolved:
         self.scores = np.append(self.scores, score)
 
 
-def _best_mix(gram: Array, scores: Array) -> Array:
+def _optimal_weights(gram: Array, scores: Array) -> Array:
     """argmax s'x - |A x|^2 / 2 where x sums to one, of either sign."""
     count = len(gram)
     system = np.zeros((count + 1, count + 1))
-    system[:count, :count] = gram  # its ones shift the multiplier alone
+    system[:count, :count] = gram  # the added ones change the multiplier only
     system[:count, count] = system[count, :count] = 1
-    mix: Array = np.linalg.solve(system, np.append(scores, 1.0))[:count]
-    return mix
+    weights: Array = np.linalg.solve(system, np.append(scores, 1.0))[:count]
+    return weights
 
 
 def solve_plain(
@@ -107,15 +111,15 @@ def solve_plain(
     turns: int,
     tolerance: float,
     start: list[tuple[Array, Array]] | None = None,
-) -> list[PlainSolved]:
+) -> list[ActiveSet]:
     """SparseMAP of every row.
 
     Args:
         scores: (rows, parts) float64.
-        oracle: the best structures.
-        turns: calls of the oracle for a row, at most.
-        tolerance: of the gap.
-        start: structures (m, parts) of each row to start from, and their additional scores (m,).
+        oracle: returns the best structures.
+        turns: maximum number of oracle calls per row.
+        tolerance: on the duality gap.
+        start: initial structures (m, parts) of each row, and their additional scores (m,).
     """
     every = torch.arange(len(scores))
     first, extra, feasible = oracle(scores, every)
@@ -123,11 +127,11 @@ def solve_plain(
     found = []
     for row in range(len(scores)):
         atom, own = first[row].double().numpy(), float(extra[row])
-        solved = PlainSolved(values[row], (atom, own), atom[None], feasible=bool(feasible[row]))
+        solved = ActiveSet(values[row], (atom, own), atom[None], feasible=bool(feasible[row]))
         for other, more in zip(*start[row], strict=True) if start and solved.feasible else ():
             score = solved.score(other, float(more))
             if math.isfinite(score) and not (solved.atoms == other).all(1).any():
-                solved.take(other, score)
+                solved.add(other, score)
         found.append(solved)
     running = [
         row
@@ -136,25 +140,26 @@ def solve_plain(
     ]
     while running:
         for row in running:
-            found[row].settle()
+            found[row].optimise_weights()
         left = np.stack([values[row] - found[row].weights @ found[row].atoms for row in running])
         best, extra, _ = oracle(torch.from_numpy(left), torch.tensor(running))
         running = [
             row
             for place, row in enumerate(running)
-            if _goes_on(
+            if _add_best(
                 found[row], best[place].double().numpy(), float(extra[place]), turns, tolerance
             )
         ]
     return found
 
 
-def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
-    """Take in structures of weight zero, so that the mix spans the face it lies in.
+def complete_face(one: ActiveSet, row: int, oracle: Oracle) -> None:
+    """Add structures of weight zero until the active structures span the face of the solution.
 
-    Where scores are special it may need fewer structures than that; the derivative needs them. A
-    random direction along which all structures there are equal is followed a little. The mix is
-    inside the face, so that some of it lies either way.
+    For degenerate scores the solution needs fewer structures than span its face, but its
+    derivative needs all of them. The oracle is called with scores perturbed along a random
+    direction on which all active structures agree; the solution is in the relative interior of the
+    face, so a missing structure is found in either direction.
     """
     mean = one.weights @ one.atoms
     used, left = mean >= 1e-9, one.values - mean
@@ -181,21 +186,21 @@ def widen(one: PlainSolved, row: int, oracle: Oracle) -> None:
 
 
 def _basis(rows: Array) -> Array:
-    """An orthonormal basis of the space that the rows span, (rank, parts)."""
+    """Orthonormal basis of the span of the rows, (rank, parts)."""
     _, size, basis = np.linalg.svd(rows, full_matrices=False)
-    kept: Array = basis[size > 1e-7 * size[0]]
-    return kept
+    leading: Array = basis[size > 1e-7 * size[0]]
+    return leading
 
 
 def _orthogonal_part(vector: Array, basis: Array) -> Array:
-    """The part of a vector orthogonal to all rows of an orthonormal basis."""
-    for _ in range(2):  # the second time takes away what rounding has left
+    """Component of a vector orthogonal to all rows of an orthonormal basis."""
+    for _ in range(2):  # the second pass removes rounding errors
         vector = vector - basis.T @ (basis @ vector)
     return vector
 
 
-def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance: float) -> bool:
-    """Take in the structure that was found, unless nothing is left to gain."""
+def _add_best(one: ActiveSet, atom: Array, extra: float, turns: int, tolerance: float) -> bool:
+    """Update the gap, and add the best structure unless converged; return whether to continue."""
     one.turns += 1
     mean = one.weights @ one.atoms
     square = float(mean @ mean)
@@ -207,4 +212,4 @@ def _goes_on(one: PlainSolved, atom: Array, extra: float, turns: int, tolerance:
         return False
     if (one.atoms == atom).all(1).any():
         return False
-    return one.take(atom, score)
+    return one.add(atom, score)

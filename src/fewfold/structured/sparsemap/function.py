@@ -1,4 +1,4 @@
-"""SparseMAP: a few weighted structures, or their marginals, as a function of scores."""
+"""SparseMAP as a function of scores: marginals, weighted structures, or the full solution."""
 
 import math
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ from fewfold._check import (
 )
 from fewfold._native import dispatch
 from fewfold._torch import check_values, under_transform
-from fewfold.structured.sparsemap.marginals import marginals_of, tracked
+from fewfold.structured.sparsemap.marginals import needs_derivatives, sparsemap_marginals
 from fewfold.structured.sparsemap.operator import is_registered, opaque_marginals
-from fewfold.structured.sparsemap.solver import Active, Limits, derived, solve
-from fewfold.structured.structures.structure import Structure, by_row
+from fewfold.structured.sparsemap.solver import Active, Limits, solve, weights_jvp
+from fewfold.structured.structures.batch_rows import by_row
+from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support
 
 __all__ = ["Solution", "sparsemap", "sparsemap_solution", "sparsemap_support"]
@@ -27,17 +28,17 @@ __all__ = ["Solution", "sparsemap", "sparsemap_solution", "sparsemap_support"]
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver knows of a batch of instances.
+    """Solution of SparseMAP for a batch of instances.
 
     Attributes:
-        marginals: of the shape of the scores.
+        marginals: in the shape of the scores.
         support: the structures, ones at their parts, and their weights.
-        objective: (batch,) the score of the mix less half the squared norm of its marginals.
-        gap: (batch,) at most so much is missing to the best objective there is.
-        iterations: (batch,) int64, calls of the oracle.
-        converged: (batch,) bool, whether the gap is within the tolerance, or within what rounding
-            leaves of scores of this size.
-        asked: what was solved, so that a later call can start from it.
+        objective: (batch,) expected score minus half the squared norm of the marginals.
+        gap: (batch,) duality gap, an upper bound on the distance to the optimal objective.
+        iterations: (batch,) int64, number of oracle calls.
+        converged: (batch,) bool, whether the gap is within the tolerance, or within rounding error
+            for scores of this magnitude.
+        problem: the solved problem, from which a later call can start.
     """
 
     marginals: Tensor
@@ -46,39 +47,39 @@ class Solution:
     gap: Tensor
     iterations: Tensor
     converged: Tensor
-    asked: "Asked"
+    problem: "SolvedProblem"
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """A problem and its active structures.
+class SolvedProblem:
+    """A solved problem and its active structures.
 
     Attributes:
-        structure: with additional scores for every instance.
-        allowed: `(rows, *event)` the parts that could be used.
-        active: the structures that were found.
+        structure: the flat structure.
+        allowed: `(rows, *event)` bool, the available parts.
+        active: the active structures.
     """
 
     structure: Structure
     allowed: Tensor
     active: Active
 
-    def fitting(self, structure: Structure, rows: Tensor) -> Active:
-        """The structures of those instances in which the same ones are possible as here."""
+    def active_for(self, structure: Structure, rows: Tensor) -> Active:
+        """Active structures of the rows in which the same structures are feasible as here."""
         if rows.shape != self.allowed.shape or structure.event_dim != self.structure.event_dim:
             raise ValueError(
                 f"warm must be a solution for scores of the same shape, {tuple(rows.shape)} with "
                 f"the batch flattened, got one for {tuple(self.allowed.shape)}"
             )
-        usual = ((rows > -math.inf) == self.allowed) & (rows < math.inf)  # no NaN either
-        same = usual.flatten(1).all(1)
+        matching = ((rows > -math.inf) == self.allowed) & (rows < math.inf)  # no NaN either
+        same = matching.flatten(1).all(1)
         pairs = zip(structure.additional, self.structure.additional, strict=False)
         for mine, its in pairs:
             if mine.shape == its.shape:
                 same &= by_row(mine.isneginf() == its.isneginf(), len(same)).all(1)
         if not structure.same_set(self.structure):
             same = torch.zeros_like(same)
-        return self.active.kept(same)
+        return self.active.select_rows(same)
 
 
 def sparsemap(
@@ -90,24 +91,26 @@ def sparsemap(
     max_iter: int = 1000,
     tol: float = 1e-9,
 ) -> Tensor:
-    """Marginals of a few structures: which parts the best mix of structures has, and how much.
+    """SparseMAP marginals: the mean of a sparse distribution over structures.
 
-    With a structure's parts as a 0/1 vector a and the scores t of parts,
+    With scores t of parts,
 
-        mu = argmax over mixes of structures of  <t, mu> + <v, nu> - <mu, mu> / 2,
+        mu = argmax over the convex hull of structures of  <t, mu> + <v, nu> - <mu, mu> / 2,
 
-    where <v, nu> are additional scores that some structures have, such as transitions. For one
-    part of many this is sparsemax. The gradient is exact, to the scores and the additional ones.
+    where <v, nu> are the additional scores of some structures, such as transitions. Over single
+    parts this is sparsemax. The gradient with respect to the scores and the additional scores is
+    exact.
 
     Args:
-        scores: `(..., *event)`; the event is what the structure says, the rest is the batch.
+        scores: `(..., *event)`; the structure defines the event, the rest is the batch.
         structure: see `fewfold.structures`.
-        mask: True = keep, broadcast to the scores; the same as scores of -inf. What has no part
-            left (a position, a word, a row) is left out: so sizes may differ within a batch.
-        temperature: what scores, additional ones too, are divided by.
-        max_iter: calls of the oracle for an instance, at most. An instance that needs more gets
-            the best mix found so far; `sparsemap_solution` says which, and how far it may be off.
-        tol: of the duality gap.
+        mask: True = keep, broadcast to the scores; False is the same as a score of -inf. An
+            element without available parts (a position, a word, a row) is left out, so sizes may
+            differ within a batch.
+        temperature: divisor of the scores and of the additional scores.
+        max_iter: maximum number of oracle calls per instance. An instance that needs more gets
+            the best feasible marginals so far; `sparsemap_solution` reports which, and the gap.
+        tol: tolerance on the duality gap.
 
     Returns:
         Marginals of the shape and dtype of the scores. NaN or +inf in an instance makes all of its
@@ -125,19 +128,19 @@ def sparsemap(
     Reference: Niculae, Martins, Blondel and Cardie, "SparseMAP: differentiable sparse structured
     inference", 2018.
     """
-    scores = _kept(scores, mask)
+    scores = _masked(scores, mask)
     _check(structure, temperature)
     limits = _limits(max_iter, tol)
     structure.event_of(scores)
     if scores.is_meta:
-        return _without_values(scores, structure)
-    wide, structure = _cooled(scores, structure, temperature)
-    found = structure.direct(wide) if dispatch.ready(wide) else None
+        return _meta_marginals(scores, structure)
+    wide, structure = _scaled(scores, structure, temperature)
+    found = structure.differentiable_marginals(wide) if dispatch.ready(wide) else None
     if found is None:
-        solve = marginals_of
+        solve = sparsemap_marginals
         if torch.compiler.is_compiling():
             known = is_registered(structure)
-            solve = opaque_marginals if known else torch.compiler.disable(marginals_of)
+            solve = opaque_marginals if known else torch.compiler.disable(sparsemap_marginals)
         found = solve(wide, structure, limits)
     return found.to(scores.device, scores.dtype)
 
@@ -151,13 +154,13 @@ def sparsemap_support(
     max_iter: int = 1000,
     tol: float = 1e-9,
 ) -> Support:
-    """The structures that `sparsemap` mixes, and their weights, which carry the gradient.
+    """Structures with positive weight in `sparsemap`, and their differentiable weights.
 
     Args:
         scores, structure, mask, temperature, max_iter, tol: as in `sparsemap`.
 
     Returns:
-        Atoms `(m, *event)` of zeros and ones; rows are the instances of the batch, flattened.
+        A `Support` with atoms `(m, *event)` of zeros and ones; its rows are the flattened batch.
 
     Example:
         >>> import torch, fewfold as ff
@@ -182,12 +185,12 @@ def sparsemap_solution(
     tol: float = 1e-9,
     warm: Solution | None = None,
 ) -> Solution:
-    """All that the solver of `sparsemap` knows.
+    """Solve `sparsemap`, and return marginals, support, objective and diagnostics.
 
     Args:
         scores, structure, mask, temperature, max_iter, tol: as in `sparsemap`.
-        warm: the solution of an earlier call of the same shape, whose structures to start from;
-            an instance in which others are possible than there starts anew.
+        warm: solution of an earlier call of the same shape, whose structures are the starting
+            point; instances with other feasible structures start from scratch.
 
     Example:
         >>> import torch, fewfold as ff
@@ -196,7 +199,7 @@ def sparsemap_solution(
         >>> solution.objective, solution.converged
         (tensor(0.7113), tensor(True))
     """
-    scores = _kept(scores, mask)
+    scores = _masked(scores, mask)
     _check(structure, temperature)
     limits = _limits(max_iter, tol)
     event = structure.event_of(scores)
@@ -208,29 +211,30 @@ def sparsemap_solution(
     )
     if under_transform():
         raise RuntimeError(
-            "how many structures there are depends on the scores, which torch.func does not show; "
+            "the number of structures depends on the values of the scores, which torch.func hides; "
             "inside its transforms use sparsemap"
         )
-    wide, structure = _cooled(scores, structure, temperature)
-    rows, made, _ = structure.prepared(wide, None)
+    wide, structure = _scaled(scores, structure, temperature)
+    rows, flat, _ = structure.solver_inputs(wide, None)
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm must be a Solution, got {type(warm).__name__}")
-    start = None if warm is None else warm.asked.fitting(made, rows)
-    widen = tracked(scores, *structure.additional)
-    active = solve(rows, made, event, limits, start, widen=widen)
+    start = None if warm is None else warm.problem.active_for(flat, rows)
+    widen = needs_derivatives(scores, *structure.additional)
+    active = solve(rows, flat, event, limits, start, widen=widen)
     live = wide.to("cpu", torch.float64).reshape(batch.numel(), event.numel())
-    own = active.read(live)
+    own = active.sum_parts(live)
     if active.codes is not None:
         given = [value.to("cpu", torch.float64) for value in structure.additional]
         more = structure.with_additional(given).flat(batch, event)
-        own = own + more.extra(active.codes, active.row, event)
+        own = own + more.additional_score(active.codes, active.row, event)
     weights: Tensor = _Weights.apply(own, active)
-    marginals = active.write(weights)
-    odd = active.marginals.isnan()
-    marginals = marginals.masked_fill(odd, math.nan)
+    marginals = active.sum_structures(weights)
+    marginals = marginals.masked_fill(active.marginals.isnan(), math.nan)
     total = own.new_zeros(batch.numel()).index_add(0, active.row, own * weights)
-    objective = structure.told(total - marginals.square().sum(1) / 2, event) * temperature
-    used = (active.weights > 0).nonzero()[:, 0]  # others are there for the derivative alone
+    objective = (
+        structure.decode_objective(total - marginals.square().sum(1) / 2, event) * temperature
+    )
+    used = (active.weights > 0).nonzero()[:, 0]  # those of weight zero serve the derivative only
     atoms = _atoms(active, structure, event)[used].to(scores)
     row = active.row[used].to(scores.device)
     support = Support(weights[used].to(scores), atoms, row, batch.numel())
@@ -241,11 +245,11 @@ def sparsemap_solution(
         (structure.scale * temperature * active.gap).view(batch).to(scores),
         active.turns.view(batch).to(scores.device),
         active.converged.view(batch).to(scores.device),
-        Asked(made, rows > -math.inf, active),
+        SolvedProblem(flat, rows > -math.inf, active),
     )
 
 
-def _kept(scores: Tensor, mask: Tensor | None) -> Tensor:
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
     check_scores(scores)
     if mask is None:
         return scores
@@ -253,18 +257,18 @@ def _kept(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask, -math.inf)
 
 
-def _cooled(scores: Tensor, structure: Structure, temperature: float) -> tuple[Tensor, Structure]:
-    """Scores, additional ones too, at this temperature; no narrow type overflows on the way."""
+def _scaled(scores: Tensor, structure: Structure, temperature: float) -> tuple[Tensor, Structure]:
+    """Encoded scores, and structure, divided by the temperature in float64 to avoid overflow."""
     if temperature == 1 and structure.scale == 1:
         return scores, structure
     wide, *more = (
         v.to("cpu", torch.float64) / temperature for v in (scores, *structure.additional)
     )
-    return structure.encoded(wide), structure.with_additional(more)
+    return structure.encode_scores(wide), structure.with_additional(more)
 
 
-def _without_values(scores: Tensor, structure: Structure) -> Tensor:
-    """Marginals on device "meta": shape and dtype, and the inputs that a gradient goes to."""
+def _meta_marginals(scores: Tensor, structure: Structure) -> Tensor:
+    """Marginals on device "meta": their shape and dtype, connected to all differentiable inputs."""
     marginals = scores.clone()
     for more in structure.additional:
         marginals = marginals + more.sum().to(marginals)
@@ -291,7 +295,7 @@ def _atoms(active: Active, structure: Structure, event: torch.Size) -> Tensor:
 
 
 class _Weights(torch.autograd.Function):
-    """The weights as a function of the scores of their structures."""
+    """Weights as a differentiable function of the scores of their structures."""
 
     @staticmethod
     def forward(scores: Tensor, active: Active) -> Tensor:
@@ -303,4 +307,4 @@ class _Weights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return derived(grads[0], ctx.active), None
+        return weights_jvp(grads[0], ctx.active), None

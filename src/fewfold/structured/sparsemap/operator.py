@@ -1,4 +1,4 @@
-"""SparseMAP as one operator of a compiled graph."""
+"""SparseMAP as one custom operator of compiled graphs."""
 
 import ast
 from dataclasses import fields
@@ -17,40 +17,41 @@ _KINDS: dict[str, type[Structure]] = {}
 
 
 def registered(kind: type[Structure]) -> type[Structure]:
-    """Make a kind of structure known to compiled graphs, by its name."""
+    """Class decorator: register a structure by name, for use in compiled graphs."""
     _KINDS[kind.__name__] = kind
     return kind
 
 
 def is_registered(structure: Structure) -> bool:
-    """Whether compiled graphs know this kind of structure."""
+    """Whether the class of this structure is registered."""
     return type(structure).__name__ in _KINDS
 
 
 def opaque_marginals(scores: Tensor, structure: Structure, limits: Limits) -> Tensor:
-    """`sparsemap`, as an operator that a compiler does not look into."""
-    told, tensors = _described(structure)
-    found: Tensor = _marginals(scores, tensors, told, limits.turns, limits.tolerance)
+    """Compute `sparsemap` as an operator that is opaque to the compiler."""
+    description, tensors = _describe(structure)
+    found: Tensor = _marginals(scores, tensors, description, limits.turns, limits.tolerance)
     return found
 
 
-def _described(structure: Structure) -> tuple[str, list[Tensor]]:
-    """What a structure is, as a text that a compiler can trace, and its tensors."""
-    told, tensors = [type(structure).__name__], []
+def _describe(structure: Structure) -> tuple[str, list[Tensor]]:
+    """Describe a structure as a string, which the compiler can trace, and its tensors."""
+    description, tensors = [type(structure).__name__], []
     for field in fields(structure):  # type: ignore[arg-type]
         value = getattr(structure, field.name)
         if isinstance(value, Tensor):
-            told.append(field.name)
+            description.append(field.name)
             tensors.append(value)
         elif isinstance(value, int) and not isinstance(value, bool):
-            told.append(f"{field.name}={int(value)}")  # a number to the compiler, not a symbol
+            description.append(f"{field.name}={int(value)}")  # a constant, not a symbolic int
         else:
-            told.append(f"{field.name}={value!r}")
-    return ";".join(told), tensors
+            description.append(f"{field.name}={value!r}")
+    return ";".join(description), tensors
 
 
-def _made(told: str, tensors: list[Tensor]) -> Structure:
-    kind, *parts = told.split(";")
+def _rebuild(description: str, tensors: list[Tensor]) -> Structure:
+    """Inverse of `_describe`."""
+    kind, *parts = description.split(";")
     values: dict[str, Any] = {}
     left = iter(tensors)
     for part in parts:
@@ -61,38 +62,47 @@ def _made(told: str, tensors: list[Tensor]) -> Structure:
 
 @torch.library.custom_op("fewfold::sparsemap", mutates_args=())
 def _marginals(
-    scores: Tensor, tensors: list[Tensor], told: str, turns: int, tolerance: float
+    scores: Tensor, tensors: list[Tensor], description: str, turns: int, tolerance: float
 ) -> Tensor:
-    structure = _made(told, tensors)
+    structure = _rebuild(description, tensors)
     problem = Problem(scores.shape, structure, Limits(turns, tolerance))
     return problem.solve(scores, structure.additional).contiguous()
 
 
 @_marginals.register_fake
-def _(scores: Tensor, tensors: list[Tensor], told: str, turns: int, tolerance: float) -> Tensor:
+def _(
+    scores: Tensor, tensors: list[Tensor], description: str, turns: int, tolerance: float
+) -> Tensor:
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
 @_marginals.register_vmap
 def _(
-    info: Any, dims: tuple[Any, ...], scores: Tensor, tensors: list[Tensor], told: str, turns: int,
-    tolerance: float,
+    info: Any, dims: tuple[Any, ...], scores: Tensor, tensors: list[Tensor], description: str,
+    turns: int, tolerance: float,
 ) -> tuple[Tensor, int]:  # fmt: skip
     if any(dim is not None for dim in dims[1]):
-        raise NotImplementedError("compiled, vmap over additional scores is not offered")
-    return _marginals(scores.movedim(dims[0], 0), tensors, told, turns, tolerance), 0
+        raise NotImplementedError(
+            "vmap over additional scores is not implemented in compiled graphs"
+        )
+    return _marginals(scores.movedim(dims[0], 0), tensors, description, turns, tolerance), 0
 
 
 @torch.library.custom_op("fewfold::sparsemap_pull", mutates_args=())
 def _pull(
-    scores: Tensor, tensors: list[Tensor], grad: Tensor, told: str, turns: int, tolerance: float
+    scores: Tensor,
+    tensors: list[Tensor],
+    grad: Tensor,
+    description: str,
+    turns: int,
+    tolerance: float,
 ) -> list[Tensor]:
-    """The gradients of the scores and of each tensor; solved once more, as nothing else is kept."""
-    structure = _made(told, tensors)
+    """Gradients of the scores and of each tensor; solves again, as operators save tensors only."""
+    structure = _rebuild(description, tensors)
     problem = Problem(scores.shape, structure, Limits(turns, tolerance))
     problem.solve(scores, structure.additional)
     back, *more = problem.pull(grad.detach(), True)
-    names = [part for part in told.split(";")[1:] if "=" not in part]
+    names = [part for part in description.split(";")[1:] if "=" not in part]
     found = [torch.zeros_like(tensor) for tensor in tensors]
     wanted = [name for name in structure.additional_names if name in names]
     for name, own in zip(wanted, more, strict=True):
@@ -102,12 +112,17 @@ def _pull(
 
 @_pull.register_fake
 def _(
-    scores: Tensor, tensors: list[Tensor], grad: Tensor, told: str, turns: int, tolerance: float
+    scores: Tensor,
+    tensors: list[Tensor],
+    grad: Tensor,
+    description: str,
+    turns: int,
+    tolerance: float,
 ) -> list[Tensor]:
     return [torch.empty_like(one) for one in (scores, *tensors)]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     scores, tensors, *ctx.rest = inputs
     ctx.save_for_backward(scores, *tensors)
 
@@ -118,4 +133,4 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return first, others, None, None, None
 
 
-_marginals.register_autograd(_backward, setup_context=_keep)
+_marginals.register_autograd(_backward, setup_context=_setup_context)

@@ -1,4 +1,4 @@
-"""SparseMAP of a batch: which solver, what it found, and how that changes with the scores."""
+"""SparseMAP of a batch: choice of the solver, active structures, and derivatives."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,19 +10,20 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap import active_set as plain
-from fewfold.structured.structures.structure import Structure, raise_infeasible
+from fewfold.structured.sparsemap.active_set import complete_face, solve_plain
+from fewfold.structured.structures.score_errors import raise_infeasible
+from fewfold.structured.structures.structure import Structure
 
-__all__ = ["Active", "Limits", "derived", "pulled", "solve"]
+__all__ = ["Active", "Limits", "marginals_vjp", "solve", "weights_jvp"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a solver stops.
+    """Stopping criteria of a solver.
 
     Attributes:
-        turns: calls of the oracle for an instance, at most.
-        tolerance: of the duality gap.
+        turns: maximum number of oracle calls per instance.
+        tolerance: on the duality gap.
     """
 
     turns: int = 1000
@@ -31,16 +32,16 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Active:
-    """The active structures of all rows, and what the solver says of each row.
+    """The active structures of all rows, and the solver diagnostics of each row.
 
     Attributes:
-        small: (m, slots) int32, the part at each slot or -1; None for structures of one's own.
-        vectors: (m, parts) float64 for those.
+        small: (m, slots) int32 codes, the part at each slot or -1; None for `Custom`.
+        vectors: (m, parts) float64, the structures of `Custom`; otherwise None.
         weights: (m,) float64.
-        offsets: (rows + 1,) int64, where the structures of each row begin.
+        offsets: (rows + 1,) int64, index of the first structure of each row.
         marginals: (rows, parts) float64.
-        gap, turns, converged: (rows,).
-        factors: what a kernel keeps for derivatives, or None.
+        gap, turns, converged: (rows,); turns counts oracle calls.
+        factors: factorisation that a kernel saves for derivatives, or None.
     """
 
     small: Tensor | None
@@ -55,17 +56,17 @@ class Active:
 
     @cached_property
     def codes(self) -> Tensor | None:
-        """(m, slots) int64."""
+        """Codes as int64, (m, slots)."""
         return None if self.small is None else self.small.long()
 
     @cached_property
     def row(self) -> Tensor:
-        """(m,) int64, the row of each structure, in order."""
+        """Row of each structure, (m,) int64, ascending."""
         counts = np.diff(self.offsets.numpy())
         return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
 
-    def kept(self, rows: Tensor) -> "Active":
-        """The same without the structures of the rows that are not kept, (rows,) bool."""
+    def select_rows(self, rows: Tensor) -> "Active":
+        """Return a copy with the structures of the selected rows only, (rows,) bool."""
         counts = torch.where(rows, self.offsets.diff(), 0)
         some = rows[self.row]
         offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
@@ -76,8 +77,8 @@ class Active:
             self, small=small, vectors=vectors, weights=weights, offsets=offsets, factors=None
         )
 
-    def read(self, values: Tensor) -> Tensor:
-        """(rows, parts) -> (m,): the sum over the parts of each structure."""
+    def sum_parts(self, values: Tensor) -> Tensor:
+        """Sum values (rows, parts) over the parts of each structure, (m,)."""
         if self.codes is None:
             assert self.vectors is not None
             own = values[self.row]
@@ -87,8 +88,8 @@ class Active:
         found = values.reshape(-1)[where]
         return torch.where(self.codes >= 0, found, 0.0).sum(1)
 
-    def write(self, values: Tensor) -> Tensor:
-        """(m,) -> (rows, parts): the sum over the structures that have each part."""
+    def sum_structures(self, values: Tensor) -> Tensor:
+        """Sum values (m,) over the structures that contain each part, (rows, parts)."""
         rows, parts = self.marginals.shape
         if self.codes is None:
             assert self.vectors is not None
@@ -109,17 +110,17 @@ def solve(
     *,
     widen: bool = False,
 ) -> Active:
-    """SparseMAP of `(rows, *event)` float64 scores; the structure is flat.
+    """Solve SparseMAP for `(rows, *event)` float64 scores; the structure is flat.
 
-    With `widen` there are structures of weight zero as well, where the derivative needs them.
+    With `widen`, structures of weight zero are included where the derivative needs them.
 
     Raises:
         ValueError: if an instance has no structure.
     """
     if not event.numel():
-        return _nothing(len(scores))
-    if not structure.coded or not dispatch.enabled():
-        return _plain(scores, structure, event, limits, warm, widen)
+        return _empty_events(len(scores))
+    if not structure.binary or not dispatch.enabled():
+        return _solve_plain(scores, structure, event, limits, warm, widen)
     rows, parts = len(scores), event.numel()
     width = structure.width(event)
     marginals = scores.new_empty(rows, parts)
@@ -134,34 +135,34 @@ def solve(
     )  # fmt: skip
     found = structure.native(request, scores)
     if found is None:
-        return _plain(scores, structure, event, limits, warm, widen)
+        return _solve_plain(scores, structure, event, limits, warm, widen)
     raise_infeasible(outcome == 2, structure)
     codes, weights, offsets, *more = (torch.from_numpy(part) for part in found)
     factors = more[0] if more and widen else None
     return Active(codes, None, weights, offsets, marginals, gap, turns, outcome == 0, factors)
 
 
-def _nothing(rows: int) -> Active:
-    """Instances without parts: the empty structure."""
+def _empty_events(rows: int) -> Active:
+    """Result for instances without parts: the empty structure."""
     empty = torch.empty(rows, 0, dtype=torch.float64)
     ones, zeros = torch.ones(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
     done = torch.ones(rows, dtype=torch.bool)
     return Active(empty.int(), None, ones, torch.arange(rows + 1), empty, zeros, zeros.long(), done)
 
 
-def _plain(
+def _solve_plain(
     scores: Tensor, structure: Structure, event: torch.Size, limits: Limits, warm: Active | None,
     widen: bool,
 ) -> Active:  # fmt: skip
     rows, parts = len(scores), event.numel()
     flat = scores.reshape(rows, parts)
-    fine = ~(flat.isnan() | (flat == math.inf)).any(1)
-    where = fine.nonzero()[:, 0]
+    valid = ~(flat.isnan() | (flat == math.inf)).any(1)
+    where = valid.nonzero()[:, 0]
 
     def oracle(left: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = where[which]
-        best, feasible = structure.rows(own).plain_best(left.view(-1, *event))
-        return best.flatten(1), _extra(structure, best, own, event), feasible
+        best, feasible = structure.select_rows(own).plain_best(left.view(-1, *event))
+        return best.flatten(1), _additional_score(structure, best, own, event), feasible
 
     start = None
     if warm is not None:
@@ -169,12 +170,14 @@ def _plain(
         start = []
         for one in where.tolist():
             own = known[warm.row == one]
-            more = _extra(structure, own.view(-1, *event), torch.full((len(own),), one), event)
+            more = _additional_score(
+                structure, own.view(-1, *event), torch.full((len(own),), one), event
+            )
             start.append((own.numpy(), more.numpy()))
-    found = plain.solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
-    for place, one in enumerate(found) if widen and structure.coded else ():
+    found = solve_plain(flat[where], oracle, limits.turns, limits.tolerance, start)
+    for place, one in enumerate(found) if widen and structure.binary else ():
         if one.converged:
-            plain.widen(one, place, oracle)
+            complete_face(one, place, oracle)
     infeasible = torch.zeros(rows, dtype=torch.bool)
     infeasible[where] = torch.tensor([not one.feasible for one in found], dtype=torch.bool)
     raise_infeasible(infeasible, structure)
@@ -183,9 +186,9 @@ def _plain(
     row = torch.repeat_interleave(where, torch.tensor([len(o.weights) for o in found]).long())
     marginals = torch.zeros(rows, parts, dtype=torch.float64)
     marginals.index_add_(0, row, weights.unsqueeze(1) * vectors)
-    if structure.coded:
-        marginals.clamp_(max=1)  # rounding
-    marginals[~fine] = math.nan
+    if structure.binary:
+        marginals.clamp_(max=1)  # rounding errors
+    marginals[~valid] = math.nan
 
     def each(values: list[Any], fill: Any, dtype: torch.dtype) -> Tensor:
         whole = torch.full((rows,), fill, dtype=dtype)
@@ -193,8 +196,8 @@ def _plain(
         return whole
 
     return Active(
-        structure.codes(vectors.view(-1, *event), event).int() if structure.coded else None,
-        None if structure.coded else vectors,
+        structure.codes(vectors.view(-1, *event), event).int() if structure.binary else None,
+        None if structure.binary else vectors,
         weights,
         torch.nn.functional.pad(torch.bincount(row, minlength=rows).cumsum(0), (1, 0)),
         marginals,
@@ -204,14 +207,14 @@ def _plain(
     )
 
 
-def _extra(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
-    if not structure.coded:
+def _additional_score(structure: Structure, best: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    if not structure.binary:
         return torch.zeros(len(best), dtype=torch.float64)
-    return structure.extra(structure.codes(best, event), row, event).detach()
+    return structure.additional_score(structure.codes(best, event), row, event).detach()
 
 
 def _vectors(active: Active, parts: int) -> Tensor:
-    """The structures as (m, parts) float64."""
+    """Active structures as vectors (m, parts) float64."""
     if active.vectors is not None:
         return active.vectors
     assert active.codes is not None
@@ -220,10 +223,10 @@ def _vectors(active: Active, parts: int) -> Tensor:
     return whole[:, :-1]
 
 
-class _Derived(torch.autograd.Function):
-    """x -> Q x, how the weights change with the scores of their structures.
+class _WeightsJvp(torch.autograd.Function):
+    """x -> Q x, where Q is the Jacobian of the weights in the scores of their structures.
 
-    Q is symmetric and does not depend on the scores as long as the active structures stay.
+    Q is symmetric and constant as long as the active structures do not change.
     """
 
     @staticmethod
@@ -231,7 +234,7 @@ class _Derived(torch.autograd.Function):
         columns = (
             values.detach().reshape(len(values), values.shape[1:].numel()).T.contiguous().clone()
         )
-        _derive(active, columns)
+        _weights_jvp(active, columns)
         return columns.T.reshape(values.shape)
 
     @staticmethod
@@ -240,32 +243,32 @@ class _Derived(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return derived(grads[0], ctx.active), None
+        return weights_jvp(grads[0], ctx.active), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        return derived(tangents[0], ctx.active)
+        return weights_jvp(tangents[0], ctx.active)
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, None], values: Tensor, active: Active
     ) -> tuple[Tensor, int | None]:
         if in_dims[0] is None:
-            return derived(values, active), None
-        return derived(values.movedim(in_dims[0], -1), active), -1
+            return weights_jvp(values, active), None
+        return weights_jvp(values.movedim(in_dims[0], -1), active), -1
 
 
-def derived(values: Tensor, active: Active) -> Tensor:
-    """Q times values (m, ...), differentiable any number of times."""
-    found: Tensor = _Derived.apply(values, active)
+def weights_jvp(values: Tensor, active: Active) -> Tensor:
+    """Multiply values (m, ...) by the Jacobian Q of the weights; differentiable to any order."""
+    found: Tensor = _WeightsJvp.apply(values, active)
     return found
 
 
-def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
-    """Gradients of the scores (rows, parts) and of the scores of structures (m,), of marginals."""
+def marginals_vjp(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
+    """Pull a gradient of the marginals back to scores (rows, parts) and structure scores (m,)."""
     if active.small is None or not dispatch.enabled():
-        by = derived(active.read(grad), active)
-        return active.write(by), by
+        by = weights_jvp(active.sum_parts(grad), active)
+        return active.sum_structures(by), by
     rows, parts = active.marginals.shape
     grad, back, by = grad.contiguous(), torch.empty_like(active.marginals), active.weights.clone()
     dispatch.kernel("pull")(
@@ -275,8 +278,8 @@ def pulled(grad: Tensor, active: Active) -> tuple[Tensor, Tensor]:
     return back, by
 
 
-def _derive(active: Active, columns: Tensor) -> None:
-    """Columns (c, m), in place."""
+def _weights_jvp(active: Active, columns: Tensor) -> None:
+    """Multiply columns (c, m) by Q in place."""
     if active.small is not None and dispatch.enabled():
         codes = active.small
         dispatch.kernel("derive")(

@@ -1,4 +1,4 @@
-"""Everything a network can choose a few of: the structures that `sparsemap` takes."""
+"""Structures for `sparsemap`: subsets, sequences, alignments, matchings, trees, logic."""
 
 from fewfold.structured.kbest import KBest
 from fewfold.structured.structures.alignment import Alignment

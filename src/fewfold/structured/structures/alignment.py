@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fewfold._check import check_scores, fits
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.dynamic_program import Program, front
+from fewfold.structured.structures.dynamic_program import DynamicProgram, present_first
 from fewfold.structured.structures.semirings import Semiring
 
 __all__ = ["Alignment"]
@@ -19,21 +19,21 @@ __all__ = ["Alignment"]
 
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
-class Alignment(Program):
-    """Paths from the first cell of an m x n grid to the last; scores are `(..., m, n)`.
+class Alignment(DynamicProgram):
+    """Monotone paths from the first to the last cell of an m x n grid; scores are `(..., m, n)`.
 
     A step goes down to the next row, right to the next column, or diagonally to both; the score of
-    a path adds up the cells it visits and its steps. Dynamic time warping has minus the distances
-    as scores. Needleman-Wunsch has scores of zero and all of its own in `steps`: gaps down and
-    right, matches diagonally.
+    a path is the sum over its cells and steps. For dynamic time warping, scores are negative
+    distances. For Needleman-Wunsch, scores are zero and `steps` has gap scores (down, right) and
+    match scores (diagonal).
 
-    A row or a column all of whose cells are masked is absent, and its neighbours become neighbours.
+    A row or column whose cells are all masked is absent, and the ones around it become adjacent.
     So pairs of a batch may differ in both lengths.
 
     Args:
         steps: (3,) scores of a step down, right and diagonally; or a tensor that broadcasts to
-            `(*batch, m, n, 3)`, where [i, j] is about steps into that cell. -inf forbids a step.
-            None: no scores.
+            `(*batch, m, n, 3)`, where [i, j] holds the steps into that cell. -inf forbids a step.
+            None: all zero.
 
     Example:
         >>> import torch, fewfold as ff
@@ -61,7 +61,7 @@ class Alignment(Program):
         if self.steps.shape[-1] != 3 or self.steps.dim() == 2:
             raise ValueError(
                 "steps must be (3,), for down, right and diagonally, or (..., m, n, 3), got "
-                f"{tuple(self.steps.shape)}; write steps.view(-1, 1, 1, 3) for three by instance"
+                f"{tuple(self.steps.shape)}; write steps.view(-1, 1, 1, 3) for three per instance"
             )
 
     def check(self, event: torch.Size) -> None:
@@ -85,7 +85,7 @@ class Alignment(Program):
             )
         return replace(self, steps=self.steps.expand(wanted).reshape(-1, *event, 3))
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         if self.steps is None:
             return torch.zeros(len(codes), dtype=torch.float64)
         there = codes >= 0
@@ -99,10 +99,10 @@ class Alignment(Program):
         return torch.where(there & (before >= 0), step, 0.0).sum(1)
 
     def inside(self, scores: Tensor, ring: Semiring) -> Tensor:
-        """One diagonal after the other, from the upper right to the lower left of each."""
+        """Forward recursion over anti-diagonals, from upper right to lower left."""
         impossible = scores == -math.inf
-        tall, height = front(~impossible.all(2))
-        wide, width = front(~impossible.all(1))
+        tall, height = present_first(~impossible.all(2))
+        wide, width = present_first(~impossible.all(1))
         cells = _ordered(scores.unsqueeze(-1), tall, wide)
         own = _diagonals(cells)[..., 0]
         steps = self._steps(tall, wide)
@@ -121,7 +121,7 @@ class Alignment(Program):
         return torch.where(height == 0, ring.lift(torch.zeros_like(own[:, 0, 0])), found)
 
     def _steps(self, tall: Tensor, wide: Tensor) -> Tensor | None:
-        """(rows, diagonals, m, 3) of the steps into each cell."""
+        """Scores of the steps into each cell, (rows, diagonals, m, 3)."""
         if self.steps is None:
             return None
         return _diagonals(_ordered(self.steps, tall, wide))
@@ -141,13 +141,13 @@ class Alignment(Program):
 
 
 def _ordered(cells: Tensor, tall: Tensor, wide: Tensor) -> Tensor:
-    """(rows, m, n, c) with rows and columns of the grid in these orders."""
+    """Reorder the rows and columns of grids (rows, m, n, c)."""
     cells = cells.gather(1, tall[:, :, None, None].expand(cells.shape))
     return cells.gather(2, wide[:, None, :, None].expand(cells.shape))
 
 
 def _diagonals(cells: Tensor) -> Tensor:
-    """(rows, m, n, c) -> (rows, m + n - 1, m, c): [k, i] is the cell [i, k - i]."""
+    """Anti-diagonals: (rows, m, n, c) -> (rows, m + n - 1, m, c), [k, i] is the cell [i, k - i]."""
     m, n = cells.shape[1:3]
     row = torch.arange(m, device=cells.device)
     column = torch.arange(m + n - 1, device=cells.device).unsqueeze(1) - row
@@ -158,7 +158,7 @@ def _diagonals(cells: Tensor) -> Tensor:
 
 
 def _shifted(values: Tensor) -> Tensor:
-    """Those of the row above."""
+    """Values of the row above."""
     return F.pad(values[..., :-1], (1, 0), value=-math.inf)
 
 

@@ -1,6 +1,6 @@
-"""Arborescences in plain torch: the best one, the sum over all of them, and a draw.
+"""Arborescences in plain torch: the best one, the log-partition function and sampling.
 
-Scores are `(..., n, n)`: [h, m] for h to be the head of m, [m, m] for m to hang from the root.
+Scores are `(..., n, n)`: [h, m] for the arc from head h to m, [m, m] for the arc from the root.
 """
 
 import math
@@ -11,19 +11,19 @@ from torch import Tensor
 __all__ = ["FORBIDDEN", "best_heads", "draw_heads", "log_total", "present_arcs"]
 
 FORBIDDEN = -1e200
-"""instead of -inf: sums of it stay numbers, of which gradients exist"""
+"""used instead of -inf, so that sums stay finite and gradients are defined"""
 
 
 def best_heads(scores: list[list[float]], single: bool) -> list[int] | None:
-    """The head of each word in the best arborescence, itself for the root; None if there is none.
+    """Heads of the best arborescence, the word itself for the root; None if infeasible.
 
-    Chu-Liu and Edmonds: every node takes its best head, and cycles are contracted to nodes of their
-    own until there are none. With `single` scores are pairs, the first number of which counts
-    arcs from the root; so there are as few of them as possible.
+    Chu-Liu/Edmonds: every node takes its best head, and cycles are contracted until there are none.
+    With `single`, scores are compared lexicographically with the number of arcs from the root
+    first, so that there are as few of these as possible.
 
     Args:
         scores: by head and word; all words are present.
-        single: whether exactly one word may hang from the root.
+        single: whether exactly one word is attached to the root.
     """
     n = len(scores)
     arcs = {
@@ -42,7 +42,7 @@ def best_heads(scores: list[list[float]], single: bool) -> list[int] | None:
 
 
 Arcs = dict[tuple[int, int], tuple[float, float, tuple[int, int]]]
-"""by head and word: the score, a pair, and the arc of the whole graph that it stands for"""
+"""by head and word: (root-arc count, score, arc of the original graph)"""
 
 
 def _edmonds(arcs: Arcs, words: list[int], root: int) -> list[tuple[int, int]] | None:
@@ -91,9 +91,9 @@ def _cycle(best: dict[int, int], words: list[int], root: int) -> list[int] | Non
 
 
 def present_arcs(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Arcs among words that are present, those from the root, and (..., n) which are absent.
+    """Arc scores among present words, root-arc scores, and which words are absent (..., n).
 
-    A word is absent if it can have no head. It gets the root for certain and heads nothing.
+    A word without possible heads is absent: it is attached to the root and heads no word.
     """
     absent = (scores == -math.inf).all(-2)
     without = (scores == -math.inf) | absent.unsqueeze(-1) | absent.unsqueeze(-2)
@@ -102,7 +102,7 @@ def present_arcs(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _reach(arcs: Tensor) -> Tensor:
-    """(..., n, n) bool: whether there is a path from h to m along allowed arcs."""
+    """Whether there is a path from h to m along allowed arcs, (..., n, n) bool."""
     n = arcs.shape[-1]
     reach = (arcs.detach() > FORBIDDEN / 2) | torch.eye(n, dtype=torch.bool, device=arcs.device)
     for _ in range(max(1, n - 1).bit_length()):
@@ -113,20 +113,20 @@ def _reach(arcs: Tensor) -> Tensor:
 def log_total(scores: Tensor, single: bool) -> Tensor:
     """Log of the sum of exp(score) over arborescences; -inf where there are none.
 
-    The determinant of the matrix-tree theorem, by an elimination that never subtracts: word m is
-    taken out, and arcs h -> m -> k become arcs h -> k with weight w[h, m] w[m, k] / d, where d, the
-    sum over all heads of m, is a factor of the answer. In logs it loses nothing to the size of
-    scores. For one word at the root d leaves the root out, up to the last word; so that every d
-    has a term, the last word is one from which all others can be reached.
+    The determinant of the matrix-tree theorem, by a subtraction-free elimination in log space:
+    word m is eliminated, and arcs h -> m -> k become arcs h -> k with weight w[h, m] w[m, k] / d,
+    where the pivot d, the sum over all heads of m, is a factor of the determinant. No accuracy is
+    lost for large scores. For a single root, pivots exclude the root until the last word; the last
+    word is chosen to reach all others, so that no pivot is zero.
     """
     arcs, root, absent = present_arcs(scores)
-    reach, may = _reach(arcs), root.detach() > FORBIDDEN / 2
+    reach, root_allowed = _reach(arcs), root.detach() > FORBIDDEN / 2
     if single:
         covers = (reach | absent.unsqueeze(-2)).all(-1) & ~absent
-        feasible = (covers & may).any(-1) | absent.all(-1)
-        arcs, root, absent = _moved_first(covers.long().argmax(-1), arcs, root, absent)
+        feasible = (covers & root_allowed).any(-1) | absent.all(-1)
+        arcs, root, absent = _swap_to_front(covers.long().argmax(-1), arcs, root, absent)
     else:
-        feasible = (may.unsqueeze(-1) & reach).any(-2).all(-1)
+        feasible = (root_allowed.unsqueeze(-1) & reach).any(-2).all(-1)
     root = torch.where(feasible.unsqueeze(-1), root, 0.0)
     arcs = torch.where(feasible[..., None, None], arcs, 0.0)
     total = torch.zeros_like(root[..., 0])
@@ -148,10 +148,10 @@ def _log_add(one: Tensor, two: Tensor) -> Tensor:
     return torch.stack([one, two], -1).logsumexp(-1)
 
 
-def _moved_first(
+def _swap_to_front(
     which: Tensor, arcs: Tensor, root: Tensor, absent: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with this word and the first one exchanged."""
+    """Swap this word with the first one."""
     n = arcs.shape[-1]
     order = torch.arange(n, device=arcs.device).expand(*which.shape, n)
     order = order.scatter(-1, which.unsqueeze(-1), 0)
@@ -163,58 +163,59 @@ def _moved_first(
 
 @torch.no_grad()
 def draw_heads(scores: Tensor, single: bool, generator: torch.Generator | None) -> Tensor:
-    """(rows, n) heads drawn in proportion to exp(score), itself for the root; all rows feasible.
+    """Sample heads (rows, n) with probability proportional to exp(score) of the tree.
 
-    Word after word: h is its head in proportion to exp(score) times the probability that a walk
-    from h along random heads finds the root before the word itself. Heads drawn before are kept.
+    The head of a root word is the word itself; all rows must be feasible. Words are sampled in
+    turn: h is the head with probability proportional to exp(score) times the probability that a
+    random walk from h along heads reaches the root before the word itself, given earlier heads.
     """
     arcs, root, _ = present_arcs(scores)
     rows, n = root.shape
     if single:
-        root = _one_root(scores, root, generator)
+        root = _draw_root(scores, root, generator)
     both = torch.cat([arcs, root.unsqueeze(1)], 1)
     both[:, range(n), range(n)] = FORBIDDEN
-    law = both.masked_fill(both < FORBIDDEN / 2, FORBIDDEN).log_softmax(1)
+    log_probs = both.masked_fill(both < FORBIDDEN / 2, FORBIDDEN).log_softmax(1)
     found = torch.empty(rows, n, dtype=torch.int64)
     for m in range(n):
-        weights = (law[:, :, m] + _homes(law, m)).softmax(1)
+        weights = (log_probs[:, :, m] + _log_hitting_probs(log_probs, m)).softmax(1)
         head = torch.multinomial(weights, 1, generator=generator)
-        law[:, :, m] = torch.full_like(weights, FORBIDDEN).scatter_(1, head, 0.0)
+        log_probs[:, :, m] = torch.full_like(weights, FORBIDDEN).scatter_(1, head, 0.0)
         found[:, m] = torch.where(head[:, 0] == n, m, head[:, 0])
     return found
 
 
-def _one_root(scores: Tensor, root: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Scores from the root, of which one word per row keeps its own and others are forbidden."""
+def _draw_root(scores: Tensor, root: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Sample the single root word of each row, and forbid the root arcs of all other words."""
     absent = (scores == -math.inf).all(-2)
     with torch.enable_grad():
         own = scores.detach().requires_grad_()
         (grad,) = torch.autograd.grad(log_total(own, single=True).sum(), own)
-    law = grad.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
+    log_probs = grad.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
     none = absent.all(-1, keepdim=True)
-    chosen = torch.multinomial(torch.where(none, 1.0, law), 1, generator=generator)
+    chosen = torch.multinomial(torch.where(none, 1.0, log_probs), 1, generator=generator)
     keep = absent.scatter(1, chosen, True)
     return root.masked_fill(~keep, FORBIDDEN)
 
 
-def _homes(law: Tensor, m: int) -> Tensor:
-    """(rows, n + 1): how probably a walk from each place finds the root before word m, in logs.
+def _log_hitting_probs(log_probs: Tensor, m: int) -> Tensor:
+    """Log-probability (rows, n + 1) that a walk from each node reaches the root before word m.
 
     Args:
-        law: (rows, n + 1, n) the log probability of each place, the root last, to be the head.
+        log_probs: (rows, n + 1, n) log-probability of each node, the root last, to be the head.
         m: a word.
     """
-    n = law.shape[2]
+    n = log_probs.shape[2]
     others = [h for h in range(n) if h != m]
-    arcs = law[:, [n, m, *others]][:, :, others]  # the walk ends in the first two
+    arcs = log_probs[:, [n, m, *others]][:, :, others]  # the walk is absorbed in the first two
     steps = []
     for j in range(n - 2, -1, -1):
         heads, words = arcs[:, : j + 2, j], arcs[:, j + 2, :j]
         heads = heads - heads.logsumexp(1, keepdim=True)
         steps.append(heads)
         arcs = torch.logaddexp(arcs[:, : j + 2, :j], heads.unsqueeze(2) + words.unsqueeze(1))
-    home = torch.full((len(law), n + 1), FORBIDDEN, dtype=law.dtype)
-    home[:, 0] = 0.0
+    log_hit = torch.full((len(log_probs), n + 1), FORBIDDEN, dtype=log_probs.dtype)
+    log_hit[:, 0] = 0.0
     for j, heads in enumerate(reversed(steps)):
-        home[:, j + 2] = (heads + home[:, : j + 2]).logsumexp(1)
-    return torch.empty_like(home).index_copy_(1, torch.tensor([n, m, *others]), home)
+        log_hit[:, j + 2] = (heads + log_hit[:, : j + 2]).logsumexp(1)
+    return torch.empty_like(log_hit).index_copy_(1, torch.tensor([n, m, *others]), log_hit)

@@ -1,4 +1,4 @@
-"""Assignments: rows take columns, no column twice."""
+"""Bipartite assignments and matchings of rows to columns."""
 
 import itertools
 import math
@@ -11,17 +11,20 @@ from torch import Tensor
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.assignment_kbest import best_assignment, best_assignments
-from fewfold.structured.structures.structure import Structure, raise_infeasible
+from fewfold.structured.structures.native_factors import NativeFactors
+from fewfold.structured.structures.score_errors import raise_infeasible
+from fewfold.structured.structures.structure import Structure
 
 __all__ = ["Assignment", "Matching", "Pairing"]
 
 
 class Pairing(Structure):
-    """Sets of pairs (row, column) in which no row and no column occurs twice."""
+    """Bipartite matchings: sets of pairs (row, column) without repeated rows or columns."""
 
     event_dim: ClassVar[int] = 2
-    alone: ClassVar[bool]
-    """whether a row may stay without a column"""
+    has_factor_kernel: ClassVar[bool] = True
+    rows_optional: ClassVar[bool]
+    """whether a row may remain unmatched"""
 
     def check(self, event: torch.Size) -> None:
         if not event.numel():
@@ -36,8 +39,8 @@ class Pairing(Structure):
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         found = torch.zeros(scores.shape, dtype=torch.bool)
         feasible = torch.zeros(len(scores), dtype=torch.bool)
-        for instance, one in enumerate(self._widened(scores).numpy()):
-            if not (one < math.inf).all():  # no numbers: whoever asks answers with none
+        for instance, one in enumerate(self._with_dummy_columns(scores).numpy()):
+            if not (one < math.inf).all():  # NaN or +inf: the caller returns NaN
                 feasible[instance] = True
                 continue
             best = best_assignment(one)
@@ -63,7 +66,7 @@ class Pairing(Structure):
         return found
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Marginals without the structures: all rows and columns have prices, found by Newton."""
+        """Marginals by Newton's method on the dual variables of rows and columns."""
         if not dispatch.enabled():
             return None
         marginals = torch.empty_like(scores)
@@ -73,21 +76,25 @@ class Pairing(Structure):
             self._shape(scores), scores, marginals, gap, turns, outcome
         )
         raise_infeasible(outcome == 2, self)
-        if bool((outcome == 1).any()):  # then the active set tries
+        if bool((outcome == 1).any()):  # fall back to the active set
             return None
         return marginals, gap, turns, outcome == 0
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
-        """The change without what would alter zeros, or the sums of full rows and columns."""
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+        """Project the change on zero entries staying zero and tight row and column sums."""
         marginals, change = marginals.contiguous(), change.contiguous()
         moved = torch.empty_like(change)
         dispatch.kernel("face_assignments")(self._shape(scores), marginals, change, moved)
         return moved
 
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        factors.graph.add_assignments(factors.uses(), *factors.event, self.rows_optional)
+        return None
+
     def enumerate(self, event: torch.Size) -> Tensor:
         rows, columns = event
         found = []
-        for size in range(0 if self.alone else rows, min(rows, columns) + 1):
+        for size in range(0 if self.rows_optional else rows, min(rows, columns) + 1):
             for chosen in itertools.combinations(range(rows), size):
                 for taken in itertools.permutations(range(columns), size):
                     one = torch.zeros(event, dtype=torch.bool)
@@ -97,11 +104,11 @@ class Pairing(Structure):
 
     def count(self, event: torch.Size) -> int:
         rows, columns = event
-        sizes = range(0 if self.alone else rows, rows + 1)
+        sizes = range(0 if self.rows_optional else rows, rows + 1)
         return sum(math.comb(rows, size) * math.perm(columns, size) for size in sizes)
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> NoReturn:
-        """Not offered: already counting the assignments of a graph is #P-hard."""
+        """Not implemented: even counting the perfect matchings of a bipartite graph is #P-hard."""
         raise NotImplementedError(
             f"{type(self).__name__} has no log_partition: a sum over all assignments is a "
             "permanent, which is #P-hard; sparsemap and k_best are exact and fast"
@@ -111,7 +118,7 @@ class Pairing(Structure):
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
         generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> NoReturn:  # fmt: skip
-        """Not offered, as `log_partition` is not."""
+        """Not implemented, for the same reason as `log_partition`."""
         raise NotImplementedError(
             f"{type(self).__name__} has no sample: exact draws need a permanent, which is "
             "#P-hard; draw from the weights of sparsemap_support"
@@ -124,7 +131,7 @@ class Pairing(Structure):
         if dispatch.enabled():
             dispatch.kernel("best_assignments_k")(self._shape(scores), scores, k, codes, values)
             return codes, values
-        for instance, one in enumerate(self._widened(scores).numpy()):
+        for instance, one in enumerate(self._with_dummy_columns(scores).numpy()):
             if not (one < math.inf).all():
                 values[instance] = math.nan
                 continue
@@ -135,31 +142,33 @@ class Pairing(Structure):
                 codes[instance, rank] = torch.where((taken < 0) | (taken >= columns), -1, part)
         return codes, values
 
-    def _widened(self, scores: Tensor) -> Tensor:
-        """With a column of its own for every row that may stay alone."""
-        if not self.alone:
+    def _with_dummy_columns(self, scores: Tensor) -> Tensor:
+        """Append one dummy column per row if rows may remain unmatched."""
+        if not self.rows_optional:
             return scores
         instances, rows, _ = scores.shape
         own = torch.where(torch.eye(rows, dtype=torch.bool), 0.0, -math.inf).to(scores)
         return torch.cat([scores, own.expand(instances, rows, rows)], 2)
 
     def _shape(self, scores: Tensor) -> Any:
-        return dispatch.kernel("AssignmentShape")(*scores.shape, self.alone, dispatch.threads())
+        return dispatch.kernel("AssignmentShape")(
+            *scores.shape, self.rows_optional, dispatch.threads()
+        )
 
 
 @registered
 @dataclass(frozen=True, repr=False)
 class Assignment(Pairing):
-    """Every row takes one column, and no column is taken twice.
+    """One column for every row, each column used at most once.
 
     Scores are (..., m, n) with m <= n. For m = n these are the permutations, and `sparsemap` is
     the nearest doubly stochastic matrix. In general it is
 
         mu = [t - a 1' - 1 b']_+,  rows sum to one, columns to at most one, with b_j = 0 if less.
 
-    `argmax` takes shortest augmenting paths, O(m^2 n) at worst; marginals come from Newton's
-    method on b, and their derivative from one linear system of n unknowns. A row without a part
-    (masked, or all -inf) is left out.
+    `argmax` uses shortest augmenting paths, O(m^2 n) in the worst case; marginals use Newton's
+    method on b, and their derivative one linear system in n unknowns. A row without available
+    columns (masked, or all -inf) is left out.
 
     Example:
         >>> import torch, fewfold as ff
@@ -178,24 +187,24 @@ class Assignment(Pairing):
     order of increasing cost", 1968, for `k_best`.
     """
 
-    alone: ClassVar[bool] = False
+    rows_optional: ClassVar[bool] = False
 
     def check(self, event: torch.Size) -> None:
         super().check(event)
         if event[0] > event[1]:
             raise ValueError(
                 f"scores of Assignment must have at most as many rows as columns, got "
-                f"{tuple(event)}; write scores.mT, or use Matching, where rows may stay alone"
+                f"{tuple(event)}; write scores.mT, or use Matching, where rows may stay unmatched"
             )
 
 
 @registered
 @dataclass(frozen=True, repr=False)
 class Matching(Pairing):
-    """Rows and columns form pairs, none in more than one; any of them may stay alone.
+    """Pairs of rows and columns, each used at most once; any of them may stay unmatched.
 
-    Scores are (..., m, n), of any m and n; a pair with a negative score is never in the best one.
-    `sparsemap` is the nearest matrix with rows and columns that sum to at most one.
+    Scores are (..., m, n), for any m and n; the best matching has no pair with a negative score.
+    `sparsemap` is the nearest non-negative matrix whose rows and columns sum to at most one.
 
     Example:
         >>> import torch, fewfold as ff
@@ -210,4 +219,4 @@ class Matching(Pairing):
                 [0.0400, 0.5000]])
     """
 
-    alone: ClassVar[bool] = True
+    rows_optional: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The best assignment, and the k best, in plain numpy."""
+"""Best and k best assignments in plain numpy."""
 
 import heapq
 import itertools
@@ -11,18 +11,18 @@ __all__ = ["best_assignment", "best_assignments"]
 
 Array = NDArray[np.float64]
 Chosen = NDArray[np.int64]
-"""the column of each row, or -1 for a row that does not take part"""
+"""the column of each row, or -1 for a row that is left out"""
 
 
 def best_assignment(scores: Array, rows: Chosen | None = None) -> Chosen | None:
-    """The best assignment of rows to columns, by shortest augmenting paths.
+    """Best assignment of rows to columns, by shortest augmenting paths.
 
     Args:
         scores: (m, n), -inf where a pair is not allowed.
-        rows: those that take part; if not given, those that have a column at all.
+        rows: rows to assign; by default those with an allowed column.
 
     Returns:
-        The column of each row, -1 for those that do not take part; None if there is none.
+        The column of each row, -1 for rows left out; None if no assignment is feasible.
     """
     count, columns = scores.shape
     if rows is None:
@@ -60,16 +60,16 @@ def best_assignment(scores: Array, rows: Chosen | None = None) -> Chosen | None:
 
 
 def best_assignments(scores: Array, k: int) -> list[tuple[float, Chosen]]:
-    """The k best assignments and their values, the best first; fewer if there are fewer.
+    """The k best assignments and their values, best first; fewer if there are fewer.
 
-    All others than the best are split by the first row where they differ from it, and the best of
-    each part is found in turn.
+    Murty's algorithm: the remaining assignments are partitioned by the first row in which they
+    differ from the best one, and the best of each subset is computed.
     """
     first = best_assignment(scores)
     if first is None:
         return []
     here = np.flatnonzero(first >= 0)
-    order = itertools.count()  # between equal values
+    order = itertools.count()  # breaks ties between equal values
     heap = [(-_value(scores, first), next(order), first, 0, scores)]
     found: list[tuple[float, Chosen]] = []
     while heap and len(found) < k:
@@ -78,11 +78,11 @@ def best_assignments(scores: Array, k: int) -> list[tuple[float, Chosen]]:
         for place in range(fixed, len(here)):
             barred = allowed.copy()
             barred[here[place], chosen[here[place]]] = -math.inf
-            held = here[:place]
-            barred[np.ix_(here[place:], chosen[held])] = -math.inf
+            fixed_rows = here[:place]
+            barred[np.ix_(here[place:], chosen[fixed_rows])] = -math.inf
             rest = best_assignment(barred, here[place:])
             if rest is not None:
-                rest[held] = chosen[held]
+                rest[fixed_rows] = chosen[fixed_rows]
                 heapq.heappush(heap, (-_value(scores, rest), next(order), rest, place, barred))
     return found
 

@@ -1,9 +1,9 @@
-"""Bits whose SparseMAP is the nearest point of a simple polytope."""
+"""Structures over bits whose SparseMAP is a closed-form projection on a simple polytope."""
 
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,56 +11,55 @@ from torch import Tensor
 from fewfold._check import non_negative_number
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.bits import Choice
-from fewfold.structured.structures.lattice import told
+from fewfold.structured.structures.lattice import nan_where_invalid
+from fewfold.structured.structures.native_factors import LinearConstraint, NativeFactors
 from fewfold.structured.structures.nearest import Face, nearest_linear, nearest_pair
 from fewfold.structured.structures.structure import Structure
 
-__all__ = ["ClosedForm", "Knapsack", "Pair", "Row", "reachable", "row_of"]
+__all__ = ["ClosedForm", "Knapsack", "Pair", "is_feasible"]
 
-LARGE = 1e6  # a score next to which a kernel may be wrong in the tenth digit
-
-
-class Row(NamedTuple):
-    """One condition on bits: <costs, z> <= bound, or `equal` to it."""
-
-    costs: Tensor
-    bound: float
-    equal: bool
+LARGE = 1e6  # for larger scores a kernel may be wrong in the tenth digit
 
 
-def reachable(row: Row, off: Tensor, on: Tensor) -> Tensor:
-    """(rows,) whether a condition can be met with these bits, (rows, n), held at 0 and at 1."""
-    low = torch.where(off, 0.0, torch.where(on, row.costs, row.costs.clamp(max=0))).sum(1)
-    high = torch.where(off, 0.0, torch.where(on, row.costs, row.costs.clamp(min=0))).sum(1)
-    rounding = 1e-12 * row.costs.abs().sum()
-    met = low <= row.bound + rounding
-    return met & (high >= row.bound - rounding) if row.equal else met
+def is_feasible(constraint: LinearConstraint, off: Tensor, on: Tensor) -> Tensor:
+    """Whether a constraint can hold with bits (rows, n) fixed at 0 and at 1, (rows,)."""
+    costs, bound, equal = constraint
+    low = torch.where(off, 0.0, torch.where(on, costs, costs.clamp(max=0))).sum(1)
+    high = torch.where(off, 0.0, torch.where(on, costs, costs.clamp(min=0))).sum(1)
+    rounding = 1e-12 * costs.abs().sum()
+    met = low <= bound + rounding
+    return met & (high >= bound - rounding) if equal else met
 
 
 class ClosedForm(Structure):
-    """Bits whose nearest point in a weighted norm is known; graphs ask for it."""
+    """Bits with a closed-form nearest point in a weighted norm, which factor graphs use."""
 
-    def row(self, size: int) -> Row | None:
-        """The condition on so many bits that is all there is to know, or None."""
+    has_factor_kernel: ClassVar[bool] = True
+
+    def constraint(self, size: int) -> LinearConstraint | None:
+        """The linear constraint that defines the polytope of this many bits, or None."""
         return None
 
     def possible(self, off: Tensor, on: Tensor) -> Tensor:
-        """(rows,) whether there is a structure with these bits held at 0 and at 1; self is flat."""
-        row = self.row(off.shape[1])
-        assert row is not None
-        return reachable(row, off, on)
+        constraint = self.constraint(off.shape[1])
+        assert constraint is not None
+        return is_feasible(constraint, off, on)
 
     def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
-        """argmin sum w (z - y)^2 / 2, less additional scores, by rows; self is flat."""
-        row = self.row(y.shape[1])
-        assert row is not None
-        bound = y.new_full((len(y),), row.bound)
-        return nearest_linear(y, w, row.costs.expand_as(y), bound, row.equal)
+        constraint = self.constraint(y.shape[1])
+        assert constraint is not None
+        costs, bound, equal = constraint
+        return nearest_linear(y, w, costs.expand_as(y), y.new_full((len(y),), bound), equal)
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        constraint = self.constraint(factors.bits.shape[1])
+        assert constraint is not None
+        factors.add_linear(constraint)
+        return None
 
     def native_nearest(self, scores: Tensor) -> Tensor:
-        """The same with weights of one, by a kernel."""
-        row = self.row(scores.shape[1])
+        """Compute `nearest` with unit weights by a kernel."""
+        row = self.constraint(scores.shape[1])
         assert row is not None
         scores, costs = scores.contiguous(), row.costs.contiguous()
         z = torch.empty_like(scores)
@@ -69,49 +68,39 @@ class ClosedForm(Structure):
         )
         return z
 
-    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         if dispatch.enabled() and not _large(scores):
             z = self.native_nearest(scores)
         else:
             z, _ = self.nearest(scores, torch.ones_like(scores))
-        odd = (scores.isnan() | (scores == math.inf)).any(1)
+        invalid = (scores.isnan() | (scores == math.inf)).any(1)
         z = z.masked_fill((scores == -math.inf).all(1, keepdim=True), 0.0)
-        z = z.masked_fill(odd.unsqueeze(1), math.nan)
-        return z, scores.new_zeros(len(z)), torch.zeros(len(z), dtype=torch.int64), ~odd
+        z = z.masked_fill(invalid.unsqueeze(1), math.nan)
+        return z, scores.new_zeros(len(z)), torch.zeros(len(z), dtype=torch.int64), ~invalid
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         one = torch.ones_like(scores)
-        row = self.row(scores.shape[1])
-        if row is None:
+        constraint = self.constraint(scores.shape[1])
+        if constraint is None:
             return self.nearest(scores, one)[1].push(change)
         free = (marginals > 0) & (marginals < 1)
-        tight = (row.costs * scores.clamp(0, 1)).sum(1, keepdim=True) > row.bound
-        across = torch.where(tight | row.equal, row.costs, 0.0)
-        return Face(free, across, torch.zeros_like(free), one).push(change)
+        tight = (constraint.costs * scores.clamp(0, 1)).sum(1, keepdim=True) > constraint.bound
+        normal = torch.where(tight | constraint.equal, constraint.costs, 0.0)
+        return Face(free, normal, torch.zeros_like(free), one).push(change)
 
 
 def _large(scores: Tensor) -> bool:
-    """Whether a kernel, whose prices are of the size of the scores, would lose what is small."""
+    """Whether scores are so large that a kernel would lose accuracy."""
     return bool(((scores.abs() > LARGE) & scores.isfinite()).any())
-
-
-def row_of(structure: Structure, size: int) -> Row | None:
-    """The condition on so many bits that is all there is to know of a structure, or None."""
-    if isinstance(structure, ClosedForm):
-        return structure.row(size)
-    if not isinstance(structure, Choice):
-        return None
-    least, most = structure.bounds(size)
-    return Row(torch.ones(size, dtype=torch.float64), float(most), least == most)
 
 
 @registered
 @dataclass(frozen=True, repr=False)
 class Knapsack(ClosedForm):
-    """Shares of bits that cost at most a budget: z in [0, 1]^n with <costs, z> <= budget.
+    """Fractional knapsack: z in [0, 1]^n with <costs, z> <= budget.
 
-    With costs that differ this holds more than the mixes of sets of bits within the budget, so it
-    has no `argmax` and no support, which are about sets: for costs that are all one see `Budget`.
+    With unequal costs this polytope is larger than the convex hull of the sets of bits within the
+    budget, so there is no `argmax` and no support. For costs that are all one use `Budget`.
 
     Args:
         costs: (bits,), not negative.
@@ -136,13 +125,13 @@ class Knapsack(ClosedForm):
         if event[0] != len(self.costs):
             raise ValueError(f"scores must have {len(self.costs)} bits, as costs, got {event[0]}")
 
-    def row(self, size: int) -> Row:
-        return Row(torch.tensor(self.costs, dtype=torch.float64), self.budget, False)
+    def constraint(self, size: int) -> LinearConstraint:
+        return LinearConstraint(torch.tensor(self.costs, dtype=torch.float64), self.budget, False)
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError(
-            "Knapsack is about shares, not sets of bits: sparsemap and FactorGraph.solve know it; "
-            "for sets of at most k bits write Budget(k)"
+            "Knapsack has shares of bits, not sets of bits: use it with sparsemap and "
+            "FactorGraph.solve; for sets of at most k bits write Budget(k)"
         )
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
@@ -158,7 +147,7 @@ class Pair(ClosedForm):
     """Two bits and a score for both being on.
 
     Args:
-        score: `(...)`, broadcast to the batch; gets a gradient.
+        score: `(...)`, broadcast to the batch; differentiable.
 
     Example:
         >>> import torch, fewfold as ff
@@ -171,7 +160,7 @@ class Pair(ClosedForm):
     additional_names = ("score",)
 
     def __post_init__(self) -> None:
-        if isinstance(self.score, (int, float)):  # a tensor from here on, as all additional scores
+        if isinstance(self.score, (int, float)):  # stored as a tensor, like all additional scores
             object.__setattr__(self, "score", torch.tensor(float(self.score), dtype=torch.float64))
         elif not isinstance(self.score, Tensor) or not self.score.is_floating_point():
             came = self.score.dtype if isinstance(self.score, Tensor) else type(self.score).__name__
@@ -187,7 +176,7 @@ class Pair(ClosedForm):
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
         return self.with_additional([self.score.expand(batch).reshape(-1)])
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         return torch.where((codes >= 0).all(1), self.score[row], 0.0)
 
     def possible(self, off: Tensor, on: Tensor) -> Tensor:
@@ -196,6 +185,21 @@ class Pair(ClosedForm):
     def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
         return nearest_pair(y, w, self.score)
 
+    def additional_usage(self, marginals: Tensor) -> Tensor:
+        """Probability that both bits are on: the largest possible, or least if score < 0."""
+        least = (marginals.sum(1) - 1).clamp(min=0)
+        return torch.where(self.score >= 0, marginals.amin(1), least)
+
+    def additional_usage_grad(self, marginals: Tensor) -> Tensor:
+        first = (marginals[:, 0] <= marginals[:, 1]).to(marginals)
+        lower = torch.stack([first, 1 - first], 1)
+        above = (marginals.sum(1, keepdim=True) > 1).to(marginals).expand(-1, 2)
+        return torch.where(self.score.unsqueeze(1) >= 0, lower, above)
+
+    def add_factors(self, factors: NativeFactors) -> Tensor:
+        factors.graph.add_pairs(factors.uses())
+        return self.score
+
     def native_nearest(self, scores: Tensor) -> Tensor:
         return self.nearest(scores, torch.ones_like(scores))[0]
 
@@ -203,7 +207,7 @@ class Pair(ClosedForm):
         first, second = scores[:, :1], scores[:, 1:]
         both = first + second + self.score.unsqueeze(1)
         value, which = torch.cat([torch.zeros_like(first), second, first, both], 1).max(1)
-        return told(_FOUR[which], value), torch.ones(len(scores), dtype=torch.bool)
+        return nan_where_invalid(_FOUR[which], value), torch.ones(len(scores), dtype=torch.bool)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         score = self.score.contiguous()

@@ -1,4 +1,4 @@
-"""Sets of bits: all of them, those with k ones, those with at most k."""
+"""Subsets of bits: all subsets, those of size k, and those of size at most k."""
 
 import itertools
 import math
@@ -12,18 +12,25 @@ from fewfold._check import check_temperature, whole_number
 from fewfold._native import dispatch
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.flips import FEW, cheapest_sets
-from fewfold.structured.structures.structure import Structure, cooled, raise_infeasible, raise_odd
+from fewfold.structured.structures.batch_rows import divide_by_temperature
+from fewfold.structured.structures.bit_polytopes import ClosedForm
+from fewfold.structured.structures.flips import MAX_LISTED, cheapest_sets
+from fewfold.structured.structures.native_factors import LinearConstraint
+from fewfold.structured.structures.score_errors import raise_infeasible, raise_invalid_scores
 
 __all__ = ["Bits", "Budget", "Choice", "KSubset"]
 
 
-class Choice(Structure):
-    """Sets of bits that differ in how many of them may be on."""
+class Choice(ClosedForm):
+    """Sets of bits with a bound on the number of bits that are on."""
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """The least and the most bits that are on, of so many."""
+        """Minimum and maximum number of bits that are on, out of `size`."""
         raise NotImplementedError
+
+    def constraint(self, size: int) -> LinearConstraint:
+        least, most = self.bounds(size)
+        return LinearConstraint(torch.ones(size, dtype=torch.float64), float(most), least == most)
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         allowed = (scores > -math.inf).sum(1)
@@ -53,10 +60,10 @@ class Choice(Structure):
         return sum(math.comb(event[0], ones) for ones in range(least, most + 1))
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
-        """Bit after bit, the k best prefixes of each number of ones; O(D most k)."""
+        """Dynamic program over bits: the k best prefixes per number of ones; O(size * most * k)."""
         rows, size = scores.shape
         least, most = self.bounds(size)
-        counted = (least, most) != (0, size)  # otherwise it does not matter how many are on
+        counted = (least, most) != (0, size)  # without a bound the number of ones is irrelevant
         lists = scores.new_full((rows, most + 1 if counted else 1, k), -math.inf)
         lists[:, 0, 0] = 0
         steps = []
@@ -78,22 +85,24 @@ class Choice(Structure):
             on = rank >= k
             bits[:, :, i] = on
             rank = rank - on.long() * k
-            ones = (ones - (on & counted).long()).clamp(min=0)  # where there are fewer than k
+            ones = (ones - (on & counted).long()).clamp(min=0)  # entries beyond the last structure
         absent = (scores == -math.inf).all(1)
         values[absent] = -math.inf
-        values[absent, 0] = 0  # the empty structure
+        values[absent, 0] = 0  # the empty set is the only structure
         bits &= (values > -math.inf).unsqueeze(2) & ~absent.view(-1, 1, 1)
         return bits.flatten(0, 1), values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all structures; its gradient are the marginals."""
+        """Log of the sum of exp(score) over all structures; its gradient is the marginals."""
         rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
         self.event_of(rows)
         least, most = self.bounds(rows.shape[-1])
         if (least, most) == (0, rows.shape[-1]):
             return torch.nn.functional.softplus(rows).sum(-1)
-        sums = _sums(rows, most)[-1]
-        absent = (rows == -math.inf).all(-1)  # with nothing to choose from, nothing is chosen
+        sums = _log_sums_by_count(rows, most)[-1]
+        absent = (rows == -math.inf).all(
+            -1
+        )  # without available bits the empty set is the only structure
         return torch.where(absent, 0.0, sums[..., least : most + 1].logsumexp(-1))
 
     @torch.no_grad()
@@ -101,25 +110,25 @@ class Choice(Structure):
         self, scores: Tensor, n: int, *, mask: Tensor | None = None,
         generator: torch.Generator | None = None, temperature: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """`(n, ...)` structures drawn in proportion to exp(score / temperature), bool."""
+        """Draw n structures with probability proportional to exp(score / temperature), bool."""
         check_temperature(temperature)
         rows = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-        rows, _ = cooled(rows, self, temperature)
+        rows, _ = divide_by_temperature(rows, self, temperature)
         self.event_of(rows)
         least, most = self.bounds(rows.shape[-1])
         allowed = (rows > -math.inf).sum(-1)
-        raise_odd(self.odd(rows.reshape(allowed.numel(), rows.shape[-1])), self)
+        raise_invalid_scores(self.invalid_rows(rows.reshape(allowed.numel(), rows.shape[-1])), self)
         raise_infeasible(((allowed < least) & (allowed > 0)).flatten(), self)
-        rows = rows.masked_fill((allowed == 0).unsqueeze(-1), 0.0)  # put out again below
-        sums = _sums(rows, most)
-        law = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
-        left = least + _drawn(law, generator)
+        rows = rows.masked_fill((allowed == 0).unsqueeze(-1), 0.0)  # cleared again below
+        sums = _log_sums_by_count(rows, most)
+        probs = sums[-1][..., least : most + 1].softmax(-1).expand(n, *sums[-1].shape[:-1], -1)
+        left = least + _draw_index(probs, generator)
         found = torch.zeros(n, *rows.shape, dtype=torch.bool, device=rows.device)
         for i in range(rows.shape[-1] - 1, -1, -1):
             before = torch.cat([torch.full_like(sums[i][..., :1], -math.inf), sums[i]], -1)
             before = before.expand(n, *before.shape)
             at = left.unsqueeze(-1)
-            on = before.gather(-1, at)[..., 0] + rows[..., i]  # those before hold one less
+            on = before.gather(-1, at)[..., 0] + rows[..., i]  # the bits before hold one fewer
             off = before.gather(-1, at + 1)[..., 0]
             chance = torch.sigmoid(on - off)
             point = torch.rand(
@@ -131,36 +140,37 @@ class Choice(Structure):
         return found & (allowed > 0).unsqueeze(-1)
 
 
-def _sums(scores: Tensor, most: int) -> list[Tensor]:
-    """For the first 0, 1, 2, ... bits: log sums over sets of c ones, c up to `most`."""
+def _log_sums_by_count(scores: Tensor, most: int) -> list[Tensor]:
+    """For the first 0, 1, 2, ... bits: log-sums over subsets with c ones, c up to `most`."""
     start = scores.new_full((*scores.shape[:-1], most + 1), -math.inf)
     start[..., 0] = 0
     sums = [start]
     for i in range(scores.shape[-1]):
         both = torch.stack([sums[-1][..., 1:], sums[-1][..., :-1] + scores[..., i : i + 1]])
-        # where neither is possible the gradient would be no number, and the second derivative of
-        # torch.logaddexp is none where one is not
+        # where both are -inf the gradient would be NaN; torch.logaddexp has second derivatives of
+        # NaN where one is -inf
         never = (both == -math.inf).all(0)
         grown = both.masked_fill(never, 0).logsumexp(0).masked_fill(never, -math.inf)
         sums.append(torch.cat([sums[-1][..., :1], grown], -1))
     return sums
 
 
-def _drawn(law: Tensor, generator: torch.Generator | None) -> Tensor:
-    flat = law.reshape(-1, law.shape[-1])
-    return torch.multinomial(flat, 1, generator=generator).view(law.shape[:-1])
+def _draw_index(probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Sample an index of the last dimension."""
+    flat = probs.reshape(-1, probs.shape[-1])
+    return torch.multinomial(flat, 1, generator=generator).view(probs.shape[:-1])
 
 
 @registered
 @dataclass(frozen=True, repr=False)
 class Bits(Choice):
-    """Independent bits: every set of parts.
+    """Independent bits: all subsets of the parts.
 
     SparseMAP is clip(t, 0, 1), and with `on_off` clip((1 + t) / 2, 0, 1).
 
     Args:
-        on_off: a bit that is off is a part of its own, with score 0: what is regularised is then
-            half of `mu^2 + (1 - mu)^2`, summed.
+        on_off: whether "off" counts as a part with score 0; the regulariser is then the sum of
+            `(mu^2 + (1 - mu)^2) / 2`.
 
     Example:
         >>> import torch, fewfold as ff
@@ -173,13 +183,17 @@ class Bits(Choice):
 
     on_off: bool = False
 
+    def check_factor(self) -> None:
+        if self.on_off:
+            raise ValueError("Bits(on_off=True) is no constraint on shared bits; write Bits()")
+
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, size
 
     def _k_best_parts(self, scores: Tensor, k: int, event: torch.Size) -> tuple[Tensor, Tensor]:
-        """Flips of the best one: the k best touch its k - 1 least certain bits alone."""
+        """Flip bits of the best subset: only its k - 1 least certain bits can change."""
         price, which = scores.abs().topk(min(k - 1, scores.shape[1]), 1, largest=False)
-        if k <= FEW:
+        if k <= MAX_LISTED:
             sets, costs = cheapest_sets(price, k)
             flips, values = sets.flatten(0, 1), -costs
         else:
@@ -194,31 +208,31 @@ class Bits(Choice):
     def scale(self) -> float:
         return 2.0 if self.on_off else 1.0
 
-    def encoded(self, scores: Tensor) -> Tensor:
+    def encode_scores(self, scores: Tensor) -> Tensor:
         return (scores + 1) / 2 if self.on_off else scores
 
-    def told(self, objective: Tensor, event: torch.Size) -> Tensor:
+    def decode_objective(self, objective: Tensor, event: torch.Size) -> Tensor:
         return 2 * objective - event[0] / 2 if self.on_off else objective
 
     def regulariser(self, marginals: Tensor) -> Tensor:
         half = marginals.square().sum(1) / 2
         return half + (1 - marginals).square().sum(1) / 2 if self.on_off else half
 
-    def direct(self, scores: Tensor) -> Tensor | None:
-        return None if _bounded(scores) else scores.clamp(0, 1)
+    def differentiable_marginals(self, scores: Tensor) -> Tensor | None:
+        return None if _has_non_finite(scores) else scores.clamp(0, 1)
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        marginals = scores.clamp(0, 1).masked_fill(_odd(scores), math.nan)
-        return _closed(marginals)
+        marginals = scores.clamp(0, 1).masked_fill(_invalid(scores), math.nan)
+        return _closed_form_result(marginals)
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         return torch.where((marginals > 0) & (marginals < 1), change, 0.0)
 
 
 @registered
 @dataclass(frozen=True, repr=False)
 class KSubset(Choice):
-    """Sets of exactly k parts; SparseMAP is `ksubset`.
+    """Subsets of exactly k parts; SparseMAP is `ksubset`.
 
     Example:
         >>> import torch, fewfold as ff
@@ -238,23 +252,23 @@ class KSubset(Choice):
     def bounds(self, size: int) -> tuple[int, int]:
         return self.k, self.k
 
-    def direct(self, scores: Tensor) -> Tensor | None:
-        return None if _bounded(scores) else ksubset(scores, self.k)
+    def differentiable_marginals(self, scores: Tensor) -> Tensor | None:
+        return None if _has_non_finite(scores) else ksubset(scores, self.k)
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         allowed = (scores > -math.inf).sum(1)
-        if bool(((allowed < self.k) & (allowed > 0)).any()) or bool(_odd(scores).any()):
-            return None  # the solver says what is wrong
-        return _closed(ksubset(scores, self.k))
+        if bool(((allowed < self.k) & (allowed > 0)).any()) or bool(_invalid(scores).any()):
+            return None  # the active set reports the error
+        return _closed_form_result(ksubset(scores, self.k))
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         return _centred(change, (marginals > 0) & (marginals < 1))
 
 
 @registered
 @dataclass(frozen=True, repr=False)
 class Budget(Choice):
-    """Sets of at most k parts.
+    """Subsets of at most k parts.
 
     Example:
         >>> import torch, fewfold as ff
@@ -270,44 +284,45 @@ class Budget(Choice):
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, min(self.k, size)
 
-    def direct(self, scores: Tensor) -> Tensor | None:
-        if _bounded(scores):
+    def differentiable_marginals(self, scores: Tensor) -> Tensor | None:
+        if _has_non_finite(scores):
             return None
         clipped = scores.clamp(0, 1)
-        tight = clipped.detach().sum(-1, keepdim=True) > self.k  # never where all may be on
+        tight = clipped.detach().sum(-1, keepdim=True) > self.k  # never if k >= size
         if not bool(tight.any()):
             return clipped
         return torch.where(tight, ksubset(scores, self.k), clipped)
 
     def project(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        if bool(_odd(scores).any()):
+        if bool(_invalid(scores).any()):
             return None
-        return _closed(ksubset(scores, min(self.k, scores.shape[1]), at_most=True))
+        return _closed_form_result(ksubset(scores, min(self.k, scores.shape[1]), at_most=True))
 
-    def face_apply(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
+    def project_jvp(self, scores: Tensor, marginals: Tensor, change: Tensor) -> Tensor:
         free = (marginals > 0) & (marginals < 1)
         tight = scores.clamp(0, 1).sum(1, keepdim=True) > self.k
         return torch.where(tight, _centred(change, free), torch.where(free, change, 0.0))
 
 
-def _bounded(scores: Tensor) -> bool:
-    """Whether some scores are infinite or no numbers, where a map may see things differently."""
+def _has_non_finite(scores: Tensor) -> bool:
+    """Whether some scores are infinite or NaN, which maps may treat differently."""
     return not bool(scores.detach().sum().isfinite())
 
 
-def _odd(scores: Tensor) -> Tensor:
-    """(rows, 1) whether a row has a NaN or +inf."""
+def _invalid(scores: Tensor) -> Tensor:
+    """Whether each row has a NaN or +inf, (rows, 1)."""
     return (scores.isnan() | (scores == math.inf)).any(1, keepdim=True)
 
 
-def _closed(marginals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _closed_form_result(marginals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Marginals with a gap of zero, no iterations, and convergence unless NaN."""
     rows = len(marginals)
     fine = ~marginals.isnan().any(1)
     return marginals, marginals.new_zeros(rows), torch.zeros(rows, dtype=torch.int64), fine
 
 
 def _centred(change: Tensor, free: Tensor) -> Tensor:
-    """Less its mean over what is free, and zero elsewhere."""
+    """Subtract the mean over the free entries; zero elsewhere."""
     own = torch.where(free, change, 0.0)
     mean = own.sum(1, keepdim=True) / free.sum(1, keepdim=True).clamp(min=1)
     return torch.where(free, own - mean, 0.0)

@@ -1,4 +1,4 @@
-"""Constituency trees: binary bracketings of a sentence, with or without labels."""
+"""Constituency trees: binary bracketings of a sentence, labelled or not."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.dynamic_program import Program, front
+from fewfold.structured.structures.dynamic_program import DynamicProgram, present_first
 from fewfold.structured.structures.semirings import Semiring
 
 __all__ = ["ConstituencyTree"]
@@ -17,16 +17,16 @@ __all__ = ["ConstituencyTree"]
 
 @registered
 @dataclass(frozen=True)
-class ConstituencyTree(Program):
+class ConstituencyTree(DynamicProgram):
     """Binary trees over n words; scores are `(..., n, n)`, or `(..., n, n, L)` with labels.
 
-    [i, j] with i <= j is the score of a constituent from word i to word j. A tree has the whole
-    sentence, every single word, and for each constituent of several words the two it is split
-    into: 2 n - 1 constituents in all. Scores with i > j do not count. With labels [i, j, l] is the
-    score of the constituent with label l, and each constituent has one label.
+    [i, j] with i <= j is the score of a constituent from word i to word j. The constituents of a
+    tree are the whole sentence, every single word, and the two halves of each constituent of
+    several words: 2 n - 1 in total. Scores with i > j are ignored. With labels, [i, j, l] is the
+    score of the constituent with label l, and each constituent has exactly one label.
 
-    A word whose own span [i, i] is masked is absent: its neighbours become neighbours, and spans
-    that begin or end with it cannot be used. So sentences of a batch may differ in length.
+    A word whose span [i, i] is masked is absent: the words around it become adjacent, and spans
+    that begin or end with it are unavailable. So sentences of a batch may differ in length.
 
     Args:
         labelled: whether constituents have labels.
@@ -48,7 +48,7 @@ class ConstituencyTree(Program):
 
     @property
     def event_dim(self) -> int:  # type: ignore[override]
-        """Dimensions of an instance."""
+        """Number of dimensions of an instance."""
         return 3 if self.labelled else 2
 
     def check(self, event: torch.Size) -> None:
@@ -65,17 +65,17 @@ class ConstituencyTree(Program):
         return event[0] ** 2
 
     def inside(self, scores: Tensor, ring: Semiring) -> Tensor:
-        """CKY: a span of several words comes to its own score and the best, or all, splits."""
+        """CKY recursion: the value of a span is its score plus the reduction over its splits."""
         impossible = scores == -math.inf
         spans = ring.lift(scores)
         if self.labelled:
             spans, impossible = ring.pick(spans), impossible.all(-1)
-        order, length = front(~impossible.diagonal(dim1=1, dim2=2))
+        order, length = present_first(~impossible.diagonal(dim1=1, dim2=2))
         spans = spans.gather(-2, order.unsqueeze(-1).expand(spans.shape))
         spans = spans.gather(-1, order.unsqueeze(-2).expand(spans.shape))
         n = spans.shape[-1]
         cells = spans.diagonal(dim1=-2, dim2=-1)
-        starts, ends, whole = [cells], [cells], [cells[..., 0]]  # by first, by last word
+        starts, ends, whole = [cells], [cells], [cells[..., 0]]  # indexed by first and by last word
         for wider in range(1, n):
             left = torch.stack(starts, -1)[..., : n - wider, :]
             right = torch.stack(ends, -1)[..., wider:, :].flip(-1)
@@ -87,8 +87,8 @@ class ConstituencyTree(Program):
         every = torch.stack(whole, -1)
         last = (length - 1).clamp(min=0).unsqueeze(-1)
         found = every.gather(-1, last.expand(*every.shape[:-1], 1)).squeeze(-1)
-        nothing = ring.lift(torch.zeros_like(length, dtype=scores.dtype))
-        return torch.where(length == 0, nothing, found)
+        empty = ring.lift(torch.zeros_like(length, dtype=scores.dtype))
+        return torch.where(length == 0, empty, found)
 
     def count(self, event: torch.Size) -> int:
         n = event[0]
@@ -108,7 +108,7 @@ class ConstituencyTree(Program):
 
 
 def _brackets(first: int, last: int) -> list[list[tuple[int, int]]]:
-    """All binary trees from one word to another, each a list of spans."""
+    """All binary trees over the words from first to last, each a list of spans."""
     if first == last:
         return [[(first, last)]]
     return [

@@ -1,4 +1,4 @@
-"""A structure of one's own, known by how its best is found."""
+"""A structure defined by a function that returns its best member."""
 
 import math
 from collections.abc import Callable
@@ -15,13 +15,13 @@ __all__ = ["Custom"]
 
 @dataclass(frozen=True)
 class Custom(Structure):
-    """Any set of structures whose best member can be found.
+    """Any set of structures, given by a maximisation oracle.
 
     Args:
         best: scores -> the best structure, a vector of the same shape: ones at its parts, or any
-            numbers. Nothing else is asked of it; scores are float64 on the CPU.
-        event_dim: dimensions of the scores of an instance.
-        batched: whether `best` takes `(n, *event)`, several instances at once.
+            finite numbers. Scores are float64 on the CPU.
+        event_dim: number of dimensions of an instance.
+        batched: whether `best` takes several instances at once, `(n, *event)`.
 
     Example:
         >>> import torch, fewfold as ff
@@ -36,7 +36,7 @@ class Custom(Structure):
     event_dim: int = 1  # type: ignore[misc]
     batched: bool = False
 
-    coded = False
+    binary = False
 
     def __post_init__(self) -> None:
         if not callable(self.best):
@@ -45,12 +45,12 @@ class Custom(Structure):
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self.batched:
-            found = _shaped(self.best(scores), scores)
+            found = _checked(self.best(scores), scores)
         else:
-            each = [_shaped(self.best(one), one) for one in scores]
+            each = [_checked(self.best(one), one) for one in scores]
             found = torch.stack(each) if each else scores
-        odd = (scores.isnan() | (scores == math.inf)).flatten(1).any(1)  # may have odd answers
-        bad = ~found.isfinite().flatten(1).all(1) & ~odd
+        invalid = (scores.isnan() | (scores == math.inf)).flatten(1).any(1)  # any answer is fine
+        bad = ~found.isfinite().flatten(1).all(1) & ~invalid
         if bool(bad.any()):
             first = int(bad.nonzero()[0, 0])
             raise ValueError(
@@ -61,8 +61,8 @@ class Custom(Structure):
         return found, (used > -math.inf).all(1)
 
 
-def _shaped(found: Tensor, scores: Tensor) -> Tensor:
-    """What a function returned as float64 on the CPU, checked."""
+def _checked(found: Tensor, scores: Tensor) -> Tensor:
+    """Check what `best` returned and convert it to float64 on the CPU."""
     if not isinstance(found, Tensor) or found.shape != scores.shape:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Dependency trees: every word has a head, another word or the root."""
+"""Dependency trees: the head of every word is another word or the root."""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -10,10 +10,11 @@ from torch import Tensor
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.arborescence import best_heads, draw_heads, log_total
-from fewfold.structured.structures.partition_kbest import best_trees, ranked
+from fewfold.structured.structures.batch_rows import flatten_with_grad
+from fewfold.structured.structures.native_factors import NativeFactors
+from fewfold.structured.structures.partition_kbest import best_trees, k_best_by_partition
 from fewfold.structured.structures.projective import inside
-from fewfold.structured.structures.semirings import best_of, drawn_of, log_sum_of
-from fewfold.structured.structures.sequence import live
+from fewfold.structured.structures.semirings import best_of, log_sum_of, sample_of
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["DependencyTree"]
@@ -24,15 +25,15 @@ __all__ = ["DependencyTree"]
 class DependencyTree(Structure):
     """Trees over n words; scores are `(..., n, n)`.
 
-    [h, m] is the score of word h to be the head of word m, and [m, m] on the diagonal that of m to
-    hang from the root. Following heads one comes to the root from every word.
+    [h, m] is the score of the arc from head h to word m, and the diagonal [m, m] that of the arc
+    from the root to m. Every word is connected to the root.
 
-    A word of which all scores to have a head are masked is absent, and is nobody's head. So
-    sentences of a batch may differ in length.
+    A word whose incoming arcs are all masked is absent, and cannot be a head. So sentences of a
+    batch may differ in length.
 
     Args:
-        projective: whether what hangs from a word, directly or not, must lie next to it.
-        single_root: whether exactly one word hangs from the root.
+        projective: whether arcs must not cross: the descendants of a word form a contiguous span.
+        single_root: whether exactly one word is attached to the root.
 
     Example:
         >>> import torch, fewfold as ff
@@ -52,6 +53,7 @@ class DependencyTree(Structure):
     single_root: bool = False
 
     event_dim: ClassVar[int] = 2
+    has_factor_kernel: ClassVar[bool] = True
 
     def check(self, event: torch.Size) -> None:
         if event[0] != event[1] or not event[0]:
@@ -114,7 +116,7 @@ class DependencyTree(Structure):
         return codes, values
 
     def _ranked(self, scores: Tensor, k: int) -> list[tuple[Tensor, float]]:
-        """The k best of one instance without absent words."""
+        """The k best trees of one instance without absent words."""
         n = len(scores)
 
         def solve(forced: list[int], forbidden: list[int]) -> tuple[Tensor, float] | None:
@@ -122,13 +124,20 @@ class DependencyTree(Structure):
             for part in forced:
                 allowed[torch.arange(n) != part // n, part % n] = -math.inf
             allowed.view(-1)[forbidden] = -math.inf
-            if bool((allowed == -math.inf).all(0).any()):  # to plain_best that word were absent
+            if bool(
+                (allowed == -math.inf).all(0).any()
+            ):  # plain_best would treat that word as absent
                 return None
             best, feasible = self.plain_best(allowed.unsqueeze(0))
             code = self.codes(best, scores.shape)[0]
             return (code, float(scores.flatten()[code].sum())) if feasible else None
 
-        return ranked(solve, k) if n else [(torch.zeros(0, dtype=torch.int64), 0.0)]
+        return k_best_by_partition(solve, k) if n else [(torch.zeros(0, dtype=torch.int64), 0.0)]
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        words, options = factors.event[0], (self.projective, self.single_root)
+        factors.graph.add_dependencies(factors.uses(), words, *options)
+        return None
 
     def count(self, event: torch.Size) -> int:
         n = event[0]
@@ -157,7 +166,7 @@ class DependencyTree(Structure):
         return torch.nn.functional.one_hot(heads[keep], n).transpose(1, 2).bool()
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all trees; its gradient are the marginals.
+        """Log of the sum of exp(score) over all trees; its gradient is the marginals.
 
         Args:
             scores: `(..., n, n)`.
@@ -166,7 +175,7 @@ class DependencyTree(Structure):
         Returns:
             (...,), -inf where there is no tree.
         """
-        rows, _, batch = live(self, scores, mask)
+        rows, _, batch = flatten_with_grad(self, scores, mask)
         if self.projective:
             total = inside(rows.double(), self.single_root, log_sum_of)
         else:
@@ -178,7 +187,7 @@ class DependencyTree(Structure):
         if self.projective:
             with torch.enable_grad():
                 own = every.clone().requires_grad_()
-                value = inside(own, self.single_root, drawn_of(generator))
+                value = inside(own, self.single_root, sample_of(generator))
                 (grad,) = torch.autograd.grad(value.sum(), own)
             found = grad > 0.5
         else:

@@ -1,4 +1,4 @@
-"""Paths through layers of states, in plain torch: the k best, the sum over all, and draws."""
+"""Paths through layers of states, in plain torch: k best paths, log-partition and sampling."""
 
 import math
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Lattice", "draw", "safe_logsumexp", "told"]
+__all__ = ["Lattice", "draw", "nan_where_invalid", "safe_logsumexp"]
 
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """Layers of S states, one of which is taken in each of the first `length` layers.
+    """Layers of S states; a path takes one state in each of the first `length` layers.
 
     Attributes:
-        own: (rows, n, S) the score of each state.
-        steps: (rows, n - 1, S, S) of each pair of neighbours, or (rows, 1, S, S) for all.
-        start, stop: (rows, S) of the first and the last state.
-        length: (rows,)
+        own: (rows, n, S) score of each state.
+        steps: (rows, n - 1, S, S) transition scores per layer, or (rows, 1, S, S) for all layers.
+        start, stop: (rows, S) scores of the first and of the last state.
+        length: (rows,) number of layers.
     """
 
     own: Tensor
@@ -27,11 +27,11 @@ class Lattice:
     length: Tensor
 
     def step(self, layer: int) -> Tensor:
-        """(rows, S, S) from a layer to the next."""
+        """Transition scores from a layer to the next, (rows, S, S)."""
         return self.steps[:, layer if self.steps.shape[1] > 1 else 0]
 
     def k_best(self, k: int) -> tuple[Tensor, Tensor]:
-        """The states (rows, k, n) of the k best paths, and their scores (rows, k)."""
+        """States (rows, k, n) of the k best paths, and their scores (rows, k)."""
         rows, n, states = self.own.shape
         lists = self.own.new_full((rows, states, k), -math.inf)
         lists[:, :, 0] = self.own[:, 0] + self.start
@@ -49,11 +49,11 @@ class Lattice:
         for j in range(n - 1, -1, -1):
             found[:, :, j] = way // k
             way = back[j].flatten(1).gather(1, way)
-        nothing = (self.length == 0).unsqueeze(1)  # is a path of its own, and the only one
-        return found, torch.where(nothing, _only(k).to(values), values)
+        empty = (self.length == 0).unsqueeze(1)  # the empty path is the only one
+        return found, torch.where(empty, _one_zero(k).to(values), values)
 
     def sums(self) -> list[Tensor]:
-        """For each layer, (rows, S): the log sum of all paths up to each of its states."""
+        """Forward log-sums: for each layer, (rows, S) over all paths that end in each state."""
         found = [self.own[:, 0] + self.start]
         for j in range(1, self.own.shape[1]):
             ways = found[-1].unsqueeze(2) + self.step(j - 1)
@@ -62,12 +62,15 @@ class Lattice:
         return found
 
     def log_partition(self) -> Tensor:
-        """(rows,) the log sum of all paths."""
+        """Log of the sum of exp(score) over all paths, (rows,)."""
         total = safe_logsumexp(self.sums()[-1] + self.stop, 1)
         return torch.where(self.length == 0, 0.0, total)
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """(count, rows, n) states of paths drawn in proportion to exp(score), last state first."""
+        """Draw paths with probability proportional to exp(score), states (count, rows, n).
+
+        Backward sampling: the last state is drawn first.
+        """
         rows, n, _ = self.own.shape
         sums, row = self.sums(), torch.arange(rows)
         state = draw((sums[-1] + self.stop).expand(count, -1, -1), generator)
@@ -90,24 +93,24 @@ def safe_logsumexp(values: Tensor, dim: int) -> Tensor:
     return torch.where(none, -math.inf, torch.where(none, 1.0, total).log() + top.squeeze(dim))
 
 
-def told(structures: Tensor, values: Tensor) -> Tensor:
-    """Structures (rows, ...), all NaN where the value (rows,) is no number: NaN or +inf."""
-    odd = values.isnan() | (values == math.inf)
-    if not bool(odd.any()):
+def nan_where_invalid(structures: Tensor, values: Tensor) -> Tensor:
+    """Replace structures (rows, ...) by NaN where their value (rows,) is NaN or +inf."""
+    invalid = values.isnan() | (values == math.inf)
+    if not bool(invalid.any()):
         return structures
-    odd = odd.view(-1, *[1] * (structures.dim() - 1))
-    return structures.to(values.dtype).masked_fill(odd, math.nan)
+    invalid = invalid.view(-1, *[1] * (structures.dim() - 1))
+    return structures.to(values.dtype).masked_fill(invalid, math.nan)
 
 
 def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One of the last dimension, in proportion to exp(logit): the first of exponential clocks."""
+    """Sample an index of the last dimension from softmax(logits), by an exponential race."""
     clocks = torch.empty_like(logits, memory_format=torch.contiguous_format)
     clocks.exponential_(generator=generator).clamp_(min=1e-300)
     return (logits - clocks.log()).argmax(-1)
 
 
-def _only(k: int) -> Tensor:
-    """Zero for the first of k, -inf for the rest."""
+def _one_zero(k: int) -> Tensor:
+    """Zero for the first of k entries, -inf for the rest."""
     values = torch.full((k,), -math.inf)
     values[0] = 0
     return values

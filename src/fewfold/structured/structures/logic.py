@@ -1,7 +1,7 @@
-"""Logic over bits: one of them, at most one, at least one, and outputs that follow from inputs.
+"""Logical constraints on bits: XOR, at most one, OR, implication, and gates with an output bit.
 
-Each is known by its rule and by the bits that it reads the other way round, so that four rules are
-enough. All have SparseMAP in closed form, as the nearest point of a polytope; see `nearest`.
+Each constraint is one of four rules applied to bits of which some are negated. SparseMAP is a
+closed-form projection; see `nearest`.
 """
 
 import enum
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.bit_polytopes import ClosedForm, Knapsack, Pair, Row
+from fewfold.structured.structures.bit_polytopes import ClosedForm, Knapsack, Pair
+from fewfold.structured.structures.native_factors import LinearConstraint, NativeFactors
 from fewfold.structured.structures.nearest import Face, nearest_or_out
 
 __all__ = [
@@ -25,22 +26,22 @@ __all__ = [
 
 
 class Rule(enum.IntEnum):
-    """Which bits may be on together, once those that are read the other way round are turned."""
+    """Which bits may be on together, after negation."""
 
     ONE = 0
     AT_MOST_ONE = 1
     ANY = 2
-    ANY_OUT = 3  # the last bit tells whether any of the others is on
+    ANY_OUT = 3  # the last bit is the OR of the others
 
     def allows(self, bits: Tensor) -> Tensor:
-        """(m,) which of these, (m, bits) bool, it allows."""
+        """Whether each of (m, bits) bool is allowed, (m,)."""
         ones = bits.sum(1)
         if self is Rule.ANY_OUT:
             return bits[:, :-1].any(1) == bits[:, -1]
         return {Rule.ONE: ones == 1, Rule.AT_MOST_ONE: ones <= 1, Rule.ANY: ones >= 1}[self]
 
     def best(self, scores: Tensor) -> Tensor:
-        """The best bits by row; +inf where a bit must be on."""
+        """Best bits of each row; a score of +inf forces a bit on."""
         if self is Rule.ANY_OUT:
             inputs = Rule.ANY.best(scores[:, :-1])
             gain = torch.where(inputs, scores[:, :-1], 0.0).sum(1, keepdim=True) + scores[:, -1:]
@@ -55,24 +56,24 @@ class Rule(enum.IntEnum):
 
 @dataclass(frozen=True, repr=False)
 class Logic(ClosedForm):
-    """A rule, and which bits it reads the other way round; it needs at least so many bits."""
+    """A rule, the slice of bits that it negates, and the least number of bits."""
 
     rule: ClassVar[Rule]
-    turns: ClassVar[slice]
+    negates: ClassVar[slice]
     least: ClassVar[int]
 
     def __init_subclass__(
-        cls, *, rule: Rule | None = None, turns: slice = slice(0), least: int = 1
+        cls, *, rule: Rule | None = None, negates: slice = slice(0), least: int = 1
     ) -> None:
         super().__init_subclass__()
         if rule is not None:
-            cls.rule, cls.turns, cls.least = rule, turns, least
+            cls.rule, cls.negates, cls.least = rule, negates, least
             registered(dataclass(frozen=True, repr=False)(cls))
 
-    def turned(self, size: int) -> Tensor:
-        """(bits,) which of so many are read the other way round."""
+    def negated_bits(self, size: int) -> Tensor:
+        """Which of `size` bits the rule negates, (size,) bool."""
         found = torch.zeros(size, dtype=torch.bool)
-        found[self.turns] = True
+        found[self.negates] = True
         return found
 
     def check(self, event: torch.Size) -> None:
@@ -81,30 +82,30 @@ class Logic(ClosedForm):
                 f"{type(self).__name__} needs at least {self.least} bits, got {event[0]}"
             )
 
-    def row(self, size: int) -> Row | None:
-        turned = self.turned(size)
-        sign = torch.where(turned, -1.0, 1.0).to(torch.float64)
-        bound = 1.0 - float(turned.sum())
+    def constraint(self, size: int) -> LinearConstraint | None:
+        negated_bits = self.negated_bits(size)
+        sign = torch.where(negated_bits, -1.0, 1.0).to(torch.float64)
+        bound = 1.0 - float(negated_bits.sum())
         if self.rule is Rule.ANY:
-            return Row(-sign, -bound, False)
-        return Row(sign, bound, self.rule is Rule.ONE)
+            return LinearConstraint(-sign, -bound, False)
+        return LinearConstraint(sign, bound, self.rule is Rule.ONE)
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        turned = self.turned(scores.shape[1])
+        negated_bits = self.negated_bits(scores.shape[1])
         absent = (scores == -math.inf).all(1, keepdim=True)
-        best = (self.rule.best(torch.where(turned, -scores, scores)) ^ turned) & ~absent
+        best = (self.rule.best(torch.where(negated_bits, -scores, scores)) ^ negated_bits) & ~absent
         return best, ~(best & (scores == -math.inf)).any(1)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
-        turned = self.turned(scores.shape[1]).to(torch.uint8)
+        negated_bits = self.negated_bits(scores.shape[1]).to(torch.uint8)
         found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_logic")(
-            request, int(self.rule), turned
+            request, int(self.rule), negated_bits
         )
         return found
 
     def enumerate(self, event: torch.Size) -> Tensor:
         every = torch.tensor(list(itertools.product([False, True], repeat=event[0])))
-        return every[self.rule.allows(every ^ self.turned(event[0]))]
+        return every[self.rule.allows(every ^ self.negated_bits(event[0]))]
 
     def count(self, event: torch.Size) -> int:
         size = int(event[0])
@@ -117,28 +118,33 @@ class Logic(ClosedForm):
 
 
 class Output(Logic):
-    """Those that no single condition tells. All bits are turned, or none: the same face."""
+    """Gates that are not one linear constraint. All bits are negated, or none."""
 
-    def row(self, size: int) -> Row | None:
+    def constraint(self, size: int) -> LinearConstraint | None:
         return None
 
     def possible(self, off: Tensor, on: Tensor) -> Tensor:
-        if bool(self.turned(off.shape[1]).any()):
+        if bool(self.negated_bits(off.shape[1]).any()):
             off, on = on, off
         never = off[:, -1] & on[:, :-1].any(1)
         return ~(never | (on[:, -1] & off[:, :-1].all(1)))
 
     def nearest(self, y: Tensor, w: Tensor) -> tuple[Tensor, Face]:
-        turned = self.turned(y.shape[1])
-        z, face = nearest_or_out(torch.where(turned, 1 - y, y), w)
-        return torch.where(turned, 1 - z, z), face
+        negated_bits = self.negated_bits(y.shape[1])
+        z, face = nearest_or_out(torch.where(negated_bits, 1 - y, y), w)
+        return torch.where(negated_bits, 1 - z, z), face
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        negated = factors.negated ^ self.negated_bits(factors.bits.shape[1])
+        factors.graph.add_any_out(factors.uses(negated))
+        return None
 
     def native_nearest(self, scores: Tensor) -> Tensor:
-        turned = self.turned(scores.shape[1])
-        y = torch.where(turned, 1 - scores, scores)
+        negated_bits = self.negated_bits(scores.shape[1])
+        y = torch.where(negated_bits, 1 - scores, scores)
         z = torch.empty_like(y)
         dispatch.kernel("nearest_any_out")(y, *y.shape, z, dispatch.threads())
-        return torch.where(turned, 1 - z, z)
+        return torch.where(negated_bits, 1 - z, z)
 
 
 class Xor(Logic, rule=Rule.ONE):
@@ -171,7 +177,7 @@ class Or(Logic, rule=Rule.ANY):
     """
 
 
-class Imply(Logic, rule=Rule.ANY, turns=slice(-1), least=2):
+class Imply(Logic, rule=Rule.ANY, negates=slice(-1), least=2):
     """If all bits but the last are on, the last is on.
 
     Example:
@@ -181,8 +187,8 @@ class Imply(Logic, rule=Rule.ANY, turns=slice(-1), least=2):
     """
 
 
-class XorOut(Logic, rule=Rule.ONE, turns=slice(-1, None), least=2):
-    """At most one bit but the last is on; the last tells whether one is.
+class XorOut(Logic, rule=Rule.ONE, negates=slice(-1, None), least=2):
+    """At most one of the inputs is on; the last bit is on exactly if one of them is.
 
     Example:
         >>> import torch, fewfold as ff
@@ -192,7 +198,7 @@ class XorOut(Logic, rule=Rule.ONE, turns=slice(-1, None), least=2):
 
 
 class OrOut(Output, rule=Rule.ANY_OUT, least=2):
-    """The last bit tells whether any other is on.
+    """The last bit is the OR of the others.
 
     Example:
         >>> import torch, fewfold as ff
@@ -201,8 +207,8 @@ class OrOut(Output, rule=Rule.ANY_OUT, least=2):
     """
 
 
-class AndOut(Output, rule=Rule.ANY_OUT, turns=slice(None), least=2):
-    """The last bit tells whether all others are on.
+class AndOut(Output, rule=Rule.ANY_OUT, negates=slice(None), least=2):
+    """The last bit is the AND of the others.
 
     Example:
         >>> import torch, fewfold as ff

@@ -1,4 +1,4 @@
-"""The k best structures by parting what is left, and what the kernels of trees ask for."""
+"""The k best structures by partitioning the solution space, and the kernels for trees."""
 
 import heapq
 import itertools
@@ -10,22 +10,22 @@ from torch import Tensor
 
 from fewfold._native import dispatch
 
-__all__ = ["best_trees", "ranked"]
+__all__ = ["best_trees", "k_best_by_partition"]
 
 Solve = Callable[[list[int], list[int]], tuple[Tensor, float] | None]
 
 
-def ranked(solve: Solve, k: int) -> list[tuple[Tensor, float]]:
-    """The k best structures as codes (slots,) and their values, the best first.
+def k_best_by_partition(solve: Solve, k: int) -> list[tuple[Tensor, float]]:
+    """The k best structures as codes (slots,) and their values, best first.
 
-    The best of a set is known, and all others in it either lack its first part, or have that and
-    lack its second, and so on: disjoint sets, the best of each of which is found in turn.
+    Lawler's partition: all structures other than the best either lack its first part, or have it
+    and lack the second, and so on. The best of each of these disjoint sets is computed.
 
     Args:
-        solve: the best structure that has some parts and lacks others; None if there is none.
-        k: how many.
+        solve: returns the best structure with some forced and some forbidden parts, or None.
+        k: number of structures.
     """
-    order = itertools.count()  # between equal values
+    order = itertools.count()  # breaks ties between equal values
     heap: list[tuple[float, int, Tensor, list[int], list[int]]] = []
     found: list[tuple[Tensor, float]] = []
 
@@ -45,14 +45,14 @@ def ranked(solve: Solve, k: int) -> list[tuple[Tensor, float]]:
 
 
 def best_trees(
-    kernel: Callable[..., None], scores: Tensor, slots: int, k: int, *what: object
+    kernel: Callable[..., None], scores: Tensor, slots: int, k: int, *arguments: object
 ) -> tuple[Tensor, Tensor]:
-    """Codes (rows, k, slots) and values (rows, k) of the k best, by a kernel."""
+    """Codes (rows, k, slots) and values (rows, k) of the k best trees, by a kernel."""
     rows = len(scores)
     codes = torch.full((rows, k, slots), -1, dtype=torch.int32)
     values = torch.full((rows, k), -math.inf, dtype=torch.float64)
-    asked = dispatch.kernel("BestTrees")(
+    request = dispatch.kernel("BestTrees")(
         scores, rows, scores[0].numel() if rows else 0, slots, k, codes, values, dispatch.threads()
     )
-    kernel(asked, *what)
+    kernel(request, *arguments)
     return codes, values

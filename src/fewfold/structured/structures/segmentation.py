@@ -1,4 +1,4 @@
-"""Semi-Markov sequences: a sentence cut into labelled segments."""
+"""Semi-Markov sequences: partitions of a sequence into labelled segments."""
 
 import itertools
 import math
@@ -12,29 +12,28 @@ from torch import Tensor
 
 from fewfold._check import check_scores
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.dynamic_program import Program
+from fewfold.structured.structures.batch_rows import expand_to_batch
+from fewfold.structured.structures.dynamic_program import DynamicProgram
 from fewfold.structured.structures.semirings import Semiring
-from fewfold.structured.structures.sequence import to_rows
 
 __all__ = ["Segmentation"]
 
 
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
-class Segmentation(Program):
-    """n positions cut into segments of at most L, each with one of S labels; `(..., n, L, S)`.
+class Segmentation(DynamicProgram):
+    """Segments of length at most L that cover n positions, each with one of S labels.
 
-    [j, l, s] is the score of a segment of l + 1 positions, the last of which is j, with label s; a
-    segment that would begin before the first position cannot be used. The score of a segmentation
-    adds up its segments and the transitions between the labels of neighbours.
+    Scores are `(..., n, L, S)`: [j, l, s] is the score of a segment of l + 1 positions that ends at
+    j, with label s; segments that begin before the first position are ignored. The score of a
+    segmentation is the sum over its segments and over the transitions between adjacent labels.
 
-    A position that no segment can cover is left out, and what is left and right of it become
-    neighbours. As segments are written at their last position, `mask[length:] = False` makes an
-    instance shorter.
+    A position that no segment can cover is left out, and the segments around it become adjacent.
+    As segments are indexed by their last position, `mask[length:] = False` shortens an instance.
 
     Args:
         transitions: (S, S), from row to column, or `(..., S, S)` that broadcasts to the batch.
-            -inf forbids a transition. None: no scores.
+            -inf forbids a transition. None: all zero.
 
     Example:
         >>> import torch, fewfold as ff
@@ -77,24 +76,24 @@ class Segmentation(Program):
         return event[0]
 
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
-        return replace(self, transitions=to_rows(self.transitions, batch, 2, "transitions"))
+        return replace(self, transitions=expand_to_batch(self.transitions, batch, 2, "transitions"))
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         if self.transitions is None:
             return torch.zeros(len(codes), dtype=torch.float64)
         there = codes >= 0
         label = codes.clamp(min=0) % event[2]
         last = torch.where(there, torch.arange(event[0]), -1).cummax(1).values
-        before = F.pad(last[:, :-1], (1, 0), value=-1)  # where the segment to the left ends
+        before = F.pad(last[:, :-1], (1, 0), value=-1)  # end of the previous segment
         step = self.transitions[row.unsqueeze(1), label.gather(1, before.clamp(min=0)), label]
         return torch.where(there & (before >= 0), step, 0.0).sum(1)
 
     def inside(self, scores: Tensor, ring: Semiring) -> Tensor:
-        """Position by position: what segmentations up to it come to, by their last label."""
+        """Forward recursion over positions, with values by the last label."""
         rows, n, longest, labels = scores.shape
         absent = ~_covered(scores)
         never = torch.full_like(scores[:, 0, 0], -math.inf)
-        begin = torch.zeros_like(never[:, 0])  # 0 as long as nothing is there
+        begin = torch.zeros_like(never[:, 0])  # 0 until the first present position
         ended = ring.lift(never)
         steps = None if self.transitions is None else self.transitions.transpose(1, 2)
         enter: list[Tensor] = []
@@ -129,19 +128,19 @@ class Segmentation(Program):
 
 
 def _covered(scores: Tensor) -> Tensor:
-    """(rows, n) whether a segment that can be used covers each position."""
+    """Whether an available segment covers each position, (rows, n)."""
     n, longest = scores.shape[1:3]
     usable = ~(scores == -math.inf).all(3)
     usable = usable & (torch.arange(longest) <= torch.arange(n).unsqueeze(1)).to(scores.device)
     covered = usable.any(2)
-    for back in range(1, min(longest, n)):  # those that end so much later and are long enough
+    for back in range(1, min(longest, n)):  # segments that end `back` later and are long enough
         later = usable[:, back:, back:].any(2)
         covered = covered | F.pad(later, (0, back))
     return covered
 
 
 def _compositions(n: int, largest: int) -> Iterator[list[int]]:
-    """All ways to write n as a sum of numbers from 1 to the largest, in order."""
+    """All ordered lists of numbers from 1 to `largest` that sum to n."""
     if not n:
         yield []
     for first in range(1, min(n, largest) + 1):

@@ -1,9 +1,9 @@
-"""Semirings: a dynamic program written once gives the best, the k best, a log-sum and a draw.
+"""Semirings: one dynamic program computes the best, the k best, a log-sum and a sample.
 
-A program combines the values of sub-structures and reduces over the ways to make one. The gradient
-of its result in the scores tells which parts the result has: those of the best structure, of the
-j-th best or of a draw, and for the log-sum the marginals. What cannot be made has the value -inf,
-and gradients through it are zero.
+A program combines the values of sub-structures and reduces over alternative derivations. The
+gradient of its result with respect to the scores is the indicator of the parts of the best
+structure, of the j-th best or of a sample, and for the log-sum the marginals. Infeasible
+sub-structures have the value -inf, and gradients through them are zero.
 """
 
 import math
@@ -16,35 +16,42 @@ from torch import Tensor
 from fewfold.structured.structures.lattice import safe_logsumexp
 
 __all__ = [
-    "BEST", "LOG_SUM", "Drawn", "KBestRing", "Reduce", "Semiring", "best_of", "drawn_of",
+    "BEST",
+    "LOG_SUM",
+    "KBestRing",
+    "Reduce",
+    "SampleRing",
+    "Semiring",
+    "best_of",
     "log_sum_of",
+    "sample_of",
 ]  # fmt: skip
 
 Reduce = Callable[[Tensor], Tensor]
-"""what the values of the ways to make something, in the last dimension, come to"""
+"""reduces the values of alternative derivations, in the last dimension"""
 
 
 def best_of(values: Tensor) -> Tensor:
-    """The largest; its gradient goes to one of them."""
+    """Maximum over the last dimension; the gradient goes to one maximiser."""
     return values.max(-1).values
 
 
 def log_sum_of(values: Tensor) -> Tensor:
-    """Their sum, all in logs; its gradient goes to each in its proportion."""
+    """Log-sum-exp over the last dimension; the gradient is softmax."""
     return safe_logsumexp(values, -1)
 
 
-def drawn_of(generator: torch.Generator | None) -> Reduce:
-    """Their sum, all in logs, with a gradient that goes to one drawn in proportion."""
+def sample_of(generator: torch.Generator | None) -> Reduce:
+    """Log-sum-exp over the last dimension, with a gradient that goes to one softmax sample."""
 
     def reduce(values: Tensor) -> Tensor:
-        found: Tensor = _Draw.apply(values, generator)
-        return found
+        result: Tensor = _Sample.apply(values, generator)
+        return result
 
     return reduce
 
 
-class _Draw(torch.autograd.Function):
+class _Sample(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, generator: torch.Generator | None) -> Tensor:
         ctx.save_for_backward(values)
@@ -54,36 +61,36 @@ class _Draw(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (values,) = ctx.saved_tensors
-        nothing = (values == -math.inf).all(-1, keepdim=True)  # of which no draw has a part
-        law = values.masked_fill(nothing, 0.0).softmax(-1).flatten(0, -2)
-        chosen = torch.multinomial(law, 1, generator=ctx.generator).view(*values.shape[:-1], 1)
+        infeasible = (values == -math.inf).all(-1, keepdim=True)  # never part of a sample
+        probs = values.masked_fill(infeasible, 0.0).softmax(-1).flatten(0, -2)
+        chosen = torch.multinomial(probs, 1, generator=ctx.generator).view(*values.shape[:-1], 1)
         return torch.zeros_like(values).scatter_(-1, chosen, grads[0].unsqueeze(-1)), None
 
 
 class Semiring:
-    """Values are tensors (..., *cells), combined by addition.
+    """Semiring on tensors (..., *cells) with addition as its product.
 
     Args:
-        reduce: of the last dimension.
+        reduce: sum of the semiring, over the last dimension.
     """
 
     def __init__(self, reduce: Reduce) -> None:
         self.reduce = reduce
 
     def lift(self, scores: Tensor) -> Tensor:
-        """The values of single parts with these scores."""
+        """Values of single parts with these scores."""
         return scores
 
     def join(self, one: Tensor, other: Tensor) -> Tensor:
-        """The values of pairs of sub-structures, to be reduced at once."""
+        """Values of pairs of sub-structures, to be reduced by `pick`."""
         return one + other
 
     def combine(self, one: Tensor, other: Tensor) -> Tensor:
-        """The same, reduced already."""
+        """Values of pairs of sub-structures, already reduced."""
         return one + other
 
     def pick(self, values: Tensor) -> Tensor:
-        """What the ways in the last dimension come to."""
+        """Reduce over the last dimension."""
         return self.reduce(values)
 
 
@@ -91,15 +98,15 @@ BEST = Semiring(best_of)
 LOG_SUM = Semiring(log_sum_of)
 
 
-class Drawn(Semiring):
-    """Log-sums whose gradient is one structure, drawn in proportion to exp(score)."""
+class SampleRing(Semiring):
+    """Log-sums whose gradient is one structure, sampled with probability prop. to exp(score)."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
-        super().__init__(drawn_of(generator))
+        super().__init__(sample_of(generator))
 
 
 class KBestRing(Semiring):
-    """The k largest values, (k, ..., *cells) the largest first; -inf where there are fewer."""
+    """The k largest values, (k, ..., *cells), largest first; -inf where there are fewer."""
 
     def __init__(self, k: int) -> None:
         super().__init__(best_of)

@@ -1,21 +1,21 @@
-"""Sequences: one state at each position, with scores for neighbouring states."""
+"""Linear-chain sequences: one state per position, with transition scores."""
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from fewfold._check import check_mask, check_scores
+from fewfold._check import check_scores
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.lattice import Lattice, told
+from fewfold.structured.structures.batch_rows import expand_to_batch, flatten_with_grad
+from fewfold.structured.structures.lattice import Lattice, nan_where_invalid
+from fewfold.structured.structures.native_factors import NativeFactors
 from fewfold.structured.structures.structure import Structure
 
-__all__ = ["Sequence", "live", "to_rows"]
-
-Kind = TypeVar("Kind", bound=Structure)
+__all__ = ["Sequence"]
 
 
 @registered
@@ -27,17 +27,17 @@ class Sequence(Structure):
 
         start[y_1] + sum_i scores[i, y_i] + sum_i transitions[i, y_i, y_(i+1)] + stop[y_n].
 
-    A position of which all states are masked is left out: its neighbours become neighbours, with
-    the transition that leaves the left one. So sequences of a batch may differ in length.
+    A position whose states are all masked is absent: the positions before and after it become
+    adjacent, with the transition out of the left one. So sequences of a batch may differ in length.
 
     Args:
         transitions: (S, S), from row to column, for all positions of all instances. A tensor with
-            more dimensions needs `by_position`. -inf forbids a transition. None: no scores.
-        by_position: what the dimensions in front of (S, S) are. False: the batch, to which they
-            broadcast, `(*batch, S, S)`. True: the last of them is the position, and the others
-            broadcast to the batch, `(..., n - 1, S, S)`; [i] is the step from position i to i + 1.
-        start: (S,) or (..., S), for the state of the first position.
-        stop: likewise, of the last position.
+            more dimensions needs `by_position`. -inf forbids a transition. None: all zero.
+        by_position: meaning of the dimensions before (S, S). False: they broadcast to the batch,
+            `(*batch, S, S)`. True: the last of them is the position, the others broadcast to the
+            batch, `(..., n - 1, S, S)`; [i] is the step from position i to i + 1.
+        start: (S,) or (..., S), scores of the state of the first position.
+        stop: (S,) or (..., S), scores of the state of the last position.
 
     Example:
         >>> import torch, fewfold as ff
@@ -60,6 +60,7 @@ class Sequence(Structure):
     stop: Tensor | None = None
 
     event_dim: ClassVar[int] = 2
+    has_factor_kernel: ClassVar[bool] = True
     additional_names: ClassVar[tuple[str, ...]] = ("transitions", "start", "stop")
     layout_names: ClassVar[tuple[str, ...]] = ("by_position",)
 
@@ -110,13 +111,13 @@ class Sequence(Structure):
     def flat(self, batch: torch.Size, event: torch.Size) -> Self:
         return replace(
             self,
-            transitions=to_rows(self._tables(), batch, 3, "transitions"),
+            transitions=expand_to_batch(self._tables(), batch, 3, "transitions"),
             by_position=True,
-            start=to_rows(self.start, batch, 1, "start"),
-            stop=to_rows(self.stop, batch, 1, "stop"),
+            start=expand_to_batch(self.start, batch, 1, "start"),
+            stop=expand_to_batch(self.stop, batch, 1, "stop"),
         )
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         n, states = event
         position = torch.arange(n)
         there = codes >= 0
@@ -138,15 +139,15 @@ class Sequence(Structure):
             total = total + torch.where(end[:, 0] >= 0, final, 0.0)
         return total
 
-    def extra_pull(
+    def additional_score_vjp(
         self, by: Tensor, codes: Tensor, row: Tensor, batch: torch.Size, event: torch.Size
     ) -> tuple[Tensor, ...] | None:
-        """The transpose of `extra` by a kernel, or None where there is none; self is not flat.
+        """Gradient of `<by, additional_score>` by a kernel, or None without kernels.
 
         Args:
-            by: (m,) the gradient of what `extra` says of each structure.
-            codes: as in `extra`, int32 or int64.
-            row, event: as in `extra`.
+            by: (m,) the gradient with respect to the additional score of each structure.
+            codes: as in `additional_score`, int32 or int64.
+            row, event: as in `additional_score`.
             batch: the shape of the batch.
 
         Returns:
@@ -179,7 +180,7 @@ class Sequence(Structure):
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         codes, values = self._plain_k_best(scores, 1)
         best = self.dense(codes[:, 0], scores.shape[1:])
-        return told(best, values[:, 0]), ~(values[:, 0] == -math.inf)
+        return nan_where_invalid(best, values[:, 0]), ~(values[:, 0] == -math.inf)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, ...] | None:
         chains = self._chains(scores)
@@ -193,7 +194,12 @@ class Sequence(Structure):
         chains = self._chains(scores)
         codes, values = torch.empty(rows, n, dtype=torch.int32), scores.new_empty(rows)
         dispatch.kernel("best_sequences")(scores, rows, chains, codes, values, dispatch.threads())
-        return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
+        return codes, values.masked_fill(values == math.inf, math.nan)  # +inf becomes NaN
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        chains = self._chains(torch.empty(0, *factors.event))
+        factors.graph.add_sequences(factors.uses(), chains)
+        return None
 
     def count(self, event: torch.Size) -> int:
         return int(event[1] ** event[0])
@@ -215,17 +221,17 @@ class Sequence(Structure):
         return codes, values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all sequences; its gradient are the marginals.
+        """Log of the sum of exp(score) over all sequences; its gradient is the marginals.
 
         Args:
             scores: `(..., n, S)`.
             mask: as in `sparsemap`.
 
         Returns:
-            (...,), differentiable in the scores and the additional ones.
+            (...,), differentiable in the scores and the additional scores.
         """
-        rows, made, batch = live(self, scores, mask)
-        lattice, _ = made._lattice(rows)
+        rows, flat, batch = flatten_with_grad(self, scores, mask)
+        lattice, _ = flat._lattice(rows)
         return lattice.log_partition().view(batch).to(scores.dtype)
 
     def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
@@ -234,7 +240,7 @@ class Sequence(Structure):
         return self.dense(codes.flatten(0, 1), scores.shape[1:])
 
     def _tables(self) -> Tensor | None:
-        """Transitions `(..., n - 1 or 1, S, S)`."""
+        """Transitions with a position dimension, `(..., n - 1 or 1, S, S)`."""
         tables = self.transitions
         return tables if tables is None or self.by_position else tables.unsqueeze(-3)
 
@@ -246,7 +252,7 @@ class Sequence(Structure):
         return codes.transpose(0, 1).masked_fill(none, -1), values
 
     def _lattice(self, scores: Tensor) -> tuple[Lattice, Tensor]:
-        """The positions that are there as layers, in front, and (rows, n) where each one is."""
+        """Lattice with the present positions first, and the position (rows, n) of each layer."""
         rows, n, states = scores.shape
         there = ~(scores == -math.inf).all(2)
         order = there.long().argsort(dim=1, descending=True, stable=True)
@@ -262,7 +268,7 @@ class Sequence(Structure):
         return Lattice(own, steps, start, stop, there.sum(1)), order
 
     def _chains(self, scores: Tensor) -> Any:
-        """The additional scores as the kernels take them."""
+        """The additional scores in the form the kernels take."""
         _, n, states = scores.shape
         at: list[Tensor | int | None] = []
         tables = self.transitions
@@ -280,35 +286,8 @@ class Sequence(Structure):
         return dispatch.kernel("Chains")(n, states, *at)
 
 
-def live(structure: Kind, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Kind, torch.Size]:
-    """`(rows, *event)`, the flat structure and the batch, all of which carry gradients."""
-    check_scores(scores)
-    event = structure.event_of(scores)
-    if mask is not None:
-        check_mask(mask, scores)
-        scores = scores.masked_fill(~mask, -math.inf)
-    batch = scores.shape[: scores.dim() - structure.event_dim]
-    rows = scores.reshape(batch.numel(), *event)
-    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
-    given = [value.to(rows) for value in structure.additional]
-    return rows, structure.with_additional(given).flat(batch, event), batch
-
-
-def to_rows(value: Tensor | None, batch: torch.Size, own: int, name: str) -> Tensor | None:
-    """Additional scores, of which the last `own` dimensions are one table, for every instance."""
-    if value is None:
-        return None
-    shape = value.shape[value.dim() - own :]
-    try:
-        return value.expand(*batch, *shape).reshape(batch.numel(), *shape)
-    except RuntimeError:
-        raise ValueError(
-            f"{name} must broadcast to the batch {tuple(batch)}, got shape {tuple(value.shape)}"
-        ) from None
-
-
 def _codes(states: Tensor, length: Tensor, order: Tensor, size: int) -> Tensor:
-    """(m, rows, n) states of layers as (m, rows, n) codes by position."""
+    """Convert states by layer to codes by position, both (m, rows, n)."""
     there = torch.arange(states.shape[2]) < length.unsqueeze(1)
     codes = torch.where(there, order * size + states, -1)
     return torch.empty_like(codes).scatter_(2, order.expand_as(codes), codes)

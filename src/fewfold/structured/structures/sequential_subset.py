@@ -1,4 +1,4 @@
-"""Bits in a row, k of them on, with scores for neighbours that are both on."""
+"""Subsets of k of n ordered bits, with scores for adjacent bits that are both on."""
 
 import itertools
 import math
@@ -11,8 +11,9 @@ from torch import Tensor
 from fewfold._check import whole_number
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
-from fewfold.structured.structures.lattice import Lattice, draw, safe_logsumexp, told
-from fewfold.structured.structures.sequence import live
+from fewfold.structured.structures.batch_rows import flatten_with_grad
+from fewfold.structured.structures.lattice import Lattice, draw, nan_where_invalid, safe_logsumexp
+from fewfold.structured.structures.native_factors import NativeFactors
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["SequentialSubset"]
@@ -21,19 +22,19 @@ __all__ = ["SequentialSubset"]
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
 class SequentialSubset(Structure):
-    """k of n bits in a row, with a bonus for neighbours that are both on; scores are `(..., n)`.
+    """k of n ordered bits, with a bonus for adjacent bits that are both on; scores `(..., n)`.
 
     The score of bits y is
 
         sum_i scores[i] y_i + sum_i bonus[i] y_i y_(i+1).
 
-    A bit that is masked is off, and stays between its neighbours.
+    A masked bit is off and still separates its neighbours.
 
     Args:
-        k: how many bits are on.
-        bonus: one number, (n - 1,), or `(..., n - 1)` that broadcasts to the batch; a tensor gets
-            a gradient. Negative keeps neighbours apart, and -inf forbids them.
-        at_most: at most k are on, rather than exactly k.
+        k: number of bits that are on.
+        bonus: a number, (n - 1,), or `(..., n - 1)` that broadcasts to the batch; a tensor gets a
+            gradient. A negative bonus penalises adjacent bits, and -inf forbids them.
+        at_most: whether fewer than k bits may be on.
 
     Example:
         >>> import torch, fewfold as ff
@@ -47,11 +48,12 @@ class SequentialSubset(Structure):
     _: KW_ONLY
     at_most: bool = False
 
+    has_factor_kernel: ClassVar[bool] = True
     additional_names: ClassVar[tuple[str, ...]] = ("bonus",)
 
     def __post_init__(self) -> None:
         whole_number(self.k, "k", 0)
-        if isinstance(self.bonus, (int, float)):  # a tensor from here on, as all additional scores
+        if isinstance(self.bonus, (int, float)):  # stored as a tensor, like all additional scores
             given = torch.tensor(float(self.bonus), dtype=torch.float64)
             object.__setattr__(self, "bonus", given)
         elif not isinstance(self.bonus, Tensor) or not self.bonus.is_floating_point():
@@ -64,7 +66,7 @@ class SequentialSubset(Structure):
     def check(self, event: torch.Size) -> None:
         n = event[0]
         if not n:
-            raise ValueError("there must be at least one bit, got none")
+            raise ValueError("scores of SequentialSubset must have at least one bit, got none")
         if self.k > n and not self.at_most:
             raise ValueError(f"k must be at most the {n} bits there are, got {self.k}")
         shape = self._bonus.shape
@@ -83,14 +85,14 @@ class SequentialSubset(Structure):
             ) from None
         return replace(self, bonus=wide.reshape(batch.numel(), event[0] - 1))
 
-    def extra(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
+    def additional_score(self, codes: Tensor, row: Tensor, event: torch.Size) -> Tensor:
         both = (codes[:, 1:] >= 0) & (codes[:, :-1] >= 0)
         return torch.where(both, self._bonus[row], 0.0).sum(1)
 
-    def extra_pull(
+    def additional_score_vjp(
         self, by: Tensor, codes: Tensor, row: Tensor, batch: torch.Size, event: torch.Size
     ) -> tuple[Tensor, ...] | None:
-        """The transpose of `extra`, without autograd; self is not flat."""
+        """Gradient of `<by, additional_score>` with respect to the bonus; self is not flat."""
         both = (codes[:, 1:] >= 0) & (codes[:, :-1] >= 0)
         own = torch.where(both, by.unsqueeze(1), 0.0)
         grad = own.new_zeros(batch.numel(), event[0] - 1).index_add_(0, row, own)
@@ -100,7 +102,7 @@ class SequentialSubset(Structure):
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         codes, values = self._plain_k_best(scores, 1)
         value = values[:, 0].masked_fill(self._bonus.isnan().any(1), math.nan)  # even if k is 0
-        return told(codes[:, 0] >= 0, value), ~(value == -math.inf)
+        return nan_where_invalid(codes[:, 0] >= 0, value), ~(value == -math.inf)
 
     def native(self, request: Any, scores: Tensor) -> tuple[Any, Any, Any] | None:
         found: tuple[Any, Any, Any] = dispatch.kernel("sparsemap_subsets")(
@@ -116,7 +118,12 @@ class SequentialSubset(Structure):
         dispatch.kernel("best_subsets")(
             scores, rows, self._subsets(scores), codes, values, dispatch.threads()
         )
-        return codes, values.masked_fill(values == math.inf, math.nan)  # no numbers, either
+        return codes, values.masked_fill(values == math.inf, math.nan)  # +inf becomes NaN
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        subsets = self._subsets(torch.empty(0, *factors.event))
+        factors.graph.add_subsets(factors.uses(), subsets)
+        return None
 
     def count(self, event: torch.Size) -> int:
         return sum(math.comb(event[0], ones) for ones in range(self._least, self.k + 1))
@@ -137,7 +144,7 @@ class SequentialSubset(Structure):
         return codes, values
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all of them; its gradient are the marginals.
+        """Log of the sum of exp(score) over all subsets; its gradient is the marginals.
 
         Args:
             scores: `(..., n)`.
@@ -146,14 +153,14 @@ class SequentialSubset(Structure):
         Returns:
             (...,), differentiable in the scores and the bonus.
         """
-        rows, made, batch = live(self, scores, mask)
-        return made._total(made._sums(rows)[-1], rows).view(batch).to(scores.dtype)
+        rows, flat, batch = flatten_with_grad(self, scores, mask)
+        return flat._total(flat._log_sums(rows)[-1], rows).view(batch).to(scores.dtype)
 
     def _draws(self, scores: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-        sums = self._sums(scores)
-        law = safe_logsumexp(sums[-1], 0)
-        law[:, : self._least] = -math.inf
-        ones, row = draw(law.expand(n, -1, -1), generator), torch.arange(len(scores))
+        sums = self._log_sums(scores)
+        weights = safe_logsumexp(sums[-1], 0)
+        weights[:, : self._least] = -math.inf
+        ones, row = draw(weights.expand(n, -1, -1), generator), torch.arange(len(scores))
         found = torch.zeros(n, *scores.shape, dtype=torch.bool)
         right = scores.new_zeros(1)
         for i in range(scores.shape[1] - 1, -1, -1):
@@ -185,8 +192,8 @@ class SequentialSubset(Structure):
             bonus.stride(1),
         )
 
-    def _sums(self, scores: Tensor) -> list[Tensor]:
-        """For the first 0, 1, ... bits (2, rows, k + 1): log sums, the last bit off and on."""
+    def _log_sums(self, scores: Tensor) -> list[Tensor]:
+        """For the first 0, 1, ... bits: log-sums (2, rows, k + 1) with the last bit off and on."""
         rows, n = scores.shape
         start = torch.full((2, rows, self.k + 1), -math.inf).to(scores)
         start[0, :, 0] = 0
@@ -204,7 +211,7 @@ class SequentialSubset(Structure):
         return torch.where((scores == -math.inf).all(1), 0.0, total)
 
     def _plain_k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Paths of states 2 * (ones so far) + (whether the last is one)."""
+        """The k best paths over states 2 * (ones so far) + (last bit)."""
         rows, n = scores.shape
         state = torch.arange(2 * self.k + 2)
         on, ones = state % 2 == 1, state // 2

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,8 +11,9 @@ from fewfold._check import whole_number
 from fewfold._native import dispatch
 from fewfold.structured.sparsemap.operator import registered
 from fewfold.structured.structures.arborescence import FORBIDDEN, draw_heads, log_total
-from fewfold.structured.structures.partition_kbest import best_trees, ranked
-from fewfold.structured.structures.sequence import live
+from fewfold.structured.structures.batch_rows import flatten_with_grad
+from fewfold.structured.structures.native_factors import NativeFactors
+from fewfold.structured.structures.partition_kbest import best_trees, k_best_by_partition
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["SpanningTree"]
@@ -21,12 +22,12 @@ __all__ = ["SpanningTree"]
 @registered
 @dataclass(frozen=True, eq=False, repr=False)
 class SpanningTree(Structure):
-    """Sets of edges that connect all nodes of a graph without a cycle; scores are `(..., E)`.
+    """Spanning trees of a graph with E edges; scores are `(..., E)`.
 
     Args:
-        edges: (E, 2) int, the two nodes of each edge; there may be several between two nodes. A
-            tensor, or what makes one, such as a list of pairs.
-        nodes: how many nodes there are, numbered from 0.
+        edges: (E, 2) int tensor or list of pairs, the two nodes of each edge; parallel edges are
+            allowed.
+        nodes: number of nodes, numbered from 0.
 
     Raises:
         ValueError: if the edges do not connect all nodes.
@@ -44,9 +45,11 @@ class SpanningTree(Structure):
     edges: Tensor
     nodes: int
 
+    has_factor_kernel: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         whole_number(self.nodes, "nodes")
-        edges = _tensor(self.edges)
+        edges = _as_tensor(self.edges)
         object.__setattr__(self, "edges", edges)
         whole = edges.dtype != torch.bool and not edges.is_floating_point()
         if edges.dim() != 2 or edges.shape[1] != 2 or not whole or edges.is_complex():
@@ -60,7 +63,7 @@ class SpanningTree(Structure):
             )
         if _kruskal(edges.tolist(), range(len(edges)), self.nodes) is None:
             raise ValueError(
-                f"edges must connect all {self.nodes} nodes; solve each connected part on its own"
+                f"edges must connect all {self.nodes} nodes; solve each component on its own"
             )
 
     def check(self, event: torch.Size) -> None:
@@ -114,13 +117,17 @@ class SpanningTree(Structure):
                     return None
                 return torch.tensor(chosen, dtype=torch.int64), float(own[chosen].sum())
 
-            for place, (chosen, value) in enumerate(ranked(solve, k)):
+            for place, (chosen, value) in enumerate(k_best_by_partition(solve, k)):
                 codes[row, place, chosen] = chosen.int()
                 values[row, place] = value
         return codes, values
 
     def _ends(self) -> Tensor:
         return self.edges.to("cpu", torch.int32).contiguous()
+
+    def add_factors(self, factors: NativeFactors) -> Tensor | None:
+        factors.graph.add_spanning(factors.uses(), self._ends(), self.nodes)
+        return None
 
     def count(self, event: torch.Size) -> int:
         links = torch.zeros(self.nodes, self.nodes, dtype=torch.float64)
@@ -140,8 +147,8 @@ class SpanningTree(Structure):
         return every[torch.tensor(trees, dtype=torch.bool)]
 
     def log_partition(self, scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Log of the sum of exp(score) over all trees; its gradient are the marginals."""
-        rows, _, batch = live(self, scores, mask)
+        """Log of the sum of exp(score) over all trees; its gradient is the marginals."""
+        rows, _, batch = flatten_with_grad(self, scores, mask)
         if self.nodes == 1:
             return scores.new_zeros(batch)
         return log_total(self._arcs(rows.double()), single=False).view(batch).to(scores.dtype)
@@ -155,25 +162,25 @@ class SpanningTree(Structure):
             joins = torch.stack([torch.where(heads == words, -1, heads), words], -1) + 1
             low, high = self.edges.cpu().min(1).values, self.edges.cpu().max(1).values
             first, second = joins.min(-1).values.unsqueeze(-1), joins.max(-1).values.unsqueeze(-1)
-            between = (first == low) & (second == high)  # (m, nodes - 1, E): one of these each
-            law = torch.where(between, every.unsqueeze(1), -math.inf).softmax(-1)
-            edge = torch.multinomial(law.flatten(0, 1), 1, generator=generator)
+            between = (first == low) & (second == high)  # (m, nodes - 1, E), parallel edges
+            weights = torch.where(between, every.unsqueeze(1), -math.inf).softmax(-1)
+            edge = torch.multinomial(weights.flatten(0, 1), 1, generator=generator)
             found.scatter_(1, edge.view(len(found), -1), True)
         return found
 
     def _arcs(self, scores: Tensor) -> Tensor:
-        """(rows, nodes - 1, nodes - 1) as arcs both ways, where node 0 is the root."""
+        """Arc scores (rows, nodes - 1, nodes - 1) in both directions, with node 0 as the root."""
         ends = self.edges.to(scores.device).long()
         ends = torch.cat([ends, ends.flip(1)])
         values = torch.where(scores == -math.inf, FORBIDDEN, scores).repeat(1, 2)
         place = ends[:, 0] * self.nodes + ends[:, 1]
-        table = _log_added(place, values, self.nodes**2).view(-1, self.nodes, self.nodes)
+        table = _scatter_logsumexp(place, values, self.nodes**2).view(-1, self.nodes, self.nodes)
         diagonal = torch.diag_embed(table[:, 0, 1:])
         eye = torch.eye(self.nodes - 1, dtype=torch.bool, device=scores.device)
         return torch.where(eye, diagonal, table[:, 1:, 1:])
 
 
-def _tensor(edges: Any) -> Tensor:
+def _as_tensor(edges: Any) -> Tensor:
     try:
         return torch.as_tensor(edges)
     except (TypeError, ValueError, RuntimeError):
@@ -183,8 +190,8 @@ def _tensor(edges: Any) -> Tensor:
         ) from None
 
 
-def _log_added(place: Tensor, values: Tensor, size: int) -> Tensor:
-    """(rows, size): the log of the sum of exp(values) at each place, -inf where there are none."""
+def _scatter_logsumexp(place: Tensor, values: Tensor, size: int) -> Tensor:
+    """Log-sum-exp of the values at each place, (rows, size); -inf where there are none."""
     places = place.expand_as(values)
     none = torch.full((len(values), size), -math.inf).to(values)
     top = none.scatter_reduce(1, places, values.detach(), "amax")
@@ -194,7 +201,7 @@ def _log_added(place: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def _kruskal(ends: list[list[int]], order: Any, nodes: int) -> list[int] | None:
-    """Edges in this order that join what was apart; None if in the end not all are joined."""
+    """Greedy spanning tree from edges in this order; None if they do not connect all nodes."""
     group = list(range(nodes))
 
     def leader(node: int) -> int:
