@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_mask, check_scores, check_temperature, whole_number
-from fewfold._torch import check_values
+from fewfold._torch import check_values, values_visible
 from fewfold.structured.kbest import KBest
 from fewfold.structured.structures.batch_rows import by_row, divide_by_temperature, rows_like
 from fewfold.structured.structures.score_errors import raise_infeasible, raise_invalid_scores
