@@ -24,18 +24,20 @@ def row_losses(
     chunk_size: int | None,
     found: Candidates | None,
 ) -> Tensor:
-    """Loss of every row: on its candidates, or in several passes where these are too many."""
-    if found is None:  # no rows, but every parameter gets a gradient of 0
+    """Loss of every row from its candidates, or by `crowded_losses` if it is crowded."""
+    if found is None:  # no rows; the parameters still receive zero gradients
         return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
-    many = found.crowded.nonzero().squeeze(1)
-    if len(many) == len(rows):
+    crowded = found.crowded.nonzero().squeeze(1)
+    if len(crowded) == len(rows):
         return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
-    if len(many) and sparse_grad:
+    if len(crowded) and sparse_grad:
         layer = Layer(_Coalesced.apply(layer.weight), layer.bias)
     losses = _candidate_losses(rows, layer, index, found, alpha, sparse_grad)
-    if len(many):
-        solved = crowded_losses(rows[many], layer, index[many], alpha, sparse_grad, chunk_size)
-        losses = losses.index_copy(0, many, solved)
+    if len(crowded):
+        solved = crowded_losses(
+            rows[crowded], layer, index[crowded], alpha, sparse_grad, chunk_size
+        )
+        losses = losses.index_copy(0, crowded, solved)
     return losses
 
 
@@ -47,12 +49,12 @@ def _candidate_losses(
     alpha: float | Tensor,
     sparse_grad: bool,
 ) -> Tensor:
-    """The ordinary loss on the candidates of each row, the target put first."""
+    """Fenchel-Young loss on the candidates of each row, with the target class in column 0."""
     other = found.column != index[found.row]
     row, column, score = found.row[other], found.column[other], found.score[other]
     counts = torch.bincount(row, minlength=len(rows))
     first = (counts + 1).cumsum(0) - (counts + 1)
-    place = torch.arange(len(row)) + row + 1  # one target per row comes before its candidates
+    place = torch.arange(len(row)) + row + 1  # the target of each row precedes its candidates
     size = len(row) + len(rows)
     owner = torch.repeat_interleave(counts + 1)
     classes = index.new_empty(size).index_copy(0, first, index).index_copy(0, place, column)
@@ -68,7 +70,7 @@ def _candidate_losses(
 
 
 class _Scores(torch.autograd.Function):
-    """Scores of listed (row, class) pairs, computed before; the gradient visits these alone."""
+    """Attach a gradient to computed scores of (row, class) pairs; it touches only these."""
 
     @staticmethod
     def forward(
@@ -115,7 +117,7 @@ class _Scores(torch.autograd.Function):
 
 
 def _sums(table: Tensor, index: Tensor, factors: Tensor, counts: Tensor) -> Tensor:
-    """Sums of factor times table row over consecutive groups of the given sizes."""
+    """Weighted sums of table rows over consecutive groups of the given sizes."""
     if table.dtype != factors.dtype:  # half precision: sum in float32
         used, index = index.unique(return_inverse=True)
         table = table[used].to(factors.dtype)
@@ -124,7 +126,7 @@ def _sums(table: Tensor, index: Tensor, factors: Tensor, counts: Tensor) -> Tens
 
 
 class _Coalesced(torch.autograd.Function):
-    """The same tensor; gradients of its parts come back as one coalesced sum."""
+    """Identity whose backward coalesces a sparse gradient."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor) -> Tensor:
@@ -138,7 +140,7 @@ class _Coalesced(torch.autograd.Function):
 def smoothing_term(
     rows: Tensor, layer: Layer, index: Tensor, alpha: float | Tensor, amount: float
 ) -> Tensor:
-    """What label smoothing adds: amount * (s_y - mean s) + Omega(y), over the possible classes."""
+    """Return the term of label smoothing, amount * (s_y - mean s) + Omega(y), unmasked classes."""
     given = layer.at(rows, index)
     if layer.bias is not None and bool((layer.bias == -math.inf).any()):
         possible = layer.bias > -math.inf
@@ -148,10 +150,10 @@ def smoothing_term(
     mean = (widen(rows) * (layer.weight.sum(0, dtype=wide) / classes)).sum(-1)
     if layer.bias is not None:
         mean = mean + layer.bias.sum(dtype=wide) / classes
-    moved = torch.where(given == -math.inf, 0.0, given - mean)  # such a loss is infinite already
+    moved = torch.where(given == -math.inf, 0.0, given - mean)  # that loss is infinite anyway
     rest = amount / classes
     omega = Tsallis(alpha)
-    # Omega is a sum over classes, and all classes but one have the same share.
+    # Omega is a sum over classes, and all classes but the target have the same probability.
     own = omega.value(moved.new_tensor([1 - amount + rest]))
     others = omega.value(moved.new_tensor([rest])) * (classes - 1)
     return amount * moved + own + others
