@@ -46,14 +46,14 @@ def bars(labels: Sequence[str], scores: Tensor, width: int = 9) -> str:
     """Return a table of the probabilities of every map, with one row per label.
 
     >>> print(bars(["yes", "no", "maybe"], torch.tensor([2.0, 0.0, 1.0]), width=4))
-            score  softmax     1.5-entmax  sparsemax   normmax(2)  ksubset(3)
-     yes     2.00  0.665 ██▋   0.831 ███▍  1.000 ████  1.000 ████  1.000 ████
-     no      0.00  0.090 ▍     ·           ·           ·           1.000 ████
-     maybe   1.00  0.245 █     0.169 ▋     ·           ·           1.000 ████
-     kept          3 of 3      2 of 3      1 of 3      1 of 3      3 of 3
+              score  softmax     1.5-entmax  sparsemax   normmax(2)  ksubset(3)
+     yes       2.00  0.665 ██▋   0.831 ███▍  1.000 ████  1.000 ████  1.000 ████
+     no        0.00  0.090 ▍     ·           ·           ·           1.000 ████
+     maybe     1.00  0.245 █     0.169 ▋     ·           ·           1.000 ████
+     nonzero         3 of 3      2 of 3      1 of 3      1 of 3      3 of 3
     """
     columns = [fun(scores).tolist() for fun in MAPS.values()]
-    wide = max(map(len, labels))
+    wide = max(map(len, (*labels, "nonzero")))
     cell = width + 6
     heading = "".join(f"  {name:<{cell}}" for name in MAPS)
     lines = [f" {'':{wide}} {'score':>6}{heading}".rstrip()]
@@ -61,8 +61,8 @@ def bars(labels: Sequence[str], scores: Tensor, width: int = 9) -> str:
         cells = "".join(f"  {_cell(column[i], width):<{cell}}" for column in columns)
         lines.append(f" {label:{wide}} {scores[i].item():6.2f}{cells}".rstrip())
     counts = (f"{sum(p > 0 for p in column)} of {len(column)}" for column in columns)
-    kept = "".join(f"  {count:<{cell}}" for count in counts)
-    lines.append(f" {'kept':{wide}} {'':>6}{kept}".rstrip())
+    nonzero = "".join(f"  {count:<{cell}}" for count in counts)
+    lines.append(f" {'nonzero':{wide}} {'':>6}{nonzero}".rstrip())
     return "\n".join(lines)
 
 

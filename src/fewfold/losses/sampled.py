@@ -33,7 +33,7 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """Softmax cross-entropy over all items, estimated from `samples` of them.
 
-    With scores o = query . item and n draws Phi from the proposal q(. | query), the loss of a
+    With scores o = query . item and n samples Phi of the proposal q(. | query), the loss of a
     positive i is
 
         -o_i + log( 1/n ( exp(o_i) / q_i + sum_{j in Phi} exp(o_j) / q_j ) ),
@@ -75,10 +75,14 @@ def sampled_softmax_loss(
     probabilistic language model", 2008.
     """
     given = _flat_positives(positives, queries, _checked_size(items, queries), ignore_index)
-    drawn = _sample(queries, given, proposal, samples, shared, remove_hits, generator)
-    rest, scores = log_sum_picked(drawn.queries, items, drawn.ids, drawn.log_q, drawn.positives)
-    rest = rest.index_select(0, drawn.row)  # all positives of a row share its samples
-    losses = F.softplus(rest - scores + drawn.positive_q) - (math.log(samples) + drawn.positive_q)
+    sampled = _sample(queries, given, proposal, samples, shared, remove_hits, generator)
+    rest, scores = log_sum_picked(
+        sampled.queries, items, sampled.ids, sampled.log_q, sampled.positives
+    )
+    rest = rest.index_select(0, sampled.row)  # all positives of a row share its samples
+    losses = F.softplus(rest - scores + sampled.positive_q) - (
+        math.log(samples) + sampled.positive_q
+    )
     return given.reduced(losses, reduction)
 
 
@@ -114,11 +118,11 @@ def noise_contrastive_loss(
     models", 2012.
     """
     given = _flat_positives(positives, queries, _checked_size(items, queries), ignore_index)
-    drawn = _sample(queries, given, proposal, samples, shared, remove_hits, generator)
-    negatives, scores = picked_scores(drawn.queries, items, drawn.ids, drawn.positives)
+    sampled = _sample(queries, given, proposal, samples, shared, remove_hits, generator)
+    negatives, scores = picked_scores(sampled.queries, items, sampled.ids, sampled.positives)
     shift = math.log(samples)
-    noise = F.softplus(negatives - drawn.log_q - shift).sum(1).index_select(0, drawn.row)
-    return given.reduced(F.softplus(shift + drawn.positive_q - scores) + noise, reduction)
+    noise = F.softplus(negatives - sampled.log_q - shift).sum(1).index_select(0, sampled.row)
+    return given.reduced(F.softplus(shift + sampled.positive_q - scores) + noise, reduction)
 
 
 @dataclass(frozen=True)
@@ -194,9 +198,9 @@ def _check_shapes(
 ) -> None:  # fmt: skip
     """Raise unless the proposal, possibly user-defined, returned tensors of the right shapes."""
     name = type(proposal).__name__
-    for what, answer in (("ids", ids), ("log q", log_q), ("log q of positives", positive_q)):
-        if not isinstance(answer, Tensor):
-            raise TypeError(f"{name} must return {what} as a tensor, got {type(answer).__name__}")
+    for what, value in (("ids", ids), ("log q", log_q), ("log q of positives", positive_q)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must return {what} as a tensor, got {type(value).__name__}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{name} must draw whole numbers as ids, got {ids.dtype}")
     if ids.shape not in ((rows, samples), (samples,)):
@@ -220,10 +224,10 @@ def _check_values(
     name = type(proposal).__name__
     if items is not None:
         check_ids(ids, items, f"{name} must draw ids", "; fit it to the items of the loss")
-    for what, answer in (("log q", log_q), ("log q of positives", positive_q)):
-        fine = answer < torch.inf  # false for NaN
+    for what, value in (("log q", log_q), ("log q of positives", positive_q)):
+        fine = value < torch.inf  # false for NaN
         if not bool(fine.all()):
-            flat = answer.flatten()
+            flat = value.flatten()
             at = int(fine.flatten().logical_not().nonzero()[0])
             raise ValueError(
                 f"{what} of {name} must be numbers below inf, got {flat[at].item()} at position "
@@ -307,8 +311,8 @@ def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:
         return torch.zeros(rows, ids.shape[-1], dtype=torch.bool)
     span = int(max(ids.max(), values.max() if len(values) else 0)) + 1
     mine = (row * span + values).sort().values
-    drawn = torch.arange(rows)[:, None] * span + ids
+    sampled = torch.arange(rows)[:, None] * span + ids
     if len(mine) == 0:
-        return torch.zeros_like(drawn, dtype=torch.bool)
-    place = torch.searchsorted(mine, drawn).clamp_(max=len(mine) - 1)
-    return mine[place] == drawn
+        return torch.zeros_like(sampled, dtype=torch.bool)
+    place = torch.searchsorted(mine, sampled).clamp_(max=len(mine) - 1)
+    return mine[place] == sampled

@@ -28,7 +28,7 @@ def sample(
     Args:
         scores: any shape, classes along `dim`; -inf or False in `mask` masks a class.
         omega: a regulariser whose map gives probabilities.
-        samples: draws per row.
+        samples: number of samples per row.
         generator: source of randomness.
 
     Returns:
@@ -58,7 +58,7 @@ def sample_support(
 
     Args:
         support: its weights must not be negative, with a positive sum in every row.
-        samples: draws per row.
+        samples: number of samples per row.
         generator: source of randomness.
 
     Returns:
