@@ -191,7 +191,7 @@ class _AnchoredScores(torch.autograd.Function):
         if bad >= 0:
             raise IndexError(f"item ids must be between 0 and {size - 1}, got {every[bad].item()}")
         if bad != -1:
-            raise ValueError(f"slots of the table must be between 0 and {k - 1}, got one outside")
+            raise ValueError(f"slots must be between 0 and {k - 1}, got others in the table")
         ctx.sparse, ctx.each, ctx.size = sparse, shape[1], size
         if log_q is None:
             ctx.save_for_backward(projected, terms, slot, every, offsets, None)
