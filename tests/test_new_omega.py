@@ -138,5 +138,5 @@ def test_what_is_no_regulariser_is_refused():
             return scores
 
     for wrong in (Duck(), ff.Gini):
-        with pytest.raises(TypeError, match=r"omega must be a regulariser.*derives from ff\.Omega"):
+        with pytest.raises(TypeError, match=r"omega must be a regulariser.*derive from ff\.Omega"):
             ff.fenchel_young_loss(scores_of(2, 3), torch.tensor([0, 1]), wrong)

@@ -1,4 +1,4 @@
-"""Validation shared by every room: what was expected, what came, what to write instead."""
+"""Argument validation shared by all modules."""
 
 import math
 import operator
@@ -46,7 +46,7 @@ def check_scores(scores: Tensor, name: str = "scores") -> None:
 
 
 def normal_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front."""
+    """Return `dim` as a non-negative index; raise if it is out of range."""
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise TypeError(f"dim must be an int, got {type(dim).__name__}")
     if not -ndim <= dim < ndim:
@@ -60,10 +60,10 @@ def normal_dim(dim: int, ndim: int) -> int:
 def check_mask(mask: Tensor, scores: Tensor) -> None:
     """Raise unless `mask` is boolean and broadcasts to the shape of `scores`."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(
-            f"mask must be a boolean tensor (True = keep), got {came}; write mask.bool(), "
-            "or ~mask.bool() if it marks what to drop"
+            f"mask must be a boolean tensor (True = keep), got {got}; write mask.bool(), "
+            "or ~mask.bool() if True marks entries to drop"
         )
     if not fits(mask.shape, scores.shape):
         raise ValueError(
@@ -73,23 +73,23 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
 
 
 def positive_number(value: float, name: str, above: float = 0.0) -> float:
-    """`value` as a float, finite and strictly greater than `above`."""
+    """Return `value` as a float; raise unless it is finite and greater than `above`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    if not above < value < math.inf:  # a comparison, so that a compiler can trace it
+    if not above < value < math.inf:  # a comparison that torch.compile can trace
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value}")
     return float(value)
 
 
 def check_temperature(temperature: float) -> None:
-    """Raise unless `temperature` is a positive number; a tensor would not learn."""
+    """Raise unless `temperature` is a positive number; tensors would receive no gradient."""
     if isinstance(temperature, Tensor):
         raise TypeError("temperature must be a number, got a Tensor; divide the scores by it")
     positive_number(temperature, "temperature")
 
 
 def whole_number(value: int, name: str, least: int = 1) -> int:
-    """`value` as an int, at least `least`."""
+    """Return `value` as an int; raise unless it is an integer of at least `least`."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -102,11 +102,11 @@ def whole_number(value: int, name: str, least: int = 1) -> int:
 
 
 def jagged(values: Tensor, offsets: Tensor, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """Lists one after the other, (n,) and (rows + 1,): int64, whole in memory, and consistent."""
+    """Return values (n,) and offsets (rows + 1,) of lists, contiguous; raise if inconsistent."""
     if values.dtype != torch.int64 or offsets.dtype != torch.int64:
         raise TypeError(f"ids must be int64, got {values.dtype}, and offsets {offsets.dtype}")
     count = max(offsets.numel() - 1, 0) if rows is None else rows
-    edges = offsets.numpy()  # small: torch would take its time
+    edges = offsets.numpy()  # numpy is faster than torch on small arrays
     if (
         values.dim() != 1 or edges.shape != (count + 1,) or edges[0] != 0
         or edges[-1] != len(values)
@@ -116,14 +116,14 @@ def jagged(values: Tensor, offsets: Tensor, rows: int | None = None) -> tuple[Te
             f"got {tuple(offsets.shape)} for values {tuple(values.shape)}"
         )
     if (edges[1:] < edges[:-1]).any():
-        raise ValueError("offsets must not fall")
+        raise ValueError("offsets must not decrease")
     return values.contiguous(), offsets.contiguous()
 
 
 def int64_vector(values: Any, name: str) -> Tensor:
-    """Whole numbers from a list, an array or a tensor, as an int64 tensor of shape (n,)."""
+    """Convert integers in a list, an array or a tensor to an int64 tensor of shape (n,)."""
     try:
-        # A copy only where the dtype changes: a log of interactions may be most of the memory.
+        # Copies only if the dtype changes: a log of interactions may fill most of the memory.
         given = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
         raise TypeError(
@@ -138,7 +138,7 @@ def int64_vector(values: Any, name: str) -> Tensor:
             at = int(odd[0])
             raise ValueError(
                 f"{name} must be whole numbers, got {float(given[at])} in row {at}; "
-                "drop the rows that lack one"
+                "drop the rows without one"
             )
     if given.numel() and (given.is_floating_point() or given.is_complex()):
         raise TypeError(f"{name} must be integers, got {given.dtype}; convert them to int64")
@@ -148,7 +148,7 @@ def int64_vector(values: Any, name: str) -> Tensor:
 
 
 def non_negative_number(value: float | Tensor, name: str) -> float:
-    """`value`, a number or a tensor with one, as a float: finite and not below zero."""
+    """Return a number or one-element tensor as a float; raise unless finite and at least 0."""
     one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
     if isinstance(value, bool) or not (one or isinstance(value, Real)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
@@ -160,7 +160,7 @@ def non_negative_number(value: float | Tensor, name: str) -> float:
 
 
 def fraction(value: float | Tensor, name: str) -> float:
-    """`value`, a number or a tensor with one, as a float: at least zero and below one."""
+    """Return a number or one-element tensor as a float; raise unless in [0, 1)."""
     number = non_negative_number(value, name)
     if number >= 1:
         raise ValueError(f"{name} must be at least 0 and below 1, got {number}")
@@ -168,10 +168,10 @@ def fraction(value: float | Tensor, name: str) -> float:
 
 
 def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
-    """One parameter per row of `scores`, shaped to broadcast with `dim` moved to the end.
+    """Reshape a parameter with one value per row to broadcast against scores with `dim` last.
 
-    `dim` must already be counted from the front. The result has as many dimensions as the
-    scores, the last of size 1.
+    `dim` must be non-negative. The result has as many dimensions as the scores, the last of size
+    1; a 0-dimensional value is returned unchanged.
     """
     if value.dim() == 0:
         return value
@@ -189,7 +189,7 @@ def per_row(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
 
 
 def fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether `shape` broadcasts to `target` without growing it."""
+    """Return whether `shape` broadcasts to `target` without enlarging it."""
     if len(shape) > len(target):
         return False
     tail = target[len(target) - len(shape) :]

@@ -1,4 +1,4 @@
-"""Progress on one line of a terminal, with an estimate of the time left."""
+"""Progress display on one line of a terminal, with an estimate of the remaining time."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ from typing import TypeVar
 __all__ = ["Phase", "line", "notes", "over", "phase", "silence"]
 
 _Part = TypeVar("_Part")
-_PATIENCE = 2.0  # seconds of work that need no word
-_TICK = 0.5  # seconds between two words
-_NOTE = 30.0  # the same where it is a file that is written to
+_PATIENCE = 2.0  # seconds of work before anything is shown
+_TICK = 0.5  # seconds between two updates
+_NOTE = 30.0  # seconds between two lines in a file
 _silent = False
 _notes = False
 
 
 def line(text: str) -> None:
-    """Overwrite one line of a terminal; say nothing into a file, nor if FEWFOLD_PROGRESS=0."""
+    """Overwrite the progress line of a terminal; no output to a file or if FEWFOLD_PROGRESS=0."""
     if _shown() and sys.stderr.isatty():
         with _phases.lock:
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
@@ -33,7 +33,7 @@ def _shown() -> bool:
 
 @contextlib.contextmanager
 def silence(wanted: bool = True) -> Iterator[None]:
-    """Not a word inside this block."""
+    """Suppress all progress inside this block, if `wanted`."""
     global _silent
     before, _silent = _silent, _silent or wanted
     try:
@@ -44,7 +44,7 @@ def silence(wanted: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def notes(wanted: bool = True) -> Iterator[None]:
-    """Inside this block also write into a file, a line now and then, what a terminal would show."""
+    """Inside this block, write progress lines also if stderr is a file, at longer intervals."""
     global _notes
     before, _notes = _notes, _notes or wanted
     try:
@@ -54,15 +54,17 @@ def notes(wanted: bool = True) -> Iterator[None]:
 
 
 class Phase:
-    """A piece of work that is under way.
+    """A running computation whose progress is shown.
 
     Attributes:
         what: its name.
-        seconds: about how long it takes in all, if that is known in advance.
-        total: of how many parts, if that is known.
-        done: how many of these are.
-        managed: whether it is sure to end with its block. One that `over` began lasts as long as
-            its generator, which an exception may keep alive; nobody speaks for it.
+        seconds: estimated total duration, if known in advance.
+        total: number of parts, if known.
+        done: number of finished parts.
+        managed: whether it is certain to end with its `with` block. A phase started by `over` lasts
+            as long as its generator, which an exception may keep alive, so that the thread does not
+            show it.
+        shown_at: when it was last shown.
     """
 
     def __init__(
@@ -75,32 +77,32 @@ class Phase:
     ) -> None:
         self.what, self.total, self.seconds, self.done = what, total, seconds, 0.0
         self.managed = managed
-        self.began = self.told = self._counted = time.monotonic()
+        self.began = self.shown_at = self._counted = time.monotonic()
 
     def advance(self, done: float) -> None:
-        """Say that so much of `total` is done by now, and show it if it is time to."""
+        """Set the number of finished parts, and update the display if it is due."""
         self.done, self._counted = done, time.monotonic()
         now = self._counted
-        if done and now - self.told > _TICK:
+        if done and now - self.shown_at > _TICK:
             _phases.show(now)
 
     def each(self, parts: Sequence[_Part]) -> Iterator[_Part]:
-        """The parts, one by one, each of them one of `total`."""
+        """Iterate over the parts, counting each as one of `total`."""
         for done, part in enumerate(parts):
             self.advance(done)
             yield part
 
     def left(self, now: float, inner: float = 0.0) -> tuple[float | None, float | None]:
-        """The share that is done and the seconds left, as far as they are known.
+        """Return the finished fraction and the remaining seconds, None where unknown.
 
         Args:
-            inner: what is done of the part under way, by a phase within this one; from 0 to 1.
+            inner: finished fraction of the current part, from the phase inside this one.
         """
         passed = now - self.began
         if self.total:
             share = min((self.done + inner) / self.total, 1.0)
             if share > 0:
-                at = now if inner else self._counted  # up to when the share is known
+                at = now if inner else self._counted  # the time at which the share was measured
                 whole = (at - self.began) / share
                 return share, max(whole - passed, 0.0)
         if self.seconds is not None:
@@ -109,7 +111,7 @@ class Phase:
 
 
 class _Phases:
-    """The phases under way, outermost first, and the thread that speaks while they compute."""
+    """Stack of the running phases, outermost first, and the thread that displays them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -118,12 +120,12 @@ class _Phases:
         self._work = threading.Event()
         self._noted = time.monotonic()
         self._drawn = False
-        self._busy = self._ended = -_TICK  # since when there is work, and until when there was
+        self._busy = self._ended = -_TICK  # start of the current work, end of the last
 
     def push(self, found: Phase) -> None:
         with self.lock:
             if not any(each.managed for each in self.stack):
-                self.stack.clear()  # what an exception may have left
+                self.stack.clear()  # phases that an exception left behind
                 self._noted = found.began
                 if found.began - self._ended > _TICK:
                     self._busy = found.began
@@ -143,7 +145,7 @@ class _Phases:
                 self._ended = time.monotonic()
             if not self.stack:
                 self._work.clear()
-            if self._drawn and found.told > found.began:
+            if self._drawn and found.shown_at > found.began:
                 self._drawn = False
                 line("")
 
@@ -153,20 +155,20 @@ class _Phases:
             with self.lock:
                 if any(each.managed for each in self.stack):
                     now = time.monotonic()
-                    if now - self.stack[-1].told > _TICK:
+                    if now - self.stack[-1].shown_at > _TICK:
                         self.show(now)
 
     def show(self, now: float) -> None:
-        """Draw the line, or add one to a file."""
+        """Update the line of a terminal, or write a line to a file."""
         with self.lock:
             if not self.stack or not _shown():
                 return
             found, text = self._text(now)
-            # Short phases one after the other are as long as a long one.
+            # Consecutive short phases count as one long one.
             if now - self._busy <= _PATIENCE or now - found.began <= _TICK:
                 return
             if sys.stderr.isatty():
-                found.told = self.stack[-1].told = now
+                found.shown_at = self.stack[-1].shown_at = now
                 self._drawn = True
                 line(text)
             elif _notes and now - self._noted > _NOTE:
@@ -174,7 +176,7 @@ class _Phases:
                 print(text, file=sys.stderr, flush=True)
 
     def _text(self, now: float) -> tuple[Phase, str]:
-        """The outermost phase of which something is known, and what to say of it."""
+        """Return the outermost phase with an estimate, and the text to show."""
         inner = 0.0
         known: tuple[Phase, float | None, float | None] | None = None
         for found in reversed(self.stack):
@@ -190,7 +192,7 @@ class _Phases:
         return found, f"{found.what}: {', '.join([*parts, f'{left:.0f} s left'])}"
 
     def forked(self) -> None:
-        """In a child process nothing is under way, and nobody holds the lock."""
+        """Reset after a fork: the child has no running phases and no thread holding the lock."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -202,14 +204,14 @@ os.register_at_fork(after_in_child=_phases.forked)
 def phase(
     what: str, *, total: float | None = None, seconds: float | None = None
 ) -> Iterator[Phase]:
-    """Name the work in this block; after two seconds it is shown how far it is.
+    """Show the progress of the block after two seconds.
 
-    A thread speaks for it, so that it is also shown while one long operation runs.
+    A thread updates the display, also while one long operation runs.
 
     Args:
         what: its name.
-        total: of how many parts; go through them by `each` of what is returned, or call `advance`.
-        seconds: about how long it takes, where there are no parts to count.
+        total: number of parts; iterate with `each` of the returned phase, or call `advance`.
+        seconds: estimated duration, if there are no parts to count.
 
     Example:
         >>> with phase("adding", total=3) as adding:
@@ -225,9 +227,9 @@ def phase(
 
 
 def over(what: str, parts: Sequence[_Part]) -> Iterator[_Part]:
-    """The parts, one by one; what takes longer than two seconds tells how much of it is left.
+    """Iterate over the parts and show the progress after two seconds.
 
-    It speaks between two parts only; where one takes long, use `phase`.
+    The display is updated between two parts only; for long parts use `phase`.
 
     Example:
         >>> [part * part for part in over("squaring", range(4))]

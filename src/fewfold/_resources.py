@@ -1,4 +1,4 @@
-"""What a piece of work took: seconds, and the most memory the process ever held."""
+"""Resource usage: elapsed time and peak memory of the process."""
 
 import contextlib
 import re
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Spent", "free_memory", "peak_memory", "spent"]
+__all__ = ["ResourceUsage", "free_memory", "peak_memory", "resource_usage"]
 
 
 @dataclass
-class Spent:
-    """Filled when the block that asked for it ends.
+class ResourceUsage:
+    """Time and memory of a block measured by `resource_usage`, set when it ends.
 
     Attributes:
-        seconds: on the clock.
-        memory: bytes, the high-water mark of the process.
+        seconds: elapsed wall-clock time.
+        memory: peak memory of the process in bytes.
     """
 
     seconds: float = 0.0
@@ -28,16 +28,16 @@ class Spent:
 
 
 @contextlib.contextmanager
-def spent() -> Iterator[Spent]:
-    """Measure a block.
+def resource_usage() -> Iterator[ResourceUsage]:
+    """Measure the elapsed time of a block and the peak memory of the process.
 
     Example:
-        >>> with spent() as cost:
+        >>> with resource_usage() as cost:
         ...     pass
         >>> cost.memory > 0
         True
     """
-    cost, began = Spent(), time.perf_counter()
+    cost, began = ResourceUsage(), time.perf_counter()
     try:
         yield cost
     finally:
@@ -45,8 +45,8 @@ def spent() -> Iterator[Spent]:
 
 
 def peak_memory() -> int:
-    """The most memory this process held, in bytes."""
-    # The kernel's own record, because ru_maxrss starts from the parent's mark in some children.
+    """Return the peak memory of this process in bytes; 0 if unknown."""
+    # Preferred to ru_maxrss, which a child process may inherit from its parent.
     status = Path("/proc/self/status")
     if status.exists():
         found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
@@ -61,7 +61,7 @@ def peak_memory() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that could be had now, as far as the system tells; a great many where it does not."""
+    """Return the available memory in bytes; 2**62 if unknown."""
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
         return int(found[1]) * 1024 if found else 2**62

@@ -1,4 +1,4 @@
-"""What tensors a safetensors file must hold, compared with its header before any is read."""
+"""Specifications of tensors, checked against the header of a safetensors file before reading."""
 
 import json
 import math
@@ -23,8 +23,8 @@ __all__ = [
     "strict_json",
 ]
 
-Found = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # what a header says
-_MOST = 100_000_000  # bytes of a header, as the format has it
+Found = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape by name, from a header
+_MOST = 100_000_000  # maximum size of a header in bytes, from the format
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -35,7 +35,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class AtMost:
-    """A size that is not known but bounded."""
+    """A bounded size of a dimension."""
 
     most: int
     least: int = 1
@@ -49,16 +49,16 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a tensor must be: its dtype, its shape, and the range of its numbers.
+    """Specification of a tensor: dtype, shape and range of values.
 
-    Floating-point numbers must be finite in any case.
+    Floating-point values must always be finite.
 
     Attributes:
-        shape: a number for each dimension, or `AtMost` one; None where it follows from values.
-        dtype: one, or one of several.
-        least: the smallest number allowed.
-        below: all numbers are less than this.
-        positive: whether zero is not allowed either.
+        shape: the size of each dimension: a number, `AtMost`, or None for any size.
+        dtype: the dtype, or a tuple of allowed dtypes.
+        least: the smallest allowed value.
+        below: exclusive upper bound of the values.
+        positive: whether all values must be positive.
 
     Example:
         >>> import torch
@@ -76,7 +76,7 @@ class Spec:
     positive: bool = False
 
     def fault(self, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
-        """What is wrong with a tensor of this dtype and shape, if anything is."""
+        """Return what is wrong with this dtype and shape, or None."""
         fits = len(shape) == len(self.shape) and all(
             given is None or (size in given if isinstance(given, AtMost) else size == given)
             for size, given in zip(shape, self.shape, strict=True)
@@ -90,7 +90,7 @@ class Spec:
         return f"must be {kinds} of shape {wanted}, got {dtype} of shape {shape}"
 
     def value_fault(self, low: float, high: float) -> str | None:
-        """What is wrong with numbers between these, if anything is."""
+        """Return what is wrong with values between `low` and `high`, or None."""
         if not (math.isfinite(low) and math.isfinite(high)):
             return "must be finite, got inf or nan"
         if self.positive and low <= 0:
@@ -103,11 +103,11 @@ class Spec:
 
 
 def extremes(tensor: Tensor) -> tuple[float, float]:
-    """The smallest and the largest number, both nan if one is; zeros of an empty tensor."""
+    """Return the smallest and largest value; both NaN if any value is, zeros if empty."""
     if not tensor.numel():
         return 0, 0
     if tensor.dtype == torch.bool:
-        tensor = tensor.view(torch.uint8)  # a file may have other bytes than 0 and 1
+        tensor = tensor.view(torch.uint8)  # a file may contain bytes other than 0 and 1
     if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):
         tensor = tensor.to(torch.int64)
     low, high = tensor.detach().aminmax()
@@ -115,18 +115,18 @@ def extremes(tensor: Tensor) -> tuple[float, float]:
 
 
 class HeaderError(ValueError):
-    """A file that is no safetensors file, or not as long as its header says."""
+    """The file is not a safetensors file, or its size does not match its header."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a safetensors file says of itself, which is true of its length.
+    """Header of a safetensors file, consistent with the size of the file.
 
     Attributes:
-        file: which.
-        tensors: dtype and shape of each, by name.
-        metadata: texts by name.
-        places: of each tensor, the first byte and the one after the last.
+        file: its path.
+        tensors: dtype and shape of each tensor, by name.
+        metadata: strings by name.
+        places: first byte and end of each tensor in the file, by name.
     """
 
     file: Path
@@ -135,7 +135,7 @@ class Header:
     places: Mapping[str, tuple[int, int]]
 
     def numbers(self, name: str, dtype: np.dtype, *, last: bool = False) -> np.ndarray:
-        """The numbers of a tensor, or its last one, read alone."""
+        """Read the values of one tensor, or its last value only."""
         begin, end = self.places[name]
         begin = max(begin, end - dtype.itemsize) if last else begin
         with self.file.open("rb") as stream:
@@ -144,7 +144,7 @@ class Header:
 
 
 def read_header(file: Path) -> Header:
-    """Read the header of a safetensors file alone; HeaderError says what is wrong with it."""
+    """Read the header of a safetensors file; raise HeaderError if it is invalid."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -184,7 +184,7 @@ def _entry(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, in
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or kind not in _DTYPES:
         raise HeaderError(f"{name} has dtype {kind!r}, which is none of {', '.join(_DTYPES)}")
-    if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+    if not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
         raise HeaderError(f"{name} has shape {shape!r} and offsets {offsets!r}")
     dtype, (begin, end) = _DTYPES[kind], offsets
     if math.prod(shape) * dtype.itemsize != end - begin:
@@ -192,17 +192,17 @@ def _entry(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, in
     return dtype, tuple(shape), begin, end
 
 
-def _sizes(value: Any) -> bool:
+def _is_sizes(value: Any) -> bool:
     return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
 
 
 def check_names(
     names: Iterable[str], layout: Iterable[tuple[str, Spec]], fail: Callable[[str, str], NoReturn]
 ) -> dict[str, Spec]:
-    """The layout as a dict, after a look that there are exactly these names.
+    """Return the layout as a dict, after checking that `names` are exactly its names.
 
-    `layout` may be endless: it is read up to the first name that is missing. `fail` is called with
-    a name and what is wrong with it, and raises.
+    `layout` may be infinite: it is read up to the first missing name. `fail` is called with a name
+    and what is wrong with it, and raises.
     """
     left, wanted = set(names), {}
     for name, spec in layout:
@@ -216,9 +216,9 @@ def check_names(
 
 
 def strict_json(data: bytes, *, finite: bool = True) -> Any:
-    """JSON in UTF-8 that can be written again: no key twice, all text valid, all numbers finite.
+    """Parse JSON in UTF-8; raise for duplicate keys, invalid text and numbers that are not finite.
 
-    With `finite=False` also what Python writes for numbers that are not.
+    With `finite=False` the constants NaN and Infinity, which Python writes, are allowed.
 
     Example:
         >>> from fewfold._tensors import strict_json
@@ -228,33 +228,33 @@ def strict_json(data: bytes, *, finite: bool = True) -> Any:
     """
     try:
         found = json.loads(
-            data.decode("utf-8"), parse_constant=_constant if finite else None,
-            parse_float=_finite, object_pairs_hook=_once, parse_int=_whole,
+            data.decode("utf-8"), parse_constant=_reject_constant if finite else None,
+            parse_float=_finite_float, object_pairs_hook=_unique_keys, parse_int=_bounded_int,
         )  # fmt: skip
-        json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+        json.dumps(found, ensure_ascii=False).encode("utf-8")  # raises for a lone surrogate
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return found
 
 
-def _constant(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
 
-def _finite(text: str) -> float:
+def _finite_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is too large a number")
     return value
 
 
-def _whole(text: str) -> int:
+def _bounded_int(text: str) -> int:
     if len(text) > 20:
         raise ValueError(f"{text[:40]} is too large a number")
     return int(text)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]

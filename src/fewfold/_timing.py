@@ -1,7 +1,6 @@
-"""Fair races between functions: interleaved repetitions in one process, medians per call.
+"""Compare the running times of functions by interleaved repetitions in one process.
 
-The demonstration and every benchmark measure with :func:`race`, so that a number means the same
-thing wherever it is printed.
+The demo and all benchmarks measure with :func:`race`, so that their numbers are comparable.
 """
 
 import gc
@@ -15,7 +14,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call of one contestant: the median and the quartiles over the rounds."""
+    """Seconds per call of one function: median and quartiles over the rounds."""
 
     median: float
     low: float
@@ -31,20 +30,20 @@ def race(
     before: Mapping[str, Call] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time several functions against each other and return the seconds one call of each takes.
+    """Measure several functions in interleaved rounds; return the seconds per call of each.
 
-    A round runs every contestant once, so that a slow moment of the machine hits all of them, and
-    every other round runs them backwards, so that none always inherits the caches of the same
-    neighbour. Calls too short for the clock are repeated within a round.
+    A round runs every function once, so that temporary slowness of the machine affects all of them.
+    Every other round runs in reverse order, so that no function always follows the same one. Calls
+    too short for the clock are repeated within a round.
 
     Args:
-        calls: the contestants by name.
-        seconds: about how long the whole race may take.
-        rounds: the least and the most rounds, whatever the time.
-        before: what to run, untimed, right before a contestant's call, of which a round then
-            holds just one.
-        clock: the time in seconds. `time.thread_time` counts what this thread computes, and so
-            leaves out the turns of others on a machine that is shared.
+        calls: the functions by name.
+        seconds: approximate duration of the whole measurement.
+        rounds: minimum and maximum number of rounds.
+        before: functions to run, untimed, before each call of the same name; then a round has a
+            single call of each function.
+        clock: returns the time in seconds. `time.thread_time` counts the processor time of this
+            thread, which excludes other processes on a shared machine.
 
     >>> calls = {"short": lambda: sum(range(10)), "long": lambda: sum(range(5000))}
     >>> times = race(calls, seconds=0.05)
@@ -53,7 +52,7 @@ def race(
     """
     prepare = before or {}
     once = {name: _warm(call, prepare.get(name), clock) for name, call in calls.items()}
-    # About 200 microseconds a turn: far above the clock's grain, short enough to interleave.
+    # About 200 microseconds per function and round: well above the resolution of the clock.
     turns = {name: 1 if before else max(1, int(2e-4 / once[name])) for name in calls}
     one_round = sum(once[name] * turns[name] for name in calls)
     count = min(max(int(seconds / one_round), rounds[0]), rounds[1])
@@ -66,7 +65,7 @@ def race(
             for name in order if number % 2 == 0 else reversed(order):
                 if name in prepare:
                     prepare[name]()
-                taken[name].append(_taken(calls[name], turns[name], clock))
+                taken[name].append(_seconds_per_call(calls[name], turns[name], clock))
     finally:
         if collecting:
             gc.enable()
@@ -74,18 +73,18 @@ def race(
 
 
 def _warm(call: Call, prepare: Call | None, clock: Callable[[], float]) -> float:
-    """Run a contestant until its first-call costs are paid; return about what one call takes."""
+    """Run a function up to three times; return the approximate seconds per call."""
     times = []
     for _ in range(3):
         if prepare is not None:
             prepare()
-        times.append(_taken(call, 1, clock))
-        if times[-1] > 0.5:  # first-call costs are small next to this
+        times.append(_seconds_per_call(call, 1, clock))
+        if times[-1] > 0.5:  # first-call overhead is negligible compared with this
             break
     return max(min(times), 1e-7)
 
 
-def _taken(call: Call, turns: int, clock: Callable[[], float]) -> float:
+def _seconds_per_call(call: Call, turns: int, clock: Callable[[], float]) -> float:
     start = clock()
     for _ in range(turns):
         call()

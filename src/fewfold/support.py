@@ -1,4 +1,4 @@
-"""Support: a few weighted atoms per row, the value passed between rooms."""
+"""`Support`: weighted atoms per row, the sparse result type shared by all modules."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ __all__ = ["Support", "sum_rows"]
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """A few weighted atoms per row.
+    """Sparse weights: a list of weighted atoms for each row.
 
-    Row `r` owns the atoms `i` with `row[i] == r`; atoms of one row are consecutive when a map of
-    this library made them, but nothing relies on it. The rows flatten a batch shape.
+    Row `r` has the atoms `i` with `row[i] == r`. The functions of this library return the atoms of
+    a row consecutively, but accept any order. The rows are a flattened batch shape.
 
     Attributes:
-        weights: (m,) weight of each atom; carries the gradient.
-        atoms: `(m, *event)` what is weighted, such as an index or a structure.
-        row: (m,) int64, the row that owns each atom.
-        rows: how many rows there are, those without atoms included.
+        weights: (m,) weight of each atom; differentiable.
+        atoms: `(m, *event)` the weighted objects, such as indices or structures.
+        row: (m,) int64, the row of each atom.
+        rows: the number of rows, including those without atoms.
 
     Example:
         >>> import torch
@@ -53,7 +53,7 @@ class Support:
 
     @classmethod
     def from_dense(cls, probs: Tensor, dim: int = -1) -> "Support":
-        """The non-zero entries of `probs` along `dim`; the other dimensions become the rows."""
+        """Return the non-zero entries of `probs` along `dim`; other dimensions become the rows."""
         check_scores(probs, "probs")
         check_values(
             probs,
@@ -68,7 +68,7 @@ class Support:
         return cls(flat[where], where % step, where // step, dense.shape[:-1].numel())
 
     def to_dense(self, size: int) -> Tensor:
-        """(rows, size) with every weight at its atom; atoms must be indices below `size`."""
+        """Return (rows, size) with the weights at their atoms, indices below `size`."""
         if self.atoms.dim() != 1 or self.atoms.is_floating_point():
             raise TypeError(
                 "to_dense needs one integer index per atom, got atoms of shape "
@@ -80,11 +80,11 @@ class Support:
 
     @property
     def counts(self) -> Tensor:
-        """(rows,) how many atoms each row has."""
+        """(rows,) number of atoms of each row."""
         return torch.bincount(self.row, minlength=self.rows)
 
     def reduce(self, values: Tensor) -> Tensor:
-        """Sum of weight times value over the atoms of each row: (m, ...) -> (rows, ...)."""
+        """Return the weighted sum of the values of each row: (m, ...) -> (rows, ...)."""
         if values.dim() == 0 or values.shape[0] != self.weights.shape[0]:
             raise ValueError(
                 f"values must have shape (m={self.weights.shape[0]}, ...), "
@@ -95,9 +95,9 @@ class Support:
 
 
 def sum_rows(terms: Tensor, row: Tensor, rows: int) -> Tensor:
-    """(m, ...) -> (rows, ...): the sum of the terms of each row.
+    """Return the sum of the terms of each row: (m, ...) -> (rows, ...).
 
-    In single precision at least: a sum of many in half precision stops growing.
+    Accumulated in float32 or wider: long sums in half precision stop growing.
     """
     wide = terms.to(torch.promote_types(terms.dtype, torch.float32))
     return wide.new_zeros(rows, *wide.shape[1:]).index_add(0, row, wide).to(terms.dtype)

@@ -126,9 +126,9 @@ def test_a_cost_is_a_buffer_a_parameter_or_a_number():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"weight": torch.ones(2)}, ValueError, "are about classes"),
-        ({"ignore_index": -1}, ValueError, "are about classes"),
-        ({"label_smoothing": 0.1}, ValueError, "are about classes"),
+        ({"weight": torch.ones(2)}, ValueError, "apply to classes"),
+        ({"ignore_index": -1}, ValueError, "apply to classes"),
+        ({"label_smoothing": 0.1}, ValueError, "apply to classes"),
         ({"cost": torch.ones(3, 3)}, ValueError, "cost must broadcast to the shape"),
         ({"cost": "1"}, TypeError, "cost must be a number or a tensor, got str"),
         ({"reduction": "max"}, ValueError, "reduction must be"),
@@ -258,7 +258,7 @@ def test_what_cannot_be_drawn_from():
             sample(SCORES, samples=bad)
     row, atoms = torch.tensor([0, 1, 1]), torch.tensor([5, 6, 7])
     for weights in ([1.0, math.inf, 0.0], [1.0, math.nan, 0.0], [1.0, 0.0, 0.0]):
-        with pytest.raises(ValueError, match="in row 1; drop rows"):
+        with pytest.raises(ValueError, match="in row 1; drop fully masked rows"):
             sample_support(Support(torch.tensor(weights), atoms, row, 2))
     with pytest.raises(ValueError, match="in row 2"):
         sample_support(Support(torch.tensor([1.0, 1.0, 1.0]), atoms, row, 3))

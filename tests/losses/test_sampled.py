@@ -182,7 +182,7 @@ def test_bad_input_is_named():
         loss(ids[:3])
     with pytest.raises(ValueError, match=r"offsets must be \(5,\)"):
         loss((ids, torch.tensor([0, 4])))
-    with pytest.raises(ValueError, match="must not fall"):
+    with pytest.raises(ValueError, match="must not decrease"):
         loss((ids, torch.tensor([0, 3, 2, 3, 4])))
     with pytest.raises(TypeError, match="int64"):
         loss(ids.int())

@@ -67,7 +67,7 @@ def test_weights_need_not_sum_to_one():
 
 def test_errors():
     empty = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
-    with pytest.raises(ValueError, match=r"got 0.0 in row 1; drop rows with nothing kept"):
+    with pytest.raises(ValueError, match=r"got 0.0 in row 1; drop fully masked rows"):
         sample(empty)
     with pytest.raises(ValueError, match="samples must be"):
         sample(torch.zeros(2, 3), samples=-1)

@@ -125,7 +125,7 @@ def test_a_cost_must_fit_the_scores() -> None:
 def test_what_is_about_classes_is_refused() -> None:
     x, y = torch.zeros(2, 3), torch.zeros(2, 3)
     omega = ff.SparseMAP(Bits())
-    with pytest.raises(ValueError, match="about classes"):
+    with pytest.raises(ValueError, match="apply to classes"):
         ff.fenchel_young_loss(x, y, omega, label_smoothing=0.1)
     with pytest.raises(ValueError, match="structures of the shape"):
         ff.fenchel_young_loss(x, torch.tensor([0, 1]), omega)

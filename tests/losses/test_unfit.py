@@ -93,7 +93,7 @@ UNFIT = {
         Odd(positive=lambda q: q.index_fill(0, torch.tensor([3]), torch.nan)),
         ValueError, r"log q of positives of Odd must be .*, got nan at position 3",
     ),
-    "positives": (Odd(positive=lambda q: q[:-1]), ValueError, r"answer ids \(4,\)"),
+    "positives": (Odd(positive=lambda q: q[:-1]), ValueError, r"log q of shape \(4,\)"),
 }  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""What fewfold does, to look at: the main job on the bundled data, and the maps."""
+"""Demonstrations: recommendations from the bundled data, and the sparse maps."""

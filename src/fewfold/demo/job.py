@@ -1,4 +1,4 @@
-"""The main job on the bundled data: from Debian's build dependencies to recommendations."""
+"""Recommendations from the bundled data, the build dependencies of Debian packages."""
 
 from pathlib import Path
 
@@ -16,28 +16,28 @@ HISTORIES = {
 
 
 def run(out: Path) -> None:
-    """Compare, fit, recommend; the model and a picture of the report go below ``out``."""
-    print("\nWhat does a source package build against? Debian 12, the bundled log.\n")
+    """Compare models, fit one, recommend; save the model and a plot of the report in ``out``."""
+    print("\nThe bundled log: the build dependencies of source packages in Debian 12.\n")
     log = read_log(bundled())
     print(log.summary)
     print("\nFour models on the same split:\n")
     comparison = compare(log, training=Training())
     print(comparison)
-    print("\nFastVAE, fitted to everything:\n")
+    print("\nFastVAE, fitted to all data:\n")
     rec = Recommender().fit(log).attach(bundled_items())
     assert rec.report is not None
     folder = rec.save(out / "model", overwrite=True)
-    print(f"{rec.report}\nwritten to {folder}, {_size(folder) / 1e6:.1f} MB with its users")
+    print(f"{rec.report}\nwritten to {folder}, {_size(folder) / 1e6:.1f} MB including its users")
     rec = Recommender.load(folder)
     for name, history in HISTORIES.items():
-        print(f"\n{name} builds against {', '.join(history)}; and next?\n")
+        print(f"\nRecommendations for {name} that builds against {', '.join(history)}:\n")
         print(rec.recommend_from_history(history, 6))
     picture = out / "report.png"
     if draw_report(comparison, picture):
-        print(f"\nthe report as a picture: {picture}")
+        print(f"\nplot of the report: {picture}")
     else:
-        print("\nfor the report as a picture: pip install 'fewfold[demo]'")
-    print(f"ask for more: fewfold recommend {folder} --history libpq-dev,libxml2-dev")
+        print("\nfor a plot of the report: pip install 'fewfold[demo]'")
+    print(f"more recommendations: fewfold recommend {folder} --history libpq-dev,libxml2-dev")
 
 
 def _size(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""What the maps do, in the terminal and in a picture: bars, a path, a speed table."""
+"""Demonstration of the maps: bars of probabilities, the regularisation path, running times."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,33 +27,33 @@ SHAPES = ((4096, 32), (1024, 512), (512, 4096), (128, 32768), (4, 2_000_000))
 
 def run(out: Path) -> None:
     """Print the bars, save the regularisation path below ``out``, print the speed table."""
-    print('\nOne vector of scores, five maps: what completes "the cat sat on the ..."?\n')
+    print('\nFive maps of the same scores, of words that complete "the cat sat on the ...":\n')
     print(bars(WORDS, torch.tensor(SCORES)))
-    print("\n · is an exact zero: those words cost nothing downstream, forwards or backwards.")
+    print("\n · is an exact zero: such words need no computation downstream, forward or backward.")
     picture = out / "regularisation_path.png"
     if draw_path(picture):
-        print(f"\nThe same scores through entmax as alpha goes from 1 to 3: {picture}")
+        print(f"\nPlot of entmax of the same scores for alpha from 1 to 3: {picture}")
     else:
-        print("\nFor the picture of the regularisation path: pip install 'fewfold[demo]'")
-    print("\nTime of a map as a fraction of torch.softmax's, one thread, float32, N(0, 1) scores")
-    print("(below 1 is faster than softmax; measured now, the median of interleaved calls)\n")
+        print("\nFor a plot of the regularisation path: pip install 'fewfold[demo]'")
+    print("\nTime relative to torch.softmax, one thread, float32, N(0, 1) scores")
+    print("(below 1 is faster than softmax; measured now, medians of interleaved calls)\n")
     print(speed_table(SHAPES, seconds=1.0))
     print()
     show_config()
 
 
 def bars(labels: Sequence[str], scores: Tensor, width: int = 9) -> str:
-    """Draw the probabilities that every map gives to the same scores, one row per label.
+    """Return a table of the probabilities of every map, with one row per label.
 
     >>> print(bars(["yes", "no", "maybe"], torch.tensor([2.0, 0.0, 1.0]), width=4))
-            score  softmax     1.5-entmax  sparsemax   normmax(2)  ksubset(3)
-     yes     2.00  0.665 ██▋   0.831 ███▍  1.000 ████  1.000 ████  1.000 ████
-     no      0.00  0.090 ▍     ·           ·           ·           1.000 ████
-     maybe   1.00  0.245 █     0.169 ▋     ·           ·           1.000 ████
-     kept          3 of 3      2 of 3      1 of 3      1 of 3      3 of 3
+              score  softmax     1.5-entmax  sparsemax   normmax(2)  ksubset(3)
+     yes       2.00  0.665 ██▋   0.831 ███▍  1.000 ████  1.000 ████  1.000 ████
+     no        0.00  0.090 ▍     ·           ·           ·           1.000 ████
+     maybe     1.00  0.245 █     0.169 ▋     ·           ·           1.000 ████
+     nonzero         3 of 3      2 of 3      1 of 3      1 of 3      3 of 3
     """
     columns = [fun(scores).tolist() for fun in MAPS.values()]
-    wide = max(map(len, labels))
+    wide = max(map(len, (*labels, "nonzero")))
     cell = width + 6
     heading = "".join(f"  {name:<{cell}}" for name in MAPS)
     lines = [f" {'':{wide}} {'score':>6}{heading}".rstrip()]
@@ -61,8 +61,8 @@ def bars(labels: Sequence[str], scores: Tensor, width: int = 9) -> str:
         cells = "".join(f"  {_cell(column[i], width):<{cell}}" for column in columns)
         lines.append(f" {label:{wide}} {scores[i].item():6.2f}{cells}".rstrip())
     counts = (f"{sum(p > 0 for p in column)} of {len(column)}" for column in columns)
-    kept = "".join(f"  {count:<{cell}}" for count in counts)
-    lines.append(f" {'kept':{wide}} {'':>6}{kept}".rstrip())
+    nonzero = "".join(f"  {count:<{cell}}" for count in counts)
+    lines.append(f" {'nonzero':{wide}} {'':>6}{nonzero}".rstrip())
     return "\n".join(lines)
 
 
@@ -75,7 +75,7 @@ def _cell(prob: float, width: int) -> str:
 
 
 def draw_path(file: Path) -> bool:
-    """Save the picture of p(alpha) for alpha in [1, 3]; False when matplotlib is not installed."""
+    """Plot p(alpha) for alpha in [1, 3]; return False if matplotlib is not installed."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -90,8 +90,7 @@ def draw_path(file: Path) -> bool:
     colours = pyplot.get_cmap("viridis")(torch.linspace(0, 0.86, len(WORDS)).numpy())
     labels_at = _spread(probs[0].tolist(), gap=0.04)
     for i, word in enumerate(WORDS):
-        kept = probs[:, i] > 0
-        last = int(kept.nonzero().max())
+        last = int(probs[:, i].nonzero().max())
         axes.plot(alphas[: last + 1], probs[: last + 1, i], color=colours[i], linewidth=2.2)
         if last + 1 < len(alphas):
             axes.plot(alphas[last], 0, "o", color=colours[i], markersize=6, clip_on=False, zorder=3)
@@ -103,7 +102,9 @@ def draw_path(file: Path) -> bool:
     axes.yaxis.set_label_position("right")
     axes.tick_params(axis="y", left=False, labelleft=False, right=True, labelright=True)
     axes.spines[["top", "left"]].set_visible(False)
-    axes.set_title("entmax: the larger alpha, the fewer stay (• reaches exactly zero)", fontsize=11)
+    axes.set_title(
+        "entmax: sparser for larger alpha (• where a probability becomes zero)", fontsize=11
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)
@@ -111,7 +112,7 @@ def draw_path(file: Path) -> bool:
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move falling label heights apart by at least ``gap``, lifting from the lowest upwards."""
+    """Move descending label heights apart by at least ``gap``, from the lowest upwards."""
     placed: list[float] = []
     for height in reversed(heights):
         placed.append(max(height, placed[-1] + gap) if placed else max(height, gap / 2))
@@ -119,10 +120,10 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def speed_table(shapes: Sequence[tuple[int, int]], seconds: float) -> str:
-    """Race the maps against torch.softmax, forwards and through autograd, ``seconds`` per shape."""
-    contestants = ("sparsemax", "1.5-entmax", "normmax(2)", "ksubset(3)")
-    both_ways = ("sparsemax", "1.5-entmax")
-    names = "".join(f"{name:>12}" for name in (*contestants, *both_ways))
+    """Compare the times of the maps with torch.softmax, forward and backward."""
+    forward_only = ("sparsemax", "1.5-entmax", "normmax(2)", "ksubset(3)")
+    with_backward = ("sparsemax", "1.5-entmax")
+    names = "".join(f"{name:>12}" for name in (*forward_only, *with_backward))
     lines = [
         f" {'':>13}{'softmax':>10}  {' forward ':─^46}  {' forward+backward ':─^22}",
         f" {'rows x K':>13}{'forward':>10}{names}",
@@ -132,8 +133,8 @@ def speed_table(shapes: Sequence[tuple[int, int]], seconds: float) -> str:
     try:
         for number, (rows, size) in enumerate(shapes, 1):
             line(f"measuring {rows} x {size} ({number} of {len(shapes)})")
-            forward = _forward(rows, size, contestants, seconds / 2)
-            gradient = _gradient(rows, size, both_ways, seconds / 2)
+            forward = _forward(rows, size, forward_only, seconds / 2)
+            gradient = _gradient(rows, size, with_backward, seconds / 2)
             base = forward.pop("torch.softmax").median
             cells = [timing.median / base for timing in forward.values()]
             base_gradient = gradient.pop("torch.softmax").median

@@ -1,4 +1,4 @@
-"""A comparison as a picture: quality with its interval, for everybody and by history."""
+"""Plot of a comparison: metrics with confidence intervals, overall and by history length."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ _COLOURS = {
 
 
 def draw_report(comparison: Comparison, file: Path) -> bool:
-    """Save the picture; False when matplotlib is not installed."""
+    """Save the plot; return False if matplotlib is not installed."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -34,13 +34,13 @@ def draw_report(comparison: Comparison, file: Path) -> bool:
 
 
 def _overall(comparison: Comparison, axes: Any) -> None:
-    """One bar for each model, its interval, time and size."""
+    """Draw one bar per model with its interval, fitting time and size."""
     for place, one in enumerate(reversed(comparison.contenders)):
         score = one.evaluation.overall[comparison.metric]
         axes.barh(place, score.mean, color=_COLOURS[one.kind], height=0.62)
         axes.plot([score.low, score.high], [place, place], color="black", linewidth=1.2)
-        told = f" {score.mean:.3f}   {one.seconds:.0f} s, {one.size / 1e6:.1f} MB"
-        axes.text(score.high, place, told, va="center", fontsize=9)
+        label = f" {score.mean:.3f}   {one.seconds:.0f} s, {one.size / 1e6:.1f} MB"
+        axes.text(score.high, place, label, va="center", fontsize=9)
     axes.set_yticks(range(len(comparison.contenders)))
     axes.set_yticklabels([one.kind for one in reversed(comparison.contenders)])
     best = comparison.contenders[0].evaluation.overall[comparison.metric].high
@@ -49,7 +49,7 @@ def _overall(comparison: Comparison, axes: Any) -> None:
 
 
 def _slices(comparison: Comparison, axes: Any) -> None:
-    """The same for users with short and long histories."""
+    """Draw the metric of each model for users with short and long histories."""
     names = list(comparison.contenders[0].evaluation.slices)
     wide = 0.8 / len(comparison.contenders)
     for number, one in enumerate(comparison.contenders):
@@ -75,7 +75,7 @@ def _slices(comparison: Comparison, axes: Any) -> None:
 
 
 def _wrapped(name: str) -> str:
-    """A long name on two lines."""
+    """Break a long name into two lines."""
     if len(name) <= 20:
         return name
     middle = min((i for i, c in enumerate(name) if c == " "), key=lambda i: abs(i - len(name) / 2))

@@ -1,4 +1,4 @@
-"""Losses: scores and a target to a number, with gradient p - y."""
+"""Fenchel-Young losses of scores and targets, sampled losses, and metrics of sparse models."""
 
 from fewfold.losses.fenchel_young import FenchelYoungLoss, fenchel_young_loss
 from fewfold.losses.language_metrics import (

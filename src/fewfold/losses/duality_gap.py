@@ -1,7 +1,7 @@
-"""The gap between scores and target, <p - y, s> - Omega(p) + Omega(y), and its gradient p - y.
+"""Fenchel-Young duality gap, <p - y, s> - Omega(p) + Omega(y), with gradient p - y.
 
-There are two ways to the same number. Eagerly one autograd function serves every Omega: it keeps p
-and answers p - y. Under a transform plain operations do, so that every transform sees through.
+In eager mode one autograd function serves every Omega; it saves p and returns p - y in the backward
+pass. Under transforms the gap is computed in plain torch operations.
 """
 
 import dataclasses
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 
 from fewfold._torch import eager
-from fewfold.losses.support_loss import few_losses
+from fewfold.losses.support_loss import support_losses
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_tensors import tensors, with_tensors
 
 __all__ = ["against_index", "against_probs", "one_hot"]
 
 
-def against_index(scores: Tensor, index: Tensor, kept: Tensor, omega: Omega, dim: int) -> Tensor:
-    """Loss of every row against one class, shape of `index`; rows not kept may hold anything."""
-    few = few_losses(scores, index, kept, omega)
-    if few is not None:
-        return few
+def against_index(scores: Tensor, index: Tensor, valid: Tensor, omega: Omega, dim: int) -> Tensor:
+    """Loss of every row against one class, in the shape of `index`.
+
+    Rows where `valid` is false do not count and may contain any values.
+    """
+    losses = support_losses(scores, index, valid, omega)
+    if losses is not None:
+        return losses
     if _fused(scores, omega):
-        losses: Tensor = _Gap.apply(scores, index, None, kept, omega, dim, *tensors(omega).values())
+        losses = _Gap.apply(scores, index, None, valid, omega, dim, *tensors(omega).values())
     else:
-        losses = _gap(torch.where(kept.unsqueeze(dim), scores, 0.0), index, None, omega, dim)
+        losses = _gap(torch.where(valid.unsqueeze(dim), scores, 0.0), index, None, omega, dim)
     if omega.zero_at_vertices:
         return losses
     return losses + omega.value(one_hot(scores, index, dim), dim=dim)
@@ -43,7 +46,7 @@ def against_probs(scores: Tensor, probs: Tensor, omega: Omega, dim: int) -> Tens
 
 
 class _Gap(torch.autograd.Function):
-    """<p - y, s> - Omega(p) of every row, y given by `index` or by `probs`."""
+    """<p - y, s> - Omega(p) of every row, with the target y given by `index` or `probs`."""
 
     @staticmethod
     def forward(
@@ -51,7 +54,7 @@ class _Gap(torch.autograd.Function):
         scores: Tensor,
         index: Tensor | None,
         probs: Tensor | None,
-        kept: Tensor | None,
+        valid: Tensor | None,
         omega: Omega,
         dim: int,
         *learned: Tensor,
@@ -59,9 +62,9 @@ class _Gap(torch.autograd.Function):
         p = omega.argmax(scores, dim)
         shifted, live = omega.centred(scores, p, dim)
         losses = _product(p, index, probs, shifted, dim) - omega.value(p, dim=dim)
-        # A row with nothing kept costs +inf and has no gradient, like one that is not counted.
+        # A fully masked row has loss +inf and, like an ignored row, zero gradient.
         losses.masked_fill_(~live.squeeze(dim), math.inf)
-        live = live if kept is None else live & kept.unsqueeze(dim)
+        live = live if valid is None else live & valid.unsqueeze(dim)
         ctx.save_for_backward(scores, index, probs, p, *learned)
         ctx.omega, ctx.dim = omega, dim
         ctx.dead = None if bool(live.all()) else ~live
@@ -72,10 +75,10 @@ class _Gap(torch.autograd.Function):
         scores, index, probs, p, *learned = ctx.saved_tensors
         omega = with_tensors(ctx.omega, dict(zip(tensors(ctx.omega), learned, strict=True)))
         grad = grads[0].unsqueeze(ctx.dim)
-        if torch.is_grad_enabled():  # someone will differentiate this answer: give p its graph
+        if torch.is_grad_enabled():  # a second derivative: p needs its graph
             p = omega.argmax(scores, ctx.dim)
         if ctx.dead is not None:
-            p = p.masked_fill(ctx.dead, 1 / p.shape[ctx.dim])  # anything but NaN
+            p = p.masked_fill(ctx.dead, 1 / p.shape[ctx.dim])  # any finite values
             grad = grad.masked_fill(ctx.dead, 0.0)
         to_scores: Tensor | None = None
         to_probs: Tensor | None = None
@@ -91,19 +94,19 @@ class _Gap(torch.autograd.Function):
 
 
 def _envelope(omega: Omega, p: Tensor, grad: Tensor, dim: int) -> tuple[Tensor | None, ...]:
-    """Gradient of -Omega(p) with respect to the parameters of Omega, p held where it is."""
+    """Gradient of -Omega(p) with respect to the parameters of Omega, for fixed p."""
     higher = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs = {
-            # A copy of its own, so that the way from the parameter through p is not followed.
+            # A copy, so that the path from the parameter through p is not differentiated.
             name: value.clone() if higher and value.requires_grad else value.detach().clone()
             for name, value in tensors(omega).items()
         }
         for value in inputs.values():
             if not value.requires_grad:
                 value.requires_grad_()
-        held = p if higher else p.detach()
-        value = -with_tensors(omega, inputs).value(held, dim=dim)
+        fixed = p if higher else p.detach()
+        value = -with_tensors(omega, inputs).value(fixed, dim=dim)
         return torch.autograd.grad(
             value, list(inputs.values()), grad, create_graph=higher, allow_unused=True
         )
@@ -112,12 +115,12 @@ def _envelope(omega: Omega, p: Tensor, grad: Tensor, dim: int) -> tuple[Tensor |
 def _gap(
     scores: Tensor, index: Tensor | None, probs: Tensor | None, omega: Omega, dim: int
 ) -> Tensor:
-    """What `_Gap` computes, in plain operations that are right to third order."""
+    """`_Gap` in plain torch operations, with correct derivatives up to third order."""
     if _constant(omega):
         # By the envelope theorem p is a constant to first order: the gradient is exactly p - y.
-        # What is left is the integral of <p(s + t moved) - p(s), moved> over t from 0 to 1. As
-        # `moved` is 0 and only its derivatives count, Radau's rule with the one free point t = 2/3
-        # gives the second and the third derivative exactly.
+        # The remainder is the integral of <p(s + t moved) - p(s), moved> over t from 0 to 1. As
+        # `moved` is 0 and only its derivatives matter, Radau quadrature with the single free node
+        # t = 2/3 gives the second and third derivatives exactly.
         finite = torch.where(scores.isinf(), 0.0, scores)
         moved = finite - finite.detach()
         p = omega.argmax(scores.detach() + 2 / 3 * moved, dim)
@@ -128,9 +131,9 @@ def _gap(
     else:
         p = omega.argmax(scores, dim)
         shifted, live = omega.centred(scores, p.detach(), dim)
-        if omega.on_simplex:  # a map sums to 1 up to its second derivative, this always
+        if omega.on_simplex:  # p sums to 1 only up to its second derivatives; this holds for all
             p = p / torch.where(live, p.sum(dim, keepdim=True), 1.0)
-        # Curvature of Omega at a subnormal p overflows, and such a p weighs nothing.
+        # The curvature of Omega overflows at a subnormal p, whose contribution is negligible.
         held = torch.where(p < torch.finfo(p.dtype).tiny, 0.0, p)
         losses = _product(p, index, probs, shifted, dim) - omega.value(held, dim=dim)
     return torch.where(live.squeeze(dim), losses, math.inf)
@@ -139,7 +142,7 @@ def _gap(
 def _product(
     p: Tensor, index: Tensor | None, probs: Tensor | None, scores: Tensor, dim: int
 ) -> Tensor:
-    """<p - y, s> where 0 times infinity is 0."""
+    """<p - y, s>, with 0 times infinity defined as 0."""
     if probs is not None:
         p = p - probs
     absent = scores.isinf() & (p == 0)
@@ -150,16 +153,17 @@ def _product(
 
 
 def one_hot(scores: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Return zeros of the shape of the scores with ones at `index` along `dim`."""
     return torch.zeros_like(scores).scatter(dim, index.unsqueeze(dim), 1.0)
 
 
 def _constant(omega: Omega) -> bool:
-    """Whether nothing inside the regulariser can learn."""
+    """Return whether the regulariser has no tensor fields."""
     return dataclasses.is_dataclass(omega) and not tensors(omega)
 
 
 def _fused(scores: Tensor, omega: Omega, *others: Tensor) -> bool:
-    """Whether `_Gap` applies: eager, and tensors act through the value of Omega alone."""
+    """Return whether `_Gap` applies: eager, and tensor fields enter through `value` alone."""
     return eager(scores, *others, *tensors(omega).values()) and (
         _constant(omega) or omega.learns_through_value
     )

@@ -1,4 +1,4 @@
-"""Fenchel-Young losses, written once for every regulariser.
+"""Fenchel-Young losses of any regulariser.
 
 With p = argmax_q <q, s> - Omega(q), the loss of scores s against a target y is
 
@@ -43,42 +43,42 @@ def fenchel_young_loss(
     """The Fenchel-Young loss of `scores` against `target` for the regulariser `omega`.
 
     ``L(s; y) = max_p (<p, s> - Omega(p)) + Omega(y) - <y, s>``. The gradient with respect to the
-    scores is ``p - y`` with ``p = omega.argmax(scores)``; a tensor inside `omega`, such as the
-    alpha of `Tsallis`, learns through the loss as well.
+    scores is ``p - y`` with ``p = omega.argmax(scores)``; tensor fields of `omega`, such as the
+    alpha of `Tsallis`, receive gradients as well.
 
     Args:
-        scores: (C,), (N, C) or (N, C, d1, ...), classes along dim 1. A score of -inf drops the
-            class; the loss stays finite unless the target needs that class, and is then +inf.
-            A row with nothing but -inf costs +inf and has no gradient.
+        scores: (C,), (N, C) or (N, C, d1, ...), classes along dim 1. A score of -inf masks the
+            class; the loss is +inf if the target has mass on it, and finite otherwise. A row of
+            only -inf has loss +inf and zero gradient.
         target: class indices, (), (N,) or (N, d1, ...); or probabilities of the shape of the
             scores. `Subset` takes rows of k ones.
         omega: the regulariser; see `fewfold.maps`.
-        weight: (C,) factor of each class, as in `torch.nn.functional.cross_entropy`: a row with
-            target y costs m L(s; weight * y / m) with m = sum_c weight_c y_c. With one class that
-            is its factor; a row of zeros costs nothing. `Subset` takes sum_c weight_c y_c as the
-            factor of the row.
-        ignore_index: class index of rows that do not count; any integer, negative or not. Needs
-            class indices; for probabilities write rows of zeros.
+        weight: (C,) weight of each class, as in `torch.nn.functional.cross_entropy`: the loss of a
+            row with target y is m L(s; weight * y / m) with m = sum_c weight_c y_c. For a class
+            index that is weight_y L; for a row of zeros it is 0. With `Subset` the loss of the row
+            is multiplied by sum_c weight_c y_c.
+        ignore_index: class index of rows to ignore; any integer, negative or not. Requires class
+            indices; for probabilities use rows of zeros.
         reduction: "none", "mean" or "sum". A mean over class indices divides by the total weight
-            of the rows that count, a mean over probabilities by the number of rows, and a mean
-            over no rows at all is 0.
-        label_smoothing: how far, from 0 to 1, the target moves towards uniform over the classes
-            that are possible.
-        cost: for an omega over structures, `SparseMAP` or `Gibbs`: what each part that the target
-            does not have costs, a number or a tensor that broadcasts to the scores. It is added to
-            the scores of those parts, so that wrong structures must lose by their cost.
+            of the rows that are not ignored, a mean over probabilities by the number of rows; a
+            mean over no rows is 0.
+        label_smoothing: between 0 and 1, the weight of the uniform distribution over the unmasked
+            classes in the target.
+        cost: for an omega over structures (`SparseMAP` or `Gibbs`): the cost of each part that is
+            not in the target, a number or a tensor that broadcasts to the scores. It is added to
+            the scores of those parts, so that the target must win by the cost of the difference.
 
     With an omega over structures an instance is the last `omega.event_dim` dimensions of the
     scores, the target is a structure (or marginals) of the same shape, and weight, ignore_index and
-    label_smoothing, which are about classes, do not apply.
+    label_smoothing, which apply to classes, are not supported.
 
     Returns:
         A scalar, or the shape of the class indices (of the batch) for reduction="none"; dtype of
-        the scores. Half precision is computed in float32, which is also what is returned under
-        autocast, as by `torch.nn.functional.cross_entropy`.
+        the scores. Half precision is computed in float32. Under autocast the result is float32, as
+        for `torch.nn.functional.cross_entropy`.
 
-    `torch.nn.functional.cross_entropy` leaves Omega(y) out; the value here is 0 at the best
-    scores for soft targets too.
+    Unlike `torch.nn.functional.cross_entropy`, the loss includes Omega(y), so that its minimum is 0
+    for soft targets too.
 
     Example:
         >>> import torch
@@ -117,13 +117,13 @@ def _loss(
     label_smoothing: float,
     cost: float | Tensor | None,
 ) -> Tensor:
-    """`fenchel_young_loss` outside of autocast."""
+    """`fenchel_young_loss` with autocast disabled."""
     check_omega(omega)
     if omega.structure is not None:
         _check_structured(weight, ignore_index, label_smoothing, scores, target)
         _check_cost(cost, scores)
         check_options(reduction, label_smoothing)
-        losses = _of_structures(scores, target.to(scores.dtype), omega, cost)
+        losses = _structured_losses(scores, target.to(scores.dtype), omega, cost)
         return Reduction(reduction, None, None, None)(losses).to(scores.dtype)
     if cost is not None:
         raise ValueError("cost needs an omega over structures, such as SparseMAP(...)")
@@ -132,36 +132,36 @@ def _loss(
     check_weight(weight, scores.shape[dim])
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     heavy = None if weight is None else weight.to(wide.dtype)
-    kept = size = None
+    valid = size = None
     if target.is_floating_point() or target.dtype == torch.bool:
         if ignore_index >= 0:
             raise ValueError(
                 f"ignore_index={ignore_index} needs class indices, got probabilities; "
-                "rows of zeros do not count"
+                "use rows of zeros to ignore rows"
             )
         probs = target.to(wide.dtype)
     else:
-        index, kept = check_indices(target, scores.shape[dim], ignore_index)
+        index, valid = check_indices(target, scores.shape[dim], ignore_index)
         size = None if heavy is None else heavy[index]
         omega.check_class_indices()
         if label_smoothing == 0:
-            losses = against_index(wide, index, kept, omega, dim)
-            return Reduction(reduction, kept, size, size)(losses).to(scores.dtype)
-        wide = torch.where(kept.unsqueeze(dim), wide, 0.0)
+            losses = against_index(wide, index, valid, omega, dim)
+            return Reduction(reduction, valid, size, size)(losses).to(scores.dtype)
+        wide = torch.where(valid.unsqueeze(dim), wide, 0.0)
         probs = one_hot(wide, index, dim)
     if label_smoothing > 0:
         probs = smooth(probs, wide.detach(), label_smoothing, dim)
-    probs, factor = _weighed(probs, heavy, omega, dim)
+    probs, factor = _apply_class_weights(probs, heavy, omega, dim)
     losses = against_probs(wide, probs, omega, dim)
-    return Reduction(reduction, kept, factor, size)(losses).to(scores.dtype)
+    return Reduction(reduction, valid, factor, size)(losses).to(scores.dtype)
 
 
 class FenchelYoungLoss(nn.Module):
-    """`fenchel_young_loss` as a module; a learnable tensor inside `omega` is registered.
+    """`fenchel_young_loss` as a module that registers the tensors of `omega`.
 
-    So are the additional scores of a structure: `FenchelYoungLoss(SparseMAP(Sequence(table)))` has
-    the parameter (or, if `table` is a plain tensor, the buffer) `structure_transitions`. And so are
-    `weight` and a `cost` that is a tensor.
+    Parameters in `omega` are registered as parameters and other tensors as buffers, including the
+    additional scores of a structure: `FenchelYoungLoss(SparseMAP(Sequence(table)))` has the
+    parameter (or buffer) `structure_transitions`. `weight` and a tensor `cost` are registered too.
 
     Example:
         >>> import torch
@@ -198,7 +198,7 @@ class FenchelYoungLoss(nn.Module):
 
     @property
     def omega(self) -> Omega:
-        """The regulariser, with its tensors where the module now holds them."""
+        """The regulariser with the current tensors of the module."""
         return with_tensors(self._omega, {name: getattr(self, name) for name in self._learned})
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
@@ -217,10 +217,10 @@ class FenchelYoungLoss(nn.Module):
         return f"{self._omega}, reduction={self.reduction!r}"
 
 
-def _of_structures(
+def _structured_losses(
     scores: Tensor, target: Tensor, omega: Omega, cost: float | Tensor | None
 ) -> Tensor:
-    """One loss for each instance."""
+    """Loss of each instance for an omega over structures."""
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     target = target.to(wide.dtype)
     omega.check_target(wide, target)
@@ -235,7 +235,7 @@ def _check_structured(
 ) -> None:
     if weight is not None or ignore_index != -100 or label_smoothing:
         raise ValueError(
-            "weight, ignore_index and label_smoothing are about classes; with an omega over "
+            "weight, ignore_index and label_smoothing apply to classes; with an omega over "
             "structures leave them out"
         )
     check_scores(scores)
@@ -259,12 +259,12 @@ def _check_cost(cost: float | Tensor | None, scores: Tensor) -> None:
         raise TypeError(f"cost must be a number or a tensor, got {type(cost).__name__}")
 
 
-def _weighed(
+def _apply_class_weights(
     probs: Tensor, weight: Tensor | None, omega: Omega, dim: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The target with its classes weighed, brought back to the simplex, and what that took."""
+    """Multiply the target by class weights; return it normalised, and the factor of each row."""
     heavy = probs if weight is None else (probs.movedim(dim, -1) * weight).movedim(-1, dim)
     mass = heavy.sum(dim, keepdim=True)
-    if not omega.on_simplex:  # weighed classes need not be a point of the polytope
+    if not omega.on_simplex:  # a weighted target need not be a point of the polytope
         return probs, None if weight is None else mass.squeeze(dim)
     return heavy / torch.where(mass == 0, 1.0, mass), mass.squeeze(dim)

@@ -1,6 +1,6 @@
 """Metrics for language models whose probabilities may be exactly zero.
 
-A single zero makes the ordinary perplexity infinite; these three stay finite.
+A single zero makes the usual perplexity infinite; these metrics stay finite.
 """
 
 import math
@@ -20,12 +20,12 @@ def epsilon_perplexity(
 ) -> Tensor:
     """Perplexity after adding `epsilon` to every probability and normalising again.
 
-    ``exp(-mean log((p_x + epsilon) / (1 + epsilon V)))``; epsilon = 0 is the ordinary perplexity
-    and epsilon = inf the number of classes V. `optimal_epsilon` finds the best on held-out text.
+    ``exp(-mean log((p_x + epsilon) / (1 + epsilon V)))``; epsilon = 0 is the usual perplexity and
+    epsilon = inf the number of classes V. `optimal_epsilon` finds the best on held-out text.
 
     Args:
         probs: (..., V) probabilities.
-        target: (...) class indices; those equal to `ignore_index` do not count.
+        target: (...) class indices; those equal to `ignore_index` are ignored.
 
     Returns:
         A scalar, 1 at best.
@@ -42,26 +42,26 @@ def epsilon_perplexity(
     """
     if math.isnan(epsilon) or epsilon < 0:
         raise ValueError(f"epsilon must be at least 0, got {epsilon}")
-    chosen, kept = _chosen(probs, target, ignore_index)
+    chosen, valid = _target_probs(probs, target, ignore_index)
     classes = probs.shape[-1]
     uniform = 1.0 if epsilon == math.inf else epsilon * classes / (1 + epsilon * classes)
     smoothed = (1 - uniform) * chosen + uniform / classes
-    return Reduction("mean", kept)(-smoothed.log()).exp().to(loss_dtype(probs))
+    return Reduction("mean", valid)(-smoothed.log()).exp().to(loss_dtype(probs))
 
 
 def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
-    """The epsilon that minimises `epsilon_perplexity`, to be found on held-out text.
+    """Return the epsilon that minimises `epsilon_perplexity`, for use on held-out text.
 
     Mixing with the uniform distribution by ``lam = epsilon V / (1 + epsilon V)`` makes the mean
     log-probability concave in lam; bisection finds where its slope is 0.
 
     Args:
-        target_probs: any shape, the probability each right class got, collected batch by batch:
-            ``probs.gather(-1, target.unsqueeze(-1))``.
-        classes: how many classes V there are.
+        target_probs: any shape, the predicted probabilities of the target classes:
+            ``probs.gather(-1, target.unsqueeze(-1))``, collected over batches.
+        classes: the number of classes V.
 
     Returns:
-        A number, 0 when no smoothing is best and inf when the uniform distribution is.
+        A number; 0 if no smoothing is optimal, inf if the uniform distribution is.
 
     Example:
         >>> import torch
@@ -99,9 +99,9 @@ def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
 def sparsemax_score(
     probs: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """``1 - |e_x - p|^2 / 2 = p_x + (1 - |p|^2) / 2``: 1 at best, 0 at worst.
+    """Sparsemax score ``1 - |e_x - p|^2 / 2 = p_x + (1 - |p|^2) / 2``, from 0 (worst) to 1 (best).
 
-    For the output of sparsemax and a class in its support it is 1 less the sparsemax loss.
+    For the output of sparsemax and a class in its support it equals 1 minus the sparsemax loss.
     Arguments as in `jensen_shannon`.
 
     Example:
@@ -114,22 +114,22 @@ def sparsemax_score(
         Martins, Marinho, Martins (2020). Sparse text generation. EMNLP.
     """
     check_options(reduction, 0.0)
-    chosen, kept = _chosen(probs, target, ignore_index)
+    chosen, valid = _target_probs(probs, target, ignore_index)
     squares = probs.to(chosen.dtype).square().sum(-1)
-    return Reduction(reduction, kept)(chosen + (1 - squares) / 2).to(loss_dtype(probs))
+    return Reduction(reduction, valid)(chosen + (1 - squares) / 2).to(loss_dtype(probs))
 
 
 def jensen_shannon(
     probs: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """Jensen-Shannon divergence to the right class or to a distribution, in nats.
+    """Jensen-Shannon divergence to the target class or to a distribution, in nats.
 
     ``(KL(p | m) + KL(q | m)) / 2`` with ``m = (p + q) / 2``: 0 at best, log 2 at worst. For a class
     x it is ``log 2 + (p_x log p_x - (1 + p_x) log(1 + p_x)) / 2``, a function of p_x alone.
 
     Args:
         probs: (..., V) probabilities.
-        target: (...) class indices, of which those equal to `ignore_index` do not count; or
+        target: (...) class indices, of which those equal to `ignore_index` are ignored; or
             probabilities (..., V).
         reduction: "none", "mean" or "sum".
 
@@ -150,13 +150,13 @@ def jensen_shannon(
         if ignore_index >= 0:
             raise ValueError(f"ignore_index={ignore_index} needs class indices, got probabilities")
         return Reduction(reduction)(_divergence(probs, target)).to(loss_dtype(probs))
-    chosen, kept = _chosen(probs, target, ignore_index)
+    chosen, valid = _target_probs(probs, target, ignore_index)
     divergence = math.log(2) + (torch.xlogy(chosen, chosen) - (1 + chosen) * chosen.log1p()) / 2
-    return Reduction(reduction, kept)(divergence).to(loss_dtype(probs))
+    return Reduction(reduction, valid)(divergence).to(loss_dtype(probs))
 
 
-def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Probability of the right class in float32 or wider, and which rows count."""
+def _target_probs(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Probability of the target class in float32 or wider, and a mask of valid rows."""
     check_scores(probs, "probs")
     if _is_distribution(probs, target):
         raise TypeError(
@@ -174,16 +174,16 @@ def _chosen(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, T
         raise ValueError(
             f"target must have shape {tuple(probs.shape[:-1])} for probs of shape "
             f"{tuple(probs.shape)} (classes last), got {tuple(target.shape)}"
-            + _instead(probs, target)
+            + _shape_hint(probs, target)
         )
-    index, kept = check_indices(target, probs.shape[-1], ignore_index)
+    index, valid = check_indices(target, probs.shape[-1], ignore_index)
     chosen = probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     wide = torch.promote_types(probs.dtype, torch.float32)
-    return torch.where(kept, chosen.to(wide), 1.0), kept
+    return torch.where(valid, chosen.to(wide), 1.0), valid
 
 
 def _is_distribution(probs: Tensor, target: object) -> bool:
-    """Return whether the target holds probabilities, one for each of `probs`."""
+    """Return whether the target holds probabilities of the shape of `probs`."""
     return (
         isinstance(target, Tensor)
         and isinstance(probs, Tensor)
@@ -192,8 +192,8 @@ def _is_distribution(probs: Tensor, target: object) -> bool:
     )
 
 
-def _instead(probs: Tensor, target: Tensor) -> str:
-    """Return what to write for targets and probabilities that torch's losses would take."""
+def _shape_hint(probs: Tensor, target: Tensor) -> str:
+    """Return a hint for shapes that are valid in the losses of torch."""
     if target.shape == probs.shape:
         return "; write target.argmax(-1)"
     if probs.dim() > 2 and target.shape == probs.shape[:1] + probs.shape[2:]:

@@ -1,4 +1,4 @@
-"""Members: the common Fenchel-Young losses under the names of their maps."""
+"""Fenchel-Young losses of common maps."""
 
 import torch
 from torch import Tensor
@@ -22,10 +22,10 @@ def softmax_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The logistic loss, ``log sum exp(s) - s_y``: the member with `Shannon`.
+    """Logistic loss, ``log sum exp(s) - s_y``: the Fenchel-Young loss of `Shannon`.
 
-    Equals `torch.nn.functional.cross_entropy` for class indices; for probabilities, and with
-    label smoothing, it is smaller by the entropy of the target, and so a Kullback-Leibler
+    Equal to `torch.nn.functional.cross_entropy` for class indices. For probabilities, and with
+    label smoothing, it is cross-entropy minus the entropy of the target, a Kullback-Leibler
     divergence with the same gradient. Arguments as in `fenchel_young_loss`.
 
     Example:
@@ -54,10 +54,10 @@ def sparsemax_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The sparsemax loss: the member with `Gini`.
+    """Sparsemax loss: the Fenchel-Young loss of `Gini`.
 
     ``L(s; e_y) = 1/2 sum_{j in S} (s_j^2 - tau^2) + 1/2 - s_y`` with S the support of
-    sparsemax(s) and tau its threshold. It is 0 as soon as the right score leads by 1. Arguments
+    sparsemax(s) and tau its threshold. It is 0 if the target score leads by at least 1. Arguments
     as in `fenchel_young_loss`.
 
     Example:
@@ -91,15 +91,15 @@ def entmax_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The alpha-entmax loss: the member with `Tsallis(alpha)`.
+    """alpha-entmax loss: the Fenchel-Young loss of `Tsallis(alpha)`.
 
     ``L(s; e_y) = <p - e_y, s> + (1 - sum_j p_j^alpha) / (alpha (alpha - 1))`` with
-    ``p = entmax(s, alpha)``. For alpha > 1 it is 0 as soon as the right score leads by
+    ``p = entmax(s, alpha)``. For alpha > 1 it is 0 if the target score leads by at least
     ``1 / (alpha - 1)``; alpha=1 is `softmax_loss`, alpha=2 `sparsemax_loss`.
 
     Args:
-        alpha: a number above 0, or a tensor that learns: 0-dimensional, or broadcasting against
-            the scores with size 1 along the classes. The rest as in `fenchel_young_loss`.
+        alpha: a number above 0, or a learnable tensor: 0-dimensional, or broadcasting against the
+            scores with size 1 along the classes. Other arguments as in `fenchel_young_loss`.
 
     Example:
         >>> import torch
@@ -135,10 +135,10 @@ def normmax_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The alpha-normmax loss: the member with `Norm(alpha)`.
+    """alpha-normmax loss: the Fenchel-Young loss of `Norm(alpha)`.
 
     ``L(s; e_y) = tau + 1 - s_y`` where tau solves ``sum_j [s_j - tau]_+^(alpha/(alpha-1)) = 1``.
-    It is 0 as soon as the right score leads by 1, for every alpha above 1. Arguments as in
+    It is 0 if the target score leads by at least 1, for every alpha above 1. Arguments as in
     `entmax_loss`.
 
     Example:
@@ -171,14 +171,14 @@ def ksubset_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The loss of choosing k classes out of many: the member with `Subset(k)`.
+    """k-subset loss of choosing k classes: the Fenchel-Young loss of `Subset(k)`.
 
-    ``L(s; y) = <p, s> - |p|^2 / 2 + |y|^2 / 2 - <y, s>`` with ``p = ksubset(s, k)``. It is 0 as
-    soon as every right score leads every wrong one by 1.
+    ``L(s; y) = <p, s> - |p|^2 / 2 + |y|^2 / 2 - <y, s>`` with ``p = ksubset(s, k)``. It is 0 if
+    the score of every target class leads the score of every other class by at least 1.
 
     Args:
         target: of the shape of the scores, boolean or float, rows of k ones (with `at_most`, of
-            at most k ones). The rest as in `fenchel_young_loss`.
+            at most k ones). Other arguments as in `fenchel_young_loss`.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Losses over very many items from a few that are drawn."""
+"""Losses over large numbers of items, estimated from samples of a proposal."""
 
 import math
 from dataclasses import dataclass
@@ -33,28 +33,30 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """Softmax cross-entropy over all items, estimated from `samples` of them.
 
-    With scores o = query . item and n draws Phi from the proposal q(. | query), the loss of a
+    With scores o = query . item and n samples Phi of the proposal q(. | query), the loss of a
     positive i is
 
         -o_i + log( 1/n ( exp(o_i) / q_i + sum_{j in Phi} exp(o_j) / q_j ) ),
 
-    the cross-entropy with its normaliser estimated, the positive counting as one more draw. It
-    tends to that of the full softmax as n grows, whatever the proposal; a good one needs few.
-    Only rows of the table that are positives or were drawn are read, and only they get a gradient,
-    a sparse one if the table is a leaf: see `fewfold.optim`.
+    the cross-entropy with its normaliser estimated by importance sampling, with the positive as an
+    additional sample. It converges to the full cross-entropy as n grows, for every proposal; the
+    closer the proposal to the softmax, the fewer samples are needed. Only rows of the table that
+    are positives or samples are read and receive a gradient, a sparse one if the table is a leaf;
+    see `fewfold.optim`.
 
     Args:
         queries: (B, d), or any leading shape in the place of B.
         items: the table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
-        positives: (B,), (B, m), or any number per row as a pair: values (n,), offsets (B + 1,).
+        positives: (B,), (B, m), or a variable number per row as a pair: values (n,), offsets
+            (B + 1,).
         proposal: fitted to the items.
-        samples: drawn per query, or for all of them if `shared`.
-        shared: draw once for the whole batch, from the mixture of its queries' proposals.
-        remove_hits: leave out draws that are positives of the same row.
-        ignore_index: a positive with this id is none: padding.
+        samples: number of samples per query, or for the whole batch if `shared`.
+        shared: sample once for the whole batch, from the mixture of the proposals of its queries.
+        remove_hits: exclude samples that are positives of the same row.
+        ignore_index: id of padding among the positives.
         reduction: "none" (shape of the positives, 0 where ignored; (n,) if jagged), "mean" or "sum"
             over positives.
-        generator: where the draws come from.
+        generator: source of randomness.
 
     Example:
         >>> import torch, fewfold as ff
@@ -72,11 +74,15 @@ def sampled_softmax_loss(
     Reference: Bengio and Senecal, "Adaptive importance sampling to accelerate training of a neural
     probabilistic language model", 2008.
     """
-    given = _positives(positives, queries, _checked_size(items, queries), ignore_index)
-    drawn = _draw(queries, given, proposal, samples, shared, remove_hits, generator)
-    rest, scores = log_sum_picked(drawn.queries, items, drawn.ids, drawn.log_q, drawn.positives)
-    rest = rest.index_select(0, drawn.row)  # all positives of a row share its draws
-    losses = F.softplus(rest - scores + drawn.positive_q) - (math.log(samples) + drawn.positive_q)
+    given = _flat_positives(positives, queries, _checked_size(items, queries), ignore_index)
+    sampled = _sample(queries, given, proposal, samples, shared, remove_hits, generator)
+    rest, scores = log_sum_picked(
+        sampled.queries, items, sampled.ids, sampled.log_q, sampled.positives
+    )
+    rest = rest.index_select(0, sampled.row)  # all positives of a row share its samples
+    losses = F.softplus(rest - scores + sampled.positive_q) - (
+        math.log(samples) + sampled.positive_q
+    )
     return given.reduced(losses, reduction)
 
 
@@ -93,13 +99,13 @@ def noise_contrastive_loss(
     reduction: Reduce = "mean",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Tell positives from draws of the proposal: noise-contrastive estimation.
+    """Noise-contrastive loss: classify positives against samples of the proposal.
 
     With c = o - log(samples q), the loss of a positive i is
 
         -log sigmoid(c_i) - sum_{j in Phi} log sigmoid(-c_j),
 
-    whose optimum has exp(o) as normalised probabilities. Arguments as in `sampled_softmax_loss`.
+    at whose optimum exp(o) are normalised probabilities. Arguments as in `sampled_softmax_loss`.
 
     Example:
         >>> import torch, fewfold as ff
@@ -111,48 +117,49 @@ def noise_contrastive_loss(
     Reference: Gutmann and Hyvarinen, "Noise-contrastive estimation of unnormalized statistical
     models", 2012.
     """
-    given = _positives(positives, queries, _checked_size(items, queries), ignore_index)
-    drawn = _draw(queries, given, proposal, samples, shared, remove_hits, generator)
-    negatives, scores = picked_scores(drawn.queries, items, drawn.ids, drawn.positives)
+    given = _flat_positives(positives, queries, _checked_size(items, queries), ignore_index)
+    sampled = _sample(queries, given, proposal, samples, shared, remove_hits, generator)
+    negatives, scores = picked_scores(sampled.queries, items, sampled.ids, sampled.positives)
     shift = math.log(samples)
-    noise = F.softplus(negatives - drawn.log_q - shift).sum(1).index_select(0, drawn.row)
-    return given.reduced(F.softplus(shift + drawn.positive_q - scores) + noise, reduction)
+    noise = F.softplus(negatives - sampled.log_q - shift).sum(1).index_select(0, sampled.row)
+    return given.reduced(F.softplus(shift + sampled.positive_q - scores) + noise, reduction)
 
 
 @dataclass(frozen=True)
 class _Positives:
-    """The positives of all rows, one after the other, and the shape they came in."""
+    """The positives of all rows, concatenated, and their original shape."""
 
     values: Tensor  # (n,)
     offsets: Tensor  # (B + 1,)
     shape: torch.Size
-    kept: Tensor | None  # of that shape: which are not padding; None: all
-    items: int | None  # how many there are to choose from; None: not known
+    valid: Tensor | None  # of that shape: not padding; None if all are valid
+    items: int | None  # number of items; None if unknown
 
     def reduced(self, losses: Tensor, reduction: Reduce) -> Tensor:
+        """Reduce the losses of all valid positives."""
         check_options(reduction, 0.0)
         if reduction == "none":
-            if self.kept is None:
+            if self.valid is None:
                 return losses.view(self.shape)
-            return losses.new_zeros(self.shape).masked_scatter(self.kept, losses)
+            return losses.new_zeros(self.shape).masked_scatter(self.valid, losses)
         if reduction == "sum" or len(losses) == 0:
             return losses.sum()
         return losses.mean()
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """What the losses are computed from: a batch and its draws."""
+class _Sampled:
+    """A batch and its samples."""
 
     queries: Tensor  # (B, d)
     positives: Jagged
-    row: Tensor  # (n,): whose each positive is
+    row: Tensor  # (n,) row of each positive
     positive_q: Tensor  # (n,) log q
-    ids: Tensor  # (B, samples), or (samples,) for all
+    ids: Tensor  # (B, samples), or (samples,) if shared
     log_q: Tensor  # of the same shape
 
 
-def _draw(
+def _sample(
     queries: Tensor,
     positives: _Positives,
     proposal: Proposal,
@@ -160,17 +167,17 @@ def _draw(
     shared: bool,
     remove_hits: bool,
     generator: torch.Generator | None,
-) -> _Drawn:
+) -> _Sampled:
     if not isinstance(samples, int) or samples < 1:
         raise ValueError(f"samples must be a positive int, got {samples!r}")
     values, offsets = positives.values, positives.offsets
     queries = queries.flatten(0, -2)
-    shared = shared and len(queries) > 0  # there is no mixture of nothing, and nothing to draw for
+    shared = shared and len(queries) > 0  # an empty batch has no mixture
     row = torch.repeat_interleave(offsets.diff(), output_size=len(values))
     given = proposal.given(queries.detach(), shared=shared)
     ids, log_q = given.sample(samples, generator=generator)
     positive_q = given.log_prob(values, row)
-    _check_drawn(ids, log_q, positive_q, proposal, len(queries), samples, len(values))
+    _check_shapes(ids, log_q, positive_q, proposal, len(queries), samples, len(values))
     _check_values(ids, log_q, positive_q, proposal, positives.items)
     never = positive_q == -torch.inf
     if never.any():
@@ -180,20 +187,20 @@ def _draw(
         )
     if remove_hits:
         hit = _hits(ids, values, row, len(queries))
-        # Not inf: a row that loses all its draws would have no gradient to speak of, but a NaN.
+        # Not inf: the gradient of a row without remaining samples would be NaN.
         log_q = log_q.expand(hit.shape).masked_fill(hit, torch.finfo(log_q.dtype).max / 2)
-    return _Drawn(queries, (values, offsets), row, positive_q, ids, log_q)
+    return _Sampled(queries, (values, offsets), row, positive_q, ids, log_q)
 
 
-def _check_drawn(
+def _check_shapes(
     ids: Tensor, log_q: Tensor, positive_q: Tensor, proposal: Proposal, rows: int, samples: int,
     positives: int,
 ) -> None:  # fmt: skip
-    """Raise unless a proposal, perhaps of the user's own, has answered in the shapes it must."""
+    """Raise unless the proposal, possibly user-defined, returned tensors of the right shapes."""
     name = type(proposal).__name__
-    for what, answer in (("ids", ids), ("log q", log_q), ("log q of positives", positive_q)):
-        if not isinstance(answer, Tensor):
-            raise TypeError(f"{name} must return {what} as a tensor, got {type(answer).__name__}")
+    for what, value in (("ids", ids), ("log q", log_q), ("log q of positives", positive_q)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must return {what} as a tensor, got {type(value).__name__}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{name} must draw whole numbers as ids, got {ids.dtype}")
     if ids.shape not in ((rows, samples), (samples,)):
@@ -205,7 +212,7 @@ def _check_drawn(
         raise ValueError(f"log q of {name} must be shaped like its ids, got {tuple(log_q.shape)}")
     if positive_q.shape != (positives,):
         raise ValueError(
-            f"{name} must answer ids ({positives},) with log q of that shape, "
+            f"{name} must return log q of shape ({positives},) for the positives, "
             f"got {tuple(positive_q.shape)}"
         )
 
@@ -213,14 +220,14 @@ def _check_drawn(
 def _check_values(
     ids: Tensor, log_q: Tensor, positive_q: Tensor, proposal: Proposal, items: int | None
 ) -> None:
-    """Raise unless the ids drawn are of items, and all log q are numbers."""
+    """Raise unless all sampled ids are valid and all log q are below inf and not NaN."""
     name = type(proposal).__name__
     if items is not None:
         check_ids(ids, items, f"{name} must draw ids", "; fit it to the items of the loss")
-    for what, answer in (("log q", log_q), ("log q of positives", positive_q)):
-        fine = answer < torch.inf  # which NaN is not
+    for what, value in (("log q", log_q), ("log q of positives", positive_q)):
+        fine = value < torch.inf  # false for NaN
         if not bool(fine.all()):
-            flat = answer.flatten()
+            flat = value.flatten()
             at = int(fine.flatten().logical_not().nonzero()[0])
             raise ValueError(
                 f"{what} of {name} must be numbers below inf, got {flat[at].item()} at position "
@@ -229,7 +236,7 @@ def _check_values(
 
 
 def _checked_size(items: Items, queries: Tensor) -> int | None:
-    """How many items there are, None if a function has them; an error if queries do not fit."""
+    """Return the number of items, None for a function; raise if the queries do not fit."""
     if isinstance(items, nn.Linear):
         raise TypeError(
             "items must be a table (M, d), an nn.Embedding, or a function from ids to their "
@@ -257,9 +264,10 @@ def _checked_size(items: Items, queries: Tensor) -> int | None:
     return size
 
 
-def _positives(
+def _flat_positives(
     positives: Tensor | Jagged, queries: Tensor, size: int | None, ignore_index: int
 ) -> _Positives:
+    """Validate the positives and remove padding."""
     if not isinstance(queries, Tensor) or queries.dim() < 2 or not queries.is_floating_point():
         came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
         raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
@@ -281,30 +289,30 @@ def _positives(
     if len(values) == 0:
         return _Positives(values, offsets, shape, None, size)
     low, high = torch.aminmax(values)
-    real = values != ignore_index if low <= ignore_index <= high else None
+    valid = values != ignore_index if low <= ignore_index <= high else None
     if size is not None and (low < 0 or high >= size):
         bad = (values < 0) | (values >= size)
-        if real is not None:
-            bad &= real
+        if valid is not None:
+            bad &= valid
         if bad.any():
             at = int(bad.nonzero()[0])
             raise ValueError(
                 f"positives must be ids between 0 and {size - 1}, got {values[at].item()} at {at}"
             )
-    if real is None:
+    if valid is None:
         return _Positives(values, offsets, shape, None, size)
-    offsets = F.pad(real.cumsum(0), (1, 0))[offsets]
-    return _Positives(values[real], offsets, shape, real.view(shape), size)
+    offsets = F.pad(valid.cumsum(0), (1, 0))[offsets]
+    return _Positives(values[valid], offsets, shape, valid.view(shape), size)
 
 
 def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Which draws (rows, n) are positives of their row."""
+    """Return a mask (rows, n) of samples that are positives of their row."""
     if ids.numel() == 0:
         return torch.zeros(rows, ids.shape[-1], dtype=torch.bool)
     span = int(max(ids.max(), values.max() if len(values) else 0)) + 1
     mine = (row * span + values).sort().values
-    drawn = torch.arange(rows)[:, None] * span + ids
+    sampled = torch.arange(rows)[:, None] * span + ids
     if len(mine) == 0:
-        return torch.zeros_like(drawn, dtype=torch.bool)
-    place = torch.searchsorted(mine, drawn).clamp_(max=len(mine) - 1)
-    return mine[place] == drawn
+        return torch.zeros_like(sampled, dtype=torch.bool)
+    place = torch.searchsorted(mine, sampled).clamp_(max=len(mine) - 1)
+    return mine[place] == sampled

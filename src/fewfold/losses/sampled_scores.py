@@ -1,4 +1,4 @@
-"""Scores of a few items per query, and a gradient that touches no other item."""
+"""Scores of selected items per query, with gradients for these items only."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -21,10 +21,10 @@ class _Attached(Protocol):
 
 @runtime_checkable
 class Anchored(Protocol):
-    """A table whose rows mix a few anchors, `sum_j transform[i, j] anchors[slots[i, j]]`.
+    """Embedding table with rows `sum_j transform[i, j] anchors[slots[i, j]]`.
 
-    `AnchorEmbedding` is one. Items are then scored by what a query thinks of the anchors, for s
-    products each in the place of d.
+    `AnchorEmbedding` satisfies this protocol. Given the scores of the anchors, the score of an item
+    takes s products instead of d.
     """
 
     num_embeddings: int
@@ -38,7 +38,7 @@ class Anchored(Protocol):
     attached: _Attached
 
     def __call__(self, input: Tensor) -> Tensor:
-        """The vectors of these ids."""
+        """Return the vectors of these ids."""
 
 
 Items = Tensor | nn.Embedding | Anchored | Callable[[Tensor], Tensor]
@@ -46,7 +46,7 @@ Jagged = tuple[Tensor, Tensor]  # values (n,), offsets (rows + 1,)
 
 
 def item_vectors(items: Items, ids: Tensor) -> Tensor:
-    """The vectors of these items; a table that is a leaf gets a sparse gradient."""
+    """Return the vectors of these items; a table that is a leaf receives a sparse gradient."""
     if isinstance(items, nn.Embedding):
         items = items.weight
     if isinstance(items, Tensor):
@@ -64,52 +64,52 @@ def item_vectors(items: Items, ids: Tensor) -> Tensor:
 def picked_scores(
     queries: Tensor, items: Items, ids: Tensor, more: Jagged
 ) -> tuple[Tensor, Tensor]:
-    """Inner products of queries with a few items.
+    """Return the inner products of queries with selected items.
 
     Args:
         queries: (B, d).
         items: a table (M, d), an `nn.Embedding`, an `AnchorEmbedding`, or a function from ids to
             their vectors.
-        ids: (B, n) items of each query, or (n,) items for all of them.
-        more: (m,) further items and (B + 1,) where those of each query begin.
+        ids: (B, n) items of each query, or (n,) items for all queries.
+        more: further items (m,) and their offsets (B + 1,): a variable number per query.
 
     Returns:
         Scores (B, n) and (m,).
     """
     weight = items.weight if isinstance(items, nn.Embedding) else items
-    if isinstance(weight, Tensor) and _native_can(queries, weight):
+    if isinstance(weight, Tensor) and _has_kernel(queries, weight):
         return _picked(queries, weight, ids, more, None)
-    if _mixes(items, queries, ids):
-        return _mixed(queries, items, ids, more, None)
+    if _scores_by_anchors(items, queries, ids):
+        return _anchored_scores(queries, items, ids, more, None)
     values, offsets = more
     row = torch.repeat_interleave(
         torch.arange(len(queries), device=ids.device), offsets.diff(), output_size=len(values)
     )
-    few, rest = item_vectors(weight, torch.cat([ids.flatten(), values])).split(
+    vectors, rest = item_vectors(weight, torch.cat([ids.flatten(), values])).split(
         [ids.numel(), len(values)]
     )
     if ids.dim() == 1:
-        block = queries @ few.T
+        block = queries @ vectors.T
     else:
-        block = (few.view(*ids.shape, few.shape[-1]) @ queries.unsqueeze(-1)).squeeze(-1)
+        block = (vectors.view(*ids.shape, vectors.shape[-1]) @ queries.unsqueeze(-1)).squeeze(-1)
     return block, (rest * queries.index_select(0, row)).sum(-1)
 
 
 def log_sum_picked(
     queries: Tensor, items: Items, ids: Tensor, log_q: Tensor, more: Jagged
 ) -> tuple[Tensor, Tensor]:
-    """Log of the sum of exp(score - log q) over the ids of each query (B,); scores of more (m,).
+    """Log-sum-exp of score - log q over the ids of each query (B,), and the scores of `more` (m,).
 
-    Arguments as in `picked_scores`; log q is (B, n), or (n,) where the ids are.
+    Arguments as in `picked_scores`; log q is (B, n), or (n,) for shared ids.
     """
     weight = items.weight if isinstance(items, nn.Embedding) else items
-    if isinstance(weight, Tensor) and _native_can(queries, weight) and not log_q.requires_grad:
+    if isinstance(weight, Tensor) and _has_kernel(queries, weight) and not log_q.requires_grad:
         shape = (len(queries), ids.shape[-1]) if max(log_q.dim(), ids.dim()) == 2 else ids.shape
         log_q = log_q.to(queries.dtype).expand(shape).contiguous()
         return _picked(queries, weight, ids, more, log_q)
-    if not log_q.requires_grad and _mixes(items, queries, ids):
+    if not log_q.requires_grad and _scores_by_anchors(items, queries, ids):
         log_q = log_q.to(queries.dtype).expand(ids.shape).contiguous()
-        return _mixed(queries, items, ids, more, log_q)
+        return _anchored_scores(queries, items, ids, more, log_q)
     scores, more_scores = picked_scores(queries, weight, ids, more)
     return (scores - log_q).logsumexp(1), more_scores
 
@@ -123,7 +123,7 @@ def _picked(
     return both
 
 
-def _native_can(queries: Tensor, weight: Tensor) -> bool:
+def _has_kernel(queries: Tensor, weight: Tensor) -> bool:
     return (
         dispatch.ready(queries, weight)
         and queries.dtype == weight.dtype
@@ -132,8 +132,11 @@ def _native_can(queries: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _mixes(items: Items, queries: Tensor, ids: Tensor) -> TypeGuard[Anchored]:
-    """Whether items can be scored through their anchors; those for all queries are better mixed."""
+def _scores_by_anchors(items: Items, queries: Tensor, ids: Tensor) -> TypeGuard[Anchored]:
+    """Return whether items can be scored through the scores of their anchors.
+
+    Not for ids that all queries share: computing their vectors is faster.
+    """
     return (
         ids.dim() == 2
         and isinstance(items, Anchored)
@@ -149,20 +152,20 @@ def _mixes(items: Items, queries: Tensor, ids: Tensor) -> TypeGuard[Anchored]:
     )
 
 
-def _mixed(
+def _anchored_scores(
     queries: Tensor, items: Anchored, ids: Tensor, more: Jagged, log_q: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     every = torch.cat([ids.flatten(), more[0]])
     items.attached.before_read(every)
-    both: tuple[Tensor, Tensor] = _PickedMix.apply(
+    both: tuple[Tensor, Tensor] = _AnchoredScores.apply(
         queries @ items.anchors.t(), items.transform, items.slots, every, ids.shape, more[1], log_q,
         items.sparse,
     )  # fmt: skip
     return both
 
 
-class _PickedMix(torch.autograd.Function):
-    """Scores of picked rows from the scores of the anchors (B, K); log q as in `_Picked`."""
+class _AnchoredScores(torch.autograd.Function):
+    """Scores of selected items from the scores of the anchors (B, K); log q as in `_Picked`."""
 
     @staticmethod
     def forward(
@@ -187,7 +190,7 @@ class _PickedMix(torch.autograd.Function):
         if bad >= 0:
             raise IndexError(f"item ids must be between 0 and {size - 1}, got {every[bad].item()}")
         if bad != -1:
-            raise ValueError(f"slots must be between 0 and {k - 1}; those of the table are not")
+            raise ValueError(f"slots must be between 0 and {k - 1}, got others in the table")
         ctx.sparse, ctx.each, ctx.size = sparse, shape[1], size
         if log_q is None:
             ctx.save_for_backward(projected, terms, slot, every, offsets, None)
@@ -221,10 +224,10 @@ class _PickedMix(torch.autograd.Function):
 
 
 class _Picked(torch.autograd.Function):
-    """The scores by the kernels; the gradient of the table is sparse, one entry per id.
+    """Scores by native kernels; the gradient of the table is sparse, with one entry per id.
 
-    Where log q is given, the log of the sum in place of the scores (B, n). Items for all queries
-    are a small product of matrices, which torch does best.
+    If log q is given, the log-sum-exp replaces the scores (B, n). For ids that all queries share
+    the scores are a matrix product, computed by torch.
     """
 
     @staticmethod
@@ -239,39 +242,39 @@ class _Picked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         queries = queries.contiguous()
         rows, d = queries.shape
-        few = weight.index_select(0, ids) if ids.dim() == 1 else None
-        scores = queries.new_empty(ids.shape) if few is None else queries @ few.T
+        shared = weight.index_select(0, ids) if ids.dim() == 1 else None
+        scores = queries.new_empty(ids.shape) if shared is None else queries @ shared.T
         more_scores = queries.new_empty(more.shape)
         dispatch.kernel("picked_dots", queries.dtype)(
             queries, weight, len(weight), d, rows, ids, _each(ids), more, offsets, scores,
             more_scores, dispatch.threads(),
         )  # fmt: skip
         if log_q is None:
-            ctx.save_for_backward(queries, weight, ids, more, offsets, few, None)
+            ctx.save_for_backward(queries, weight, ids, more, offsets, shared, None)
             return scores, more_scores
         log_sum, n = queries.new_empty(rows), scores.shape[1]
         dispatch.kernel("soften", queries.dtype)(
             scores, rows, n, log_q, n if log_q.dim() == 2 else 0, log_sum, dispatch.threads()
         )
-        ctx.save_for_backward(queries, weight, ids, more, offsets, few, scores)
+        ctx.save_for_backward(queries, weight, ids, more, offsets, shared, scores)
         return log_sum, more_scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by: Tensor, more_by: Tensor) -> tuple[Tensor | None, ...]:
-        queries, weight, ids, more, offsets, few, softmax = ctx.saved_tensors
+        queries, weight, ids, more, offsets, shared, softmax = ctx.saved_tensors
         rows, d = queries.shape
         wants_query, wants_weight = ctx.needs_input_grad[:2]
         by, more_by = by.contiguous(), more_by.contiguous()
-        # A gradient of the log of a sum is the softmax times a number per row.
+        # The gradient of a log-sum-exp is the softmax times one factor per row.
         scale, by = (None, by) if softmax is None else (by, softmax)
         pull = torch.zeros_like(queries) if wants_query else None
         entries = ids.numel() + len(more)
         values = dispatch.table(entries, d, dtype=queries.dtype) if wants_weight else None
         first = values
-        if few is not None:
+        if shared is not None:
             if pull is not None:
-                torch.mm(by, few, out=pull)
+                torch.mm(by, shared, out=pull)
                 if scale is not None:
                     pull.mul_(scale.unsqueeze(1))
             if values is not None:
@@ -290,5 +293,5 @@ class _Picked(torch.autograd.Function):
 
 
 def _each(ids: Tensor) -> int:
-    """How many ids each query has of its own."""
+    """Return the number of ids of each query; 0 if all queries share them."""
     return ids.shape[1] if ids.dim() == 2 else 0

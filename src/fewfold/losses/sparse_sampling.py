@@ -1,4 +1,4 @@
-"""Sampling from a sparse map: only what has probability is ever looked at."""
+"""Sampling from the support of a sparse map."""
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ def sample(
 ) -> Tensor:
     """Draw classes from ``omega.argmax(scores)``, with replacement.
 
-    A model trained with `entmax_loss` is sampled as it is, with neither top-k nor nucleus nor
-    temperature: what it finds impossible it never says.
+    A model trained with `entmax_loss` needs no top-k or nucleus sampling and no temperature:
+    classes with probability 0 are never drawn.
 
     Args:
-        scores: any shape, classes along `dim`; -inf or a False in `mask` drops a class.
+        scores: any shape, classes along `dim`; -inf or False in `mask` masks a class.
         omega: a regulariser whose map gives probabilities.
-        samples: draws per row.
+        samples: number of samples per row.
         generator: source of randomness.
 
     Returns:
@@ -57,8 +57,8 @@ def sample_support(
     """Draw atoms of every row in proportion to their weights, with replacement.
 
     Args:
-        support: weights must not be negative; every row needs one above 0.
-        samples: draws per row.
+        support: its weights must not be negative, with a positive sum in every row.
+        samples: number of samples per row.
         generator: source of randomness.
 
     Returns:
@@ -89,13 +89,13 @@ def sample_support(
     if len(wrong):
         raise ValueError(
             f"every row needs weights with a positive sum, got {float(total[wrong[0]])} "
-            f"in row {int(wrong[0])}; drop rows with nothing kept before sampling"
+            f"in row {int(wrong[0])}; drop fully masked rows before sampling"
         )
     point = torch.rand(
         support.rows, samples, dtype=torch.float64, device=weights.device, generator=generator
     )
     point = mass[start].unsqueeze(1) + point * total.unsqueeze(1)
-    # The first atom whose cumulative weight lies above the point; rounding must not leave the row.
-    found = torch.searchsorted(mass[1:].contiguous(), point, right=True)
-    found = torch.minimum(torch.maximum(found, start.unsqueeze(1)), end.unsqueeze(1) - 1)
-    return atoms[found]
+    # The first atom whose cumulative weight exceeds the point, clamped to the row against rounding.
+    index = torch.searchsorted(mass[1:].contiguous(), point, right=True)
+    index = torch.minimum(torch.maximum(index, start.unsqueeze(1)), end.unsqueeze(1) - 1)
+    return atoms[index]

@@ -1,4 +1,4 @@
-"""Targets: the surface of `torch.nn.functional.cross_entropy`, checked once for every loss."""
+"""Validation of targets and reduction of losses, as in `torch.nn.functional.cross_entropy`."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def class_dim(scores: Tensor, target: Tensor) -> int:
-    """The dimension that holds the classes; raises unless scores and target belong together."""
+    """Return the class dimension; raise unless scores and target have matching shapes."""
     check_scores(scores)
     if not isinstance(target, Tensor):
         raise TypeError(
@@ -55,15 +55,15 @@ def class_dim(scores: Tensor, target: Tensor) -> int:
 
 
 def check_indices(target: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Class indices that are safe to gather with, and which of them count."""
+    """Return class indices with 0 at ignored rows, and a mask of rows that are not ignored."""
     if not isinstance(ignore_index, int):
         raise TypeError(
-            f"ignore_index must be an int, got {ignore_index!r}; leave it out when every row counts"
+            f"ignore_index must be an int, got {ignore_index!r}; omit it to ignore no rows"
         )
     target = target.long()
-    kept = target != ignore_index
-    index = torch.where(kept, target, 0)
-    if eager(target):  # elsewhere a look at the values would stop the device or the trace
+    valid = target != ignore_index
+    index = torch.where(valid, target, 0)
+    if eager(target):  # elsewhere reading values would synchronise the device or break the trace
         wrong = (index < 0) | (index >= classes)
         if bool(wrong.any()):
             place = tuple(wrong.nonzero()[0].tolist())
@@ -71,11 +71,11 @@ def check_indices(target: Tensor, classes: int, ignore_index: int) -> tuple[Tens
                 f"target must be between 0 and {classes - 1} or equal to "
                 f"ignore_index={ignore_index}, got {int(target[place])} at position {place}"
             )
-    return index, kept
+    return index, valid
 
 
 def check_options(reduction: str, label_smoothing: float) -> None:
-    """Raise unless both mean what they mean in `torch.nn.functional.cross_entropy`."""
+    """Raise unless both are valid for `torch.nn.functional.cross_entropy`."""
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
     if not 0.0 <= label_smoothing <= 1.0:
@@ -96,10 +96,10 @@ def check_weight(weight: Tensor | None, classes: int) -> None:
 
 
 def smooth(target: Tensor, scores: Tensor, label_smoothing: float, dim: int) -> Tensor:
-    """Target moved towards the uniform distribution over the classes that are possible.
+    """Mix the target with the uniform distribution over the unmasked classes.
 
-    The mass of each row is kept, so that a row of k ones still sums to k. A class whose score is
-    -inf takes no part: it would make every smoothed loss infinite.
+    The sum of each row is preserved, so that a row of k ones still sums to k. Classes with a score
+    of -inf are excluded, since mass on them would make the loss infinite.
     """
     possible = (scores > -math.inf).to(target.dtype)
     share = target.sum(dim, keepdim=True) / possible.sum(dim, keepdim=True).clamp(min=1)
@@ -108,21 +108,27 @@ def smooth(target: Tensor, scores: Tensor, label_smoothing: float, dim: int) -> 
 
 @dataclass(frozen=True)
 class Reduction:
-    """Losses of all rows to the answer: which rows count, how much, and how they are combined.
+    """Weighted reduction of the losses of all rows.
 
-    An average divides by the total size of the rows that count, by their number when no size is
-    given. It is 0, not NaN, when no row counts.
+    A mean divides by the total size of the valid rows, or by their number if no size is given. It
+    is 0, not NaN, without valid rows.
+
+    Attributes:
+        kind: "none", "mean" or "sum".
+        valid: mask of rows that are not ignored; None for all.
+        weight: factor of each loss.
+        size: weight of each row in the denominator of a mean.
     """
 
     kind: str
-    kept: Tensor | None = None
+    valid: Tensor | None = None
     weight: Tensor | None = None
     size: Tensor | None = None
 
     def __call__(self, losses: Tensor) -> Tensor:
-        counts = self.kept
+        counts = self.valid
         if self.weight is not None:
-            heavy = self.weight != 0  # a weight of 0 silences even an infinite loss
+            heavy = self.weight != 0  # 0 * inf is NaN: a weight of 0 excludes the row
             counts = heavy if counts is None else counts & heavy
             losses = losses * self.weight
         if counts is not None:
@@ -131,7 +137,7 @@ class Reduction:
             return losses
         if self.kind == "sum":
             return losses.sum()
-        if self.kept is None:
+        if self.valid is None:
             return losses.mean() if losses.numel() else losses.sum()
-        size = torch.where(self.kept, 1 if self.size is None else self.size, 0).sum()
+        size = torch.where(self.valid, 1 if self.size is None else self.size, 0).sum()
         return losses.sum() / torch.where(size == 0, 1, size)

@@ -1,14 +1,14 @@
-"""The kernels as operators of torch, for compiled graphs.
+"""The native kernels as torch operators, for `torch.compile`.
 
 `torch.compile` cannot trace a kernel, which reads memory by address. It can call an operator that
-has a shape rule (fake) and a backward formula (autograd). An operator runs on real tensors, so it
-decides at run time what depends on the data: where the kernel does not cover the values (an alpha
-outside of its range, for example), it computes the map with the plain torch function instead.
+has a fake implementation (for shapes) and a backward formula. An operator runs on real tensors and
+can therefore choose at run time: for values that the kernel does not support (an alpha outside its
+range, for example), it computes the map in plain torch.
 
-Eager calls do not come here, because an operator takes longer to call than a small kernel to run.
-Neither do exporters, other devices, `torch.func` and forward mode: an operator with a backward
-formula has no second derivative and no forward derivative. `traceable` is the one test for this.
-The backward operators have no formula of their own, so that a second derivative raises.
+Eager calls do not use operators, whose call overhead exceeds the time of a small kernel. Neither do
+export, other devices, `torch.func` and forward mode, because these operators have no second and no
+forward derivatives. `traceable` tests for this. The backward operators have no backward formula, so
+that a second derivative raises an error.
 """
 
 import math
@@ -19,15 +19,8 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold._torch import (
-    autograd_enabled,
-    compiled,
-    forward_mode,
-    tracks_grad,
-    under_transform,
-)
-from fewfold.maps import native_ksubset as fast_budget
-from fewfold.maps import native_threshold as fast
+from fewfold._torch import autograd_enabled, compiled, forward_mode, tracks_grad, under_transform
+from fewfold.maps import native_ksubset, native_threshold
 
 __all__ = [
     "budget_operator",
@@ -57,48 +50,48 @@ def traceable(*values: object) -> bool:
 
 
 def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
-    """Entmax (normmax if `norm`) of rows along the last dimension, as an operator `fewfold::name`.
+    """Register entmax (normmax if `norm`) of rows as the operator `fewfold::name`.
 
     Args:
-        name: of the operator; that of its backward pass is `name_backward`.
+        name: of the operator; its backward pass is `fewfold::name_backward`.
         norm: whether the regulariser is the norm.
-        plain: the map of rows and an alpha in plain torch, for what the kernel does not cover.
+        plain: the map of rows and alpha in plain torch, for values the kernel does not support.
     """
 
-    # `alpha` is None for a number, which is then `order`.
+    # A tensor is passed as `alpha`; a number as `order`, with `alpha` None.
     def infer(rows: Tensor, alpha: Tensor | None, order: float) -> Tensor:
         rows = rows.contiguous()
         value = order if alpha is None else alpha
         if _covered(rows, alpha, False):
-            return fast.forward(rows, value, norm)[0]
+            return native_threshold.forward(rows, value, norm)[0]
         return plain(rows, value)
 
     def fake_infer(rows: Tensor, alpha: Tensor | None, order: float) -> Tensor:
         return rows.new_empty(rows.shape)
 
-    # The second output holds a flag for each row and then the support of each long row: one
-    # tensor, because each output costs microseconds. The flag is 1 for a row with infinite
-    # scores, which no finite change moves, and -1 where plain torch has left no support.
+    # The second output holds a flag per row, followed by the saved supports of long rows. It is one
+    # tensor because each output costs microseconds. The flag is 1 for a row with a score of +inf,
+    # which has zero gradient, and -1 if plain torch computed the row and saved no support.
     def forward(
         rows: Tensor, alpha: Tensor | None, order: float, learns: bool
     ) -> tuple[Tensor, Tensor]:
         rows = rows.contiguous()
         value = order if alpha is None else alpha
-        count, room = _count(rows), fast.kept_places(rows.shape[-1])
-        extra = rows.new_empty(count * (room + 1), dtype=torch.int32)
-        places = extra[count:].view(count, room) if room else None
+        count, capacity = _row_count(rows), native_threshold.saved_support_size(rows.shape[-1])
+        extra = rows.new_empty(count * (capacity + 1), dtype=torch.int32)
+        places = extra[count:].view(count, capacity) if capacity else None
         if not _covered(rows, alpha, learns):
             extra[:count] = -1
             return plain(rows, value), extra
-        probs, infinite = fast.forward(rows, value, norm, places)
+        probs, infinite = native_threshold.forward(rows, value, norm, places)
         extra[:count] = rows.isposinf().any(-1).view(-1) if infinite else 0
         return probs, extra
 
     def fake(
         rows: Tensor, alpha: Tensor | None, order: float, learns: bool
     ) -> tuple[Tensor, Tensor]:
-        room = fast.kept_places(rows.shape[-1])
-        extra = rows.new_empty(_count(rows) * (room + 1), dtype=torch.int32)
+        capacity = native_threshold.saved_support_size(rows.shape[-1])
+        extra = rows.new_empty(_row_count(rows) * (capacity + 1), dtype=torch.int32)
         return rows.new_empty(rows.shape), extra
 
     def backward(
@@ -108,37 +101,39 @@ def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
         covered = _covered(probs, alpha, wants_alpha)
         if not covered and alpha is not None:
             return _plain_backward(plain, grad, rows, alpha, (wants_rows, wants_alpha))
-        count = _count(probs)
+        count = _row_count(probs)
         flags, stored = extra[:count], len(extra) > count
         if flags.any():
             grad = grad.masked_fill(flags.view(*probs.shape[:-1], 1) > 0, 0.0)
             stored = stored and not bool((flags < 0).any())
-        to_rows, to_alpha = _nothing(probs), _nothing(probs)
+        to_rows, to_alpha = _empty(probs), _empty(probs)
         if not covered:
-            to_rows = fast.pull(probs, grad, order, norm)
+            to_rows = native_threshold.pull(probs, grad, order, norm)
         elif wants_rows:
             places = extra[count:].view(count, -1) if stored else None
-            to_rows = fast.backward(probs, grad, order if alpha is None else alpha, norm, places)
+            value = order if alpha is None else alpha
+            to_rows = native_threshold.backward(probs, grad, value, norm, places)
         if wants_alpha and alpha is not None:
-            to_alpha = fast.backward_alpha(probs, grad, alpha, norm).contiguous()
+            to_alpha = native_threshold.backward_alpha(probs, grad, alpha, norm).contiguous()
         return to_rows, to_alpha
 
     def fake_backward(
         grad: Tensor, probs: Tensor, extra: Tensor, rows: Tensor | None,
         alpha: Tensor | None, order: float, wants_rows: bool, wants_alpha: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        return _like(probs, wants_rows), _like(probs if alpha is None else alpha, wants_alpha)
+        value = probs if alpha is None else alpha
+        return _empty_grad(probs, wants_rows), _empty_grad(value, wants_alpha)
 
     backward_operator = registered(f"{name}_backward", backward, fake_backward)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         rows, alpha, ctx.order, _ = inputs
-        # A number is known to be covered, and then the answer is all that a gradient needs.
+        # The kernels support every number that gets here, and their backward needs no rows.
         ctx.save_for_backward(*output, None if alpha is None else rows, alpha)
 
     def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
         found = backward_operator(grad, *ctx.saved_tensors, ctx.order, *wants[:2])
-        return *_wanted(found, wants), None, None
+        return *_mask_grads(found, wants), None, None
 
     infer_operator = registered(f"{name}_infer", infer, fake_infer)
     operator = registered(name, forward, fake, save, pull)
@@ -156,20 +151,20 @@ def threshold_operator(name: str, norm: bool, plain: Map) -> Map:
 
 
 def budget_operator(name: str, plain: Map) -> Map:
-    """The k-subset map of rows along the last dimension, as an operator `fewfold::name`."""
+    """Register the k-subset map of rows as the operator `fewfold::name`."""
 
     def forward(rows: Tensor, k: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
         rows = rows.contiguous()
         budget: float | Tensor = number if k is None else k.detach()
-        probs = fast_budget.budget_map(rows.detach(), budget)
+        probs = native_ksubset.budget_map(rows.detach(), budget)
         if probs is not None:
-            return probs, _none(rows)
-        # More entries at +inf than k share it, and no finite change moves them.
+            return probs, _no_rows(rows)
+        # If more than k entries are +inf they share k, and the row has zero gradient.
         still = rows.isposinf().sum(-1, keepdim=True) > budget
         return plain(rows, budget), still
 
     def fake(rows: Tensor, k: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
-        return rows.new_empty(rows.shape), _none(rows)
+        return rows.new_empty(rows.shape), _no_rows(rows)
 
     def backward(
         grad: Tensor, probs: Tensor, still: Tensor, rows: Tensor | None, k: Tensor | None,
@@ -180,16 +175,16 @@ def budget_operator(name: str, plain: Map) -> Map:
             return _plain_backward(plain, grad, rows, k, (wants_rows, wants_k))
         if stuck:
             grad = grad.masked_fill(still, 0.0)
-        to_rows, to_k = fast_budget.pull(probs, grad, k if wants_k else None)
-        return (to_rows if wants_rows else _nothing(probs)), (
-            _nothing(probs) if to_k is None else to_k.contiguous()
+        to_rows, to_k = native_ksubset.pull(probs, grad, k if wants_k else None)
+        return (to_rows if wants_rows else _empty(probs)), (
+            _empty(probs) if to_k is None else to_k.contiguous()
         )
 
     def fake_backward(
         grad: Tensor, probs: Tensor, still: Tensor, rows: Tensor | None, k: Tensor | None,
         wants_rows: bool, wants_k: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        return _like(probs, wants_rows), _like(probs if k is None else k, wants_k)
+        return _empty_grad(probs, wants_rows), _empty_grad(probs if k is None else k, wants_k)
 
     backward_operator = registered(f"{name}_backward", backward, fake_backward)
 
@@ -199,7 +194,7 @@ def budget_operator(name: str, plain: Map) -> Map:
 
     def pull(ctx: Any, wants: tuple[bool, ...], grad: Tensor, *_: Tensor | None) -> Any:
         found = backward_operator(grad, *ctx.saved_tensors, *wants[:2])
-        return *_wanted(found, wants), None
+        return *_mask_grads(found, wants), None
 
     operator = registered(name, forward, fake, save, pull)
 
@@ -218,16 +213,16 @@ def registered(
     save: Callable[..., None] | None = None,
     pull: Callable[..., Any] | None = None,
 ) -> Any:
-    """`run` as the operator `fewfold::name` on the CPU.
+    """Register `run` as the operator `fewfold::name` on the CPU and return it.
 
-    `torch.library.custom_op` does the same through several more Python functions. After a large
-    tensor has passed through the caches each of them costs tens of microseconds.
+    Like `torch.library.custom_op`, but with fewer Python calls per invocation, each of which costs
+    tens of microseconds when the caches are cold.
 
     Args:
-        run: takes and returns tensors with memory; returns nothing that it was given.
-        fake: the shape rule.
-        save: as `setup_context` of `torch.library.register_autograd`.
-        pull: its backward formula. Without one, differentiating the operator raises.
+        run: the implementation on tensors with storage; must not return its inputs.
+        fake: returns outputs of the right shapes without computing them.
+        save: like `setup_context` of `torch.library.register_autograd`.
+        pull: the backward formula. Without one, differentiating the operator raises.
     """
     _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()))
     operator = getattr(torch.ops.fewfold, name).default
@@ -253,7 +248,7 @@ def registered(
     def choose(keys: Any, *given: Any) -> Any:
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
             return Formula.apply(keys, *given)
-        if dispatch.ready(given[0]):  # memory, and nothing that wants to see the call
+        if dispatch.ready(given[0]):  # real storage and no active dispatch mode
             return run(*given)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
@@ -265,41 +260,41 @@ def registered(
 
 
 def _covered(rows: Tensor, alpha: Tensor | None, learns: bool) -> bool:
-    """Whether the kernel takes these rows; a number has been looked at by the caller."""
+    """Return whether the kernel supports these inputs; the caller has checked a number alpha."""
     if rows.numel() == 0 or not dispatch.ready(rows):
         return False
-    return alpha is None or (dispatch.ready(alpha) and fast.within(alpha, learns))
+    return alpha is None or (dispatch.ready(alpha) and native_threshold.within(alpha, learns))
 
 
 def _plain_backward(
     plain: Map, grad: Tensor, rows: Tensor | None, value: Tensor, wants: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of rows and of the parameter by the plain torch function."""
+    """Gradients with respect to rows and parameter by differentiating the plain torch map."""
     if rows is None:
         raise RuntimeError("the operator has not saved its rows for the backward pass")
     with autograd_enabled():
         leaves = rows.detach().requires_grad_(wants[0]), value.detach().requires_grad_(wants[1])
-        asked = [leaf for leaf, want in zip(leaves, wants, strict=True) if want]
-        found = iter(torch.autograd.grad(plain(*leaves), asked, grad, materialize_grads=True))
-    first, second = (next(found).contiguous() if want else _nothing(grad) for want in wants)
+        selected = [leaf for leaf, want in zip(leaves, wants, strict=True) if want]
+        found = iter(torch.autograd.grad(plain(*leaves), selected, grad, materialize_grads=True))
+    first, second = (next(found).contiguous() if want else _empty(grad) for want in wants)
     return first, second
 
 
-def _wanted(found: tuple[Tensor, Tensor], wants: tuple[bool, ...]) -> list[Tensor | None]:
+def _mask_grads(found: tuple[Tensor, Tensor], wants: tuple[bool, ...]) -> list[Tensor | None]:
     return [one if want else None for one, want in zip(found, wants[:2], strict=True)]
 
 
-def _count(rows: Tensor) -> int:
+def _row_count(rows: Tensor) -> int:
     return math.prod(rows.shape[:-1])
 
 
-def _none(rows: Tensor) -> Tensor:
+def _no_rows(rows: Tensor) -> Tensor:
     return rows.new_zeros((*rows.shape[:-1], 1), dtype=torch.bool)
 
 
-def _nothing(like: Tensor) -> Tensor:
+def _empty(like: Tensor) -> Tensor:
     return like.new_empty(0)
 
 
-def _like(value: Tensor, wanted: bool) -> Tensor:
+def _empty_grad(value: Tensor, wanted: bool) -> Tensor:
     return value.new_empty(value.shape if wanted else 0)

@@ -24,15 +24,15 @@ def constrained_sparsemax(
     """Sparsemax under upper bounds: `p = clip(scores - tau, 0, upper)`.
 
     Solves `argmin_p ||p - scores||^2` subject to `0 <= p <= upper` and `sum p = 1`. Bounds of 1 or
-    more (or inf) do nothing; bounds that sum to 1 are the answer. Both the scores and the bounds
-    get gradients. Where every entry sits at 0 or at its bound the derivative is one-sided; there
-    the scores get none and each binding bound passes its own gradient on.
+    more (or inf) have no effect; bounds that sum to 1 are the solution. Scores and bounds receive
+    gradients. Where every entry is 0 or at its bound the derivative is one-sided; there the scores
+    receive zero gradient and each active bound the gradient of its entry.
 
     Args:
-        scores: (..., n) along `dim`. Entries at +inf come first: they share the mass as if equal,
-            and what their bounds do not let them take goes to the others.
-        upper: at least 0, broadcasts to the scores; over the kept entries of a row it must sum to
-            at least 1, up to rounding. This is checked outside transforms only.
+        scores: (..., n) along `dim`. Entries of +inf share the mass as if equal, up to their
+            bounds; the others receive the rest.
+        upper: at least 0, broadcasts to the scores; over the unmasked entries of a row it must sum
+            to at least 1, up to rounding. Not checked under transforms.
         mask: boolean, True = keep; broadcasts to the scores.
 
     Returns:
@@ -55,15 +55,15 @@ def constrained_softmax(
     """Softmax under upper bounds: `p = min(exp(scores - tau), upper)`.
 
     Solves `argmin_p KL(p || softmax(scores))` subject to `p <= upper` and `sum p = 1`. Bounds of 1
-    or more (or inf) do nothing; bounds that sum to 1 are the answer. Both the scores and the
-    bounds get gradients. Where every entry sits at its bound the scores get none and each bound
-    passes its own gradient on.
+    or more (or inf) have no effect; bounds that sum to 1 are the solution. Scores and bounds
+    receive gradients. Where every entry is at its bound the scores receive zero gradient and each
+    bound the gradient of its entry.
 
     Args:
-        scores: (..., n) along `dim`. Entries at +inf come first: they share the mass as if equal,
-            and what their bounds do not let them take goes to the others.
-        upper: at least 0, broadcasts to the scores; over the kept entries of a row it must sum to
-            at least 1, up to rounding. This is checked outside transforms only.
+        scores: (..., n) along `dim`. Entries of +inf share the mass as if equal, up to their
+            bounds; the others receive the rest.
+        upper: at least 0, broadcasts to the scores; over the unmasked entries of a row it must sum
+            to at least 1, up to rounding. Not checked under transforms.
         mask: boolean, True = keep; broadcasts to the scores.
 
     Returns:
@@ -88,7 +88,7 @@ def _constrained(
     mask: Tensor | None,
     solve: Callable[[Tensor, Tensor, float], Tensor],
 ) -> Tensor:
-    """Bring scores and bounds to rows, check them, keep NaN to its own row."""
+    """Convert scores and bounds to rows, check them, solve, and set rows with NaN to NaN."""
     rows = to_rows(scores, dim, mask)
     bounds, slack = _row_bounds(upper, scores, dim, rows)
     if rows.shape[-1] == 0:
@@ -107,7 +107,7 @@ def _constrained(
 def _row_bounds(
     upper: float | Tensor, scores: Tensor, dim: int, rows: Tensor
 ) -> tuple[Tensor, float]:
-    """The bounds in the shape of the rows, and how far rounding may move a sum of them."""
+    """Return the bounds in the shape of the rows, and the tolerance for their sum."""
     if not isinstance(upper, Tensor):
         if isinstance(upper, bool) or not isinstance(upper, (int, float)):
             raise TypeError(f"upper must be a number or a tensor, got {type(upper).__name__}")
@@ -127,7 +127,7 @@ def _row_bounds(
 
 
 def _check_bounds(bounds: Tensor, rows: Tensor, slack: float) -> None:
-    """Raise where a bound is negative or the bounds of a row leave no room for a sum of 1."""
+    """Raise if a bound is negative or the bounds of a row sum to less than 1."""
     lowest = bounds.amin(-1)
     if bool((lowest < 0).any()):
         row, least = _first_row(lowest < 0, lowest)
@@ -139,13 +139,13 @@ def _check_bounds(bounds: Tensor, rows: Tensor, slack: float) -> None:
     if bool(short.any()):
         row, most = _first_row(short, total)
         raise ValueError(
-            f"upper must sum to at least 1 over the kept entries of every row, got {most:.6g} in "
-            f"row {row}; raise a bound, or append an entry whose bound is inf"
+            f"upper must sum to at least 1 over the unmasked entries of every row, got {most:.6g} "
+            f"in row {row}; raise a bound, or append an entry whose bound is inf"
         )
 
 
 def _first_row(bad: Tensor, value: Tensor) -> tuple[object, float]:
-    """Where `bad` is first true (a tuple for several batch dimensions), and the value there."""
+    """Return the first index where `bad` is true (a tuple if several dims) and the value there."""
     place = tuple(bad.nonzero()[0].tolist())
     row = place[0] if len(place) == 1 else place or 0
     return row, float(value[place])
@@ -153,10 +153,10 @@ def _first_row(bad: Tensor, value: Tensor) -> tuple[object, float]:
 
 @dataclass(frozen=True)
 class Bounded(Omega):
-    """A regulariser on the vectors below `upper`; its map is a constrained sparsemax or softmax.
+    """Gini or Shannon under upper bounds; the map is constrained sparsemax or softmax.
 
-    `value` is that of `omega`: outside the bounds the regulariser is infinite, which is not
-    checked. `upper` broadcasts to the scores; see `constrained_sparsemax`.
+    `value` is that of `omega`; it does not check the bounds, outside which the regulariser is
+    infinite. `upper` broadcasts to the scores; see `constrained_sparsemax`.
 
     Example:
         >>> import torch, fewfold as ff
@@ -175,6 +175,6 @@ class Bounded(Omega):
         return self.omega.value(probs, dim)
 
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        if isinstance(self.omega, Gini):
+        if self.omega.euclidean:
             return constrained_sparsemax(scores, self.upper, dim, mask=mask)
         return constrained_softmax(scores, self.upper, dim, mask=mask)

@@ -1,4 +1,4 @@
-"""Softmax, sparsemax and alpha-entmax: one family, indexed by alpha."""
+"""Softmax, sparsemax and alpha-entmax, a family of maps indexed by alpha."""
 
 import math
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 from fewfold._check import normal_dim, per_row, positive_number
 from fewfold._torch import eager
-from fewfold.maps import native_threshold as fast
+from fewfold.maps import native_threshold
 from fewfold.maps.compiled_operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
     centre,
+    finalize,
     flat_rows,
     from_rows,
     is_steep,
     narrow,
-    settle,
     shifted,
     to_rows,
     widened,
@@ -35,17 +35,17 @@ __all__ = ["entmax", "softmax", "sparsemax"]
 
 
 def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-    """Softmax that honours a mask; the member alpha = 1 of entmax.
+    """Softmax with an optional mask; entmax with alpha = 1.
 
     Solves `argmax_p <p, scores> - sum p log p` over probabilities: `p = exp(scores) / Z`.
 
     Args:
         scores: (..., n, ...) with n entries along `dim`.
         dim: the dimension that sums to 1.
-        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+        mask: boolean, True = keep; broadcasts to the scores. Masked entries get probability 0.
 
     Returns:
-        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros.
+        Probabilities of the shape and dtype of the scores. A fully masked row is all zeros.
 
     Example:
         >>> import torch, fewfold as ff
@@ -56,19 +56,19 @@ def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Ten
 
 
 def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-    """The probabilities nearest to the scores, most of them exactly 0.
+    """Euclidean projection of the scores onto the simplex, with exact zeros.
 
-    Solves `argmin_p ||p - scores||^2` over probabilities, whose answer is
-    `p = [scores - tau]_+`; the member alpha = 2 of entmax. One entry takes everything when it
-    leads by 1.
+    Solves `argmin_p ||p - scores||^2` over probabilities; the solution is
+    `p = [scores - tau]_+`. This is entmax with alpha = 2. The result is one-hot when the top score
+    leads all others by at least 1.
 
     Args:
         scores: (..., n, ...) with n entries along `dim`.
         dim: the dimension that sums to 1.
-        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+        mask: boolean, True = keep; broadcasts to the scores. Masked entries get probability 0.
 
     Returns:
-        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros.
+        Probabilities of the shape and dtype of the scores. A fully masked row is all zeros.
 
     Example:
         >>> import torch, fewfold as ff
@@ -78,7 +78,7 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> T
     Reference: Martins and Astudillo, "From softmax to sparsemax", 2016.
     """
     if mask is None and dim == -1:
-        probs = fast.quick(scores, 2.0)
+        probs = native_threshold.quick(scores, 2.0)
         if probs is not None:
             return probs
     return entmax_within(scores, 2.0, math.inf, dim, mask=mask)
@@ -91,23 +91,23 @@ def entmax(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Probabilities with exact zeros, more of them the larger alpha.
+    """alpha-entmax: probabilities with exact zeros, sparser for larger alpha.
 
     Solves `argmax_p <p, scores> - (sum p^alpha - 1) / (alpha (alpha - 1))` over probabilities,
-    whose answer is `p = [(alpha - 1) scores - tau]_+^(1 / (alpha - 1))`. Alpha 1 is softmax, 2 is
-    sparsemax; below 1 nothing is ever 0. One entry takes everything when it leads by
-    `1 / (alpha - 1)`.
+    with solution `p = [(alpha - 1) scores - tau]_+^(1 / (alpha - 1))`. Alpha 1 is softmax, 2 is
+    sparsemax; for alpha of at most 1 all probabilities are positive. The result is one-hot when the
+    top score leads all others by at least `1 / (alpha - 1)`.
 
     Args:
         scores: (..., n, ...) with n entries along `dim`.
         alpha: greater than 0. A number, or a tensor that broadcasts against the scores with size
-            1 along `dim`, such as (heads, 1, 1); a tensor receives its gradient, at 1 too.
+            1 along `dim`, such as (heads, 1, 1). A tensor receives a gradient, also at 1.
         dim: the dimension that sums to 1.
-        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+        mask: boolean, True = keep; broadcasts to the scores. Masked entries get probability 0.
 
     Returns:
-        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros,
-        one with scores at +inf is uniform over those, one with a NaN is NaN.
+        Probabilities of the shape and dtype of the scores. A fully masked row is all zeros, a row
+        with scores of +inf is uniform over those, a row with NaN is all NaN.
 
     Example:
         >>> import torch, fewfold as ff
@@ -118,7 +118,7 @@ def entmax(
     learning alpha, Correia, Niculae and Martins, "Adaptively sparse transformers", 2019.
     """
     if mask is None and dim == -1 and type(alpha) is float:
-        probs = fast.quick(scores, alpha)
+        probs = native_threshold.quick(scores, alpha)
         if probs is not None:
             return probs
     return entmax_within(scores, alpha, math.inf, dim, mask=mask)
@@ -127,20 +127,20 @@ def entmax(
 def entmax_within(
     scores: Tensor, alpha: float | Tensor, most: float, dim: int, *, mask: Tensor | None
 ) -> Tensor:
-    """Entmax for alpha up to `most`: a trace then leaves out what no such alpha needs."""
+    """Entmax for alpha of at most `most`; traced graphs omit the solvers for larger alpha."""
     rows = to_rows(scores, dim, mask)
     order = row_alpha(alpha, scores, dim, above=0.0)
     if rows.shape[-1] == 0:
         return from_rows(rows, dim, scores.dtype)
-    if fast.covers(rows, order):
-        return from_rows(fast.threshold_map(rows, order, norm=False), dim, scores.dtype)
-    if traceable(rows, order) and fast.has_kernel(order):
+    if native_threshold.covers(rows, order):
+        return from_rows(native_threshold.threshold_map(rows, order, norm=False), dim, scores.dtype)
+    if traceable(rows, order) and native_threshold.has_kernel(order):
         return from_rows(_entmax_operator(rows, order), dim, scores.dtype)
     return from_rows(_entmax_torch(rows, order, most), dim, scores.dtype)
 
 
 def row_alpha(alpha: float | Tensor, scores: Tensor, dim: int, above: float) -> float | Tensor:
-    """Alpha as a float, or as a tensor that broadcasts against rows."""
+    """Return alpha as a float, or as a tensor that broadcasts against rows."""
     if not isinstance(alpha, Tensor):
         return positive_number(alpha, "alpha", above)
     if not alpha.is_floating_point():
@@ -151,7 +151,7 @@ def row_alpha(alpha: float | Tensor, scores: Tensor, dim: int, above: float) -> 
 
 
 def check_alpha(alpha: float | Tensor, above: float) -> None:
-    """Raise unless every alpha of a tensor is valid, where its values may be looked at."""
+    """Raise unless every entry of a tensor alpha is valid; not checked under transforms."""
     if not isinstance(alpha, Tensor) or not eager(alpha):
         return
     if not bool(((alpha > above) & alpha.isfinite()).all()):
@@ -159,11 +159,11 @@ def check_alpha(alpha: float | Tensor, above: float) -> None:
 
 
 def _entmax_torch(rows: Tensor, alpha: float | Tensor, most: float = math.inf) -> Tensor:
-    """Entmax along the last dimension in plain differentiable ops."""
-    few = entmax_candidates(rows, alpha)
-    if few is None:
+    """Entmax along the last dimension in differentiable torch operations."""
+    narrowed = entmax_candidates(rows, alpha)
+    if narrowed is None:
         return _entmax_rows(rows, alpha, most)
-    return few.widen(_entmax_rows(few.rows, flat_rows(alpha, rows), most))
+    return narrowed.widen(_entmax_rows(narrowed.rows, flat_rows(alpha, rows), most))
 
 
 def _entmax_checked(rows: Tensor, alpha: float | Tensor) -> Tensor:
@@ -175,7 +175,7 @@ _entmax_operator = threshold_operator("entmax", False, _entmax_checked)
 
 
 def entmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
-    """The entries of long rows that can be in the support of entmax."""
+    """Return the entries of long rows that can be in the support of entmax."""
     if isinstance(alpha, float) and alpha <= 1:
         return None
     order = flat_rows(alpha, rows)
@@ -183,10 +183,10 @@ def entmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
 
 
 def _entmax_rows(rows: Tensor, alpha: float | Tensor, most: float) -> Tensor:
-    """Entmax of every entry given."""
+    """Entmax of rows without first reducing them to candidates."""
     exact = rows.double() if most > 2 and is_steep(rows, alpha) else rows
     values, top = centre(exact)
-    return settle(_centred(values, alpha, most), top).to(rows.dtype)
+    return finalize(_centred(values, alpha, most), top).to(rows.dtype)
 
 
 def _centred(values: Tensor, alpha: float | Tensor, most: float) -> Tensor:
@@ -209,7 +209,7 @@ def _by_tensor(values: Tensor, c: Tensor, most: float) -> Tensor:
     above = c.detach() > 1
     if most <= 1 or (eager(values, c) and not bool(above.any())):
         return power(values, c, 1.0)[0]
-    # Each side sees a harmless exponent in the rows that belong to the other one.
+    # Both solvers run on all rows; rows of the other solver get an exponent it can handle.
     return torch.where(
         above,
         steep(values, torch.where(above, c, 2.0)),
@@ -218,14 +218,14 @@ def _by_tensor(values: Tensor, c: Tensor, most: float) -> Tensor:
 
 
 def _renormalised(probs: Tensor) -> Tensor:
-    """Divided by what rounding left of the sum, a constant."""
+    """Divide by the sum, treated as a constant, to remove rounding error."""
     return probs / probs.detach().sum(-1, keepdim=True)
 
 
 def _floor(part: Tensor, alpha: float | Tensor) -> Tensor:
-    """A value below which no entry of a row that contains `part` is in the support."""
+    """Return a bound: no entry below it is in the support of a row that contains `part`."""
     if isinstance(alpha, Tensor):
-        # A larger alpha has a smaller support: what bounds alpha = 2 bounds those beyond.
+        # The support shrinks as alpha grows: the bound for alpha = 2 holds for larger alpha.
         return power_floor(part, (alpha.detach() - 1).clamp(max=1), 1.0)
     if alpha == 2.0:
         return linear_floor(part)

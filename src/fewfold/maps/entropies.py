@@ -1,4 +1,4 @@
-"""Entropies as regularisers: Shannon's (softmax), Gini's (sparsemax), Tsallis' (entmax)."""
+"""Negative entropies as regularisers: Shannon (softmax), Gini (sparsemax), Tsallis (entmax)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class Shannon(Omega):
 class Gini(Omega):
     """Half the Gini negentropy, `(sum p^2 - 1) / 2`; its map is sparsemax.
 
-    The 1 is counted as `sum p`, which is the same on probabilities and 0 for an empty row.
+    The 1 is computed as `sum p`: equal on probabilities, and 0 for a row of zeros.
 
     Example:
         >>> import torch, fewfold as ff
@@ -70,11 +70,11 @@ class Gini(Omega):
 class Tsallis(Omega):
     """Tsallis negentropy, `(sum p^alpha - 1) / (alpha (alpha - 1))`; its map is entmax.
 
-    At alpha = 1 it is Shannon's. The 1 is counted as `sum p`, which is the same on probabilities
-    and keeps all digits near alpha = 1.
+    At alpha = 1 it equals `Shannon`. The 1 is computed as `sum p`: equal on probabilities, and
+    accurate near alpha = 1.
 
     Args:
-        alpha: greater than 0; a number, or a tensor as `entmax` takes it, which may learn.
+        alpha: greater than 0; a number, or a tensor as in `entmax`, which may be learnable.
 
     Example:
         >>> import torch, fewfold as ff
@@ -123,7 +123,7 @@ class Tsallis(Omega):
 
 
 def _at_zero(c: float | Tensor) -> float | Tensor:
-    """The limit of `(p^c - 1) / c` as p goes to 0, where finite: Tsallis has this slope there."""
+    """Limit of `(p^c - 1) / c` as p goes to 0, which gives the slope there; 0 if infinite."""
     if not isinstance(c, Tensor):
         return -1 / c if c > 0 else 0.0
     finite = c.detach() > 0

@@ -27,20 +27,20 @@ def ksubset(
 ) -> Tensor:
     """Marginals of choosing k entries: between 0 and 1, summing to k.
 
-    Solves `argmax_p <p, scores> - ||p||^2 / 2` subject to `0 <= p <= 1` and `sum p = k`, whose
-    answer is `p = clip(scores - tau, 0, 1)`. With k = 1 it is sparsemax.
+    Solves `argmax_p <p, scores> - ||p||^2 / 2` subject to `0 <= p <= 1` and `sum p = k`; the
+    solution is `p = clip(scores - tau, 0, 1)`. With k = 1 it is sparsemax.
 
     Args:
         scores: (..., n, ...) with n entries along `dim`.
-        k: how many to choose, real, between 0 and n. A number, or a tensor that broadcasts
-            against the scores with size 1 along `dim`; a tensor receives its gradient.
-        dim: the dimension to choose along.
-        mask: boolean, True = keep. A row that keeps fewer than k entries gives each of them 1.
-        at_most: let the sum be anything up to k; then `p = clip(scores, 0, 1)` if that fits.
+        k: the sum, real, between 0 and n. A number, or a tensor that broadcasts against the
+            scores with size 1 along `dim`; a tensor receives a gradient.
+        dim: the dimension along which entries are chosen.
+        mask: boolean, True = keep. In a row with fewer than k unmasked entries each of them is 1.
+        at_most: constrain the sum to at most k: `p = clip(scores, 0, 1)` where its sum is below.
 
     Returns:
-        Marginals of the shape and dtype of the scores. An entry at +inf is always chosen; if
-        there are more of them than k, they share k evenly.
+        Marginals of the shape and dtype of the scores. Entries of +inf are always chosen; if
+        there are more of them than k, each gets an equal share of k.
 
     Example:
         >>> import torch, fewfold as ff
@@ -66,14 +66,14 @@ def ksubset(
 
 
 def row_budget(k: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
-    """k as a float, or as a tensor that broadcasts against rows."""
+    """Return k as a float, or as a tensor that broadcasts against rows."""
     axis = normal_dim(dim, scores.dim())
     n = scores.shape[axis]
     if isinstance(k, Tensor):
         rows: float | Tensor = per_row(k, scores, axis, "k")
         valid = not eager(k) or bool(((k >= 0) & (k <= n)).all())
     elif isinstance(k, (int, float)) and not isinstance(k, bool):
-        # The size may be symbolic while tracing, when comparing it would pin it down.
+        # While tracing the size may be symbolic; a comparison would specialise the graph to it.
         rows, valid = float(k), torch.compiler.is_compiling() or 0 <= k <= n
     else:
         raise TypeError(f"k must be a number or a tensor, got {type(k).__name__}")
@@ -85,11 +85,11 @@ def row_budget(k: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
 
 
 def _ksubset_torch(rows: Tensor, k: float | Tensor, at_most: bool) -> Tensor:
-    """The k-subset map along the last dimension in plain differentiable ops."""
-    few = ksubset_candidates(rows, k)
-    if few is None:
+    """The k-subset map along the last dimension in differentiable torch operations."""
+    narrowed = ksubset_candidates(rows, k)
+    if narrowed is None:
         return _ksubset_rows(rows, k, at_most)
-    return few.widen(_ksubset_rows(few.rows, flat_rows(k, rows), at_most))
+    return narrowed.widen(_ksubset_rows(narrowed.rows, flat_rows(k, rows), at_most))
 
 
 def _ksubset_exactly(rows: Tensor, k: float | Tensor) -> Tensor:
@@ -100,22 +100,22 @@ _ksubset_operator = budget_operator("ksubset", _ksubset_exactly)
 
 
 def ksubset_candidates(rows: Tensor, k: float | Tensor) -> Narrow | None:
-    """The entries of long rows that can be in the support."""
+    """Return the entries of long rows that can be in the support."""
     if not eager(rows, k):
         return None
     budget = torch.as_tensor(flat_rows(k, rows), dtype=rows.dtype).detach()
 
     def bound(tops: Tensor) -> Tensor:
         usual = tops < math.inf  # not NaN either
-        kept = (usual & (tops > -math.inf)).sum(-1, keepdim=True)
+        unmasked = (usual & (tops > -math.inf)).sum(-1, keepdim=True)
         if float(budget.max()) > tops.shape[-1]:
             return torch.full_like(tops[..., :1], -math.inf)
-        wanted = torch.minimum(budget, kept)
+        wanted = torch.minimum(budget, unmasked)
         anchor, offset = _anchored(torch.where(usual, tops, 0.0), wanted)
         low = anchor + _newton(offset, wanted)
-        # Too few lanes to fill k say nothing about the row; NaN rows need no candidates.
+        # Fewer lanes than k give no bound on the row; rows with NaN need no candidates.
         low = torch.where(
-            (kept < budget) | (tops == math.inf).any(-1, keepdim=True), -math.inf, low
+            (unmasked < budget) | (tops == math.inf).any(-1, keepdim=True), -math.inf, low
         )
         return torch.where(tops.isnan().any(-1, keepdim=True), math.nan, low)
 
@@ -123,12 +123,12 @@ def ksubset_candidates(rows: Tensor, k: float | Tensor) -> Narrow | None:
 
 
 def _ksubset_rows(rows: Tensor, k: float | Tensor, at_most: bool) -> Tensor:
-    """The k-subset map of every entry given."""
+    """The k-subset map of rows without first reducing them to candidates."""
     fixed = rows.detach()
     budget = torch.as_tensor(k, dtype=rows.dtype, device=rows.device).clamp(min=0)
     infinite = (fixed == math.inf).sum(-1, keepdim=True)
     broken = fixed.isnan().any(-1, keepdim=True)
-    flooded = infinite > budget  # more entries at +inf than k: they share it
+    flooded = infinite > budget  # more entries of +inf than k: they share it
     usual = ~(broken | flooded)
     fixed = torch.where(usual, fixed, 0.0)
     wanted = torch.minimum(budget, (fixed > -math.inf).sum(-1, keepdim=True))
@@ -142,11 +142,10 @@ def _ksubset_rows(rows: Tensor, k: float | Tensor, at_most: bool) -> Tensor:
 
 
 def _anchored(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The score of rank ceil(wanted), and all scores relative to it, cut to [-1, 1].
+    """Return the score of rank ceil(wanted), and all scores relative to it, clamped to [-1, 1].
 
-    With this anchor the threshold lies in [-1, 0]: there the best ceil(wanted) scores would all be
-    1 at its lower end, and less than that at its upper one. Whatever their scale or offset, only
-    scores within 1 of the anchor are undecided.
+    Relative to this anchor the threshold lies in [-1, 0]: at -1 the top ceil(wanted) entries are
+    all 1, at 0 their sum is below `wanted`. Only scores within 1 of the anchor can be fractional.
     """
     rank = (wanted.ceil().long() - 1).clamp(min=0)
     if values.numel() and eager(values, wanted):
@@ -154,7 +153,7 @@ def _anchored(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     else:
         ordered = values.sort(-1, descending=True).values
     anchor = ordered.gather(-1, rank.expand(*values.shape[:-1], 1))
-    anchor = torch.where(anchor == -math.inf, 0.0, anchor)  # nothing kept
+    anchor = torch.where(anchor == -math.inf, 0.0, anchor)  # fully masked
     offset = torch.where(values == math.inf, 1.0, values - anchor).clamp(-1, 1)
     return anchor, offset
 
@@ -162,7 +161,7 @@ def _anchored(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 def _clip(
     scores: Tensor, anchor: Tensor, offset: Tensor, tau: Tensor, wanted: Tensor, at_most: bool
 ) -> Tensor:
-    """`clip(scores - anchor - tau, 0, 1)` with tau rebuilt from the entries strictly inside."""
+    """`clip(scores - anchor - tau, 0, 1)`, with tau recomputed from the fractional entries."""
     if at_most:
         slack = anchor + tau <= 0
         anchor = torch.where(slack, 0.0, anchor)
@@ -179,7 +178,7 @@ def _clip(
 
 
 def _newton(offset: Tensor, wanted: Tensor) -> Tensor:
-    """tau in [-1, 0] of `sum clip(offset - tau, 0, 1) = wanted`: Newton inside a bracket."""
+    """Solve `sum clip(offset - tau, 0, 1) = wanted` for tau in [-1, 0]: bracketed Newton."""
     low = torch.full_like(offset[..., :1], -1.0)
     high = torch.zeros_like(low)
     enough = 8 * torch.finfo(offset.dtype).eps
@@ -201,14 +200,14 @@ def _newton(offset: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _by_sorting(offset: Tensor, wanted: Tensor) -> Tensor:
-    """The same tau for any transform.
+    """Solve the same equation by sorting, without data-dependent control flow.
 
-    Walking down the sorted breakpoints, the sum grows by non-negative terms only.
+    Along the sorted breakpoints the sum grows by non-negative terms, so that none cancel.
     """
     points, order = torch.cat([offset, offset - 1], -1).sort(-1, descending=True)
     begins = torch.ones_like(offset)
     active = torch.cat([begins, -begins], -1).gather(-1, order).cumsum(-1)
-    gap = (points.roll(1, -1) - points).clamp(min=0)  # to the point before; 0 for the first
+    gap = (points.roll(1, -1) - points).clamp(min=0)  # to the previous point; 0 for the first
     mass = (active.roll(1, -1) * gap).cumsum(-1)
     last = ((mass <= wanted).sum(-1, keepdim=True) - 1).clamp(min=0)
     missing = wanted - mass.gather(-1, last)
@@ -220,11 +219,11 @@ def _by_sorting(offset: Tensor, wanted: Tensor) -> Tensor:
 class Subset(Omega):
     """Half the squared norm, `||p||^2 / 2`, where p sums to k; its map is ksubset.
 
-    Its margin is between every chosen entry and every other one.
+    Its margin is the lead of every chosen entry over every other one.
 
     Args:
-        k: how many to choose; a number, or a tensor as `ksubset` takes it, which may learn.
-        at_most: choose up to k.
+        k: the sum of p; a number, or a tensor as in `ksubset`, which may be learnable.
+        at_most: constrain the sum to at most k.
 
     Example:
         >>> import torch, fewfold as ff
@@ -250,20 +249,20 @@ class Subset(Omega):
     def candidates(self, rows: Tensor, scores: Tensor, dim: int) -> tuple[Narrow, Omega] | None:
         budget = row_budget(self.k, scores, dim)
         found = ksubset_candidates(rows, budget)
-        # k stays below the number of candidates, whatever the padding
+        # every row has at least k candidates, so that k stays valid
         return None if found is None else (found, replace(self, k=flat_rows(budget, rows)))
 
     def for_size(self, size: int) -> "Subset":
-        """Select everything where there are fewer than k entries, masked or absent."""
+        """Reduce k to `size` if there are fewer than k entries."""
         if isinstance(self.k, Tensor):
             return replace(self, k=self.k.clamp(max=size))
         return replace(self, k=size) if self.k > size else self
 
     def centred(self, scores: Tensor, probs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         live = scores.detach().amax(dim, keepdim=True) != -math.inf
-        if self.at_most:  # choosing nothing is possible even where nothing is kept
+        if self.at_most:  # the empty set is valid even in a fully masked row
             return scores, torch.ones_like(live)
-        # Near the threshold, where p is neither 0 nor 1; the largest score may be far above it.
+        # The offset is near the threshold; the largest score may be far above it.
         top = torch.where(probs > 0, scores.detach(), math.inf).amin(dim, keepdim=True)
         return scores - torch.where(top.isinf(), 0.0, top), live
 
@@ -277,13 +276,13 @@ class Subset(Omega):
             )
 
     def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
-        """Whether all entries of the set lead the others by 1; with `at_most`, they also lead 0."""
+        """Return whether all entries of the set lead the others by 1 (and 0, if `at_most`)."""
         on = vertex > 0.5
         least = scores.masked_fill(~on, math.inf).amin(-1)
         rest = scores.masked_fill(on, -math.inf).amax(-1)
         size = on.sum(-1)
         budget = torch.as_tensor(self.k, device=scores.device)
-        budget = budget.squeeze(-1) if budget.dim() else budget  # one for each row
+        budget = budget.squeeze(-1) if budget.dim() else budget  # one per row
         if not self.at_most:
             return (least - rest >= 1) & (size == budget)
         full = (least >= 1) & torch.where(size == budget, least - rest >= 1, rest <= 0)

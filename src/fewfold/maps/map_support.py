@@ -1,4 +1,4 @@
-"""The support of a map: its weighted indices, without the dense row."""
+"""Support of a map: the indices and weights of its non-zero entries."""
 
 from torch import Tensor
 
@@ -17,17 +17,17 @@ def map_support(
     *,
     mask: Tensor | None = None,
 ) -> Support:
-    """The non-zero entries of a map, as weighted indices.
+    """Return the non-zero entries of a map as indices and weights.
 
-    The same as `Support.from_dense(omega.argmax(scores, dim), dim)`, but long rows are first cut
-    down to the few entries that can be in the support, so the dense row of probabilities is never
-    written. Meant for eager use: how many atoms there are depends on the data.
+    Equal to `Support.from_dense(omega.argmax(scores, dim), dim)`, but long rows are first reduced
+    to the entries that can be in the support, and the dense rows of probabilities are never
+    allocated. For eager mode only, since the number of atoms depends on the data.
 
     Args:
         scores: (..., n, ...) with n entries along `dim`.
-        omega: the regulariser whose map is wanted; `Gini()`, which is sparsemax, unless given.
-        dim: the dimension to map along; the others become the rows, in order.
-        mask: boolean, True = keep. A row with nothing kept has no atoms.
+        omega: the regulariser of the map; `Gini()`, which is sparsemax, by default.
+        dim: the mapped dimension; the others are flattened to rows, in order.
+        mask: boolean, True = keep. A fully masked row has no atoms.
 
     Returns:
         `Support` whose weights are differentiable with respect to the scores and the parameters
@@ -42,11 +42,11 @@ def map_support(
     omega = Gini() if omega is None else omega
     rows = to_rows(scores, dim, mask)
     narrowed = omega.candidates(rows, scores, dim)
-    # A NaN row is NaN everywhere, which only the dense answer can say.
+    # The result of a row with NaN is NaN in every entry, which needs the dense path.
     if narrowed is None or bool(narrowed[0].top.isnan().any()):
         return Support.from_dense(omega.argmax(scores, dim, mask=mask), dim)
-    few, omega = narrowed
-    probs = omega.argmax(few.rows)
+    candidates, omega = narrowed
+    probs = omega.argmax(candidates.rows)
     row, slot = probs.detach().nonzero().unbind(-1)
     weights = probs[row, slot].to(scores.dtype)
-    return Support(weights, few.index[row, slot], row, probs.shape[0])
+    return Support(weights, candidates.index[row, slot], row, probs.shape[0])

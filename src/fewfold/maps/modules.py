@@ -1,4 +1,4 @@
-"""Modules, where a map stands inside nn.Sequential or has something to learn."""
+"""Maps as modules: `Map` for nn.Sequential, `AdaptiveEntmax` with a learnable alpha."""
 
 import math
 
@@ -19,8 +19,8 @@ def _shape(heads: int | tuple[int, ...] | None) -> tuple[int, ...]:
     sizes = tuple(heads) if isinstance(heads, (tuple, list)) else (heads,)
     if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
         raise TypeError(
-            f"heads must be an int or a shape, got {heads!r}; an alpha that does not learn goes "
-            "into ff.entmax(scores, alpha)"
+            f"heads must be an int or a shape, got {heads!r}; for a fixed alpha write "
+            "ff.entmax(scores, alpha)"
         )
     if any(size < 1 for size in sizes):
         raise ValueError(f"heads must be at least 1, got {heads}")
@@ -47,7 +47,7 @@ class Map(nn.Module):
         self.dim = dim
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Probabilities of the shape of the scores."""
+        """Return probabilities of the shape of the scores."""
         return self.omega.argmax(scores, self.dim, mask=mask)
 
     def extra_repr(self) -> str:
@@ -55,17 +55,17 @@ class Map(nn.Module):
 
 
 class AdaptiveEntmax(nn.Module):
-    """Entmax that learns its alpha, between softmax (1) and sparsemax (2).
+    """Entmax with learnable alpha, by default between softmax (1) and sparsemax (2).
 
-    `alpha = low + (high - low) sigmoid(raw)` with the parameter `raw`, which starts at 0.
+    `alpha = low + (high - low) sigmoid(raw)` with the parameter `raw`, initialised to 0.
 
     Args:
         heads: None or 1 for a single alpha; an int h for one per head of scores (..., h, m, n);
-            or the shape that alpha should have, which must broadcast against the scores with size
-            1 along `dim`.
+            or the shape of alpha, which must broadcast against the scores with size 1 along
+            `dim`.
         dim: the dimension that sums to 1.
-        low: what alpha stays above.
-        high: what alpha stays below.
+        low: lower bound of alpha.
+        high: upper bound of alpha.
         device, dtype: of the parameter.
 
     Example:
@@ -100,18 +100,19 @@ class AdaptiveEntmax(nn.Module):
 
     @property
     def alpha(self) -> Tensor:
-        """The alpha in use, one per head."""
+        """Current value of alpha."""
         return self.low + (self.high - self.low) * torch.sigmoid(self.raw)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Probabilities of the shape of the scores."""
+        """Return probabilities of the shape of the scores."""
         check_scores(scores)
         alpha = self.alpha
         if alpha.numel() == 1:
             alpha = alpha.reshape(())
         elif not self._fits(scores):
             raise ValueError(
-                f"{self._needs()}, got {tuple(scores.shape)}; for one alpha write AdaptiveEntmax()"
+                f"{self._expected_shape()}, got {tuple(scores.shape)}; "
+                "for one alpha write AdaptiveEntmax()"
             )
         return entmax_within(scores, alpha, self.high, self.dim, mask=mask)
 
@@ -121,7 +122,8 @@ class AdaptiveEntmax(nn.Module):
         rows = (*scores.shape[:axis], 1, *scores.shape[axis + 1 :])
         return fits(self.raw.shape, rows)
 
-    def _needs(self) -> str:
+    def _expected_shape(self) -> str:
+        """Return the first half of the error message for scores that do not fit."""
         heads, *rest = self.raw.shape
         if rest == [1, 1]:
             return f"AdaptiveEntmax({heads}) maps scores (..., {heads}, m, n)"

@@ -1,4 +1,4 @@
-"""The k-subset map by the compiled kernels, on rows along the last dimension."""
+"""The k-subset map of rows along the last dimension by native kernels."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["budget_map", "pull", "quick"]
 
 
 def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
-    """The k-subset map, or None where a row needs the care of plain torch (NaN, +inf)."""
+    """Return the k-subset map, or None if the kernels do not support the rows (NaN, +inf)."""
     if rows.numel() == 0 or not dispatch.ready(rows):
         return None
     if isinstance(k, Tensor) and not dispatch.ready(k.float()):
@@ -27,7 +27,7 @@ def budget_map(rows: Tensor, k: float | Tensor) -> Tensor | None:
 
 
 def quick(rows: Tensor, k: float) -> Tensor | None:
-    """`budget_map` for a call that has nothing to prepare and no gradient, or None if it has."""
+    """Fast path of `budget_map`: contiguous rows without gradient; None otherwise."""
     if not (dispatch.ready(rows) and rows.is_contiguous() and rows.numel() > 0 and rows.dim() > 0):
         return None
     if not 0 <= k <= rows.shape[-1] or (rows.requires_grad and torch.is_grad_enabled()):
@@ -45,7 +45,7 @@ def _budget(rows: Tensor, k: float | Tensor) -> Tensor | None:
 
 
 class _BudgetMap(torch.autograd.Function):
-    """Gives an answer found already its gradient: entries strictly inside share every change."""
+    """Attach the gradient to a computed map: the projection on entries strictly in (0, 1)."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, k: float | Tensor, probs: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class _BudgetMap(torch.autograd.Function):
 
 
 def pull(probs: Tensor, grad: Tensor, k: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The gradient of the rows, and of k where it is given."""
+    """Return the gradient with respect to the rows, and to k if it is given."""
     if k is None and not torch.is_grad_enabled() and dispatch.ready(grad):
         return _budget_backward(probs, grad.contiguous()), None
     free = (probs.detach() > 0) & (probs.detach() < 1)

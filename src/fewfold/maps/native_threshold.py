@@ -1,4 +1,4 @@
-"""Entmax and normmax by the compiled kernels: 1 < alpha <= 2, rows along the last dimension."""
+"""Entmax and normmax of rows along the last dimension by native kernels, 1.1 <= alpha <= 2."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ __all__ = [
     "forward",
     "groups",
     "has_kernel",
-    "kept_places",
+    "saved_support_size",
     "pull",
     "quick",
     "row_numbers",
@@ -27,15 +27,15 @@ __all__ = [
     "within",
 ]
 
-_LOWEST = 1.1  # nearer to 1 single precision no longer holds p = u^(1/(alpha-1)) to a millionth
-_LOWEST_LEARNT = 1.25  # and its slope in alpha is worse
+_LOWEST = 1.1  # below, p = u^(1/(alpha-1)) in float32 has errors above 1e-6
+_LOWEST_LEARNT = 1.25  # the derivative with respect to alpha is less accurate
 _LONGEST = 2**31
-_KEEP_FROM = 2048  # longer rows leave their support behind; at least MIDDLE of team.h
+_SAVE_SUPPORT_FROM = 2048  # longer rows save their support; at least MIDDLE of team.h
 
 
 def covers(rows: Tensor, alpha: float | Tensor) -> bool:
-    """Whether the kernels can take these rows."""
-    if type(alpha) is float:  # the common case, before anything that costs a microsecond
+    """Return whether the kernels support these rows and this alpha."""
+    if type(alpha) is float:  # the common case first: each further check costs about a microsecond
         return _LOWEST <= alpha <= 2.0 and dispatch.ready(rows) and _sized(rows)
     if isinstance(alpha, (int, float)):
         return covers(rows, float(alpha))
@@ -45,12 +45,12 @@ def covers(rows: Tensor, alpha: float | Tensor) -> bool:
 
 
 def has_kernel(alpha: float | Tensor) -> bool:
-    """Whether there is a kernel for this alpha, or for some values of a tensor."""
+    """Return whether there is a kernel for this number, or for some values of a tensor."""
     return isinstance(alpha, Tensor) or _LOWEST <= alpha <= 2.0
 
 
 def within(alpha: Tensor, learns: bool) -> bool:
-    """Whether the kernels are accurate for every entry of alpha, also for its gradient if asked."""
+    """Return whether the kernels are accurate for every alpha, and its gradient if it learns."""
     lowest = _LOWEST_LEARNT if learns else _LOWEST
     return bool(((alpha >= lowest) & (alpha <= 2)).all())
 
@@ -61,10 +61,10 @@ def _sized(rows: Tensor) -> bool:
 
 
 def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
-    """`threshold_map` for a call that has nothing to prepare, or None if it has.
+    """Fast path of `threshold_map` for contiguous rows; None if the inputs need preparation.
 
-    Between two large operations Python itself runs out of a cold cache, so that every function
-    called here is felt on rows of ordinary length.
+    Between two large operations the Python code itself is out of the processor cache, so every
+    function call here is measurable on rows of moderate length.
     """
     if not (_LOWEST <= alpha <= 2.0 and dispatch.ready(rows) and rows.is_contiguous()):
         return None
@@ -84,7 +84,7 @@ def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
 
 
 def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
-    """Entmax, or normmax if `norm`, of rows that `covers` accepted."""
+    """Entmax, or normmax if `norm`, of rows for which `covers` is true."""
     rows = rows.contiguous()
     if tracks_grad(rows, alpha):
         probs: Tensor = _apply(rows, alpha, norm)
@@ -100,7 +100,7 @@ _FORWARD = {
 
 
 def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, Tensor | None]:
-    """A parameter for the kernels: one number, or one double per row."""
+    """Return a kernel parameter as one number, or as one float64 per row."""
     if isinstance(value, float):
         return value, None
     if value.numel() == 1:
@@ -109,19 +109,19 @@ def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, Tensor | No
     return 0.0, each
 
 
-def kept_places(size: int) -> int:
-    """How many places of its support a row of this length leaves behind for the backward pass."""
-    return min(max(size // 16, 64), 4096) if size > _KEEP_FROM else 0
+def saved_support_size(size: int) -> int:
+    """Number of support indices that a row of this length saves for the backward pass."""
+    return min(max(size // 16, 64), 4096) if size > _SAVE_SUPPORT_FROM else 0
 
 
 def forward(
     rows: Tensor, alpha: float | Tensor, norm: bool, places: Tensor | None = None
 ) -> tuple[Tensor, bool]:
-    """Probabilities, and whether a score was +inf.
+    """Return the probabilities, and whether any score was +inf.
 
     Args:
-        places: int32 of shape (rows, `kept_places(size)`), filled with the support of each row
-            for the backward pass; None where the rows are too short for it to pay.
+        places: int32 of shape (rows, `saved_support_size(size)`), filled with the support of each
+            row for the backward pass; None for short rows, where saving it is slower.
     """
     shape = rows.shape
     probs = rows.new_empty(shape)
@@ -135,15 +135,15 @@ def forward(
 
 
 class _ThresholdMap(torch.autograd.Function):
-    """The map with its Jacobian-vector product, which is a function of the answer alone."""
+    """Autograd function of the map; the backward pass needs its result alone."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
         places, size = None, rows.shape[-1]
-        if room := kept_places(size):
-            places = rows.new_empty((rows.numel() // size, room), dtype=torch.int32)
+        if saved := saved_support_size(size):
+            places = rows.new_empty((rows.numel() // size, saved), dtype=torch.int32)
         probs, infinite = forward(rows, alpha, norm, places)
-        # No finite change moves a row with infinite scores.
+        # Rows with a score of +inf have zero gradient.
         ctx.still = rows.isposinf().any(-1, keepdim=True) if infinite else None
         learnt = alpha if isinstance(alpha, Tensor) else None
         ctx.save_for_backward(probs, learnt, places)
@@ -155,7 +155,7 @@ class _ThresholdMap(torch.autograd.Function):
         probs, learnt, places = ctx.saved_tensors
         (grad,) = grads
         alpha = ctx.alpha
-        if alpha is not None and ctx.still is None:  # the common case, with nothing to prepare
+        if alpha is not None and ctx.still is None:  # the common case, without preparation
             if not torch.is_grad_enabled() and dispatch.ready(grad, probs):
                 return backward(probs, grad, alpha, ctx.norm, places), None, None
         elif alpha is None:
@@ -173,15 +173,15 @@ class _ThresholdMap(torch.autograd.Function):
         return to_rows, to_alpha, None
 
 
-# Function.apply first looks for transforms, which has been done, and costs as much again.
+# Function.apply repeats the check for active transforms, which doubles the overhead of a call.
 _apply = super(torch.autograd.Function, _ThresholdMap).apply
 
 
 def backward(
     probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool, places: Tensor | None
 ) -> Tensor:
-    """The Jacobian, which is symmetric, times `grad`, by the kernel."""
-    probs = probs.contiguous()  # hooks on saved tensors may have changed more than their place
+    """Vector-Jacobian product by the kernel; the Jacobian is symmetric."""
+    probs = probs.contiguous()  # saved-tensor hooks may have changed the strides
     grad = grad.to(probs.dtype).contiguous()
     shape = probs.shape
     out = probs.new_empty(shape)
@@ -196,13 +196,13 @@ def backward(
 
 
 def backward_alpha(probs: Tensor, grad: Tensor, alpha: Tensor, norm: bool) -> Tensor:
-    """The gradient of alpha, summed in float64."""
+    """Gradient with respect to alpha, accumulated in float64."""
     slope = grad.double() * alpha_slope(probs.double(), alpha.double(), norm)
     return slope.sum(-1, keepdim=True).to(probs.dtype).sum_to_size(alpha.shape)
 
 
 def pull(probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
-    """The Jacobian, which is symmetric, times `grad`, in differentiable operations."""
+    """Vector-Jacobian product in differentiable operations; the Jacobian is symmetric."""
     on = probs > 0
     safe = torch.where(on, probs, 1.0)
     slope = torch.where(on, safe ** (2 - alpha), 0.0)
@@ -216,12 +216,12 @@ def pull(probs: Tensor, grad: Tensor, alpha: float | Tensor, norm: bool) -> Tens
 
 
 def alpha_slope(probs: Tensor, alpha: Tensor, norm: bool) -> Tensor:
-    """The derivative of the probabilities with respect to alpha."""
+    """Derivative of the probabilities with respect to alpha."""
     on = probs > 0
     safe = torch.where(on, probs, 1.0)
     log = safe.log()
     if norm:
-        # With u = p / norm, tau' = -sum u^alpha log u / (alpha sum u); the rest is the chain rule.
+        # With u = p / norm: tau' = -sum u^alpha log u / (alpha sum u), then the chain rule.
         power = torch.where(on, safe**alpha, 0.0).sum(-1, keepdim=True)
         u = safe * _filled(power) ** (-1 / alpha)
         log = u.log()
@@ -239,12 +239,12 @@ def alpha_slope(probs: Tensor, alpha: Tensor, norm: bool) -> Tensor:
 
 
 def _filled(total: Tensor) -> Tensor:
-    """A sum to divide by; rows without support divide by one."""
+    """Replace zero sums, of rows without support, by 1 to divide by."""
     return torch.where(total == 0, 1.0, total)
 
 
 def support(rows: Tensor, alpha: float | Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices, weights and number of atoms of every row; the dense rows are never written."""
+    """Return indices and weights of the supports and their sizes, without dense rows."""
     rows = rows.detach().contiguous()
     size = rows.shape[-1]
     one, each = row_numbers(alpha, rows)
@@ -255,25 +255,25 @@ def support(rows: Tensor, alpha: float | Tensor, norm: bool) -> tuple[Tensor, Te
 
 
 class Streams:
-    """Rows of scores that come in chunks of columns; only what can be in their support is kept."""
+    """Find the support candidates of rows whose scores arrive in chunks of columns."""
 
     def __init__(self, like: Tensor, alpha: float, most: int) -> None:
         make = dispatch.kernel("Streams", like.dtype)
         self._streams = make(like.shape[0], alpha, most)
 
     def push(self, scores: Tensor, start: int) -> None:
-        """Take the next columns, (rows, any), of which the first is number `start`."""
+        """Add the scores (rows, m) of the columns `start` to `start + m`."""
         size = scores.shape[1]
         self._streams.push(scores, size, scores.stride(0), start, dispatch.threads())
 
     def take(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Column and score of the candidates, and how many each row has: -1 if too many to keep."""
+        """Return column and score of all candidates, and the count per row, -1 for too many."""
         column, score, count = (torch.from_numpy(part) for part in self._streams.take())
         return column, score, count
 
 
 def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
-    """Dense rows of zeros with `values` at `index`, `count` of them in each row."""
+    """Return dense rows of zeros with `values` at `index`, `count` of them per row."""
     out = values.new_empty(len(count), size)
     first = torch.zeros(len(count) + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=first[1:])
@@ -283,7 +283,7 @@ def scatter(index: Tensor, values: Tensor, count: Tensor, size: int) -> Tensor:
 
 
 def groups(name: str, rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Groups and pulls of fusedmax ("tv_groups") or oscarmax ("oscar_groups"), if kernels can."""
+    """Groups and pulls of fusedmax ("tv_groups") or oscarmax ("oscar_groups") by kernels."""
     if not dispatch.ready(rows, strength) or rows.numel() == 0:
         return None
     rows = rows.contiguous()

@@ -1,4 +1,4 @@
-"""alpha-normmax: the regulariser is the alpha-norm."""
+"""alpha-normmax: the map whose regulariser is the alpha-norm."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from fewfold._check import positive_number
-from fewfold.maps import native_threshold as fast
+from fewfold.maps import native_threshold
 from fewfold.maps.compiled_operators import threshold_operator, traceable
 from fewfold.maps.entmax import check_alpha, row_alpha
 from fewfold.maps.omega import KernelOrder, Omega, filled
 from fewfold.maps.rows import (
     Narrow,
     centre,
+    finalize,
     flat_rows,
     from_rows,
     is_steep,
     narrow,
-    settle,
     shifted,
     to_rows,
     widened,
@@ -35,22 +35,22 @@ def normmax(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Probabilities with exact zeros, the others more alike the larger alpha.
+    """alpha-normmax: probabilities with exact zeros, more uniform on the support for larger alpha.
 
-    Solves `argmax_p <p, scores> - ||p||_alpha` over probabilities, whose answer is proportional to
-    `[scores - tau]_+^(1 / (alpha - 1))`. One entry takes everything when it leads by 1, whatever
-    alpha; as alpha grows, the weights on the support become uniform.
+    Solves `argmax_p <p, scores> - ||p||_alpha` over probabilities; the solution is proportional to
+    `[scores - tau]_+^(1 / (alpha - 1))`. For every alpha the result is one-hot when the top score
+    leads all others by at least 1; as alpha grows, the weights on the support become uniform.
 
     Args:
         scores: (..., n, ...) with n entries along `dim`.
         alpha: greater than 1. A number, or a tensor that broadcasts against the scores with size
-            1 along `dim`, such as (heads, 1, 1); a tensor receives its gradient.
+            1 along `dim`, such as (heads, 1, 1). A tensor receives a gradient.
         dim: the dimension that sums to 1.
-        mask: boolean, True = keep; it broadcasts to the scores. Dropped entries get 0.
+        mask: boolean, True = keep; broadcasts to the scores. Masked entries get probability 0.
 
     Returns:
-        Probabilities of the shape and dtype of the scores. A row with nothing kept is all zeros,
-        one with scores at +inf is uniform over those, one with a NaN is NaN.
+        Probabilities of the shape and dtype of the scores. A fully masked row is all zeros, a row
+        with scores of +inf is uniform over those, a row with NaN is all NaN.
 
     Example:
         >>> import torch, fewfold as ff
@@ -61,26 +61,26 @@ def normmax(
     Hopfield networks, Santos et al., "Sparse and structured Hopfield networks", 2024.
     """
     if mask is None and dim == -1 and type(alpha) is float:
-        probs = fast.quick(scores, alpha, norm=True)
+        probs = native_threshold.quick(scores, alpha, norm=True)
         if probs is not None:
             return probs
     rows = to_rows(scores, dim, mask)
     order = row_alpha(alpha, scores, dim, above=1.0)
     if rows.shape[-1] == 0:
         return from_rows(rows, dim, scores.dtype)
-    if fast.covers(rows, order):
-        return from_rows(fast.threshold_map(rows, order, norm=True), dim, scores.dtype)
-    if traceable(rows, order) and fast.has_kernel(order):
+    if native_threshold.covers(rows, order):
+        return from_rows(native_threshold.threshold_map(rows, order, norm=True), dim, scores.dtype)
+    if traceable(rows, order) and native_threshold.has_kernel(order):
         return from_rows(_normmax_operator(rows, order), dim, scores.dtype)
     return from_rows(_normmax_torch(rows, order), dim, scores.dtype)
 
 
 def _normmax_torch(rows: Tensor, alpha: float | Tensor) -> Tensor:
-    """Normmax along the last dimension in plain differentiable ops."""
-    few = normmax_candidates(rows, alpha)
-    if few is None:
+    """Normmax along the last dimension in differentiable torch operations."""
+    narrowed = normmax_candidates(rows, alpha)
+    if narrowed is None:
         return _normmax_rows(rows, alpha)
-    return few.widen(_normmax_rows(few.rows, flat_rows(alpha, rows)))
+    return narrowed.widen(_normmax_rows(narrowed.rows, flat_rows(alpha, rows)))
 
 
 def _normmax_checked(rows: Tensor, alpha: float | Tensor) -> Tensor:
@@ -92,16 +92,16 @@ _normmax_operator = threshold_operator("normmax", True, _normmax_checked)
 
 
 def normmax_candidates(rows: Tensor, alpha: float | Tensor) -> Narrow | None:
-    """The entries of long rows that can be in the support of normmax."""
+    """Return the entries of long rows that can be in the support of normmax."""
     order = flat_rows(alpha, rows)
     return narrow(rows, shifted(lambda part: _floor(part, order)))
 
 
 def _normmax_rows(rows: Tensor, alpha: float | Tensor) -> Tensor:
-    """Normmax of every entry given."""
+    """Normmax of rows without first reducing them to candidates."""
     exact = rows.double() if is_steep(rows, alpha) else rows
     values, top = centre(exact)
-    return settle(_centred(values, alpha), top).to(rows.dtype)
+    return finalize(_centred(values, alpha), top).to(rows.dtype)
 
 
 def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def _centred(values: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _floor(part: Tensor, alpha: float | Tensor) -> Tensor:
-    """A value below which no entry of a row that contains `part` is in the support."""
+    """Return a bound: no entry below it is in the support of a row that contains `part`."""
     if isinstance(alpha, float) and alpha == 2.0:
         return quadratic_floor(part)
     return power_floor(part, 1.0, alpha / (alpha - 1))
@@ -125,10 +125,10 @@ def _floor(part: Tensor, alpha: float | Tensor) -> Tensor:
 class Norm(Omega):
     """The alpha-norm less one, `||p||_alpha - 1`; its map is normmax.
 
-    The 1 is counted as `sum p`, which is the same on probabilities and 0 for an empty row.
+    The 1 is computed as `sum p`: equal on probabilities, and 0 for a row of zeros.
 
     Args:
-        alpha: greater than 1; a number, or a tensor as `normmax` takes it, which may learn.
+        alpha: greater than 1; a number, or a tensor as in `normmax`, which may be learnable.
 
     Example:
         >>> import torch, fewfold as ff

@@ -1,9 +1,9 @@
-"""Omega: the base class of regularisers, each of which defines a map.
+"""Base class of regularisers. Each regulariser Omega defines a map.
 
-`argmax(scores)` solves `argmax_p <p, scores> - Omega(p)` over a polytope, the probability simplex
-unless the class says otherwise. A new regulariser is one class with `value` and `argmax`: the map
-as a module, its support, its Fenchel-Young loss, chunked attention and Hopfield layers follow. The
-other members describe it to these, and have defaults that are always right, if not always fast.
+`argmax(scores)` solves `argmax_p <p, scores> - Omega(p)` over a polytope, by default the
+probability simplex. A new regulariser is one class with `value` and `argmax`; `Map`, `map_support`,
+the Fenchel-Young loss, chunked attention and Hopfield layers then accept it. The other members
+enable faster implementations; their defaults are correct for every regulariser.
 """
 
 import math
@@ -20,7 +20,7 @@ __all__ = ["KernelOrder", "Omega", "check_omega", "filled"]
 
 
 class KernelOrder(NamedTuple):
-    """The member of the native kernels' family that computes a map.
+    """The native kernel that computes a map, as its parameters.
 
     Attributes:
         alpha: the order, a number or a tensor.
@@ -32,25 +32,26 @@ class KernelOrder(NamedTuple):
 
 
 class Omega(ABC):
-    """A convex regulariser of probabilities and the map it defines.
+    """Convex regulariser of probabilities and the map it defines.
 
-    Subclasses are frozen dataclasses; their fields that are tensors may learn. `value` and
-    `argmax` are required.
+    Subclasses are frozen dataclasses; tensor fields may be learnable. `value` and `argmax` are
+    required.
 
     Attributes:
-        on_simplex: whether the map sums to 1. If not, its vertices may have several ones.
-        zero_at_vertices: whether Omega is 0 where one entry has all the mass.
-        dense: whether every probability is positive, however far one score leads.
+        on_simplex: whether the probabilities sum to 1. If not, a vertex may have several ones.
+        zero_at_vertices: whether Omega is 0 at one-hot vectors.
+        dense: whether every probability is positive for all finite scores.
         euclidean: whether the map is the Euclidean projection of the scores onto the simplex or
             onto the marginals of structures.
-        margin: the lead from which one entry takes everything; None if there is none.
-        chunkable: whether the rows of a matrix of scores can be mapped a few at a time.
-        drops_masked: whether entries masked in all rows can be left out of the scores.
-        learns_through_value: whether tensors in the fields act through `value` alone, so that the
+        margin: the smallest lead of the top score for which the result is one-hot; None if there
+            is no such lead.
+        chunkable: whether the rows of a score matrix can be mapped in chunks of rows.
+        drops_masked: whether entries masked in all rows can be removed from the scores.
+        learns_through_value: whether tensor fields enter through `value` alone, so that the
             gradient of the conjugate with respect to them is that of `-value(argmax)`.
         kernel_order: the native kernel that computes the map; None if there is none.
         event_dim: number of dimensions of the scores that are mapped together.
-        structure: what a regulariser of marginals ranges over; None for one of probabilities.
+        structure: the structure whose marginals are regularised; None for probabilities.
 
     Example:
         >>> import torch, fewfold as ff
@@ -74,17 +75,17 @@ class Omega(ABC):
 
     @abstractmethod
     def value(self, probs: Tensor, dim: int = -1) -> Tensor:
-        """Omega of the probabilities along `dim`, which disappears from the shape."""
+        """Return Omega of the probabilities, reduced along `dim`."""
 
     @abstractmethod
     def argmax(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """The map: probabilities of the shape of the scores."""
+        """Return the map of the scores: probabilities of the same shape."""
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-        """`max_p <p, scores> - Omega(p)`, whose gradient is the map; 0 for an empty row."""
+        """Return `max_p <p, scores> - Omega(p)`, whose gradient is the map; 0 for masked rows."""
         wide = widened(scores)
         probs = self.argmax(wide, dim, mask=mask)
-        used = torch.where(probs.detach() != 0, wide, 0.0)  # an unused score may be -inf
+        used = torch.where(probs.detach() != 0, wide, 0.0)  # 0 * -inf is NaN
         return ((probs * used).sum(dim) - self.value(probs, dim)).to(scores.dtype)
 
     @property
@@ -104,28 +105,28 @@ class Omega(ABC):
         return 1
 
     def candidates(self, rows: Tensor, scores: Tensor, dim: int) -> "tuple[Narrow, Omega] | None":
-        """The entries of long rows that can be in the support, or None if they are not known.
+        """Return the entries of long rows that can be in the support, or None if unknown.
 
         Args:
             rows: the scores with `dim` last, -inf where masked.
-            scores: as the user gave them; parameters of the regulariser broadcast to these.
-            dim: of the scores.
+            scores: the original scores, against which parameters of the regulariser broadcast.
+            dim: the mapped dimension of the scores.
 
         Returns:
-            The entries, and the regulariser with its parameters spread over their rows.
+            The candidates, and the regulariser with its parameters expanded to one per row.
         """
         return None
 
     def for_size(self, size: int) -> "Omega":
-        """The regulariser for rows of `size` entries."""
+        """Return the regulariser for rows of `size` entries."""
         return self
 
     def centred(self, scores: Tensor, probs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        """Scores less an offset that does not change the loss, and which rows have entries.
+        """Return the scores less a per-row offset, and a mask of rows with unmasked entries.
 
-        On the simplex the largest score becomes 0, so that a large offset costs no precision;
-        +inf is the limit of a large score: such entries become 0 and all others -inf. Where the
-        mass is not fixed an offset matters, and the scores are returned as they are.
+        On the simplex the offset does not change the loss: the largest score becomes 0, so that
+        large scores lose no precision. In a row with +inf, those entries become 0 and all others
+        -inf. Off the simplex an offset would change the loss and the scores are returned unchanged.
         """
         top = scores.detach().amax(dim, keepdim=True)
         live = top != -math.inf
@@ -136,27 +137,27 @@ class Omega(ABC):
         limit = top.isinf() & (scores == top)
         return torch.where(limit, 0.0, scores - top), live
 
-    def check_class_indices(self) -> None:  # noqa: B027  (most have nothing to refuse)
-        """Raise where a single class is not a point of the polytope."""
+    def check_class_indices(self) -> None:  # noqa: B027  (optional: accepts by default)
+        """Raise if one-hot targets are not points of the polytope."""
 
     def check_target(self, scores: Tensor, target: Tensor) -> None:  # noqa: B027
-        """Raise where a target of the shape of the scores is not a point of the polytope."""
+        """Raise if a target of the shape of the scores is not a point of the polytope."""
 
     def attains(self, vertex: Tensor, scores: Tensor) -> Tensor:
-        """Whether the map of each row of scores, along the last dimension, is this vertex."""
+        """Return whether the map of each row of scores (last dimension) is this vertex."""
         return (self.argmax(scores) == vertex).all(-1)
 
 
 def check_omega(omega: object) -> None:
-    """Raise unless this is a regulariser, and not its class."""
+    """Raise unless `omega` is an instance of `Omega`."""
     if isinstance(omega, type) or not isinstance(omega, Omega):
         came = getattr(omega, "__name__", repr(omega))
         raise TypeError(
             f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {came}; "
-            "one of your own derives from ff.Omega"
+            "to define your own, derive from ff.Omega"
         )
 
 
 def filled(probs: Tensor) -> Tensor:
-    """1 where a probability is 0, so that neither its logarithm nor its gradient is infinite."""
+    """Replace zeros by 1, so that logarithms and their gradients stay finite."""
     return torch.where(probs.detach() > 0, probs, 1.0)

@@ -1,9 +1,9 @@
-"""Rows: any dim, mask and dtype brought to one form, and the answer brought back.
+"""Convert scores with any dim, mask and dtype to rows, and results back.
 
-A map works on rows along the last dimension, in float32 or wider, with dropped entries at -inf.
-Maps that ignore a common offset see each row shifted so that its largest entry is exactly 0;
-rows without an ordinary answer (all dropped, +inf, NaN) are replaced by harmless constants on the
-way in and settled on the way out, so that they can neither raise nor leak into a gradient.
+Maps work on rows along the last dimension, in float32 or wider, with -inf at masked entries. Maps
+that are invariant to a common offset receive rows shifted so that the largest entry is 0. Rows
+without a finite maximum (fully masked, +inf, NaN) are replaced by constant rows in `centre` and
+get their defined result in `finalize`, so that they cannot produce NaN gradients.
 """
 
 import math
@@ -23,23 +23,23 @@ __all__ = [
     "from_rows",
     "is_steep",
     "narrow",
-    "settle",
+    "finalize",
     "shifted",
     "to_rows",
     "widened",
 ]
 
-_LANE = 32  # entries per lane of the bound in `narrow`
+_LANE = 32  # entries per lane in `narrow`
 _LONG = 1024  # rows shorter than this are not worth narrowing
 
 
 def widened(values: Tensor) -> Tensor:
-    """Half precision as float32, anything else as it is."""
+    """Convert half precision to float32; return other dtypes unchanged."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def to_rows(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Scores with `dim` last, float32 or wider, -inf where the mask drops."""
+    """Return the scores with `dim` last, in float32 or wider, -inf at masked entries."""
     check_scores(scores)
     axis = normal_dim(dim, scores.dim())
     rows = widened(scores)
@@ -50,40 +50,40 @@ def to_rows(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
 
 
 def from_rows(rows: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    """The inverse of `to_rows` for an answer of the same shape."""
+    """Move the last dimension back to `dim` and convert to `dtype`; the inverse of `to_rows`."""
     axis = normal_dim(dim, rows.dim())
     moved = rows if axis == rows.dim() - 1 else rows.movedim(-1, axis)
     return moved if moved.dtype == dtype else moved.to(dtype)
 
 
 def centre(rows: Tensor, top: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Rows shifted so that their largest entry is 0, and that entry.
+    """Shift rows so that their largest entry is 0; return them and that entry.
 
-    The shift is a constant for the gradient, which is exact because the maps ignore it.
+    The shift is detached. Gradients stay exact because the maps are invariant to it.
     """
     if top is None:
         top = rows.detach().amax(-1, keepdim=True)
     if eager(rows) and bool(top.isfinite().all()):
         return rows - top, top
     ordinary = top.isfinite()
-    # +inf: uniform over the infinite entries. Nothing kept or NaN: any constant row will do.
+    # +inf: uniform over the infinite entries. Fully masked or NaN: `finalize` sets the result.
     constant = torch.where(top == math.inf, torch.where(rows == math.inf, 0.0, -math.inf), 0.0)
     shifted = torch.where(ordinary, rows, 0.0) - torch.where(ordinary, top, 0.0)
     return torch.where(ordinary, shifted, constant.to(rows.dtype)), top
 
 
-def settle(probs: Tensor, top: Tensor) -> Tensor:
-    """Zeros where nothing was kept, NaN where a score was NaN."""
+def finalize(probs: Tensor, top: Tensor) -> Tensor:
+    """Set fully masked rows to zeros and rows with NaN to NaN."""
     if eager(probs) and bool((top > -math.inf).all()):
         return probs
     return torch.where(top > -math.inf, probs, torch.where(top.isnan(), math.nan, 0.0).to(probs))
 
 
 def is_steep(rows: Tensor, alpha: float | Tensor) -> bool:
-    """Whether scores a rounding error apart may have clearly different probabilities.
+    """Return whether rows must be solved in float64 because probabilities are steep in the scores.
 
-    They do for alpha > 2, in entmax and in normmax. Devices other than the CPU may lack float64
-    or be slow at it.
+    For alpha > 2 scores a rounding error apart can have clearly different probabilities, in entmax
+    and in normmax. False on devices other than the CPU, which may lack float64 or be slow at it.
     """
     if rows.device.type != "cpu":
         return False
@@ -93,7 +93,7 @@ def is_steep(rows: Tensor, alpha: float | Tensor) -> bool:
 
 
 def flat_rows(value: float | Tensor, rows: Tensor) -> float | Tensor:
-    """A parameter that broadcasts against rows, as one entry per flattened row."""
+    """Expand a parameter that broadcasts against rows to one entry per flattened row."""
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
     return value.expand(*rows.shape[:-1], 1).reshape(-1, 1)
@@ -101,25 +101,26 @@ def flat_rows(value: float | Tensor, rows: Tensor) -> float | Tensor:
 
 @dataclass(frozen=True)
 class Narrow:
-    """The few entries of long rows that can be in the support."""
+    """Candidates: the entries of long rows that can be in the support."""
 
-    rows: Tensor  # (r, m) candidates, -inf where a row has fewer
-    index: Tensor  # (r, m) their place in the long row
+    rows: Tensor  # (r, m) scores of the candidates, padded with -inf
+    index: Tensor  # (r, m) their index in the long row
     top: Tensor  # (r, 1) largest entry of the long row
     shape: torch.Size  # of the long rows
 
     def widen(self, probs: Tensor) -> Tensor:
-        """The long rows that are `probs` at the candidates and zero elsewhere."""
+        """Scatter the probabilities of the candidates into long rows of zeros."""
         zeros = probs.new_zeros(self.top.shape[0], self.shape[-1])
-        return settle(zeros.scatter_add(1, self.index, probs), self.top).view(self.shape)
+        return finalize(zeros.scatter_add(1, self.index, probs), self.top).view(self.shape)
 
 
 def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
-    """Candidates of long rows, or None when the rows are short or most entries are candidates.
+    """Return the candidates of long rows, or None if rows are short or candidates are many.
 
-    `bound` gives, for some entries of each row, a score below which nothing is in the support.
-    Entries left out can only raise it, so it is asked about the maxima of interleaved lanes: one
-    pass over memory, and almost everything is discarded. Where it is NaN there are no candidates.
+    `bound` takes a subset of the entries of each row and returns a score below which no entry of
+    the row is in the support. Any subset gives a valid bound; more entries can only raise it. It is
+    evaluated on the maxima of interleaved lanes, in one pass over memory, which discards almost all
+    entries. A row whose bound is NaN has no candidates.
     """
     if not eager(rows) or rows.shape[-1] < _LONG or rows.numel() == 0:
         return None
@@ -131,7 +132,7 @@ def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
     if lanes * _LANE < size:
         tops = torch.cat([tops, fixed[:, lanes * _LANE :].amax(-1, keepdim=True)], -1)
     low = bound(tops)
-    margin = 4 * torch.finfo(rows.dtype).eps * (1 + low.abs())  # rounding must not drop any
+    margin = 4 * torch.finfo(rows.dtype).eps * (1 + low.abs())  # rounding must not drop a candidate
     low = torch.where(low.isinf(), low, low - margin)
     place = (fixed >= low).view(-1).nonzero().squeeze(-1)
     row = place // size
@@ -147,16 +148,16 @@ def narrow(rows: Tensor, bound: Callable[[Tensor], Tensor]) -> Narrow | None:
     empty = torch.ones_like(index, dtype=torch.bool)
     empty[slot] = False
     index = index.view(-1, width)
-    few = flat.gather(1, index).masked_fill(empty.view(-1, width), -math.inf)
-    return Narrow(few, index, tops.amax(-1, keepdim=True), rows.shape)
+    candidates = flat.gather(1, index).masked_fill(empty.view(-1, width), -math.inf)
+    return Narrow(candidates, index, tops.amax(-1, keepdim=True), rows.shape)
 
 
 def shifted(floor: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The bound of a map that ignores a common offset, from one for rows with maximum 0."""
+    """Extend a bound for rows with maximum 0 to any rows, for an offset-invariant map."""
 
     def bound(tops: Tensor) -> Tensor:
         values, top = centre(tops)
-        # Nothing kept: no candidates. Infinite entries: they alone are.
+        # Fully masked rows have no candidates; in rows with +inf only those entries are.
         return torch.where(top.isinf(), math.inf, floor(values) + top)
 
     return bound

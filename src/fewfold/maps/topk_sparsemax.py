@@ -1,4 +1,4 @@
-"""Top-k sparsemax: sparsemax on at most k entries, and whether the others were missed."""
+"""Top-k sparsemax, with a certificate of equality with sparsemax."""
 
 import math
 import operator
@@ -10,14 +10,14 @@ from torch import Tensor
 from fewfold._check import normal_dim
 from fewfold._torch import eager
 from fewfold.maps.entmax import sparsemax
-from fewfold.maps.rows import centre, from_rows, settle, to_rows
+from fewfold.maps.rows import centre, finalize, from_rows, to_rows
 
 __all__ = ["TopK", "topk_sparsemax", "topk_sparsemax_certified"]
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Probabilities with at most k non-zeros per row, and where they equal sparsemax."""
+    """Probabilities with at most k non-zeros per row, and whether each row equals sparsemax."""
 
     probs: Tensor
     certified: Tensor
@@ -27,8 +27,8 @@ def topk_sparsemax(scores: Tensor, k: int, dim: int = -1, *, mask: Tensor | None
     """Sparse probabilities with at most k non-zeros.
 
     Solves `argmin_p ||p - scores||^2` over the vectors of the simplex with at most k non-zeros:
-    sparsemax on the k largest scores, zero elsewhere. Of equal scores at rank k the first are
-    taken. With k at least the size of the row it is sparsemax.
+    sparsemax on the k largest scores, zero elsewhere. Ties at rank k are broken by position, first
+    entries first. If k is at least the size of the row, the result is sparsemax.
 
     Args:
         scores: (..., n) along `dim`.
@@ -52,11 +52,11 @@ def topk_sparsemax(scores: Tensor, k: int, dim: int = -1, *, mask: Tensor | None
 def topk_sparsemax_certified(
     scores: Tensor, k: int, dim: int = -1, *, mask: Tensor | None = None
 ) -> TopK:
-    """Top-k sparsemax, and for each row whether it is sparsemax itself.
+    """Top-k sparsemax, and for each row whether it equals sparsemax.
 
-    The answer equals sparsemax exactly when the threshold over the k largest scores is not below
-    the next score, or nothing was left out. A row with NaN is never certified; a row with nothing
-    kept always is.
+    A row equals sparsemax if and only if the threshold over its k largest scores is at least the
+    next score, or it has at most k entries. A row with NaN is never certified; a fully masked row
+    always is.
 
     Args:
         scores: (..., n) along `dim`.
@@ -94,38 +94,38 @@ def _check_k(k: int) -> int:
 
 
 def _topk_torch(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-k sparsemax along the last dimension in plain differentiable ops, and its certificate."""
+    """Top-k sparsemax along the last dimension and its certificate, in torch operations."""
     values, top = centre(rows)
     fixed = values.detach()
     chosen = _first_largest(fixed, k)
     probs = sparsemax(torch.where(chosen, values, -math.inf))
-    # tau >= missed, with tau = (sum over the support - 1) / count, in exact arithmetic if it can be
+    # tau >= missed, with tau = (sum over the support - 1) / count, in float64 if available
     support = probs.detach() > 0
-    total = torch.where(support, fixed, 0.0).sum(-1, dtype=_exact(fixed))
+    total = torch.where(support, fixed, 0.0).sum(-1, dtype=_widest_dtype(fixed))
     missed = torch.where(chosen, -math.inf, fixed).amax(-1).to(total.dtype)
     exact = total - 1 >= missed * support.sum(-1)
     top_row = top.squeeze(-1)
-    return settle(probs, top), (exact & ~top_row.isnan()) | (top_row == -math.inf)
+    return finalize(probs, top), (exact & ~top_row.isnan()) | (top_row == -math.inf)
 
 
-def _exact(values: Tensor) -> torch.dtype:
+def _widest_dtype(values: Tensor) -> torch.dtype:
     return values.dtype if values.device.type == "mps" else torch.float64
 
 
 def _first_largest(values: Tensor, k: int) -> Tensor:
-    """Marks the k largest kept entries, the first of equals, without sorting the row."""
-    kept = values > -math.inf
+    """Return a mask of the k largest unmasked entries; the first of equal ones, without a sort."""
+    unmasked = values > -math.inf
     if torch.compiler.is_exporting():
-        # The length may be unknown: room for k of them, whatever it is.
+        # The length may be symbolic: pad so that topk(k) is valid for any length.
         largest = torch.nn.functional.pad(values, (0, k), value=-math.inf).topk(k)[0]
     elif k < values.shape[-1]:
         largest = values.topk(k, sorted=False)[0]
     else:
-        return kept
+        return unmasked
     last = largest.amin(-1, keepdim=True)
     reached = values >= last
     if eager(values) and bool((reached.sum(-1) <= k).all()):
-        return reached & kept
+        return reached & unmasked
     level = values == last
-    room = k - (values > last).sum(-1, keepdim=True)
-    return kept & reached & (~level | (level.cumsum(-1) <= room))
+    remaining = k - (values > last).sum(-1, keepdim=True)
+    return unmasked & reached & (~level | (level.cumsum(-1) <= remaining))

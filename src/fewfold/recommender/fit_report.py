@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fewfold._resources import Spent
+from fewfold._resources import ResourceUsage
 from fewfold.recommender.evaluation.dense_comparison import Beside
 from fewfold.recommender.evaluation.evaluate import Evaluation
 from fewfold.recommender.models.recipes import Recipe
@@ -32,7 +32,7 @@ class FitReport:
     recipe: Recipe
     evaluation: Evaluation | None
     epochs: list[Epoch]
-    cost: Spent
+    cost: ResourceUsage
     beside: Beside | None = None
     tables: str | None = None
 

@@ -12,7 +12,7 @@ import torch
 
 from fewfold._check import whole_number
 from fewfold._progress import notes, phase, silence
-from fewfold._resources import spent
+from fewfold._resources import resource_usage
 from fewfold.recommender.answers import Recommendations
 from fewfold.recommender.artifact.card import model_card, versions
 from fewfold.recommender.artifact.config import Config, Metrics
@@ -143,7 +143,12 @@ class Recommender:
             reading: passed to `read_log`, as user="customer", item="sku".
         """
         # The outermost phase is shown where no other is under way, so that nothing is silent.
-        with spent() as cost, notes(progress), silence(not progress), phase("fitting the model"):
+        with (
+            resource_usage() as cost,
+            notes(progress),
+            silence(not progress),
+            phase("fitting the model"),
+        ):
             log = read_log(source, **reading)
             learn, held, how = log.interactions, None, ""
             if test:

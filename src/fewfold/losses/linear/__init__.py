@@ -1,1 +1,1 @@
-"""The output layer fused with its loss, for large numbers of classes."""
+"""Linear output layer fused with its entmax loss, for large numbers of classes."""

@@ -1,8 +1,8 @@
-"""Candidates: which classes can be in the support, found without ever holding all scores.
+"""Find the classes that can be in the support, without storing all scores.
 
-The scores of one chunk of classes exist at a time. Any subset of the scores of a row gives a lower
-bound on its threshold, so what lies below the bound is dropped as it appears, and the bound rises
-as better scores come by. What survives is a few times the support.
+The scores are computed in chunks of classes. Any subset of the scores of a row gives a lower bound
+on its threshold: scores below the bound are discarded, and the bound rises with every chunk. The
+remaining candidates are a small multiple of the support.
 """
 
 import math
@@ -12,47 +12,48 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewfold.maps import native_threshold as fast
+from fewfold.maps import native_threshold
 from fewfold.maps.entmax import entmax
 
 __all__ = ["BLOCK", "Candidates", "Layer", "find_candidates", "widen"]
 
-BLOCK = 1024  # rows that are worked on together
-_BUFFER = 1 << 20  # scores that exist at once: small enough to be filtered out of a cache
-_RUN = 64  # neighbouring scores that are dropped by one comparison
-_CROWD = 64  # a row keeps at most one class in so many ...
-_ROOM = 1024  # ... or this many, whichever is more
+BLOCK = 1024  # rows that are processed together
+_BUFFER = 1 << 20  # scores per chunk: small enough to stay in the cache until they are filtered
+_RUN = 64  # consecutive scores that are discarded by one comparison
+_MAX_FRACTION = 64  # a row has at most classes / _MAX_FRACTION candidates ...
+_MAX_COUNT = 1024  # ... or this many, whichever is larger; otherwise it is crowded
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear output layer that is only ever applied to a chunk of its classes."""
+    """Linear output layer that is applied to chunks of its classes."""
 
     weight: Tensor  # (classes, features)
     bias: Tensor | None  # (classes,)
 
     def detach(self) -> "Layer":
+        """Return the layer with detached tensors."""
         return Layer(self.weight.detach(), None if self.bias is None else self.bias.detach())
 
     def step(self, rows: int, size: int | None) -> int:
-        """Classes per chunk for so many rows: `size`, or what fits a cache."""
+        """Return the number of classes per chunk: `size`, or what fits into the cache."""
         return min(size or max(256, _BUFFER // max(rows, 1)), len(self.weight))
 
     def part(self, start: int, stop: int) -> "Layer":
-        """The classes from `start` to `stop`."""
+        """Return the layer of the classes from `start` to `stop`."""
         return Layer(self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
     def scores(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """(rows, classes) in float32 or wider."""
+        """Return the scores (rows, classes) in float32 or wider."""
         hidden, weight = widen(hidden), widen(self.weight).t()
-        if out is None:  # given `out`, autocast leaves the product alone
+        if out is None:  # autocast does not change the dtype of a product with `out`
             out = hidden.new_empty(len(hidden), weight.shape[1])
         if self.bias is None:
             return torch.mm(hidden, weight, out=out)
         return torch.addmm(widen(self.bias), hidden, weight, out=out)
 
     def chunks(self, hidden: Tensor, size: int | None) -> Iterator[tuple[int, Tensor]]:
-        """First class and scores of each chunk, in a buffer used again."""
+        """Yield the first class and the scores of each chunk, in a reused buffer."""
         rows, hidden = len(hidden), widen(hidden)
         step = self.step(rows, size)
         buffer = hidden.new_empty(rows * step)
@@ -62,32 +63,32 @@ class Layer:
             yield start, part.scores(hidden, out)
 
     def at(self, hidden: Tensor, index: Tensor) -> Tensor:
-        """The score of one class per row."""
+        """Return the score of one class per row."""
         scores = (widen(hidden) * widen(self.weight[index])).sum(-1)
         return scores if self.bias is None else scores + widen(self.bias[index])
 
 
 def widen(values: Tensor) -> Tensor:
-    """Half precision as float32, the rest as it is."""
+    """Convert half precision to float32; return other dtypes unchanged."""
     return values.float() if values.element_size() < 4 else values
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Classes that can be in the support, row after row."""
+    """Classes that can be in the support, ordered by row."""
 
     row: Tensor  # (m,) int64, ascending
     column: Tensor  # (m,) int64
     score: Tensor  # (m,)
-    crowded: Tensor  # (rows,) bool: too many to keep; such a row has no candidates here
+    crowded: Tensor  # (rows,) bool: too many to store; a crowded row has no candidates here
 
 
 def find_candidates(
     hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None = None
 ) -> Candidates:
-    """Every class whose probability under entmax with `alpha` can be positive.
+    """Return the classes whose probability under entmax with `alpha` can be positive.
 
-    At alpha = 1 that is every class of every row, and all rows are crowded.
+    At alpha = 1 all classes have positive probability, and all rows are crowded.
     """
     rows = hidden.shape[0]
     if alpha == 1.0:
@@ -107,9 +108,10 @@ def find_candidates(
 
 
 def _find(hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None) -> Candidates:
-    most = max(layer.weight.shape[0] // _CROWD, _ROOM)
-    if fast.covers(hidden, alpha):
-        streams = fast.Streams(hidden, alpha, most)
+    """Return the candidates of one block of rows."""
+    most = max(layer.weight.shape[0] // _MAX_FRACTION, _MAX_COUNT)
+    if native_threshold.covers(hidden, alpha):
+        streams = native_threshold.Streams(hidden, alpha, most)
         for start, scores in layer.chunks(hidden, chunk_size):
             streams.push(scores, start)
         column, score, count = streams.take()
@@ -119,7 +121,7 @@ def _find(hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None) ->
         if step == 0:
             pool.raise_bound(scores)
         pool.add(*filter_chunk(scores, pool.bound, start))
-        if (step + 1) & step == 0:  # 1, 2, 4, ...: the bound ages slower and slower
+        if (step + 1) & step == 0:  # after 1, 2, 4, ... chunks: the bound rises ever more slowly
             pool.compact()
         if bool(pool.crowded.all()):
             break
@@ -128,10 +130,10 @@ def _find(hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None) ->
 
 
 def filter_chunk(scores: Tensor, bound: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, class and value of the scores not below the bound of their row, row after row.
+    """Return row, class and value of the scores above the bound of their row, ordered by row.
 
-    One pass takes the maxima of short runs; only runs that beat the bound are looked at again.
-    NaN counts as not below: it has to reach the answer.
+    One pass computes the maxima of short runs; only runs above the bound are searched. NaN passes
+    the filter, so that the loss becomes NaN.
     """
     width = scores.shape[1]
     run = _RUN if width % _RUN == 0 else width
@@ -145,7 +147,7 @@ def filter_chunk(scores: Tensor, bound: Tensor, start: int) -> tuple[Tensor, Ten
 
 
 class _Pool:
-    """Candidates so far: a matrix with one row per row, filled from the left."""
+    """Candidates found so far, in a matrix with one row per row of scores, filled from the left."""
 
     def __init__(self, like: Tensor, most: int, alpha: float) -> None:
         self._alpha = alpha
@@ -158,13 +160,13 @@ class _Pool:
         self.crowded = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def add(self, row: Tensor, column: Tensor, score: Tensor) -> None:
-        """Take in new candidates, given row after row."""
+        """Add new candidates, ordered by row."""
         if row.numel() == 0:
             return
         new = torch.bincount(row, minlength=len(self._count))
         width = int((self._count + new).max())
         if width > max(self._score.shape[1], 64):
-            self.compact()  # most of what is there may have fallen below the bound
+            self.compact()  # most stored candidates may be below the current bound
             stays = ~self.crowded[row]
             row, column, score = row[stays], column[stays], score[stays]
             new = torch.bincount(row, minlength=len(self._count))
@@ -177,7 +179,7 @@ class _Pool:
         self._count += new
 
     def compact(self) -> None:
-        """Raise the bound by all candidates, drop what lies below, set crowded rows aside."""
+        """Raise the bound with all candidates, drop those below it, and mark crowded rows."""
         width = int(self._count.max()) if len(self._count) else 0
         if width == 0:
             return
@@ -192,7 +194,7 @@ class _Pool:
         self.add(found.row[stays], found.column[stays], found.score[stays])
 
     def candidates(self) -> Candidates:
-        """What lies not below the bound."""
+        """Return the candidates above the bound."""
         used = torch.arange(self._score.shape[1], device=self._count.device)
         used = used < self._count.unsqueeze(1)
         keep = used & ~(self._score <= self.bound.unsqueeze(1))
@@ -200,17 +202,18 @@ class _Pool:
         return Candidates(row, self._column[row, place], self._score[row, place], self.crowded)
 
     def raise_bound(self, scores: Tensor) -> None:
-        """Use that the threshold of some scores of a row is below the threshold of all."""
+        """Raise the bound to the threshold of these scores, which is at most that of all scores."""
         power = self._alpha - 1
         top = scores.amax(1)
         largest = entmax(scores, self._alpha).amax(1)
         floor = top - largest**power / power
-        # Rounding must not drop a member of the support.
+        # Rounding must not drop an entry of the support.
         floor = floor - 16 * torch.finfo(floor.dtype).eps * (top.abs() + 1 + 1 / power)
         better = floor.isfinite() & (floor > self.bound)
         self.bound = torch.where(better, floor, self.bound)
 
     def _widen(self, width: int) -> None:
+        """Grow the matrices to at least `width` columns."""
         have = self._score.shape[1]
         if width <= have:
             return

@@ -1,7 +1,7 @@
-"""Crowded rows: a loss whose support is a large part of all classes, in bounded memory.
+"""Entmax loss of crowded rows, whose support is a large part of all classes, in bounded memory.
 
-Such rows are solved by Newton's method with the scores computed anew, chunk by chunk, in every
-pass; the backward pass computes them once more. It serves alpha = 1, where all rows are crowded.
+The threshold is found by Newton's method. Every step, and the backward pass, recomputes the scores
+in chunks of classes. At alpha = 1 all rows are crowded.
 """
 
 import math
@@ -18,8 +18,8 @@ from fewfold.maps.entropies import Tsallis
 
 __all__ = ["crowded_losses"]
 
-_SAMPLE = 8192  # classes from which the first guess is made
-_MOST = 2**40  # more classes than there are
+_SAMPLE = 8192  # number of classes from which the initial guess is computed
+_MOST = 2**40  # upper bound on the number of classes
 
 
 def crowded_losses(
@@ -30,10 +30,10 @@ def crowded_losses(
     sparse_grad: bool,
     chunk_size: int | None,
 ) -> Tensor:
-    """The entmax loss of every row against its class, for alpha of at least 1."""
+    """Entmax loss of every row against its class, for alpha of at least 1."""
     learned = alpha if isinstance(alpha, Tensor) else None
     number = float(alpha.detach()) if isinstance(alpha, Tensor) else alpha
-    losses: Tensor = _Crowded.apply(
+    losses: Tensor = _CrowdedLoss.apply(
         rows, layer.weight, layer.bias, learned, index, number, sparse_grad, chunk_size
     )
     return losses
@@ -43,21 +43,25 @@ class _Solution(NamedTuple):
     """Probabilities are [1 + c (s - shift)]_+^(1/c) / total with c = alpha - 1."""
 
     shift: Tensor
-    total: Tensor  # infinite where a row has nothing but -inf
+    total: Tensor  # infinite for a row of only -inf
 
     @property
     def dead(self) -> Tensor:
+        """Mask of rows of only -inf, which have no gradient."""
         return self.total.isinf().squeeze(1)
 
     def part(self, block: slice) -> "_Solution":
+        """Return the solution of a slice of rows."""
         return _Solution(self.shift[block], self.total[block])
 
     def probs(self, scores: Tensor, c: float) -> Tensor:
-        """Of a chunk of scores, which is overwritten."""
+        """Probabilities of a chunk of scores, which is overwritten."""
         return _weights(scores.sub_(self.shift), c)[0].div_(self.total)
 
 
-class _Crowded(torch.autograd.Function):
+class _CrowdedLoss(torch.autograd.Function):
+    """Loss of crowded rows; the backward pass recomputes the scores in chunks."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -88,7 +92,7 @@ class _Crowded(torch.autograd.Function):
         rows, weight, bias, learned, index, *solved = ctx.saved_tensors
         inputs = (rows, weight, bias, learned)
         wanted = ctx.needs_input_grad[:4]
-        if torch.is_grad_enabled():  # a second derivative: hold the scores after all
+        if torch.is_grad_enabled():  # a second derivative: needs all scores
             scores = F.linear(widen(rows), widen(weight), None if bias is None else widen(bias))
             alpha = ctx.alpha if learned is None else learned
             losses = entmax_loss(scores, index, alpha, reduction="none", ignore_index=-1)
@@ -101,11 +105,11 @@ class _Crowded(torch.autograd.Function):
         step = sums.layer.step(min(len(rows), BLOCK), ctx.chunk_size)
         for start in range(0, len(weight), step):
             sums.add(start, step, index, grad, solution, ctx.alpha)
-        return *sums.answer(), None, None, None, None
+        return *sums.result(), None, None, None, None
 
 
 class _Gradients:
-    """Gradients with respect to rows, weight, bias and alpha, one chunk of classes at a time."""
+    """Accumulate gradients of rows, weight, bias and alpha over chunks of classes."""
 
     def __init__(
         self,
@@ -125,8 +129,8 @@ class _Gradients:
         self._to_alpha = rows.new_zeros((), dtype=torch.float64)
         dense = wanted[1] and not sparse_grad
         self._to_weight = torch.zeros_like(weight, dtype=wide) if dense else None
-        self._few: list[Tensor] = []  # rows of the sparse gradient, and which they are
-        self._touched: list[Tensor] = []
+        self._values: list[Tensor] = []  # rows of the sparse gradient
+        self._touched: list[Tensor] = []  # their indices
 
     def add(
         self,
@@ -137,7 +141,7 @@ class _Gradients:
         solution: _Solution,
         alpha: float,
     ) -> None:
-        """Take in the classes of one chunk, a block of rows at a time."""
+        """Add the gradients of one chunk of classes, in blocks of rows."""
         layer = self.layer.part(start, start + step)
         size = len(layer.weight)
         if self._to_weight is not None:
@@ -163,17 +167,18 @@ class _Gradients:
             if self._wanted[1]:
                 to_weight.addmm_(delta.t(), rows)
         if self._sparse:
-            kept = touched.nonzero().squeeze(1)
-            self._touched.append(kept + start)
-            self._few.append(to_weight[kept].to(layer.weight.dtype))
+            nonzero = touched.nonzero().squeeze(1)
+            self._touched.append(nonzero + start)
+            self._values.append(to_weight[nonzero].to(layer.weight.dtype))
 
-    def answer(self) -> tuple[Tensor | None, ...]:
+    def result(self) -> tuple[Tensor | None, ...]:
+        """Return the gradients in the dtypes of the inputs; None where not needed."""
         weight = self.layer.weight
         to_weight = None if self._to_weight is None else self._to_weight.to(weight.dtype)
         if self._sparse:
             to_weight = torch.sparse_coo_tensor(
                 torch.cat(self._touched).unsqueeze(0),
-                torch.cat(self._few),
+                torch.cat(self._values),
                 weight.shape,
                 is_coalesced=True,
                 check_invariants=False,
@@ -191,7 +196,7 @@ class _Gradients:
 
 
 def _slope(learned: Tensor, probs: Tensor, grad: Tensor) -> Tensor:
-    """Sum over the rows of grad times the derivative of Omega(p) by alpha."""
+    """Sum over rows of grad times the derivative of Omega(p) with respect to alpha."""
     with torch.enable_grad():
         alpha = learned.detach().to(probs.dtype).requires_grad_()
         value = (Tsallis(alpha).value(probs) * grad.squeeze(1)).sum()
@@ -202,28 +207,29 @@ def _slope(learned: Tensor, probs: Tensor, grad: Tensor) -> Tensor:
 def _solve(
     hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None
 ) -> tuple[_Solution, Tensor]:
-    """Probabilities of all classes, and max_p <p, s - shift> - Omega(p)."""
+    """Solve for the probabilities of all classes; also return max_p <p, s - shift> - Omega(p)."""
     c = alpha - 1
     classes = layer.weight.shape[0]
     stride = max(classes // _SAMPLE, 1)
     part = Layer(layer.weight[::stride], None if layer.bias is None else layer.bias[::stride])
     sample = part.scores(hidden)
     start = sample.amax(1, keepdim=True)
-    # Aim low: from below Newton's method comes close in every step, from above it may fall far.
+    # Start below the root: from there Newton's method converges monotonically, from above its first
+    # step may go far below.
     goal = 1.5 / stride if stride > 1 else 1.0
     guess, _ = _find_shift(lambda at: _measure([sample - at], c), start, c, goal)
-    guess = torch.where(guess.isfinite(), guess, 0.0)  # all in the sample may be -inf
+    guess = torch.where(guess.isfinite(), guess, 0.0)  # the sample may contain only -inf
 
     def measure(at: Tensor) -> _Measure:
         return _measure((scores.sub_(at) for _, scores in layer.chunks(hidden, chunk_size)), c)
 
     shift, (total, _, product, _) = _find_shift(measure, guess, c, 1.0)
-    # As y - 1 = c (s - shift), the value of the weights is their product with s - shift over
-    # alpha; what follows corrects it for weights that sum to nearly 1.
+    # As y - 1 = c (s - shift), Omega of the weights is their product with s - shift over alpha. The
+    # other terms correct for a total that is not exactly 1.
     log = total.log()
     value = product / alpha * (-alpha * log).exp() + _ratio(c, log) / alpha
     conjugate = (product / total - value).squeeze(1)
-    dead = shift == -math.inf  # costs +inf and has no gradient
+    dead = shift == -math.inf  # loss +inf without gradient
     solution = _Solution(
         shift.masked_fill(dead, 0.0), total.to(shift.dtype).masked_fill(dead, math.inf)
     )
@@ -240,7 +246,7 @@ class _Measure(NamedTuple):
 
 
 def _measure(chunks: Iterable[Tensor], c: float) -> _Measure:
-    """What the weights do at a shift, given the scores less that shift."""
+    """Return the sums over all classes, given chunks of the scores less the shift."""
     sums: list[Tensor] = []
     for gaps in chunks:
         weights, slopes = _weights(gaps, c)
@@ -255,10 +261,10 @@ def _measure(chunks: Iterable[Tensor], c: float) -> _Measure:
 def _find_shift(
     measure: Callable[[Tensor], _Measure], at: Tensor, c: float, goal: float
 ) -> tuple[Tensor, _Measure]:
-    """The shift at which the weights of each row sum to `goal`, and what was measured there.
+    """Return the shift at which the weights of each row sum to `goal`, and the sums there.
 
-    Newton's method on the power c of the sum. For c <= 1 that is convex: wherever a tangent
-    touches, it crosses zero below the root. For larger c a bracket keeps the steps in check.
+    Newton's method on the power c of the sum. For c <= 1 that is convex, so that every step lands
+    below the root. For larger c the steps are restricted to a bracket.
     """
     low = high = at
     eps = torch.finfo(at.dtype).eps
@@ -274,16 +280,17 @@ def _find_shift(
         newton = at + step.to(at.dtype)
         if c > 1:
             newton = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
-        # Nothing left of the weights, or overflow: the largest score is a safe place to restart.
+        # If all weights are zero or overflow, restart at the largest score.
         then = torch.where(newton.isfinite(), torch.maximum(newton, low), low)
-        if not bool(((then - at).abs() > 4 * eps * (1 + at.abs())).any()):  # NaN has converged
+        # NaN compares false and counts as converged.
+        if not bool(((then - at).abs() > 4 * eps * (1 + at.abs())).any()):
             break
         at = then
     return at, found
 
 
 def _weights(gaps: Tensor, c: float) -> tuple[Tensor, Tensor]:
-    """Unnormalised probabilities y^(1/c) with y = [1 + c gap]_+, and their slopes y^(1/c - 1)."""
+    """Return unnormalised probabilities y^(1/c), y = [1 + c gap]_+, and slopes y^(1/c - 1)."""
     if c == 0:
         weights = gaps.exp()
         return weights, weights
@@ -297,7 +304,7 @@ def _weights(gaps: Tensor, c: float) -> tuple[Tensor, Tensor]:
 
 
 def _ratio(c: float, a: Any) -> Any:
-    """`(exp(-c a) - 1) / c`, which is `-a` at c = 0."""
+    """Return `(exp(-c a) - 1) / c`, which is `-a` at c = 0."""
     if c == 0:
         return -a
     return math.expm1(-c * a) / c if isinstance(a, float) else torch.expm1(-c * a) / c

@@ -1,6 +1,5 @@
-"""The output layer and its loss in one step, touching only the classes in the support."""
+"""Entmax loss of a linear output layer, without storing the scores of all classes."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,14 +8,12 @@ from torch import Tensor
 
 from fewfold._check import check_scores, per_row, positive_number
 from fewfold._torch import autocasts, eager, loss_dtype, without_autocast
-from fewfold.losses.fenchel_young import fenchel_young_loss
+from fewfold.losses.linear.candidate_losses import row_losses, smoothing_term
 from fewfold.losses.linear.candidates import Candidates, Layer, find_candidates, widen
-from fewfold.losses.linear.dense_rows import crowded_losses
 from fewfold.losses.linear.operator import linear_operator
 from fewfold.losses.named import entmax_loss
 from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options, check_weight
 from fewfold.maps.compiled_operators import traceable
-from fewfold.maps.entropies import Tsallis
 from fewfold.maps.rows import flat_rows
 
 __all__ = ["linear_entmax_loss"]
@@ -36,30 +33,29 @@ def linear_entmax_loss(
     sparse_grad: bool = False,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """`entmax_loss` of ``hidden @ linear_weight.T + linear_bias`` without holding those scores.
+    """`entmax_loss` of ``hidden @ linear_weight.T + linear_bias`` without storing these scores.
 
-    The scores of a chunk of classes exist at a time, and of each chunk only what can be in the
-    support is kept. The backward pass touches the rows of `linear_weight` in a support or a
-    target, so that for large vocabularies the cost is one matrix product, where a softmax needs
-    three. Rows whose support is a large part of all classes (scores nearly equal, alpha near 1)
-    are solved in several passes that compute their scores anew: slower, in the same memory.
+    The scores are computed in chunks of classes, of which only the candidates for the support are
+    stored. The backward pass touches only the rows of `linear_weight` that are in a support or a
+    target, so that for large vocabularies the cost is one matrix product, compared with three for
+    softmax. Rows whose support is a large part of all classes (nearly equal scores, alpha near 1)
+    are solved iteratively with recomputed scores: slower, in the same memory.
 
     Args:
         hidden: (..., d).
         linear_weight: (V, d).
-        target: (...) class indices; or (..., V) probabilities, which give up the saving.
-        alpha: a number above 0 or a tensor that learns, 0-dimensional or one per row with the
-            shape of `hidden` but for a last size of 1; what is said above holds for one alpha of
-            at least 1 for all rows.
+        target: (...) class indices; or (..., V) probabilities, for which all scores are stored.
+        alpha: a number above 0 or a learnable tensor, 0-dimensional or of shape (..., 1) with one
+            alpha per row. All scores are stored unless one alpha of at least 1 holds for all rows.
         linear_bias: (V,).
-        weight: (V,) factor of each class; together with label smoothing it gives up the saving.
-        ignore_index, reduction, label_smoothing: as in `fenchel_young_loss`. Rows that are
-            ignored cost nothing.
-        sparse_grad: give `linear_weight` a sparse gradient, coalesced, with the rows in a support
-            or a target. Needs class indices without label smoothing, and a weight that is a leaf.
-            Under a transform (compile, export, torch.func) gradients are dense; all scores are
-            held, except in a compiled model on the CPU with one alpha for all rows.
-        chunk_size: classes per chunk; by default what fits a cache.
+        weight: (V,) weight of each class; with label smoothing all scores are stored.
+        ignore_index, reduction, label_smoothing: as in `fenchel_young_loss`. No scores are computed
+            for ignored rows.
+        sparse_grad: return a sparse, coalesced gradient of `linear_weight` with the rows in a
+            support or a target. Requires class indices, no label smoothing, and a weight that is a
+            leaf. Under a transform (compile, export, torch.func) gradients are dense, and all
+            scores are stored, except in a compiled model on the CPU with one alpha for all rows.
+        chunk_size: number of classes per chunk; by default what fits into the cache.
 
     Returns:
         A scalar, or the shape of the class indices for reduction="none"; dtype of `linear_weight`,
@@ -79,7 +75,7 @@ def linear_entmax_loss(
                 [ 0.0000,  0.0000]])
     """
     _check_layer(hidden, linear_weight, linear_bias, target)
-    hidden = hidden.to(linear_weight.dtype)  # under autocast it may be narrower
+    hidden = hidden.to(linear_weight.dtype)  # autocast may have made it narrower
     check_options(reduction, label_smoothing)
     check_weight(weight, linear_weight.shape[0])
     order = alpha if isinstance(alpha, Tensor) else positive_number(alpha, "alpha")
@@ -94,7 +90,7 @@ def linear_entmax_loss(
             f"chunk_size must be an int of at least 1, got {chunk_size}; None chooses one"
         )
     layer = Layer(linear_weight, linear_bias)
-    # Class weights next to label smoothing, and probabilities, need the scores of all classes.
+    # Class weights with label smoothing, and probabilities, need the scores of all classes.
     separable = not probabilities and (weight is None or label_smoothing == 0)
     fusable = separable and eager(hidden, linear_weight, linear_bias, target, order)
     if fusable and sparse_grad and linear_weight.grad_fn is not None:
@@ -118,11 +114,11 @@ def linear_entmax_loss(
         }
         with without_autocast(hidden):
             return _composed(hidden, layer, target, order, **options).to(dtype)
-    index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
-    factor = None if weight is None else torch.where(kept, weight.to(losses)[index], 0.0)
-    answer = Reduction(reduction, kept, factor, factor)(losses)
-    answer = answer.view(target.shape) if reduction == "none" else answer
-    return answer.to(dtype)
+    index, valid = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
+    factor = None if weight is None else torch.where(valid, weight.to(losses)[index], 0.0)
+    reduced = Reduction(reduction, valid, factor, factor)(losses)
+    reduced = reduced.view(target.shape) if reduction == "none" else reduced
+    return reduced.to(dtype)
 
 
 def _fused_losses(
@@ -137,10 +133,10 @@ def _fused_losses(
     found: Candidates | None,
     sparse_grad: bool = False,
 ) -> tuple[Tensor, Candidates | None]:
-    """Loss of every row, 0 if it is ignored, and the candidates of the rows that count.
+    """Loss of every row, 0 if it is ignored, and the candidates of the valid rows.
 
     Args:
-        found: the candidates, if they have been searched before.
+        found: the candidates, if already known.
     """
     layer = Layer(linear_weight, linear_bias)
     if not _one_alpha(alpha):
@@ -150,167 +146,25 @@ def _fused_losses(
             "label_smoothing": label_smoothing,
         }
         return _composed(hidden, layer, target, alpha, **options).reshape(-1), None
-    index, kept = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
-    rows = hidden.reshape(len(kept), hidden.shape[-1])
-    counted = kept.nonzero().squeeze(1)
-    if len(counted) < len(kept):
+    index, valid = check_indices(target.reshape(-1), linear_weight.shape[0], ignore_index)
+    rows = hidden.reshape(len(valid), hidden.shape[-1])
+    counted = valid.nonzero().squeeze(1)
+    if len(counted) < len(valid):
         rows, index = rows[counted], index[counted]
     if found is None and len(rows):
         number = float(alpha.detach()) if isinstance(alpha, Tensor) else alpha
         found = find_candidates(rows.detach(), layer.detach(), number, chunk_size)
-    losses = _row_losses(rows, layer, index, alpha, sparse_grad, chunk_size, found)
+    losses = row_losses(rows, layer, index, alpha, sparse_grad, chunk_size, found)
     if label_smoothing > 0:
-        losses = losses + _smoothing(rows, layer, index, alpha, label_smoothing)
-    return losses.new_zeros(len(kept)).index_copy(0, counted, losses), found
-
-
-def _row_losses(
-    rows: Tensor,
-    layer: Layer,
-    index: Tensor,
-    alpha: float | Tensor,
-    sparse_grad: bool,
-    chunk_size: int | None,
-    found: Candidates | None,
-) -> Tensor:
-    """Loss of every row: on its candidates, or in several passes where these are too many."""
-    if found is None:  # no rows, but every parameter gets a gradient of 0
-        return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
-    many = found.crowded.nonzero().squeeze(1)
-    if len(many) == len(rows):
-        return crowded_losses(rows, layer, index, alpha, sparse_grad, chunk_size)
-    if len(many) and sparse_grad:
-        layer = Layer(_Coalesced.apply(layer.weight), layer.bias)
-    losses = _candidate_losses(rows, layer, index, found, alpha, sparse_grad)
-    if len(many):
-        solved = crowded_losses(rows[many], layer, index[many], alpha, sparse_grad, chunk_size)
-        losses = losses.index_copy(0, many, solved)
-    return losses
-
-
-def _candidate_losses(
-    rows: Tensor,
-    layer: Layer,
-    index: Tensor,
-    found: Candidates,
-    alpha: float | Tensor,
-    sparse_grad: bool,
-) -> Tensor:
-    """The ordinary loss on the candidates of each row, the target put first."""
-    other = found.column != index[found.row]
-    row, column, score = found.row[other], found.column[other], found.score[other]
-    counts = torch.bincount(row, minlength=len(rows))
-    first = (counts + 1).cumsum(0) - (counts + 1)
-    place = torch.arange(len(row)) + row + 1  # one target per row comes before its candidates
-    size = len(row) + len(rows)
-    owner = torch.repeat_interleave(counts + 1)
-    classes = index.new_empty(size).index_copy(0, first, index).index_copy(0, place, column)
-    given = layer.detach().at(rows.detach(), index)
-    scores = score.new_empty(size).index_copy(0, first, given).index_copy(0, place, score)
-    scores = _Scores.apply(rows, layer.weight, layer.bias, scores, owner, classes, sparse_grad)
-    slot = torch.arange(size) - first[owner]
-    matrix = scores.new_full((len(rows), int(counts.max()) + 1), -math.inf)
-    matrix = matrix.index_put((owner, slot), scores)
-    return fenchel_young_loss(
-        matrix, torch.zeros_like(index), Tsallis(alpha), reduction="none", ignore_index=-1
-    )
-
-
-class _Scores(torch.autograd.Function):
-    """Scores of listed (row, class) pairs, computed before; the gradient visits these alone."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        scores: Tensor,
-        owner: Tensor,
-        classes: Tensor,
-        sparse_grad: bool,
-    ) -> Tensor:
-        ctx.save_for_backward(rows, weight, owner, classes)
-        ctx.sparse_grad = sparse_grad
-        return scores.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, owner, classes = ctx.saved_tensors
-        grad = grads[0]
-        to_rows: Tensor | None = None
-        to_weight: Tensor | None = None
-        to_bias: Tensor | None = None
-        if ctx.needs_input_grad[0]:
-            to_rows = _sums(weight, classes, grad, torch.bincount(owner, minlength=len(rows)))
-            to_rows = to_rows.to(rows.dtype)
-        if ctx.needs_input_grad[1]:
-            order = classes.argsort(stable=True)
-            touched, counts = classes[order].unique_consecutive(return_counts=True)
-            values = _sums(rows, owner[order], grad[order], counts).to(weight.dtype)
-            if ctx.sparse_grad:
-                to_weight = torch.sparse_coo_tensor(
-                    touched.unsqueeze(0),
-                    values,
-                    weight.shape,
-                    is_coalesced=True,
-                    check_invariants=False,
-                )
-            else:
-                to_weight = weight.new_zeros(weight.shape).index_copy_(0, touched, values)
-        if ctx.needs_input_grad[2]:
-            to_bias = grad.new_zeros(len(weight)).index_add(0, classes, grad).to(weight.dtype)
-        return to_rows, to_weight, to_bias, None, None, None, None
-
-
-def _sums(table: Tensor, index: Tensor, factors: Tensor, counts: Tensor) -> Tensor:
-    """Sums of factor times table row over consecutive groups of the given sizes."""
-    if table.dtype != factors.dtype:  # half precision: sum in float32
-        used, index = index.unique(return_inverse=True)
-        table = table[used].to(factors.dtype)
-    starts = counts.cumsum(0) - counts
-    return F.embedding_bag(index, table, starts, mode="sum", per_sample_weights=factors)
-
-
-class _Coalesced(torch.autograd.Function):
-    """The same tensor; gradients of its parts come back as one coalesced sum."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor) -> Tensor:
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0].coalesce() if grads[0].is_sparse else grads[0]
-
-
-def _smoothing(
-    rows: Tensor, layer: Layer, index: Tensor, alpha: float | Tensor, amount: float
-) -> Tensor:
-    """What label smoothing adds: amount * (s_y - mean s) + Omega(y), over the possible classes."""
-    given = layer.at(rows, index)
-    if layer.bias is not None and bool((layer.bias == -math.inf).any()):
-        possible = layer.bias > -math.inf
-        layer = Layer(layer.weight[possible], layer.bias[possible])
-    classes = max(len(layer.weight), 1)
-    wide = given.dtype
-    mean = (widen(rows) * (layer.weight.sum(0, dtype=wide) / classes)).sum(-1)
-    if layer.bias is not None:
-        mean = mean + layer.bias.sum(dtype=wide) / classes
-    moved = torch.where(given == -math.inf, 0.0, given - mean)  # such a loss is infinite already
-    rest = amount / classes
-    omega = Tsallis(alpha)
-    # Omega is a sum over classes, and all classes but one have the same share.
-    own = omega.value(moved.new_tensor([1 - amount + rest]))
-    others = omega.value(moved.new_tensor([rest])) * (classes - 1)
-    return amount * moved + own + others
+        losses = losses + smoothing_term(rows, layer, index, alpha, label_smoothing)
+    return losses.new_zeros(len(valid)).index_copy(0, counted, losses), found
 
 
 _operator = linear_operator(_fused_losses)
 
 
 def _traceable(layer: Layer, alpha: float | Tensor) -> bool:
-    """Whether a compiled graph may call the operator: one alpha, and kernels for these types."""
+    """Return whether a compiled graph can call the operator: one alpha, and supported dtypes."""
     if isinstance(alpha, Tensor) and alpha.dim() > 0:
         return False
     wide = [None if one is None else widen(one) for one in (layer.weight, layer.bias)]
@@ -324,7 +178,7 @@ def _composed(
     alpha: float | Tensor,
     **options: Any,
 ) -> Tensor:
-    """The loss of scores that are held: what every transform sees through."""
+    """The loss of stored scores, in operations that every transform supports."""
     bias = None if layer.bias is None else widen(layer.bias)
     scores = F.linear(widen(hidden), widen(layer.weight), bias)
     if isinstance(alpha, Tensor):
@@ -336,13 +190,14 @@ def _composed(
 
 
 def _one_alpha(alpha: float | Tensor) -> bool:
-    """Whether one alpha of at least 1 holds for all rows."""
+    """Return whether one alpha of at least 1 holds for all rows."""
     if isinstance(alpha, Tensor):
         return alpha.dim() == 0 and float(alpha.detach()) >= 1
     return alpha >= 1
 
 
 def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
+    """Raise unless hidden, weight, bias and target have matching shapes and dtypes."""
     check_scores(hidden, "hidden")
     check_scores(weight, "linear_weight")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1] or weight.shape[0] == 0:

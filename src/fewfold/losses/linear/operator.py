@@ -1,10 +1,10 @@
-"""The linear layer with its loss as an operator of compiled graphs.
+"""Linear output layer with its loss as an operator for compiled graphs.
 
 The outputs of an operator have sizes known in advance, but the number of candidate classes depends
-on the data. The forward operator therefore packs the candidates of all rows into a buffer with
-room for `ROOM` a row on average. The backward operator computes the loss of these candidates
-again, with a graph, which is cheap next to the matrix product that found them. Candidates that do
-not fit are searched again.
+on the data. The forward operator therefore packs the candidates of all rows into a buffer for
+`CANDIDATES_PER_ROW` on average. The backward operator recomputes the loss of these candidates with
+a graph, which is cheap compared with the matrix product that found them. If the candidates do not
+fit into the buffer, the backward pass searches them again.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from fewfold._torch import autograd_enabled
 from fewfold.losses.linear.candidates import Candidates, widen
 from fewfold.maps.compiled_operators import registered
 
-__all__ = ["ROOM", "linear_operator"]
+__all__ = ["CANDIDATES_PER_ROW", "linear_operator"]
 
-ROOM = 256  # candidates a row on average that the backward pass does not search again
+CANDIDATES_PER_ROW = 256  # average capacity of the buffer of candidates
 
 Losses = Callable[..., tuple[Tensor, Candidates | None]]
 
 
 def linear_operator(losses: Losses) -> Callable[..., Tensor]:
-    """The loss of every row as an operator that learns hidden, weight, bias and alpha.
+    """Register the loss of every row as an operator with gradients of hidden, weight, bias, alpha.
 
     Args:
         losses: called with hidden, weight, bias, target, alpha, ignore_index, label_smoothing,
-            chunk_size and candidates (None to search); returns a loss a row and the candidates.
+            chunk_size and candidates (None to search); returns a loss per row and the candidates.
     """
 
     def forward(
@@ -49,8 +49,8 @@ def linear_operator(losses: Losses) -> Callable[..., Tensor]:
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         rows = target.numel()
         value = widen(linear.new_empty(0)).new_empty(rows)
-        packed = target.new_empty(rows * (ROOM + 1) + 1, dtype=torch.int32)
-        return value, packed, value.new_empty(rows * ROOM)
+        packed = target.new_empty(rows * (CANDIDATES_PER_ROW + 1) + 1, dtype=torch.int32)
+        return value, packed, value.new_empty(rows * CANDIDATES_PER_ROW)
 
     def backward(
         grad: Tensor, packed: Tensor, scores: Tensor, hidden: Tensor, linear: Tensor,
@@ -107,21 +107,21 @@ def linear_operator(losses: Losses) -> Callable[..., Tensor]:
     ) -> Tensor:  # fmt: skip
         tensor, order = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
         options = (ignore_index, float(label_smoothing), chunk_size)
-        found: Tensor = operator(hidden, linear, bias, tensor, order, target, *options)[0]
-        return found
+        value: Tensor = operator(hidden, linear, bias, tensor, order, target, *options)[0]
+        return value
 
     return call
 
 
 def _pack(found: Candidates | None, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Candidates in buffers of fixed size.
+    """Pack candidates into buffers of fixed size.
 
-    The first holds the number of rows that count (0 if the candidates do not fit), the number of
-    candidates of each (-1 if it is crowded) and their columns; the second holds their scores.
+    The first holds the number of valid rows (0 if the candidates do not fit), the number of
+    candidates of each (-1 if crowded) and their columns; the second holds their scores.
     """
     rows = len(value)
-    packed = torch.zeros(rows * (ROOM + 1) + 1, dtype=torch.int32)
-    scores = value.new_empty(rows * ROOM)
+    packed = torch.zeros(rows * (CANDIDATES_PER_ROW + 1) + 1, dtype=torch.int32)
+    scores = value.new_empty(rows * CANDIDATES_PER_ROW)
     if found is not None and len(found.row) <= len(scores):
         size, counted = len(found.row), len(found.crowded)
         packed[0] = counted
@@ -133,7 +133,7 @@ def _pack(found: Candidates | None, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unpack(packed: Tensor, scores: Tensor, rows: int) -> Candidates | None:
-    """The candidates that `_pack` stored, or None if they did not fit."""
+    """Return the candidates that `_pack` stored, or None if they did not fit."""
     counted = int(packed[0])
     if counted == 0:
         return None

@@ -1,17 +1,18 @@
-"""Which neighbours on a chain end up equal, for penalties on the jumps between them.
+"""Groups of equal neighbours on a chain under penalties on the jumps between them.
 
 For a row y the problem is
 
     min_x  1/2 sum_i (x_i - y_i)^2 + sum_i up * [x_{i+1} - x_i]_+ + down * [x_i - x_{i+1}]_+
 
 Total variation has up = down = strength. Non-increasing regression has up = inf and down = 0.
-The answer is constant on groups of neighbours, and once the groups and the signs of the jumps
-between them are known it is a mean over each group, which `fuse` writes with differentiable
-operations. What is here finds the groups on constants.
+The solution is constant on groups of neighbours. Given the groups and the signs of the jumps
+between them it is a mean over each group, which `fuse` computes in differentiable operations. This
+module finds the groups on detached values.
 
-It works by levels. Whether x_i > b, for all i at once, is a two-label problem on the chain, solved
-by one pass of messages clamped to [-up, down]. Asked about the mean of a segment, it either splits
-the segment or proves it constant, so that a segment is never declared a group by comparing floats.
+The groups are found by recursive splitting. Whether x_i > b, for all i at once, is a two-label
+problem on the chain, solved by one pass of messages clamped to [-up, down]. With b the mean of a
+segment, the labels either split the segment or prove it constant, so that no group is decided by
+comparing floats for equality.
 """
 
 import math
@@ -24,23 +25,29 @@ from torch import Tensor
 __all__ = ["fuse", "numbered", "over_batch", "running", "solver_dtype", "split"]
 
 _BLOCK = 32  # entries per block of the message pass
-_STEPS = 22  # doublings when the length is unknown while exporting: rows up to 4 million
+_STEPS = 22  # doublings when the exported length is symbolic: rows of up to 2^22 entries
 
 
 def solver_dtype(rows: Tensor) -> torch.dtype:
-    """float64 where the device has it: long sums of float32 would blur the groups."""
+    """float64 where the device has it: long sums in float32 are too inexact to find the groups."""
     return rows.dtype if rows.device.type == "mps" else torch.float64
 
 
 def split(
     values: Tensor, begin: Tensor, force: Tensor | None, pull: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Groups of many chains laid end to end, all arguments flat.
+    """Find the groups of many concatenated chains.
 
-    `begin` marks where a chain begins. With `force` as both penalties (total variation), or
-    without (non-increasing regression). `pull` is how many jumps outside the chains pull an entry
-    up, +1 for a higher neighbour and -1 for a lower one. Returns where a group begins, and the
-    pull of all jumps.
+    Args:
+        values: (m,) entries of all chains.
+        begin: (m,) bool, whether an entry is the first of its chain.
+        force: (m,) penalty of jumps in both directions (total variation); None for non-increasing
+            regression.
+        pull: (m,) number of jumps to neighbours outside the chains, +1 for a higher neighbour and
+            -1 for a lower one.
+
+    Returns:
+        Whether each entry is the first of its group, and its pull including jumps between groups.
     """
     pull = pull.clone()
     begins, pulls = begin.clone(), pull.clone()
@@ -58,7 +65,7 @@ def split(
         broken[1:] = rise != 0
         begin = begin | broken
         begins[place], pulls[place] = begin, pull
-        # Only segments that were split can split again.
+        # Only segments that were split in this round can be split again.
         active = torch.zeros_like(begin).index_fill(0, segment[broken], True)[segment]
         place, values, begin, pull = place[active], values[active], begin[active], pull[active]
         force = None if force is None else force[active]
@@ -66,7 +73,7 @@ def split(
 
 
 def _above_mean(values: Tensor, begin: Tensor, segment: Tensor, force: Tensor | None) -> Tensor:
-    """Whether the answer lies above the mean of its segment, for every entry."""
+    """Return for every entry whether its solution lies above the mean of its segment."""
     total = torch.zeros_like(values).index_add(0, segment, values)
     size = torch.bincount(segment, minlength=values.shape[0])
     excess = values - (total / size)[segment]
@@ -75,22 +82,22 @@ def _above_mean(values: Tensor, begin: Tensor, segment: Tensor, force: Tensor | 
     low = torch.full_like(values, -math.inf) if force is None else -force
     message = _reflect(excess, low, high, begin)
     balance = message.roll(1).masked_fill(begin, 0.0) + excess
-    end = begin.roll(-1)  # the first entry begins, so the last one ends
-    # A balance outside the clamp decides on its own; otherwise the entry follows its right.
+    end = begin.roll(-1)  # begin[0] is true, so end[-1] is true
+    # A balance outside the clamp decides the label; otherwise the right neighbour does.
     decided = end | (balance > high) | (balance < low)
     yes = torch.where(end, balance > 0, balance > high)
     return yes[_next_true(decided)]
 
 
 def _next_true(flags: Tensor) -> Tensor:
-    """Index of the first true flag at or after each position; the last flag must be true."""
+    """Return the index of the first true flag at or after each position; the last must be true."""
     where = flags.nonzero().squeeze(-1)
     rank = flags.cumsum(0) - flags.long()
     return where[rank]
 
 
 def _reflect(step: Tensor, low: Tensor, high: Tensor, begin: Tensor) -> Tensor:
-    """The walk m_i = clamp(m_{i-1} + step_i, low_i, high_i), restarted from 0 where `begin`."""
+    """Return m_i = clamp(m_{i-1} + step_i, low_i, high_i), restarted from 0 where `begin`."""
     fixed = step.clamp(low, high)
     return _scan(step, torch.where(begin, fixed, low), torch.where(begin, fixed, high))
 
@@ -98,8 +105,8 @@ def _reflect(step: Tensor, low: Tensor, high: Tensor, begin: Tensor) -> Tensor:
 def _scan(step: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Compose the functions m -> clamp(m + step, low, high) from the left, starting at 0.
 
-    Such functions are closed under composition, so blocks are composed side by side, their
-    results scanned in turn, and every entry read off from what enters its block.
+    Such functions are closed under composition: blocks are composed in parallel, their results
+    scanned recursively, and every entry computed from the value that enters its block.
     """
     size = step.shape[0]
     blocks = -(-size // _BLOCK)
@@ -124,7 +131,7 @@ def _scan(step: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def numbered(begins: Tensor, line: Tensor) -> Tensor:
-    """The number of the group of each entry, counted within its line."""
+    """Return the group number of each entry, counted from 0 within its line."""
     number = begins.cumsum(0)
     newline = torch.ones_like(begins)
     newline[1:] = line[1:] != line[:-1]
@@ -134,22 +141,22 @@ def numbered(begins: Tensor, line: Tensor) -> Tensor:
 def fuse(rows: Tensor, strength: Tensor, group: Tensor, pull: Tensor) -> Tensor:
     """Replace every entry by the mean of `rows + strength * pull` over its group.
 
-    Entries with a negative group are dropped: they come back as -inf.
+    Entries with a negative group become -inf.
     """
-    kept = group >= 0
+    grouped = group >= 0
     index = group.clamp(min=0)
-    pulled = torch.where(kept, rows + strength * pull, 0.0)
+    pulled = torch.where(grouped, rows + strength * pull, 0.0)
     zeros = torch.zeros_like(pulled)
     total = zeros.scatter_add(-1, index, pulled)
-    count = zeros.scatter_add(-1, index, kept.to(pulled.dtype))
+    count = zeros.scatter_add(-1, index, grouped.to(pulled.dtype))
     mean = total / count.clamp(min=1.0)
-    return torch.where(kept, mean.gather(-1, index), -math.inf)
+    return torch.where(grouped, mean.gather(-1, index), -math.inf)
 
 
 def running(values: Tensor, join: Callable[[Tensor, Tensor], Tensor], fill: float) -> Tensor:
-    """Every entry joined with all after it, in doublings; `fill` is the neutral element.
+    """Reduce each entry with all entries after it by `join`, whose neutral element is `fill`.
 
-    Exporters have no cumulative maximum, so this is written with shifts.
+    Uses shifts of doubling length, because exported graphs have no cumulative maximum.
     """
     size = values.shape[-1]
     steps = _STEPS if isinstance(size, torch.SymInt) else max(int(size) - 1, 0).bit_length()
@@ -162,7 +169,7 @@ def running(values: Tensor, join: Callable[[Tensor, Tensor], Tensor], fill: floa
 
 
 def over_batch(find: Callable[[Tensor, Tensor], Any]) -> Callable[..., tuple[Any, tuple[int, int]]]:
-    """How a search for groups is vectorised: the new dimension is one more in the batch."""
+    """Return the vmap rule of `find`: the vmapped dimension becomes a batch dimension."""
 
     def rule(
         info: Any, dims: tuple[int | None, int | None], rows: Tensor, strength: Tensor

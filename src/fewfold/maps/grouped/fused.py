@@ -1,4 +1,4 @@
-"""fusedmax and oscarmax: sparse probabilities that are equal over groups of entries."""
+"""fusedmax and oscarmax: sparse probabilities that are equal within groups of entries."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from fewfold.maps.grouped.chain import fuse, solver_dtype
 from fewfold.maps.grouped.prox_oscar import oscar_groups, oscar_groups_closed
 from fewfold.maps.grouped.prox_tv import tv_groups, tv_groups_closed
 from fewfold.maps.omega import Omega
-from fewfold.maps.rows import centre, from_rows, settle, to_rows
+from fewfold.maps.rows import centre, finalize, from_rows, to_rows
 
 __all__ = ["Fused", "Oscar", "fusedmax", "oscarmax"]
 
@@ -34,13 +34,13 @@ def fusedmax(
 
     Solves `argmax_p <p, scores> - 1/2 ||p||^2 - strength * sum_i |p_{i+1} - p_i|` over the
     simplex, which is sparsemax of the scores after total-variation denoising. Strength 0 is
-    sparsemax; a large one makes the row uniform. Dropped entries (mask, or a score of -inf) are
-    taken out of the row, and those on either side of a gap become neighbours.
+    sparsemax; a large strength makes the row uniform. Masked entries (or scores of -inf) are
+    removed from the row, and the entries on either side become neighbours.
 
     Args:
         scores: (..., n) along `dim`.
         strength: finite and at least 0. A number, or a tensor that is 0-dimensional or broadcasts
-            against the scores with size 1 along `dim`. It gets an exact gradient.
+            against the scores with size 1 along `dim`; a tensor receives an exact gradient.
         mask: boolean, True = keep; broadcasts to the scores.
 
     Returns:
@@ -64,17 +64,18 @@ def oscarmax(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Sparse probabilities that are equal over groups of entries with close scores, anywhere.
+    """Sparse probabilities that are equal within groups of close scores, in any position.
 
     Solves `argmax_p <p, scores> - 1/2 ||p||^2 - strength * sum_{i<j} max(p_i, p_j)` over the
-    simplex, for scores of any sign. Strength 0 is sparsemax; a large one makes the row uniform.
+    simplex, for scores of any sign. Strength 0 is sparsemax; a large strength makes the row
+    uniform.
 
     Args:
         scores: (..., n) along `dim`.
         strength: finite and at least 0. A number, or a tensor that is 0-dimensional or broadcasts
-            against the scores with size 1 along `dim`. It gets an exact gradient.
-        mask: boolean, True = keep; broadcasts to the scores. Dropping an entry is the same as
-            leaving it out of the row.
+            against the scores with size 1 along `dim`; a tensor receives an exact gradient.
+        mask: boolean, True = keep; broadcasts to the scores. Masking an entry is equivalent to
+            removing it from the row.
 
     Returns:
         Probabilities with the shape and dtype of the scores.
@@ -99,7 +100,7 @@ def _grouped(
     groups: _Groups,
     closed: _Groups,
 ) -> Tensor:
-    """Sparsemax after a proximal step that makes entries equal in groups."""
+    """Sparsemax after a proximal step that makes entries equal within groups."""
     rows = to_rows(scores, dim, mask)
     force = _row_strength(strength, scores, dim)
     if rows.shape[-1] == 0:
@@ -110,17 +111,17 @@ def _grouped(
 
 
 def _grouped_torch(rows: Tensor, strength: float | Tensor, groups: _Groups) -> Tensor:
-    """Find the groups on constants, rebuild their means with differentiable operations."""
+    """Find the groups on detached values; compute their means in differentiable operations."""
     values, top = centre(rows)
     values = values.to(solver_dtype(rows))
     force = torch.as_tensor(strength, dtype=values.dtype, device=values.device)
     force = force.expand_as(values[..., :1])
     group, pull = groups(values.detach(), force.detach())
-    return settle(sparsemax(fuse(values, force, group, pull)).to(rows.dtype), top)
+    return finalize(sparsemax(fuse(values, force, group, pull)).to(rows.dtype), top)
 
 
 def _row_strength(strength: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
-    """The strength as a float, or as a tensor that broadcasts against rows."""
+    """Return the strength as a float, or as a tensor that broadcasts against rows."""
     if isinstance(strength, Tensor):
         if not strength.is_floating_point():
             raise TypeError(
@@ -146,13 +147,13 @@ def _check_strength(strength: float) -> None:
         )
 
 
-def _kept_last(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Which entries are kept, with `dim` last."""
+def _unmasked_last(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """Return the mask of unmasked entries with `dim` last."""
     return to_rows(scores.detach(), dim, mask) != -math.inf
 
 
 def _energy(probs: Tensor, scores: Tensor, dim: int) -> Tensor:
-    """`<p, scores>` less the Gini value, where a dropped entry counts for nothing."""
+    """Return `<p, scores>` less the Gini value; masked entries contribute 0."""
     used = torch.where(probs.detach() != 0, scores, 0.0)
     return (probs * used).sum(dim) - Gini().value(probs, dim)
 
@@ -162,7 +163,7 @@ class Fused(Omega):
     """The Gini value plus total variation; its map is fusedmax.
 
     `value(p) = (sum_i p_i^2 - 1) / 2 + strength * sum_i |p_{i+1} - p_i|` over the whole row. The
-    map and the conjugate of a row with dropped entries are those of the shorter row without them.
+    map and the conjugate of a row with masked entries are those of the row without them.
 
     Example:
         >>> import torch, fewfold as ff
@@ -185,19 +186,19 @@ class Fused(Omega):
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         probs = self.argmax(scores, dim, mask=mask)
-        kept = _kept_last(scores, dim, mask)
-        return _energy(probs, scores, dim) - self._penalty(probs, kept, dim)
+        unmasked = _unmasked_last(scores, dim, mask)
+        return _energy(probs, scores, dim) - self._penalty(probs, unmasked, dim)
 
-    def _penalty(self, probs: Tensor, kept: Tensor | None, dim: int) -> Tensor:
+    def _penalty(self, probs: Tensor, unmasked: Tensor | None, dim: int) -> Tensor:
         rows = probs.movedim(dim, -1)
-        if kept is not None:  # close the gaps: the kept entries first, in their order
+        if unmasked is not None:  # close the gaps: move masked entries to the end
             index = torch.arange(rows.shape[-1], device=rows.device)
-            order = torch.where(kept, index, index + rows.shape[-1]).sort(-1)[1]
+            order = torch.where(unmasked, index, index + rows.shape[-1]).sort(-1)[1]
             rows = rows.gather(-1, order)
         jumps = (rows[..., 1:] - rows[..., :-1]).abs()
-        if kept is not None:
-            jumps = torch.where(index[1:] < kept.sum(-1, keepdim=True), jumps, 0.0)
-        return _row_force(self.strength, probs, dim) * jumps.sum(-1)
+        if unmasked is not None:
+            jumps = torch.where(index[1:] < unmasked.sum(-1, keepdim=True), jumps, 0.0)
+        return _reduced_strength(self.strength, probs, dim) * jumps.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class Oscar(Omega):
     """The Gini value plus the sum of pairwise maxima; its map is oscarmax.
 
     `value(p) = (sum_i p_i^2 - 1) / 2 + strength * sum_{i<j} max(p_i, p_j)` over the whole row. The
-    map and the conjugate of a row with dropped entries are those of the shorter row without them.
+    map and the conjugate of a row with masked entries are those of the row without them.
 
     Example:
         >>> import torch, fewfold as ff
@@ -228,20 +229,20 @@ class Oscar(Omega):
 
     def conjugate(self, scores: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         probs = self.argmax(scores, dim, mask=mask)
-        kept = _kept_last(scores, dim, mask)
-        return _energy(probs, scores, dim) - self._penalty(probs, kept, dim)
+        unmasked = _unmasked_last(scores, dim, mask)
+        return _energy(probs, scores, dim) - self._penalty(probs, unmasked, dim)
 
-    def _penalty(self, probs: Tensor, kept: Tensor | None, dim: int) -> Tensor:
-        # An entry is the larger of as many pairs as there are entries ranked below it.
+    def _penalty(self, probs: Tensor, unmasked: Tensor | None, dim: int) -> Tensor:
+        # An entry is the maximum of its pairs with all entries ranked below it.
         ordered = probs.movedim(dim, -1).sort(-1, descending=True)[0]
         size = ordered.shape[-1]
-        number = size if kept is None else kept.sum(-1, keepdim=True)
+        number = size if unmasked is None else unmasked.sum(-1, keepdim=True)
         below = number - 1 - torch.arange(size, device=probs.device)
         pairs = (ordered * below.clamp(min=0)).sum(-1)
-        return _row_force(self.strength, probs, dim) * pairs
+        return _reduced_strength(self.strength, probs, dim) * pairs
 
 
-def _row_force(strength: float | Tensor, probs: Tensor, dim: int) -> float | Tensor:
-    """The strength, shaped like a reduction of `probs` along `dim`."""
+def _reduced_strength(strength: float | Tensor, probs: Tensor, dim: int) -> float | Tensor:
+    """Return the strength in the shape of a reduction of `probs` along `dim`."""
     rows = _row_strength(strength, probs, dim)
     return rows.squeeze(-1) if isinstance(rows, Tensor) and rows.dim() else rows

@@ -1,1 +1,1 @@
-"""Solvers of the threshold equations behind the maps."""
+"""Solvers of the threshold equations of the maps."""

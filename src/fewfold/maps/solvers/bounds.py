@@ -1,7 +1,8 @@
-"""Rows of probabilities below upper bounds: which entries are held at their bound, and the rest.
+"""Sparsemax and softmax of rows under upper bounds.
 
-Which entries lie strictly between 0 and their bound (free), and which at it (full), is found on
-constants; given these sets both maps are closed forms, written with differentiable operations.
+The set of entries strictly between 0 and their bound (free) and the set of entries at their bound
+(full) are found on detached values. Given these sets both maps have closed forms, which are written
+in differentiable operations.
 """
 
 import math
@@ -15,47 +16,49 @@ from fewfold.maps.grouped.chain import running, solver_dtype
 
 __all__ = ["bounded_softmax", "bounded_sparsemax"]
 
-_LEAD = 256  # how many of the largest scores of a long row are tried before all of them
-_SPREAD = 1e6  # of a row, from which on its gaps are shortened
-_GAP = 2e3  # what they are shortened to
-_ROUNDS = 8  # of holding what exceeds its bound, before the bounds are sorted
+_TOP = 256  # number of largest scores of a long row that are tried before the whole row
+_SPREAD = 1e6  # range of the scores of a row above which its gaps are clamped
+_GAP = 2e3  # maximum gap after clamping
+_ROUNDS = 8  # iterations of fixing entries above their bound, before falling back to sorting
 
 # (values, bounds, total) -> free, full
 _Sets = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-# (rows, free, mass) -> the free probabilities, which sum to mass
+# (rows, free, mass) -> probabilities of the free entries, which sum to mass
 _Rebuild = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def bounded_sparsemax(rows: Tensor, bounds: Tensor, slack: float) -> Tensor:
-    """`clip(rows - tau, 0, bounds)` that sums to 1; no NaN may come in.
+    """Return `clip(rows - tau, 0, bounds)` with sum 1; inputs must not contain NaN.
 
-    Bounds that sum to 1 within `slack` are the answer.
+    Bounds that sum to 1 within `slack` are returned as the solution.
     """
-    if eager(rows, bounds) and rows.shape[-1] >= 8 * _LEAD:
-        probs = _leading(rows, bounds, slack)
+    if eager(rows, bounds) and rows.shape[-1] >= 8 * _TOP:
+        probs = _from_top_scores(rows, bounds, slack)
         if probs is not None:
             return probs
     return _bounded(rows, bounds, slack, _sparsemax_sets, _sparsemax_rebuilt)
 
 
 def bounded_softmax(rows: Tensor, bounds: Tensor, slack: float) -> Tensor:
-    """`min(exp(rows - tau), bounds)` that sums to 1; no NaN may come in.
+    """Return `min(exp(rows - tau), bounds)` with sum 1; inputs must not contain NaN.
 
-    Bounds that sum to 1 within `slack` are the answer.
+    Bounds that sum to 1 within `slack` are returned as the solution.
     """
     return _bounded(rows, bounds, slack, _softmax_sets, _softmax_rebuilt)
 
 
-def _leading(rows: Tensor, bounds: Tensor, slack: float) -> Tensor | None:
-    """Sparsemax of the largest scores alone, if it is that of the rows: if no other exceeds tau."""
-    top, index = rows.detach().topk(_LEAD + 1)
-    index = index[..., :_LEAD]
-    few = bounds.gather(-1, index)
-    if not bool((few.detach().sum(-1) > 1 + slack).all()):
+def _from_top_scores(rows: Tensor, bounds: Tensor, slack: float) -> Tensor | None:
+    """Solve for the largest scores alone; None if another score may exceed tau."""
+    top, index = rows.detach().topk(_TOP + 1)
+    index = index[..., :_TOP]
+    top_bounds = bounds.gather(-1, index)
+    if not bool((top_bounds.detach().sum(-1) > 1 + slack).all()):
         return None
-    probs = _bounded(rows.gather(-1, index), few, slack, _sparsemax_sets, _sparsemax_rebuilt)
-    # Of every entry with mass, score - p >= tau; the gap to the next score is exact, tau is not.
-    gap = (top[..., :_LEAD] - top[..., _LEAD:]).to(probs.dtype)
+    top_rows = rows.gather(-1, index)
+    probs = _bounded(top_rows, top_bounds, slack, _sparsemax_sets, _sparsemax_rebuilt)
+    # Entries in the support have score - p >= tau, so that no other score exceeds tau if p is at
+    # most the gap to the next score; the gap is exact, unlike tau.
+    gap = (top[..., :_TOP] - top[..., _TOP:]).to(probs.dtype)
     if not bool(((probs.detach() == 0) | (probs.detach() <= gap)).all()):
         return None
     return torch.zeros_like(rows, dtype=probs.dtype).scatter(-1, index, probs)
@@ -68,43 +71,43 @@ def _bounded(
     sets: _Sets,
     rebuilt: _Rebuild,
 ) -> Tensor:
-    """The map along the last dimension in plain differentiable ops, wide where it can be."""
+    """The map along the last dimension in differentiable operations, in float64 if available."""
     dtype = solver_dtype(rows)
     rows, bounds = rows.to(dtype), bounds.to(dtype)
     fixed, limit = rows.detach(), bounds.detach()
-    # Infinite scores take all they may. If that is everything, only they remain, all equal.
-    first = fixed == math.inf
-    taken = torch.where(first, limit, 0.0).sum(-1, keepdim=True)
+    # Entries of +inf are at their bounds, unless these sum to 1 or more: then they share the mass.
+    infinite = fixed == math.inf
+    taken = torch.where(infinite, limit, 0.0).sum(-1, keepdim=True)
     flooded = taken >= 1
     left = torch.where(flooded, 1.0, 1 - taken)
-    only = torch.where(first, 0.0, -math.inf).to(fixed.dtype)
-    rest = torch.where(first, -math.inf, fixed)
+    only = torch.where(infinite, 0.0, -math.inf).to(fixed.dtype)
+    rest = torch.where(infinite, -math.inf, fixed)
     free, full = sets(_compact(torch.where(flooded, only, rest)), limit, left)
-    kept = fixed > -math.inf
-    tight = torch.where(kept, limit, 0.0).sum(-1, keepdim=True) <= 1 + slack
+    unmasked = fixed > -math.inf
+    tight = torch.where(unmasked, limit, 0.0).sum(-1, keepdim=True) <= 1 + slack
     free = free & ~tight
-    full = (full | (first & ~flooded) | tight) & kept
-    held = torch.where(full, bounds, 0.0)
-    rows = torch.where(first, 0.0, rows)
-    inside = rebuilt(rows, free, 1 - held.sum(-1, keepdim=True))
-    probs = torch.where(free, inside, held)
-    # Rounding may leave the box; the way back is a constant and takes nothing from the gradient.
+    full = (full | (infinite & ~flooded) | tight) & unmasked
+    capped = torch.where(full, bounds, 0.0)
+    rows = torch.where(infinite, 0.0, rows)
+    inside = rebuilt(rows, free, 1 - capped.sum(-1, keepdim=True))
+    probs = torch.where(free, inside, capped)
+    # Clamp rounding errors to the bounds by a detached correction, which keeps the gradient.
     value = probs.detach()
     return probs + (torch.minimum(value.clamp(min=0), limit) - value)
 
 
 def _compact(values: Tensor) -> Tensor:
-    """Rows far from 0 moved there and enormous gaps shortened, lest bounds be lost beside them.
+    """Shift rows with large scores to 0 and clamp huge gaps, so that bounds are not rounded away.
 
-    Across a gap of more than the logarithm of the smallest number the upper entry takes all it may
-    before the lower one gets anything, however much wider the gap.
+    Across a gap larger than the logarithm of the smallest float the upper entry reaches its bound
+    before the lower one gets any mass, so that the size of the gap does not matter.
     """
-    kept = values > -math.inf
+    unmasked = values > -math.inf
     top = values.amax(-1, keepdim=True)
     far = (top.abs() > _SPREAD) & (top > -math.inf)
     shift = torch.where(far, top, 0.0)
     values = values - shift
-    lowest = torch.where(kept, values, math.inf).amin(-1, keepdim=True)
+    lowest = torch.where(unmasked, values, math.inf).amin(-1, keepdim=True)
     wide = top - shift - lowest > _SPREAD
     if eager(values) and not bool(wide.any()):
         return values
@@ -112,22 +115,23 @@ def _compact(values: Tensor) -> Tensor:
     gap = torch.nn.functional.pad(ordered, (1, 0))[..., :-1] - ordered
     gap = torch.where((gap >= 0) & (torch.arange(gap.shape[-1], device=gap.device) > 0), gap, 0.0)
     short = -gap.clamp(max=_GAP).cumsum(-1)
-    return torch.where(wide & kept, short.gather(-1, order.sort(-1)[1]), values)
+    return torch.where(wide & unmasked, short.gather(-1, order.sort(-1)[1]), values)
 
 
 def _sparsemax_sets(values: Tensor, bounds: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """Walk tau down the sorted breakpoints; the mass grows by non-negative terms only."""
-    kept = values > -math.inf
-    leaves = torch.where(kept, values - bounds, -math.inf)  # below this tau the bound is reached
+    """Free and full sets of sparsemax: lower tau along the sorted breakpoints up to the mass."""
+    unmasked = values > -math.inf
+    # The tau below which an entry is at its bound.
+    leaves = torch.where(unmasked, values - bounds, -math.inf)
     never = torch.minimum(
-        torch.where(kept, values, math.inf).amin(-1, keepdim=True),
+        torch.where(unmasked, values, math.inf).amin(-1, keepdim=True),
         torch.where(leaves > -math.inf, leaves, math.inf).amin(-1, keepdim=True),
     )
-    # What has no breakpoint gets one so low that a free entry has taken all the mass before.
-    never = torch.where(kept.any(-1, keepdim=True), never - 2, 0.0)
-    points = torch.cat([torch.where(kept, values, never), torch.maximum(leaves, never)], -1)
+    # Entries without a breakpoint get one below the solution.
+    never = torch.where(unmasked.any(-1, keepdim=True), never - 2, 0.0)
+    points = torch.cat([torch.where(unmasked, values, never), torch.maximum(leaves, never)], -1)
     points, order = points.sort(-1, descending=True)
-    slope = torch.cat([kept.to(values.dtype), -kept.to(values.dtype)], -1).gather(-1, order)
+    slope = torch.cat([unmasked.to(values.dtype), -unmasked.to(values.dtype)], -1).gather(-1, order)
     gap = torch.nn.functional.pad(points, (1, 0))[..., :-1] - points
     count = torch.nn.functional.pad(slope.cumsum(-1), (1, 0))[..., :-1]
     mass = torch.where(count > 0, count * gap, 0.0).cumsum(-1)
@@ -136,43 +140,45 @@ def _sparsemax_sets(values: Tensor, bounds: Tensor, total: Tensor) -> tuple[Tens
     low = points.gather(-1, place.clamp(max=size - 1))
     high = points.gather(-1, (place - 1).clamp(min=0))
     hit = mass.gather(-1, place.clamp(max=size - 1)) == total
-    free = kept & (values >= high) & ((leaves < low) | (~hit & (leaves == low)))
-    full = kept & ((leaves >= high) | (hit & (leaves == low)))
-    out = place >= size  # the bounds sum to less than the total: all of them are reached
-    return free & ~out, full | (kept & out)
+    free = unmasked & (values >= high) & ((leaves < low) | (~hit & (leaves == low)))
+    full = unmasked & ((leaves >= high) | (hit & (leaves == low)))
+    out = place >= size  # the bounds sum to less than the total: all entries are full
+    return free & ~out, full | (unmasked & out)
 
 
 def _sparsemax_rebuilt(rows: Tensor, free: Tensor, mass: Tensor) -> Tensor:
-    """`rows - tau` with a sum of `mass` over the free entries."""
-    rows = _lowered(rows, free)
+    """Return `rows - tau` with sum `mass` over the free entries."""
+    rows = _minus_max(rows, free)
     spare = mass - rows.sum(-1, keepdim=True)
     return rows + spare / free.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _softmax_sets(values: Tensor, bounds: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds are reached in the order of score less log bound, until the next one is not.
+    """Free and full sets of softmax: entries become full in descending order of score - log bound.
 
-    Everything stays in logarithms: when the large entries are held at their bounds, the rest of
-    the mass goes to entries whose exponentials may have underflowed next to them.
+    Computed in logarithms: when large entries are full, the rest of the mass goes to entries whose
+    exponentials may underflow relative to them.
     """
-    kept = values > -math.inf
-    reach = torch.where(kept, values - bounds.log(), -math.inf)
+    unmasked = values > -math.inf
+    reach = torch.where(unmasked, values - bounds.log(), -math.inf)
     if eager(values, bounds):
-        full = _held_by_rounds(values, bounds, total, reach)
+        full = _full_by_iteration(values, bounds, total, reach)
         if full is not None:
-            return kept & ~full, full
+            return unmasked & ~full, full
     reach, order = reach.sort(-1, descending=True)
-    held = torch.where(kept, bounds, 0.0).gather(-1, order).cumsum(-1)
-    left = total - torch.nn.functional.pad(held, (1, 0))[..., :-1]
+    capped = torch.where(unmasked, bounds, 0.0).gather(-1, order).cumsum(-1)
+    left = total - torch.nn.functional.pad(capped, (1, 0))[..., :-1]
     level = _log_sum_after(values.gather(-1, order)) - left.clamp(min=0).log()
     stop = (left <= 0) | (reach <= level)
     number = (stop.cumsum(-1) == 0).sum(-1, keepdim=True)
-    full = kept & (order.sort(-1)[1] < number)
-    return kept & ~full, full
+    full = unmasked & (order.sort(-1)[1] < number)
+    return unmasked & ~full, full
 
 
-def _held_by_rounds(values: Tensor, bounds: Tensor, total: Tensor, reach: Tensor) -> Tensor | None:
-    """Hold all that exceed their bound, share out the rest, repeat: usually done in no time."""
+def _full_by_iteration(
+    values: Tensor, bounds: Tensor, total: Tensor, reach: Tensor
+) -> Tensor | None:
+    """Fix entries above their bound and redistribute, repeatedly; None without convergence."""
     full = torch.zeros_like(values, dtype=torch.bool)
     for _ in range(_ROUNDS):
         left = total - torch.where(full, bounds, 0.0).sum(-1, keepdim=True)
@@ -185,26 +191,26 @@ def _held_by_rounds(values: Tensor, bounds: Tensor, total: Tensor, reach: Tensor
 
 
 def _softmax_rebuilt(rows: Tensor, free: Tensor, mass: Tensor) -> Tensor:
-    """The softmax of the free entries, times `mass`."""
+    """Softmax of the free entries times `mass`."""
     some = free.any(-1, keepdim=True)
-    rows = torch.where(free, _lowered(rows, free), torch.where(some, -math.inf, 0.0))
+    rows = torch.where(free, _minus_max(rows, free), torch.where(some, -math.inf, 0.0))
     return mass * torch.softmax(rows, -1)
 
 
-def _lowered(rows: Tensor, free: Tensor) -> Tensor:
-    """Free entries less the largest of them, a constant; 0 elsewhere."""
+def _minus_max(rows: Tensor, free: Tensor) -> Tensor:
+    """Free entries less their detached maximum; 0 elsewhere."""
     top = torch.where(free, rows.detach(), -math.inf).amax(-1, keepdim=True)
     return torch.where(free, rows, 0.0) - torch.where(free, top, 0.0)
 
 
 def _log_sum_after(values: Tensor) -> Tensor:
-    """The log-sum-exp of every entry and those after it."""
+    """Log-sum-exp of each entry and all entries after it."""
     if not torch.compiler.is_exporting():
         return values.flip(-1).logcumsumexp(-1).flip(-1)
 
     def join(a: Tensor, b: Tensor) -> Tensor:
         top, gap = torch.maximum(a, b), (a - b).abs()
-        # Two -inf make a gap of NaN; the gap only matters where the maximum is finite.
+        # The gap between two -inf is NaN; it is used only where the maximum is finite.
         return top + torch.where(top > -math.inf, gap, 0.0).neg().exp().log1p()
 
     return running(values, join, -math.inf)

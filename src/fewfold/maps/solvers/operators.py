@@ -1,7 +1,7 @@
-"""Solvers as operators of their own: one node in a compiled graph instead of an unrolled loop.
+"""Solvers as torch operators: one node in a compiled graph instead of an unrolled loop.
 
-A solver works on constants, so such an operator needs no derivative, and may look at the data.
-Exporters cannot take it along; they trace the loop.
+Solvers work on detached tensors, so these operators need no derivative, and their control flow may
+depend on the data. Exported graphs cannot contain them; export traces the loop.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["number", "opaque"]
+__all__ = ["compiled", "number", "opaque"]
+
+
+def compiled() -> bool:
+    """Return whether torch.compile is tracing, which can call Python operators, unlike export."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 def number(value: float | Tensor, like: Tensor) -> Tensor:
-    """A parameter as a constant tensor, which is what operators take."""
+    """Return a parameter as a detached tensor, as operators require."""
     if isinstance(value, Tensor):
         return value.detach()
     return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def opaque(solve: Callable[..., Tensor], dtype: torch.dtype | None = None) -> Callable[..., Tensor]:
-    """`solve` as an operator; its answer has one entry per row of its first argument."""
+    """Register `solve` as an operator; it returns one entry per row of its first argument."""
     name = f"fewfold::{solve.__name__.strip('_')}"
     operator: Any = torch.library.custom_op(name, solve, mutates_args=())
 
@@ -37,7 +42,7 @@ def opaque(solve: Callable[..., Tensor], dtype: torch.dtype | None = None) -> Ca
             rows = rows.movedim(dims[0], 0)
         moved = []
         for value, dim in zip(rest, dims[1:], strict=True):
-            if dim is not None:  # its own dimensions still line up with the last ones of the rows
+            if dim is not None:  # the other dimensions align with the last ones of the rows
                 value = value.movedim(dim, 0)
                 missing = rows.dim() - value.dim()
                 value = value.reshape(value.shape[0], *(1,) * missing, *value.shape[1:])
@@ -46,5 +51,5 @@ def opaque(solve: Callable[..., Tensor], dtype: torch.dtype | None = None) -> Ca
 
     operator.register_fake(fake)
     operator.register_vmap(over_batch)
-    answer: Callable[..., Tensor] = operator
-    return answer
+    registered: Callable[..., Tensor] = operator
+    return registered

@@ -1,12 +1,12 @@
-"""The threshold of entmax for alpha > 2, where probabilities rise with infinite slope.
+"""Entmax for alpha > 2, where the slope of a probability is infinite at the threshold.
 
-A probability p is `(p^(alpha - 1))^(1/(alpha - 1))`: at alpha = 5 one of 0.0001 stands for a score
-1e-16 above the threshold, which no threshold near 1 can resolve. So the unknown is `base`, the
-probability of the smallest entry in the support, and the others follow from their distance to it:
+The score of an entry lies `p^(alpha - 1) / (alpha - 1)` above the threshold: at alpha = 5, p =
+0.0001 is less than 1e-16, which a threshold near 1 cannot resolve. The unknown is therefore `base`,
+the probability of the smallest entry in the support, and the others follow from their distance:
 
     p_i = (base^c + c (v_i - v_smallest))^(1/c),   c = alpha - 1
 
-This is the c-norm of a pair, hence convex in `base`: Newton from above is monotone.
+This is the c-norm of a pair, hence convex in `base`: Newton's method from above is monotone.
 """
 
 import torch
@@ -17,8 +17,8 @@ from fewfold.maps.solvers.operators import number, opaque
 
 __all__ = ["steep", "steep_floor"]
 
-_PARTS, _ROUNDS = 8, 8  # divisions of the sorted row when tracing: enough for 16 million entries
-_STEPS = 8  # of Newton when control flow may not depend on data
+_PARTS, _ROUNDS = 8, 8  # subdivisions of the sorted row when tracing, for up to 8^8 entries
+_STEPS = 8  # Newton steps when control flow may not depend on data
 _TINY = 1e-38
 
 
@@ -29,11 +29,11 @@ def steep(values: Tensor, c: Tensor | float) -> Tensor:
     base = _base(distance.detach(), inside, fixed_c)
     if not eager(values) or tracks_grad(values, c):
         base = _attach(base, distance, inside, c)
-    return torch.where(inside, _raise(base, distance, c), 0.0)
+    return torch.where(inside, _probs(base, distance, c), 0.0)
 
 
 def steep_floor(values: Tensor, c: Tensor | float) -> Tensor:
-    """The score at which a probability becomes 0, also for any row that contains these values."""
+    """Score below which probabilities are 0, in any row that contains these values."""
     fixed_c = c.detach() if isinstance(c, Tensor) else c
     values = values.detach()
     inside, distance = _above_smallest(values, fixed_c)
@@ -42,10 +42,10 @@ def steep_floor(values: Tensor, c: Tensor | float) -> Tensor:
 
 
 def _above_smallest(values: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
-    """The support, and how far its entries lie above the smallest one.
+    """Return the support, and the distance of its entries to the smallest one.
 
-    The smallest one itself is at 0 for good: its slope is the largest, and would otherwise be
-    added to the gradient and taken away again, with all the digits of the others.
+    The distance of the smallest entry is the constant 0: its slope is the largest and would
+    otherwise be added to the gradient and subtracted again, cancelling the others.
     """
     fixed = values.detach()
     index = _smallest(fixed, c)
@@ -56,9 +56,10 @@ def _above_smallest(values: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
 
 
 def _smallest(values: Tensor, c: Tensor | float) -> Tensor:
-    """Where the smallest entry of the support is: as threshold, it leaves a weight below 1.
+    """Index of the smallest entry of the support.
 
-    Found by dividing the sorted row, because the weight jumps too steeply for any slope to help.
+    It is the last entry, in descending order, whose score as threshold leaves a total weight below
+    1. Found by bisection of the sorted row: the weights are too steep for Newton's method.
     """
     if compiled():
         return _smallest_operator(values, number(c, values))
@@ -88,7 +89,7 @@ _smallest_operator = opaque(_smallest_of_rows, torch.int64)
 
 
 def _base(distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:
-    """The probability of the smallest entry, on constants."""
+    """Return the detached probability of the smallest entry of the support."""
     if compiled():
         return _base_operator(distance, inside, number(c, distance))
     quick = eager(distance)
@@ -96,7 +97,7 @@ def _base(distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:
     ties = (inside & (distance == 0)).sum(-1, keepdim=True)
     base = 1 / ties.to(distance.dtype)
     for _ in range(100 if quick else _STEPS):
-        probs = torch.where(inside, _raise(base, distance, c), 1.0)
+        probs = torch.where(inside, _probs(base, distance, c), 1.0)
         total = torch.where(inside, probs, 0.0).sum(-1, keepdim=True)
         slope = torch.where(inside, (base / probs) ** (c - 1), 0.0).sum(-1, keepdim=True)
         step = (total - 1) / slope
@@ -114,13 +115,13 @@ _base_operator = opaque(_base_of_rows)
 
 
 def _attach(base: Tensor, distance: Tensor, inside: Tensor, c: Tensor | float) -> Tensor:
-    """`base` with the first and second derivatives of the exact solution attached.
+    """Attach the first and second derivatives of the exact solution to the detached `base`.
 
-    The first step of Newton gives the first derivatives, the second step the second ones.
+    The first Newton step gives the first derivatives, the second step the second ones.
     """
     solved = base
     for _ in range(2):
-        probs = torch.where(inside, _raise(solved, distance, c), 1.0)
+        probs = torch.where(inside, _probs(solved, distance, c), 1.0)
         total = torch.where(inside, probs, 0.0).sum(-1, keepdim=True)
         slope = torch.where(inside, (solved / probs) ** (c - 1), 0.0).sum(-1, keepdim=True)
         step = (total - 1) / slope
@@ -128,7 +129,7 @@ def _attach(base: Tensor, distance: Tensor, inside: Tensor, c: Tensor | float) -
     return solved
 
 
-def _raise(base: Tensor, distance: Tensor, c: Tensor | float) -> Tensor:
+def _probs(base: Tensor, distance: Tensor, c: Tensor | float) -> Tensor:
     """`(base^c + c distance)^(1/c)`."""
     y = base**c + c * distance
     lost = y.detach() < torch.finfo(y.dtype).tiny  # base^c underflows when alpha is huge

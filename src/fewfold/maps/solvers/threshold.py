@@ -1,14 +1,14 @@
-"""The threshold behind every sparse map: find it on constants, rebuild it differentiably.
+"""Threshold equations of entmax and normmax: solved on detached values, then differentiated.
 
-Rows arrive shifted so that their largest entry is 0. Every map of the entmax and normmax families
-weighs an entry `v` by `y^q` with `y = [1 + c (v - t)]_+`, where the shift `t >= 0` makes the
-weights of a row sum to 1. With `r = q c`:
+Rows are shifted so that their largest entry is 0. Every map of the entmax and normmax families
+gives an entry `v` the weight `y^q` with `y = [1 + c (v - t)]_+`, where the shift `t >= 0` makes
+the weights of a row sum to 1. With `r = q c`:
 
     entmax    c = alpha - 1,  r = 1                     the weights are the probabilities
     normmax   c = 1,          r = alpha / (alpha - 1)   the probabilities are y^(q-1), normalised
 
-Solvers see detached values only; what they find is rebuilt by plain differentiable ops on the
-support, so every derivative torch can ask for comes out exact. Three cases:
+Solvers use detached values only. Their solution is recomputed by differentiable operations on the
+support, so that derivatives of all orders are exact. Three cases:
 
     q = 1 and q = 2   closed forms on the support (`linear`, `quadratic`)
     any q > 1, q < 0  Newton for t, smooth through c = 0, which is softmax (`power`)
@@ -33,22 +33,22 @@ __all__ = [
     "quadratic_floor",
 ]
 
-_NEAR = 0.25  # |w| below which log1p(w) / w is summed as a series
-_STEPS = 12  # of Newton when tracing; 9 is the worst seen for 4,096 entries, 14 for 200,000
+_NEAR = 0.25  # |w| below which log1p(w) / w is evaluated by its series
+_STEPS = 12  # Newton steps when tracing; at most 9 were needed for 4,096 entries, 14 for 200,000
 
 
 # --- q = 1 and q = 2 ------------------------------------------------------------------------
 
 
 def linear(values: Tensor) -> Tensor:
-    """`[values - tau]_+` that sums to 1 along the last dimension, whose maximum must be 0."""
+    """Return `[values - tau]_+` with sum 1 along the last dimension; the maximum must be 0."""
     inside, support = _inside(values, 1)
     rest = (inside.sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
     return ((inside - rest) * support).relu()
 
 
 def quadratic(values: Tensor) -> Tensor:
-    """`[values - tau]_+` whose squares sum to 1; the maximum must be 0."""
+    """Return `[values - tau]_+` with squares that sum to 1; the maximum must be 0."""
     inside, support = _inside(values, 2)
     count = support.sum(-1, keepdim=True)
     mean = inside.sum(-1, keepdim=True) / count
@@ -58,20 +58,20 @@ def quadratic(values: Tensor) -> Tensor:
 
 
 def linear_floor(values: Tensor) -> Tensor:
-    """A lower bound on tau of `linear`, also for any row that contains these values."""
+    """Lower bound on tau of `linear` for any row that contains these values."""
     return _newton(values.detach(), 1)
 
 
 def quadratic_floor(values: Tensor) -> Tensor:
-    """A lower bound on tau of `quadratic`, also for any row that contains these values."""
+    """Lower bound on tau of `quadratic` for any row that contains these values."""
     return _newton(values.detach(), 2)
 
 
 def _inside(values: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Values above a constant threshold, 0 elsewhere, and the support as zeros and ones.
+    """Return `[values - tau]_+` for a detached tau, and the support as zeros and ones.
 
-    What the closed forms add to the constant is then of the size of its rounding error, so that
-    sums over millions of entries lose no digits.
+    The closed forms then only add a correction of the size of the rounding error of tau, so that
+    sums over millions of entries stay accurate.
     """
     fixed = values.detach()
     tau = _newton(fixed, power) if eager(fixed) else _by_sorting(fixed, power)
@@ -80,10 +80,10 @@ def _inside(values: Tensor, power: int) -> tuple[Tensor, Tensor]:
 
 
 def _newton(values: Tensor, power: int) -> Tensor:
-    """tau of `sum [values - tau]_+^power = 1`, approached from below.
+    """Solve `sum [values - tau]_+^power = 1` for tau, approached from below.
 
-    Newton on the power-th root of the sum, which is convex: its steps are longer than those on
-    the sum itself and never overshoot. For power 1 this is Michelot's projection.
+    Newton's method on the power-th root of the sum, which is convex: its steps are longer than on
+    the sum itself and never overshoot. For power 1 this is Michelot's algorithm.
     """
     tau = torch.full_like(values[..., :1], -1.0)
     enough = 8 * torch.finfo(tau.dtype).eps
@@ -104,14 +104,14 @@ def _newton(values: Tensor, power: int) -> Tensor:
 
 
 def _by_sorting(values: Tensor, power: int) -> Tensor:
-    """The same tau from sums of non-negative terms along the sorted row, for any transform."""
+    """Solve the same equation by sorting, without data-dependent control flow."""
     ordered = values.clamp(min=-2).sort(-1, descending=True).values
     rank = torch.arange(values.shape[-1], device=values.device, dtype=values.dtype)
-    gap = (ordered.roll(1, -1) - ordered).clamp(min=0)  # to the entry before; 0 for the first
-    first = (rank * gap).cumsum(-1)  # sum of all entries before this one, less this one
+    gap = (ordered.roll(1, -1) - ordered).clamp(min=0)  # to the previous entry; 0 for the first
+    first = (rank * gap).cumsum(-1)  # sum over previous entries of their distance to this one
     mass = first
     if power == 2:
-        mass = (gap * (2 * first - rank * gap)).cumsum(-1)  # sum of their squares
+        mass = (gap * (2 * first - rank * gap)).cumsum(-1)  # sum of the squared distances
     last = (mass < 1).sum(-1, keepdim=True) - 1
     missing = 1 - mass.gather(-1, last)
     if power == 1:
@@ -126,7 +126,7 @@ def _by_sorting(values: Tensor, power: int) -> Tensor:
 
 
 def power(values: Tensor, c: Tensor | float, r: Tensor | float) -> tuple[Tensor, Tensor]:
-    """The weights `y^q` that sum to 1 and their `y` (1 where the weight is 0); `c <= r`."""
+    """Return the weights `y^q`, which sum to 1, and `y` (1 where the weight is 0); `c <= r`."""
     shift = _shift(values, c, r)
     if not eager(values) or tracks_grad(values, c, r):
         shift = _attach(values, shift, c, r)
@@ -134,7 +134,7 @@ def power(values: Tensor, c: Tensor | float, r: Tensor | float) -> tuple[Tensor,
 
 
 def power_floor(values: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
-    """The value below which every weight is 0; -inf when there is none."""
+    """Return the value below which every weight is 0; -inf if all weights are positive."""
     shift = _shift(values, c, r)
     if isinstance(c, float):
         return shift - 1 / c if c > 0 else torch.full_like(shift, -math.inf)
@@ -142,10 +142,10 @@ def power_floor(values: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
 
 
 def _shift(values: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
-    """The shift t at which the weights of each row sum to 1, on constants.
+    """Return the detached shift t at which the weights of each row sum to 1.
 
-    Newton on the q-th root of the sum: convex for q > 1 (concave and rising for q < 0), hence
-    monotone from t = 0; one exact step when c = 0.
+    Newton's method on the q-th root of the sum, which is convex for q > 1 (concave and increasing
+    for q < 0), hence monotone from t = 0; exact after one step when c = 0.
     """
     values = values.detach()
     if compiled():
@@ -174,13 +174,13 @@ _shift_operator = opaque(_shift_of_rows)
 
 
 def _attach(values: Tensor, shift: Tensor, c: Tensor | float, r: Tensor | float) -> Tensor:
-    """`shift` with the first and second derivatives of the exact solution attached.
+    """Attach the first and second derivatives of the exact solution to the detached `shift`.
 
-    One Halley step from a constant is off by the cube of the change of the inputs.
+    One Halley step from a constant has an error of third order in the change of the inputs.
     """
     weight, y = _weights(values, shift, c, r)
     total = weight.sum(-1, keepdim=True)
-    miss = total - total.detach()  # the shift has converged: only its derivatives are wanted
+    miss = total - total.detach()  # the shift has converged; only its derivatives matter
     slope = r * (weight / y).sum(-1, keepdim=True)
     bend = r * (r - c) * (weight / y.square()).sum(-1, keepdim=True)
     return shift + 2 * miss * slope / (2 * slope.square() - miss * bend)
@@ -189,7 +189,7 @@ def _attach(values: Tensor, shift: Tensor, c: Tensor | float, r: Tensor | float)
 def _weights(
     values: Tensor, shift: Tensor, c: Tensor | float, r: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """`y^q` and `y`, which are 0 and 1 outside the support so that no gradient can be NaN."""
+    """Return `y^q` and `y`; outside the support 0 and 1, so that no gradient is NaN."""
     distance = values.detach() - shift.detach()
     inside = (1 + c * distance > 0) & (distance > -math.inf)
     d = torch.where(inside, values - shift, 0.0)
@@ -204,8 +204,8 @@ def _weights(
 def _log1p_ratio(w: Tensor) -> Tensor:
     """`log1p(w) / w`, analytic at 0 to every order of differentiation.
 
-    The quotient loses its derivatives to cancellation near 0, where the series of
-    `2 atanh(w / (2 + w)) / w` converges like 0.02^n.
+    Derivatives of the quotient cancel near 0; there the series of `2 atanh(w / (2 + w)) / w` is
+    used, which converges like 0.02^n.
     """
     near = w.detach().abs() < _NEAR
     small = torch.where(near, w, 0.0)
