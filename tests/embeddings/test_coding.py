@@ -5,9 +5,9 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fewfold.embeddings.initial import sparse_coding as coding
-from fewfold.embeddings.initial.sparse_coding import learn_dictionary, nearest_code, sparse_code
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding import sparse_coding as coding
+from fewfold.embeddings.coding.sparse_coding import learn_dictionary, nearest_code, sparse_code
+from fewfold.embeddings.coding.spread_rows import spread_rows
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,5 +1,12 @@
 """Embeddings whose rows are sparse combinations of anchors: training, compression and storage."""
 
+from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
+from fewfold.embeddings.coding.sparse_coding import (
+    Coding,
+    learn_dictionary,
+    nearest_code,
+    sparse_code,
+)
 from fewfold.embeddings.files.mapped import MappedAnchors
 from fewfold.embeddings.files.save_load import Sizes, load_anchors, save_anchors
 from fewfold.embeddings.initial.anchors import (
@@ -12,13 +19,6 @@ from fewfold.embeddings.initial.anchors import (
     start,
 )
 from fewfold.embeddings.initial.features import cooccurrence_features
-from fewfold.embeddings.initial.sparse_coding import (
-    Coding,
-    learn_dictionary,
-    nearest_code,
-    sparse_code,
-)
-from fewfold.embeddings.inspect_anchors import AnchorInspection, inspect_anchors
 from fewfold.embeddings.relations.relations import Relations, apart
 from fewfold.embeddings.sparsify.growth import AnchorGrowth, GrowthStep
 from fewfold.embeddings.sparsify.orthogonality import orthogonality

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores, fraction, int64_vector, whole_number
-from fewfold.embeddings.initial.sparse_coding import learn_dictionary
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding.sparse_coding import learn_dictionary
+from fewfold.embeddings.coding.spread_rows import spread_rows
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = [

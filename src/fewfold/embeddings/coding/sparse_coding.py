@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fewfold._check import check_scores, whole_number
 from fewfold._progress import over
-from fewfold.embeddings.initial.matching_pursuit import precise, pursue
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding.matching_pursuit import precise, pursue
+from fewfold.embeddings.coding.spread_rows import spread_rows
 
 __all__ = ["Coding", "learn_dictionary", "nearest_code", "sparse_code"]
 
