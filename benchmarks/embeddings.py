@@ -96,8 +96,8 @@ def _bytes() -> Peak:
     batch = next(_batches())
     step(*batch)
     other(*batch)
-    debts = [value for part in rows._parts for value in vars(part._debts).values()]
-    return Peak(_held(table, rows, anchors) + _sum(debts), _held(dense, optimizer))
+    deferred = [value for part in rows._parts for value in vars(part._deferred).values()]
+    return Peak(_held(table, rows, anchors) + _sum(deferred), _held(dense, optimizer))
 
 
 def _held(table: nn.Module, *optimizers: torch.optim.Optimizer) -> int:

@@ -4,6 +4,7 @@ import inspect
 import types
 
 import fewfold
+from fewfold.embeddings.table.storage import AnchorStorage
 
 MODULES = {
     "maps": "scores to sparse probabilities",
@@ -21,11 +22,16 @@ MODULES = {
     "recommender": "logs to recommendations",
 }
 
+INTERNAL_BASES = (AnchorStorage,)
+
 
 def entry(path: str, value: object) -> list[str]:
     """The directive for one name."""
     if inspect.isclass(value):
-        return [f".. autoclass:: {path}", "   :members:"]
+        lines = [f".. autoclass:: {path}", "   :members:"]
+        if value.__base__ in INTERNAL_BASES:  # its public methods are those of the subclass
+            lines.append("   :inherited-members: Module")
+        return lines
     if callable(value):
         return [f".. autofunction:: {path}"]
     return [f".. autodata:: {path}", "   :no-value:"]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.compact_tables import sparse_table
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 WIDTH = 16  # of the vectors
@@ -65,11 +66,9 @@ def dense(counts: Tensor, generator: torch.Generator) -> nn.Module:
 
 def sparse_rows(counts: Tensor, generator: torch.Generator) -> nn.Module:
     """The same for a penalty on every entry: the anchors are the axes."""
-    table = AnchorEmbedding(len(counts), WIDTH, anchors=WIDTH, signed=True, generator=generator)
+    table = sparse_table(len(counts), WIDTH, generator=generator)
     with torch.no_grad():
-        table.transform.mul_(0.1 * WIDTH**0.5)
-        table.anchors.copy_(torch.eye(WIDTH))
-    table.anchors.requires_grad_(False)
+        table.transform.mul_(0.1)
     return table
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fewfold as ff
 from experiments.language_model.run import batches
-from fewfold.embeddings.initial.sparse_coding import learn_dictionary, nearest_code
+from fewfold.embeddings.coding.sparse_coding import learn_dictionary, nearest_code
 
 State = tuple[Tensor, Tensor]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fewfold as ff
 from experiments import datasets
 from experiments.text_classification.corpora import PADDING, Corpus
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding.spread_rows import spread_rows
 
 # Sizes of the first values, chosen on validation parts: words that are seen once or twice stay
 # close to zero, and the most frequent words, if they are anchors, do not drown the others.

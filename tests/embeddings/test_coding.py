@@ -5,9 +5,9 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fewfold.embeddings.initial import sparse_coding as coding
-from fewfold.embeddings.initial.sparse_coding import learn_dictionary, nearest_code, sparse_code
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding import sparse_coding as coding
+from fewfold.embeddings.coding.sparse_coding import learn_dictionary, nearest_code, sparse_code
+from fewfold.embeddings.coding.spread_rows import spread_rows
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -72,7 +72,7 @@ def test_slots_are_distinct_and_rise_even_where_nothing_fits() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     table, dictionary = draw(70, 6), draw(9, 6, seed=1)
     whole = sparse_code(table, dictionary, 3), nearest_code(table, dictionary, 3)
-    monkeypatch.setattr(coding, "_ROOM", 200)
+    monkeypatch.setattr(coding, "_BLOCK_SIZE", 200)
     for before, after in zip(
         whole, (sparse_code(table, dictionary, 3), nearest_code(table, dictionary, 3)), strict=True
     ):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.embeddings import AnchorEmbedding, Relations
+from fewfold.embeddings.coding.spread_rows import spread_rows
 from fewfold.embeddings.initial.anchors import (
     Clusters,
     Frequent,
@@ -19,7 +20,6 @@ from fewfold.embeddings.initial.anchors import (
     start,
 )
 from fewfold.embeddings.initial.features import cooccurrence_features
-from fewfold.embeddings.initial.spread_rows import spread_rows
 
 V, D, K = 60, 8, 6
 COUNTS = torch.arange(V).flip(0) * 7 % 61

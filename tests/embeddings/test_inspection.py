@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewfold.embeddings import AnchorEmbedding
-from fewfold.embeddings.inspect_anchors import inspect_anchors
+from fewfold.embeddings.anchor_inspection import inspect_anchors
 from tests.pictures import has_colour
 
 NAMES = ["bread", "cake", "nail", "tape", "pie", "screw"]
@@ -64,7 +64,7 @@ def test_several_labels_and_none() -> None:
 
 @pytest.mark.parametrize("block", [2, 1000])
 def test_pairs_that_are_alike_are_the_nearest(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewfold.embeddings.inspect_anchors._BLOCK", block)
+    monkeypatch.setattr("fewfold.embeddings.anchor_inspection._BLOCK", block)
     made = AnchorEmbedding(40, 8, anchors=6, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         made.transform[7] = 0  # is like nobody

@@ -111,9 +111,9 @@ def exchanges(table: ff.AnchorEmbedding) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_gather", gathered)
-        table.attached.start()
+        table.attached.start_recording()
         with contextlib.suppress(RuntimeError):  # what was gathered is not filled in
-            table.attached.take(table.anchors)
+            table.attached.take_recorded(table.anchors)
     return count
 
 

@@ -92,7 +92,7 @@ def test_rates_are_what_a_unit_of_mean_moves(case: Case, path):
     weight.grad = sparse([2], grad, (6, 3))
     optimizer.step()
     rate = optimizer.rates(weight, torch.tensor([2]))
-    mean = grad * (1 - options.get("betas", (0.9,))[0]) if optimizer._age else grad
+    mean = grad * (1 - options.get("betas", (0.9,))[0]) if optimizer._counts_updates else grad
     close((before - weight.detach())[[2]], (rate * mean).expand(1, 3), 1e-12)
 
 

@@ -38,7 +38,7 @@ def test_a_row_that_does_not_exist_is_an_error_and_changes_nothing(case: Case, p
         (lambda p: Adagrad(p, initial_accumulator_value=-1), "initial_accumulator_value must be"),
         (lambda p: Yogi(p, initial_accumulator_value=-1), "initial_accumulator_value must be"),
         (lambda p: SGD(p, momentum=1.5), "momentum must be at least 0 and below 1"),
-        (lambda p: SGD(p, nesterov=True), "nesterov asks for a momentum"),
+        (lambda p: SGD(p, nesterov=True), "nesterov needs a momentum"),
         (lambda p: SGD([{"params": p, "lr": -1.0}]), "lr must be finite"),
     ],
 )

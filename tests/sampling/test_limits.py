@@ -77,7 +77,7 @@ def test_the_smallest_settings_are_allowed():
 
 @pytest.mark.parametrize("n", [0, -1, 2.0, "3"])
 def test_the_number_of_draws_is_a_positive_int(n):
-    with pytest.raises(ValueError, match="n, the number of draws, must be a positive int"):
+    with pytest.raises(ValueError, match="n, the number of samples, must be a positive int"):
         ff.Uniform().fit(torch.zeros(2, 1)).sample(torch.zeros(1, 1), n)
     assert ff.Uniform().fit(torch.zeros(2, 1)).sample(torch.zeros(1, 1), 1)[0].shape == (1, 1)
 
@@ -208,8 +208,8 @@ def test_proposals_work_where_there_are_no_kernels(monkeypatch):
 def test_an_index_has_fewer_items_than_its_numbers_reach(monkeypatch):
     with pytest.raises(ValueError, match="fewer than 2\\^31 items, got 2147483648"):
         Cells.build(torch.zeros(1, 1, dtype=torch.int64).expand(2**31, 1), None)
-    assert torch.iinfo(torch.int32).max == cells._FEW - 1
-    monkeypatch.setattr(cells, "_FEW", 3)
+    assert torch.iinfo(torch.int32).max == cells._MAX_ITEMS - 1
+    monkeypatch.setattr(cells, "_MAX_ITEMS", 3)
     Cells.build(torch.zeros(2, 1, dtype=torch.int64), None)
     with pytest.raises(ValueError, match="got 3"):
         Cells.build(torch.zeros(3, 1, dtype=torch.int64), None)

@@ -179,7 +179,7 @@ def test_queries_that_do_not_fit(case):
 
 @every_proposal
 def test_the_mixture_of_no_queries_is_refused(case):
-    with pytest.raises(ValueError, match="mixture over the queries, of which 0 came"):
+    with pytest.raises(ValueError, match="shared samples need at least one query, got 0"):
         fitted(case).sample(torch.empty(0, 5), 4, shared=True)
 
 

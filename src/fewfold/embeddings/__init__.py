@@ -1,12 +1,11 @@
-"""Tables of vectors made of few anchors: a drop-in embedding tens of times smaller."""
+"""Embeddings whose rows are sparse combinations of anchors: training, compression and storage."""
 
-from fewfold.embeddings.compact import (
-    FrequentEmbedding,
-    HashedEmbedding,
-    LowRankEmbedding,
-    MixedDimEmbedding,
-    slim,
-    sparse_table,
+from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
+from fewfold.embeddings.coding.sparse_coding import (
+    Coding,
+    learn_dictionary,
+    nearest_code,
+    sparse_code,
 )
 from fewfold.embeddings.files.mapped import MappedAnchors
 from fewfold.embeddings.files.save_load import Sizes, load_anchors, save_anchors
@@ -20,19 +19,11 @@ from fewfold.embeddings.initial.anchors import (
     start,
 )
 from fewfold.embeddings.initial.features import cooccurrence_features
-from fewfold.embeddings.initial.sparse_coding import (
-    Coding,
-    learn_dictionary,
-    nearest_code,
-    sparse_code,
-)
-from fewfold.embeddings.inspect_anchors import AnchorInspection, inspect_anchors
 from fewfold.embeddings.relations.relations import Relations, apart
 from fewfold.embeddings.sparsify.growth import AnchorGrowth, GrowthStep
 from fewfold.embeddings.sparsify.orthogonality import orthogonality
 from fewfold.embeddings.sparsify.proximal import Proximal, proximal
 from fewfold.embeddings.sparsify.schedules import Narrowing, Regrow, Warmup
-from fewfold.embeddings.special import compositional_codes, low_rank, vocabulary_selection
 from fewfold.embeddings.table.data_parallel import DataParallel
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 from fewfold.embeddings.table.embedding_bag import AnchorEmbeddingBag
@@ -49,13 +40,9 @@ __all__ = [
     "Coding",
     "DataParallel",
     "Frequent",
-    "FrequentEmbedding",
     "FrequentThenClusters",
     "GrowthStep",
-    "HashedEmbedding",
-    "LowRankEmbedding",
     "MappedAnchors",
-    "MixedDimEmbedding",
     "Narrowing",
     "Pretrained",
     "Proximal",
@@ -67,19 +54,14 @@ __all__ = [
     "TfIdf",
     "Warmup",
     "apart",
-    "compositional_codes",
     "cooccurrence_features",
     "inspect_anchors",
     "learn_dictionary",
     "load_anchors",
-    "low_rank",
     "nearest_code",
     "orthogonality",
     "proximal",
     "save_anchors",
-    "slim",
     "sparse_code",
-    "sparse_table",
     "start",
-    "vocabulary_selection",
 ]

@@ -1,4 +1,4 @@
-"""A picture of what anchors stand for."""
+"""Plot of the objects and labels of anchors."""
 
 import os
 from collections import Counter
@@ -9,7 +9,7 @@ from fewfold._optional import optional_import
 
 __all__ = ["draw_anchors"]
 
-_BLUE, _ORANGE = "#0072B2", "#E69F00"  # told apart with any eyes
+_BLUE, _ORANGE = "#0072B2", "#E69F00"  # distinguishable with colour blindness
 _ANCHORS, _LABELS = 40, 16
 
 
@@ -19,12 +19,12 @@ def draw_anchors(
     widths: Sequence[int],
     labels: Mapping[int, Mapping[str, float]],
 ) -> None:
-    """Objects per anchor, anchors per object, and labels per anchor where there are any.
+    """Plot objects per anchor, anchors per object, and labels per anchor if there are any.
 
     Args:
-        path: of the picture; its ending says which kind.
-        objects: of each anchor, falling.
-        widths: objects with 0, 1, 2, ... anchors.
+        path: file to write; its suffix selects the format.
+        objects: number of objects per anchor, descending.
+        widths: number of objects with 0, 1, 2, ... anchors.
         labels: of each anchor, the shares of its members that have each label.
     """
     figure_class = _figure_class()
@@ -48,12 +48,12 @@ def draw_anchors(
 
 
 def _labels(figure: Any, axes: Any, labels: Mapping[int, Mapping[str, float]]) -> None:
-    """Anchors down, labels across; those of one label stand together."""
+    """Plot a matrix of anchors by labels, anchors grouped by main label."""
     shown = list(labels)[:_ANCHORS]
     total: Counter[str] = Counter()
     for anchor in shown:
         total.update(labels[anchor])  # a Counter adds any numbers
-        total[next(iter(labels[anchor]))] += len(shown)  # what an anchor stands for comes first
+        total[next(iter(labels[anchor]))] += len(shown)  # main labels come first
     across = [label for label, _ in total.most_common(_LABELS)]
 
     def main(anchor: int) -> tuple[int, float]:

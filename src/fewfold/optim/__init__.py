@@ -1,4 +1,4 @@
-"""Optimisers that touch only the rows that were used: one visit per row, and no row twice."""
+"""Row-wise optimisers: SGD, Adagrad, Adam and Yogi that update only rows with a gradient."""
 
 from fewfold.optim.adagrad import Adagrad
 from fewfold.optim.adam import Adam, Yogi

@@ -1,4 +1,4 @@
-"""Adagrad on rows."""
+"""Row-wise Adagrad."""
 
 from typing import Any
 
@@ -12,20 +12,20 @@ __all__ = ["Adagrad"]
 
 
 class Adagrad(RowOptimizer):
-    """Adagrad that moves only the rows that have a gradient.
+    """Adagrad that updates only the rows that have a gradient.
 
-    A row `w` whose gradients of this step sum to `g`, plus `weight_decay * w`, becomes
-    `w - lr * g / (sqrt(s) + eps)` with `s = s + g^2`, so that a row seldom used keeps a large step.
-    Without weight decay a gradient of zero changes nothing, so this is `torch.optim.Adagrad`
-    itself; with it, only touched rows decay.
+    With `g` the sum of the gradients of a row `w` in this step, plus `weight_decay * w`, the update
+    is `w - lr * g / (sqrt(s) + eps)` with `s = s + g^2`: rarely used rows have large step sizes.
+    Without weight decay the result is that of `torch.optim.Adagrad`, where a gradient of zero
+    changes nothing; with it, only updated rows decay.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
         lr: the learning rate.
-        weight_decay: L2 penalty, on the rows that are touched.
-        initial_accumulator_value: `s` of a row never touched.
+        weight_decay: L2 penalty, on updated rows only.
+        initial_accumulator_value: initial `s`.
         eps: added to the denominator.
-        maximize: climb instead.
+        maximize: maximise the objective instead.
 
     Example:
         >>> import torch, fewfold as ff
@@ -62,30 +62,32 @@ class Adagrad(RowOptimizer):
         }
         super().__init__(params, options)
 
-    def _check(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: dict[str, Any]) -> None:
         for name in ("lr", "weight_decay", "initial_accumulator_value", "eps"):
             non_negative_number(group[name], name)
 
     def _kernel(self, group: dict[str, Any]) -> str:
         return "adagrad"
 
-    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+    def _kernel_options(self, group: dict[str, Any]) -> dict[str, float]:
         start = float(group["initial_accumulator_value"])
         return {"eps": float(group["eps"]), "initial": start}
 
-    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+    def _initial_memory(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         start = float(group["initial_accumulator_value"])
-        if start == 0:  # zeros cost nothing until they are touched
+        if start == 0:  # pages of zeros take no memory until they are written
             return torch.zeros_like(param, memory_format=torch.contiguous_format)
         return torch.full_like(param, start, memory_format=torch.contiguous_format)
 
-    def _advance(
+    def _update_rows(
         self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
     ) -> None:
         total = state["memory"].view_as(grad).addcmul_(grad, grad)
         weight.addcdiv_(grad, total.sqrt().add_(group["eps"]), value=-float(group["lr"]))
 
-    def _rate(self, state: dict[str, Tensor], group: dict[str, Any], lr: float) -> Tensor | float:
+    def _step_sizes(
+        self, state: dict[str, Tensor], group: dict[str, Any], lr: float
+    ) -> Tensor | float:
         total = state.get("memory")
         if total is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Adam and Yogi on rows: two moments, corrected by how often the row itself was touched."""
+"""Row-wise Adam and Yogi: two moments, bias-corrected by the number of updates of each row."""
 
 from typing import Any
 
@@ -13,14 +13,15 @@ __all__ = ["Adam", "Yogi"]
 
 
 class _Moments(RowOptimizer):
-    """The two moments of a row lie side by side in `memory`, (rows, 2, ...): one way to memory.
+    """Base class of rules with two moments, stored together in `memory`, (rows, 2, ...).
 
-    By row, `memory` is the first (rows, ...), if there is one, and `square` the second (rows,).
+    They are adjacent because every update reads both. With one second moment per row, `memory` is
+    the first moment (rows, ...), if there is one, and `square` the second (rows,).
     """
 
-    _age = True
+    _counts_updates = True
 
-    def _check(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: dict[str, Any]) -> None:
         for name in ("lr", "weight_decay", "eps"):
             non_negative_number(group[name], name)
         betas = group["betas"]
@@ -29,78 +30,81 @@ class _Moments(RowOptimizer):
         for place, beta in enumerate(betas):
             fraction(beta, f"betas[{place}]")
 
-    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+    def _kernel_options(self, group: dict[str, Any]) -> dict[str, float]:
         beta1, beta2 = map(float, group["betas"])
         return {"beta1": beta1, "beta2": beta2, "eps": float(group["eps"])}
 
-    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+    def _initial_memory(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         shape = param.shape if param.dim() else (1,)
-        if not self._by_row(group):
+        if not self._has_row_moment(group):
             shape = (shape[0], 2, *shape[1:])
         elif not float(group["betas"][0]):
-            return None  # the mean would be the gradient itself
+            return None  # the first moment is the gradient itself
         if param.is_cpu:
             return dispatch.table(*shape, dtype=param.dtype).zero_()
         return param.new_zeros(shape)
 
-    def _advance(
+    def _update_rows(
         self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
     ) -> None:
         beta1, beta2 = map(float, group["betas"])
         each = (-1, *[1] * (weight.dim() - 1))
-        if self._by_row(group):
-            mean, kept = state.get("memory"), state["square"]
-            self._follow(kept, grad.reshape(len(grad), -1).square().mean(1).sqrt(), 1 - beta2)
-            square = kept.view(each)
+        if self._has_row_moment(group):
+            mean, row_square = state.get("memory"), state["square"]
+            size = grad.reshape(len(grad), -1).square().mean(1).sqrt()
+            self._update_moment(row_square, size, 1 - beta2)
+            square = row_square.view(each)
         else:
             mean, square = state["memory"].unbind(1)
-            self._follow(square, grad, 1 - beta2)
+            self._update_moment(square, grad, 1 - beta2)
         mean = grad if mean is None else mean.lerp_(grad, 1 - beta1)
         age = state["step"].add_(1).double().view(each)
         step = (float(group["lr"]) / (1 - beta1**age)).to(weight.dtype)
         root = (1 - beta2**age).sqrt().to(weight.dtype)
         weight.sub_(step * mean / (square.sqrt() / root + group["eps"]))
 
-    def _rate(self, state: dict[str, Tensor], group: dict[str, Any], lr: float) -> Tensor | float:
+    def _step_sizes(
+        self, state: dict[str, Tensor], group: dict[str, Any], lr: float
+    ) -> Tensor | float:
         if "step" not in state:
             return 0.0
         beta1, beta2 = map(float, group["betas"])
-        square = state["square"] if self._by_row(group) else state["memory"][:, 1]
+        square = state["square"] if self._has_row_moment(group) else state["memory"][:, 1]
         each = (-1, *[1] * (square.dim() - 1))
         age = state["step"].double().view(each)
         step = (lr / (1 - beta1**age)).to(square.dtype)
         root = (1 - beta2**age).sqrt().to(square.dtype)
-        moved = (age > 0) & (square > 0)  # where no gradient ever was there is no step either
+        moved = (age > 0) & (square > 0)  # no step size without a gradient so far
         return torch.where(moved, step / (square.sqrt() / root + float(group["eps"])), 0)
 
-    def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
-        """Bring the second moment closer to the square of the gradient."""
+    def _update_moment(self, square: Tensor, grad: Tensor, part: float) -> None:
+        """Update the second moment by the square of the gradient, in place."""
         raise NotImplementedError
 
 
 class Adam(_Moments):
-    """Adam that moves only the rows that have a gradient.
+    """Adam that updates only the rows that have a gradient.
 
-    A row `w` whose gradients of this step sum to `g`, and which is touched for the `t`-th time,
-    becomes `w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)`, where `m` and `v` are what
-    the row remembers: `m = b1 m + (1 - b1) g` and `v = b2 v + (1 - b2) g^2`.
+    The `t`-th update of a row `w` whose gradients in this step sum to `g` is
+    `w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)` with the moments
+    `m = b1 m + (1 - b1) g` and `v = b2 v + (1 - b2) g^2` of the row.
 
-    A row without a gradient keeps its moments and its count: it is as if every row had a
-    `torch.optim.Adam` of its own, called when the row is used. `torch.optim.SparseAdam` corrects by
-    the steps of the whole table instead, so that a row first used late, whose moments are young,
-    moves several times as far as `lr` says.
+    The moments and the count of a row without a gradient do not change: the result is that of a
+    separate `torch.optim.Adam` for every row, called when the row is used. The bias correction of
+    `torch.optim.SparseAdam` counts the steps of the whole table instead, so that the first updates
+    of a row that is first used late are several times as large as `lr`.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
         lr: the learning rate.
         betas: `(b1, b2)`, each in [0, 1).
         eps: added to the denominator.
-        weight_decay: on the rows that are touched, added to `g` times `w`.
+        weight_decay: L2 penalty, `weight_decay * w` is added to `g`; updated rows only.
         decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead, as AdamW does.
-        maximize: climb instead.
-        by_row: one `v` for a whole row, following the mean of its `g^2`. Half of the state, a third
-            less to read and write, and a row moves along its `m`, not along the signs of it. With
-            `b1 = 0` only `v` and `t` are kept, two numbers per row.
+        maximize: maximise the objective instead.
+        by_row: one second moment per row, an average of the mean of its `g^2`. Halves the state and
+            reads and writes a third less; the update of a row is parallel to its `m`. With `b1 = 0`
+            the state is `v` and `t`, two numbers per row.
 
     Example:
         >>> import torch, fewfold as ff
@@ -145,7 +149,7 @@ class Adam(_Moments):
         for group in self.param_groups:
             group.setdefault("by_row", False)
 
-    def _by_row(self, group: dict[str, Any]) -> bool:
+    def _has_row_moment(self, group: dict[str, Any]) -> bool:
         return bool(group["by_row"])
 
     def _kernel(self, group: dict[str, Any]) -> str:
@@ -153,27 +157,26 @@ class Adam(_Moments):
             return "adam"
         return "adam_by_row" if float(group["betas"][0]) else "scale_by_row"
 
-    def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
+    def _update_moment(self, square: Tensor, grad: Tensor, part: float) -> None:
         square.mul_(1 - part).addcmul_(grad, grad, value=part)
 
 
 class Yogi(_Moments):
-    """Yogi, an Adam whose step sizes grow slowly, on the rows that have a gradient.
+    """Yogi that updates only the rows that have a gradient.
 
-    As Adam, but the second moment moves by a part of the squared gradient, not of its difference
-    to it, `v = v - (1 - b2) sign(v - g^2) g^2`: after a few large gradients a
-    row does not soon forget them, which matters where gradients are rare. The moments are
-    corrected as Adam's are.
+    Adam with an additive second moment, `v = v - (1 - b2) sign(v - g^2) g^2`. It decays more slowly
+    than Adam's after large gradients, which helps where gradients are rare. The bias correction is
+    that of Adam.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
         lr: the learning rate.
         betas: `(b1, b2)`, each in [0, 1).
         eps: added to the denominator.
-        initial_accumulator_value: `v` of a row never touched.
-        weight_decay: on the rows that are touched, added to `g` times `w`.
+        initial_accumulator_value: initial `v`.
+        weight_decay: L2 penalty, `weight_decay * w` is added to `g`; updated rows only.
         decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead.
-        maximize: climb instead.
+        maximize: maximise the objective instead.
 
     Example:
         >>> import torch, fewfold as ff
@@ -213,19 +216,19 @@ class Yogi(_Moments):
         }
         super().__init__(params, options)
 
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
         non_negative_number(group["initial_accumulator_value"], "initial_accumulator_value")
 
     def _kernel(self, group: dict[str, Any]) -> str:
         return "yogi"
 
-    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
-        memory = super()._remember(param, group)
+    def _initial_memory(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+        memory = super()._initial_memory(param, group)
         if memory is not None and group["initial_accumulator_value"]:
             memory[:, 1] = float(group["initial_accumulator_value"])
         return memory
 
-    def _follow(self, square: Tensor, grad: Tensor, part: float) -> None:
+    def _update_moment(self, square: Tensor, grad: Tensor, part: float) -> None:
         power = grad * grad
         square.addcmul_(torch.sign(square - power), power, value=-part)

@@ -1,4 +1,4 @@
-"""An L1 penalty as a proximal step: what a parameter is charged, and how its rows pay."""
+"""L1 penalty on the rows of a parameter, applied by soft thresholding."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ __all__ = ["Penalty", "shrink_"]
 
 @dataclass(frozen=True)
 class Penalty:
-    """`l1` times the sum of absolute values, of numbers that stay at or above zero unless `signed`.
+    """Penalty `l1` times the sum of absolute values; entries are non-negative unless `signed`.
 
-    Right after its move a number `w` that moved by step size `rate` becomes `max(w - l1 rate, 0)`,
-    or `sign(w) max(|w| - l1 rate, 0)` if signed: the proximal step in the metric of the rule.
+    After an update with step size `rate` an entry `w` becomes `max(w - l1 rate, 0)`, or
+    `sign(w) max(|w| - l1 rate, 0)` if signed: the proximal step in the metric of the update rule.
 
     Example:
         >>> import torch, fewfold as ff
@@ -35,14 +35,14 @@ class Penalty:
     signed: bool
 
     def __post_init__(self) -> None:
-        """Raise unless the penalty is a number at or above zero."""
+        """Raise unless `l1` is a non-negative number."""
         non_negative_number(self.l1, "l1")
 
 
 def shrink_(weight: Tensor, by: Tensor, *, signed: bool) -> None:
-    """Bring `weight` closer to zero by `by`, in place, and to zero from below if not signed.
+    """Soft-threshold `weight` by `by` in place; negative entries become zero if not signed.
 
-    Where `by` is zero nothing changes.
+    Entries with a threshold of zero do not change.
     """
     off = torch.minimum(torch.maximum(weight, -by), by) if signed else torch.minimum(weight, by)
     weight.sub_(torch.where(by > 0, off, 0))

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on rows, with momentum."""
+"""Row-wise stochastic gradient descent with momentum."""
 
 from typing import Any
 
@@ -12,21 +12,21 @@ __all__ = ["SGD"]
 
 
 class SGD(RowOptimizer):
-    """Gradient descent that moves only the rows that have a gradient.
+    """SGD that updates only the rows that have a gradient.
 
-    A row `w` whose gradients of this step sum to `g` becomes `w - lr * b`, where
-    `b = momentum * b + g + weight_decay * w` is what the row remembers; `nesterov` takes
-    `g + weight_decay * w + momentum * b` for `b` there. A row without a gradient keeps its
-    momentum and does not decay: it is as if every row had a `torch.optim.SGD` of its own, called
-    when the row is used.
+    The update of a row `w` whose gradients in this step sum to `g` is `w - lr * b` with the
+    momentum buffer `b = momentum * b + g + weight_decay * w`; `nesterov` uses
+    `g + weight_decay * w + momentum * b` in its place. The buffer of a row without a gradient does
+    not change and the row does not decay: the result is that of a separate `torch.optim.SGD` for
+    every row, called when the row is used.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
         lr: the learning rate.
-        momentum: how much of the last move is kept, in [0, 1); 0 keeps no state.
-        weight_decay: L2 penalty, on the rows that are touched.
-        nesterov: look one step ahead; asks for a momentum.
-        maximize: climb instead.
+        momentum: in [0, 1); without momentum there is no state.
+        weight_decay: L2 penalty, on updated rows only.
+        nesterov: use Nesterov momentum; needs `momentum > 0`.
+        maximize: maximise the objective instead.
 
     Example:
         >>> import torch, fewfold as ff
@@ -60,25 +60,27 @@ class SGD(RowOptimizer):
         }
         super().__init__(params, options)
 
-    def _check(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: dict[str, Any]) -> None:
         non_negative_number(group["lr"], "lr")
         non_negative_number(group["weight_decay"], "weight_decay")
         fraction(group["momentum"], "momentum")
         if group["nesterov"] and not group["momentum"]:
-            raise ValueError("nesterov asks for a momentum, got momentum=0; write momentum=0.9")
+            raise ValueError(
+                "nesterov needs a momentum above 0, got momentum=0; write momentum=0.9"
+            )
 
     def _kernel(self, group: dict[str, Any]) -> str:
         return "momentum" if group["momentum"] else "sgd"
 
-    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+    def _kernel_options(self, group: dict[str, Any]) -> dict[str, float]:
         return {"beta1": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
 
-    def _remember(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
+    def _initial_memory(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         if not group["momentum"]:
             return None
         return torch.zeros_like(param, memory_format=torch.contiguous_format)
 
-    def _advance(
+    def _update_rows(
         self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
     ) -> None:
         if group["momentum"]:
@@ -87,5 +89,7 @@ class SGD(RowOptimizer):
             grad = grad.add(memory, alpha=group["momentum"]) if group["nesterov"] else memory
         weight.add_(grad, alpha=-float(group["lr"]))
 
-    def _rate(self, state: dict[str, Tensor], group: dict[str, Any], lr: float) -> Tensor | float:
+    def _step_sizes(
+        self, state: dict[str, Tensor], group: dict[str, Any], lr: float
+    ) -> Tensor | float:
         return lr

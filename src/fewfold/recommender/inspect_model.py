@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fewfold.embeddings.inspect_anchors import AnchorInspection, inspect_anchors
+from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
 from fewfold.recommender.artifact.folder import Folder, open_artifact, steadily
 from fewfold.recommender.models.fastvae.anchored import AnchorVAE
 from fewfold.recommender.recommender import Recommender

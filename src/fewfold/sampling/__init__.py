@@ -1,4 +1,4 @@
-"""Queries in, ids and log-proposals out: how to touch a few items of very many."""
+"""Proposals for sampled softmax: sample items given queries and return their log q."""
 
 from fewfold.sampling.dynamic import Dynamic
 from fewfold.sampling.multi_index import MultiIndex

@@ -1,4 +1,4 @@
-"""Draws from distributions that are written out, one number per item."""
+"""Sampling from categorical distributions with explicit probabilities."""
 
 import math
 
@@ -11,7 +11,7 @@ __all__ = ["GivenExact", "draw_places"]
 
 
 def draw_places(probs: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """`n` places per row with these probabilities (rows, k), with replacement: (rows, n)."""
+    """Sample `n` columns per row of probabilities (rows, k) with replacement: (rows, n)."""
     cumulative = probs.double().cumsum(1)
     chance = torch.rand((len(probs), n), dtype=torch.float64, generator=generator)
     place = torch.searchsorted(cumulative, chance * cumulative[:, -1:], right=True)
@@ -19,7 +19,7 @@ def draw_places(probs: Tensor, n: int, generator: torch.Generator | None) -> Ten
 
 
 class GivenExact(Given):
-    """The softmax of these logits (queries, items): for small catalogues, and to compare with."""
+    """Exact softmax of logits (queries, items), for small catalogues and for comparison."""
 
     def __init__(self, logits: Tensor, *, shared: bool) -> None:
         log_q = logits.double().log_softmax(1)

@@ -1,4 +1,4 @@
-"""Codebooks: every vector as a sum of a few codewords, found by k-means."""
+"""Product and residual quantisation: vectors as sums of codewords, learned by k-means."""
 
 import importlib.util
 
@@ -11,8 +11,8 @@ from fewfold._native import dispatch
 
 __all__ = ["assign", "centres", "product_codes", "residual_codes"]
 
-_POINTS = 256  # per centre; more teach k-means nothing new
-_BLOCK = 2**18  # vectors whose distances to all centres are held at once
+_POINTS = 256  # training vectors per centre, at most
+_BLOCK = 2**18  # vectors assigned at once
 _STEPS = 20
 _WARM_STEPS = 4
 
@@ -24,19 +24,20 @@ def product_codes(
     generator: torch.Generator,
     before: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Quantise parts of the vectors apart: codebooks (books, words, d), codes (n, books).
+    """Product quantisation: return codebooks (books, words, d) and codes (n, books).
 
-    A codeword is zero outside the part of its book, so that in both schemes a vector is close to
-    the sum of its codewords.
+    Each book quantises a part of the dimensions, and its codewords are zero outside that part: a
+    vector is approximated by the sum of its codewords, as in `residual_codes`. `before` are
+    codebooks to start from.
     """
     n, d = vectors.shape
     books = torch.zeros(codebooks, codewords, d)
     codes = torch.empty(n, codebooks, dtype=torch.int64)
     for b, part in enumerate(torch.arange(d).tensor_split(codebooks)):
-        piece = slice(int(part[0]), int(part[-1]) + 1)
-        points = vectors[:, piece]
-        start = None if before is None else before[b][:, piece].contiguous()
-        books[b][:, piece] = found = centres(points, codewords, generator, start)
+        columns = slice(int(part[0]), int(part[-1]) + 1)
+        points = vectors[:, columns]
+        start = None if before is None else before[b][:, columns].contiguous()
+        books[b][:, columns] = found = centres(points, codewords, generator, start)
         codes[:, b] = assign(points, found)
     return books, codes
 
@@ -48,7 +49,7 @@ def residual_codes(
     generator: torch.Generator,
     before: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Quantise the vectors, then what is left of them, and so on; shapes as `product_codes`."""
+    """Residual quantisation: each book quantises the residual of the books before it."""
     books, codes, rest = [], [], vectors
     for b in range(codebooks):
         found = centres(rest, codewords, generator, None if before is None else before[b])
@@ -60,14 +61,14 @@ def residual_codes(
 
 
 def assign(vectors: Tensor, centres: Tensor) -> Tensor:
-    """The nearest centre of every vector."""
+    """Return the index of the nearest centre of every vector."""
     half = centres.square().sum(1) / 2
     if not (dispatch.ready(vectors, centres) and vectors.stride(1) == 1):
         return torch.cat([(half - part @ centres.T).argmin(1) for part in vectors.split(_BLOCK)])
     n, d = vectors.shape
-    room = -len(centres) % 16  # the kernel takes sixteen at a time
-    half = F.pad(half, (0, room), value=torch.inf)
-    across = F.pad(centres, (0, 0, 0, room)).T.contiguous()
+    padding = -len(centres) % 16  # the kernel processes sixteen centres at a time
+    half = F.pad(half, (0, padding), value=torch.inf)
+    across = F.pad(centres, (0, 0, 0, padding)).T.contiguous()
     code = torch.empty(n, dtype=torch.int64)
     dispatch.kernel("nearest")(
         vectors, vectors.stride(0), n, d, across, half, len(half), code, dispatch.threads()
@@ -78,7 +79,7 @@ def assign(vectors: Tensor, centres: Tensor) -> Tensor:
 def centres(
     vectors: Tensor, k: int, generator: torch.Generator, before: Tensor | None = None
 ) -> Tensor:
-    """`k` centres of the vectors by k-means, from random ones or from those `before`."""
+    """Return `k` centres by k-means, started from random vectors or from `before`."""
     n = len(vectors)
     if n > _POINTS * k:
         vectors = vectors[torch.randint(n, (_POINTS * k,), generator=generator)]

@@ -1,4 +1,4 @@
-"""Dynamic negative sampling: the best-scoring of a few uniform candidates."""
+"""Dynamic negative sampling: the highest-scoring of several uniform candidates."""
 
 import math
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ __all__ = ["Dynamic"]
 
 
 class Dynamic(Proposal):
-    """For each draw take `candidates` items uniformly and keep the one with the highest score.
+    """Dynamic negative sampling: the highest-scoring of `candidates` uniformly sampled items.
 
     With rank r of an item by score (0 the best, ties by the smaller id) among m items,
 
         q(i | z) = ((m - r)^c - (m - r - 1)^c) / m^c,        c = candidates.
 
-    Knowing r takes a pass over all items for every query, which would cost more than it saves, so
-    the literature trains on such draws as they are. Here too by default: `sample` then returns the
-    log q of a uniform draw, and a loss that corrects by it corrects nothing. `corrected=True` pays
-    for the exact one; `log_prob` always does.
+    Computing r needs the scores of all items for every query, which defeats the purpose of
+    sampling, so the literature trains without a correction. That is the default here too: `sample`
+    returns the log q of a uniform proposal, which is constant and has no effect in a loss. With
+    `corrected=True` it returns the exact log q; `log_prob` always does.
 
     Example:
         >>> import torch, fewfold as ff
@@ -52,8 +52,8 @@ class Dynamic(Proposal):
         return {} if self._items is None else {"items": self._items}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        held = stored(state, "items", self) if "items" in state else None
-        self._items = None if held is None else check_items(held).clone()
+        items = stored(state, "items", self) if "items" in state else None
+        self._items = None if items is None else check_items(items).clone()
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._items is None:
@@ -77,13 +77,13 @@ class _GivenDynamic(Given):
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         rows, m = len(self._queries), len(self._items)
         if self.shared:
-            who = torch.randint(rows, (n,), generator=generator)
+            query = torch.randint(rows, (n,), generator=generator)
         else:
-            who = torch.arange(rows).repeat_interleave(n)
-        few = torch.randint(m, (len(who), self._candidates), generator=generator)
-        few = few.sort(1).values  # so that of equal scores the first is the smaller id
-        best = torch.einsum("kcd,kd->kc", self._items[few], self._queries[who]).argmax(1)
-        ids = few.gather(1, best[:, None])[:, 0]
+            query = torch.arange(rows).repeat_interleave(n)
+        drawn = torch.randint(m, (len(query), self._candidates), generator=generator)
+        drawn = drawn.sort(1).values  # argmax then breaks ties by the smaller id
+        best = torch.einsum("kcd,kd->kc", self._items[drawn], self._queries[query]).argmax(1)
+        ids = drawn.gather(1, best[:, None])[:, 0]
         ids = ids if self.shared else ids.view(rows, n)
         if self._corrected:
             return ids, self.log_prob(ids)
@@ -100,9 +100,9 @@ class _GivenDynamic(Given):
         return self._table[row, ids].float()
 
     def _log_q(self) -> Tensor:
-        """log q of every item for every query."""
+        """Return log q of every item for every query, (queries, items)."""
         m, c = len(self._items), self._candidates
-        # The same sum as in sample, or a score that differs in its last digit would swap two ranks.
+        # Same order of summation as in `sample`: a difference in rounding could swap two ranks.
         scores = torch.einsum("id,kd->ki", self._items, self._queries)
         order = scores.argsort(dim=1, descending=True, stable=True)
         left = (m - torch.arange(m, dtype=torch.float64)) / m

@@ -1,4 +1,4 @@
-"""An inverted index: items by cell, drawn by choosing a cell and then an item of it."""
+"""Inverted index: items grouped by cell, sampled by drawing a cell and then one of its items."""
 
 import math
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from fewfold.sampling.proposal import Given, fresh_seed
 
 __all__ = ["Cells", "GivenCells"]
 
-_FEW = 2**31  # kernels number items in 32 bits
+_MAX_ITEMS = 2**31  # kernels index items with 32 bits
 _MANY = 2**22  # possible cells that may be counted one by one
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The occupied cells of an index and the items in each.
+    """Non-empty cells of an index and their items.
 
-    A cell's score is the sum of the scores of its codewords; it is drawn in proportion to
-    exp(score) times its mass, then one of its items in proportion to the item's mass. So
+    The score of a cell is the sum of the scores of its codewords. A cell is sampled proportionally
+    to exp(score) times its mass, then one of its items proportionally to its own mass. So
 
         q(item | query) = mass(item) exp(score(cell of item)) / Z(query).
 
-    Cells without mass and items without mass are left out, so they are never drawn.
+    Cells and items of mass zero are left out and never sampled.
     """
 
     code: Tensor  # (codebooks, cells) int32: where a query's scores hold those of the codewords
@@ -42,9 +42,9 @@ class Cells:
 
     @classmethod
     def build(cls, code: Tensor, mass: Tensor | None) -> Self:
-        """Sort items with these codewords (items, codebooks) and masses (items,) into cells."""
+        """Group items with these codewords (items, codebooks) and masses (items,) into cells."""
         items = code.shape[0]
-        if items >= _FEW:
+        if items >= _MAX_ITEMS:
             raise ValueError(f"an index holds fewer than 2^31 items, got {items}")
         listed = torch.arange(items) if mass is None else mass.nonzero().squeeze(1)
         cell, cells = _cells_of(code[listed])
@@ -65,12 +65,12 @@ class Cells:
         )
 
     def one_code(self) -> Self:
-        """The same cells for scores that are given cell by cell."""
+        """Return the same cells with one codeword each, for scores given per cell."""
         code = torch.arange(len(self.log_mass), dtype=torch.int32)[None]
         return type(self)(**{**vars(self), "code": code})
 
     def scores(self, scores: Tensor) -> Tensor:
-        """Scores of the cells (queries, cells) from those of the codewords (queries, codewords)."""
+        """Return scores of cells (queries, cells) from scores of codewords (queries, codewords)."""
         total = scores.index_select(1, self.code[0])
         for column in self.code[1:]:
             total = total + scores.index_select(1, column)
@@ -81,7 +81,7 @@ _SHARES = ("log_share", "by_place", "edge", "accept", "other")
 
 
 def _cells_of(code: Tensor) -> tuple[Tensor, int]:
-    """The cell of every tuple of codewords, numbered without gaps, and how many there are."""
+    """Return the cell of every tuple of codewords, numbered from 0, and the number of cells."""
     where = torch.zeros(code.shape[0], dtype=torch.int64)
     size = 1
     for column in code.T:
@@ -98,13 +98,13 @@ def _cells_of(code: Tensor) -> tuple[Tensor, int]:
 
 
 def _sorted_places(cell: Tensor, cells: int) -> Tensor:
-    """The places that sort by cell, items in order within each."""
+    """Return the stable argsort of items by cell."""
     small = cell.numpy().astype(np.uint16 if cells <= 2**16 else np.int64)  # 16 bits sort by radix
     return torch.from_numpy(np.argsort(small, kind="stable"))
 
 
 def _shares(mass: Tensor, item: Tensor, start: Tensor) -> dict[str, Tensor]:
-    """Everything that follows from the masses of items."""
+    """Return the tensors that depend on the masses of items: sums, logs and alias tables."""
     sorted_mass = mass[item].contiguous()
     edge = torch.cat([torch.zeros(1, dtype=torch.float64), sorted_mass.cumsum(0)])
     parts = {"edge": edge, "log_share": mass.log().float()}
@@ -123,12 +123,12 @@ def _shares(mass: Tensor, item: Tensor, start: Tensor) -> dict[str, Tensor]:
 
 
 class GivenCells(Given):
-    """Draws from cells, given the scores of the codewords (queries, codewords)."""
+    """Samples from cells, given the scores of the codewords (queries, codewords)."""
 
     def __init__(self, cells: Cells, scores: Tensor, *, shared: bool) -> None:
         self.shared = shared
         self._log_z: Tensor | None = None
-        if shared:  # inside a cell all queries agree, so their mixture is one over cells
+        if shared:  # q(item | cell) does not depend on the query, so the mixture is one over cells
             scores = (_mixture(cells, scores) - cells.log_mass)[None]
             cells = cells.one_code()
         self._cells, self._scores = cells, scores.contiguous()
@@ -158,7 +158,7 @@ class GivenCells(Given):
 
 
 def _mixture(at: Cells, scores: Tensor) -> Tensor:
-    """log q of every cell for a query taken at random."""
+    """Return log q of every cell under the mixture over queries."""
     if len(scores) and dispatch.ready(scores):
         rows, width = scores.shape
         mixed, scores = torch.empty(len(at.log_mass)), scores.contiguous()
@@ -225,7 +225,7 @@ def _draw_torch(
 
 
 def _check_finite(log_z: Tensor) -> None:
-    """Raise ValueError for the first query whose normaliser (queries,) is not finite."""
+    """Raise ValueError for the first query whose log normaliser (queries,) is not finite."""
     bad = ~log_z.isfinite()
     if bad.any():
         raise _not_finite(int(bad.nonzero()[0]))

@@ -1,4 +1,4 @@
-"""The inverted multi-index: a proposal close to the softmax at the cost of a few codewords."""
+"""Inverted multi-index: softmax over quantised item vectors as a proposal."""
 
 from collections.abc import Mapping
 from typing import Literal, Self
@@ -25,23 +25,23 @@ Within = Literal["exact", "uniform", "popularity"]
 
 
 class MultiIndex(Proposal):
-    """Softmax over quantised item vectors, exactly, in time that does not depend on their number.
+    """Exact softmax over quantised item vectors, in time independent of the number of items.
 
     Item vectors are quantised to the sum of one codeword from each codebook. Items with the same
     codewords share a cell, and
 
         q(i | z)  =  mass_i exp(z . quantised_i) / sum_j mass_j exp(z . quantised_j),
 
-    which is drawn cell first. `within` is what happens inside a cell: "uniform" (mass 1),
-    "popularity" (mass = counts), or "exact", where q is the softmax of z . item itself and costs a
-    pass over all items.
+    sampled by drawing a cell, then an item. `within` is the distribution inside a cell: "uniform"
+    (mass 1) or "popularity" (mass = counts). With "exact", q is the softmax of z . item itself, at
+    the cost of the scores of all items.
 
     Args:
-        codewords: per codebook; at most as many as items.
-        codebooks: cells number up to codewords ** codebooks, of which only occupied ones exist.
-        within: how an item is chosen inside its cell.
-        residual: quantise what earlier codebooks left over, instead of parts of the vector.
-        seed: of k-means.
+        codewords: number per codebook; at most the number of items.
+        codebooks: number of codebooks; of codewords ** codebooks cells only non-empty ones exist.
+        within: distribution over the items of a cell.
+        residual: use residual quantisation instead of product quantisation.
+        seed: seed of k-means.
 
     Shapes:
         fit: item_vectors (items, d), counts (items,). sample: queries (B, d) -> (B, n).
@@ -97,7 +97,7 @@ class MultiIndex(Proposal):
         return self.refresh(vectors)
 
     def refresh(self, item_vectors: Tensor) -> Self:
-        """Quantise again, starting from the codebooks there are. Counts stay as fitted."""
+        """Quantise again, starting k-means from the current codebooks; counts stay as fitted."""
         vectors = check_items(item_vectors)
         if self._mass is not None and len(vectors) != len(self._mass):
             raise ValueError(
@@ -120,10 +120,10 @@ class MultiIndex(Proposal):
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What has been fitted, and where the generator of k-means is."""
+        """Return the fitted state and the state of the generator of k-means."""
         state = {"generator": self._generator.get_state()}
         if self._books is not None and self._cells is not None:
-            # Items left out are in no cell: any code does, for they stay left out.
+            # Items of mass zero are in no cell; their code is arbitrary and stays unused.
             cell = self._cells.cell_of.clamp(min=0)
             state["books"] = self._books
             state["codes"] = self._cells.code.index_select(1, cell).T.contiguous()
@@ -152,13 +152,13 @@ class MultiIndex(Proposal):
                         f"the state of MultiIndex must hold items {len(codes), books.shape[2]}, "
                         f"like its codes and books, got {tuple(items.shape)}"
                     )
-        # Only now, so that a state that does not fit leaves everything as it was.
+        # Assign after all checks: an invalid state must leave the proposal unchanged.
         self._cells = None if codes is None else Cells.build(codes, mass)
         self._books, self._mass, self._items = books, mass, items
         self._generator = generator
 
     def _checked_codes(self, books: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Books (books, words, d) and codes (items, books) of a state, or an error."""
+        """Return books (books, words, d) and codes (items, books) of a checked state."""
         if (
             books.dim() != 3
             or books.shape[:2] != (self.codebooks, self.codewords)
@@ -196,14 +196,14 @@ class MultiIndex(Proposal):
         return GivenCells(self._cells, queries @ self._books.flatten(0, 1).T, shared=shared)
 
     def quantised(self) -> Tensor:
-        """What every item's vector has become, (items, d); zeros for items never drawn."""
+        """Return the quantised item vectors (items, d); zeros for items of mass zero."""
         if self._books is None or self._cells is None:
             raise unfitted(self)
         words = self._books.flatten(0, 1)[self._cells.code.long()].sum(0)
-        kept = self._cells.cell_of >= 0
-        return torch.where(kept[:, None], words[self._cells.cell_of.long()], 0.0)
+        listed = self._cells.cell_of >= 0
+        return torch.where(listed[:, None], words[self._cells.cell_of.long()], 0.0)
 
 
 def _first(bad: Tensor) -> list[int]:
-    """Where the first True is."""
+    """Return the index of the first True."""
     return [int(place) for place in bad.nonzero()[0]]

@@ -1,4 +1,4 @@
-"""What every proposal does: fit to item vectors, then draw items for queries and say how likely."""
+"""Base classes of proposals: distributions over items given a query, for sampled softmax."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,43 +14,44 @@ __all__ = [
 
 
 class Given(ABC):
-    """A proposal given its queries: one distribution per query, or one for all if shared."""
+    """A proposal conditioned on queries: one distribution per query, or their mixture if shared."""
 
     shared: bool
 
     @abstractmethod
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """`n` draws with replacement: ids and their log q, (queries, n), or (n,) if shared."""
+        """Sample with replacement: return ids and their log q, (queries, n), or (n,) if shared."""
 
     @abstractmethod
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
-        """log q of `ids`.
+        """Return log q of `ids`; -inf for an item of probability zero.
 
-        Per query: `ids` is (queries, m), or, with `row` saying whose each is, flat. Shared: any
-        shape. An item that is never drawn has -inf.
+        Args:
+            ids: (queries, m); of any shape if shared; flat with `row`.
+            row: for flat ids, the index of the query of each.
         """
 
 
 class Proposal(ABC):
-    """A distribution over items given a query that costs little to draw from.
+    """Distribution over items given a query that is cheap to sample from.
 
-    A softmax over millions of items is trained on a few of them, drawn from q(item | query) and
-    corrected by log q; the closer q is to the softmax itself, the fewer are needed.
+    A softmax over millions of items is trained on samples from q(item | query), corrected by log q;
+    the closer q is to the softmax, the fewer samples are needed.
 
-    Whoever writes one of their own gives `fit` and `given`; the rest follows. Training that is to
-    be resumed also needs `state_dict` and `load_state_dict`.
+    A subclass implements `fit` and `given`. To resume training it also needs `state_dict` and
+    `load_state_dict`.
     """
 
     @abstractmethod
     def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        """Prepare for items with these vectors (items, d), seen `counts` times. Returns itself."""
+        """Fit to item vectors (items, d) and their frequencies (items,). Returns itself."""
 
     def refresh(self, item_vectors: Tensor) -> Self:
-        """Follow items that have moved since the last fit, starting from it. Returns itself."""
+        """Update for item vectors that changed since the last fit. Returns itself."""
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What has been fitted, as tensors: what `load_state_dict` needs to draw the same again.
+        """Return the fitted state as tensors, for `load_state_dict`.
 
         Example:
             >>> import torch, fewfold as ff
@@ -63,12 +64,12 @@ class Proposal(ABC):
         raise _without_state(self)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what the proposal was whose `state_dict` this is; its options are the same."""
+        """Restore a state returned by `state_dict` of a proposal with the same options."""
         raise _without_state(self)
 
     @abstractmethod
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
-        """The distribution for each of the queries (queries, d); shared: their mixture."""
+        """Condition on queries (queries, d); shared: on their mixture."""
 
     def sample(
         self,
@@ -78,19 +79,19 @@ class Proposal(ABC):
         shared: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """`n` items per query and their log q, both (queries, n); shared by all queries: (n,).
+        """Sample `n` items per query: return ids and log q, (queries, n), or (n,) if shared.
 
-        Draws are independent and with replacement. Shared draws come from the mixture of all the
-        queries' distributions, with the exact log q of that mixture.
+        Samples are independent and with replacement. Shared samples come from the mixture of the
+        distributions of all queries, with the log q of that mixture.
         """
         if not isinstance(n, int) or n < 1:
-            raise ValueError(f"n, the number of draws, must be a positive int, got {n!r}")
+            raise ValueError(f"n, the number of samples, must be a positive int, got {n!r}")
         if shared and isinstance(queries, Tensor) and len(queries) == 0:
-            raise ValueError("shared draws come from the mixture over the queries, of which 0 came")
+            raise ValueError("shared samples need at least one query, got 0")
         return self.given(queries, shared=shared).sample(n, generator=generator)
 
     def log_prob(self, queries: Tensor, ids: Tensor, *, shared: bool = False) -> Tensor:
-        """log q of `ids` (queries, m), or of any shape if shared."""
+        """Return log q of `ids` (queries, m), or of any shape if shared."""
         return self.given(queries, shared=shared).log_prob(ids)
 
 
@@ -103,7 +104,7 @@ def _without_state(proposal: Proposal) -> TypeError:
 
 
 def check_items(vectors: Tensor) -> Tensor:
-    """Item vectors as detached float32, or an error that says which row is bad."""
+    """Return item vectors as detached float32; raise ValueError naming the first bad row."""
     if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or vectors.dim() != 2:
         came = f"{tuple(vectors.shape)} {vectors.dtype}" if isinstance(vectors, Tensor) else vectors
         raise ValueError(f"item_vectors must be a floating-point tensor (items, d), got {came}")
@@ -112,12 +113,12 @@ def check_items(vectors: Tensor) -> Tensor:
     vectors = vectors.detach().float()
     if not vectors.sum(1).isfinite().all() and not (fine := vectors.isfinite().all(1)).all():
         row = int(fine.logical_not().nonzero()[0])
-        raise ValueError(f"item_vectors must be finite; row {row} is not, drop it or mend it")
+        raise ValueError(f"item_vectors must be finite; row {row} is not; remove or replace it")
     return vectors
 
 
 def check_counts(counts: Tensor, items: int, name: str = "counts") -> Tensor:
-    """Counts as float64: one per item, none negative, not all zero."""
+    """Return counts as float64; raise unless one per item, non-negative and not all zero."""
     if not isinstance(counts, Tensor) or counts.shape != (items,):
         came = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
         raise ValueError(
@@ -136,7 +137,7 @@ def check_counts(counts: Tensor, items: int, name: str = "counts") -> Tensor:
 
 
 def check_queries(queries: Tensor, dim: int) -> Tensor:
-    """Queries as detached float32 (queries, dim)."""
+    """Return queries (queries, dim) as detached float32; raise for another shape."""
     if not isinstance(queries, Tensor) or queries.dim() != 2 or queries.shape[1] != dim:
         came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
         raise ValueError(f"queries must be a tensor (queries, {dim}), like the items, got {came}")
@@ -144,7 +145,7 @@ def check_queries(queries: Tensor, dim: int) -> Tensor:
 
 
 def check_ids(ids: Tensor, items: int, subject: str = "ids must be", hint: str = "") -> None:
-    """Raise IndexError unless all ids name one of the items; the message begins with `subject`."""
+    """Raise IndexError unless all ids are in range; the message begins with `subject`."""
     if ids.numel() == 0:
         return
     low, high = torch.aminmax(ids)
@@ -157,16 +158,16 @@ def check_ids(ids: Tensor, items: int, subject: str = "ids must be", hint: str =
 
 
 def stored(state: Mapping[str, Tensor], name: str, owner: Proposal) -> Tensor:
-    """A tensor of a saved state, or an error that says which proposal misses it."""
-    found = state.get(name)
-    if not isinstance(found, Tensor):
-        came = "nothing" if found is None else type(found).__name__
+    """Return a tensor of a saved state; raise ValueError if it is missing."""
+    value = state.get(name)
+    if not isinstance(value, Tensor):
+        came = "nothing" if value is None else type(value).__name__
         raise ValueError(
             f"the state of {type(owner).__name__} must hold a tensor {name!r}, got {came}"
         )
-    return found
+    return value
 
 
 def fresh_seed(generator: torch.Generator | None) -> int:
-    """A seed for the kernels, taken from torch's generator, so that one seed governs everything."""
+    """Draw a seed for the kernels from torch's generator, so that `manual_seed` controls both."""
     return int(torch.randint(2**63 - 1, (), generator=generator))

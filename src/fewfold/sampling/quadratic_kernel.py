@@ -1,4 +1,4 @@
-"""A proposal by the square of the score, drawn from a tree of second moments."""
+"""Proposal proportional to the squared score, sampled from a tree of second moments."""
 
 import math
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from fewfold.sampling.static import unfitted
 
 __all__ = ["QuadraticKernel"]
 
-_CHUNK = 2**13  # draws whose leaves are held at once
+_CHUNK = 2**13  # samples whose leaves are gathered at once
 
 
 class QuadraticKernel(Proposal):
-    """q(i | z) in proportion to  strength (z . item_i)^2 + 1.
+    """Quadratic-kernel proposal: q(i | z) proportional to strength (z . item_i)^2 + 1.
 
-    The mass of any set of items is  strength z' S z + size  with S the sum of their outer products,
-    so a draw walks a tree of such sums: here of two levels, as many leaves as make both equally
-    dear. It costs d^2 per leaf and query, where the multi-index costs d per codeword.
+    The mass of a set of items is  strength z' S z + size  with S the sum of their outer products,
+    so that items can be sampled from a tree of such sums; here the tree has two levels, of about
+    equal cost. It costs d^2 per leaf and query; the multi-index costs d per codeword.
 
     Example:
         >>> import torch, fewfold as ff
@@ -37,7 +37,7 @@ class QuadraticKernel(Proposal):
         if not (isinstance(strength, (int, float)) and 0 < strength < math.inf):
             raise ValueError(f"strength must be a positive number, got {strength!r}")
         self.strength = strength
-        self._leaves: Tensor | None = None  # (leaves, size, d), the last filled up with zeros
+        self._leaves: Tensor | None = None  # (leaves, size, d), the last padded with zeros
         self._moments = self._filled = torch.empty(0)
         self._items = 0
 
@@ -92,7 +92,7 @@ class _GivenQuadratic(Given):
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         rows = len(self._queries)
-        if self.shared:  # a query at random for each draw: the mixture
+        if self.shared:  # a random query for each sample: the mixture
             who = torch.randint(rows, (n, 1), generator=generator)
             leaf = draw_places(self._mass[who[:, 0]], 1, generator)
         else:
@@ -105,7 +105,7 @@ class _GivenQuadratic(Given):
         return ids, self.log_prob(ids)
 
     def _inside(self, who: Tensor, leaf: Tensor, generator: torch.Generator | None) -> Tensor:
-        """An item of each of these leaves, for each of these queries."""
+        """Sample an item of each leaf for each query `who`."""
         score = torch.einsum("kid,kd->ki", self._leaves[leaf], self._queries[who])
         mass = (self._strength * score.square() + 1) * self._filled[leaf]
         return leaf * self._leaves.shape[1] + draw_places(mass, 1, generator)[:, 0]

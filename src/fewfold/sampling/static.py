@@ -1,4 +1,4 @@
-"""Proposals that ignore the query: every item alike, or by how often it was seen."""
+"""Proposals that do not depend on the query: uniform, or by popularity."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ __all__ = ["Popularity", "Uniform"]
 
 
 class Uniform(Proposal):
-    """Every item alike: q(i) = 1 / items.
+    """Uniform proposal: q(i) = 1 / items.
 
     Example:
         >>> import torch, fewfold as ff
@@ -43,12 +43,12 @@ class Uniform(Proposal):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         items = None
         if "items" in state:
-            held = stored(state, "items", self)
-            if held.numel() != 1 or held.is_floating_point() or int(held) < 1:
+            count = stored(state, "items", self)
+            if count.numel() != 1 or count.is_floating_point() or int(count) < 1:
                 raise ValueError(
-                    f"the state of Uniform must hold a positive number of items, got {held}"
+                    f"the state of Uniform must hold a positive number of items, got {count}"
                 )
-            items = int(held)
+            items = int(count)
         self._items = items
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
@@ -73,10 +73,10 @@ class _GivenUniform(Given):
 
 
 class Popularity(Proposal):
-    """In proportion to the counts: q(i) = counts_i^power / sum_j counts_j^power.
+    """Proposal by popularity: q(i) = counts_i^power / sum_j counts_j^power.
 
-    Drawn by the alias method, so the number of items does not matter. Items without counts are
-    never drawn.
+    Sampled by the alias method, in constant time per sample. Items with a count of zero are never
+    sampled.
 
     Example:
         >>> import torch, fewfold as ff
@@ -103,9 +103,10 @@ class Popularity(Proposal):
 
     def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
         self._mass = powered(counts, len(check_items(item_vectors)), self.power)
-        return self._sorted()
+        return self._build_cells()
 
-    def _sorted(self) -> Self:
+    def _build_cells(self) -> Self:
+        """Put all items into one cell, weighted by their mass."""
         if self._mass is None:
             self._cells = None
         else:
@@ -119,7 +120,7 @@ class Popularity(Proposal):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         mass = stored(state, "mass", self) if "mass" in state else None
         self._mass = None if mass is None else check_counts(mass.clone(), mass.numel(), "mass")
-        self._sorted()
+        self._build_cells()
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._cells is None:
@@ -128,7 +129,7 @@ class Popularity(Proposal):
 
 
 def powered(counts: Tensor | None, items: int, power: float = 1.0) -> Tensor:
-    """Counts to a power, those of items never seen staying zero."""
+    """Return counts to a power; counts of zero stay zero, also for power 0."""
     if counts is None:
         raise ValueError("counts are needed to draw by popularity; write fit(vectors, counts=...)")
     checked = check_counts(counts, items)
@@ -136,5 +137,6 @@ def powered(counts: Tensor | None, items: int, power: float = 1.0) -> Tensor:
 
 
 def unfitted(proposal: Proposal) -> RuntimeError:
+    """Return the error for a proposal that is used before `fit`."""
     name = type(proposal).__name__
     return RuntimeError(f"{name} has not been fitted yet; write {name}(...).fit(item_vectors)")

@@ -1,1 +1,1 @@
-"""Anchor tables on disk."""
+"""Files of anchor tables: schema, quantisation, saving, loading and memory mapping."""

@@ -1,4 +1,4 @@
-"""The form of a file of anchors: its versions, its layouts, and what its tensors must be."""
+"""Schema of anchor files: versions, layouts and the shapes and dtypes of their tensors."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,17 +14,17 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "fewfold anchors", 2
-BLOCK = 64  # rows whose lengths are added up to find one of them
+BLOCK = 64  # rows per entry of `starts`
 INTEGERS = (torch.uint8, torch.int16, torch.int32)
 
 
 def version_of(bits: int) -> int:
-    """The first version of the format that has values of so many bits."""
+    """Return the first format version with values of this many bits."""
     return 1 if bits == 8 else 2
 
 
 def layout_of(tensors: Mapping[str, Tensor]) -> str:
-    """By which tensors there are."""
+    """Return the name of the layout with these tensors."""
     if "lengths" in tensors:
         return "rows" if "slots" in tensors else "first few"
     return "one width" if "slots" in tensors else "full"
@@ -33,16 +33,16 @@ def layout_of(tensors: Mapping[str, Tensor]) -> str:
 def table_layout(
     found: Found, prefix: str = "", *, rows: int, dim: int, most: int
 ) -> Iterator[tuple[str, Spec]]:
-    """What a table of rows of few bits may consist of: names, and what each tensor must be.
+    """Yield the names and specifications of the tensors of a quantised table.
 
-    Sizes that depend on values are bounded here, and compared with these by `Stored`.
+    Sizes that depend on values are bounded here; `Stored` checks them against the values.
 
     Args:
-        found: what there is.
-        prefix: of its names.
-        rows: of the table.
-        dim: of a row.
-        most: anchors there may be.
+        found: dtypes and shapes of the tensors in the file.
+        prefix: prefix of the names.
+        rows: number of rows.
+        dim: length of a vector.
+        most: maximum number of anchors.
     """
     shape = found.get(f"{prefix}anchors", (None, (0,)))[1]
     count = min(shape[0], most) if shape else 0
@@ -60,13 +60,13 @@ def table_layout(
 
 
 def usable(numbers: Tensor) -> bool:
-    """Whether they are finite, and so are sums of products of two of them."""
+    """Whether all numbers are finite, and so are sums of products of two of them."""
     most = torch.finfo(numbers.dtype).max ** 0.5 / 100
     return not numbers.numel() or bool((numbers.abs() <= most).all())
 
 
 def whole(text: str) -> int:
-    """A whole number as it is written, of at most 64 bits."""
+    """Parse an integer of at most 19 digits in canonical form."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or str(int(text)) != text:
         raise ValueError(f"{text[:40]!r} is no whole number")

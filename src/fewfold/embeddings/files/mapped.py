@@ -1,4 +1,4 @@
-"""Vectors straight from a file of anchors."""
+"""Lookup of vectors in a memory-mapped anchor file."""
 
 import os
 from typing import Any
@@ -12,17 +12,16 @@ from fewfold.embeddings.files.stored_anchors import Stored
 
 __all__ = ["MappedAnchors"]
 
-_ROOM = 2**22  # numbers held at once
+_BLOCK_SIZE = 2**22  # numbers in memory at once
 
 
 class MappedAnchors:
-    """A table that stays in its file: a lookup reads the rows it needs, and no others.
+    """Memory-mapped anchor table: a lookup reads only the rows it needs.
 
-    Anchors are read when it is opened. The file is mapped into memory, so that processes that have
-    it open share it.
+    The anchors are read on opening. Processes that open the same file share its memory.
 
     Args:
-        path: what `save_anchors` wrote.
+        path: a file written by `save_anchors`.
 
     Example:
         >>> import tempfile, torch, fewfold as ff
@@ -41,14 +40,14 @@ class MappedAnchors:
         self._anchors = self._stored.all_anchors()
 
     def __getitem__(self, ids: Any) -> Tensor:
-        """Vectors (*ids, d); ids are an int, a list, an array or a tensor."""
+        """Return vectors (*ids, d); ids are an int, a list, an array or a tensor."""
         given = torch.as_tensor(ids)
         flat = int64_vector(given.flatten(), "ids")
         if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < self.shape[0]:
             raise IndexError(f"ids must be between 0 and {self.shape[0] - 1}")
         out = self._anchors.new_empty(len(flat), self.shape[1])
         for part, rows in zip(out.split(self._block), flat.split(self._block), strict=True):
-            weights, slots = self._stored.few(rows)
+            weights, slots = self._stored.entries(rows)
             torch.bmm(weights[:, None], self._anchors[slots], out=part[:, None])
         return out.view(*given.shape, self.shape[1])
 
@@ -62,12 +61,12 @@ class MappedAnchors:
 
     @property
     def sizes(self) -> Sizes:
-        """How small the file is."""
+        """Sizes of the table and of the file."""
         it = self._stored
         return Sizes(it.rows, it.dim, it.anchors, it.nonzeros, it.path.stat().st_size)
 
     def dense(self) -> Tensor:
-        """The whole table, (rows, d)."""
+        """Return the whole table (rows, d)."""
         return self[torch.arange(len(self))]
 
     def __repr__(self) -> str:
@@ -76,4 +75,4 @@ class MappedAnchors:
     @property
     def _block(self) -> int:
         width = self._stored.width or min(self._stored.anchors, 64)
-        return max(_ROOM // (width * self.shape[1]), 1)
+        return max(_BLOCK_SIZE // (width * self.shape[1]), 1)

@@ -1,4 +1,4 @@
-"""Numbers in fewer bytes: floating point as it is, or few bits with a scale per anchor."""
+"""Quantisation: floating-point dtypes, or 2 to 8 bits with a scale per anchor."""
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,12 @@ def pack(
     bits: int = 8,
     scales: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Values (n, ...) in this dtype, and for one byte the scale of each owner, float32 (owners,).
+    """Convert values (n, ...) to a dtype; for int8 also return a scale per owner, (owners,).
 
-    One byte is a whole number of scales, from -127 to 127, or to 255 where nothing is negative; the
-    scale is such that the largest value of an owner is met, so that none is off by more than half
-    of its owner's scale. With fewer bits it is a smaller number: to 31, or to 63, with six.
-    Scales that are given are used as they are, and what is beyond their range is cut to it.
+    A byte is an integer multiple of the scale, from -127 to 127 if signed and from 0 to 255 if not.
+    The largest value of an owner is represented exactly, and no error exceeds half of the scale.
+    Fewer bits have a smaller range: with six bits to 31, or to 63. Given scales are used unchanged,
+    and values outside their range are clamped.
 
     Example:
         >>> packed, scales = pack(torch.tensor([0.5, 255.0]), torch.tensor([0, 0]), 1, torch.int8,
@@ -62,26 +62,26 @@ def pack(
 
 
 def unpack(packed: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Back to floating point; `scales` has one for each row of `packed`."""
+    """Convert back to floating point; `scales` has one entry for each row of `packed`."""
     if scales is None:
         return packed.to(dtype)
     return packed.to(dtype) * scales.to(dtype).view(-1, *[1] * (packed.dim() - 1))
 
 
 def zero_code(bits: int, signed: bool) -> int:
-    """The number of `bits` bits that stands for zero: negative ones are below it."""
+    """Return the code of zero among codes of `bits` bits; codes below it are negative."""
     return (1 << bits - 1) - 1 if signed else 0
 
 
 def to_bits(codes: Tensor, bits: int) -> Tensor:
-    """Numbers (..., n) from 0 to 2 ** bits - 1 in (..., ceil(n bits / 8)) bytes, lowest bits first.
+    """Pack codes (..., n) of `bits` bits into (..., ceil(n bits / 8)) bytes, lowest bits first.
 
     Example:
         >>> to_bits(torch.tensor([1, 2, 3]), 4)
         tensor([33,  3], dtype=torch.uint8)
     """
     count = codes.shape[-1]
-    eight = F.pad(codes, (0, -count % 8)).unflatten(-1, (-1, 8))  # eight are `bits` bytes
+    eight = F.pad(codes, (0, -count % 8)).unflatten(-1, (-1, 8))  # eight codes take `bits` bytes
     word = torch.zeros(eight.shape[:-1], dtype=torch.int64)
     for place in range(8):
         word |= eight[..., place].long() << bits * place
@@ -90,7 +90,7 @@ def to_bits(codes: Tensor, bits: int) -> Tensor:
 
 
 def from_bits(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The numbers again, (..., count) of uint8."""
+    """Unpack codes of `bits` bits, (..., count) of uint8."""
     parts = F.pad(packed, (0, -packed.shape[-1] % bits)).unflatten(-1, (-1, bits))
     word = torch.zeros(parts.shape[:-1], dtype=torch.int64)
     for place in range(bits):
@@ -100,7 +100,7 @@ def from_bits(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def bits_at(packed: Tensor, bits: int, places: Tensor) -> Tensor:
-    """Those of the numbers (n,) that are at these places, of any shape; no other byte is read."""
+    """Unpack the codes at these places, of any shape, reading only their bytes."""
     first = places * bits
     byte = first // 8
     word = packed[byte].long() | packed[(byte + 1).clamp(max=len(packed) - 1)].long() << 8

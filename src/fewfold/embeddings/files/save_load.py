@@ -1,4 +1,4 @@
-"""Anchor tables as files: the anchors and the few non-zeros of every row, nothing else."""
+"""Save and load anchor tables: the anchors and the non-zeros of every row."""
 
 import os
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["Sizes", "load_anchors", "packed_anchors", "save_anchors", "unpacked_
 
 @dataclass(frozen=True)
 class Sizes:
-    """How small a table is.
+    """Sizes of a stored table.
 
     Example:
         >>> print(Sizes(1000, 64, 8, 3000, 7000))
@@ -31,20 +31,20 @@ class Sizes:
     rows: int
     dim: int
     anchors: int
-    """that are in use"""
+    """anchors in use"""
     nonzeros: int
-    """of the transform"""
+    """non-zeros of the transform"""
     bytes: int
-    """of the file"""
+    """size of the file"""
 
     @property
     def parameters(self) -> int:
-        """anchors * dim + nonzeros, as the literature counts; where they are is not counted."""
+        """anchors * dim + nonzeros, as in the literature; indices are not counted."""
         return self.anchors * self.dim + self.nonzeros
 
     @property
     def dense(self) -> int:
-        """Parameters of the table that this one stands for."""
+        """Number of parameters of the dense table."""
         return self.rows * self.dim
 
     def __str__(self) -> str:
@@ -66,23 +66,23 @@ def save_anchors(
     values: torch.dtype = torch.float32,
     bits: int = 8,
 ) -> Sizes:
-    """Write a table as a safetensors file, whole or not at all.
+    """Write a table to a safetensors file, atomically.
 
-    Anchors that no row uses are left out and the others are numbered anew. Which anchor a non-zero
-    belongs to takes one byte up to 256 anchors and two up to 32,768. Where nearly all rows have the
-    same number of non-zeros they are kept with that width, where most have nearly all anchors, or
-    nearly all of the first few, without saying which, and otherwise row after row.
+    Unused anchors are left out and the others renumbered. The anchor index of a non-zero takes one
+    byte up to 256 anchors and two up to 32,768. Of four layouts the smallest is written: rows of
+    one width, all anchors of every row, the first anchors of every row (both without indices), or
+    rows of different lengths.
 
     Args:
         embedding: of either storage.
-        path: of the file; what is there is replaced once the new one is complete.
+        path: of the file; an existing one is replaced once the new one is complete.
         anchors: float64, float32, float16, bfloat16, or int8 with one scale per anchor.
-        values: of the transform, likewise; int8 uses 255 steps where nothing is negative. What
-            rounds to zero is left out.
-        bits: of a value that is int8, from 2 to 8; 6 are 63 steps, or 31 to either side.
+        values: dtype of the transform, likewise; int8 has 255 steps if nothing is negative.
+            Values that round to zero are left out.
+        bits: bits of an int8 value, from 2 to 8; 6 bits are 63 steps, or 31 to either side.
 
     Returns:
-        How small it became.
+        The sizes of the stored table.
 
     Example:
         >>> import tempfile, torch, fewfold as ff
@@ -111,9 +111,9 @@ def packed_anchors(
     bits: int = 8,
     scales: Tensor | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What `save_anchors` writes: tensors and what is to be known about them.
+    """Return the tensors and the metadata that `save_anchors` writes.
 
-    With `scales` (K,) values are rounded to whole multiples of their anchor's.
+    With `scales` (K,) values are rounded to integer multiples of the scale of their anchor.
     """
     count, bits = embedding.num_embeddings, whole_number(bits, "bits")
     row, slots, numbers = _entries(embedding)
@@ -124,7 +124,7 @@ def packed_anchors(
     present = packed != 0
     row, slots, packed = row[present], slots[present], packed[present]
     in_use = torch.bincount(slots, minlength=len(embedding.anchors)) > 0
-    in_use[0] |= not in_use.any()  # a table has an anchor, whatever else
+    in_use[0] |= not in_use.any()  # a table has at least one anchor
     used, slots = in_use.nonzero()[:, 0], (in_use.cumsum(0) - 1)[slots]
     vectors = embedding.anchors.detach().cpu()[used]
     number = torch.arange(len(used))
@@ -152,16 +152,16 @@ def packed_anchors(
 
 
 def load_anchors(path: str | os.PathLike[str]) -> AnchorEmbedding:
-    """The table that `save_anchors` wrote, to be used or trained on.
+    """Load a table written by `save_anchors`, for use or further training.
 
-    Everything in the file is checked. The storage is of fixed width, or full where a row has too
-    many non-zeros for that to be smaller.
+    The contents of the file are checked. The table has a fixed width, or full storage where that is
+    not larger.
     """
     return unpacked_anchors(Stored.open(path))
 
 
 def unpacked_anchors(stored: Stored) -> AnchorEmbedding:
-    """The table these tensors are of."""
+    """Build the table of stored tensors."""
     anchors, found = stored.all_anchors(), stored.all()
     width = max(int(found.offsets.diff().max()), 1)
     bytes_of = stored.dtype.itemsize
@@ -182,7 +182,7 @@ def unpacked_anchors(stored: Stored) -> AnchorEmbedding:
 
 
 def _entries(embedding: AnchorEmbedding) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, slot and value of every non-zero, each pair once."""
+    """Return row, slot and value of every non-zero; duplicate slots of a row are summed."""
     offsets, slots, values = (part.cpu() for part in embedding.rows())
     row = torch.arange(embedding.num_embeddings).repeat_interleave(offsets.diff())
     for name, part in (("values", values), ("anchors", embedding.anchors.detach())):
@@ -198,7 +198,7 @@ def _entries(embedding: AnchorEmbedding) -> tuple[Tensor, Tensor, Tensor]:
 def _laid_out(
     row: Tensor, slots: Tensor, packed: Tensor, rows: int, anchors: int, bits: int
 ) -> dict[str, Tensor]:
-    """Non-zeros in the layout that takes fewer bytes."""
+    """Return the non-zeros in the layout that takes the fewest bytes."""
     lengths = torch.bincount(row, minlength=rows)
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     width = int(lengths.max())
@@ -210,15 +210,15 @@ def _laid_out(
     overhead = rows * counted.itemsize + 8 * len(starts)
     fewest = min(len(packed) * each + overhead, rows * width * each)
     last = torch.zeros(rows, dtype=torch.int64).scatter_reduce_(0, row, slots + 1, "amax")
-    all_of_them = rows * -(-anchors * own // 1)  # a row is whole bytes
+    all_of_them = rows * -(-anchors * own // 1)  # rows are padded to whole bytes
     if int(last.sum()) * own + overhead < min(fewest, all_of_them):
-        # Nearly all of the first few: which they are need not be said
+        # Each row stores its first anchors in order: no indices needed
         ends = torch.cat([last.new_zeros(1), last.cumsum(0)])
         values = packed.new_zeros(int(ends[-1]))
         values[ends[row] + slots] = packed
         lengths = last.to(small_integer(int(last.max()) + 1))
         return {"values": values, "lengths": lengths, "starts": ends[:-1:BLOCK].clone()}
-    if width and all_of_them < fewest:  # then where they are is known
+    if width and all_of_them < fewest:  # every anchor of every row: no indices needed
         values = packed.new_zeros(rows, anchors)
         values[row, slots] = packed
         return {"values": values}
@@ -232,7 +232,7 @@ def _laid_out(
 
 
 def _padded(rows: SparseRows, width: int) -> tuple[Tensor, Tensor]:
-    """Values and slots, (rows, width); short rows get zeros, at slots they do not have."""
+    """Return values and slots (rows, width); short rows are padded by zeros at unused slots."""
     lengths = rows.offsets.diff()
     row = torch.arange(len(lengths)).repeat_interleave(lengths)
     place = torch.arange(len(row)) - rows.offsets[row]

@@ -1,14 +1,14 @@
-"""Anchors in a file: what it holds, checked, and read only where it is touched.
+"""Validated, memory-mapped contents of an anchor file.
 
     anchors        (K, d)   and anchor_scales (K,) if they are one byte each
     slots, values  (nonzeros,) or (rows, width), and value_scales (K,) if values are one byte each
-    lengths        (rows,)  how many each row has, and starts (ceil(rows / 64),): where those of
-                            every 64th row begin. Neither exists where all rows have one width.
-    No slots: values are of the first anchors in their order; without lengths of all, (rows, K).
+    lengths        (rows,)  entries per row, and starts (ceil(rows / 64),): offset of every 64th
+                            row. Neither exists if all rows have one width.
+    No slots: values belong to the first anchors in order; without lengths to all, (rows, K).
 
-Values of fewer than eight bits are packed along their last dimension, and what stands for zero is
-`zero`; such files have version 2 and say which of the layouts they have and how many values, zeros
-among them. All others have version 1.
+Values of fewer than eight bits are packed along their last dimension, and `zero` is the code of
+zero; such files have version 2, and their metadata has the layout and the number of values
+including zeros. All others have version 1.
 
 Metadata: format, version, rows, dim, anchors, nonzeros, signed, padding_idx; bits, zero, values,
 layout (full, one width, rows, first few).
@@ -51,7 +51,7 @@ def safetensors() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """The tensors of a file, mapped into memory, and what its metadata says."""
+    """Tensors of a file, mapped into memory, and its metadata."""
 
     path: Path
     tensors: dict[str, Tensor]
@@ -64,17 +64,17 @@ class Stored:
     bits: int = 8
     zero: int = 0
     values: int | None = None
-    """how many, zeros among them; None where that is the length of their tensor"""
+    """number of values including zeros; None if it is the length of their tensor"""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Stored":
-        """Map a file; raises if it is not one of anchors, or its parts do not fit."""
+        """Map a file; raise ValueError if it is no valid anchor file."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}; `save_anchors` writes one")
         library = safetensors()
         try:
-            header = read_header(path)  # which compares it with the length of the file
+            header = read_header(path)  # also checks the length of the file
             cls.of(_shapes(header), header.metadata, path)  # before anything large is mapped
             with library.safe_open(path, "pt") as file:
                 about = file.metadata() or {}
@@ -86,7 +86,7 @@ class Stored:
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], about: Mapping[str, str], path: Path) -> "Stored":
-        """These tensors, told to come from there; raises if they do not fit."""
+        """Build from tensors and metadata read from `path`; raise ValueError if inconsistent."""
         if about.get("format") != FORMAT:
             raise ValueError(f"{path} does not hold anchors of fewfold; `save_anchors` writes them")
         if about.get("version") not in ("1", "2"):
@@ -115,7 +115,7 @@ class Stored:
 
     @classmethod
     def bare(cls, tensors: dict[str, Tensor], *, bits: int, signed: bool) -> "Stored":
-        """These tensors, which come without metadata; raises if they do not fit."""
+        """Build from tensors without metadata; raise ValueError if inconsistent."""
         odd = [name for name, part in tensors.items() if not part.dim()]
         if odd or tensors["anchors"].dim() != 2:
             raise ValueError(f"the table is damaged: {', '.join(odd) or 'anchors'} have no rows")
@@ -132,13 +132,13 @@ class Stored:
 
     @property
     def width(self) -> int | None:
-        """Non-zeros that every row has room for; None if each has its own number."""
+        """Number of stored entries per row; None if rows have different lengths."""
         if "lengths" in self.tensors:
             return None
         return self.tensors["slots"].shape[1] if "slots" in self.tensors else self.anchors
 
     def _every_slot(self) -> Tensor:
-        """The slots of all values."""
+        """Return the slots of all values."""
         if "slots" in self.tensors:
             return self.tensors["slots"]
         if "lengths" not in self.tensors:
@@ -148,22 +148,22 @@ class Stored:
         return torch.arange(len(begin)) - begin
 
     def _all_slots(self, rows: int) -> Tensor:
-        """The slots of so many rows that have all of them."""
+        """Return the slots of rows that store all anchors, (rows, K)."""
         return torch.arange(self.anchors).expand(rows, self.anchors)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of vectors that are read: double where anything is kept so, otherwise single."""
-        kept = {self.tensors["anchors"].dtype, self.tensors["values"].dtype}
-        return torch.float64 if torch.float64 in kept else torch.float32
+        """Dtype of vectors: float64 if anchors or values are, otherwise float32."""
+        stored = {self.tensors["anchors"].dtype, self.tensors["values"].dtype}
+        return torch.float64 if torch.float64 in stored else torch.float32
 
     def all_anchors(self) -> Tensor:
-        """(K, d), as numbers."""
+        """Return the dequantised anchors (K, d)."""
         found = unpack(self.tensors["anchors"], self.tensors.get("anchor_scales"), self.dtype)
         return self._finite(found, "anchors")
 
-    def few(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and slots of these rows (n,), both (n, most of them): zeros fill short rows."""
+    def entries(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights and slots of rows (n,), both (n, width); zeros pad short rows."""
         if self.width is not None:
             packed = self._numbers(self.tensors["values"][rows], self.width)
             whole = "slots" not in self.tensors
@@ -183,7 +183,7 @@ class Stored:
         return torch.where(valid, self._values(packed, slots), 0.0), slots
 
     def all(self) -> SparseRows:
-        """The non-zeros of every row, after a look at all of them."""
+        """Return the non-zeros of all rows after checking them."""
         self._check_lengths()
         slots = self._slots(self._every_slot().flatten())
         packed, count = self.tensors["values"], self.width or len(slots)
@@ -208,7 +208,7 @@ class Stored:
         return SparseRows(offsets, slots, values)
 
     def _check_lengths(self) -> None:
-        """Raise unless lengths are of rows, and together those of all values."""
+        """Raise unless lengths are in range and sum to the number of values."""
         lengths = self.tensors.get("lengths")
         if lengths is None:
             return
@@ -219,7 +219,7 @@ class Stored:
             raise ValueError(f"{self.path} is damaged: lengths do not add up to {room}")
 
     def _where(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the non-zeros of each row begin, and how many there are."""
+        """Return the offset and the length of each row."""
         lengths = self.tensors["lengths"]
         first = rows - rows % BLOCK
         near = first[:, None] + torch.arange(BLOCK)
@@ -240,13 +240,13 @@ class Stored:
         return slots
 
     def _numbers(self, packed: Tensor, count: int) -> Tensor:
-        """So many in the last dimension, as they are unless they were packed."""
+        """Return integer values, `count` in the last dimension, unpacked if necessary."""
         if self.bits == 8:
             return packed
         return self._centred(from_bits(packed, self.bits, count))
 
     def _numbers_at(self, places: Tensor) -> Tensor:
-        """Those at these places of a single row of them."""
+        """Return integer values at these places of a one-dimensional tensor."""
         packed = self.tensors["values"]
         if self.bits == 8:
             return packed[places]
@@ -269,13 +269,13 @@ class Stored:
         return found
 
     def _check_shapes(self) -> None:
-        """Raise unless the tensors are those that the metadata promises."""
+        """Raise unless names, shapes and dtypes of the tensors match the metadata."""
         if min(self.rows, self.dim, self.anchors) < 1 or self.nonzeros < 0:
             raise ValueError(f"{self.path} is damaged: it cannot have {self.rows} rows")
         if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
             raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is no row")
         zeros = {0} if self.bits == 8 else {zero_code(self.bits, True)}
-        if not self.signed:  # and then it has negative values all the same, or none
+        if not self.signed:  # an unsigned table may still be stored with either code of zero
             zeros.add(0)
         if not 2 <= self.bits <= 8 or self.zero not in zeros:
             raise ValueError(
@@ -285,7 +285,7 @@ class Stored:
         whole = "slots" not in self.tensors
         each = self.anchors if whole else (*self.tensors["slots"].shape, 0, 0)[1]
         many = (self.rows, each) if one_width else (self.nonzeros,)
-        if whole and not one_width:  # as many as lengths add up to, which are not read here
+        if whole and not one_width:  # the sum of the lengths, which are not read here
             there = self.tensors.get("values", torch.empty(0)).numel()
             many = (there if self.values is None else self.values,)
         packed = (*many[:-1], -(-many[-1] * self.bits // 8))
@@ -318,7 +318,7 @@ class Stored:
 
 
 def _shapes(header: Header) -> dict[str, Tensor]:
-    """The tensors of a file without their numbers."""
+    """Return the tensors of a file on the meta device, without data."""
     return {
         name: torch.empty(shape, dtype=dtype, device="meta")
         for name, (dtype, shape) in header.tensors.items()

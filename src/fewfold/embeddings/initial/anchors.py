@@ -1,4 +1,4 @@
-"""Where anchors come from: random ones, objects that stand for others, or a table there is."""
+"""Initialisation of anchors: random, from selected objects, or from a pretrained table."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores, fraction, int64_vector, whole_number
-from fewfold.embeddings.initial.sparse_coding import learn_dictionary
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding.sparse_coding import learn_dictionary
+from fewfold.embeddings.coding.spread_rows import spread_rows
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = [
@@ -23,17 +23,17 @@ __all__ = [
     "start",
 ]
 
-_CANDIDATES = 2**17  # objects among which seeds are looked for; more would only take longer
+_CANDIDATES = 2**17  # maximum number of objects among which seeds are sampled
 
 
 @dataclass(frozen=True)
 class RandomBasis:
-    """Anchors that are nothing in particular; rows mix them at random."""
+    """Random anchors and random weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frequent:
-    """Anchors are the objects that occur most."""
+    """Anchors are the most frequent objects."""
 
     counts: Tensor
     """(V,) how often each object occurs"""
@@ -43,9 +43,9 @@ class Frequent:
 
 @dataclass(frozen=True, eq=False)
 class TfIdf:
-    """Anchors are the objects that occur much, but not everywhere.
+    """Anchors are the objects with the largest tf-idf.
 
-    They have the largest sums of tf-idf over the documents, counts * log(documents / frequency).
+    The score is summed over the documents: counts * log(documents / frequency).
 
     Example:
         >>> how = TfIdf.of([[0, 1, 1], [0, 2], [0, 3]], objects=4)
@@ -56,15 +56,15 @@ class TfIdf:
     counts: Tensor
     """(V,) how often each object occurs"""
     frequency: Tensor
-    """(V,) in how many documents"""
+    """(V,) number of documents with each object"""
     documents: int
-    """how many there are"""
+    """number of documents"""
     vectors: Tensor | None = None
     """as in `Frequent`"""
 
     @classmethod
     def of(cls, documents: Iterable[Any], objects: int, vectors: Tensor | None = None) -> Self:
-        """Count lists of ids."""
+        """Build from lists of ids."""
         counts, frequency, number = torch.zeros(objects), torch.zeros(objects), 0
         for document in documents:
             ids, times = int64_vector(document, "documents").unique(return_counts=True)
@@ -76,7 +76,7 @@ class TfIdf:
         return cls(counts, frequency, number, vectors)
 
     def scores(self) -> Tensor:
-        """(V,), zero for objects that never occur."""
+        """Return the scores (V,), zero for objects that never occur."""
         often = self.documents / self.frequency.clamp(min=1)
         return self.counts * often.log()
 
@@ -101,14 +101,14 @@ class FrequentThenClusters:
     counts: Tensor
     features: Tensor
     share: float = 0.5
-    """of the anchors that are the frequent ones"""
+    """share of the anchors that are the most frequent objects"""
     vectors: Tensor | None = None
     """as in `Frequent`"""
 
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
-    """Anchors and mixes that come close to a table: see `learn_dictionary`."""
+    """Anchors and weights that approximate a table: see `learn_dictionary`."""
 
     table: Tensor
     """(V, d)"""
@@ -124,21 +124,20 @@ Start = RandomBasis | Frequent | TfIdf | Clusters | FrequentThenClusters | Pretr
 def start(
     embedding: AnchorEmbedding, how: Start, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Give an embedding its first anchors and mixes, in place.
+    """Initialise the anchors and the transform of an embedding, in place.
 
-    An object that is an anchor begins as that anchor alone; every other entry of T begins small,
-    the size of a normal variable with variance 2 / V. Anchors come in the order of their choice,
-    the best first.
+    The row of an object that is an anchor is the unit vector of that anchor; all other entries of T
+    are drawn from a normal distribution of variance 2 / V (absolute values unless signed). Anchors
+    are in the order of selection, the best first.
 
     Args:
         embedding: of either storage.
         how: `RandomBasis()`, `Frequent(counts)`, `TfIdf.of(documents, V)`, `Clusters(features)`,
             `FrequentThenClusters(counts, features)` or `Pretrained(table)`.
-        generator: for everything drawn.
+        generator: for all random values.
 
     Returns:
-        The objects that are anchors, (K,) int64, as `Relations` wants them; empty where anchors are
-        no objects.
+        The objects that are anchors, (K,) int64, for `Relations`; empty if anchors are no objects.
 
     Example:
         >>> import torch, fewfold as ff
@@ -158,14 +157,14 @@ def start(
         _approximate(embedding, how, generator)
         return torch.empty(0, dtype=torch.int64)
     objects = _objects(embedding, how, generator)
-    _be_anchors(embedding, objects.to(embedding.anchors.device), generator)
+    _set_anchor_rows(embedding, objects.to(embedding.anchors.device), generator)
     if how.vectors is not None:
         embedding.anchors.copy_(how.vectors[objects])
     return objects
 
 
 def _check_start(embedding: AnchorEmbedding, how: Start) -> None:
-    """Raise unless an embedding can start so."""
+    """Raise unless the initialisation fits the embedding."""
     if not isinstance(how, Start):
         raise TypeError(
             "how must be RandomBasis(), Frequent(...), TfIdf.of(...), Clusters(...), "
@@ -212,7 +211,7 @@ def _objects(
     how: Frequent | TfIdf | Clusters | FrequentThenClusters,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Which objects are anchors."""
+    """Return the objects that become anchors."""
     count = len(embedding.anchors)
     if isinstance(how, TfIdf):
         return _largest(how.scores(), embedding, count)
@@ -250,10 +249,10 @@ def _far_apart(
     return among[found]
 
 
-def _be_anchors(
+def _set_anchor_rows(
     embedding: AnchorEmbedding, objects: Tensor, generator: torch.Generator | None
 ) -> None:
-    """T of an anchor is its own unit vector, that of others small."""
+    """Set the rows of anchor objects to unit vectors and the others to small random values."""
     transform, slots = embedding.transform, embedding.slots
     transform.normal_(0, (2 / embedding.num_embeddings) ** 0.5, generator=generator)
     if not embedding.signed:
@@ -264,7 +263,7 @@ def _be_anchors(
     place = number = torch.arange(len(objects), device=objects.device)
     if slots is not None:
         own = slots[objects].long() == number[:, None]
-        place = own.int().argmax(1)  # the first where it is in none: there it comes in
+        place = own.int().argmax(1)  # the first place if the row does not have the anchor
         slots[objects, place] = number.to(slots.dtype)
     transform[objects, place] = 1
 

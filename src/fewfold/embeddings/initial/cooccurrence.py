@@ -1,4 +1,4 @@
-"""Which objects stand near which anchors in lists of objects."""
+"""Co-occurrence of objects and anchors within a window in lists of ids."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ def edges(
     least: int = 1,
     width: int | None = None,
 ) -> Tensor:
-    """Pairs (object, anchor object), (m, 2), that are at most `window` apart `least` times.
+    """Return pairs (object, anchor object), (m, 2), within `window` at least `least` times.
 
     Example:
         >>> import torch
@@ -54,7 +54,7 @@ def edges(
 
 
 def _best(row: Tensor, lift: Tensor, other: Tensor, width: int) -> Tensor:
-    """Where the `width` greatest of each row are, those of an anchor with itself apart."""
+    """Return the indices of the `width` largest lifts of each row, without self-pairs."""
     order = torch.argsort(lift, descending=True, stable=True)
     order = order[other[order]]
     order = order[torch.argsort(row[order], stable=True)]
@@ -64,7 +64,7 @@ def _best(row: Tensor, lift: Tensor, other: Tensor, width: int) -> Tensor:
 
 
 def _joined(documents: Tensor | Iterable[Any], objects: int) -> tuple[Tensor, Tensor]:
-    """All tokens, and the number of the document of each."""
+    """Return all tokens and the index of the document of each."""
     lists = [documents] if isinstance(documents, Tensor) else list(documents)
     if lists and not isinstance(documents, Tensor) and torch.as_tensor(lists[0]).dim() == 0:
         lists = [lists]  # one stream as a plain list

@@ -1,4 +1,4 @@
-"""A space for objects, from which of them occur near each other."""
+"""Spectral features of objects from their co-occurrence."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,22 +22,22 @@ def cooccurrence_features(
     rounds: int = 8,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Features of objects such that those with the same neighbours are near, for `Clusters`.
+    """Return features such that objects with similar neighbours are close, for `Clusters`.
 
     With C[u, v] = 1 where u and v occur within the window, and D its row sums, these are the
-    leading eigenvectors of D^-1/2 C D^-1/2, each as long as the root of its eigenvalue, found by
-    subspace iteration. An object that meets no other is zero.
+    leading eigenvectors of D^-1/2 C D^-1/2, each scaled to the root of its eigenvalue, by
+    subspace iteration. The features of an object without neighbours are zero.
 
     Args:
         documents: lists of ids, or one stream of them.
-        objects: how many there are.
+        objects: number of objects.
         window: objects at most this far apart occur together.
-        dim: how many features.
-        rounds: of the iteration.
-        generator: for its start.
+        dim: number of features.
+        rounds: number of iterations.
+        generator: for the initial subspace.
 
     Returns:
-        (objects, dim); there are no more features than objects, what is beyond is zero.
+        (objects, dim); columns beyond the number of objects are zero.
 
     Example:
         >>> import torch
@@ -48,19 +48,19 @@ def cooccurrence_features(
 
     Reference: Halko, Martinsson and Tropp, Finding structure with randomness (2011).
     """
-    few = min(whole_number(dim, "dim"), whole_number(objects, "objects"))
+    rank = min(whole_number(dim, "dim"), whole_number(objects, "objects"))
     pairs = cooccurrence.edges(documents, objects, torch.arange(objects), window).T
-    own = torch.arange(objects).expand(2, -1)  # no eigenvalue near -1
+    own = torch.arange(objects).expand(2, -1)  # self-loops: avoids eigenvalues near -1
     pairs = torch.cat([pairs[:, pairs[0] != pairs[1]], own], 1)
     degree = torch.bincount(pairs[0], minlength=objects).double()
     values = (degree[pairs[0]] * degree[pairs[1]]).rsqrt()
     near = torch.sparse_coo_tensor(
         pairs, values, (objects, objects), check_invariants=False
     ).coalesce()
-    basis = torch.randn(objects, few, generator=generator, dtype=torch.float64)
+    basis = torch.randn(objects, rank, generator=generator, dtype=torch.float64)
     for _ in range(whole_number(rounds, "rounds")):
         basis = torch.linalg.qr(near @ basis).Q
     size, turn = torch.linalg.eigh(basis.T @ (near @ basis))
     features: Tensor = basis @ turn.flip(1) * size.flip(0).clamp(min=0).sqrt()
-    features = F.pad(features, (0, dim - few))
+    features = F.pad(features, (0, dim - rank))
     return torch.where(degree[:, None] > 1, features, 0.0).float()

@@ -1,4 +1,4 @@
-"""What is known about the objects: which are related to which anchor, and which are not alike."""
+"""Prior knowledge about objects: pairs related to anchors, and pairs of dissimilar objects."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class Relations:
     """Pairs (object, anchor) that are related, and pairs of objects that are not.
 
     The anchors are objects. With S[u, k] = 0 where object u is related to anchor k and 1 elsewhere,
-    the penalty of `proximal` is l1 * ||T * S||_1: a related entry is free, only kept from falling
-    below zero. What is stored are the zeros of S, row after row. An anchor is related to itself.
+    the penalty of `proximal` is l1 * ||T * S||_1: a related entry is not penalised, only clamped at
+    zero. The zeros of S are stored in sparse row order. An anchor is related to itself.
 
     Args:
         offsets: (V + 1,) int64, where the anchors of each object begin.
@@ -62,11 +62,11 @@ class Relations:
     def from_edges(
         cls, edges: Any, *, objects: int, anchors: Any, directed: bool = False, unrelated: Any = ()
     ) -> Self:
-        """From a graph over the objects.
+        """Build from a graph over the objects.
 
         Args:
-            edges: (m, 2) pairs of objects; those that hold no anchor say nothing.
-            objects: how many there are, V.
+            edges: (m, 2) pairs of objects; pairs without an anchor are ignored.
+            objects: number of objects V.
             anchors: (K,) the object that each anchor is.
             directed: read (u, v) as "u is related to anchor v", and not as both ways.
             unrelated: (p, 2) pairs of objects to push apart.
@@ -96,16 +96,16 @@ class Relations:
         least: int = 1,
         width: int | None = None,
     ) -> Self:
-        """From what stands near what.
+        """Build from co-occurrence within a window.
 
         Args:
             documents: lists of ids, or one stream of them; nothing is near across documents.
-            objects: how many there are, V.
+            objects: number of objects V.
             anchors: (K,) the object that each anchor is.
             window: an object and an anchor at most this far apart occur together.
-            least: how often they must.
-            width: at most so many anchors of an object, besides itself: those that it meets most
-                often for how frequent they are, by count(u, k) / count(k).
+            least: minimum number of co-occurrences.
+            width: maximum number of anchors of an object, besides itself: those with the largest
+                count(u, k) / count(k); None for no limit.
         """
         objects = _check.whole_number(objects, "objects")
         anchors = _check.int64_vector(anchors, "anchors")
@@ -124,7 +124,7 @@ class Relations:
         kinds: Iterable[wordnet.Kind] = ("synonym", "hypernym", "hyponym"),
         antonyms: bool = True,
     ) -> Self:
-        """From the relations of WordNet between words, in all their senses.
+        """Build from the relations of WordNet between words, in all their senses.
 
         Args:
             words: the objects; inflected ones ("markets") are also looked up by their base form.
@@ -143,11 +143,11 @@ class Relations:
         )
 
     def exempt(self, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Which entries of a transform the penalty leaves alone.
+        """Return which entries of a transform are not penalised.
 
         Args:
             slots: None for a transform with all K columns; or (n, s), the anchors of its entries.
-            rows: (n,) the objects asked for; None for all.
+            rows: (n,) objects; None for all.
 
         Returns:
             (n, K) or (n, s) bool, True where the object is related to the anchor.
@@ -163,17 +163,17 @@ class Relations:
         return _among(keys, self._keys)
 
     def to(self, device: torch.device | str) -> "Relations":
-        """The same on another device."""
+        """Return a copy on another device."""
         tensors = (self.offsets, self.slots, self.anchors, self.unrelated)
         return Relations(*(tensor.to(device) for tensor in tensors))
 
     @property
     def objects(self) -> int:
-        """How many objects there are, V."""
+        """Number of objects V."""
         return len(self.offsets) - 1
 
     def __len__(self) -> int:
-        """How many pairs (object, anchor) are related."""
+        """Return the number of related pairs (object, anchor)."""
         return len(self.slots)
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class Relations:
 
     @cached_property
     def _keys(self) -> Tensor:
-        """object * K + anchor of every pair: rises, so that a pair is found by bisection."""
+        """object * K + anchor of every pair, ascending, for binary search."""
         rows = torch.arange(self.objects, device=self.slots.device)
         rows = rows.repeat_interleave(self.offsets.diff())
         return rows * len(self.anchors) + self.slots
@@ -211,19 +211,19 @@ def apart(
     samples: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """A penalty on anchors that are shared by objects which are not alike.
+    """Penalty on anchors shared by pairs of dissimilar objects, as a loss term.
 
         weight * sum over (u, v) of abs(t_u) . abs(t_v)
 
-    The cost is that of the pairs, whatever the vocabulary. Add it to the loss.
+    The cost depends on the number of pairs only, not on the vocabulary.
 
     Args:
         embedding: of either storage.
         pairs: (p, 2) int64 objects, such as ``relations.unrelated``.
-        weight: of the sum; it is not known from the literature.
-        samples: draw so many of the pairs, with replacement, for an unbiased estimate; None takes
-            all of them.
-        generator: for the draws.
+        weight: factor of the sum; the literature gives no value.
+        samples: number of pairs to sample with replacement for an unbiased estimate; None for
+            all pairs.
+        generator: for the sampling.
 
     Returns:
         A scalar, with gradient to the transform.
@@ -264,7 +264,7 @@ def _inside(ids: Tensor, name: str, size: int) -> None:
 
 
 def _different(pairs: Tensor, objects: int) -> None:
-    """Raise unless these are pairs of two objects each."""
+    """Raise unless these are pairs of two different objects."""
     _inside(_pairs(pairs, "unrelated"), "unrelated", objects)
     same = pairs[pairs[:, 0] == pairs[:, 1]] if pairs.numel() else pairs
     if len(same):

@@ -1,8 +1,8 @@
 """Synonyms, hypernyms, hyponyms and antonyms from the database files of WordNet.
 
 The files are those of wndb(5WN): ``data.noun``, ``data.verb``, ``data.adj`` and ``data.adv`` hold
-one set of synonyms per line, and ``noun.exc`` and its siblings the irregular forms. No index is
-read, so that any copy of the directory will do.
+one set of synonyms per line, and ``noun.exc`` and its siblings the irregular forms. Index files
+are not read.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class Lexicon:
-    """WordNet: the sets of synonyms of each word, and what each set points to."""
+    """WordNet: the synsets of each word and the relations between synsets."""
 
     synsets: dict[tuple[str, str], list[Synset]]  # of a part of speech and a base form
     linked: dict[tuple[str, Synset], list[Synset]]  # of a kind and a synset
@@ -44,7 +44,7 @@ class Lexicon:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """From a database directory of WordNet 3.0 or another version with the same format."""
+        """Read a database directory of WordNet 3.0 or another version with the same format."""
         folder = Path(path)
         missing = [
             f"data.{name}" for name in _PARTS.values() if not (folder / f"data.{name}").is_file()
@@ -79,7 +79,7 @@ class Lexicon:
         return cls(dict(synsets), dict(linked), opposite, _irregular(folder))
 
     def bases(self, word: str) -> list[tuple[str, str]]:
-        """The parts of speech and base forms under which a word is found."""
+        """Return the (part of speech, base form) pairs of a word."""
         word, found = word.lower().replace(" ", "_"), []
         for part, endings in _ENDINGS.items():
             regular = [word[: -len(e)] + base for e, base in endings if word.endswith(e)]
@@ -88,14 +88,14 @@ class Lexicon:
         return found
 
     def senses(self, word: str) -> set[Synset]:
-        """All sets of synonyms that a word is in."""
+        """Return all synsets of a word."""
         return {synset for base in self.bases(word) for synset in self.synsets[base]}
 
 
 def edges(
     lexicon: Lexicon, words: Sequence[str], anchors: Sequence[int], kinds: Sequence[Kind]
 ) -> list[tuple[int, int]]:
-    """Pairs (word, anchor word), by number, such that the anchor is of one of the kinds."""
+    """Return index pairs (word, anchor word) related by one of the kinds."""
     if not kinds or not set(kinds) <= set(get_args(Kind)):
         raise ValueError(f"kinds must be some of {', '.join(get_args(Kind))}, got {tuple(kinds)}")
     holding = defaultdict(set)
@@ -112,7 +112,7 @@ def edges(
 
 
 def antonyms(lexicon: Lexicon, words: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of numbers of words, the smaller first, whose base forms are antonyms."""
+    """Return index pairs of antonyms, the smaller index first."""
     numbers = defaultdict(list)
     for number, word in enumerate(words):
         for base in lexicon.bases(word):
@@ -127,7 +127,7 @@ def antonyms(lexicon: Lexicon, words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _lines(file: Path) -> Iterator[tuple[Synset, list[str], list[tuple[str, Synset, str]]]]:
-    """Of every set: itself, its words in lower case, and its pointers (symbol, target, words)."""
+    """Yield every synset, its lower-case words and its pointers (symbol, target, words)."""
     for line in file.read_text("utf-8").splitlines():
         if line.startswith(" "):  # the licence
             continue

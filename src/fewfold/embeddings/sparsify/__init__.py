@@ -1,1 +1,1 @@
-"""Training that makes and keeps anchor tables sparse."""
+"""Sparsification of anchor tables during training: penalties, schedules, growth and regrowth."""

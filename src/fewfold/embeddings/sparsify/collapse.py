@@ -9,34 +9,34 @@ from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = ["CollapseCheck"]
 
-_ROWS, _ENTRIES = 4096, 2**18  # looked at, at most
-_LEAST = 32  # rows of a table that is worth a word
-_EVERY = 64  # steps, after the first few
-_MOST = 0.5  # share of zero rows that is too much
-_RISE = 0.25  # by how much it must have grown since the optimiser was made
+_ROWS, _ENTRIES = 4096, 2**18  # maximum size of the sample
+_LEAST = 32  # smaller tables are not checked
+_EVERY = 64  # steps between checks; in the beginning at steps 1, 2, 4, 8, ...
+_MOST = 0.5  # share of zero rows above which to warn
+_RISE = 0.25  # minimum increase of that share since the optimiser was created
 
 
 class CollapseCheck:
-    """Looks at a sample of a table's rows now and then, and warns once if most are zero.
+    """Checks a sample of a table's rows at intervals, and warns once if most of them are zero.
 
-    A row whose weights are all zero is the zero vector, whatever the anchors are, and with
-    non-negative weights it gets no gradient that would bring it back.
+    A row whose weights are all zero is the zero vector for any anchors, and with non-negative
+    weights it seldom gets a gradient larger than the penalty that would make it non-zero again.
     """
 
     def __init__(self, table: AnchorEmbedding) -> None:
         self._table = table
         self._warned = False
-        self._at_first = self._zero_share()
+        self._initial_share = self._zero_share()
 
     def due(self, step: int) -> bool:
-        """Whether to look after this step, counted from 0; often in the beginning."""
+        """Whether to check after this step, counted from 0."""
         if self._warned or self._table.num_embeddings < _LEAST:
             return False
-        made = step + 1
-        return made % _EVERY == 0 or (made < _EVERY and made & step == 0)
+        count = step + 1
+        return count % _EVERY == 0 or (count < _EVERY and count & step == 0)
 
     def rows(self) -> Tensor:
-        """(n,) the rows to look at, evenly spaced."""
+        """Return the rows of the sample, (n,), evenly spaced."""
         count = len(self._table.transform)
         most = max(1, min(_ROWS, _ENTRIES // self._table.transform.shape[1]))
         rows = torch.arange(0, count, -(-count // most), device=self._table.transform.device)
@@ -44,9 +44,9 @@ class CollapseCheck:
         return rows if padding is None else rows[rows != padding]
 
     def look(self, l1: float) -> None:
-        """Warn if most rows have become zero; they must be up to date."""
+        """Warn if most rows have become zero; the rows of the sample must be up to date."""
         share = self._zero_share()
-        if self._warned or share <= _MOST or share - self._at_first <= _RISE:
+        if self._warned or share <= _MOST or share - self._initial_share <= _RISE:
             return
         self._warned = True
         table = self._table
@@ -66,5 +66,6 @@ class CollapseCheck:
 
     @torch.no_grad()
     def _zero_share(self) -> float:
-        some = self._table.transform[self.rows(), : self._table.active]
-        return float((some == 0).all(1).double().mean()) if len(some) >= _LEAST else 0.0
+        """Share of the sampled rows that are zero."""
+        sample = self._table.transform[self.rows(), : self._table.active]
+        return float((sample == 0).all(1).double().mean()) if len(sample) >= _LEAST else 0.0

@@ -1,4 +1,4 @@
-"""How many anchors: tables that grow and shrink with a validation loss."""
+"""Selection of the number of anchors by a validation loss."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,56 +15,55 @@ Decision = Literal["grow", "shrink", "keep"]
 
 @dataclass(frozen=True)
 class GrowthStep:
-    """What one epoch said, and what follows from it."""
+    """Decision of `AnchorGrowth` after one epoch."""
 
     objective: float
     decision: Decision
     evaluated: tuple[int, ...]
-    """anchors of each table the loss was measured with"""
+    """number of anchors of each table when the loss was measured"""
     active: tuple[int, ...]
-    """anchors of each table from now on"""
+    """number of anchors of each table after the decision"""
     nonzeros: int
-    """of all transforms, when the loss was measured"""
+    """non-zeros of all transforms when the loss was measured"""
     best: bool
-    """whether no earlier objective was as low"""
+    """whether the objective is lower than all earlier ones"""
 
 
 class AnchorGrowth:
-    """Chooses the number of anchors while the tables are trained, once per epoch.
+    """Adapts the number of anchors of tables during training, once per epoch.
 
     With K the anchors in use and nnz the non-zeros of T, both summed over the tables, the objective
 
         validation loss + l1 nnz + (per_anchor - l1) K
 
-    is compared with those of the two epochs before: `trend` says whether all tables get `step` more
-    anchors, lose as many, or stay. The loss is a mean over examples. Anchors that are taken away
-    stay in memory and come back with the values they had.
+    is compared with those of the two previous epochs: `trend` decides whether all tables gain
+    `step` anchors, lose `step` anchors or stay. The loss is a mean over examples. Removed anchors
+    stay in memory and return with their old values.
 
-    What to know before trusting it:
+    Limitations:
 
-    - Early in a training everything improves, so it grows whatever the weights are. Start it where
-      the loss has settled, or give it epochs enough to come back; a penalty that is still rising
-      makes the objective fall or rise by itself, too.
-    - It judges one epoch after a change. `wait=2` lets the three values that are compared belong to
-      one number of anchors; an epoch is cheap, a wrong turn costs two.
-    - It wanders about the best number and does not stop there: keep the weights of the epoch that
-      was `best`. They go with `evaluated`; `active` may already be another number.
-    - `l1` is what a non-zero costs. In the paper it is that of the penalty as well, but those are
-      different units: where l1 nnz outweighs the loss, the best number of anchors is none.
-    - Under a penalty at its height an anchor that joins seldom lives: its entries shrink to zero
-      before it has found a direction, and from zero an entry returns only where its gradient is
-      larger than the penalty. An optimiser with moments makes that worse, as its first steps on a
-      new column are its largest. Pause the penalty after a change, for an epoch say, and call
-      `epoch` when it has been back for another; else what grows is the count.
-    - Anchors out of use still move by weight decay and by old momentum.
+    - Early in training every epoch improves the objective, so that the tables grow for any weights.
+      Start when the loss has converged, or train long enough for the tables to shrink again. An L1
+      penalty that is still rising also changes the objective.
+    - A decision is based on one epoch after a change. With `wait=2` the three compared values
+      belong to one number of anchors.
+    - The number oscillates around the best one and does not converge: save the weights of the
+      `best` epoch. They belong to `evaluated`; `active` may already differ.
+    - `l1` is the cost of a non-zero. The paper uses the coefficient of the L1 penalty, but the
+      units differ: where l1 nnz exceeds the loss, the best number of anchors is the smallest.
+    - Under the full penalty an added anchor seldom survives: its entries shrink to zero before it
+      is trained, and an entry leaves zero only if its gradient exceeds the penalty. The large first
+      steps of optimisers with moments make that worse. Pause the penalty for an epoch after a
+      change, and call `epoch` after another epoch with the penalty.
+    - Weight decay and momentum still change anchors that are not in use.
 
     Args:
-        tables: one or several, with `width=None`; `anchors` of each is the most it can grow to.
-        l1: what a non-zero costs.
-        per_anchor: what an anchor costs, the first non-zero of its column included; more than `l1`.
-        start: anchors in use at first, in every table; None: as many as there are.
-        step: anchors to add or take away at once.
-        wait: epochs after a change without another; 0 is the published rule.
+        tables: one table or several, with `width=None`; `anchors` of each is its maximum.
+        l1: cost of a non-zero.
+        per_anchor: cost of an anchor including the first non-zero of its column; more than `l1`.
+        start: initial number of anchors in use in every table; None for all.
+        step: number of anchors added or removed at once.
+        wait: epochs without a change after a change; 0 is the published rule.
 
     Example:
         >>> import fewfold as ff
@@ -105,18 +104,18 @@ class AnchorGrowth:
                 table.active = start
 
     def objective(self, loss: float) -> float:
-        """The loss, and what the tables cost as they are."""
+        """Return the objective of the tables as they are for this validation loss."""
         nonzeros = sum(table.nonzeros() for table in self.tables)
         anchors = sum(table.active for table in self.tables)
         return loss + self.l1 * nonzeros + (self.per_anchor - self.l1) * anchors
 
     @property
     def best(self) -> GrowthStep | None:
-        """The step with the lowest objective so far."""
+        """Step with the lowest objective so far, or None."""
         return min(self.history, key=lambda step: step.objective, default=None)
 
     def epoch(self, validation_loss: float) -> GrowthStep:
-        """Look at the tables after an epoch, decide, and set their `active` anchors."""
+        """Decide after an epoch and set the `active` anchors of all tables."""
         loss = float(validation_loss)
         if not math.isfinite(loss):
             raise ValueError(f"validation_loss must be finite, got {loss}; has training diverged?")
@@ -124,18 +123,19 @@ class AnchorGrowth:
         lowest = min((step.objective for step in self.history), default=math.inf)
         nonzeros = sum(table.nonzeros() for table in self.tables)
         decision: Decision = "keep"
-        if self._rested():
+        if self._waited():
             decision = trend([*(step.objective for step in self.history), objective])
         before = self._active()
         change = {"grow": self.step, "shrink": -self.step, "keep": 0}[decision]
         for table in self.tables:
             table.active = min(max(table.active + change, 1), len(table.anchors))
-        made = GrowthStep(objective, decision, before, self._active(), nonzeros, objective < lowest)
-        self.history.append(made)
-        return made
+        best = objective < lowest
+        result = GrowthStep(objective, decision, before, self._active(), nonzeros, best)
+        self.history.append(result)
+        return result
 
-    def _rested(self) -> bool:
-        """Whether the last change is `wait` epochs ago."""
+    def _waited(self) -> bool:
+        """Whether the last change is at least `wait` epochs ago."""
         recent = self.history[-self.wait :] if self.wait else []
         return all(step.evaluated == step.active for step in recent)
 
@@ -143,11 +143,11 @@ class AnchorGrowth:
         return tuple(table.active for table in self.tables)
 
     def state_dict(self) -> dict[str, Any]:
-        """All steps so far; how many anchors are in use is in the `state_dict` of a table."""
+        """Return the history; the number of anchors in use is in the `state_dict` of each table."""
         return {"history": [asdict(step) for step in self.history]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore a history returned by `state_dict`."""
         self.history = [
             GrowthStep(**step | {name: tuple(step[name]) for name in ("evaluated", "active")})
             for step in state["history"]
@@ -155,7 +155,7 @@ class AnchorGrowth:
 
 
 def trend(objectives: Sequence[float]) -> Decision:
-    """What the last three say: falling or equal, grow; rising, shrink; fewer than three, grow.
+    """Return "grow" if the last three do not rise or are fewer, "shrink" if they rise, else "keep".
 
     Example:
         >>> trend([5, 4, 3]), trend([3, 4, 5]), trend([3, 5, 4])
@@ -170,6 +170,7 @@ def trend(objectives: Sequence[float]) -> Decision:
 
 
 def _check(tables: Sequence[AnchorEmbedding]) -> None:
+    """Raise unless these are tables in full storage, at least one."""
     if not tables:
         raise ValueError("tables must be at least one, got none")
     for table in tables:

@@ -1,4 +1,4 @@
-"""Penalties to be added to a loss."""
+"""Orthogonality penalty on anchors, as a loss term."""
 
 from torch import Tensor
 
@@ -8,16 +8,16 @@ __all__ = ["orthogonality"]
 
 
 def orthogonality(anchors: Tensor) -> Tensor:
-    r"""How far anchors are from being orthogonal, :math:`\sum_{i \ne j} |a_i \cdot a_j|`.
+    r"""Return :math:`\sum_{i \ne j} |a_i \cdot a_j|`, zero for orthogonal anchors.
 
-    Anchors that overlap say the same thing twice. The sum grows with the square of their number and
-    of their length, and so does the weight to give it.
+    Penalises redundant anchors. The sum grows with the square of their number and of their norm;
+    scale its weight accordingly.
 
     Args:
         anchors: (K, d), such as `table.anchors`.
 
     Returns:
-        A scalar with gradient.
+        Differentiable scalar.
 
     Example:
         >>> import torch
@@ -29,5 +29,5 @@ def orthogonality(anchors: Tensor) -> Tensor:
     check_scores(anchors, "anchors")
     if anchors.dim() != 2:
         raise ValueError(f"anchors must be (K, d), got shape {tuple(anchors.shape)}")
-    size = (anchors @ anchors.T).abs()
-    return size.sum() - size.diagonal().sum()
+    overlap = (anchors @ anchors.T).abs()
+    return overlap.sum() - overlap.diagonal().sum()

@@ -1,4 +1,4 @@
-"""Optimisers that keep the transforms of anchor tables sparse."""
+"""Proximal optimisers: a step of an optimiser followed by soft thresholding of the transforms."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from fewfold._check import non_negative_number, whole_number
 from fewfold.embeddings.relations.relations import Relations
-from fewfold.embeddings.sparsify.penalised_table import Penalised
+from fewfold.embeddings.sparsify.optimizer_state import check_optimizer
+from fewfold.embeddings.sparsify.penalised_table import PenalisedTable
 from fewfold.embeddings.sparsify.schedules import Narrowing, Regrow, Schedule
-from fewfold.embeddings.sparsify.step_sizes import check_optimizer
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = ["Proximal", "proximal"]
@@ -26,35 +26,35 @@ def proximal(
     regrow: Regrow | None = None,
     relations: Relations | Sequence[Relations | None] | None = None,
 ) -> "Proximal":
-    """An optimiser that also shrinks the transforms of these tables, to exact zeros.
+    """Wrap an optimiser so that its steps end with the proximal step of an L1 penalty.
 
-    After a step of the optimiser, every entry of a transform T solves
+    After a step of the optimiser, every entry of a transform T is replaced by the solution of
 
         min_t  (t - T_ij)^2 / (2 eta_ij) + l1 abs(t),    t >= 0 unless the table is signed,
 
-    where eta_ij is the step size the optimiser itself uses there: lr for SGD, lr over the root of
-    the second moment for Adam. So T_ij becomes max(T_ij - l1 eta_ij, 0).
+    where eta_ij is the step size of the optimiser for that entry: lr for SGD, lr over the root of
+    the second moment for Adam. So T_ij becomes max(T_ij - l1 eta_ij, 0), which is often exactly 0.
 
-    With dense gradients this happens to all rows at every step. With sparse ones (`sparse=True` and
-    an optimiser of `fewfold.optim`) a row is touched only when it is used; what it owes from the
-    steps between is taken off before it is next read, and the answer is the same. A row without any
-    gradient so far has no step size, and is left as it is.
+    With dense gradients this updates all rows at every step. With sparse ones (`sparse=True` and an
+    optimiser of `fewfold.optim`) a step updates the rows that have a gradient; the penalty of the
+    others is deferred and applied before they are next read, with the same result. A row that never
+    had a gradient has no step size and does not change.
 
-    Everything a table offers (a lookup, `weight`, `rows`, `nonzeros`, `state_dict`, a copy) is such
-    a read; the bare parameter `table.transform` is not, nor is another module that shares it, and
-    what these see may still owe. Call `settle` of what is returned first.
+    All methods of a table (lookup, `weight`, `rows`, `nonzeros`, `state_dict`, copying) apply the
+    deferred penalty first. Reading the bare parameter `table.transform`, or another module that
+    shares it, does not: call `settle` of the returned optimiser before.
 
     Args:
         optimizer: SGD, Adam or AdamW of torch, or any of `fewfold.optim`, which has the transforms
-            among its parameters. It is used from now on through what is returned.
-        tables: one or several.
-        l1: the penalty, or what gives it from the number of the step: see `Warmup`.
-        keep: at most so many non-zeros per row, the largest; or a `Narrowing`.
-        regrow: how rows of a fixed width find other anchors; None: they keep theirs.
+            among its parameters. Use the returned optimiser in its place.
+        tables: one table or several.
+        l1: the penalty, or a schedule that maps the number of steps to it, such as `Warmup`.
+        keep: maximum number of non-zeros per row, of which the largest stay; or a `Narrowing`.
+        regrow: exchange of anchors in tables of fixed width; None for none.
         relations: pairs of rows and anchors that are not penalised; one, or one per table.
 
     Returns:
-        An optimiser, with `step`, `zero_grad`, `state_dict` and what schedulers want.
+        A `torch.optim.Optimizer`, also for learning-rate schedulers.
 
     Example:
         >>> import torch, fewfold as ff
@@ -75,48 +75,59 @@ def proximal(
     if isinstance(optimizer, Proximal):
         raise TypeError("the optimiser is already proximal; give all tables in one call")
     check_optimizer(optimizer)
-    some = [tables] if isinstance(tables, nn.Module) else list(tables)
-    related = relations if isinstance(relations, Sequence) else [relations] * len(some)
-    if len(related) != len(some):
-        raise ValueError(f"relations must be one per table, {len(some)}, got {len(related)}")
+    each = [tables] if isinstance(tables, nn.Module) else list(tables)
+    related = relations if isinstance(relations, Sequence) else [relations] * len(each)
+    if len(related) != len(each):
+        raise ValueError(f"relations must be one per table, {len(each)}, got {len(related)}")
     if not callable(l1):
         non_negative_number(l1, "l1")
     if keep is not None and not isinstance(keep, Narrowing):
         whole_number(keep, "keep")
-    if len({id(table) for table in some}) < len(some):
+    _check_tables(each, optimizer, regrow)
+    parts = []
+    for table, known in zip(each, related, strict=True):
+        _check_relations(table, known)
+        parts.append(PenalisedTable(table, optimizer, keep, regrow, known))
+    return Proximal(optimizer, parts, l1)
+
+
+def _check_tables(
+    tables: list[AnchorEmbedding], optimizer: torch.optim.Optimizer, regrow: Regrow | None
+) -> None:
+    """Raise unless the tables are distinct and their transforms are parameters of the optimiser."""
+    if len({id(table) for table in tables}) < len(tables):
         raise ValueError("a table must be given once, or its penalty counts twice")
-    held = {id(param): group for group in optimizer.param_groups for param in group["params"]}
-    for table in some:
+    for table in tables:
         if not isinstance(table, AnchorEmbedding):
             raise TypeError(f"tables must be AnchorEmbedding, got {type(table).__name__}")
-    if len({id(table.transform) for table in some}) < len(some):
+    if len({id(table.transform) for table in tables}) < len(tables):
         raise ValueError("tables that share a transform must be given once, as one of them")
-    parts = []
-    for table, its in zip(some, related, strict=True):
-        if id(table.transform) not in held:
+    params = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    for table in tables:
+        if id(table.transform) not in params:
             raise ValueError(
                 "the optimiser does not have the table's transform; write "
                 "Adam(model.parameters()), and wrap the optimiser after `narrow`"
             )
-        if its is not None and (its.objects, len(its.anchors)) != (
-            table.num_embeddings,
-            len(table.anchors),
-        ):
-            raise ValueError(
-                f"relations must be of {table.num_embeddings} objects and {len(table.anchors)} "
-                f"anchors, as the table is, got {its.objects} and {len(its.anchors)}"
-            )
         if regrow is not None and table.slots is None:
             raise ValueError("regrow is for tables of fixed width; write width=8, or leave it out")
-        parts.append(Penalised(table, optimizer, keep, regrow, its))
-    return Proximal(optimizer, parts, l1)
+
+
+def _check_relations(table: AnchorEmbedding, known: Relations | None) -> None:
+    """Raise unless relations have as many objects and anchors as the table."""
+    size = (table.num_embeddings, len(table.anchors))
+    if known is not None and (known.objects, len(known.anchors)) != size:
+        raise ValueError(
+            f"relations must be of {table.num_embeddings} objects and {len(table.anchors)} "
+            f"anchors, as the table is, got {known.objects} and {len(known.anchors)}"
+        )
 
 
 class Proximal(torch.optim.Optimizer):
-    """An optimiser and the tables it keeps sparse; made by `proximal`."""
+    """Optimiser with proximal steps on anchor tables; created by `proximal`."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, parts: list["Penalised"], l1: float | Schedule
+        self, optimizer: torch.optim.Optimizer, parts: list[PenalisedTable], l1: float | Schedule
     ) -> None:
         super().__init__(optimizer.param_groups, dict(optimizer.defaults))
         self.inner, self._parts, self.l1 = optimizer, parts, l1
@@ -126,18 +137,18 @@ class Proximal(torch.optim.Optimizer):
             part.begin(0)
 
     def _share(self) -> None:
-        """One set of groups and states, whoever is asked for them."""
+        """Use the parameter groups and the state of the inner optimiser."""
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters to the optimiser."""
+        """Add a parameter group to the inner optimiser."""
         if hasattr(self, "inner"):
             self.inner.add_param_group(param_group)
-        else:  # while this is being made: the group exists
+        else:  # called by the base constructor: the inner optimiser has the group
             self.param_groups.append(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()  # a copy that owes nothing cannot be given its tables in the wrong order
+        self.settle()  # so that the copy has no deferred penalty, in whatever order it is restored
         own = {name: getattr(self, name) for name in ("inner", "_parts", "l1", "_steps")}
         return {**super().__getstate__(), **own}
 
@@ -150,11 +161,11 @@ class Proximal(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """How many have been taken."""
+        """Number of steps taken."""
         return self._steps
 
     def settle(self) -> None:
-        """Bring all rows of all tables up to date, for whoever reads a bare `transform`."""
+        """Apply all deferred penalties; needed before reading a bare `transform`."""
         for part in self._parts:
             part.settle(None)
 
@@ -163,7 +174,7 @@ class Proximal(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """A step of the optimiser, and then the penalty."""
+        """Perform a step of the inner optimiser and the proximal step of each table."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -186,21 +197,24 @@ class Proximal(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Reset the gradients of all parameters."""
         self.inner.zero_grad(set_to_none)
 
     def winners(self) -> list[Tensor | None]:
-        """Of each table the places a `Narrowing` left it, bool, once they are fixed."""
-        return [part.winners_state() for part in self._parts]
+        """Return for each table the mask of places fixed by a `Narrowing`, or None."""
+        return [part.fixed_places() for part in self._parts]
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's, and how many steps were taken; rows are brought up to date first."""
+        """Return the state of the inner optimiser, the steps taken and the fixed places.
+
+        Applies all deferred penalties first.
+        """
         self.settle()
         own = {"steps": self._steps, "winners": self.winners()}
         return {**self.inner.state_dict(), "proximal": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore a state returned by `state_dict`."""
         rest = dict(state_dict)
         own = rest.pop("proximal", None)
         if own is None:

@@ -1,4 +1,4 @@
-"""Rows of fixed width exchange their weakest anchor for one that their gradient asks for."""
+"""Exchange the weakest anchor of a row for the one with the steepest descent of the loss."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 __all__ = ["regrow"]
 
-_BLOCK = 8192  # rows whose scores of all anchors are held at once
+_BLOCK = 8192  # rows processed at once, (rows, K) numbers each
 
 
 @torch.no_grad()
@@ -20,23 +20,23 @@ def regrow(
     l1: float = 0.0,
     among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Exchange entries of `table` in place.
+    """Exchange entries of a table of fixed width, in place.
 
-    The loss falls along anchor k of a row with gradient g by -g . A_k (its size, if signed). The
-    anchor where it falls most takes the place of the smallest entry, if that is at most `below`
-    times the largest, falls less steeply itself, and the new one more steeply than `l1`.
+    The descent of the loss along anchor k for a row with gradient g is -g . A_k (its absolute value
+    if signed). The anchor with the steepest descent replaces the smallest entry of the row if that
+    entry is at most `below` times the largest one, its own descent is smaller, and the descent of
+    the new anchor exceeds `l1`.
 
     Args:
         table: of fixed width.
         ids: (n,) rows, repeats allowed.
-        gradients: (n, d) of their vectors.
-        below: what counts as small.
+        gradients: (n, d) gradients of their vectors.
+        below: threshold for the smallest entry, relative to the largest.
         l1: the penalty.
-        among: bool, of the transform's shape: the places that count, as a `Narrowing` left them;
-            None: all.
+        among: bool mask of the transform's shape, the places a `Narrowing` left; None for all.
 
     Returns:
-        Row (m,) and place (m,) of the entries that are others now; their value is 0.
+        Row (m,) and column (m,) of the exchanged entries, which are set to 0.
     """
     if table.slots is None:
         raise ValueError("regrow is for tables of fixed width; write width=8")
@@ -45,13 +45,13 @@ def regrow(
     if table.padding_idx is not None:
         real = rows != table.padding_idx
         rows, total = rows[real], total[real]
-    found = [
-        _exchange(table, table.slots, some, their, below, l1, among)
-        for some, their in zip(rows.split(_BLOCK), total.split(_BLOCK), strict=True)
+    exchanged = [
+        _exchange(table, table.slots, some_rows, gradient, below, l1, among)
+        for some_rows, gradient in zip(rows.split(_BLOCK), total.split(_BLOCK), strict=True)
     ]
-    if not found:
+    if not exchanged:
         return rows, rows
-    row, at = zip(*found, strict=True)
+    row, at = zip(*exchanged, strict=True)
     return torch.cat(row), torch.cat(at)
 
 
@@ -64,17 +64,18 @@ def _exchange(
     l1: float,
     among: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    falls = -(gradient @ table.anchors.t())
+    """`regrow` for one block of distinct rows."""
+    descent = -(gradient @ table.anchors.t())
     if table.signed:
-        falls = falls.abs()
+        descent = descent.abs()
     own = slots[rows].to(torch.int64)
-    mine = falls.gather(1, own)
-    best, anchor = falls.scatter(1, own, -torch.inf).max(1)
+    own_descent = descent.gather(1, own)
+    best, anchor = descent.scatter(1, own, -torch.inf).max(1)
     sizes = table.transform[rows].abs()
-    open_to = sizes if among is None else sizes.masked_fill(~among[rows], torch.inf)
-    least, place = open_to.min(1)
+    candidates = sizes if among is None else sizes.masked_fill(~among[rows], torch.inf)
+    least, place = candidates.min(1)
     weak = least <= below * sizes.amax(1)
-    better = (best > l1) & (best > mine.gather(1, place.unsqueeze(1)).squeeze(1))
+    better = (best > l1) & (best > own_descent.gather(1, place.unsqueeze(1)).squeeze(1))
     swap = weak & better
     row, at = rows[swap], place[swap]
     slots[row, at] = anchor[swap].to(slots.dtype)

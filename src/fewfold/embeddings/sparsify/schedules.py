@@ -1,4 +1,4 @@
-"""How the penalty, the non-zeros of a row and its anchors change over the steps of a training."""
+"""Schedules of the L1 penalty, of the number of non-zeros per row and of regrowth."""
 
 import math
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from fewfold._check import non_negative_number, whole_number
 __all__ = ["Narrowing", "Regrow", "Schedule", "Warmup"]
 
 Schedule = Callable[[int], float]
-"""From the number of steps taken to a penalty."""
+"""Maps the number of steps taken to the L1 penalty."""
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """A penalty that is zero for some steps, then rises evenly to `l1`.
+    """L1 penalty that is zero for `after` steps, then rises linearly to `l1` over `over` steps.
 
     Example:
         >>> import fewfold as ff
@@ -28,7 +28,7 @@ class Warmup:
 
     l1: float
     after: int = 0
-    """steps without it"""
+    """steps with a penalty of zero"""
     over: int = 0
     """steps from zero to `l1`"""
 
@@ -38,7 +38,7 @@ class Warmup:
         whole_number(self.over, "over", least=0)
 
     def __call__(self, step: int) -> float:
-        """The penalty at this step, counted from 0."""
+        """Return the penalty at this step, counted from 0."""
         if step < self.after:
             return 0.0
         return self.l1 * min((step - self.after) / self.over, 1.0) if self.over else self.l1
@@ -46,14 +46,14 @@ class Warmup:
 
 @dataclass(frozen=True, eq=False)
 class Narrowing:
-    """At most so many non-zeros in a row, fewer and fewer by a constant factor down to `last`.
+    """Limit on the non-zeros per row that decreases geometrically from `first` to `last`.
 
-    Training starts with everything, and an entry that is dropped stays out: the winners keep their
-    places. From `after + over` on the places are fixed and only their values change.
+    Every `every` steps the largest entries are kept and the others are set to zero. From step
+    `after + over` on the places of the non-zeros are fixed and only their values are trained.
 
-    A training that stops before that has as many in a row as the last cut left, and nothing cuts
-    the rest by itself: `table.narrow(narrowing.last)` keeps the largest of every row, which costs
-    what the steps that were left out would have mended. So let `end` lie within the training.
+    If training stops earlier, rows have as many non-zeros as the last cut left;
+    `table.narrow(narrowing.last)` then keeps the largest ones of each row, without training to
+    recover from that cut. Choose `over` so that `end` lies within the training.
 
     Example:
         >>> import fewfold as ff
@@ -71,9 +71,9 @@ class Narrowing:
     every: int = 10
     """steps between two cuts"""
     together: bool = False
-    """rank the entries of the whole table: the counts are then means, and rows in use have more"""
+    """rank the entries of the whole table: the limits are then means over the rows"""
     shares: Tensor | None = None
-    """(rows,) the counts are means, and a row's is in proportion to its number here: popularity"""
+    """(rows,) non-negative, e.g. popularity: limits are proportional to it, with the given means"""
 
     def __post_init__(self) -> None:
         for name in ("first", "last", "over", "every"):
@@ -89,19 +89,20 @@ class Narrowing:
             raise ValueError("shares must have a number above 0, got none; leave them out")
 
     def __call__(self, step: int) -> int:
-        """How many at this step, counted from 0."""
+        """Return the limit at this step, counted from 0."""
         return round(self.first * math.pow(self.last / self.first, self._done(step)))
 
     @property
     def end(self) -> int:
-        """The step from which on places are fixed."""
+        """First step at which the places of the non-zeros are fixed."""
         return self.after + self.over
 
     def _done(self, step: int) -> float:
+        """Completed fraction of the schedule."""
         return min(max(step - self.after, 0) / self.over, 1.0)
 
     def of_rows(self, step: int) -> Tensor:
-        """How many of each row at this step, (rows,), by `shares`."""
+        """Return the limit of each row at this step, (rows,), proportional to `shares`."""
         if self.shares is None:
             raise ValueError("there are no shares; call with the step for the number of any row")
         done = self._done(step)
@@ -112,29 +113,29 @@ class Narrowing:
 
     @cached_property
     def _last(self) -> Tensor:
-        """In proportion to the shares, none above `first`, `last` on average once rounded."""
+        """Final limits: proportional to the shares, at most `first`, rounded mean `last`."""
         shares = torch.as_tensor(self.shares, dtype=torch.float64)
         low, high = 0.0, self.first / max(float(shares[shares > 0].min()), 1e-300)
         for _ in range(200):
             middle = (low + high) / 2
-            few = (shares * middle).clamp(max=self.first).round().mean() < self.last
-            low, high = (middle, high) if few else (low, middle)
+            too_small = (shares * middle).clamp(max=self.first).round().mean() < self.last
+            low, high = (middle, high) if too_small else (low, middle)
         return (shares * high).clamp(max=self.first)
 
 
 @dataclass(frozen=True)
 class Regrow:
-    """Every so many steps, give up the weakest anchor of a row for one its gradient asks for.
+    """Every `every` steps, exchange the weakest anchor of a row for the one of steepest descent.
 
-    For tables of fixed width, on the rows in use at that step: an entry of at most `below` times
-    the largest of its row makes place for the anchor along which the loss falls most, if it falls
-    more steeply than the penalty. The new entry starts at zero.
+    For tables of fixed width, on the rows with a gradient at that step: an entry of at most `below`
+    times the largest of its row is replaced by the anchor along which the loss decreases most, if
+    that slope exceeds the penalty. The new entry starts at zero.
     """
 
     every: int = 100
     below: float = 0.3
     until: int | None = None
-    """the last step at which this happens; None: always"""
+    """last step at which rows regrow; None for no end"""
 
     def __post_init__(self) -> None:
         whole_number(self.every, "every")
@@ -143,5 +144,5 @@ class Regrow:
             whole_number(self.until, "until", least=0)
 
     def due(self, step: int) -> bool:
-        """Whether it happens at this step, counted from 0."""
+        """Whether rows regrow at this step, counted from 0."""
         return (step + 1) % self.every == 0 and (self.until is None or step <= self.until)

@@ -1,4 +1,4 @@
-"""At most so many non-zeros in each row of a transform."""
+"""Upper limit on the number of non-zeros in the rows of a transform."""
 
 import torch
 import torch.nn.functional as F
@@ -6,19 +6,19 @@ from torch import Tensor
 
 from fewfold.embeddings.sparsify.schedules import Narrowing
 
-__all__ = ["Winners", "cut_rows"]
+__all__ = ["TopEntries", "cut_rows"]
 
 
-class Winners:
-    """Keeps the largest entries of rows, and their places once a narrowing has come to its end."""
+class TopEntries:
+    """Keeps the largest entries of rows; fixes their places when a `Narrowing` has ended."""
 
     def __init__(self, keep: int | Narrowing) -> None:
         self.keep = keep
         self.fixed: Tensor | None = None
-        """bool, of the transform's shape"""
+        """bool mask of the transform's shape; None until the places are fixed"""
 
     def compares(self, step: int) -> bool:
-        """Whether all rows are looked at in this step."""
+        """Whether `enforce` reads all rows at this step."""
         if isinstance(self.keep, int) or self.fixed is not None:
             return False
         done = step >= self.keep.after + self.keep.over
@@ -26,9 +26,9 @@ class Winners:
 
     @torch.no_grad()
     def enforce(self, transform: Tensor, rows: Tensor | None, step: int) -> None:
-        """Set all other entries to zero, in these rows or in all."""
+        """Set all but the largest entries to zero, in `rows` or in all rows if None."""
         if self.fixed is not None:
-            more = max(transform.shape[1] - self.fixed.shape[1], 0)  # anchors that joined later
+            more = max(transform.shape[1] - self.fixed.shape[1], 0)  # anchors added since
             fixed = F.pad(self.fixed, (0, more), value=True)[:, : transform.shape[1]]
             if rows is None:
                 transform.mul_(fixed)
@@ -51,33 +51,33 @@ class Winners:
 
 
 def _cut(transform: Tensor, rows: Tensor | None, count: int) -> None:
-    """The largest of each row."""
-    some = transform if rows is None else transform[rows]
-    if count >= some.shape[1]:
+    """Keep the `count` largest entries of each row."""
+    values = transform if rows is None else transform[rows]
+    if count >= values.shape[1]:
         return
-    best = some.abs().topk(count, 1).indices
-    kept = torch.zeros_like(some).scatter_(1, best, some.gather(1, best))
+    best = values.abs().topk(count, 1).indices
+    largest = torch.zeros_like(values).scatter_(1, best, values.gather(1, best))
     if rows is None:
-        transform.copy_(kept)
+        transform.copy_(largest)
     else:
-        transform[rows] = kept
+        transform[rows] = largest
 
 
 def _cut_table(transform: Tensor, count: int) -> None:
-    """The largest of all, so many per row on average."""
+    """Keep the largest entries of the whole table, `count` per row on average."""
     sizes = transform.abs().flatten()
     number = count * len(transform)
     if torch.count_nonzero(sizes) > number:
-        kept = torch.zeros_like(sizes, dtype=torch.bool)
-        kept[sizes.topk(number, sorted=False).indices] = True
-        transform.mul_(kept.view_as(transform))
+        mask = torch.zeros_like(sizes, dtype=torch.bool)
+        mask[sizes.topk(number, sorted=False).indices] = True
+        transform.mul_(mask.view_as(transform))
 
 
 def cut_rows(transform: Tensor, counts: Tensor) -> None:
-    """The largest of each row, which has a number of its own."""
+    """Keep the `counts[v]` largest entries of each row v."""
     if len(counts) != len(transform):
         raise ValueError(f"shares must be one per row, {len(transform)}, got {len(counts)}")
     order = transform.abs().argsort(dim=1, descending=True, stable=True)
-    place = torch.arange(transform.shape[1], device=transform.device)
-    kept = place < counts.to(transform.device).unsqueeze(1)
-    transform.mul_(torch.zeros_like(transform, dtype=torch.bool).scatter_(1, order, kept))
+    rank = torch.arange(transform.shape[1], device=transform.device)
+    mask = rank < counts.to(transform.device).unsqueeze(1)
+    transform.mul_(torch.zeros_like(transform, dtype=torch.bool).scatter_(1, order, mask))

@@ -1,6 +1,6 @@
-"""Rows that are sums of a few anchors, with a gradient that touches no other row."""
+"""Rows of an anchor table as weighted sums of anchors, and pooled bags of such rows."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,20 +10,21 @@ from torch.autograd.function import once_differentiable
 from fewfold._check import jagged
 from fewfold._native import dispatch
 
-__all__ = ["mixed", "mixed_bags"]
+__all__ = ["Mode", "mixed", "mixed_bags", "pool_vectors"]
 
+Mode = Literal["sum", "mean", "max"]
 _SLOTS = (torch.uint8, torch.int16, torch.int32)
 
 
 def mixed(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor, *, sparse: bool) -> Tensor:
-    """The rows of these ids: `out[i] = sum_j weights[ids[i], j] anchors[slots[ids[i], j]]`.
+    """Look up rows: `out[i] = sum_j weights[ids[i], j] anchors[slots[ids[i], j]]`.
 
     Args:
         anchors: (K, d).
-        weights: (V, s) of the anchors in each row.
-        slots: (V, s), which anchors: uint8, int16 or int32.
+        weights: (V, s) entries of the transform.
+        slots: (V, s) indices of their anchors: uint8, int16 or int32.
         ids: (n,) int64, repeats allowed.
-        sparse: the gradient of the weights as rows, one per id (not coalesced), instead of (V, s).
+        sparse: whether the gradient of the weights is sparse, one row per id (not coalesced).
 
     Returns:
         (n, d).
@@ -54,7 +55,7 @@ def mixed_bags(
     *,
     sparse: bool,
 ) -> Tensor:
-    """Sums of those rows: `by[b]` times the sum over the ids from `offsets[b]` to `offsets[b+1]`.
+    """Scaled sums of rows: `by[b]` times the sum over the ids from `offsets[b]` to `offsets[b+1]`.
 
     Args:
         anchors: (K, d).
@@ -62,11 +63,11 @@ def mixed_bags(
         slots: (V, s).
         ids: (n,) int64.
         offsets: (B + 1,) int64, from 0 to n.
-        by: (B,) a number per bag.
+        by: (B,) factor of each bag.
         sparse: as in `mixed`.
 
     Returns:
-        (B, d); zeros for a bag without ids.
+        (B, d); zeros for an empty bag.
 
     Example:
         >>> import torch
@@ -93,8 +94,42 @@ def mixed_bags(
     return total * by.unsqueeze(1)
 
 
+def pool_vectors(
+    vectors: Tensor,
+    offsets: Tensor | None,
+    weights: Tensor | None,
+    pad: Tensor | None,
+    *,
+    mode: Mode,
+    include_last_offset: bool,
+) -> Tensor:
+    """Pool vectors that have been looked up, as `F.embedding_bag` does rows of a table.
+
+    Args:
+        vectors: (n, d) with offsets, or (bags, n, d).
+        offsets: (bags,) or (bags + 1,) as in `F.embedding_bag`.
+        weights: factor of each vector, or None.
+        pad: bool, True for the vectors to leave out, or None.
+        mode: "sum", "mean" or "max".
+        include_last_offset: as in `F.embedding_bag`.
+
+    Returns:
+        (bags, d).
+    """
+    shape = vectors.shape[:-1]
+    place = torch.arange(shape.numel(), device=vectors.device).view(shape)
+    table, last = vectors.flatten(0, -2), None
+    if pad is not None:
+        last = shape.numel()
+        place, table = torch.where(pad, last, place), F.pad(table, (0, 0, 0, 1))
+    return F.embedding_bag(
+        place, table, None if offsets is None else offsets.to(torch.int64), mode=mode,
+        per_sample_weights=weights, include_last_offset=include_last_offset, padding_idx=last,
+    )  # fmt: skip
+
+
 def check(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor | None = None) -> None:
-    """Raise unless the weights have a slot each, and ids are whole numbers."""
+    """Raise unless weights and slots have the same shape and the dtypes are supported."""
     if anchors.dim() != 2 or weights.dim() != 2 or weights.shape != slots.shape:
         raise ValueError(
             "anchors must be (K, d), weights and slots both (V, s), got "
@@ -109,7 +144,7 @@ def check(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor | None = 
 
 
 def native(anchors: Tensor, weights: Tensor, slots: Tensor, *others: Tensor) -> bool:
-    """Whether the kernels can take these."""
+    """Whether the kernels support these tensors."""
     return (
         dispatch.ready(anchors, weights, *others)
         and anchors.dtype == weights.dtype
@@ -121,7 +156,7 @@ def native(anchors: Tensor, weights: Tensor, slots: Tensor, *others: Tensor) -> 
 
 
 class _Mixed(torch.autograd.Function):
-    """What a row was mixed from is kept, so that the backward pass reads no table."""
+    """Saves the weights and slots of the looked-up rows: the backward pass reads no table."""
 
     @staticmethod
     def forward(
@@ -172,6 +207,7 @@ class _Mixed(torch.autograd.Function):
 
 
 def _plain(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor, sparse: bool) -> Tensor:
+    """Same as `mixed`, in plain torch."""
     try:
         share = F.embedding(ids, weights, sparse=sparse)
     except IndexError:
@@ -181,13 +217,13 @@ def _plain(anchors: Tensor, weights: Tensor, slots: Tensor, ids: Tensor, sparse:
 
 
 def refuse_id(ids: Tensor, size: int) -> IndexError:
-    """The error for an id that names no row."""
+    """Return the error for an id out of range."""
     bad = ids[(ids < 0) | (ids >= size)]
     return IndexError(f"ids must be between 0 and {size - 1}, got {bad[0].item()}")
 
 
 def refuse_slots(slots: Tensor, anchors: int) -> ValueError:
-    """The error for a slot that names no anchor."""
+    """Return the error for a slot out of range."""
     return ValueError(
         f"slots must be between 0 and {anchors - 1}, got {slots.min().item()} to "
         f"{slots.max().item()}"

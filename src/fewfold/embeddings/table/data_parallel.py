@@ -1,4 +1,4 @@
-"""Data-parallel training of models with anchor tables, on top of torch's."""
+"""`DistributedDataParallel` for models with anchor tables."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,31 +15,31 @@ __all__ = ["DataParallel"]
 
 
 class DataParallel(DistributedDataParallel):
-    """`DistributedDataParallel` for models with anchor tables, also with sparse gradients.
+    """`DistributedDataParallel` that supports the sparse gradients of anchor tables.
 
-    Torch's own class looks for sparse gradients in `nn.Embedding` and `nn.EmbeddingBag` alone, and
-    fails in the backward pass of any other module that has them. This one also expects them of
-    every `AnchorEmbedding(sparse=True)`. Each process has the whole model and its part of the
-    batch. Gradients are averaged: of a transform only the rows that any process used travel.
+    torch's class expects sparse gradients from `nn.Embedding` and `nn.EmbeddingBag` only, and fails
+    in the backward pass of other modules that have them. This one also expects them from every
+    `AnchorEmbedding(sparse=True)`. Each process holds the whole model and its part of the batch.
+    Gradients are averaged; of a transform only the rows that some process used are exchanged.
 
-    The `slots` of a table are sent from the first process once, at the start, and not before every
-    forward pass; some of their dtypes torch could not send at all. With `Regrow` the processes
-    exchange the gradients it looks at, so that all take the same anchors.
+    The `slots` of a table are broadcast from the first process once, on construction, not before
+    every forward pass; torch cannot send some of their dtypes. With `Regrow` the processes exchange
+    the gradients it uses, so that all of them select the same anchors.
 
-    Give every process the same optimiser, schedule and number of steps. What rows owe to a penalty
-    is collected when they are read, which happens at different steps in different processes: the
-    copies of a transform then differ by rounding.
+    Use the same optimiser, schedule and number of steps in every process. A deferred penalty is
+    applied to rows when they are read, which happens at different steps in different processes: the
+    copies of a transform may differ by rounding.
 
-    Tables follow the wrapper for as long as it is alive. `detach` ends that at once, in all
-    processes alike, and returns the model to train or use alone.
+    The hooks on the tables exist as long as the wrapper does. `detach` removes them at once, and
+    returns the model for use without the wrapper; call it in all processes.
 
     Args:
-        module: the model; wrap it after `narrow`. Tables may not have a `max_norm`, by which each
-            process would scale other rows.
+        module: the model; wrap it after `narrow`. Tables must have `max_norm=None`, because each
+            process would rescale different rows.
         args, options: as in `DistributedDataParallel`.
     """
 
-    knows_sparse_tables = True  # what a table asks of the module it runs in
+    knows_sparse_tables = True  # read by AnchorEmbedding in the forward pass
 
     def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
         tables = [each for each in module.modules() if isinstance(each, AnchorEmbedding)]
@@ -56,26 +56,26 @@ class DataParallel(DistributedDataParallel):
         self._detached = False
         first = dist.get_global_rank(self.process_group, 0)
         for table in tables:
-            if table.slots is not None:  # as bytes: gloo does not send int16
+            if table.slots is not None:  # as bytes: gloo does not support int16
                 dist.broadcast(table.slots.view(torch.uint8), first, group=self.process_group)
-            table.attached.gather_with(self._gather)
+            table.attached.set_gather(self._gather)
 
     def detach(self) -> nn.Module:
-        """Take everything off the model that its gradients are exchanged by, and return the model.
+        """Remove the hooks that exchange gradients and return the model.
 
-        The wrapper cannot be used any more.
+        The wrapper cannot be used afterwards.
         """
         if not self._detached:
             self._detached = True
             self._remove_autograd_hooks()
             for table in self.module.modules():
                 if isinstance(table, AnchorEmbedding):
-                    table.attached.gather_without(self._gather)
+                    table.attached.clear_gather(self._gather)
         model: nn.Module = self.module
         return model
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """What the model answers."""
+        """Return the output of the model."""
         if self._detached:
             raise RuntimeError(
                 "this DataParallel has been detached from its model; call the model itself, or "
@@ -84,7 +84,7 @@ class DataParallel(DistributedDataParallel):
         return super().forward(*inputs, **options)
 
     def _build_params_for_reducer(self) -> tuple[list[Tensor], list[bool]]:
-        """The parameters, and of which the gradient is sparse."""
+        """Return the parameters and whether the gradient of each is sparse."""
         parameters, sparse = super()._build_params_for_reducer()
         rows = {
             id(each.transform)
@@ -94,25 +94,25 @@ class DataParallel(DistributedDataParallel):
         return parameters, [a or id(p) in rows for p, a in zip(parameters, sparse, strict=True)]
 
     def _gather(self, rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows (n,) and the gradients of their vectors (n, d) of all processes, averaged."""
+        """Gather rows (n,) and their gradients (n, d), divided by the number of processes."""
         count = torch.tensor([len(rows)], device=rows.device)
         world = dist.get_world_size(self.process_group)
         counts = [torch.empty_like(count) for _ in range(world)]
         dist.all_gather(counts, count, group=self.process_group)
         sizes = [int(size) for size in counts]
-        found = []
+        gathered = []
         for part in (rows, gradients / world):
             mine = part.new_zeros(max(sizes), *part.shape[1:])
             mine[: len(part)] = part
             theirs = [torch.empty_like(mine) for _ in range(world)]
             dist.all_gather(theirs, mine, group=self.process_group)
-            found.append(torch.cat([one[:n] for one, n in zip(theirs, sizes, strict=True)]))
-        return found[0], found[1]
+            gathered.append(torch.cat([one[:n] for one, n in zip(theirs, sizes, strict=True)]))
+        return gathered[0], gathered[1]
 
 
 @contextlib.contextmanager
 def _ignoring(module: nn.Module, names: set[str]) -> Iterator[None]:
-    """Let torch's class leave these parameters and buffers out, while it is made."""
+    """Make torch's constructor ignore the parameters and buffers of these names."""
     attribute = "_ddp_params_and_buffers_to_ignore"
     before = vars(module).get(attribute)
     setattr(module, attribute, names | set(before or ()))

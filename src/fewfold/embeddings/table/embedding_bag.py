@@ -1,21 +1,21 @@
-"""Bags of rows of an anchor table, as a module."""
+"""`AnchorEmbeddingBag`: pooled rows of an anchor table."""
 
 from typing import Any
 
 from torch import Tensor
 
+from fewfold.embeddings.table.anchor_sums import Mode
 from fewfold.embeddings.table.embedding import AnchorEmbedding
-from fewfold.embeddings.table.pooling import Mode
 
 __all__ = ["AnchorEmbeddingBag"]
 
 
 class AnchorEmbeddingBag(AnchorEmbedding):
-    """An `nn.EmbeddingBag` of anchors: sums, means or maxima of rows.
+    """An `nn.EmbeddingBag` over an anchor table: sums, means or maxima of rows.
 
     Arguments as in `AnchorEmbedding`, and `mode` and `include_last_offset` as in `nn.EmbeddingBag`.
-    A file of `save_anchors` holds the table, not what it was used for: `load_anchors` gives an
-    `AnchorEmbedding` back, whose `bag` takes the mode with each call.
+    `save_anchors` writes the table without the mode: `load_anchors` returns an `AnchorEmbedding`,
+    whose method `bag` takes the mode.
 
     Example:
         >>> import torch, fewfold as ff
@@ -43,7 +43,7 @@ class AnchorEmbeddingBag(AnchorEmbedding):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Ids (n,) with offsets, or (bags, n), to vectors (bags, d)."""
+        """Return pooled vectors (bags, d) of ids (n,) with offsets, or of ids (bags, n)."""
         return self.bag(
             input, offsets, per_sample_weights, mode=self.mode,
             include_last_offset=self.include_last_offset,

@@ -1,4 +1,8 @@
-"""What an optimiser may attach to a table: a word before every read, and gradients to look at."""
+"""Callbacks of an anchor table: one before every read, and a record of the gradients of its rows.
+
+A table imports nothing from `sparsify`. An optimiser that defers its penalty on rows without a
+gradient registers a callback here, and the table calls it with the rows it is about to read.
+"""
 
 import weakref
 from collections.abc import Callable
@@ -6,101 +10,109 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["Attached"]
+__all__ = ["TableHooks"]
 
+BeforeRead = Callable[[Tensor | None], None]
+"""Called with the ids (n,) about to be read, or None for all rows."""
 Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""from rows (n,) and gradients of their vectors (n, d) to those of all processes"""
+"""Map rows (n,) and gradients of their vectors (n, d) to those of all processes."""
 
 
-class Attached:
-    """By itself it does nothing."""
+class TableHooks:
+    """Callbacks registered on one table; without any, every call does nothing."""
 
     def __init__(self) -> None:
-        self._settle: Callable[[Tensor | None], None] | None = None
-        self._seen: list[tuple[Tensor, Tensor]] | None = None
+        self._before_read: BeforeRead | None = None
+        self._recorded: list[tuple[Tensor, Tensor]] | None = None
         self._gather: weakref.WeakMethod[Gather] | None = None
 
-    def settle_with(self, settle: Callable[[Tensor | None], None]) -> None:
-        """Call this with the rows about to be read, or None for all of them."""
-        self.before_read(None)  # whoever was asked before has the last word on what is owed to it
-        self._settle = settle
+    def set_before_read(self, callback: BeforeRead | None) -> None:
+        """Register the callback that brings rows up to date before they are read; None for none."""
+        self.before_read(None)  # the previous callback applies its outstanding updates first
+        self._before_read = callback
 
     def before_read(self, ids: Tensor | None) -> None:
-        """Bring these rows up to date."""
-        if self._settle is not None:
-            self._settle(ids)
+        """Bring rows up to date: those of `ids`, or all of them if None."""
+        if self._before_read is not None:
+            self._before_read(ids)
 
     @property
     def watching(self) -> bool:
-        """Whether gradients of vectors are being collected."""
-        return self._seen is not None
+        """Whether gradients of vectors are being recorded."""
+        return self._recorded is not None
 
-    def start(self) -> None:
-        """Collect the gradients of vectors from now on."""
-        self._seen = []
+    def start_recording(self) -> None:
+        """Record the gradients of vectors from now on."""
+        self._recorded = []
 
-    def gather_with(self, gather: Gather) -> None:
-        """Call this method with what was collected, to add what other processes have.
+    def set_gather(self, gather: Gather) -> None:
+        """Register a bound method that adds the gradients of other processes to the recorded ones.
 
-        It is called for as long as its object is alive, and until `gather_without` it.
+        It is held weakly: it is called until its object is deleted or `clear_gather` is called.
         """
         self._gather = weakref.WeakMethod(gather)
 
-    def gather_without(self, gather: Gather) -> None:
-        """Call this method no longer; another that has come since stays."""
+    def clear_gather(self, gather: Gather) -> None:
+        """Unregister this method; one that was registered after it stays."""
         if self._gather is not None and self._gather() == gather:
             self._gather = None
 
-    def take(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Rows (n,) and the gradients of their vectors (n, d) since the start; and stop.
+    def take_recorded(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Stop recording and return the rows (n,) and the gradients of their vectors (n, d).
 
         Args:
             like: (K, d), of the dtype and on the device of the vectors.
         """
-        seen, self._seen = self._seen, None
+        recorded, self._recorded = self._recorded, None
         rows = like.new_empty(0, dtype=torch.int64)
         gradients = like.detach()[:0]
-        if seen:
-            some, their = zip(*seen, strict=True)
-            rows, gradients = torch.cat(some), torch.cat(their)
+        if recorded:
+            each_rows, each_gradients = zip(*recorded, strict=True)
+            rows, gradients = torch.cat(each_rows), torch.cat(each_gradients)
         gather = None if self._gather is None else self._gather()
-        if gather is not None:  # also with nothing: the others wait for it
+        if gather is not None:  # a collective operation: call it even without recorded rows
             rows, gradients = gather(rows, gradients)
         return (rows, gradients) if len(rows) else None
 
-    def keep(self, rows: Tensor, gradients: Tensor) -> None:
-        """Collect these: rows (n,) and the gradients of their vectors (n, d)."""
-        if self._seen is not None:
-            self._seen.append((rows, gradients))
+    def record(self, rows: Tensor, gradients: Tensor) -> None:
+        """Record rows (n,) and the gradients of their vectors (n, d), if recording."""
+        if self._recorded is not None:
+            self._recorded.append((rows, gradients))
 
-    def watch(self, ids: Tensor, vectors: Tensor) -> None:
-        """Collect the gradient of these vectors, once it is there."""
-        seen = self._seen
-        if seen is None or not vectors.requires_grad:
+    def record_vectors(self, ids: Tensor, vectors: Tensor) -> None:
+        """Record the gradient of `vectors`, the rows of `ids`, in the backward pass."""
+        recorded = self._recorded
+        if recorded is None or not vectors.requires_grad:
             return
         rows = ids.flatten()
 
-        def keep(gradient: Tensor) -> None:
-            seen.append((rows, gradient.detach().reshape(-1, gradient.shape[-1])))
+        def append(gradient: Tensor) -> None:
+            recorded.append((rows, gradient.detach().reshape(-1, gradient.shape[-1])))
 
-        vectors.register_hook(keep)
+        vectors.register_hook(append)
 
-    def watch_scores(self, hidden: Tensor, scores: Tensor, threshold: float) -> None:
-        """The same from the scores (n, rows) of an output layer; few rows have a gradient."""
-        seen = self._seen
-        if seen is None or not scores.requires_grad:
+    def record_scores(self, hidden: Tensor, scores: Tensor, threshold: float) -> None:
+        """Record the gradients of the rows that an output layer scored.
+
+        Args:
+            hidden: (n, d) inputs of the layer.
+            scores: (n, rows) its outputs.
+            threshold: rows whose scores all have gradients of at most this size are left out.
+        """
+        recorded = self._recorded
+        if recorded is None or not scores.requires_grad:
             return
         hidden = hidden.detach()
 
-        def keep(gradient: Tensor) -> None:
+        def append(gradient: Tensor) -> None:
             rows = (gradient.detach().abs() > threshold).any(0).nonzero().squeeze(1)
-            seen.append((rows, gradient.detach()[:, rows].t() @ hidden))
+            recorded.append((rows, gradient.detach()[:, rows].t() @ hidden))
 
-        scores.register_hook(keep)
+        scores.register_hook(append)
 
     def __getstate__(self) -> dict[str, None]:
-        # Neither an optimiser nor other processes are part of a table.
-        return {"_settle": None, "_seen": None, "_gather": None}
+        # Optimisers and other processes are not part of a pickled table.
+        return {"_before_read": None, "_recorded": None, "_gather": None}
 
-    def __deepcopy__(self, memo: object) -> "Attached":
-        return Attached()  # a copy of a table is nobody's
+    def __deepcopy__(self, memo: object) -> "TableHooks":
+        return TableHooks()  # a copied table has no optimiser yet

@@ -1,4 +1,4 @@
-"""Several sets of anchors, of which each object has a soft mix."""
+"""`AnchorMixture`: rows that are sums of softmax mixtures over several sets of anchors."""
 
 import torch
 import torch.nn.functional as F
@@ -11,27 +11,26 @@ __all__ = ["AnchorMixture"]
 
 
 class AnchorMixture(nn.Module):
-    r"""An `nn.Embedding` whose rows are sums of soft mixes, :math:`\sum_m softmax(T_m) A_m`.
+    r"""An `nn.Embedding` with rows :math:`\sum_m softmax(T_m) A_m` over several sets of anchors.
 
-    Sums of plain mixes, :math:`\sum_m T_m A_m`, say no more than one with all the anchors; with a
-    softmax over the anchors of each set they do. An entry of T that is zero, or not stored, is a
-    logit of zero: the weights are dense, what is kept is sparse. With
-    :math:`Z = K + \sum_k (e^{t_k} - 1)`, a mix is
+    Without the softmax, :math:`\sum_m T_m A_m` would be no more expressive than one table with all
+    anchors. An entry of T that is zero, or not stored, is a logit of zero: the weights are dense,
+    the stored logits are sparse. With :math:`Z = K + \sum_k (e^{t_k} - 1)`, one mixture is
 
     .. math:: softmax(t) A = \frac{1}{Z} \Big(\sum_k A_k + \sum_k (e^{t_k} - 1) A_k\Big)
 
-    so that a lookup costs the entries that are stored.
+    so that the cost of a lookup is proportional to the number of stored entries.
 
     Args:
-        num_embeddings: rows.
-        embedding_dim: d.
+        num_embeddings: number of rows.
+        embedding_dim: length d of a vector.
         padding_idx: a row that is zero and gets no gradient.
-        mixtures: how many sets.
-        anchors: of each set.
-        width: entries of each row in each set; None: all.
-        signed: whether entries may be negative, which is to avoid an anchor.
-        sparse: whether gradients of the entries are sparse.
-        generator: of the first values.
+        mixtures: number of sets of anchors.
+        anchors: number of anchors in each set.
+        width: stored entries per row and set; None for all.
+        signed: whether logits may be negative, below those of anchors that are not stored.
+        sparse: whether the gradients of the entries are sparse.
+        generator: for the initial values.
 
     Example:
         >>> import torch, fewfold as ff
@@ -70,48 +69,48 @@ class AnchorMixture(nn.Module):
 
     @property
     def tables(self) -> list[AnchorEmbedding]:
-        """The sets, as `proximal` takes them."""
+        """One `AnchorEmbedding` per set, as `proximal` takes them."""
         return [part for part in self.parts if isinstance(part, AnchorEmbedding)]
 
     def forward(self, input: Tensor) -> Tensor:
-        """Ids of any shape to their vectors, (*shape, d)."""
+        """Return the vectors (*shape, d) of ids of any shape."""
         ids = input.to(torch.int64)
-        vectors = torch.stack([_soft(table, ids) for table in self.tables]).sum(0)
+        vectors = torch.stack([_softmax_mixture(table, ids) for table in self.tables]).sum(0)
         if self.padding_idx is None:
             return vectors
         return vectors.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0.0)
 
     @property
     def weight(self) -> Tensor:
-        """The table itself, (rows, d), with a gradient."""
+        """Materialised table (rows, d), differentiable."""
         rows = torch.arange(self.num_embeddings, device=self.tables[0].anchors.device)
         return self(rows)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Scores of all rows, (..., rows)."""
+        """Return the scores of all rows, (..., rows)."""
         return F.linear(hidden, self.weight, bias)
 
     def nonzeros(self) -> int:
-        """Non-zeros of all T."""
+        """Return the number of non-zeros of all transforms."""
         return sum(table.nonzeros() for table in self.tables)
 
     def size(self) -> int:
-        """Numbers to be kept: all anchors, and the non-zeros."""
+        """Return the number of parameters to store: all anchors and all non-zeros."""
         return sum(table.size() for table in self.tables)
 
     def extra_repr(self) -> str:
-        """What a person wants to see."""
+        """Return the options shown by `print`."""
         return f"{self.num_embeddings}, {self.embedding_dim}, mixtures={len(self.parts)}"
 
 
-def _soft(table: AnchorEmbedding, ids: Tensor) -> Tensor:
-    """softmax(T[ids]) A over the anchors in use, from the entries that are stored."""
+def _softmax_mixture(table: AnchorEmbedding, ids: Tensor) -> Tensor:
+    """Return softmax(T[ids]) A over the anchors in use, from the stored entries."""
     table.attached.before_read(ids)
-    few = F.embedding(ids, table.transform, sparse=table.sparse)[..., : _stored(table)]
+    logits = F.embedding(ids, table.transform, sparse=table.sparse)[..., : _stored(table)]
     anchors = table.anchors[: table.active]
-    least = few.amax(-1, keepdim=True).clamp(min=0).detach()  # so that nothing overflows
-    rest = (-least).exp()
-    above = (few - least).exp() - rest
+    largest = logits.amax(-1, keepdim=True).clamp(min=0).detach()  # against overflow
+    rest = (-largest).exp()  # weight of an anchor that is not stored
+    above = (logits - largest).exp() - rest
     if table.slots is None:
         mix = above @ anchors
     else:
@@ -121,4 +120,5 @@ def _soft(table: AnchorEmbedding, ids: Tensor) -> Tensor:
 
 
 def _stored(table: AnchorEmbedding) -> int:
+    """Number of stored entries per row."""
     return table.active if table.slots is None else table.transform.shape[1]

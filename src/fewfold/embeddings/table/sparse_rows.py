@@ -1,4 +1,4 @@
-"""How a transform is laid out: its non-zeros, the integers that name anchors, a first spread."""
+"""Non-zeros of a sparse transform, and the dtype, memory and initial values of its slots."""
 
 from typing import NamedTuple
 
@@ -7,23 +7,24 @@ from torch import Tensor
 
 from fewfold._native import dispatch
 
-__all__ = ["SparseRows", "padding", "room", "small_integer", "spread"]
+__all__ = ["SparseRows", "check_padding", "draw_slots", "empty_table", "small_integer"]
 
-_BLOCK = 1 << 16  # rows that are drawn at once
+_BLOCK = 1 << 16  # rows drawn at once
 
 
 class SparseRows(NamedTuple):
-    """The non-zeros of a transform, row after row."""
+    """Non-zeros of a transform in compressed sparse row order."""
 
     offsets: Tensor
     """(rows + 1,) int64: where each row begins"""
     slots: Tensor
-    """(nonzeros,) int64: anchors, ascending in a row"""
+    """(nonzeros,) int64: indices of anchors, ascending within a row"""
     values: Tensor
     """(nonzeros,)"""
 
 
-def padding(index: int | None, rows: int) -> int | None:
+def check_padding(index: int | None, rows: int) -> int | None:
+    """Return `padding_idx` as a non-negative row; raise ValueError if it is out of range."""
     if index is None:
         return None
     if not -rows <= index < rows:
@@ -32,29 +33,32 @@ def padding(index: int | None, rows: int) -> int | None:
 
 
 def small_integer(anchors: int) -> torch.dtype:
-    """The integers that are just large enough."""
+    """Return the smallest integer dtype that can index this many anchors."""
     if anchors <= 256:
         return torch.uint8
     return torch.int16 if anchors <= 32_768 else torch.int32
 
 
-def room(
+def empty_table(
     rows: int,
     width: int,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Room for a table, whose rows will be met in no order; what is in it has no meaning yet."""
-    made = torch.empty(0, dtype=dtype, device=device)
+    """Return an uninitialised table (rows, width), in large pages on a CPU for random access."""
+    like = torch.empty(0, dtype=dtype, device=device)
     return (
-        dispatch.table(rows, width, dtype=made.dtype)
-        if made.is_cpu
-        else made.new_empty(rows, width)
+        dispatch.table(rows, width, dtype=like.dtype)
+        if like.is_cpu
+        else like.new_empty(rows, width)
     )
 
 
-def spread(slots: Tensor, anchors: int, generator: torch.Generator | None) -> None:
-    """Fill (rows, width) with anchors, different ones in a row: one of every width-th part."""
+def draw_slots(slots: Tensor, anchors: int, generator: torch.Generator | None) -> None:
+    """Fill `slots` (rows, width) with random anchors, distinct within a row.
+
+    The anchors are divided into `width` ranges; column j is drawn uniformly from range j.
+    """
     width = slots.shape[1]
     first = torch.arange(width) * anchors // width
     size = torch.arange(1, width + 1) * anchors // width - first

@@ -1,4 +1,4 @@
-"""Scores of every row of a table of anchors, from the scores of the anchors alone."""
+"""Scores of all rows of an anchor table, computed from the scores of its anchors."""
 
 from typing import Any
 
@@ -10,27 +10,27 @@ from torch.autograd.function import once_differentiable
 from fewfold._native import dispatch
 from fewfold.embeddings.table.anchor_sums import check, native, refuse_slots
 
-__all__ = ["tied_scores"]
+__all__ = ["dense_scores", "tied_scores"]
 
-_LINE = 16  # queries are shared out this many at a time
-_FORWARD, _BACKWARD = 32, 128  # and scored, pulled, this many at a time: what was fastest
+_LINE = 16  # the width of a slab of queries is a multiple of this
+_FORWARD, _BACKWARD = 32, 128  # queries per slab at most; the fastest values measured
 
 
 def tied_scores(
     projected: Tensor, weights: Tensor, slots: Tensor, *, threshold: float = 0.0, sparse: bool
 ) -> Tensor:
-    """Scores of all rows: `scores[b, v] = sum_j weights[v, j] projected[b, slots[v, j]]`.
+    """Score all rows: `scores[b, v] = sum_j weights[v, j] projected[b, slots[v, j]]`.
 
-    With `projected = hidden @ anchors.T` these are `hidden @ table.T`, for s products per score in
-    place of d. In the backward pass scores whose gradient is at most `threshold` in absolute value
-    are left out, so that after a softmax only the rows that matter have a gradient at all.
+    With `projected = hidden @ anchors.T` this equals `hidden @ table.T`, with s products per score
+    instead of d. Gradients of scores of absolute value at most `threshold` are set to zero, so that
+    after a softmax few rows have a gradient.
 
     Args:
         projected: (B, K).
         weights: (V, s).
-        slots: (V, s), which of the K: uint8, int16 or int32.
-        threshold: gradients of scores up to this size count as none.
-        sparse: the gradient of the weights as rows, those with a gradient, instead of (V, s).
+        slots: (V, s) indices of anchors: uint8, int16 or int32.
+        threshold: gradients of scores of at most this size are set to zero.
+        sparse: whether the gradient of the weights is sparse, with the rows that have one.
 
     Returns:
         (B, V).
@@ -58,13 +58,59 @@ def tied_scores(
     return scores
 
 
+def dense_scores(projected: Tensor, transform: Tensor, *, threshold: float, sparse: bool) -> Tensor:
+    """Score all rows of a transform in full storage: `projected @ transform.T`.
+
+    Args:
+        projected: (B, K).
+        transform: (V, K).
+        threshold: gradients of scores of at most this size are set to zero.
+        sparse: whether the gradient of the transform is sparse; ignored unless it is a leaf.
+
+    Returns:
+        (B, V).
+    """
+    sparse = sparse and transform.is_leaf
+    if threshold == 0 and not sparse:
+        return projected @ transform.t()
+    scores: Tensor = _DenseScores.apply(projected, transform, threshold, sparse)
+    return scores
+
+
+class _DenseScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, transform: Tensor, threshold: float, sparse: bool
+    ) -> Tensor:
+        ctx.save_for_backward(projected, transform)
+        ctx.threshold, ctx.sparse = threshold, sparse
+        return projected @ transform.t()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        projected, transform = ctx.saved_tensors
+        # `~(a <= b)` instead of `a > b`: NaN gradients must pass through.
+        rows = (~(grad.abs() <= ctx.threshold)).any(0).nonzero().squeeze(1)
+        some = grad.index_select(1, rows)
+        some = torch.where(some.abs() <= ctx.threshold, 0, some).to(transform.dtype)
+        values = some.t() @ projected.to(transform.dtype)
+        to_projected = (some @ transform.index_select(0, rows)).to(projected.dtype)
+        if ctx.sparse:
+            to_transform = torch.sparse_coo_tensor(
+                rows.unsqueeze(0), values, transform.shape, check_invariants=False
+            )
+        else:
+            to_transform = torch.zeros_like(transform).index_copy(0, rows, values)
+        return to_projected, to_transform, None, None
+
+
 class _Tied(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, projected: Tensor, weights: Tensor, slots: Tensor, threshold: float, sparse: bool
     ) -> Tensor:
         (queries, k), (size, s) = projected.shape, weights.shape
-        turned = _turned(projected, _FORWARD)
+        turned = _to_slabs(projected, _FORWARD)
         scores = dispatch.table(queries, size, dtype=projected.dtype)
         fine = dispatch.kernel("tied", projected.dtype)(
             turned, queries, turned.shape[2], k, weights, slots, size, s, scores, dispatch.threads()
@@ -79,12 +125,12 @@ class _Tied(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         projected, weights, slots = ctx.saved_tensors
-        turned = _turned(projected, _BACKWARD)
+        turned = _to_slabs(projected, _BACKWARD)
         (_, k, width), (size, s) = turned.shape, weights.shape
         wants_projected, wants_weights = ctx.needs_input_grad[:2]
         grad = grad.contiguous()
         marks = torch.zeros(size, dtype=torch.uint8)
-        # Room for every row, of which only what is written takes memory.
+        # Allocated for every row; pages that are not written take no memory.
         rows = torch.empty(size, dtype=torch.int64) if ctx.sparse else None
         values = None
         if wants_weights:
@@ -123,8 +169,8 @@ class _Tied(torch.autograd.Function):
         return pull, values, None, None, None
 
 
-def _turned(projected: Tensor, most: int) -> Tensor:
-    """Queries last, in slabs of at most so many, all alike: (slabs, K, width)."""
+def _to_slabs(projected: Tensor, most: int) -> Tensor:
+    """Transpose queries (B, K) into padded slabs of equal width up to `most`: (slabs, K, width)."""
     queries, k = projected.shape
     slabs = max(1, -(-queries // most))
     width = max(1, -(-queries // (slabs * _LINE))) * _LINE
@@ -133,7 +179,7 @@ def _turned(projected: Tensor, most: int) -> Tensor:
 
 
 class _AsRows(torch.autograd.Function):
-    """The same numbers; the gradient as the rows of it that are not zero."""
+    """Identity whose gradient is sparse: its non-zero rows."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor) -> Tensor:
@@ -149,7 +195,7 @@ class _AsRows(torch.autograd.Function):
 
 
 class _Dropped(torch.autograd.Function):
-    """The same numbers; small gradients become zero."""
+    """Identity whose gradient is set to zero where it is at most `threshold` in absolute value."""
 
     generate_vmap_rule = True
 

@@ -17,7 +17,7 @@ from fewfold.embeddings.sparsify.schedules import Narrowing, Regrow
 from fewfold.embeddings.sparsify.top_entries import cut_rows
 from fewfold.embeddings.table.anchor_sums import mixed, mixed_bags
 from fewfold.embeddings.table.embedding import AnchorEmbedding
-from fewfold.embeddings.table.sparse_rows import spread
+from fewfold.embeddings.table.sparse_rows import draw_slots
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.compression import squeeze
@@ -158,7 +158,7 @@ class AnchorVAE(FastVAE):
         table.transform[:, 0] = 0
         if table.slots is not None:  # the first of each is the bias
             others = torch.empty_like(table.slots[:, 1:])
-            spread(others, count, generator)
+            draw_slots(others, count, generator)
             table.slots[:, 1:], table.slots[:, 0] = others + 1, 0
         table.anchors.zero_()
         inputs, outputs = table.anchors[1:, :hidden], table.anchors[1:, hidden:-1]
@@ -282,7 +282,7 @@ class AnchorVAE(FastVAE):
 
             def keep(gradient: Tensor) -> None:
                 each = (gradient * by.unsqueeze(1))[history.row]
-                table.attached.keep(history.values, F.pad(each, (0, after)))
+                table.attached.record(history.values, F.pad(each, (0, after)))
 
             bag.register_hook(keep)
         return bag

@@ -59,7 +59,7 @@ class Decoder:
         vectors = mixed(self.anchors, self.transform, self.slots, flat, sparse=True)
         if self.attached.watching and vectors.requires_grad:
             vectors.register_hook(
-                lambda gradient: self.attached.keep(flat, F.pad(gradient, (self._before, 0)))
+                lambda gradient: self.attached.record(flat, F.pad(gradient, (self._before, 0)))
             )
         return vectors.view(*ids.shape, -1)
 

@@ -1,4 +1,4 @@
-"""Rows that are far from each other, to start from."""
+"""Seeding of k-means++: rows that are far from each other."""
 
 import torch
 from torch import Tensor
@@ -13,16 +13,16 @@ def spread_rows(
     *,
     given: Tensor | None = None,
 ) -> Tensor:
-    """Numbers of `count` distinct rows, drawn far apart: the seeds of k-means++.
+    """Return the indices of `count` distinct rows, sampled as the seeds of k-means++.
 
-    The first is drawn uniformly, each next one with a probability proportional to its squared
-    distance from the nearest drawn before. Rows that repeat come last, in their order.
+    The first is sampled uniformly, each next one with probability proportional to its squared
+    distance from the nearest selected row. Duplicate rows come last, in their order.
 
     Args:
         rows: (n, d).
-        count: how many, at most n.
+        count: number of rows, at most n.
         generator: for the draws.
-        given: numbers of rows that are taken already; the result does not repeat them.
+        given: indices of rows that are already selected; the result excludes them.
 
     Returns:
         (count,) int64.
@@ -44,8 +44,8 @@ def spread_rows(
             at = int(draw * len(rows))
         elif (total := float(far.sum())) > 0:
             at = int(torch.searchsorted(far.cumsum(0), draw * total, right=True))
-            at = min(at, int(far.nonzero()[-1]))  # sums round
-        else:  # only copies are left
+            at = min(at, int(far.nonzero()[-1]))  # rounding of the sum
+        else:  # only duplicates are left
             before = {*taken, *chosen}
             at = next(row for row in range(len(rows)) if row not in before)
         chosen.append(at)
@@ -54,7 +54,7 @@ def spread_rows(
 
 
 def _nearer(far: Tensor, rows: Tensor, row: int) -> None:
-    """Squared distances to the nearest chosen row, now that this one is chosen too."""
+    """Update the squared distances to the nearest selected row with one more row."""
     apart = (rows - rows[row]).square_().sum(1)
     torch.minimum(far, apart.double(), out=far)
-    far[row] = 0.0  # also where a difference rounds to something
+    far[row] = 0.0  # exactly zero, whatever the rounding

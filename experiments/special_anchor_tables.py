@@ -1,4 +1,7 @@
-"""Older ways to a small table, as anchor tables with a special transform."""
+"""Baseline compact embeddings written as anchor tables with a special transform.
+
+Experiments compare learned anchor tables with them.
+"""
 
 from typing import Any
 
@@ -19,13 +22,13 @@ def vocabulary_selection(
     unknown: bool = False,
     **options: Any,
 ) -> AnchorEmbedding:
-    """A table in which only some objects have a vector: rows of T are unit vectors, and fixed.
+    """Build a table of selected objects only: their rows of T are fixed unit vectors.
 
     Args:
-        ids: the objects that have one, (k,), all different.
+        ids: (k,) distinct objects that have a vector.
         num_embeddings: rows.
         embedding_dim: d.
-        unknown: whether all others share a vector, the last anchor; otherwise they are zero.
+        unknown: whether all others share one vector, the last anchor; otherwise theirs is zero.
         options: of `AnchorEmbedding`.
 
     Example:
@@ -37,24 +40,24 @@ def vocabulary_selection(
 
     Reference: Liang, Zaheer, Wang and Ahmed, Anchor & Transform (2021), appendix I.
     """
-    kept = int64_vector(ids, "ids")
-    if len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) < num_embeddings:
+    selected = int64_vector(ids, "ids")
+    if len(selected) and not 0 <= int(selected.min()) <= int(selected.max()) < num_embeddings:
         raise ValueError(f"ids must be between 0 and {num_embeddings - 1}")
-    if len(kept.unique()) < len(kept):
+    if len(selected.unique()) < len(selected):
         raise ValueError("ids must be different objects, got one of them twice")
-    anchors = len(kept) + int(unknown)
+    anchors = len(selected) + int(unknown)
     table = AnchorEmbedding(num_embeddings, embedding_dim, anchors=anchors, width=1, **options)
-    slots = torch.full((num_embeddings,), len(kept) if unknown else 0)
-    slots[kept] = torch.arange(len(kept))
+    slots = torch.full((num_embeddings,), len(selected) if unknown else 0)
+    slots[selected] = torch.arange(len(selected))
     has = torch.full((num_embeddings,), float(unknown))
-    has[kept] = 1.0
+    has[selected] = 1.0
     if table.padding_idx is not None:
         has[table.padding_idx] = 0.0
     return _fixed(table, slots[:, None], has[:, None])
 
 
 def low_rank(num_embeddings: int, embedding_dim: int, rank: int, **options: Any) -> AnchorEmbedding:
-    """A product of two thin matrices: T is dense, of any sign, and not penalised.
+    """Build a low-rank table: T is dense, signed and not penalised.
 
     Example:
         >>> table = low_rank(100, 16, 4)
@@ -75,18 +78,18 @@ def compositional_codes(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> AnchorEmbedding:
-    """Sums of one codeword from each codebook: T has one entry per row and codebook.
+    """Build a table of sums of one codeword per codebook: T has one entry per row and codebook.
 
     Anchor b * codewords + c is codeword c of codebook b.
 
     Args:
         num_embeddings: rows.
         embedding_dim: d.
-        codebooks: how many.
-        codewords: in each.
-        codes: (rows, codebooks) which codeword; drawn at random if not given.
-        weighted: whether the entries learn, with any sign; otherwise they are one.
-        generator: of codes and values.
+        codebooks: number of codebooks.
+        codewords: number of codewords in each.
+        codes: (rows, codebooks) indices of codewords; random if None.
+        weighted: whether the entries are learned, with any sign; otherwise they are one.
+        generator: for the codes and the initial values.
         options: of `AnchorEmbedding`.
 
     Example:
@@ -115,14 +118,14 @@ def compositional_codes(
     _fixed(table, codes + codewords * torch.arange(codebooks, device=codes.device), ones)
     table.transform.requires_grad_(weighted)
     with torch.no_grad():
-        table.anchors.mul_(codebooks**-0.5)  # so that entries of a row have variance one
+        table.anchors.mul_(codebooks**-0.5)  # gives the entries of a row variance one
     return table
 
 
 @torch.no_grad()
 def _fixed(table: AnchorEmbedding, slots: Tensor, transform: Tensor) -> AnchorEmbedding:
-    """This transform, for good."""
-    assert table.slots is not None  # all of them are of fixed width
+    """Set the transform and freeze it."""
+    assert table.slots is not None  # every caller passes a table of fixed width
     table.slots.copy_(slots)
     table.transform.copy_(transform)
     table.transform.requires_grad_(False)

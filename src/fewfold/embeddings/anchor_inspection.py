@@ -1,4 +1,4 @@
-"""What the anchors of a table stand for, for a person."""
+"""Inspection of anchors: their main objects, label purity and nearest neighbours."""
 
 import os
 from collections import Counter
@@ -17,30 +17,30 @@ __all__ = ["AnchorGroup", "AnchorInspection", "Member", "inspect_anchors"]
 
 _COLUMNS, _SHOWN = 100, 40
 _BLOCK = 8192
-_DRAWS = 50  # of groups by chance
+_DRAWS = 50  # random groups per group size, for the chance level
 
 
 @dataclass(frozen=True)
 class Member:
-    """An object that an anchor is tied to."""
+    """An object that uses an anchor."""
 
     id: int
     name: str
     weight: float
     """T[object, anchor]"""
     share: float
-    """of what the object mixes, |T[object, anchor]| / sum of |T[object]|"""
+    """share of the anchor in the row, |T[object, anchor]| / sum of |T[object]|"""
 
 
 @dataclass(frozen=True)
 class AnchorGroup:
-    """An anchor and the objects tied to it most."""
+    """An anchor and the objects with the largest share of it."""
 
     anchor: int
     objects: int
-    """how many mix it"""
+    """number of objects that use it"""
     weight: float
-    """its part of the sum of all entries"""
+    """its share of the sum of all |T|"""
     members: tuple[Member, ...]
     """by share, then weight"""
     labels: dict[str, float]
@@ -54,17 +54,17 @@ class AnchorGroup:
 
 @dataclass(frozen=True)
 class AnchorInspection:
-    """What `inspect_anchors` found; printing it gives what a person wants to know.
+    """Result of `inspect_anchors`; `print` shows a summary.
 
     Attributes:
         rows, dim, anchors: of the table; anchors in use or not.
         nonzeros: of the transform.
         widths: how many rows have 0, 1, 2, ... non-zeros.
-        groups: of anchors that some object mixes, the one with most objects first.
+        groups: anchors in use, the one with most objects first.
         alike: pairs of names and their cosine, the most alike first, from a sample of objects.
         purity: mean over the groups, weighted by their members; None without labels.
         chance: the same for groups of these sizes drawn at random.
-        beside: numbers that are kept beside these, as those of a bias.
+        beside: number of further parameters, such as a bias.
     """
 
     rows: int
@@ -80,11 +80,11 @@ class AnchorInspection:
 
     @property
     def size(self) -> int:
-        """Numbers to be kept: those of the anchors in use, the non-zeros, and what is beside."""
+        """Number of parameters: anchors in use, non-zeros and `beside`."""
         return len(self.groups) * self.dim + self.nonzeros + self.beside
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return a dictionary for JSON."""
         return asdict(self) | {"size": self.size}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -136,7 +136,7 @@ def inspect_anchors(
     sample: int = 1000,
     seed: int = 0,
 ) -> AnchorInspection:
-    """See which objects each anchor is tied to, how pure these groups are, and who is alike.
+    """Return the main objects of each anchor, the purity of their labels, and similar objects.
 
     An object belongs to an anchor by the share it has in the object's mix. A group is pure if its
     `top` members have a label in common: the mean of that share is the genre purity of Anchor &
@@ -145,10 +145,10 @@ def inspect_anchors(
     Args:
         embedding: of either storage.
         labels: (V,) a label of each object, or several in a list, tuple or set; None: no label.
-        names: (V,) of the objects; their numbers otherwise.
-        top: so many members of each group, and so many pairs that are alike.
-        sample: so many objects, drawn at random, are compared with all others by their cosine.
-        seed: of the draws.
+        names: (V,) names of the objects; their ids if None.
+        top: number of members per group and of most similar pairs.
+        sample: number of random objects that are compared with all others by cosine.
+        seed: seed of the random samples.
 
     Returns:
         An `AnchorInspection`: `print` it, `plot` it.
@@ -228,7 +228,7 @@ def _groups(
 
 
 def _common(ids: Sequence[int], labels: Sequence[Any] | None) -> dict[str, float]:
-    """Labels and the share of these objects that has them, the most common first."""
+    """Return labels and the share of these objects with each, the most common first."""
     if labels is None:
         return {}
     counts = Counter(label for i in ids for label in _labels(labels[i]))
@@ -248,7 +248,7 @@ def _by_chance(
     rows: int,
     generator: torch.Generator,
 ) -> float:
-    """Purity of groups as large as these, of objects drawn at random."""
+    """Return the purity of random groups of the same sizes."""
     found = []
     for count, times in Counter(len(group.members) for group in groups).items():
         for _ in range(_DRAWS):
@@ -265,7 +265,7 @@ def _weighted(pairs: Sequence[tuple[float, int]]) -> float:
 def _alike(
     embedding: AnchorEmbedding, present: Tensor, sample: int, generator: torch.Generator
 ) -> list[tuple[int, int, float]]:
-    """The nearest other object of each in a sample, by cosine; each pair once, the best first."""
+    """Return the nearest neighbours of a sample by cosine, each pair once, the best first."""
     among = present.nonzero()[:, 0]
     chosen = among[torch.randperm(len(among), generator=generator)[:sample]].sort().values
     if len(among) < 2 or not len(chosen):
@@ -299,7 +299,7 @@ def _label(group: AnchorGroup) -> str:
 
 
 def _fitting(members: Sequence[Member], columns: int) -> str:
-    """As many members as fit on the line."""
+    """Return as many members as fit into the line."""
     text = ""
     for member in members:
         more = f"{', ' if text else ''}{member.name} {member.share:.2f}"

@@ -1,4 +1,4 @@
-"""Orthogonal matching pursuit for a block of rows at once, with or without signs."""
+"""Batched orthogonal matching pursuit, optionally with non-negative weights."""
 
 import torch
 import torch.nn.functional as F
@@ -8,21 +8,21 @@ __all__ = ["precise", "pursue"]
 
 
 def precise(table: Tensor) -> torch.dtype:
-    """Half precision is too coarse for least squares."""
+    """Return the dtype for least squares: that of the table, at least float32."""
     return torch.promote_types(table.dtype, torch.float32)
 
 
 def pursue(
     rows: Tensor, dictionary: Tensor, width: int, signed: bool, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sparse codes of the rows: weights and slots, (n, width).
+    """Return sparse codes of the rows: weights and slots, (n, width).
 
-    With `allowed` (n, anchors), at least `width` in each row, a row uses those anchors alone.
+    `allowed` (n, anchors), at least `width` True in each row, restricts the anchors of each row.
     """
     rows, dictionary = rows.to(precise(rows)), dictionary.to(precise(rows))
     length = dictionary.norm(dim=1)
     unit = dictionary / length.clamp(min=torch.finfo(rows.dtype).tiny)[:, None]
-    unit = F.pad(unit, (0, 0, 0, 1))  # the last, which is zero, stands for none
+    unit = F.pad(unit, (0, 0, 0, 1))  # a zero anchor at the end stands for an empty place
     none = len(dictionary)
     weights = rows.new_zeros(len(rows), width)
     slots = torch.full((len(rows), width), none, device=rows.device)
@@ -31,7 +31,7 @@ def pursue(
     forbidden = ~F.pad(allowed, (0, 1), value=False)
     negligible = 16 * torch.finfo(rows.dtype).eps * rows.norm(dim=1)
     fit = _fit(rows, unit, signed).masked_fill_(forbidden, -torch.inf)
-    # Anchors that left may need as many steps again; a row rests when it is full or explained.
+    # Up to `width` more steps for dropped anchors; a row is done when full or without residual.
     for _ in range(width if signed else 2 * width):
         value, best = fit.scatter(1, slots, -torch.inf).max(1)
         grows = ((value > negligible) & (slots == none).any(1)).nonzero()[:, 0]
@@ -42,7 +42,7 @@ def pursue(
         weights[grows], slots[grows] = _solve(rows[grows], unit, weights[grows], chosen, signed)
         rest = rows[grows] - (weights[grows, None] @ unit[slots[grows]])[:, 0]
         fit[grows] = _fit(rest, unit, signed).masked_fill_(forbidden[grows], -torch.inf)
-    # Places left over take the anchors that come next, so that those of a row are distinct.
+    # Empty places get unused anchors with weight zero, so that the slots of a row are distinct.
     free = slots == none
     spare = fit.scatter(1, slots, -torch.inf).topk(width, dim=1).indices
     slots = torch.where(free, spare.gather(1, (free.cumsum(1) - 1).clamp(min=0)), slots)
@@ -51,7 +51,7 @@ def pursue(
 
 
 def _fit(rest: Tensor, unit: Tensor, signed: bool) -> Tensor:
-    """How much of what is left lies along every anchor."""
+    """Return the correlation of the residual with every anchor."""
     fit = rest @ unit.T
     return fit.abs_() if signed else fit
 
@@ -59,14 +59,14 @@ def _fit(rest: Tensor, unit: Tensor, signed: bool) -> Tensor:
 def _solve(
     rows: Tensor, unit: Tensor, weights: Tensor, slots: Tensor, signed: bool
 ) -> tuple[Tensor, Tensor]:
-    """The best weights of the chosen anchors; without signs, some of them may leave.
+    """Return least-squares weights of the chosen anchors; if not signed, some are dropped.
 
-    Lawson and Hanson: go from the weights there are, which are positive, straight to the best ones
-    of any sign, stop where the first would turn negative, drop that anchor and solve again.
+    Lawson and Hanson: move from the current positive weights towards the unconstrained solution,
+    stop where the first weight would become negative, drop that anchor and solve again.
     """
     atoms = unit[slots].double()
     free = slots == len(unit) - 1
-    # Unit lengths on the diagonal; the last term keeps anchors that are all but equal apart.
+    # The last term regularises the system for nearly equal anchors.
     gram = atoms @ atoms.mT + torch.diag_embed(free.double() + 1e-12)
     along = (atoms @ rows.double()[:, :, None])[:, :, 0]
     slots, weights = slots.clone(), weights.double()

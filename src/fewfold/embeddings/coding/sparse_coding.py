@@ -1,4 +1,4 @@
-"""An existing table as few anchors: sparse codes of its rows, and anchors learned for them."""
+"""Sparse coding of a dense table and dictionary learning (k-SVD)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from fewfold._check import check_scores, whole_number
 from fewfold._progress import over
-from fewfold.embeddings.initial.matching_pursuit import precise, pursue
-from fewfold.embeddings.initial.spread_rows import spread_rows
+from fewfold.embeddings.coding.matching_pursuit import precise, pursue
+from fewfold.embeddings.coding.spread_rows import spread_rows
 
 __all__ = ["Coding", "learn_dictionary", "nearest_code", "sparse_code"]
 
-_ROOM = 2**22  # numbers that a block of rows may need at once, per array
+_BLOCK_SIZE = 2**22  # maximum number of elements per temporary array
 
 
 @dataclass(frozen=True, eq=False)
 class Coding:
-    """A table as `weights[v] @ anchors[slots[v]]`, row by row.
+    """Sparse code of a table: row v is `weights[v] @ anchors[slots[v]]`.
 
     Attributes:
         anchors: of unit length, (anchors, d).
         weights: (rows, width); zero where a row needs fewer.
         slots: which anchors, distinct and rising along a row, int64 (rows, width).
-        error: what is lost, `|table - weights anchors| / |table|`, Frobenius.
+        error: relative error `|table - weights anchors| / |table|`, Frobenius.
     """
 
     anchors: Tensor
@@ -36,7 +36,7 @@ class Coding:
 def sparse_code(
     table: Tensor, dictionary: Tensor, width: int, *, signed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    r"""Write every row with at most `width` rows of a dictionary.
+    r"""Code every row by at most `width` rows of a dictionary.
 
     Orthogonal matching pursuit for :math:`\min_t |e - t A|^2` with at most `width` non-zeros in
     `t`, and `t >= 0` unless `signed`: the anchor that fits the rest best joins, then all weights
@@ -46,7 +46,7 @@ def sparse_code(
     Args:
         table: (rows, d).
         dictionary: (anchors, d), of any length; a zero anchor gets no weight.
-        width: at most so many anchors per row.
+        width: maximum number of anchors per row.
         signed: whether weights may be negative.
 
     Returns:
@@ -73,16 +73,16 @@ def sparse_code(
 def nearest_code(
     table: Tensor, anchors: Tensor, width: int, *, signed: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Write every row with its `width` nearest anchors, weighted by least squares.
+    """Code every row by its `width` nearest anchors, weighted by least squares.
 
-    The plain way to make a trained table small, known as post-sparse hash: Euclidean distances
-    choose the anchors and only their weights are fitted. `sparse_code` chooses by what is left to
-    explain, and `learn_dictionary` moves the anchors too.
+    A simple compression of a trained table, known as post-sparse hash: Euclidean distances select
+    the anchors and only their weights are fitted. `sparse_code` selects by the residual, and
+    `learn_dictionary` also fits the anchors.
 
     Args:
         table: (rows, d).
         anchors: (anchors, d).
-        width: so many anchors per row.
+        width: number of anchors per row.
         signed: whether weights may be negative.
 
     Returns:
@@ -113,22 +113,22 @@ def learn_dictionary(
     sample: int = 2**16,
     generator: torch.Generator | None = None,
 ) -> Coding:
-    r"""Find `anchors` such that every row of a table is near a combination of `width` of them.
+    r"""Learn anchors such that every row of a table is close to a combination of `width` of them.
 
-    Rows and anchors improve in turn: each row takes a new sparse code if that is better than the
-    one it has, then each anchor and its weights are fitted to what the others leave. The latter is
-    k-SVD with one step of the power method per anchor, its weights clipped at zero unless `signed`.
-    The start is that of k-means++, and anchors that nobody uses become the rows that are coded
-    worst. The error never rises.
+    Alternates two steps: each row gets a new sparse code if its error is smaller, then each anchor
+    and its weights are fitted to the residual of the others. The latter is k-SVD with one step of
+    the power method per anchor, its weights clipped at zero unless `signed`. Anchors are
+    initialised as by k-means++, and unused ones are replaced by the rows with the largest error.
+    The error never increases.
 
     Args:
         table: (rows, d).
-        anchors: how many, at most as many as rows.
+        anchors: number of anchors, at most the number of rows.
         width: at most so many anchors per row.
         signed: whether weights may be negative; then this is k-SVD proper.
-        rounds: of both steps.
-        sample: anchors are learned from at most so many rows, drawn at random; all are coded.
-        generator: for the rows to start from and for the sample.
+        rounds: number of alternations.
+        sample: maximum number of random rows to learn anchors from; all rows are coded.
+        generator: for the initial anchors and the sample.
 
     Returns:
         A `Coding`.
@@ -146,7 +146,7 @@ def learn_dictionary(
     if anchors > len(table):
         raise ValueError(f"anchors must be at most the number of rows {len(table)}, got {anchors}")
     dtype, table = table.dtype, table.detach().to(precise(table))
-    scale = _scale(table)  # the squares of what is very small or large are no numbers
+    scale = _scale(table)  # squares of very small or large entries would underflow or overflow
     table = table / scale
     rows = table
     if len(table) > whole_number(sample, "sample", anchors):
@@ -182,7 +182,7 @@ def _check(table: Tensor, dictionary: Tensor, width: int) -> None:
 
 def _blocks(table: Tensor, anchors: int, width: int) -> Iterator[Tensor]:
     per_row = max(anchors, width * max(table.shape[1], width))
-    yield from over("coding rows", table.detach().split(max(_ROOM // per_row, 1)))
+    yield from over("coding rows", table.detach().split(max(_BLOCK_SIZE // per_row, 1)))
 
 
 def _joined(parts: list[tuple[Tensor, Tensor]], table: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,7 +199,7 @@ def _combine(weights: Tensor, slots: Tensor, anchors: Tensor) -> Tensor:
 
 
 def _scale(table: Tensor) -> Tensor:
-    """The power of two next below the largest entry: dividing by it rounds nothing."""
+    """Return the largest power of two below the largest entry: dividing by it is exact."""
     exponent = torch.frexp(table.abs().max()).exponent - 1
     return torch.ldexp(torch.ones((), dtype=table.dtype, device=table.device), exponent)
 
@@ -212,7 +212,7 @@ def _unit(rows: Tensor) -> Tensor:
 def _recode(
     rows: Tensor, anchors: Tensor, weights: Tensor, slots: Tensor, rest: Tensor, signed: bool
 ) -> None:
-    """A new code for every row that gains by it."""
+    """Code rows again; keep the new code where its error is smaller."""
     new_weights, new_slots = sparse_code(rows, anchors, slots.shape[1], signed=signed)
     new_rest = rows - _combine(new_weights, new_slots, anchors)
     gains = new_rest.norm(dim=1) < rest.norm(dim=1)
@@ -223,7 +223,7 @@ def _recode(
 def _move_anchors(
     anchors: Tensor, weights: Tensor, slots: Tensor, rest: Tensor, signed: bool
 ) -> None:
-    """Each anchor and its weights, one after the other, to what the others leave."""
+    """Fit each anchor and its weights to the residual of the others, one after the other."""
     used = (weights.flatten() != 0).nonzero()[:, 0]
     used = used[slots.flatten()[used].argsort(stable=True)]
     counts = torch.bincount(slots.flatten()[used], minlength=len(anchors))
@@ -232,17 +232,17 @@ def _move_anchors(
         if not len(places):
             continue
         row = places // slots.shape[1]
-        wanted = rest[row] + flat[places, None] * anchors[k]
-        anchors[k] = _unit(flat[places] @ wanted)
-        along = wanted @ anchors[k]
+        target = rest[row] + flat[places, None] * anchors[k]
+        anchors[k] = _unit(flat[places] @ target)
+        along = target @ anchors[k]
         flat[places] = along if signed else along.clamp(min=0)
-        rest[row] = wanted - flat[places, None] * anchors[k]
+        rest[row] = target - flat[places, None] * anchors[k]
 
 
 def _replace_idle(
     anchors: Tensor, weights: Tensor, slots: Tensor, rows: Tensor, rest: Tensor
 ) -> None:
-    """Anchors without a weight become rows of which much is left."""
+    """Replace unused anchors by the rows with the largest residual."""
     idle = torch.ones(len(anchors), dtype=torch.bool, device=rows.device)
     idle[slots[weights != 0]] = False
     worst = rest.norm(dim=1).topk(int(idle.sum())).indices

@@ -1,4 +1,7 @@
-"""Other small tables to compare with: hashed, cut by frequency, of mixed dimension, or sparse."""
+"""Baseline compact embeddings: hashed, frequency-cut, mixed-dimension, low-rank and sparse tables.
+
+None of them is part of fewfold; experiments compare anchor tables with them.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +26,7 @@ __all__ = [
 
 
 class CompactEmbedding(nn.Module):
-    """What these tables share with `nn.Embedding`, and their `size` in parameters."""
+    """Base class: `weight`, `logits` and `size` for tables with the interface of `nn.Embedding`."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
         super().__init__()
@@ -31,33 +34,33 @@ class CompactEmbedding(nn.Module):
         self.embedding_dim = whole_number(embedding_dim, "embedding_dim")
 
     def size(self) -> int:
-        """Parameters to be kept; hashes and ranks by frequency are not counted."""
+        """Number of parameters; hash and rank indices are not counted."""
         return sum(param.numel() for param in self.parameters())
 
     @property
     def weight(self) -> Tensor:
-        """The table itself, (rows, d), with a gradient."""
+        """Materialised table (rows, d), differentiable."""
         device = next(self.parameters()).device
         return self(torch.arange(self.num_embeddings, device=device))  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Scores of all rows, (..., rows)."""
+        """Return the scores of all rows, (..., rows)."""
         return F.linear(hidden, self.weight, bias)
 
     def extra_repr(self) -> str:
-        """What a person wants to see."""
+        """Return the sizes shown by `print`."""
         return f"{self.num_embeddings}, {self.embedding_dim}, size={self.size()}"
 
 
 class HashedEmbedding(CompactEmbedding):
-    """The most frequent objects have a vector of their own; the others share some.
+    """Embedding with a vector per frequent object and hashed, shared vectors for the others.
 
     Args:
         counts: (V,) how often each object occurs.
         embedding_dim: d.
-        keep: so many objects have their own.
-        buckets: so many vectors for all others, who are spread over them at random.
-        generator: for that and for the first values.
+        keep: number of frequent objects with a vector of their own.
+        buckets: number of vectors shared by all others, assigned at random.
+        generator: for the assignment and the initial values.
 
     Example:
         >>> table = HashedEmbedding(torch.tensor([5, 1, 9, 2, 3]), 4, keep=2, buckets=2)
@@ -84,18 +87,18 @@ class HashedEmbedding(CompactEmbedding):
         self.vectors = nn.Parameter(first)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Ids of any shape to their vectors, (*shape, d)."""
+        """Return the vectors (*shape, d) of ids of any shape."""
         return F.embedding(_at(self.place, input), self.vectors)
 
 
 class FrequentEmbedding(CompactEmbedding):
-    """The most frequent objects have a vector; that of all others is zero.
+    """Embedding of the most frequent objects; the vector of every other object is zero.
 
     Args:
         counts: (V,) how often each object occurs.
         embedding_dim: d.
-        keep: so many have one.
-        generator: for the first values.
+        keep: number of objects with a vector.
+        generator: for the initial values.
 
     Example:
         >>> table = FrequentEmbedding(torch.tensor([5, 1, 9]), 4, keep=2)
@@ -121,7 +124,7 @@ class FrequentEmbedding(CompactEmbedding):
         self.vectors = nn.Parameter(first)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Ids of any shape to their vectors, (*shape, d)."""
+        """Return the vectors (*shape, d) of ids of any shape."""
         place = _at(self.place, input)
         known = place < len(self.vectors)
         found = F.embedding(torch.where(known, place, 0), self.vectors)
@@ -129,19 +132,19 @@ class FrequentEmbedding(CompactEmbedding):
 
 
 class MixedDimEmbedding(CompactEmbedding):
-    """Frequent objects have long vectors, rare ones short vectors and a projection to length d.
+    """Mixed-dimension embedding: shorter vectors, projected to length d, for rarer objects.
 
     Objects are ranked by frequency and cut into blocks of equal mass, so that an object of block b
     has probability about 1 / n_b, n_b its number of objects. A block has dimension
-    d (n_b / n_0)^-temperature, rounded to a power of two; one that is shorter than d has a matrix
-    to get there.
+    d (n_b / n_0)^-temperature, rounded to a power of two; a block with a smaller dimension than d
+    has a projection matrix.
 
     Args:
         counts: (V,) how often each object occurs.
         embedding_dim: d, that of the first block.
-        blocks: so many at most.
-        temperature: 0 keeps d everywhere.
-        generator: for the first values.
+        blocks: maximum number of blocks.
+        temperature: 0 gives every block dimension d.
+        generator: for the initial values.
 
     Example:
         >>> table = MixedDimEmbedding(1000 / torch.arange(1.0, 501), 16, blocks=4, temperature=0.6)
@@ -168,7 +171,7 @@ class MixedDimEmbedding(CompactEmbedding):
         mass = counts[order].cumsum(0)
         middle = (mass - counts[order] / 2) / mass[-1].clamp(min=1e-300)
         ranked = (middle * whole_number(blocks, "blocks")).long().clamp(max=blocks - 1)
-        ranked = ranked.unique(return_inverse=True)[1]  # none is empty
+        ranked = ranked.unique(return_inverse=True)[1]  # drop empty blocks
         size = torch.bincount(ranked)
         wanted = embedding_dim * (size / size[0]) ** -non_negative_number(
             temperature, "temperature"
@@ -185,7 +188,7 @@ class MixedDimEmbedding(CompactEmbedding):
         embedding_dim: int,
         generator: torch.Generator | None,
     ) -> None:
-        """Blocks of these dimensions, of the objects in this order."""
+        """Build blocks of these dimensions from the objects in this order."""
         CompactEmbedding.__init__(self, len(order), embedding_dim)
         size = torch.bincount(ranked)
         place = torch.arange(len(order)) - (size.cumsum(0) - size)[ranked]
@@ -201,7 +204,7 @@ class MixedDimEmbedding(CompactEmbedding):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Ids of any shape to their vectors, (*shape, d)."""
+        """Return the vectors (*shape, d) of ids of any shape."""
         ids = input.flatten()
         block, place = _at(self.block, ids), _at(self.place, ids)
         out: Tensor = self.blocks[0].new_zeros(len(ids), self.embedding_dim)
@@ -213,9 +216,9 @@ class MixedDimEmbedding(CompactEmbedding):
 
 
 class LowRankEmbedding(MixedDimEmbedding):
-    """All objects have vectors of length `rank` and one projection to length d.
+    """Low-rank embedding: vectors of length `rank` and one projection to length d.
 
-    `low_rank` is the same as an `AnchorEmbedding`.
+    `low_rank` in `special_anchor_tables` is the same as an `AnchorEmbedding`.
 
     Example:
         >>> LowRankEmbedding(100, 16, 4).size()
@@ -238,10 +241,10 @@ class LowRankEmbedding(MixedDimEmbedding):
 def sparse_table(
     num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, **options: Any
 ) -> AnchorEmbedding:
-    """A plain table that `proximal` makes sparse, entry by entry: anchors are the unit vectors.
+    """Build a table for `proximal` to sparsify entry by entry: the anchors are the unit vectors.
 
-    Its transform is the table itself and `nonzeros()` what there is to keep; `size()` also counts
-    the unit vectors, which never change.
+    The transform is the table itself. `nonzeros()` is its size; `size()` also counts the unit
+    vectors, which are constant.
 
     Example:
         >>> import torch, fewfold as ff
@@ -258,17 +261,17 @@ def sparse_table(
     )
     with torch.no_grad():
         table.anchors.copy_(torch.eye(embedding_dim))
-        table.transform.mul_(embedding_dim**0.5)  # variance one, as that of nn.Embedding
+        table.transform.mul_(embedding_dim**0.5)  # variance one, as in nn.Embedding
     table.anchors.requires_grad_(False)
     return table
 
 
 @torch.no_grad()
 def slim(table: Tensor, threshold: float) -> int:
-    """Set entries of at most this size to zero, in place; returns how many are left.
+    """Set entries of absolute value at most `threshold` to zero, in place; return the number left.
 
-    The end of network slimming: train with `l1 * table.abs().sum()` added to the loss, then cut.
-    For a full table, `nn.Embedding.weight`, or the `transform` of anchors.
+    The last step of network slimming: train with `l1 * table.abs().sum()` added to the loss, then
+    call this on `nn.Embedding.weight` or on the `transform` of an anchor table.
 
     Example:
         >>> weight = torch.tensor([0.5, -0.01, 0.0, -2.0])
@@ -282,7 +285,7 @@ def slim(table: Tensor, threshold: float) -> int:
 
 
 def _at(values: Tensor, ids: Tensor) -> Tensor:
-    """`values[ids]`, where an id below zero is none."""
+    """Return `values[ids]`; raise IndexError for ids out of range, negative ones included."""
     try:
         return F.embedding(ids.long(), values.unsqueeze(1)).squeeze(-1)
     except IndexError:
@@ -290,7 +293,7 @@ def _at(values: Tensor, ids: Tensor) -> Tensor:
 
 
 def _own_first(counts: Tensor, keep: int, others: Tensor) -> Tensor:
-    """0, 1, ... for the most frequent objects, what is given for the others."""
+    """Number the most frequent objects 0, 1, ...; the others keep their value in `others`."""
     if counts.dim() != 1:
         raise ValueError(f"counts must be (rows,), got shape {tuple(counts.shape)}")
     best = counts.argsort(descending=True, stable=True)[:keep]

@@ -1,0 +1,1 @@
+"""Sparse coding of dense tables: matching pursuit and dictionary learning."""
