@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fewfold._check import fraction, positive_number, whole_number
 from fewfold._torch import has_values, untransformed
 from fewfold.attention.shapes import Layout, check_vectors, joint_batch
-from fewfold.attention.sparse_attention import dropped, sparse_attention
+from fewfold.attention.sparse_attention import drop_weights, sparse_attention
 from fewfold.attention.watch import is_watched, note
 from fewfold.hopfield.energies import check_rowwise
 from fewfold.maps.entropies import Tsallis
@@ -141,7 +141,7 @@ class Association(nn.Module):
         if is_watched():
             note(Support.from_dense(probs.detach()), layout)
         if self._drop:
-            probs = dropped(probs, self._drop, None)
+            probs = drop_weights(probs, self._drop, None)
         support = Support.from_dense(probs)
         if _FEW * len(support.weights) > stored.shape[:-1].numel():
             return probs @ self._values(stored)
