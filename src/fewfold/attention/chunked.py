@@ -74,9 +74,8 @@ class _Attend(torch.autograd.Function):
         (grad,) = grads
         query, key, value, mask, *rest = ctx.saved_tensors
         parameters, parts = rest[: ctx.parameters], iter(rest[ctx.parameters :])
-        support = [
-            None if w is None else ChunkSupport(w, s, f) for w, s, f in zip(parts, parts, parts)
-        ]
+        triples = zip(parts, parts, parts)  # noqa: B905
+        supports = [None if w is None else ChunkSupport(w, s, f) for w, s, f in triples]
         given, plan = [query, key, value, *parameters], ctx.plan.with_mask(mask)
         to: Sequence[Tensor | None]
         if torch.is_grad_enabled() or not untransformed(grad):
