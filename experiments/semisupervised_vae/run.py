@@ -129,7 +129,7 @@ def step_times(
 
 def _step(steps: Iterator[ff.expectation.Expectation], asked: list[float]) -> None:
     out = next(steps)
-    asked.append(len(out.support.row) / out.law.rows)
+    asked.append(len(out.support.row) / out.latent.rows)
 
 
 def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:

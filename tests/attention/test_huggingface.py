@@ -101,7 +101,7 @@ def attend():
 )
 def test_what_has_no_meaning_here_is_refused(name, value, attend) -> None:
     heads = torch.randn(1, 4, 3, 8)
-    with pytest.raises(ValueError, match=f"has no {name}, which this model asks for"):
+    with pytest.raises(ValueError, match=f"has no {name}, which this model requires"):
         attend(None, heads, heads, heads, None, **{name: value})
     found, _ = attend(None, heads, heads, heads, None, **{name: None})
     assert found.shape == (1, 3, 4, 8)
@@ -120,7 +120,7 @@ def test_a_model_that_chooses_keys_elsewhere_is_refused(tokens) -> None:
     )  # fmt: skip
     chooses = transformers.DeepseekV32ForCausalLM(config).eval()
     chooses.set_attn_implementation(ff.attention.register_attention())
-    with pytest.raises(ValueError, match="has no indices, which this model asks for"):
+    with pytest.raises(ValueError, match="has no indices, which this model requires"):
         chooses(**tokens)
 
 

@@ -211,7 +211,7 @@ def test_queries_are_shared_by_a_batch(whole) -> None:
 def test_no_more_scores_than_a_piece_ever_exist(path, monkeypatch) -> None:
     """And by the kernels none is looked at twice."""
     sizes, kept = [], []
-    scores, few_of = pieces.Plan.scores, few.few_of
+    scores, find_support = pieces.Plan.scores, few.find_support
 
     def seen(self, *given) -> Tensor:
         found = scores(self, *given)
@@ -219,11 +219,11 @@ def test_no_more_scores_than_a_piece_ever_exist(path, monkeypatch) -> None:
         return found
 
     def found(*given) -> object:
-        kept.append(few_of(*given))
+        kept.append(find_support(*given))
         return kept[-1]
 
     monkeypatch.setattr(pieces.Plan, "scores", seen)
-    monkeypatch.setattr("fewfold.attention.chunked.few_of", found)
+    monkeypatch.setattr("fewfold.attention.chunked.find_support", found)
     inputs = [8 * x for x in _inputs()]
     forward = sparse_attention(*inputs, ff.Gini())
     pieces_made = len(sizes)
@@ -266,7 +266,7 @@ def test_omega_of_another_precision(omega, learns, dtype, path) -> None:
 
 
 def test_kernels_take_one_dtype() -> None:
-    some = few.Few(torch.ones(1), torch.zeros(1, dtype=torch.int32), torch.tensor([0, 1]))
+    some = few.ChunkSupport(torch.ones(1), torch.zeros(1, dtype=torch.int32), torch.tensor([0, 1]))
     with pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float32"):
         few.blend(torch.ones(1, 1, 2, dtype=D), some.weight, some)
 

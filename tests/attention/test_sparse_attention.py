@@ -319,7 +319,7 @@ def test_arguments_of_the_wrong_kind() -> None:
             sparse_attention(query, key, value, scale=scale)
     with pytest.raises(TypeError, match=r"omega must be a regulariser such as Gini\(\)"):
         sparse_attention(query, key, value, ff.Gini)
-    with pytest.raises(TypeError, match=r"a tensor that learns; write query \* scale"):
+    with pytest.raises(TypeError, match=r"a tensor that requires a gradient; write query \* scale"):
         sparse_attention(query, key, value, scale=torch.tensor(0.5, requires_grad=True))
     with pytest.raises(ValueError, match=r"the tensors of omega must broadcast|alpha must be"):
         sparse_attention(query, key, value, ff.Tsallis(torch.full((3, 1, 1), 1.5, dtype=D)))

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.expectation.latents.bernoulli import BitLaw
-from fewfold.expectation.latents.categorical import CategoryLaw
-from fewfold.expectation.latents.structured import GibbsLaw
+from fewfold.expectation.latents.bernoulli import BernoulliLatent
+from fewfold.expectation.latents.categorical import CategoricalLatent
+from fewfold.expectation.latents.structured import StructuredLatent
 from fewfold.structured import structures
 from fewfold.structured.structures.structure import Structure
 from tests.structured import cases as structured
@@ -42,8 +42,8 @@ class Latent:
     def law(self) -> type[Any]:
         """The class that draws it."""
         if self.over is None:
-            return CategoryLaw
-        return BitLaw if isinstance(self.over, structures.Bits) else GibbsLaw
+            return CategoricalLatent
+        return BernoulliLatent if isinstance(self.over, structures.Bits) else StructuredLatent
 
     @property
     def every(self) -> Tensor:

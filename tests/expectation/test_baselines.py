@@ -199,8 +199,8 @@ def test_a_self_critic_gives_the_cost_no_gradient(kind, monkeypatch):
         with drawing(CATEGORIES, given):
             out = ff.expect(lambda atoms, row: weight[atoms], scores, estimators[kind])
     else:
-        real = CATEGORIES.law.outside
-        monkeypatch.setattr(CATEGORIES.law, "outside", lambda *a: (given, real(*a)[1]))
+        real = CATEGORIES.law.sample_excluding
+        monkeypatch.setattr(CATEGORIES.law, "sample_excluding", lambda *a: (given, real(*a)[1]))
         out = ff.expect(lambda atoms, row: weight[atoms], scores, estimators[kind])
     (grad,) = torch.autograd.grad(out.loss, weight, retain_graph=True)
     assert grad[critic] == 0

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.expectation.expect import law_for
+from fewfold.expectation.expect import latent_distribution
 from fewfold.expectation.latents import categorical as categories
-from fewfold.expectation.latents.bernoulli import BitLaw
-from fewfold.expectation.latents.categorical import CategoryLaw
+from fewfold.expectation.latents.bernoulli import BernoulliLatent
+from fewfold.expectation.latents.categorical import CategoricalLatent
 from tests.expectation.cases import BITS, CATEGORIES, FREE, LATENTS, Cost, over
 
 
@@ -27,7 +27,7 @@ def near(share, probs, draws):
 def test_draws_follow_the_law(latent):
     draws = 10_000
     scores = latent.scores(2)
-    law = law_for(scores, ff.Dense(), latent.over, None)
+    law = latent_distribution(scores, ff.Dense(), latent.over, None)
     found = law.sample(draws, seeded())
     assert found.shape[:2] == (2, draws)
     every = latent.every
@@ -40,7 +40,7 @@ def test_draws_follow_the_law(latent):
 @over(LATENTS)
 def test_log_probabilities(latent):
     scores = latent.scores(2)
-    law = law_for(scores, ff.Dense(), latent.over, None)
+    law = latent_distribution(scores, ff.Dense(), latent.over, None)
     every = latent.every
     row = torch.arange(2).repeat_interleave(len(every))
     found = law.log_prob(torch.cat([every, every]), row)
@@ -49,15 +49,15 @@ def test_log_probabilities(latent):
 
 def test_categories_are_drawn_without_those_chosen(monkeypatch):
     scores = CATEGORIES.scores(3)
-    law = CategoryLaw(scores)
+    law = CategoricalLatent(scores)
     asked = []
-    real = categories._drawn
+    real = categories._sample
     monkeypatch.setattr(
-        categories, "_drawn", lambda logs, *more: (asked.append(logs.exp()), real(logs, *more))[1]
+        categories, "_sample", lambda logs, *more: (asked.append(logs.exp()), real(logs, *more))[1]
     )
     for k in (1, 2, 3):
-        chosen, valid = law.best(k)
-        found, mass = law.outside(chosen, valid, 7, seeded())
+        chosen, valid = law.k_best(k)
+        found, mass = law.sample_excluding(chosen, valid, 7, seeded())
         left = scores.softmax(1).scatter(1, chosen, 0.0)
         torch.testing.assert_close(mass, left.sum(1), rtol=1e-12, atol=0)
         torch.testing.assert_close(asked.pop(), left / left.sum(1, keepdim=True))
@@ -67,10 +67,10 @@ def test_categories_are_drawn_without_those_chosen(monkeypatch):
 @over(FREE)
 def test_the_best_are_the_most_probable(latent):
     scores = latent.scores(3)
-    law = law_for(scores, ff.Dense(), latent.over, None)
+    law = latent_distribution(scores, ff.Dense(), latent.over, None)
     probs = latent.log_probs(scores).exp()
     for k in (1, 3, len(latent.every)):
-        chosen, valid = law.best(k)
+        chosen, valid = law.k_best(k)
         assert valid.all()
         order = probs.topk(k).indices
         assert torch.equal(chosen, latent.every[order].to(chosen))
@@ -108,8 +108,8 @@ def test_a_generator_repeats_itself(kind, name):
 
 @over([CATEGORIES, BITS])
 def test_noise_given_a_draw_leads_to_the_draw(latent):
-    law = law_for(latent.scores(2000), ff.Dense(), latent.over, None)
-    draw, noisy, again = law.coupled(seeded())
+    law = latent_distribution(latent.scores(2000), ff.Dense(), latent.over, None)
+    draw, noisy, again = law.sample_coupled(seeded())
     for scores in (noisy, again):
         if latent is BITS:
             assert torch.equal(scores > 0, draw > 0.5)
@@ -182,9 +182,9 @@ def test_half_precision_draws_what_is_rare_as_seldom_as_it_is(dtype):
     chance, draws = 2.0**-10, 400_000
     scores = torch.full((draws, 1), math.log(chance / (1 - chance)), dtype=dtype)
     chance = scores[0, 0].double().sigmoid()
-    law = BitLaw(scores, ff.structures.Bits())
+    law = BernoulliLatent(scores, ff.structures.Bits())
     assert near(law.sample(1, seeded()).double().mean(), chance, draws)
-    assert near((law.coupled(seeded())[1] > 0).double().mean(), chance, draws)
+    assert near((law.sample_coupled(seeded())[1] > 0).double().mean(), chance, draws)
     out = ff.expect(
         lambda atoms, row: atoms[:, 0],
         scores,
@@ -198,7 +198,7 @@ def test_half_precision_draws_what_is_rare_as_seldom_as_it_is(dtype):
 
 def test_half_precision_draws_of_many_categories():
     scores = torch.zeros(1, 600, dtype=torch.bfloat16)
-    found = CategoryLaw(scores).sample(300_000, seeded())
+    found = CategoricalLatent(scores).sample(300_000, seeded())
     share = torch.bincount(found[0], minlength=600) / 300_000
     assert near(share, torch.full((600,), 1 / 600), 300_000)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fewfold as ff
-from fewfold.expectation.expect import law_for
+from fewfold.expectation.expect import latent_distribution
 from tests.expectation.cases import (
     BARRED,
     BITS,
@@ -162,9 +162,9 @@ def test_numerical_gradients(latent):
 
     def run(scores, prior, *more):
         own = structure.with_additional(more) if more else structure
-        law = law_for(scores, DRAWS, own, None)
+        law = latent_distribution(scores, DRAWS, own, None)
         said = [own] if latent.adds else []
-        return law.entropy(), law.kl(law.like(prior, *said)), law.kl(law.uniform())
+        return law.entropy(), law.kl(law.with_scores(prior, *said)), law.kl(law.uniform())
 
     torch.autograd.gradcheck(run, (scores, prior, *given))
 
@@ -175,7 +175,7 @@ def test_second_derivatives(latent):
     for scores in (latent.scores(2), torch.zeros(1, *latent.event, dtype=torch.float64)):
         scores.requires_grad_()
         torch.autograd.gradgradcheck(
-            lambda s: law_for(s, DRAWS, latent.over, None).entropy(), scores
+            lambda s: latent_distribution(s, DRAWS, latent.over, None).entropy(), scores
         )
 
 
@@ -183,7 +183,7 @@ def test_second_derivatives(latent):
 def test_entropy_of_a_bit_keeps_its_digits(dtype):
     scores = torch.tensor([0.0, 1e-3, 3.0, -15.0, 15.0, 30.0, -80.0, 85.0], dtype=dtype)
     scores = scores.unsqueeze(1).requires_grad_()
-    found = law_for(scores, DRAWS, BITS.over, None).entropy()
+    found = latent_distribution(scores, DRAWS, BITS.over, None).entropy()
     (slope,) = torch.autograd.grad(found.sum(), scores)
     with mpmath.workdps(60):
         for i in range(len(scores)):

@@ -110,12 +110,12 @@ CASES = {
     "one draw to leave out": (
         lambda: score(ff.expectation.LeaveOneOut()),
         ValueError,
-        ("compares the draws of a row", "ScoreFunction(samples=2, baseline=LeaveOneOut())"),
+        ("compares the samples of a row", "ScoreFunction(samples=2, baseline=LeaveOneOut())"),
     ),
     "one draw of sum and sample": (
         lambda: go(ff.SumAndSample(1, ff.expectation.LeaveOneOut())),
         ValueError,
-        ("compares the draws of a row", "ScoreFunction(samples=2, baseline=LeaveOneOut())"),
+        ("compares the samples of a row", "ScoreFunction(samples=2, baseline=LeaveOneOut())"),
     ),
     "no context": (
         lambda: score(ff.expectation.Learned(nn.Linear(2, 1))),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.expectation.latents.categorical import CategoryLaw
+from fewfold.expectation.latents.categorical import CategoricalLatent
 from tests.expectation.cases import (
     BARRED,
     BITS,
@@ -25,7 +25,7 @@ def likelihood(latent, cost, log_prior):
     return (log_prior - cost.every(latent).detach()).logsumexp(-1)
 
 
-def prior_of(latent, kind):
+def prior_distribution(latent, kind):
     """Scores to give, and the log-probabilities of all values."""
     if kind == "uniform":
         possible = latent.log_probs(latent.scores()) > -math.inf
@@ -50,7 +50,7 @@ def mild(latent):
 @pytest.mark.parametrize("kind", ["uniform", "prior"])
 @pytest.mark.parametrize("samples", [1, 2])
 def test_by_importance_it_is_unbiased(latent, kind, samples):
-    cost, (prior, log_prior) = mild(latent), prior_of(latent, kind)
+    cost, (prior, log_prior) = mild(latent), prior_distribution(latent, kind)
     scores = latent.scores()
     places, chance = tuples(latent.log_probs(scores).exp(), samples)
     rows = scores.expand(len(chance), *latent.event)
@@ -74,7 +74,7 @@ def test_by_importance_it_is_unbiased(latent, kind, samples):
 @pytest.mark.parametrize("samples", [1, 2])
 def test_beside_the_support_it_is_unbiased(latent, kind, samples):
     """Draws within the support are left out: counted, they would add to what is exact."""
-    cost, (prior, log_prior) = mild(latent), prior_of(latent, kind)
+    cost, (prior, log_prior) = mild(latent), prior_distribution(latent, kind)
     scores = latent.scores(scale=0.5)
     places, chance = tuples(log_prior.exp(), samples)
     rows = scores.expand(len(chance), *latent.event)
@@ -112,7 +112,7 @@ def test_dense_is_exact_whatever_is_drawn(latent):
     cost = mild(latent)
     scores = latent.scores(3)
     for kind in ("uniform", "prior"):
-        prior, log_prior = prior_of(latent, kind)
+        prior, log_prior = prior_distribution(latent, kind)
         wanted = likelihood(latent, cost, log_prior).expand(3)
         for samples in (0, 5):
             found = ff.expectation.log_likelihood(
@@ -161,20 +161,20 @@ def test_draws_are_not_held_all_at_once(estimator, monkeypatch):
     """A few at a time, each of them new: they agree with all at once as two seeds do."""
     monkeypatch.setattr("fewfold.expectation.likelihood._AT_ONCE", 20)
     held: list[int] = []
-    sample = CategoryLaw.sample
+    sample = CategoricalLatent.sample
 
     def counted(law, draws, generator):
         held.append(draws * law.rows)
         return sample(law, draws, generator)
 
-    monkeypatch.setattr(CategoryLaw, "sample", counted)
+    monkeypatch.setattr(CategoricalLatent, "sample", counted)
     scores, cost = CATEGORIES.scores(6), mild(CATEGORIES)
     found = ff.expectation.log_likelihood(
         cost, scores, estimator, samples=4000, generator=torch.Generator().manual_seed(0)
     )
     assert sum(held) == 6 * 4000
     assert max(held) <= 20
-    _, log_prior = prior_of(CATEGORIES, "uniform")
+    _, log_prior = prior_distribution(CATEGORIES, "uniform")
     torch.testing.assert_close(
         found, likelihood(CATEGORIES, cost, log_prior).expand(6), atol=0.05, rtol=0
     )

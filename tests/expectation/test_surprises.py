@@ -8,7 +8,7 @@ from torch import nn
 
 import fewfold as ff
 from fewfold.expectation import Baseline
-from fewfold.expectation.expect import law_for
+from fewfold.expectation.expect import latent_distribution
 from fewfold.expectation.latents import noise
 
 BITS = ff.structures.Bits()
@@ -287,8 +287,8 @@ def test_structures_of_single_numbers_are_summed_in_double() -> None:
     scores = (3000 + torch.randn(3, 12, generator=draw)).requires_grad_()
     over = ff.structures.KSubset(6)
     out = ff.expect(price, scores, ff.ScoreFunction(64), over, generator=draw)
-    law = law_for(scores.double(), ff.ScoreFunction(), over, None)
+    law = latent_distribution(scores.double(), ff.ScoreFunction(), over, None)
     atoms, row = out.support.atoms, out.support.row
     wanted = law.log_prob(atoms.double(), row)
-    found = out.law.log_prob(atoms, row)
+    found = out.latent.log_prob(atoms, row)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)

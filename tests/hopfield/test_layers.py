@@ -65,7 +65,7 @@ def test_values_of_a_support_are_those_of_all(omega, monkeypatch) -> None:
     mask = torch.rand(3, 80, generator=torch.Generator().manual_seed(1)) > 0.1
     results = []
     for few in (8, 10**9):
-        monkeypatch.setattr(association, "_FEW", few)
+        monkeypatch.setattr(association, "_SPARSE", few)
         out = pool(bags, mask=mask)
         results.append([out, *torch.autograd.grad(out.square().sum(), [bags, *_own(pool)])])
     for one, other in zip(*results, strict=True):
@@ -270,7 +270,7 @@ def test_grouped_keys() -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: Hopfield(8, heads=3), "cannot be shared out among 3 heads"),
+        (lambda: Hopfield(8, heads=3), "cannot be divided among 3 heads"),
         (lambda: Hopfield(8, beta=-1.0), "beta must be finite and greater than 0"),
         (lambda: Hopfield(8, beta=torch.ones(3)), r"tensor \(1,\)"),
         (lambda: Hopfield(8, beta=torch.tensor([torch.inf])), "beta must be finite and greater"),

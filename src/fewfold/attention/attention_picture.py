@@ -1,4 +1,4 @@
-"""A picture of what was attended to."""
+"""Plot of attention weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,16 +18,16 @@ def picture_attention(
     *,
     axes: Any = None,
 ) -> Any:
-    """Draw the weights of one head: a filled cell for each pair that is attended to.
+    """Plot the attention weights of one head as a grid of cells.
 
-    The darker, the more weight. Cells with exactly no weight stay empty, so that what is impossible
-    looks different from what is unlikely.
+    Darker cells have more weight. Cells with a weight of exactly zero are left empty, which
+    distinguishes them from small weights.
 
     Args:
         weights: `(m, n)`, or the `attention_support` of one head.
-        queries: a word for each row.
-        keys: a word for each column; the queries unless given.
-        axes: of matplotlib, to draw on; a new figure unless given.
+        queries: labels of the rows.
+        keys: labels of the columns; default: those of the queries.
+        axes: matplotlib axes to draw on; default: a new figure.
 
     Returns:
         The axes.

@@ -1,4 +1,4 @@
-"""Attention piece by piece: the matrix of scores never exists, only the keys in a support stay."""
+"""Chunked attention: saves the support of each chunk, never the full matrix of scores."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fewfold._torch import untransformed
-from fewfold.attention.chunks import Piece, Plan, by_head
+from fewfold.attention.chunks import Chunk, Plan, parameter_by_head
 from fewfold.attention.shapes import Layout
-from fewfold.attention.support_attention import Few, blend, few_of, pull_few
+from fewfold.attention.support_attention import ChunkSupport, backward_support, blend, find_support
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_tensors import tensors
 
@@ -17,7 +17,7 @@ __all__ = [
     "chunked",
 ]
 
-_SUMS = torch.float32  # at least: of gradients, over pieces
+_SUMS = torch.float32  # minimum dtype for sums of gradients over chunks
 
 
 def chunked(
@@ -29,19 +29,19 @@ def chunked(
     dropout: float,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """`sparse_attention` of many queries and keys."""
+    """Compute `sparse_attention` chunk by chunk, for many queries and keys."""
     source = None if generator is None else generator.device
     seed = int(torch.randint(2**31, (), generator=generator, device=source)) if dropout else 0
     out: Tensor = _Attend.apply(
         *layout.by_head(query, key, value),
         Plan(layout, omega, dropout, seed),
-        *(by_head(learnt, layout) for learnt in tensors(omega).values()),
+        *(parameter_by_head(learnt, layout) for learnt in tensors(omega).values()),
     )
     return out.view(*layout.batch, layout.queries, -1)
 
 
 class _Attend(torch.autograd.Function):
-    """What is kept for the backward pass are supports; a piece without a few is computed again."""
+    """Keeps the support of each chunk for the backward pass; recomputes chunks that are dense."""
 
     @staticmethod
     def forward(
@@ -50,23 +50,23 @@ class _Attend(torch.autograd.Function):
         learns = any(ctx.needs_input_grad[4:])
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         parts: list[Tensor | None] = []
-        room = plan.room(query)
-        for number, piece in enumerate(plan.pieces()):
-            own = plan.own(piece, list(parameters))
-            at_key, at_value = plan.shared(key, piece), plan.shared(value, piece)
-            scores = plan.scores(query[piece.heads, piece.rows], at_key, piece, room)
-            few = few_of(scores, own, learns)
-            if few is None:
+        buffer = plan.score_buffer(query)
+        for number, chunk in enumerate(plan.chunks()):
+            own = plan.chunk_omega(chunk, list(parameters))
+            at_key, at_value = plan.visible(key, chunk), plan.visible(value, chunk)
+            scores = plan.scores(query[chunk.heads, chunk.rows], at_key, chunk, buffer)
+            support = find_support(scores, own, learns)
+            if support is None:
                 parts += [None, None, None]
-                found = _mixed(own, scores, at_value, plan, number)
+                found = _dense_output(own, scores, at_value, plan, number)
             else:
-                parts += [few.weight, few.slot, few.first]
-                used = _kept(few.weight, plan, number)
-                found = blend(at_value, used, few).view(*scores.shape[:2], -1)
-            out[piece.heads, piece.rows] = found
-        # the mask too, so that torch tells if it has changed before it is read again
+                parts += [support.weight, support.slot, support.first]
+                used = _apply_dropout(support.weight, plan, number)
+                found = blend(at_value, used, support).view(*scores.shape[:2], -1)
+            out[chunk.heads, chunk.rows] = found
+        # Saving the mask lets torch detect in-place changes before the backward pass.
         ctx.save_for_backward(query, key, value, plan.layout.mask, *parameters, *parts)
-        ctx.plan, ctx.parameters = plan.masked(None), len(parameters)
+        ctx.plan, ctx.parameters = plan.with_mask(None), len(parameters)
         return out
 
     @staticmethod
@@ -74,90 +74,91 @@ class _Attend(torch.autograd.Function):
         (grad,) = grads
         query, key, value, mask, *rest = ctx.saved_tensors
         parameters, parts = rest[: ctx.parameters], iter(rest[ctx.parameters :])
-        few = [None if w is None else Few(w, s, f) for w, s, f in zip(parts, parts, parts)]  # noqa: B905
-        given, plan = [query, key, value, *parameters], ctx.plan.masked(mask)
+        triples = zip(parts, parts, parts)  # noqa: B905
+        supports = [None if w is None else ChunkSupport(w, s, f) for w, s, f in triples]
+        given, plan = [query, key, value, *parameters], ctx.plan.with_mask(mask)
         to: Sequence[Tensor | None]
         if torch.is_grad_enabled() or not untransformed(grad):
-            to = _differentiable(given, plan, few, grad)
+            to = _differentiable(given, plan, supports, grad)
         else:
-            to = _by_pieces(given, plan, few, grad)
+            to = _chunked_gradients(given, plan, supports, grad)
         wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4:]]
-        asked = [one if wants else None for one, wants in zip(to, wanted, strict=True)]
-        return (*asked[:3], None, *asked[3:])
+        needed = [one if wants else None for one, wants in zip(to, wanted, strict=True)]
+        return (*needed[:3], None, *needed[3:])
 
 
-def _mixed(own: Omega, scores: Tensor, value: Tensor, plan: Plan, number: int) -> Tensor:
-    """The output of a piece by all of its weights."""
-    return torch.bmm(_kept(own.argmax(scores), plan, number), value)
+def _dense_output(own: Omega, scores: Tensor, value: Tensor, plan: Plan, number: int) -> Tensor:
+    """Output of a chunk from its dense matrix of weights."""
+    return torch.bmm(_apply_dropout(own.argmax(scores), plan, number), value)
 
 
-def _kept(weights: Tensor, plan: Plan, number: int) -> Tensor:
-    kept = plan.kept(weights.shape, number, weights)
-    return weights if kept is None else weights * kept
+def _apply_dropout(weights: Tensor, plan: Plan, number: int) -> Tensor:
+    drop = plan.dropout_mask(weights.shape, number, weights)
+    return weights if drop is None else weights * drop
 
 
-def _by_pieces(
-    given: list[Tensor], plan: Plan, few: list[Few | None], grad: Tensor
+def _chunked_gradients(
+    given: list[Tensor], plan: Plan, supports: list[ChunkSupport | None], grad: Tensor
 ) -> list[Tensor]:
-    """Gradients of queries, keys, values and the tensors of omega."""
+    """Gradients of queries, keys, values and the tensor parameters of omega."""
     query, key, value, *parameters = given
-    # many small parts of a sum would be lost in 16 bits
+    # Accumulating many small terms in 16 bits would lose them.
     to = [one.new_zeros(one.shape, dtype=torch.promote_types(one.dtype, _SUMS)) for one in given]
-    for number, (piece, part) in enumerate(zip(plan.pieces(), few, strict=True)):
-        at = grad[piece.heads, piece.rows].contiguous()
+    for number, (chunk, part) in enumerate(zip(plan.chunks(), supports, strict=True)):
+        at = grad[chunk.heads, chunk.rows].contiguous()
         own = (
-            query[piece.heads, piece.rows],
-            plan.shared(key, piece),
-            plan.shared(value, piece),
+            query[chunk.heads, chunk.rows],
+            plan.visible(key, chunk),
+            plan.visible(value, chunk),
         )
         if part is None:
-            found = _again(own, plan, piece, parameters, number, at)
-            to[0][piece.heads, piece.rows] += found[0]
-            _add_shared(to, found[1:3], plan, piece)
+            found = _recompute_gradients(own, plan, chunk, parameters, number, at)
+            to[0][chunk.heads, chunk.rows] += found[0]
+            _add_shared(to, found[1:3], plan, chunk)
             for whole, more in zip(to[3:], found[3:], strict=True):
-                whole += more  # of all heads, zero outside of the piece
+                whole += more  # has all heads, and is zero outside the chunk
             continue
-        kept = plan.kept(part.weight.shape, number, part.weight)
-        omega, scale = plan.own(piece, parameters), plan.layout.scale
-        into = to[1][piece.heads, : piece.keys], to[2][piece.heads, : piece.keys]
+        drop = plan.dropout_mask(part.weight.shape, number, part.weight)
+        omega, scale = plan.chunk_omega(chunk, parameters), plan.layout.scale
+        into = to[1][chunk.heads, : chunk.keys], to[2][chunk.heads, : chunk.keys]
         direct = plan.layout.group == 1 and all(one.is_contiguous() for one in into)
         if not direct:
             into = own[1].new_zeros(own[1].shape), own[2].new_zeros(own[2].shape)
-        to_query, to_alpha = pull_few(own, omega, part, kept, at, scale, into)
-        to[0][piece.heads, piece.rows] += to_query
+        to_query, to_alpha = backward_support(own, omega, part, drop, at, scale, into)
+        to[0][chunk.heads, chunk.rows] += to_query
         if not direct:
-            _add_shared(to, into, plan, piece)
+            _add_shared(to, into, plan, chunk)
         if to_alpha is not None:
-            rows = piece.rows if to[3].shape[1] > 1 else slice(None)
-            to[3][piece.heads, rows] += to_alpha.sum_to_size(to[3][piece.heads, rows].shape)
+            rows = chunk.rows if to[3].shape[1] > 1 else slice(None)
+            to[3][chunk.heads, rows] += to_alpha.sum_to_size(to[3][chunk.heads, rows].shape)
     return [whole.to(one.dtype) for whole, one in zip(to, given, strict=True)]
 
 
-def _add_shared(to: list[Tensor], found: Sequence[Tensor], plan: Plan, piece: Piece) -> None:
-    """Add a piece's gradients of keys and values to those of the whole."""
+def _add_shared(to: list[Tensor], found: Sequence[Tensor], plan: Plan, chunk: Chunk) -> None:
+    """Add the key and value gradients of a chunk to the totals."""
     for whole, part in zip(to[1:3], found, strict=True):
         if plan.layout.group == 1:
-            whole[piece.heads, : piece.keys] += part
+            whole[chunk.heads, : chunk.keys] += part
         else:
-            whole[:, : piece.keys].index_add_(0, plan.owners(piece, part), part.to(whole.dtype))
+            whole[:, : chunk.keys].index_add_(0, plan.key_heads(chunk, part), part.to(whole.dtype))
 
 
-def _again(
+def _recompute_gradients(
     given: tuple[Tensor, Tensor, Tensor],
     plan: Plan,
-    piece: Piece,
+    chunk: Chunk,
     parameters: list[Tensor],
     number: int,
     grad: Tensor,
 ) -> list[Tensor]:
-    """Gradients of a piece by computing it again."""
+    """Gradients of a chunk by recomputation with autograd."""
     with torch.enable_grad():
         query, key, value = (tensor.detach().requires_grad_() for tensor in given)
         cut = [one.detach().requires_grad_(one.is_floating_point()) for one in parameters]
-        scores = plan.scores(query, key, piece)
-        out = _mixed(plan.own(piece, cut), scores, value, plan, number)
-        asked = [query, key, value, *(one for one in cut if one.requires_grad)]
-        found = iter(torch.autograd.grad(out, asked, grad, materialize_grads=True))
+        scores = plan.scores(query, key, chunk)
+        out = _dense_output(plan.chunk_omega(chunk, cut), scores, value, plan, number)
+        inputs = [query, key, value, *(one for one in cut if one.requires_grad)]
+        found = iter(torch.autograd.grad(out, inputs, grad, materialize_grads=True))
         some = [next(found) for _ in range(3)]
         return [
             *some, *(next(found) if one.requires_grad else torch.zeros_like(one) for one in cut)
@@ -165,23 +166,23 @@ def _again(
 
 
 def _differentiable(
-    given: list[Tensor], plan: Plan, few: list[Few | None], grad: Tensor
+    given: list[Tensor], plan: Plan, supports: list[ChunkSupport | None], grad: Tensor
 ) -> list[Tensor | None]:
-    """The same with a graph of its own, for second derivatives: all weights at once."""
+    """Gradients with a differentiable graph, from dense weights, for second derivatives."""
     query, key, value, *parameters = given
     rows: dict[int, list[Tensor]] = {}
     with torch.enable_grad():
-        for number, (piece, part) in enumerate(zip(plan.pieces(), few, strict=True)):
-            scores = plan.scores(query[piece.heads, piece.rows], plan.shared(key, piece), piece)
-            probs = plan.own(piece, parameters).argmax(scores)
+        for number, (chunk, part) in enumerate(zip(plan.chunks(), supports, strict=True)):
+            scores = plan.scores(query[chunk.heads, chunk.rows], plan.visible(key, chunk), chunk)
+            probs = plan.chunk_omega(chunk, parameters).argmax(scores)
             atoms = probs if part is None else part.weight
-            kept = plan.kept(atoms.shape, number, atoms)
-            if kept is not None:
-                probs = probs * (kept if part is None else part.dense(kept, scores.shape))
-            found = torch.bmm(probs, plan.shared(value, piece))
-            rows.setdefault(piece.heads.start, []).append(found)
+            drop = plan.dropout_mask(atoms.shape, number, atoms)
+            if drop is not None:
+                probs = probs * (drop if part is None else part.dense(drop, scores.shape))
+            found = torch.bmm(probs, plan.visible(value, chunk))
+            rows.setdefault(chunk.heads.start, []).append(found)
         out = torch.cat([torch.cat(parts, 1) for parts in rows.values()])
-    asked = [one for one in given if one.requires_grad]
+    inputs = [one for one in given if one.requires_grad]
     graph = torch.is_grad_enabled()
-    grads = iter(torch.autograd.grad(out, asked, grad, create_graph=graph, allow_unused=True))
+    grads = iter(torch.autograd.grad(out, inputs, grad, create_graph=graph, allow_unused=True))
     return [next(grads) if one.requires_grad else None for one in given]

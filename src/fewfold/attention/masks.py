@@ -1,4 +1,4 @@
-"""Masks of multi-head attention: one mask from those of fewfold and those of torch.
+"""Combination of the masks of fewfold and of torch.nn.MultiheadAttention into one mask.
 
 Two polarities meet here. A boolean `mask` says which keys take part (True = keep), as everywhere in
 fewfold. `attn_mask` and `key_padding_mask` are arguments of `torch.nn.MultiheadAttention` and say,
@@ -31,20 +31,20 @@ def joint_mask(
             batch of N, or like `mask`.
         key_padding_mask: boolean, True = ignore, or numbers to add; `(*batch, S)`.
     """
-    found = None if mask is None else _own(mask, shape)
+    found = None if mask is None else _check_mask(mask, shape)
     if attn_mask is not None:
-        found = _both(found, _of_torch(_pairs(attn_mask, shape)))
+        found = _combine(found, _to_take_part(_check_attn_mask(attn_mask, shape)))
     if key_padding_mask is not None:
-        found = _both(found, _of_torch(_padding(key_padding_mask, shape)))
+        found = _combine(found, _to_take_part(_check_padding_mask(key_padding_mask, shape)))
     return found
 
 
-def _own(mask: Tensor, shape: torch.Size) -> Tensor:
-    _check(mask, "mask", "True = take part")
+def _check_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+    _check_dtype(mask, "mask", "True = take part")
     if mask.dim() == len(shape) and fits(mask.shape, shape):
         return mask
     if mask.dim() == 2 and len(shape) == 3 and fits(mask.shape, shape):
-        return mask  # no batch that its rows could stand for
+        return mask  # unambiguous, as there is no batch
     instead = "write sizes of 1 where it is shared"
     if mask.dim() == 2:
         more = ", ".join(["None"] * (len(shape) - 2))
@@ -62,8 +62,8 @@ def _own(mask: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
-def _pairs(mask: Tensor, shape: torch.Size) -> Tensor:
-    _check(mask, "attn_mask", "True = ignore")
+def _check_attn_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+    _check_dtype(mask, "attn_mask", "True = ignore")
     *batch, heads, queries, keys = shape
     if mask.shape == (queries, keys) or (mask.dim() == len(shape) and fits(mask.shape, shape)):
         return mask
@@ -77,8 +77,8 @@ def _pairs(mask: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
-def _padding(mask: Tensor, shape: torch.Size) -> Tensor:
-    _check(mask, "key_padding_mask", "True = ignore")
+def _check_padding_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+    _check_dtype(mask, "key_padding_mask", "True = ignore")
     wanted = (*shape[:-3], shape[-1])
     if mask.shape != wanted:
         raise ValueError(
@@ -88,27 +88,27 @@ def _padding(mask: Tensor, shape: torch.Size) -> Tensor:
     return mask[..., None, None, :]
 
 
-def _check(mask: Tensor, name: str, meaning: str) -> None:
+def _check_dtype(mask: Tensor, name: str, meaning: str) -> None:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name} must be boolean ({meaning}) or numbers to add, got {came}")
 
 
-def _of_torch(mask: Tensor) -> Tensor:
-    """Turn True = ignore into True = take part; numbers to add stay."""
+def _to_take_part(mask: Tensor) -> Tensor:
+    """Convert True = ignore to True = take part; additive masks are unchanged."""
     return ~mask if mask.dtype == torch.bool else mask
 
 
-def _both(one: Tensor | None, other: Tensor) -> Tensor:
+def _combine(one: Tensor | None, other: Tensor) -> Tensor:
     if one is None:
         return other
     if one.dtype == other.dtype == torch.bool:
         return one & other
-    return _added(one, other) + _added(other, one)
+    return _to_additive(one, other) + _to_additive(other, one)
 
 
-def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask as numbers to add."""
+def _to_additive(mask: Tensor, like: Tensor) -> Tensor:
+    """Return a mask as an additive mask."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(

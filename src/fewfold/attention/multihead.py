@@ -1,4 +1,4 @@
-"""Multi-head attention in which every head learns how sparse it is."""
+"""Multi-head attention with a learned sparsity for each head."""
 
 from typing import NoReturn
 
@@ -18,22 +18,23 @@ __all__ = ["MultiheadAttention"]
 
 
 class MultiheadAttention(nn.Module):
-    """Multi-head attention whose heads learn an alpha each, between softmax and sparsemax.
+    """Multi-head attention with a learned entmax alpha per head, between softmax and sparsemax.
 
     Arguments have the names of `torch.nn.MultiheadAttention`. Three things differ: sequences are
     always `(..., positions, embed_dim)`, the batch first; a call returns the output alone, and
     `with_weights` the output and the weights; and the projections are the modules `query`, `key`,
-    `value` and `out`. `kdim`, `vdim`, `add_bias_kv` and `add_zero_attn` are not offered.
+    `value` and `out`. `kdim`, `vdim`, `add_bias_kv` and `add_zero_attn` are not supported.
 
     Args:
         embed_dim: size of the vectors.
         num_heads: number of heads; must divide `embed_dim`.
         omega: a fixed map instead of a learned alpha, such as `Gini()`; or
             `AdaptiveEntmax(num_heads, low=, high=)`, for another range of alpha.
-        key_heads: fewer heads of keys and values, each for a group of query heads.
-        dropout: share of the weights dropped in training.
-        bias: whether the projections have one.
-        batch_first: True; there is no other layout.
+        key_heads: number of key and value heads, each shared by a group of query heads; default:
+            `num_heads`.
+        dropout: probability that a weight is dropped during training.
+        bias: whether the projections have a bias.
+        batch_first: must be True; other layouts are not supported.
         device, dtype: of the parameters.
 
     Example:
@@ -92,7 +93,7 @@ class MultiheadAttention(nn.Module):
 
     @property
     def alpha(self) -> Tensor | None:
-        """(num_heads,) the alpha of each head, where they learn it."""
+        """(num_heads,) alpha of each head, or None for a fixed omega."""
         return self.omega.alpha.flatten() if isinstance(self.omega, AdaptiveEntmax) else None
 
     def forward(
@@ -115,15 +116,15 @@ class MultiheadAttention(nn.Module):
 
         Args:
             query: `(..., L, embed_dim)`.
-            key: `(..., S, embed_dim)`, what keys are made of; the queries unless given.
-            value: `(..., S, embed_dim)`, what values are made of; `key` unless given.
+            key: `(..., S, embed_dim)`, projected to the keys; default: `query`.
+            value: `(..., S, embed_dim)`, projected to the values; default: `key`.
             key_padding_mask: `(..., S)`, boolean, True = ignore, or numbers to add.
             attn_mask: boolean, True = ignore, or numbers to add to the scores: `(L, S)`,
                 `(batch * num_heads, L, S)`, or with as many dimensions as the scores.
             mask: boolean, True = take part, or numbers to add to the scores; has all dimensions of
                 the scores, `(..., num_heads, L, S)`, with sizes of 1 where it is shared.
-            is_causal: query i sees the keys up to i, whether or not there is a mask.
-            need_weights: leave it out; `with_weights` returns them.
+            is_causal: query i attends to keys 0, ..., i only; combines with a mask.
+            need_weights: not supported; call `with_weights` for the weights.
         """
         if need_weights is not None:
             _refuse_weights()
@@ -151,9 +152,9 @@ class MultiheadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the output, and the weights `(..., num_heads, L, S)` before dropout.
 
-        Arguments as in a call. The weights carry a gradient, and all of them are held at once;
-        `watch_attention` collects the few that are not zero. For the mean over heads, which torch
-        returns, write `weights.mean(-3)`.
+        Arguments as in `forward`. The weights are differentiable and dense; `watch_attention`
+        records only the nonzero ones. For the mean over heads, which torch returns, write
+        `weights.mean(-3)`.
         """
         heads, masks = self._prepared(query, key, value, key_padding_mask, attn_mask, mask)
         found, weights = weighted_attention(
@@ -175,7 +176,7 @@ class MultiheadAttention(nn.Module):
         attn_mask: Tensor | None,
         mask: Tensor | None,
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-        """Return projected queries, keys and values by head, and one mask."""
+        """Return the projected queries, keys and values by head, and the combined mask."""
         key = query if key is None else key
         value = key if value is None else value
         for name, vectors in (("query", query), ("key", key), ("value", value)):

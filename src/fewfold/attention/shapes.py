@@ -1,4 +1,4 @@
-"""Shapes and masks of attention: who looks at whom."""
+"""Validated shapes, masks and scale of an attention call."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from fewfold._torch import autocast_dtype, autocasts
 
 __all__ = ["check_vectors", "joint_batch", "Layout"]
 
-_SMALL = 2**21  # scores that are held at once without a second thought
+_SMALL = 2**21  # largest number of scores for which the full matrix is computed
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What scores there are.
+    """Shapes, mask and scale of the scores of one attention call.
 
     Attributes:
-        batch: what stands before queries and keys, heads included.
-        queries: L.
-        keys: S.
-        group: query heads that share a head of keys.
-        mask: boolean or numbers to add, as it was given.
-        causal: query i sees the keys up to i.
-        scale: of the scores.
+        batch: batch shape of the scores, including heads.
+        queries: number of queries, L.
+        keys: number of keys, S.
+        group: number of query heads per key head.
+        mask: boolean (True = take part) or additive, as passed by the caller.
+        causal: whether query i attends to keys 0, ..., i only.
+        scale: factor of the scores.
     """
 
     batch: torch.Size
@@ -47,7 +47,7 @@ class Layout:
         scale: float | None,
         grouped: bool,
     ) -> "Layout":
-        """Checked."""
+        """Validate the arguments of an attention call and return their layout."""
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             check_scores(tensor, name)
             if tensor.dim() < 2:
@@ -66,7 +66,7 @@ class Layout:
         _check_dtypes(query, key, value)
         batch, group = _batch(query, key, value, grouped)
         _check_scale(scale)
-        made = cls(
+        layout = cls(
             batch,
             query.shape[-2],
             key.shape[-2],
@@ -75,8 +75,8 @@ class Layout:
             causal,
             1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
         )
-        made._check_mask()
-        return made
+        layout._check_mask()
+        return layout
 
     def _check_mask(self) -> None:
         if self.mask is None:
@@ -99,35 +99,35 @@ class Layout:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the scores."""
+        """Shape of the scores, `(*batch, L, S)`."""
         return torch.Size([*self.batch, self.queries, self.keys])
 
     @property
     def heads(self) -> int:
-        """How many there are in the whole batch."""
+        """Number of query heads in the whole batch."""
         return self.batch.numel()
 
     @property
     def small(self) -> bool:
-        """Whether all scores may be held at once."""
+        """Whether the full matrix of scores is small enough to store."""
         return self.shape.numel() <= _SMALL
 
     @property
     def key_batch(self) -> torch.Size:
-        """What stands before keys and values, heads of a group being one."""
+        """Batch shape of keys and values, with one head per group."""
         if self.group == 1:
             return self.batch
         return torch.Size([*self.batch[:-1], self.batch[-1] // self.group])
 
     def shared(self, keys: Tensor) -> Tensor:
-        """Keys or values for each head of queries."""
+        """Keys or values repeated for each query head."""
         if self.group == 1:
             return keys
         every = keys.expand(*keys.shape[:-3], self.key_batch[-1], *keys.shape[-2:])
         return every.repeat_interleave(self.group, -3)
 
     def by_head(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`(heads, L, d)` queries, and keys and values `(heads / group, S, ...)`, in one block."""
+        """Contiguous queries `(heads, L, d)`, and keys and values `(heads / group, S, ...)`."""
         low = autocast_dtype(query)
         if low is not None and query.dtype != torch.float64:  # as torch's own attention does
             query, key, value = query.to(low), key.to(low), value.to(low)
@@ -139,9 +139,9 @@ class Layout:
         return query.contiguous(), key.contiguous(), value.contiguous()
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """All of them, masked."""
+        """Masked scores of all queries and keys."""
         found = (query * self.scale) @ self.shared(key).transpose(-2, -1)
-        if found.shape != self.shape:  # values are of a larger batch
+        if found.shape != self.shape:  # the values have a larger batch
             found = found.expand(self.shape)
         if self.causal:
             found = found.masked_fill(
@@ -157,7 +157,7 @@ class Layout:
 
 def _check_dtypes(query: Tensor, key: Tensor, value: Tensor) -> None:
     kinds = (query.dtype, key.dtype, value.dtype)
-    # autocast leaves double precision as it is
+    # Autocast does not cast double precision.
     cast = autocasts(query) and torch.float64 not in kinds
     if not (cast or query.dtype == key.dtype == value.dtype):
         raise TypeError(
@@ -171,7 +171,8 @@ def _check_scale(scale: float | None) -> None:
         return
     if isinstance(scale, Tensor) and scale.requires_grad:
         raise TypeError(
-            "scale must be a number, got a tensor that learns; write query * scale, and scale=1"
+            "scale must be a number, got a tensor that requires a gradient; write query * scale, "
+            "and scale=1"
         )
     try:
         finite = bool(-math.inf < scale < math.inf)  # a compiler traces it
@@ -182,7 +183,7 @@ def _check_scale(scale: float | None) -> None:
 
 
 def _batch(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[torch.Size, int]:
-    """What stands before queries and keys, and how many heads of queries share one of keys."""
+    """Return the joint batch shape, and the number of query heads per key head."""
     given = [one.shape[:-2] for one in (query, key, value)]
     try:
         own = torch.broadcast_shapes(*given[1:])
@@ -201,24 +202,24 @@ def _batch(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[to
 
 
 def _divides(batch: torch.Size, heads: int) -> bool:
-    """Whether the heads of keys are so many that each serves as many of queries."""
+    """Whether the number of query heads is a multiple of the number of key heads."""
     return bool(batch) and batch[-1] > 0 and heads % batch[-1] == 0
 
 
 def joint_batch(query: Tensor, memory: Tensor) -> torch.Size:
-    """What stands before queries and patterns, together."""
+    """Return the broadcast batch shape of queries and patterns."""
     try:
         both: torch.Size = torch.broadcast_shapes(query.shape[:-2], memory.shape[:-2])
     except RuntimeError:
         raise ValueError(
-            "what stands before queries and patterns must broadcast, got "
+            "the batch dimensions of queries and patterns must broadcast, got "
             f"{tuple(query.shape[:-2])} and {tuple(memory.shape[:-2])}"
         ) from None
     return both
 
 
 def check_vectors(tensor: Tensor, name: str, dim: int) -> None:
-    """Raise unless these are rows of vectors of a module's size."""
+    """Raise unless the tensor is floating-point of shape (..., count, dim)."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.dim() < 2 or tensor.shape[-1] != dim:

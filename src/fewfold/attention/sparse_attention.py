@@ -1,4 +1,4 @@
-"""Attention whose weights are exactly zero for all but a few keys."""
+"""Scaled dot-product attention with exactly sparse weights."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from fewfold._check import non_negative_number
 from fewfold._torch import untransformed
 from fewfold.attention.chunked import chunked
-from fewfold.attention.chunks import Plan, by_head
+from fewfold.attention.chunks import Plan, parameter_by_head
 from fewfold.attention.shapes import Layout
 from fewfold.attention.watch import is_watched, note
 from fewfold.maps.entropies import Tsallis
@@ -32,30 +32,30 @@ def sparse_attention(
     enable_gqa: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`omega.argmax(query key^T scale) value`, with the conventions of torch's attention.
+    """Compute `omega.argmax(query key^T scale) value`, with the conventions of torch's attention.
 
-    A query row whose keys are all masked gives zeros. Long sequences are worked off in pieces of
-    queries, so that the matrix of scores never exists; of each query the keys in its support are
-    kept, and the backward pass touches no others. All scores are made at once under a transform or
-    compiler of torch, for a mask that learns, and for `Fused`, `Oscar` and structures with scores
-    of more than one key.
+    A query whose keys are all masked gives zeros. Long sequences are processed in chunks of
+    queries, so that the full matrix of scores is never stored; only the support of each query is
+    saved, and the backward pass touches no other keys. The full matrix is computed under transforms
+    and compilers of torch, for masks that require a gradient, and for `Fused`, `Oscar` and
+    structures whose scores involve several keys.
 
     Args:
         query: `(..., heads, L, d)`.
         key: `(..., heads, S, d)`.
         value: `(..., heads, S, dv)`.
-        omega: the map from scores to weights: `Gini()` is sparsemax, `Tsallis(alpha)` entmax, also
-            with an alpha that learns, such as (heads, 1, 1); `Subset(k)` chooses k keys,
-            or all where a query sees fewer.
+        omega: regulariser of the map from scores to weights: `Gini()` is sparsemax,
+            `Tsallis(alpha)` is entmax, also with a learned alpha of shape (heads, 1, 1);
+            `Subset(k)` selects k keys, or all if fewer are visible.
         attn_mask: boolean, True = take part, or numbers to add to the scores; broadcasts to
             `(..., heads, L, S)`. As in `torch.nn.functional.scaled_dot_product_attention`, and
             unlike in `torch.nn.MultiheadAttention`, where True is to ignore.
-        mask: the same under the name that masks have in fewfold; give one of them.
-        is_causal: query i sees the keys up to i, whether or not there is a mask.
-        scale: of the scores; `1 / sqrt(d)` unless given.
-        dropout_p: share of the weights that is dropped, up to 1; the others grow accordingly.
-        enable_gqa: key and value may have fewer heads, each for a group of query heads.
-        generator: source of randomness for the dropout.
+        mask: alias of `attn_mask`, the name of masks elsewhere in fewfold; give one of them.
+        is_causal: query i attends to keys 0, ..., i only; combines with a mask.
+        scale: factor of the scores; default: `1 / sqrt(d)`.
+        dropout_p: probability that a weight is dropped; the others are scaled by 1 / (1 - p).
+        enable_gqa: allow fewer heads of key and value, each shared by a group of query heads.
+        generator: random number generator of the dropout.
 
     Returns:
         `(..., heads, L, dv)`.
@@ -77,9 +77,9 @@ def sparse_attention(
     if is_watched() and untransformed(query, key):
         with torch.no_grad():
             note(attention_support_of(query, key, omega, layout), layout)
-    if not _in_pieces(omega, layout, query, key, value):
+    if not _use_chunks(omega, layout, query, key, value):
         probs = omega.argmax(layout.scores(query, key))
-        return _dropped(probs, dropout_p, generator) @ layout.shared(value)
+        return _apply_dropout(probs, dropout_p, generator) @ layout.shared(value)
     return chunked(query, key, value, omega, layout, dropout_p, generator)
 
 
@@ -100,7 +100,7 @@ def weighted_attention(
     probs = omega.argmax(layout.scores(query, key))
     if is_watched() and untransformed(query, key):
         note(Support.from_dense(probs.detach()), layout)
-    return _dropped(probs, dropout_p, None) @ layout.shared(value), probs
+    return _apply_dropout(probs, dropout_p, None) @ layout.shared(value), probs
 
 
 def attention_support(
@@ -114,10 +114,11 @@ def attention_support(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Support:
-    """Which keys each query of `sparse_attention` attends to, and how much.
+    """Return the keys that each query of `sparse_attention` attends to, and their weights.
 
     Returns:
-        Atoms are positions of keys; rows are the queries, `(..., heads, L)` flattened.
+        Support whose atoms are positions of keys and whose rows are the queries, `(..., heads, L)`
+        flattened.
 
     Example:
         >>> import torch, fewfold as ff
@@ -134,25 +135,25 @@ def attention_support(
 
 
 def attention_support_of(query: Tensor, key: Tensor, omega: Omega, layout: Layout) -> Support:
-    """What each query of a layout attends to."""
-    if not _in_pieces(omega, layout, query, key):
+    """Return the support of each query, for validated arguments."""
+    if not _use_chunks(omega, layout, query, key):
         return map_support(layout.scores(query, key), omega)
     query, key, _ = layout.by_head(query, key, key)
     plan = Plan(layout, omega)
-    parameters = [by_head(learnt, layout) for learnt in tensors(omega).values()]
+    parameters = [parameter_by_head(learnt, layout) for learnt in tensors(omega).values()]
     number = torch.arange(layout.heads * layout.queries).view(layout.heads, layout.queries)
     weights, atoms, row = [], [], []
-    for piece in plan.pieces():
-        scores = plan.scores(query[piece.heads, piece.rows], plan.shared(key, piece), piece)
-        found = map_support(scores, plan.own(piece, parameters))
+    for chunk in plan.chunks():
+        scores = plan.scores(query[chunk.heads, chunk.rows], plan.visible(key, chunk), chunk)
+        found = map_support(scores, plan.chunk_omega(chunk, parameters))
         weights.append(found.weights)
         atoms.append(found.atoms)
-        row.append(number[piece.heads, piece.rows].reshape(-1).to(found.row.device)[found.row])
+        row.append(number[chunk.heads, chunk.rows].reshape(-1).to(found.row.device)[found.row])
     return Support(torch.cat(weights), torch.cat(atoms), torch.cat(row), number.numel())
 
 
 def _checked(omega: Omega, layout: Layout, dropout_p: float) -> Omega:
-    """Return omega for as many keys as there are; raise for what is no map or no share."""
+    """Validate omega and dropout_p; return omega adapted to the number of keys."""
     check_omega(omega)
     if non_negative_number(dropout_p, "dropout_p") > 1:
         raise ValueError(f"dropout_p must be between 0 and 1, got {dropout_p}")
@@ -160,28 +161,28 @@ def _checked(omega: Omega, layout: Layout, dropout_p: float) -> Omega:
 
 
 def _one_mask(mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """Return the mask, which has two names."""
+    """Return the mask given as `mask` or as `attn_mask`."""
     if mask is not None and attn_mask is not None:
         raise ValueError("mask and attn_mask are two names of one argument; give one of them")
     return attn_mask if mask is None else mask
 
 
-def _in_pieces(omega: Omega, layout: Layout, *given: Tensor) -> bool:
-    """Whether scores are many, and nothing asks for operations that torch can look into."""
+def _use_chunks(omega: Omega, layout: Layout, *given: Tensor) -> bool:
+    """Whether to use chunks: many scores, and no transform or gradient that needs plain torch."""
     mask = layout.mask
     return (
-        untransformed(*given)  # first: a trace must not look at sizes
+        untransformed(*given)  # first, because a trace must not read sizes
         and not layout.small
         and omega.chunkable
         and not (mask is not None and mask.requires_grad)
     )
 
 
-def _dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-    return dropped(probs, share, generator) if share else probs
+def _apply_dropout(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    return drop_weights(probs, share, generator) if share else probs
 
 
-def dropped(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-    """Weights without some of them, the others grown accordingly."""
+def drop_weights(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    """Apply dropout with probability `share` to attention weights."""
     stay = torch.rand(probs.shape, generator=generator, device=probs.device) >= share
-    return probs * stay.to(probs) / ((1 - share) or 1.0)  # nothing stays of all
+    return probs * stay.to(probs) / ((1 - share) or 1.0)  # share = 1 drops all weights

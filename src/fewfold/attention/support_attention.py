@@ -1,4 +1,4 @@
-"""Attention by the few keys in a support: the kernels, and gradients that touch no other key."""
+"""Attention over the keys in a support: forward and backward passes that touch no other key."""
 
 import math
 from dataclasses import dataclass
@@ -10,22 +10,28 @@ from fewfold._native import dispatch
 from fewfold.maps.native_threshold import covers, support
 from fewfold.maps.omega import Omega
 
-__all__ = ["Few", "blend", "few_of", "pull_few"]
+__all__ = ["ChunkSupport", "blend", "find_support", "backward_support"]
 
-_PART = 8  # a support of less than this part of its row is kept as indices
-_LEARNT = 1.25  # below it a slope in alpha is left to the map, which has more digits
+_PART = 8  # supports smaller than 1 / 8 of the scores are stored as indices
+_LEARNT = 1.25  # below this alpha, the map itself computes the gradient of alpha more accurately
 
 
 @dataclass(frozen=True, eq=False)
-class Few:
-    """The support of a piece: weight and row of keys of each atom, and where each query starts."""
+class ChunkSupport:
+    """Support of a chunk in compressed sparse rows.
+
+    Attributes:
+        weight: (m,) weight of each pair (query, key) in the support.
+        slot: (m,) row of the pair's key in the flattened keys (heads * S, d).
+        first: (queries + 1,) offset of the first pair of each query.
+    """
 
     weight: Tensor
     slot: Tensor
     first: Tensor
 
     def dense(self, values: Tensor, shape: torch.Size) -> Tensor:
-        """Values of the atoms at their places in (heads, rows, keys), zeros elsewhere."""
+        """Scatter one value per pair into a dense (heads, rows, keys) tensor."""
         heads, rows, keys = shape
         query = torch.repeat_interleave(self.first.diff())
         head = query // max(rows, 1)
@@ -33,8 +39,8 @@ class Few:
         return values.new_zeros(heads * rows * keys).index_add(0, place, values).view(shape)
 
 
-def few_of(scores: Tensor, omega: Omega, learns: bool) -> Few | None:
-    """The support of a piece, if it is a small part of it and the kernels can find it."""
+def find_support(scores: Tensor, omega: Omega, learns: bool) -> ChunkSupport | None:
+    """Return the support of a chunk, or None if it is not sparse or no kernel computes it."""
     alpha = _alpha(omega)
     heads, rows, keys = scores.shape
     if alpha is None or not covers(scores, alpha) or heads * keys >= 2**31:
@@ -42,7 +48,7 @@ def few_of(scores: Tensor, omega: Omega, learns: bool) -> Few | None:
     if learns and isinstance(alpha, Tensor) and bool((alpha < _LEARNT).any()):
         return None
     index, weight, count = support(scores, alpha, False)
-    if len(index) * _PART > scores.numel() or not _ordinary(scores, weight):
+    if len(index) * _PART > scores.numel() or not _is_finite(scores, weight):
         return None
     first = torch.zeros(len(count) + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=first[1:])
@@ -50,32 +56,32 @@ def few_of(scores: Tensor, omega: Omega, learns: bool) -> Few | None:
     if heads > 1:
         head = torch.arange(heads, dtype=torch.int32) * keys
         slot += head.repeat_interleave(rows).repeat_interleave(count)
-    return Few(weight, slot, first)
+    return ChunkSupport(weight, slot, first)
 
 
-def _ordinary(scores: Tensor, weight: Tensor) -> bool:
-    """Whether no score is NaN or +inf: then the map itself knows better what to say."""
+def _is_finite(scores: Tensor, weight: Tensor) -> bool:
+    """Whether no score is NaN or +inf; otherwise the map itself handles the chunk."""
     return bool(weight.sum().isfinite()) and bool(scores.amax() < math.inf)
 
 
 def _alpha(omega: Omega) -> float | Tensor | None:
-    """The order of sparsemax and entmax, whose support the kernels find."""
+    """Alpha of sparsemax or entmax, whose support the kernels compute; None for other maps."""
     order = omega.kernel_order
     return None if order is None or order.norm else order.alpha
 
 
-def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
-    """Sums of rows of (heads, S, d), one for each query."""
+def blend(table: Tensor, weight: Tensor, support: ChunkSupport) -> Tensor:
+    """Weighted sum of the support's rows of `table` (heads, S, d) for each query."""
     rows = table.contiguous()
-    _check_alike(rows, weight)
+    _check_same_dtype(rows, weight)
     size = rows.shape[-1]
-    out = rows.new_empty(len(few.first) - 1, size)
+    out = rows.new_empty(len(support.first) - 1, size)
     dispatch.kernel("blend", rows.dtype)(
         rows,
         size,
         weight,
-        few.slot,
-        few.first,
+        support.slot,
+        support.first,
         len(out),
         out,
         dispatch.threads(),
@@ -83,63 +89,68 @@ def blend(table: Tensor, weight: Tensor, few: Few) -> Tensor:
     return out
 
 
-def _unblend(
-    table: Tensor, weight: Tensor, few: Few, grad: Tensor, into: Tensor, dots: Tensor | None
+def _backward_blend(
+    table: Tensor,
+    weight: Tensor,
+    support: ChunkSupport,
+    grad: Tensor,
+    into: Tensor,
+    dots: Tensor | None,
 ) -> None:
-    """Add the gradient of the rows to `into`; that of each weight goes into `dots`."""
+    """Add the gradient of the rows to `into`; write the gradient of each weight to `dots`."""
     rows = table.contiguous()
-    _check_alike(rows, weight, grad, into, *(() if dots is None else (dots,)))
+    _check_same_dtype(rows, weight, grad, into, *(() if dots is None else (dots,)))
     dispatch.kernel("unmix", rows.dtype)(
-        rows, rows.shape[-1], weight, few.slot, 1, few.first, None, len(few.first) - 1, grad,
-        dots, into, dispatch.threads(),
+        rows, rows.shape[-1], weight, support.slot, 1, support.first, None,
+        len(support.first) - 1, grad, dots, into, dispatch.threads(),
     )  # fmt: skip
 
 
-def _check_alike(*given: Tensor) -> None:
-    """Raise unless these have one dtype: a kernel takes what it finds for numbers of that kind."""
+def _check_same_dtype(*given: Tensor) -> None:
+    """Raise unless all tensors have the same dtype, which the kernels do not check."""
     if any(one.dtype != given[0].dtype for one in given):
         kinds = ", ".join(str(one.dtype) for one in given)
         raise TypeError(f"what a kernel works on must have one dtype, got {kinds}")
 
 
-def pull_few(
+def backward_support(
     given: tuple[Tensor, Tensor, Tensor],
     omega: Omega,
-    few: Few,
-    kept: Tensor | None,
+    support: ChunkSupport,
+    drop: Tensor | None,
     grad: Tensor,
     scale: float,
     into: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of a piece's queries, and of alpha if it is a tensor.
+    """Gradients of the queries of a chunk, and of alpha if it is a tensor.
 
-    Those of keys and values are added to `into`, which must lie in one block each.
+    The gradients of keys and values are added to `into`, two contiguous tensors.
     """
     query, key, value = given
-    dots = torch.empty_like(few.weight)
-    used = few.weight if kept is None else few.weight * kept
-    _unblend(value, used, few, grad, into[1], dots)
-    if kept is not None:
-        dots = dots * kept
-    count = few.first.diff()
-    row = torch.repeat_interleave(count, output_size=len(few.slot))
+    dots = torch.empty_like(support.weight)
+    used = support.weight if drop is None else support.weight * drop
+    _backward_blend(value, used, support, grad, into[1], dots)
+    if drop is not None:
+        dots = dots * drop
+    count = support.first.diff()
+    row = torch.repeat_interleave(count, output_size=len(support.slot))
     order = _alpha(omega)
     if isinstance(order, Tensor):
         order = order.expand(*query.shape[:2], 1).reshape(-1)[row]
-    power = order.to(few.weight.dtype) if isinstance(order, Tensor) else order
-    slope = few.weight ** (2 - power)  # type: ignore[operator]
+    power = order.to(support.weight.dtype) if isinstance(order, Tensor) else order
+    slope = support.weight ** (2 - power)  # type: ignore[operator]
     mean = _sums(slope * dots, row, count) / _sums(slope, row, count)
     moved = slope * (dots - mean[row]) * scale
-    to_query = blend(key, moved, few).view(query.shape)
-    _unblend(key, moved, few, query.contiguous(), into[0], None)
+    to_query = blend(key, moved, support).view(query.shape)
+    _backward_blend(key, moved, support, query.contiguous(), into[0], None)
     if not isinstance(order, Tensor):
         return to_query, None
-    to_alpha = _to_alpha(few.weight, dots, order, row, count)
+    to_alpha = _to_alpha(support.weight, dots, order, row, count)
     return to_query, to_alpha.view(*query.shape[:2], 1)
 
 
 def _to_alpha(weight: Tensor, grad: Tensor, order: Tensor, row: Tensor, count: Tensor) -> Tensor:
-    """(rows,) the gradient of each row's alpha, in double precision as near 1 digits cancel."""
+    """(rows,) gradient of the alpha of each row; double, because terms cancel near alpha = 1."""
     probs, c = weight.double(), order.double() - 1
     slope = probs ** (1 - c)
     share = slope / _sums(slope, row, count)[row]

@@ -1,4 +1,4 @@
-"""Looking over the shoulder of attention, wherever in a model it is."""
+"""Recording of the attention supports computed inside a model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ __all__ = ["Attended", "is_watched", "note", "watch_attention"]
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What one call of `sparse_attention` attended to.
+    """Recorded attention weights of one call of `sparse_attention`.
 
     Attributes:
         support: atoms are positions of keys; rows are the queries, `(..., heads, L)` flattened.
-        shape: `(..., heads, L, S)`, of the weights.
+        shape: shape of the weights, `(..., heads, L, S)`.
     """
 
     support: Support
     shape: torch.Size
 
     def head(self, *index: int) -> Support:
-        """The support of one head, one index for each dimension before the queries."""
+        """Support of one head, given by one index per batch dimension."""
         *batch, queries, _ = self.shape
         if len(index) != len(batch) or any(
             not -n <= i < n for i, n in zip(index, batch, strict=True)
@@ -41,7 +41,7 @@ class Attended:
 
     @property
     def density(self) -> float:
-        """The share of all pairs of a query and a key that has any weight."""
+        """Fraction of the pairs (query, key) with nonzero weight."""
         return len(self.support.weights) / max(self.shape.numel(), 1)
 
 
@@ -50,11 +50,11 @@ _LISTENERS: ContextVar[tuple[list[Attended], ...]] = ContextVar("listeners", def
 
 @contextmanager
 def watch_attention() -> Iterator[list[Attended]]:
-    """Collect what every call of `sparse_attention` within attends to, in the order of the calls.
+    """Context manager that records the support of every call of `sparse_attention`, in order.
 
-    It works for whatever calls it: `MultiheadAttention`, the Hopfield modules (a call for each
-    step), models of Hugging Face after `register_attention`. Weights come without gradient and
-    before dropout. What is compiled or under a transform of `torch.func` is not seen.
+    Records calls made by `MultiheadAttention`, by the Hopfield modules (one per step) and by
+    Hugging Face models after `register_attention`. Weights are detached and taken before dropout.
+    Calls that are compiled or under a transform of `torch.func` are not recorded.
 
     Example:
         >>> import torch, fewfold as ff
@@ -73,11 +73,11 @@ def watch_attention() -> Iterator[list[Attended]]:
 
 
 def is_watched() -> bool:
-    """Whether anybody looks."""
+    """Whether a `watch_attention` context is active."""
     return not torch.compiler.is_compiling() and bool(_LISTENERS.get())
 
 
 def note(support: Support, layout: Layout) -> None:
-    """Tell those who look."""
+    """Append a support to the records of all active contexts."""
     for calls in _LISTENERS.get():
         calls.append(Attended(support, layout.shape))

@@ -1,4 +1,4 @@
-"""Functions that signals are made of: what they are at points, and on average under densities."""
+"""Basis functions of signals: values at points and expectations under densities."""
 
 import copy
 import math
@@ -21,11 +21,11 @@ __all__ = ["Basis", "GaussianBasis", "RectangularBasis", "numbers"]
 
 
 class Basis(ABC):
-    """Functions `psi` of the line or the plane, and their averages.
+    """Base class of basis functions `psi` on the line or the plane.
 
     Attributes:
         dim: 1 on the line, 2 on the plane.
-        fits: what regressions on these functions need, kept for each length.
+        fits: cached matrices of ridge regressions on these functions.
     """
 
     def __init__(self, dim: int, **tensors: Tensor) -> None:
@@ -36,12 +36,12 @@ class Basis(ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether the functions have a gradient, so that nothing may be kept."""
+        """Whether the functions require a gradient, which rules out caching."""
         return any(one.requires_grad for one in self.tensors.values())
 
-    def kept(self, key: Any) -> Tensor | None:
-        """What is in `fits`, unless tensors have changed: load_state_dict writes to frozen ones."""
-        if torch.compiler.is_compiling():  # there nobody can ask for versions
+    def cached_fit(self, key: Any) -> Tensor | None:
+        """Entry of `fits`, cleared if tensors changed in place, as by load_state_dict."""
+        if torch.compiler.is_compiling():  # tensor versions are unavailable
             frozen = any(isinstance(one, Parameter) for one in self.tensors.values())
             return None if frozen else self.fits.get(key)
         tensors = self.tensors.values()
@@ -52,7 +52,7 @@ class Basis(ABC):
         return self.fits.get(key)
 
     def replaced(self, tensors: dict[str, Tensor]) -> Self:
-        """The same functions of other tensors; of the same, itself."""
+        """Copy of the basis with other tensors; the basis itself if they are the same."""
         if all(one is self.tensors[name] for name, one in tensors.items()):
             return self
         other = copy.copy(self)
@@ -61,14 +61,14 @@ class Basis(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many functions."""
+        """Number of functions."""
 
     @abstractmethod
     def __call__(self, points: Tensor) -> Tensor:
-        """`(..., n)` at points, `(...)` on the line and `(..., 2)` on the plane."""
+        """Evaluate the functions, `(..., n)`, at points `(...)` (line) or `(..., 2)` (plane)."""
 
     def expect(self, density: Density) -> Tensor:
-        """`E_p[psi]`, `(..., n)` for densities `(...)`; components of a mixture are summed."""
+        """Expectations `E_p[psi]`, `(..., n)`, under densities `(...)` or their mixtures."""
         if not isinstance(density, Density):
             raise TypeError(f"expected a LineDensity or a PlaneDensity, got {density!r}")
         if density.dim != self.dim:
@@ -81,14 +81,14 @@ class Basis(ABC):
         return density.mixed(self._expect(own) if own.alpha >= 1 else self._heavy(own))
 
     def _heavy(self, density: Any) -> Tensor:
-        """The same for alpha below 1: a sum over Gaussians of many widths."""
+        """Expectations for alpha below 1, as a mixture of Gaussians."""
         many, shares = density.gaussians()
         each: Tensor = self._expect(many) * shares.unsqueeze(-1)
         return each.sum(-2)
 
     @abstractmethod
     def _expect(self, density: Any) -> Tensor:
-        """`(*density.shape, n)`, for alpha from 1."""
+        """Expectations `(*density.shape, n)` for alpha of at least 1."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} functions, dim={self.dim})"
@@ -171,7 +171,7 @@ class GaussianBasis(Basis):
         return expected_bump(half, offset, widths, exponent(density.alpha))
 
     def _at(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Centres and widths, `(n,)` or `(n, 2)`, where and as precise as `like`."""
+        """Centres and widths, `(n,)` or `(n, 2)`, with the device and dtype of `like`."""
         centres, widths = (self.tensors[name].to(like) for name in ("centres", "widths"))
         widths = widths.unsqueeze(-1) if self.dim == 2 and widths.dim() == 1 else widths
         return centres, widths.expand(centres.shape)
@@ -180,9 +180,9 @@ class GaussianBasis(Basis):
 class RectangularBasis(Basis):
     """`psi_j(t) = 1` in the j-th of adjoining intervals, or of the boxes of a grid, else 0.
 
-    Averages are probabilities: exact integrals of polynomials on the line, and on the plane, where
-    the mass of a box is a sum over its sides; only for the Gaussian, and for an alpha that is not
-    `k / (k - 1)`, are they summed by a rule.
+    Expectations are probabilities: exact integrals of polynomials on the line and, as sums over the
+    sides of a box, on the plane; numerical quadrature is used only for the Gaussian and for an
+    alpha that is not `k / (k - 1)`.
 
     Args:
         edges: `(n + 1,)`, increasing.
@@ -230,7 +230,7 @@ class RectangularBasis(Basis):
 
 
 def _indicators(points: Tensor, edges: Tensor) -> Tensor:
-    """`(..., n)`: in which interval; edges belong to what is above them, but for the last."""
+    """`(..., n)` indicators of intervals, closed below and open above except for the last."""
     edges, points = edges.to(points), points.unsqueeze(-1)
     inside = (points >= edges[:-1]) & (points < edges[1:])
     last = (points == edges[-1]) & (edges[1:] == edges[-1])
@@ -238,7 +238,7 @@ def _indicators(points: Tensor, edges: Tensor) -> Tensor:
 
 
 def numbers(values: Any) -> Tensor:
-    """A tensor as it is, anything else as float64."""
+    """Return floating-point tensors unchanged, and convert other values to float64."""
     if isinstance(values, Tensor) and values.is_floating_point():
         return values
     return torch.as_tensor(values, dtype=torch.float64)

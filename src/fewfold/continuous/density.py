@@ -1,4 +1,4 @@
-"""Densities to attend with, alone or mixed: what they share, and those on the line."""
+"""Attention densities and their mixtures: the base class, and densities on the line."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fewfold.continuous.profile import (
     radius,
     spread,
 )
-from fewfold.continuous.quadrature import graded_law, law_between
+from fewfold.continuous.quadrature import graded_masses, polynomial_mass
 from fewfold.distributions.faces.geometry import probabilities
 
 __all__ = [
@@ -33,12 +33,12 @@ __all__ = [
     "working",
 ]
 
-LEAST_VARIANCE = 1e-6  # of densities made of what a model says
+LEAST_VARIANCE = 1e-6  # lower bound of the variances predicted by a model
 
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """What densities on the line and on the plane have in common."""
+    """Base class of the densities on the line and on the plane."""
 
     mu: Tensor
     sigma_sq: Tensor
@@ -80,22 +80,22 @@ class Density:
 
     @property
     def shape(self) -> torch.Size:
-        """How many densities there are, components of mixtures counted."""
+        """Batch shape of the densities, including the components of mixtures."""
         raise NotImplementedError
 
     @property
     def working(self) -> Self:
-        """The same in a dtype precise enough to compute with."""
+        """The density with parameters of at least float32."""
         dtype = torch.promote_types(self.mu.dtype, self.sigma_sq.dtype)
         dtype = torch.promote_types(dtype, torch.float32)
         return replace(self, mu=self.mu.to(dtype), sigma_sq=self.sigma_sq.to(dtype))
 
     def gaussians(self) -> tuple["Density", Tensor]:
-        """Below alpha 1: Gaussians `(*shape, count)`, and shares `(count,)` to add them by."""
+        """For alpha below 1: a mixture of Gaussians `(*shape, count)` with weights `(count,)`."""
         raise NotImplementedError
 
     def mixed(self, values: Tensor) -> Tensor:
-        """`(*shape, n)` to `(..., n)`: what was found for components, for their mixtures."""
+        """Reduce expectations `(*shape, n)` of components to those of mixtures, `(..., n)`."""
         values = values.to(self.mu.dtype)
         if self.weights is None:
             return values
@@ -121,8 +121,8 @@ class LineDensity(Density):
         mu: `(...)`, the means; for alpha below 1 the medians.
         sigma_sq: `(...)`, positive; the variance for alpha 1, and grows with it otherwise.
         alpha: above 0.
-        weights: `(..., m)`, makes the last dimension of the others one of components, and the
-            density their mixture.
+        weights: `(..., m)` weights of a mixture; the last dimension of mu and sigma_sq then indexes
+            its components.
 
     Example:
         >>> import torch, fewfold as ff
@@ -139,7 +139,7 @@ class LineDensity(Density):
     def from_moments(
         cls, mean: Tensor, variance: Tensor, alpha: float = 2.0, weights: Tensor | None = None
     ) -> Self:
-        """The density with this mean and variance, both `(...)`."""
+        """Return the density with the given mean and variance, both `(...)`."""
         alpha = checked_alpha(alpha)
         check_positive(variance, "variance")
         if alpha == 1:
@@ -150,7 +150,7 @@ class LineDensity(Density):
 
     @classmethod
     def from_attention(cls, probs: Tensor, positions: Tensor, alpha: float = 2.0) -> Self:
-        """The density with the moments of discrete attention, and a variance of at least 1e-6.
+        """Return the density with the moments of discrete attention and variance at least 1e-6.
 
         Args:
             probs: `(..., L)`.
@@ -180,19 +180,19 @@ class LineDensity(Density):
 
     @property
     def half_width(self) -> Tensor:
-        """`(...)`: half the width of the support; infinite for alpha up to 1."""
+        """`(...)` half the width of the support; infinite for alpha up to 1."""
         if self.alpha <= 1:
             return torch.full_like(self.sigma_sq, math.inf)
         return self.unit
 
     @property
     def unit(self) -> Tensor:
-        """`(...)`: a, the unit of length of the profile."""
+        """`(...)` scale a of the profile."""
         return radius(1, self.alpha) * self.sigma_sq ** (1 / (self.alpha + 1))
 
     @property
     def variance(self) -> Tensor:
-        """`(...)`, of each component; infinite for alpha up to 1/3."""
+        """`(...)` variance of each component; infinite for alpha up to 1/3."""
         if self.alpha == 1:
             return self.sigma_sq
         return self.unit**2 / spread(1, self.alpha)
@@ -203,7 +203,7 @@ class LineDensity(Density):
         return LineDensity(self.mu.unsqueeze(-1), widths, 1.0), shares
 
     def pdf(self, points: Tensor) -> Tensor:
-        """The density at points that broadcast against `(...)` without components."""
+        """Evaluate the density at points broadcastable with `(...)` without components."""
         points = points if self.weights is None else points.unsqueeze(-1)
         away = points - self.mu
         if self.alpha == 1:
@@ -215,15 +215,15 @@ class LineDensity(Density):
         return found if self.weights is None else (found * self.weights).sum(-1)
 
     def mass(self, low: Tensor, high: Tensor) -> Tensor:
-        """The probability of intervals that broadcast against the components `(...)`.
+        """Probability of intervals broadcastable with the components `(...)`.
 
-        A polynomial density is integrated exactly, from numbers of one sign: no two values of a
-        distribution function are subtracted.
+        A polynomial density is integrated exactly, as a sum of positive terms instead of a
+        difference of values of the distribution function.
         """
         if self.alpha == 1:
             scale = (2 * self.sigma_sq).sqrt()
             low, high = (low - self.mu) / scale, (high - self.mu) / scale
-            flip = low + high < 0  # differences of small tails, not of numbers close to one
+            flip = low + high < 0  # subtract small tails, not numbers close to one
             low, high = torch.where(flip, -high, low), torch.where(flip, -low, high)
             return (torch.erfc(low) - torch.erfc(high)) / 2
         if self.alpha < 1:
@@ -233,12 +233,12 @@ class LineDensity(Density):
         low, high = ((end - self.mu) / half for end in (low, high))
         low, high = low.clamp(-1, 1), high.clamp(-1, 1)
         if is_polynomial(kappa):
-            return law_between(low, high, kappa)
-        return graded_law(low, high, kappa)[1].sum(-1)
+            return polynomial_mass(low, high, kappa)
+        return graded_masses(low, high, kappa)[1].sum(-1)
 
 
 def joint_shape(one: torch.Size, other: torch.Size) -> torch.Size | None:
-    """What both broadcast to, if they do."""
+    """Return the broadcast shape, or None if the shapes are incompatible."""
     try:
         return torch.Size(torch.broadcast_shapes(one, other))
     except RuntimeError:
@@ -246,7 +246,7 @@ def joint_shape(one: torch.Size, other: torch.Size) -> torch.Size | None:
 
 
 def working(values: Tensor) -> Tensor:
-    """The same in a dtype in which small variances exist."""
+    """Convert to at least float32, in which small variances are representable."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -260,7 +260,7 @@ def moments_exist(dim: int, alpha: float) -> None:
 
 
 def check_finite(values: Tensor, name: str) -> None:
-    """Raise unless it is a real tensor of finite numbers; under a transform nobody can look."""
+    """Raise unless values are finite and real; finiteness is not checked under transforms."""
     check_scores(values.reshape(-1) if isinstance(values, Tensor) else values, name)
     if untransformed(values) and not bool(values.isfinite().all()):
         odd = values.detach().flatten()
@@ -268,7 +268,7 @@ def check_finite(values: Tensor, name: str) -> None:
 
 
 def check_positive(values: Tensor, name: str) -> None:
-    """Raise unless all of them are above zero; under a transform nobody can look."""
+    """Raise unless all values are positive; not checked under transforms."""
     if untransformed(values) and not bool((values > 0).all()):
         raise ValueError(
             f"{name} must be positive, got {float(values.detach().min()):g}; write "

@@ -1,4 +1,4 @@
-"""Continuous attention as a function."""
+"""Functional continuous attention."""
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ def continuous_attention(
     mask: Tensor | None = None,
     ridge: float | Ridge = 0.01,
 ) -> Tensor:
-    """`E_p[V(t)]`: what a signal is on average where a density of finite width looks.
+    """Compute continuous attention `E_p[V(t)]`, the expectation of a signal under a density.
 
     The density is the regularised prediction `p = argmax E_p[f] + H_alpha(p)` for the score
     `f(t) = -(t - mu)^2 / (2 sigma_sq)`; the signal `V(t) = B^T psi(t)` is fitted to the values by
@@ -32,14 +32,14 @@ def continuous_attention(
             the basis is one of the plane, where points are (down, across); or a `Signal`.
         mu: `(..., m)` for m queries; `(..., m, 2)` on the plane.
         sigma_sq: `(..., m)`, positive; `(..., m, 2, 2)` on the plane, positive definite.
-        basis: functions psi that the signal is made of; not for a `Signal`, which has its own.
+        basis: basis functions psi of the signal; must be omitted for a `Signal`.
         alpha: 1 for the Gaussian, 4/3, 3/2, 2 for triweight, biweight, truncated parabola; any
             other above 1, and heavy tails below, by quadrature.
-        weights: `(..., m, k)`, of the components of mixtures; mu and sigma_sq then have a dimension
-            of k after that of m.
+        weights: `(..., m, k)` weights of mixture components; mu and sigma_sq then have a dimension
+            of size k after that of m.
         mask: boolean, True = keep, broadcasts to values without their last dimension. Values that
             are all masked give zeros.
-        ridge: the penalty of the regression, or `Ridge(penalty, padded)`.
+        ridge: penalty of the regression, or `Ridge(penalty, padded)`.
 
     Returns:
         `(..., m, d)`.
@@ -70,6 +70,6 @@ def continuous_attention(
 def density_of(
     basis: Basis, mu: Tensor, sigma_sq: Tensor, alpha: float, weights: Tensor | None
 ) -> Density:
-    """On the line or on the plane, as the basis is."""
+    """Return a line or plane density, according to the dimension of the basis."""
     kind = LineDensity if basis.dim == 1 else PlaneDensity
     return kind(mu, sigma_sq, alpha, weights)

@@ -1,4 +1,4 @@
-"""What a Gaussian function is on average, under a density of finite width on the line."""
+"""Expectation of a Gaussian function under a density of bounded support on the line."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold.continuous.profile import is_polynomial, normaliser
-from fewfold.continuous.quadrature import enough, gegenbauer, graded_law
+from fewfold.continuous.quadrature import enough, gegenbauer, graded_masses
 
 __all__ = ["expected_bump", "normal"]
 
@@ -14,7 +14,7 @@ _NOTHING = 38.0  # standard deviations at which a Gaussian is zero in any dtype
 
 
 def normal(z: Tensor) -> Tensor:
-    """The standard normal density."""
+    """Standard normal density."""
     return torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
@@ -38,7 +38,7 @@ def expected_bump(half: Tensor, offset: Tensor, width: Tensor, kappa: float) -> 
         return _graded(half, offset, width, kappa)
     reach = max(3.0, kappa)
     narrow = half < reach * width
-    # neither branch may see what it cannot do: a gradient of nan would survive the choice
+    # Each branch gets safe inputs, because a NaN gradient would survive torch.where.
     count = int(reach) * enough(6, 4, half)
     summed = _summed(torch.where(narrow, half, width), offset, width, kappa, count)
     closed = _closed(torch.where(narrow, reach * width, half), offset, width, int(kappa))
@@ -46,20 +46,20 @@ def expected_bump(half: Tensor, offset: Tensor, width: Tensor, kappa: float) -> 
 
 
 def _summed(half: Tensor, offset: Tensor, width: Tensor, kappa: float, count: int) -> Tensor:
-    """By the rule of Gauss and Jacobi, with `count` nodes."""
+    """Expectation by Gauss-Gegenbauer quadrature with `count` nodes."""
     nodes, weights = gegenbauer(count, kappa, half)
     return (_exponential(half, offset, width, nodes) @ weights) / (math.sqrt(2 * math.pi) * width)
 
 
 def _exponential(half: Tensor, offset: Tensor, width: Tensor, nodes: Tensor) -> Tensor:
-    """`exp(-z^2 / 2)`, `(..., count)`, with as little work as can be on what is so large."""
+    """`exp(-z^2 / 2)`, `(..., count)`, with few passes over the large tensor."""
     scale = 1 / (math.sqrt(2) * width)
     z = (half * scale).unsqueeze(-1) * nodes - (offset * scale).unsqueeze(-1)
     return torch.exp(-z.square())
 
 
 def _closed(half: Tensor, offset: Tensor, width: Tensor, kappa: int) -> Tensor:
-    """By the moments of a normal distribution on an interval.
+    """Expectation in closed form, from the moments of a truncated normal distribution.
 
     With `z = (t - offset) / width` the profile is a polynomial in z, centred where the bump is.
     The sign of the offset is made positive, so that differences of tails are taken of small ones.
@@ -101,10 +101,10 @@ def _powers(factor: list[Tensor], kappa: int) -> list[Tensor]:
 
 
 def _graded(half: Tensor, offset: Tensor, width: Tensor, kappa: float) -> Tensor:
-    """By a rule on the part of the support where the bump is not zero."""
+    """Expectation by graded quadrature on the part of the support where the bump is nonzero."""
     ends = ((offset + side * 9 * width) / half for side in (-1, 1))
-    # constants: where the window ends there is nothing, and its ends may move without effect
+    # Detached: the integrand vanishes at the ends of the window, whose position has no effect.
     low, high = (end.detach().clamp(-1, 1) for end in ends)
-    nodes, masses = graded_law(low, high, kappa)
+    nodes, masses = graded_masses(low, high, kappa)
     total = (_exponential(half, offset, width, nodes) * masses).sum(-1)
     return total / (math.sqrt(2 * math.pi) * width)

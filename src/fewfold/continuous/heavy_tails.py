@@ -1,4 +1,4 @@
-"""Heavy tails: a density with alpha below 1 is a mixture of Gaussians of many widths."""
+"""Heavy-tailed densities (alpha below 1) as scale mixtures of Gaussians."""
 
 import functools
 import math
@@ -12,11 +12,11 @@ __all__ = ["gaussian_scales"]
 
 
 def gaussian_scales(dim: int, alpha: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Variances and shares, both (count,), of Gaussians that make `c (1 + r^2)^kappa`.
+    """Variances and weights, both (count,), of the Gaussian mixture `c (1 + r^2)^kappa`.
 
-    With g of the gamma law of shape `-kappa - dim / 2`, the density is that of a Gaussian vector
-    of variance `1 / (2 g)`. The law of `log g` is summed by the trapezoidal rule, which is exact
-    but for `exp(-pi^2 / step)`: no function averaged here has a singularity near the real line.
+    For g of the gamma distribution of shape `-kappa - dim / 2`, the density is that of a Gaussian
+    vector of variance `1 / (2 g)`. The distribution of `log g` is discretised by the trapezoidal
+    rule, whose error is `exp(-pi^2 / step)`, as the integrands are analytic near the real line.
     """
     shape = -exponent(alpha) - dim / 2
     variances, shares = _constant(shape, like.dtype == torch.float64)
@@ -25,11 +25,11 @@ def gaussian_scales(dim: int, alpha: float, like: Tensor) -> tuple[Tensor, Tenso
 
 @functools.lru_cache(maxsize=64)
 def _trapezoid(shape: float, double: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    def log_weight(y: float) -> float:  # of y = log g, zero at its largest
+    def log_weight(y: float) -> float:  # of y = log g, 0 at the mode
         return shape * (y - top) - shape * math.expm1(y - top)
 
     top = math.log(shape)
-    # wider than exp(25), or exp(13), units a Gaussian is nothing where there is something to see
+    # Gaussians wider than exp(25), or exp(13), units have no mass where signals are nonzero.
     least = -50.0 if double else -26.0
     step = min(0.25 if double else 0.45, 0.45 / math.sqrt(shape))
     count = math.ceil((top - least) / step)
@@ -37,15 +37,15 @@ def _trapezoid(shape: float, double: bool) -> tuple[tuple[float, ...], tuple[flo
     high = next(j for j in range(1, 1000) if log_weight(top + j * step) < -45)
     places = [top + j * step for j in range(-low, high + 1)]
     weights = [step * math.exp(log_weight(y)) for y in places]
-    if low == count:  # what is wider still counts as the widest
+    if low == count:  # the mass of wider ones goes to the widest
         whole = math.exp(math.lgamma(shape) - shape * top + shape)
         weights[0] += max(whole - sum(weights), 0.0)
     total = math.fsum(weights)
     return tuple(math.exp(-y) / 2 for y in places), tuple(w / total for w in weights)
 
 
-def _looked_up(shape: float, double: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _cached(shape: float, double: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return _trapezoid(shape, double)
 
 
-_constant = torch.compiler.assume_constant_result(_looked_up)  # a compiler need not look inside
+_constant = torch.compiler.assume_constant_result(_cached)  # not traced by compilers

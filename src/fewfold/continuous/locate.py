@@ -1,4 +1,4 @@
-"""Where to look: ways from queries to densities."""
+"""Locators: modules that compute attention densities from queries."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,19 +13,19 @@ from fewfold.continuous.basis import Basis
 from fewfold.continuous.density import LEAST_VARIANCE, Density, LineDensity, working
 from fewfold.continuous.function import density_of
 from fewfold.continuous.plane_density import PlaneDensity, two_by_two
-from fewfold.continuous.signal import Signal, cell_centres, own_positions
+from fewfold.continuous.signal import Signal, cell_centres, masked_positions
 from fewfold.maps.entropies import Shannon
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_module import OmegaModule
 
-__all__ = ["AttentionMoments", "Locator", "Places", "QueryHeads", "SignalHeads"]
+__all__ = ["AttentionMoments", "Locator", "LocatorSpec", "QueryHeads", "SignalHeads"]
 
 
 @dataclass(frozen=True)
-class Places:
-    """What a locator is built for: vectors of size `dim`, some heads, a basis and an alpha.
+class LocatorSpec:
+    """Configuration of a locator: size of the vectors, number of heads, basis and alpha.
 
-    Parameters are made on `device` with `dtype`, as `linear` does.
+    Parameters are created on `device` with `dtype`, as by `linear`.
     """
 
     dim: int
@@ -40,12 +40,12 @@ class Places:
         return nn.Linear(inputs, outputs, bias=bias, device=self.device, dtype=self.dtype)
 
     def split(self, vectors: Tensor) -> Tensor:
-        """`(..., n, heads width)` to `(..., heads, n, width)`."""
+        """Reshape `(..., n, heads width)` to `(..., heads, n, width)`."""
         parts: Tensor = vectors.unflatten(-1, (self.heads, -1))
         return parts.transpose(-3, -2)
 
     def density(self, raw: Tensor, components: int) -> Density:
-        """Of numbers `(..., components x parameters)`: means in [0, 1], spreads above zero."""
+        """Densities from unconstrained parameters `(..., components x parameters)`."""
         raw = working(raw)
         raw = raw.unflatten(-1, (components, -1)) if components > 1 else raw
         size = self.basis.dim
@@ -59,14 +59,14 @@ class Places:
         return density_of(self.basis, mu, sigma_sq, self.alpha, weights)
 
     def parameters(self, components: int) -> int:
-        """How many numbers a density takes."""
+        """Number of parameters of a density with this many components."""
         size = self.basis.dim
         each = size + size * (size + 1) // 2
         return components * (each + (components > 1))
 
 
 def _covariance(diagonal: Tensor, below: Tensor) -> Tensor:
-    """`L L^T + c I`, `(..., 2, 2)`, from the diagonal of L squared and what is below it."""
+    """`L L^T + c I`, `(..., 2, 2)`, from the squared diagonal of L and its off-diagonal entry."""
     root = diagonal.sqrt()
     off = root[..., 0] * below
     entries = [
@@ -79,19 +79,19 @@ def _covariance(diagonal: Tensor, below: Tensor) -> Tensor:
 
 
 class Locator(ABC):
-    """A choice of how densities come from queries."""
+    """Base class of the ways to compute densities from queries."""
 
     @abstractmethod
-    def build(self, places: Places) -> nn.Module:
-        """A module of `(query, memory, signal, mask)` that returns densities `(..., heads, m)`."""
+    def build(self, places: LocatorSpec) -> nn.Module:
+        """Build a module `(query, memory, signal, mask)` -> densities `(..., heads, m)`."""
 
 
 @dataclass(frozen=True)
 class QueryHeads(Locator):
-    """Densities are linear in queries: `mu = sigmoid(.)`, `sigma_sq = softplus(.)`.
+    """Densities from a linear layer of the query: `mu = sigmoid(.)`, `sigma_sq = softplus(.)`.
 
     Args:
-        components: of a mixture, with weights by softmax; 1 for a single density.
+        components: number of mixture components, with softmax weights; 1 for a single density.
     """
 
     components: int = 1
@@ -99,16 +99,16 @@ class QueryHeads(Locator):
     def __post_init__(self) -> None:
         whole_number(self.components, "components")
 
-    def build(self, places: Places) -> nn.Module:
+    def build(self, places: LocatorSpec) -> nn.Module:
         return _FromQuery(places, self.components)
 
 
 @dataclass(frozen=True)
 class SignalHeads(Locator):
-    """Densities are linear in how well queries match the signal: `K q / sqrt(d)`, K of rows of B.
+    """Densities from a linear layer of the scores `K q / sqrt(d)`, with K projected from B.
 
     Args:
-        components: of a mixture, with weights by softmax; 1 for a single density.
+        components: number of mixture components, with softmax weights; 1 for a single density.
     """
 
     components: int = 1
@@ -116,26 +116,26 @@ class SignalHeads(Locator):
     def __post_init__(self) -> None:
         whole_number(self.components, "components")
 
-    def build(self, places: Places) -> nn.Module:
+    def build(self, places: LocatorSpec) -> nn.Module:
         return _FromSignal(places, self.components)
 
 
 @dataclass(frozen=True)
 class AttentionMoments(Locator):
-    """Densities have the mean and the variance of discrete attention over the places of values.
+    """Densities with the mean and variance of discrete attention over the positions of values.
 
     Args:
-        omega: the map from scores to weights; softmax unless given.
+        omega: regulariser of the map from scores to weights; default: softmax.
     """
 
     omega: Omega = Shannon()  # noqa: RUF009  (an immutable value)
 
-    def build(self, places: Places) -> nn.Module:
+    def build(self, places: LocatorSpec) -> nn.Module:
         return _FromAttention(places, self.omega)
 
 
 class _FromQuery(nn.Module):
-    def __init__(self, places: Places, components: int) -> None:
+    def __init__(self, places: LocatorSpec, components: int) -> None:
         super().__init__()
         self.places, self.components = places, components
         self.head = places.linear(places.dim, places.heads * places.parameters(components))
@@ -147,7 +147,7 @@ class _FromQuery(nn.Module):
 
 
 class _FromSignal(nn.Module):
-    def __init__(self, places: Places, components: int) -> None:
+    def __init__(self, places: LocatorSpec, components: int) -> None:
         super().__init__()
         self.places, self.components = places, components
         self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
@@ -163,7 +163,7 @@ class _FromSignal(nn.Module):
 
 
 class _FromAttention(nn.Module):
-    def __init__(self, places: Places, omega: Omega) -> None:
+    def __init__(self, places: LocatorSpec, omega: Omega) -> None:
         super().__init__()
         self.places, self.omega = places, OmegaModule(omega)
         self.query, self.key = (places.linear(places.dim, places.dim) for _ in range(2))
@@ -189,10 +189,10 @@ class _FromAttention(nn.Module):
 
 
 def _positions(memory: Tensor, mask: Tensor | None, plane: bool) -> Tensor:
-    """Of the cells of a grid, `(H W, 2)`, or of what is kept of a sequence, `(..., 1, 1, L)`."""
+    """Positions of grid cells, `(H W, 2)`, or of unmasked sequence entries, `(..., 1, 1, L)`."""
     if plane:
         lines = [cell_centres(size).to(memory.device) for size in memory.shape[-3:-1]]
         return torch.cartesian_prod(*lines)
     if mask is None:
         return cell_centres(memory.shape[-2]).to(memory.device)
-    return own_positions(mask, torch.float64)[..., None, None, :]
+    return masked_positions(mask, torch.float64)[..., None, None, :]

@@ -1,4 +1,4 @@
-"""A memory of any length in a signal of fixed size."""
+"""Unbounded memory compressed to a signal of fixed size."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from fewfold.continuous.basis import Basis, RectangularBasis
 from fewfold.continuous.density import LineDensity
 from fewfold.continuous.signal import (
     Signal,
+    cached_matrix,
     cell_centres,
     check_basis,
-    kept,
     ridge_matrix,
     solution,
 )
@@ -22,10 +22,10 @@ __all__ = ["ContinuousMemory", "Sticky"]
 
 @dataclass(frozen=True)
 class Sticky:
-    """What was attended to is kept at a finer resolution: it is sampled more often.
+    """Sticky memories: sample the old signal in proportion to past attention.
 
     Args:
-        bins: of the histogram of attention that samples are drawn from.
+        bins: number of bins of the attention histogram.
     """
 
     bins: int = 128
@@ -35,18 +35,18 @@ class Sticky:
 
 
 class ContinuousMemory:
-    """All that was ever said, as one signal over [0, 1]: the newest at the end, the rest before.
+    """All vectors seen so far as one signal over [0, 1], with the newest at the end.
 
-    With each update the signal is contracted to `[0, tau]`, the new vectors take the rest, and a
-    signal is fitted to both: to samples of the old one and to what is new. Its size remains what
-    it is, and what is old fades. No gradient passes to what was there before the last update.
+    Each update contracts the old signal to `[0, tau]`, places the new vectors in the rest, and fits
+    a signal to samples of the old one and the new vectors. The size stays fixed, and old content
+    loses resolution. Gradients reach only the vectors of the last update.
 
     Args:
-        basis: functions on the line that the signal is made of.
-        tau: share of the line that what is old is contracted to, between 0 and 1.
-        samples: of the old signal.
+        basis: basis functions on the line.
+        tau: fraction of the line that the old signal is contracted to, between 0 and 1.
+        samples: number of samples of the old signal.
         ridge: penalty of the regression.
-        sticky: `Sticky()` to sample where was attended to, evenly unless given.
+        sticky: `Sticky()` to sample in proportion to past attention; default: evenly.
 
     Example:
         >>> import torch, fewfold as ff
@@ -93,12 +93,12 @@ class ContinuousMemory:
         *,
         generator: torch.Generator | None = None,
     ) -> Signal:
-        """Take in vectors `(..., L, d)`, of the same batch and size in every update.
+        """Add vectors `(..., L, d)`, of the same batch and size in every update.
 
         Args:
-            attended: densities `(..., heads, m)` by which the memory was last attended to, for
-                `Sticky()`; without them samples are even.
-            generator: source of randomness for the samples.
+            attended: densities `(..., heads, m)` of the last attention to the memory, for
+                `Sticky()`; without them samples are evenly spaced.
+            generator: random number generator of the samples.
         """
         check_scores(vectors, "vectors")
         if vectors.dim() < 2 or vectors.shape[-2] == 0:
@@ -117,19 +117,19 @@ class ContinuousMemory:
             )
         places = self._places(vectors, attended, generator)
         both = torch.cat([past(places), vectors], -2)
-        matrix = kept(self.basis, self._key(length), vectors, lambda: self._matrix(length))
+        matrix = cached_matrix(self.basis, self._key(length), vectors, lambda: self._matrix(length))
         self.signal = Signal(solution(matrix, both), self.basis)
         self.updates += 1
         return self.signal
 
     def forget(self) -> None:
-        """Start again with nothing."""
+        """Reset the memory to empty."""
         self.signal, self.updates = None, 0
 
     def interval(self, age: int) -> tuple[float, float]:
-        """Where what came `age` updates before the last now is, if samples are even.
+        """Interval of the vectors added `age` updates ago, for evenly spaced samples.
 
-        What came first, which filled all of the line, begins at 0.
+        The interval of the first update starts at 0.
         """
         if whole_number(age, "age", least=0) >= self.updates:
             raise ValueError(f"age must be below the number of updates {self.updates}, got {age}")
@@ -140,7 +140,7 @@ class ContinuousMemory:
         return "memory", self.samples, length, self.tau, self.ridge
 
     def _matrix(self, length: int) -> Tensor:
-        """G, `(samples + L, n)`: the old in `[0, tau]`, evenly, the new after it."""
+        """G, `(samples + L, n)`, for even samples in `[0, tau]` followed by the new vectors."""
         old = self.tau * cell_centres(self.samples)
         new = self.tau + (1 - self.tau) * cell_centres(length)
         features = self.basis(torch.cat([old, new]))
@@ -149,7 +149,7 @@ class ContinuousMemory:
     def _places(
         self, vectors: Tensor, attended: LineDensity | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Where the old signal is sampled: `(samples,)`, or `(..., samples)` in rising order."""
+        """Sorted positions `(samples,)` or `(..., samples)` at which the old signal is sampled."""
         if self.sticky is None or attended is None:
             return cell_centres(self.samples).to(vectors.device)
         bins = self.sticky.bins
@@ -163,7 +163,7 @@ class ContinuousMemory:
                     f"{tuple(mass.shape[:-1])}"
                 )
             mass = mass.reshape(*batch, -1, bins).sum(-2).reshape(-1, bins)
-            nothing = mass.sum(-1, keepdim=True) <= 0  # all that was attended to is outside
+            nothing = mass.sum(-1, keepdim=True) <= 0  # all attention lies outside [0, 1]
             drawn = torch.multinomial(
                 mass + nothing, self.samples, replacement=True, generator=generator
             )

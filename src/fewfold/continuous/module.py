@@ -1,4 +1,4 @@
-"""Continuous attention as a module of several heads."""
+"""Multi-head continuous attention."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fewfold._check import check_mask, whole_number
 from fewfold.continuous.basis import Basis, GaussianBasis
 from fewfold.continuous.density import Density, joint_shape
-from fewfold.continuous.locate import Locator, Places, QueryHeads
+from fewfold.continuous.locate import Locator, LocatorSpec, QueryHeads
 from fewfold.continuous.profile import checked_alpha
 from fewfold.continuous.signal import Ridge, Signal, check_basis
 
@@ -16,23 +16,24 @@ __all__ = ["ContinuousAttention"]
 
 
 class ContinuousAttention(nn.Module):
-    """Attention over a sequence, or an image, as over a line, or a plane.
+    """Continuous attention over a sequence (as a line) or an image (as a plane).
 
-    Values are made a signal by regression; each head finds a density from each query and returns
-    what the signal is on average under it. What is computed for a query does not grow with the
-    number of values.
+    A signal is fitted to the values by ridge regression; each head computes a density from each
+    query and returns the expectation of the signal under it. The cost per query is independent of
+    the number of values.
 
     Args:
-        dim: of the vectors.
-        basis: what signals are made of: 32 Gaussian functions of two widths unless given. Its
-            dimension decides whether values are sequences or images.
-        alpha: 1 for Gaussian densities, 2 for truncated parabolas, between them what is between,
-            and below 1 heavy tails.
-        heads: how many; must divide `dim`.
-        locator: `QueryHeads()`, linear in the query; `SignalHeads()`, linear in how it matches the
-            signal; `AttentionMoments(omega)`, as discrete attention.
-        ridge: the penalty of the regression, or `Ridge(penalty, padded)`.
-        device, dtype: of the parameters; a basis that learns keeps its own.
+        dim: size of the vectors.
+        basis: basis functions of the signals; default: 32 Gaussians of two widths. Its dimension
+            determines whether values are sequences or images.
+        alpha: 1 for Gaussian densities, 2 for truncated parabolas, values between them interpolate,
+            and below 1 for heavy tails.
+        heads: number of heads; must divide `dim`.
+        locator: how densities are computed: `QueryHeads()`, linear in the query; `SignalHeads()`,
+            linear in the scores of query and signal; `AttentionMoments(omega)`, from the moments of
+            discrete attention.
+        ridge: penalty of the regression, or `Ridge(penalty, padded)`.
+        device, dtype: of the parameters; a basis with parameters keeps its own.
 
     Example:
         >>> import torch, fewfold as ff
@@ -71,16 +72,16 @@ class ContinuousAttention(nn.Module):
         for name, tensor in self._basis.tensors.items():
             if isinstance(tensor, nn.Parameter):
                 self.register_parameter(f"basis_{name}", tensor)
-        places = Places(dim, heads, self._basis, self.alpha, device, dtype)
+        places = LocatorSpec(dim, heads, self._basis, self.alpha, device, dtype)
         self.locate = locator.build(places)
-        # without biases, so that a memory of which nothing is kept gives zeros
+        # Without biases, so that a memory that is masked entirely gives zeros.
         self.value, self.out = (places.linear(dim, dim, bias=False) for _ in range(2))
 
     @property
     def basis(self) -> Basis:
-        """What signals are made of, of the parameters that the module has now.
+        """Basis of the signals, with the current parameters of the module.
 
-        `torch.func.functional_call` puts others in their place for a while.
+        `torch.func.functional_call` replaces the parameters temporarily.
         """
         own = {
             name: getattr(self, f"basis_{name}", tensor)
@@ -91,14 +92,14 @@ class ContinuousAttention(nn.Module):
     def forward(
         self, query: Tensor, memory: Tensor | Signal, *, mask: Tensor | None = None
     ) -> Tensor:
-        """`(..., m, dim)`.
+        """Return `(..., m, dim)`.
 
         Args:
             query: `(..., m, dim)`.
             memory: `(..., n, dim)`, `(..., H, W, dim)` on the plane, or a `Signal` of such.
             mask: boolean, True = keep, `(..., n)` or `(..., H, W)`.
         """
-        signal, density = self._look(query, memory, mask)
+        signal, density = self._signal_and_density(query, memory, mask)
         values = self.value(signal.coefficients)
         parts = values.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
         found = Signal(parts, signal.basis).expect(density)
@@ -108,10 +109,10 @@ class ContinuousAttention(nn.Module):
     def density(
         self, query: Tensor, memory: Tensor | Signal, *, mask: Tensor | None = None
     ) -> Density:
-        """Where each head looks: densities `(..., heads, m)`."""
-        return self._look(query, memory, mask)[1]
+        """Return the attention densities `(..., heads, m)`."""
+        return self._signal_and_density(query, memory, mask)[1]
 
-    def _look(
+    def _signal_and_density(
         self, query: Tensor, memory: Tensor | Signal, mask: Tensor | None
     ) -> tuple[Signal, Density]:
         self._check(query, memory)
@@ -122,7 +123,7 @@ class ContinuousAttention(nn.Module):
         if mask is not None:
             check_mask(mask, memory[..., 0])
             mask = mask.expand(memory.shape[:-1])
-            memory = memory.masked_fill(~mask.unsqueeze(-1), 0.0)  # it may be missing, as nan
+            memory = memory.masked_fill(~mask.unsqueeze(-1), 0.0)  # masked values may be NaN
         signal = Signal.fit(memory, self.basis, mask=mask, ridge=self.ridge)
         return signal, self.locate(query, memory, signal, mask)
 

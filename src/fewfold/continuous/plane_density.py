@@ -1,4 +1,4 @@
-"""Densities to attend with on the plane."""
+"""Attention densities on the plane."""
 
 import math
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from fewfold.continuous.profile import (
 
 __all__ = ["PlaneDensity", "two_by_two"]
 
-_ASYMMETRY = 1e-2  # that rounding, or a step of a numerical derivative, may bring about
+_ASYMMETRY = 1e-2  # tolerated, for rounding and numerical derivatives
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,8 @@ class PlaneDensity(Density):
         mu: `(..., 2)`.
         sigma_sq: `(..., 2, 2)`, the matrices Sigma, symmetric and positive definite.
         alpha: above 0.
-        weights: `(..., m)`, makes the dimension before the last of mu one of components.
+        weights: `(..., m)` weights of a mixture; the dimension before the last of mu then indexes
+            its components.
 
     Example:
         >>> import torch, fewfold as ff
@@ -61,7 +62,7 @@ class PlaneDensity(Density):
     def from_moments(
         cls, mean: Tensor, covariance: Tensor, alpha: float = 2.0, weights: Tensor | None = None
     ) -> Self:
-        """The density with this mean `(..., 2)` and covariance `(..., 2, 2)`."""
+        """Return the density with the given mean `(..., 2)` and covariance `(..., 2, 2)`."""
         alpha = checked_alpha(alpha)
         _check_definite(covariance, "covariance")
         if alpha == 1:
@@ -74,7 +75,7 @@ class PlaneDensity(Density):
 
     @classmethod
     def from_attention(cls, probs: Tensor, positions: Tensor, alpha: float = 2.0) -> Self:
-        """The density with the moments of discrete attention, and a variance of at least 1e-6.
+        """Return the density with the moments of discrete attention and variance at least 1e-6.
 
         Args:
             probs: `(..., L)`.
@@ -87,7 +88,7 @@ class PlaneDensity(Density):
                 f"{tuple(positions.shape)}"
             )
         positions = positions.to(probs)
-        # sums, as autocast makes products of matrices too coarse for a variance
+        # Sums, because matrix products under autocast are too coarse for a variance.
         mean = (probs.unsqueeze(-1) * positions).sum(-2)
         away = positions - mean.unsqueeze(-2)
         squares = away.unsqueeze(-1) * away.unsqueeze(-2)
@@ -113,9 +114,9 @@ class PlaneDensity(Density):
 
     @property
     def root(self) -> Tensor:
-        """`(..., 2, 2)`: A, lower triangular, which carries the unit disc to the support.
+        """`(..., 2, 2)` lower triangular A that maps the unit disc to the support.
 
-        For the Gaussian, which carries the standard normal density to this.
+        For the Gaussian, the map from the standard normal density to this one.
         """
         one, below, two = _factor(self.sigma_sq)
         lower = two_by_two(one, torch.zeros_like(one), below, two)
@@ -133,7 +134,7 @@ class PlaneDensity(Density):
 
     @property
     def covariance(self) -> Tensor:
-        """`(..., 2, 2)`, of each component; infinite for alpha up to 1/2."""
+        """`(..., 2, 2)` covariance of each component; infinite for alpha up to 1/2."""
         if self.alpha == 1:
             return self.sigma_sq
         if not spread(2, self.alpha):
@@ -149,7 +150,7 @@ class PlaneDensity(Density):
         return torch.stack([first, second], -1)
 
     def pdf(self, points: Tensor) -> Tensor:
-        """The density at points `(..., 2)` that broadcast against mu without components."""
+        """Evaluate the density at points `(..., 2)` broadcastable with mu without components."""
         points = points if self.weights is None else points.unsqueeze(-2)
         square = self.whitened(points).square().sum(-1)
         root = self.root
@@ -163,16 +164,16 @@ class PlaneDensity(Density):
 
 
 def two_by_two(*entries: Tensor) -> Tensor:
-    """Matrices `(..., 2, 2)` of four entries each, row by row."""
+    """Matrices `(..., 2, 2)` from four entries in row-major order."""
     rows: Tensor = torch.stack(torch.broadcast_tensors(*entries), -1)
     square: Tensor = rows.unflatten(-1, (2, 2))
     return square
 
 
 def _factor(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of Cholesky, of `(..., 2, 2)`: first, below and last entry; both halves are read.
+    """Cholesky factor of `(..., 2, 2)`: its first, off-diagonal and last entry.
 
-    No determinant is formed: that of small variances does not exist in single precision.
+    Averages both triangles. Forms no determinant, which would underflow for small variances.
     """
     first = matrices[..., 0, 0].sqrt()
     below = (matrices[..., 0, 1] + matrices[..., 1, 0]) / 2 / first
@@ -180,7 +181,7 @@ def _factor(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _check_definite(matrices: Tensor, name: str) -> None:
-    """Raise unless they are symmetric and positive definite; under a transform nobody can look."""
+    """Raise unless symmetric and positive definite; values are not checked under transforms."""
     check_finite(matrices, name)
     if matrices.shape[-2:] != (2, 2):
         raise ValueError(f"{name} must be (..., 2, 2), got {tuple(matrices.shape)}")
@@ -190,7 +191,7 @@ def _check_definite(matrices: Tensor, name: str) -> None:
         given = working(matrices).reshape(-1, 2, 2)
         first, _, last = _factor(given)
         apart = (given[:, 0, 1] - given[:, 1, 0]).abs()
-        wrong = ~((first > 0) & (last > 0))  # the root of a negative number is not above zero
+        wrong = ~((first > 0) & (last > 0))  # NaN, the root of a negative number, is not above 0
         odd = ~wrong & (apart > _ASYMMETRY * first * given[:, 1, 1].clamp(min=0).sqrt())
         if bool(wrong.any()):
             raise ValueError(

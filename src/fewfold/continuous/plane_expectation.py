@@ -1,4 +1,4 @@
-"""Averages under densities on the plane: of Gaussian functions, and over boxes."""
+"""Expectations of Gaussian functions and probabilities of boxes under densities on the plane."""
 
 import math
 
@@ -18,10 +18,10 @@ _FAR = 8.7  # standard deviations beyond which a Gaussian on the plane has no ma
 def expected_bumps(density: PlaneDensity, centres: Tensor, widths: Tensor) -> Tensor:
     """`E_p N(t; m_j, diag(s_j^2))`, `(..., n)` for centres and widths `(n, 2)`.
 
-    The disc that the support becomes is cut into slices along the longer axis of the bump. On each
-    the average is `expected_bump`; across, an analytic function of the angle whose sine is the
-    place of the slice is summed by the rule of Legendre, where the bump is not zero. However
-    narrow bump or density are, the number of slices suffices.
+    The support is whitened to a disc and sliced along the longer axis of the bump. The expectation
+    on a slice is `expected_bump`; across slices, with the sine of an angle as coordinate, the
+    integrand is analytic and integrated by Gauss-Legendre quadrature where the bump is not zero.
+    The number of slices suffices for bumps and densities of any width.
     """
     if density.alpha == 1:
         return _expected_normal(density, centres, widths)
@@ -29,7 +29,7 @@ def expected_bumps(density: PlaneDensity, centres: Tensor, widths: Tensor) -> Te
     each = PlaneDensity(density.mu.unsqueeze(-2), density.sigma_sq.unsqueeze(-3), density.alpha)
     place = each.whitened(centres)
     spread = _whitened_covariance(root, widths)
-    turn = _short_axis_first(spread.detach())  # a disc looks the same however it is turned
+    turn = _short_axis_first(spread.detach())  # a disc is invariant under rotation
     place = (turn @ place.unsqueeze(-1)).squeeze(-1)
     spread = turn @ spread @ turn.mT
     variance, cross = spread[..., 0, 0], spread[..., 0, 1]
@@ -73,17 +73,17 @@ def _short_axis_first(spread: Tensor) -> Tensor:
 
 
 def _slices(place: Tensor, width: Tensor, end: float) -> tuple[Tensor, Tensor]:
-    """Angles and weights `(..., slices)`, where neither bump nor disc has ended."""
+    """Quadrature angles and weights `(..., slices)` where both bump and disc are nonzero."""
     ends = [(place + side * 9 * width).detach().clamp(-end, end).asin() for side in (-1, 1)]
     return between(ends[0], ends[1], enough(56, 40, place))
 
 
 def expected_boxes(density: PlaneDensity, edges: Tensor, across: Tensor) -> Tensor:
-    """The mass of every box of a grid, `(..., n m)` for edges `(n + 1,)` and `(m + 1,)`.
+    """Probability of every box of a grid, `(..., n m)` for edges `(n + 1,)` and `(m + 1,)`.
 
-    Seen from the mean, each side of a box spans a triangle. With h the mass within a radius, a
-    side at distance d contributes `int h(r) d / r^2 dx / (2 pi)`, `r^2 = d^2 + x^2`: a polynomial
-    in x inside the support if kappa is whole, and the angle it spans outside.
+    The mean and each side of a box form a triangle. With h(r) the mass within radius r, a side at
+    distance d contributes `int h(r) d / r^2 dx / (2 pi)`, `r^2 = d^2 + x^2`: a polynomial in x
+    inside the support if kappa is an integer, and the angle it subtends outside.
     """
     low, left = torch.meshgrid(edges[:-1], across[:-1], indexing="ij")
     high, right = torch.meshgrid(edges[1:], across[1:], indexing="ij")
@@ -97,7 +97,7 @@ def expected_boxes(density: PlaneDensity, edges: Tensor, across: Tensor) -> Tens
 
 
 def _sides(start: Tensor, end: Tensor, alpha: float) -> Tensor:
-    """The signed mass between the origin and sides, `(...)`, from `(..., 2)` to `(..., 2)`."""
+    """Signed mass `(...)` of the triangles of the origin and the sides from start to end."""
     along = end - start
     along = along / along.norm(dim=-1, keepdim=True)
     distance = start[..., 0] * along[..., 1] - start[..., 1] * along[..., 0]
@@ -114,12 +114,12 @@ def _sides(start: Tensor, end: Tensor, alpha: float) -> Tensor:
 
 
 def _limit(kappa: float) -> float:
-    """The radius beyond which there is nothing: a polynomial is summed exactly up to one."""
+    """Radius beyond which the density is zero; polynomials are integrated exactly up to 1."""
     return 1.0 if is_polynomial(kappa) else edge(kappa)
 
 
 def _angle(start: Tensor, end: Tensor, distance: Tensor) -> Tensor:
-    """Under which a piece of a line is seen that does not pass the origin."""
+    """Angle subtended at the origin by a segment that does not pass through it."""
     some = start != end
     x = torch.where(some, distance**2 + start * end, 1.0)
     return torch.atan2(torch.where(some, distance * (end - start), 0.0), x)
@@ -139,9 +139,9 @@ def _inside(low: Tensor, high: Tensor, distance: Tensor, alpha: float) -> Tensor
 
 
 def _mass_per_square(square: Tensor, alpha: float) -> Tensor:
-    """`h(r) / r^2`: a polynomial in the square of the radius if kappa is whole."""
+    """`h(r) / r^2`: a polynomial in the squared radius if kappa is an integer."""
     if alpha != 1 and is_polynomial(exponent(alpha)):
-        square = square.clamp(max=1)  # of a side far away, whose weights are 0, powers overflow
+        square = square.clamp(max=1)  # powers overflow for far sides, whose weights are 0
         power, total = torch.ones_like(square), torch.ones_like(square)
         for _ in range(int(exponent(alpha))):
             power = power * (1 - square)

@@ -1,4 +1,4 @@
-"""The profile (1 - r^2)^kappa, or (1 + r^2)^kappa, that densities share, and its constants."""
+"""Radial profile (1 - r^2)^kappa or (1 + r^2)^kappa of the densities, and its constants."""
 
 import math
 
@@ -22,7 +22,7 @@ _LARGEST = 12  # powers of the profile that are still worked off as polynomials
 
 
 def checked_alpha(alpha: float) -> float:
-    """`alpha` as a float: finite, and above zero."""
+    """Validate `alpha`, finite and positive, and return it as a float."""
     if isinstance(alpha, (bool, Tensor)) or not isinstance(alpha, (int, float)):
         raise TypeError(f"alpha must be a number, got {type(alpha).__name__}; write alpha=2.0")
     if not 0 < alpha < math.inf:
@@ -35,7 +35,7 @@ def checked_alpha(alpha: float) -> float:
 
 
 def exponent(alpha: float) -> float:
-    """kappa = 1 / (alpha - 1), made whole where alpha = k / (k - 1) is meant."""
+    """kappa = 1 / (alpha - 1), rounded to an integer if alpha is k / (k - 1) up to rounding."""
     kappa = 1 / (alpha - 1)
     near = round(kappa)
     return float(near) if near and abs(kappa - near) < 1e-9 * near else kappa
@@ -52,16 +52,16 @@ def profile(square: Tensor, kappa: float) -> Tensor:
         return torch.exp(kappa * torch.log1p(square))
     if kappa <= STEEP:
         return (1 - square).clamp(min=0) ** kappa
-    inside = square < 1  # a base so close to one has lost what its power shows
+    inside = square < 1  # log1p avoids the rounding of 1 - square
     return torch.where(
         inside, torch.exp(kappa * torch.log1p(-torch.where(inside, square, 0.0))), 0.0
     )
 
 
 def radius(dim: int, alpha: float) -> float:
-    """R: the unit of length of the profile is `R |Sigma|^(-1/(2n + 4 kappa)) Sigma^(1/2)`.
+    """Factor R of the scale of the profile, `R |Sigma|^(-1/(2n + 4 kappa)) Sigma^(1/2)`.
 
-    Above alpha 1 it is where the support ends.
+    For alpha above 1 the scale is the radius of the support.
     """
     kappa = exponent(alpha)
     log = math.log(normaliser(dim, kappa)) + kappa * math.log(2 * abs(kappa))
@@ -69,19 +69,19 @@ def radius(dim: int, alpha: float) -> float:
 
 
 def spread(dim: int, alpha: float) -> float:
-    """The squared unit of length over the variance along an axis; 0 where that is infinite."""
+    """Squared scale of the profile over the variance along an axis; 0 if that is infinite."""
     found = dim + 2 * exponent(alpha) + 2
     return found if alpha > 1 else max(-found, 0.0)
 
 
 def normaliser(dim: int, kappa: float) -> float:
-    """c with `c (1 - r^2)^kappa` a density on the unit ball, or `c (1 + r^2)^kappa` everywhere."""
+    """Normalising constant c of `c (1 - r^2)^kappa` on the unit ball or `c (1 + r^2)^kappa`."""
     start = kappa + 1 if kappa > 0 else -kappa - dim / 2
     return math.exp(_log_gamma_ratio(start, dim) - dim / 2 * math.log(math.pi))
 
 
 def _log_gamma_ratio(x: float, dim: int) -> float:
-    """`log Gamma(x + dim / 2) - log Gamma(x)`, for large x not as a difference of larger ones."""
+    """`log Gamma(x + dim / 2) - log Gamma(x)`, without cancellation for large x."""
     if dim == 2:
         return math.log(x)
     if dim != 1 or x < 1e3:

@@ -1,4 +1,4 @@
-"""Rules of quadrature, exact for polynomials or close to it at a singular end."""
+"""Quadrature rules: Gauss rules, and graded rules for singular ends."""
 
 import functools
 import math
@@ -8,17 +8,17 @@ from torch import Tensor
 
 from fewfold.continuous.profile import STEEP, normaliser, profile
 
-__all__ = ["between", "edge", "enough", "gegenbauer", "graded", "graded_law", "law_between"]
+__all__ = ["between", "edge", "enough", "gegenbauer", "graded", "graded_masses", "polynomial_mass"]
 
 
 def enough(double: int, single: int, like: Tensor) -> int:
-    """How many nodes the precision of a dtype asks for."""
+    """Number of nodes required for the precision of the dtype."""
     return double if like.dtype == torch.float64 else single
 
 
 @functools.lru_cache(maxsize=256)
 def _golub_welsch(count: int, kappa: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Plain numbers, so that no transform under which they are first asked for stays in them."""
+    """Gauss nodes and weights as Python floats, so that the cache holds no traced tensors."""
     import numpy as np
 
     j = np.arange(1, count)
@@ -30,35 +30,35 @@ def _golub_welsch(count: int, kappa: float) -> tuple[tuple[float, ...], tuple[fl
     return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
 
 
-def _looked_up(count: int, kappa: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _cached(count: int, kappa: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return _golub_welsch(count, kappa)
 
 
-_constant = torch.compiler.assume_constant_result(_looked_up)  # a compiler need not look inside
+_constant = torch.compiler.assume_constant_result(_cached)  # not traced by compilers
 
 
 def gegenbauer(count: int, kappa: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights, both (count,), of the law on [-1, 1] with density ~ (1 - u^2)^kappa.
+    """Gauss-Gegenbauer nodes and weights, both (count,), for a density ~ (1 - u^2)^kappa.
 
-    This is the rule of Gauss and Jacobi with both powers equal: exact for polynomials of degree
-    `2 count - 1`. Weights sum to one; `kappa = 0` is the rule of Legendre.
+    Exact for polynomials of degree up to `2 count - 1`. The weights sum to one; `kappa = 0` is
+    Gauss-Legendre.
     """
     nodes, weights = _constant(count, float(kappa))
     return like.new_tensor(nodes), like.new_tensor(weights)
 
 
 def between(low: Tensor, high: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights `(..., count)` of the rule of Legendre for integrals from low to high."""
+    """Gauss-Legendre nodes and weights `(..., count)` for integrals from low to high."""
     nodes, weights = gegenbauer(count, 0.0, low)
     width = (high - low).unsqueeze(-1)
     return low.unsqueeze(-1) + width * (1 + nodes) / 2, width * weights
 
 
 def graded(count: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Places in (0, 1), one minus them, and weights, all (count,), crowded towards both ends.
+    """Nodes x in (0, 1), 1 - x, and weights, all (count,), graded towards both ends.
 
     With `x = g(y)`, `g = y^4 (35 - 84 y + 70 y^2 - 20 y^3)`, a power `x^p` at an end becomes
-    `y^(4 p + 3)`, which the rule of Legendre in y hardly notices.
+    `y^(4 p + 3)`, which is smooth enough for Gauss-Legendre quadrature in y.
     """
     nodes, weights = gegenbauer(count, 0.0, like)
     y, z = (1 + nodes) / 2, (1 - nodes) / 2
@@ -69,7 +69,7 @@ def _step(y: Tensor) -> Tensor:
     return y**4 * (35 - 84 * y + 70 * y**2 - 20 * y**3)
 
 
-def graded_law(low: Tensor, high: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+def graded_masses(low: Tensor, high: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Nodes u and masses `(..., count)` of `c (1 - u^2)^kappa du` from low to high in [-1, 1]."""
     end = edge(kappa)
     low, high = low.clamp(-end, end).unsqueeze(-1), high.clamp(-end, end).unsqueeze(-1)
@@ -78,18 +78,18 @@ def graded_law(low: Tensor, high: Tensor, kappa: float) -> tuple[Tensor, Tensor]
     nodes, scale = low + width * place, normaliser(1, kappa) * width * weights
     if kappa > STEEP:
         return nodes, scale * profile(nodes**2, kappa)
-    # from the near end, lest differences of numbers close to one decide
+    # Distances from the nearer end, to avoid cancellation.
     product = ((1 + low) + width * place) * ((1 - high) + width * rest)
     return nodes, scale * _power(product, kappa)
 
 
 def edge(kappa: float) -> float:
-    """Where in [0, 1] the profile (1 - r^2)^kappa is over, for any dtype."""
+    """Radius in [0, 1] beyond which the profile (1 - r^2)^kappa is negligible in any dtype."""
     return math.sqrt(-math.expm1(-50 / kappa))
 
 
-def law_between(low: Tensor, high: Tensor, kappa: float) -> Tensor:
-    """`c int (1 - u^2)^kappa du` from low to high in [-1, 1], kappa whole: exact, and positive."""
+def polynomial_mass(low: Tensor, high: Tensor, kappa: float) -> Tensor:
+    """`c int (1 - u^2)^kappa du` from low to high in [-1, 1], exact for an integer kappa."""
     nodes, weights = between(low, high, int(kappa) + 1)
     product = (1 - nodes) * (1 + nodes)
     return normaliser(1, kappa) * (weights * product ** int(kappa)).sum(-1)

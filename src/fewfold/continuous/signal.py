@@ -1,4 +1,4 @@
-"""Signals: vectors observed at places, made functions of the line or the plane by regression."""
+"""Signals: functions on the line or the plane, fitted to vectors by ridge regression."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ __all__ = [
     "Signal",
     "cell_centres",
     "check_basis",
-    "kept",
-    "own_positions",
+    "cached_matrix",
+    "masked_positions",
     "ridge_matrix",
     "solution",
 ]
 
-_MOST = 2**23  # numbers that matrices kept for a basis have together, 64 MB
+_MOST = 2**23  # total size of the cached matrices of a basis, 64 MB
 
 
 @dataclass(frozen=True)
 class Ridge:
-    """How signals are fitted.
+    """Options of the ridge regression that fits signals.
 
     Args:
-        penalty: on the squares of the coefficients, positive.
-        padded: whether the signal is also fitted to be zero around [0, 1], half as far as it is
-            long in each direction, so that what is attended to there counts for nothing.
+        penalty: penalty on the squared coefficients, positive.
+        padded: also fit the signal to zero on [-1/2, 0] and [1, 3/2], so that attention outside
+            [0, 1] contributes nothing.
     """
 
     penalty: float = 0.01
@@ -44,7 +44,7 @@ class Ridge:
 
     @classmethod
     def of(cls, given: "float | Ridge") -> "Ridge":
-        """A number is a penalty."""
+        """Return `given`, with a number interpreted as the penalty."""
         return given if isinstance(given, Ridge) else cls(given)
 
 
@@ -86,16 +86,16 @@ class Signal:
         mask: Tensor | None = None,
         ridge: float | Ridge = 0.01,
     ) -> Self:
-        """The signal closest to values, by ridge regression: `B = G^T X`, `G = F (F^T F + c I)^-1`.
+        """Fit a signal to values by ridge regression: `B = G^T X`, `G = F (F^T F + c I)^-1`.
 
-        Places are the middles of equal cells of [0, 1], as many as are kept; on the plane, of all
-        cells of the grid. G is kept for each length, or grid, in the basis.
+        Positions are the centres of equal cells of [0, 1], one per unmasked value; on the plane,
+        the centres of all grid cells. The basis caches G for each length or grid.
 
         Args:
             values: `(..., L, d)` on the line, `(..., H, W, d)` on the plane.
-            mask: boolean, True = keep, broadcasts to values without the last dimension. What is
-                dropped from the line leaves no gap: the others move together.
-            ridge: the penalty c, or `Ridge(penalty, padded)`.
+            mask: boolean, True = keep, broadcasts to values without the last dimension. On the
+                line, masked values leave no gap: positions are those of the shorter sequence.
+            ridge: penalty c, or `Ridge(penalty, padded)`.
         """
         check_basis(basis)
         check_scores(values, "values")
@@ -118,12 +118,12 @@ class Signal:
         return cls(solution(matrix, values.flatten(-1 - basis.dim, -2)), basis)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """`(..., m, d)` at points `(..., m)`, or `(..., m, 2)` on the plane."""
+        """Evaluate the signal, `(..., m, d)`, at points `(..., m)`, or `(..., m, 2)`."""
         points = points.to(torch.promote_types(points.dtype, torch.float32))
         return self.basis(points).to(self.coefficients) @ self.coefficients
 
     def expect(self, density: Density) -> Tensor:
-        """`E_p[V]`, `(..., m, d)` for densities `(..., m)`, whose batch is that of the signal."""
+        """Expectation `E_p[V]`, `(..., m, d)`, under densities `(..., m)` of the same batch."""
         found = self.basis.expect(density).to(self.coefficients)
         if joint_shape(found.shape[:-2], self.coefficients.shape[:-2]) is None:
             raise ValueError(
@@ -133,24 +133,24 @@ class Signal:
         return found @ self.coefficients
 
     def detach(self) -> Self:
-        """The same without its past."""
+        """The signal detached from the autograd graph."""
         return type(self)(self.coefficients.detach(), self.basis)
 
 
 def cell_centres(length: int, padded: bool = False) -> Tensor:
-    """`(l - 1/2) / length`, and if padded half as many places before 0 and after 1, in float64."""
+    """Cell centres `(l - 1/2) / length`, float64; padded: half as many on either side too."""
     more = length // 2 if padded else 0
     return (torch.arange(-more, length + more, dtype=torch.float64) + 0.5) / length
 
 
-def own_positions(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """`(..., L)`: places of what is kept, as if nothing else had been there."""
+def masked_positions(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """`(..., L)` positions of unmasked values in the sequence without the masked ones."""
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     return (mask.cumsum(-1).to(dtype) - 0.5) / count
 
 
 def ridge_matrix(features: Tensor, more: Tensor, penalty: float) -> Tensor:
-    """G, `(..., L, n)` for features `(..., L, n)` of places with values and more without."""
+    """G, `(..., L, n)`, for features of positions with values, and `more` fitted to zero."""
     gram = features.mT @ features + more.mT @ more
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     factor = torch.linalg.cholesky(gram + penalty * eye)
@@ -158,23 +158,23 @@ def ridge_matrix(features: Tensor, more: Tensor, penalty: float) -> Tensor:
 
 
 def solution(matrix: Tensor, values: Tensor) -> Tensor:
-    """B, `(..., n, d)`: of G `(..., L, n)` and values `(..., L, d)`, in the dtype of these."""
+    """B = G^T X, `(..., n, d)`, for G `(..., L, n)` and values `(..., L, d)`."""
     dtype = torch.promote_types(values.dtype, torch.float32)
     return (matrix.to(dtype).mT @ values.to(dtype)).to(values.dtype)
 
 
 def check_basis(basis: Basis) -> None:
-    """Raise unless it is one."""
+    """Raise TypeError unless it is a Basis."""
     if not isinstance(basis, Basis):
         raise TypeError(f"basis must be a value such as GaussianBasis.grid(32), got {basis!r}")
 
 
-def kept(basis: Basis, key: Any, like: Tensor, build: Callable[[], Tensor]) -> Tensor:
-    """What was built before for this key, or is now; nothing is kept under a transform."""
+def cached_matrix(basis: Basis, key: Any, like: Tensor, build: Callable[[], Tensor]) -> Tensor:
+    """Return the cached matrix of a key, building it if absent; no caching under transforms."""
     if basis.learns:
         return build().to(like.device)
     full = (key, like.device)
-    found = basis.kept(full)
+    found = basis.cached_fit(full)
     if found is None:
         if not untransformed(like):
             return build().to(like.device)
@@ -187,8 +187,8 @@ def kept(basis: Basis, key: Any, like: Tensor, build: Callable[[], Tensor]) -> T
 
 
 def _whole_matrix(basis: Basis, sizes: tuple[int, ...], ridge: Ridge, like: Tensor) -> Tensor:
-    """G, `(L, n)`, for values in all cells, kept for these sizes."""
-    return kept(basis, (sizes, ridge), like, lambda: _grid_matrix(basis, sizes, ridge))
+    """G, `(L, n)`, for values in all cells, cached per size."""
+    return cached_matrix(basis, (sizes, ridge), like, lambda: _grid_matrix(basis, sizes, ridge))
 
 
 def _grid_matrix(
@@ -209,7 +209,7 @@ def _grid_matrix(
 
 
 def _line_matrices(basis: Basis, mask: Tensor, ridge: Ridge, like: Tensor) -> Tensor:
-    """G, `(..., L, n)`, for those of L values that a mask keeps: those of shorter lengths."""
+    """G, `(..., L, n)`, for masked sequences, from the matrices of shorter lengths."""
     if basis.learns or not untransformed(mask, like):
         return _solved_lines(basis, mask, ridge)
     length, count = mask.shape[-1], mask.sum(-1)
@@ -223,8 +223,8 @@ def _line_matrices(basis: Basis, mask: Tensor, ridge: Ridge, like: Tensor) -> Te
 
 
 def _solved_lines(basis: Basis, mask: Tensor, ridge: Ridge) -> Tensor:
-    """The same, by a solution for each row."""
-    features = basis(own_positions(mask, torch.float64)) * mask.unsqueeze(-1)
+    """G, `(..., L, n)`, for masked sequences, by one solve per row."""
+    features = basis(masked_positions(mask, torch.float64)) * mask.unsqueeze(-1)
     more = features[..., :0, :]
     if ridge.padded:
         count = mask.sum(-1, keepdim=True)
@@ -236,6 +236,6 @@ def _solved_lines(basis: Basis, mask: Tensor, ridge: Ridge) -> Tensor:
 
 
 def _plane_matrices(basis: Basis, mask: Tensor, ridge: Ridge, like: Tensor) -> Tensor:
-    """G, `(..., H W, n)`, for the cells that a mask keeps; places stay what they are."""
+    """G, `(..., H W, n)`, for a masked grid; positions are unchanged."""
     height, width = mask.shape[-2:]
     return _grid_matrix(basis, (height, width), ridge, mask.flatten(-2))

@@ -1,4 +1,4 @@
-"""Functions that are not local: powers and waves."""
+"""Global basis functions: powers and Fourier waves."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from fewfold.continuous.quadrature import gegenbauer
 
 __all__ = ["FourierBasis", "PowerBasis"]
 
-_NODES = 128  # enough for waves of which 60 fit into the support
+_NODES = 128  # quadrature nodes, sufficient for 60 periods within the support
 
 
 class PowerBasis(Basis):
-    """`psi_j(t) = t^j` for j from 0 to a degree, on the line; averages are exact.
+    """Powers `psi_j(t) = t^j`, j = 0, ..., degree, on the line; expectations are exact.
 
-    Under heavy tails, alpha below 1, powers below `2 / (1 - alpha) - 1` have one.
+    Under heavy tails, alpha below 1, only powers below `2 / (1 - alpha) - 1` have an expectation.
 
     Example:
         >>> import torch, fewfold as ff
@@ -46,13 +46,13 @@ class PowerBasis(Basis):
     def _expect(self, density: LineDensity) -> Tensor:
         if density.alpha == 1:
             return self._gaussian(density.mu, density.sigma_sq)
-        # a rule of Gauss is exact for polynomials, and sums no terms of alternating sign
+        # Gauss quadrature is exact for polynomials, without terms of alternating sign.
         nodes, weights = gegenbauer(self.degree // 2 + 1, exponent(density.alpha), density.mu)
         points = density.mu.unsqueeze(-1) + density.half_width.unsqueeze(-1) * nodes
         return (self(points) * weights.unsqueeze(-1)).sum(-2)
 
     def _heavy(self, density: LineDensity) -> Tensor:
-        """By the moments of Student's t, of which the lower ones exist."""
+        """Expectations from the moments of Student's t, as far as they exist."""
         shape = -exponent(density.alpha) - 0.5
         if self.degree >= 2 * shape:
             least = (self.degree - 1) / (self.degree + 1)
@@ -132,7 +132,7 @@ class FourierBasis(Basis):
 
 def _average_cosine(square: Tensor, kappa: float) -> Tensor:
     """`E cos(x U)` of `x^2`, where U has a density ~ (1 - u^2)^kappa."""
-    # of steep profiles, which are close to a Gaussian, much is over long before one
+    # Steep profiles are close to a Gaussian and negligible well before 1.
     near = square < max((1.5 * _NODES) ** 2, 200 * kappa)
     x = torch.where(near, square, 1.0).clamp(min=1e-30).sqrt().unsqueeze(-1)
     nodes, weights = gegenbauer(_NODES, kappa, square)

@@ -1,4 +1,4 @@
-"""cost, scores -> expected cost: one call, with the estimator as a value."""
+"""Expected costs of discrete latents and their gradients, with interchangeable estimators."""
 
 from fewfold.expectation.estimators.control_variates import (
     Baseline,
@@ -13,7 +13,7 @@ from fewfold.expectation.estimators.gumbel import REBAR, Gumbel, annealed
 from fewfold.expectation.estimators.marginal import Dense, SparseMarginal
 from fewfold.expectation.estimators.score_function import VIMCO, ScoreFunction, SumAndSample
 from fewfold.expectation.expect import Expectation, embed_atoms, expect
-from fewfold.expectation.latents.latent import Law
+from fewfold.expectation.latents.latent import LatentDistribution
 from fewfold.expectation.likelihood import log_likelihood
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Estimator",
     "Expectation",
     "Gumbel",
-    "Law",
+    "LatentDistribution",
     "Learned",
     "LeaveOneOut",
     "RunningMean",

@@ -1,4 +1,4 @@
-"""expect: the expected cost of a discrete latent, by the estimator of your choice."""
+"""Expected cost of a discrete latent and its gradient, by a given estimator."""
 
 import math
 from collections.abc import Callable
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from fewfold._check import check_mask, check_scores
 from fewfold.expectation.estimators.estimator import Choice, Estimator
-from fewfold.expectation.latents.bernoulli import BitLaw
-from fewfold.expectation.latents.categorical import CategoryLaw
-from fewfold.expectation.latents.latent import Law
-from fewfold.expectation.latents.structured import GibbsLaw
+from fewfold.expectation.latents.bernoulli import BernoulliLatent
+from fewfold.expectation.latents.categorical import CategoricalLatent
+from fewfold.expectation.latents.latent import LatentDistribution
+from fewfold.expectation.latents.structured import StructuredLatent
 from fewfold.structured.structures.bits import Bits
 from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support, sum_rows
 
 __all__ = [
-    "Cost", "Expectation", "costs_of", "embed_atoms", "expect", "law_for", "prior_of", "told",
+    "Cost", "Expectation", "embed_atoms", "evaluate_costs", "expect", "latent_distribution",
+    "prior_distribution", "to_batch_shape",
 ]  # fmt: skip
 
 Cost = Callable[[Tensor, Tensor], Tensor]
@@ -27,67 +28,68 @@ Cost = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """An expected cost, its gradient, and what is known of the latent.
+    """Result of `expect`: the expected cost, its gradient, and the distribution of the latent.
 
     Attributes:
-        surrogate: `(*batch,)` the expected cost of each row, with the gradient that the estimator
-            gives it; it may be the cost of an outer `expect`.
-        error: `(*batch,)` the squared error of a baseline that learns, otherwise zero.
-        support: the pairs (row, atom) whose cost was computed, and their weights.
-        law: the full distribution with these scores.
-        exact: whether the weights of the support are the distribution of the latent.
+        surrogate: `(*batch,)` expected cost of each row, whose gradient is the gradient estimate;
+            can be returned by the cost of an outer `expect`.
+        error: `(*batch,)` squared error of a learned baseline, otherwise zero.
+        support: pairs (row, atom) whose cost was evaluated, and their weights.
+        latent: full distribution of the latent, given by the scores.
+        exact: whether the weights of the support are the probabilities of the latent.
     """
 
     surrogate: Tensor
     error: Tensor
     support: Support
-    law: Law
+    latent: LatentDistribution
     exact: bool
 
     @property
     def loss(self) -> Tensor:
-        """What to back-propagate: the mean of `surrogate + error`; the entropy is not in it."""
+        """Scalar to back-propagate: the mean of `surrogate + error`; excludes the entropy."""
         total = self.surrogate + self.error
-        return total.mean() if self.law.rows else total.sum()
+        return total.mean() if self.latent.rows else total.sum()
 
     @property
     def value(self) -> Tensor:
-        """`(*batch,)` the expected cost, a constant."""
+        """`(*batch,)` expected cost, detached from the graph."""
         return self.surrogate.detach()
 
     @property
     def calls(self) -> Tensor:
-        """`(*batch,)` how many atoms the cost was computed for."""
-        return self.support.counts.view(self.law.batch)
+        """`(*batch,)` number of atoms whose cost was evaluated."""
+        return self.support.counts.view(self.latent.batch)
 
     @property
     def entropy(self) -> Tensor:
-        """`(*batch,)` of the latent in nats, exact, with its gradient.
+        """`(*batch,)` exact, differentiable entropy of the latent, in nats.
 
-        Under `SparseMarginal` that of the sparse distribution, otherwise of the full one.
+        With `SparseMarginal` the entropy of the sparse distribution, otherwise of the full one.
         """
         weights = self.support.weights
-        found = self.support.reduce(-_log(weights)) if self.exact else self.law.entropy()
-        return told(found, self.law, self.exact)
+        found = self.support.reduce(-_log(weights)) if self.exact else self.latent.entropy()
+        return to_batch_shape(found, self.latent, self.exact)
 
     def kl(self, prior: Tensor | None = None, *, prior_over: Structure | None = None) -> Tensor:
-        """`(*batch,)` divergence of the latent from a prior, exact, with its gradient.
+        """`(*batch,)` exact, differentiable KL divergence of the latent from a prior.
 
         Args:
-            prior: scores of the prior, which broadcast to those of the latent; uniform over all
-                values unless given. What the latent cannot be (masked, or of a score of -inf) the
-                prior cannot be either.
-            prior_over: for structures with additional scores, such as transitions, the same
-                structure with those of the prior.
+            prior: scores of the prior, broadcastable to those of the latent; default: uniform over
+                all values. Values that are masked or have a score of -inf in the latent are
+                excluded from the prior.
+            prior_over: for structures with additional scores, such as transitions: the same
+                structure with the additional scores of the prior.
         """
-        law = prior_of(self.law, prior, prior_over)
+        latent = prior_distribution(self.latent, prior, prior_over)
         if not self.exact:
-            return told(self.law.kl(law), self.law, self.exact)
-        log_prior = law.log_prob(self.support.atoms, self.support.row)
-        used = self.support.weights.detach() != 0  # vmap shows all atoms, those of no weight too
+            return to_batch_shape(self.latent.kl(latent), self.latent, self.exact)
+        log_prior = latent.log_prob(self.support.atoms, self.support.row)
+        # Under vmap the support lists all atoms, including those of weight zero.
+        used = self.support.weights.detach() != 0
         log_prior = torch.where(used, log_prior, 0.0)
         found = self.support.reduce(_log(self.support.weights) - log_prior)
-        return told(found.to(self.law.scores), self.law, self.exact)
+        return to_batch_shape(found.to(self.latent.scores), self.latent, self.exact)
 
 
 def expect(
@@ -100,24 +102,24 @@ def expect(
     context: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Expectation:
-    """The expected cost of a discrete latent with these scores, and its gradient.
+    """Estimate the expected cost of a discrete latent with these scores, and its gradient.
 
-    The cost is called once, with all pairs of a row and an atom that the estimator asks for, one
-    after the other; never with others. The gradient goes through the cost to what it uses, and
-    through the scores.
+    The cost is called once, with the concatenated pairs (row, atom) that the estimator selects and
+    no others. Gradients flow through the cost to the parameters it uses, and to the scores.
 
     Args:
-        cost: `cost(atoms, row) -> (m,)`. `row` (m,) int64 says which of the flattened batch rows an
-            atom belongs to. Atoms are (m,) int64 ids of categories, `(m, *event)` tensors of 0 and
+        cost: `cost(atoms, row) -> (m,)`. `row` (m,) int64 is the index of each atom's row in the
+            flattened batch. Atoms are (m,) int64 ids of categories, `(m, *event)` tensors of 0 and
             1 for bits and structures, and `(m, n)` vectors from `Gumbel` and `REBAR`.
         scores: `(*batch, n)` for categories, otherwise `(*batch, *event)`.
         estimator: `SparseMarginal()`, `Dense()`, `ScoreFunction()`, `SumAndSample()`, `Gumbel()`,
             `DisARM()`, `REBAR()` or `VIMCO()`.
-        over: what the latent ranges over, `ff.structures.Bits()` for one; categories unless given.
-        mask: boolean, True = keep; the same as a score of -inf.
-        context: `(*batch, ...)` what a `Learned` baseline sees of each row; its error trains the
-            baseline, never what made the context.
-        generator: source of randomness.
+        over: structure that the latent takes values in, such as `ff.structures.Bits()`; default:
+            categories.
+        mask: boolean, True = keep; False is equivalent to a score of -inf.
+        context: `(*batch, ...)` input of a `Learned` baseline for each row; detached, so that the
+            baseline's error trains only the baseline.
+        generator: random number generator.
 
     Returns:
         `Expectation`: loss, value, entropy, calls and more.
@@ -131,55 +133,61 @@ def expect(
         >>> scores.grad, out.calls
         (tensor([[-0.5000,  0.0000, -1.0000,  1.5000]]), tensor([3]))
 
-    Inside `torch.func.vmap` the cost is computed for all atoms, as which of them have a weight is
-    not known there. `Dense` and, for categories, `SparseMarginal` work there, and so do estimators
-    that draw categories or bits, with `randomness="different"`; others say what to write instead.
+    Inside `torch.func.vmap` the cost is evaluated for all atoms, because the support depends on
+    values that vmap hides. `Dense` and, for categories, `SparseMarginal` work there, and so do
+    estimators that sample categories or bits, with `randomness="different"`; others raise an error
+    that names an alternative.
 
-    Several latents of which the cost takes all are nested: the cost of the outer one calls
-    `expect` for the inner one, with scores picked by `row`, and returns its `surrogate`.
+    For a cost of several latents, nest the calls: the cost of the outer latent calls `expect` for
+    the inner one, with scores indexed by `row`, and returns its `surrogate`.
     """
-    law = law_for(scores, estimator, over, mask)
-    if not law.rows:
-        return _of_nothing(law, estimator)
-    choice = estimator.choose(law, generator)
-    costs = costs_of(cost, choice.support.atoms, choice.support.row)
+    latent = latent_distribution(scores, estimator, over, mask)
+    if not latent.rows:
+        return _empty_expectation(latent, estimator)
+    choice = estimator.choose(latent, generator)
+    costs = evaluate_costs(cost, choice.support.atoms, choice.support.row)
     if not len(costs):
-        costs = law.scores.flatten()[:0]  # so that there is a gradient, of nothing
+        costs = latent.scores.flatten()[:0]  # empty, but connected to the graph of the scores
     if context is not None:
-        context = _rows_of(context, law)
+        context = _flatten_context(context, latent)
     baseline = estimator.compare(choice, costs, context)
-    surrogate = told(estimator.surrogate(choice, costs, baseline), law, estimator.exact)
+    surrogate = to_batch_shape(
+        estimator.surrogate(choice, costs, baseline), latent, estimator.exact
+    )
     error = torch.zeros_like(surrogate)
     if baseline is not None and baseline.requires_grad:
-        error = _error(choice, costs.detach() - baseline).to(error).view(law.batch)
-    return Expectation(surrogate, error, choice.support, law, estimator.exact)
+        squared = _mean_squared_error(choice, costs.detach() - baseline)
+        error = squared.to(error).view(latent.batch)
+    return Expectation(surrogate, error, choice.support, latent, estimator.exact)
 
 
 def _log(weights: Tensor) -> Tensor:
-    """Their logarithms, and 0 for a weight of zero, with which it is multiplied."""
+    """Logarithms of the weights; 0 for a weight of zero, since 0 log 0 = 0."""
     return torch.where(weights.detach() == 0, 1.0, weights).log()
 
 
-def _error(choice: Choice, apart: Tensor) -> Tensor:
-    """(rows,) the mean of the squares at what was drawn and has a weight; 0 where nothing was."""
+def _mean_squared_error(choice: Choice, residuals: Tensor) -> Tensor:
+    """(rows,) mean squared residual of the samples with a weight; 0 in rows without samples."""
     assert choice.drawn is not None
-    each = apart[choice.drawn[:, : choice.scored]].square().mean(1)
+    each = residuals[choice.drawn[:, : choice.scored]].square().mean(1)
     return sum_rows(each, choice.support.row[choice.drawn[:, 0]], choice.support.rows)
 
 
-def prior_of(law: Law, prior: Tensor | None, over: Structure | None) -> Law:
-    """The law with the scores of a prior; uniform unless there are such."""
+def prior_distribution(
+    latent: LatentDistribution, prior: Tensor | None, over: Structure | None
+) -> LatentDistribution:
+    """Return the distribution of the latent under the scores of a prior; default: uniform."""
     if prior is not None:
-        return law.like(prior, over)
+        return latent.with_scores(prior, over)
     if over is not None:
         raise ValueError("prior_over has no scores of parts; write prior=torch.zeros(()) for none")
-    return law.uniform()
+    return latent.uniform()
 
 
-def law_for(
+def latent_distribution(
     scores: Tensor, estimator: Estimator, over: Structure | None, mask: Tensor | None
-) -> Law:
-    """The law of the latent, whoever says what it ranges over."""
+) -> LatentDistribution:
+    """Return the distribution of the latent, over the structure of the estimator or `over`."""
     if not isinstance(estimator, Estimator):
         raise TypeError(f"estimator must be a value such as ff.SparseMarginal(), got {estimator!r}")
     own = estimator.structure
@@ -191,32 +199,34 @@ def law_for(
         check_mask(mask, scores)
         scores = scores.masked_fill(~mask, -math.inf)
     if over is None:
-        return CategoryLaw(scores)
+        return CategoricalLatent(scores)
     if not isinstance(over, Structure):
         raise TypeError(
             f"over must be a structure such as ff.structures.Bits(), or None for categories, "
             f"got {over!r}"
         )
     over.event_of(scores)
-    return BitLaw(scores, over) if isinstance(over, Bits) else GibbsLaw(scores, over)
+    return (
+        BernoulliLatent(scores, over) if isinstance(over, Bits) else StructuredLatent(scores, over)
+    )
 
 
 def _same(one: Structure, two: Structure) -> bool:
-    """Whether it is said twice; additional scores are compared by identity."""
+    """Whether two structures are equal; additional scores are compared by identity."""
     own, its = one.additional, two.additional
     same = len(own) == len(its) and all(a is b for a, b in zip(own, its, strict=True))
     return same and one.same_set(two)
 
 
 def embed_atoms(atoms: Tensor, weight: Tensor) -> Tensor:
-    """What stands in the rows of a table for ids, or for the vectors of relaxed estimators.
+    """Embed atoms: table lookup for ids, weighted sums of table rows for relaxed vectors.
 
     Args:
-        atoms: (m,) ids, or `(m, n)` vectors.
-        weight: `(n, d)`.
+        atoms: (m,) ids, or `(m, n)` vectors of relaxed estimators.
+        weight: `(n, d)` embedding table.
 
     Returns:
-        `(m, d)`: rows of the table, or their mixes.
+        `(m, d)` embeddings.
 
     Example:
         >>> import torch, fewfold as ff
@@ -229,8 +239,8 @@ def embed_atoms(atoms: Tensor, weight: Tensor) -> Tensor:
     return atoms.to(weight) @ weight if atoms.is_floating_point() else F.embedding(atoms, weight)
 
 
-def costs_of(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
-    """(m,) what the cost says, checked; it is not asked about nothing."""
+def evaluate_costs(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
+    """Call the cost and validate its (m,) result; skip the call if there are no pairs."""
     if not len(row):
         return torch.zeros(0, device=row.device)
     found = cost(atoms, row)
@@ -245,30 +255,33 @@ def costs_of(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
     return found
 
 
-def told(found: Tensor, law: Law, exact: bool) -> Tensor:
-    """(rows,) as `(*batch,)`; NaN where a score is NaN, though its part was left out of a sum."""
-    if exact or isinstance(law, GibbsLaw):
-        found = found.masked_fill(law.odd, math.nan)
-    return found.view(law.batch)
+def to_batch_shape(found: Tensor, latent: LatentDistribution, exact: bool) -> Tensor:
+    """Reshape (rows,) to `(*batch,)`, with NaN in rows that have invalid scores.
+
+    Sums over a sparse support or over structures can leave out the part whose score is NaN.
+    """
+    if exact or not latent.propagates_nan:
+        found = found.masked_fill(latent.invalid_rows, math.nan)
+    return found.view(latent.batch)
 
 
-def _of_nothing(law: Law, estimator: Estimator) -> Expectation:
-    """For a batch without rows: the same shapes, with a gradient of nothing."""
-    nothing = law.scores.flatten()
-    vectors = law.structure is not None or estimator.relaxed
-    atoms = law.flat.detach() if vectors else nothing.long()
-    support = Support(nothing, atoms, nothing.long(), 0)
-    none = nothing.view(law.batch)
-    return Expectation(none, torch.zeros_like(none), support, law, estimator.exact)
+def _empty_expectation(latent: LatentDistribution, estimator: Estimator) -> Expectation:
+    """Result for a batch without rows: empty tensors connected to the graph of the scores."""
+    empty = latent.scores.flatten()
+    vectors = latent.structure is not None or estimator.relaxed
+    atoms = latent.flat.detach() if vectors else empty.long()
+    support = Support(empty, atoms, empty.long(), 0)
+    value = empty.view(latent.batch)
+    return Expectation(value, torch.zeros_like(value), support, latent, estimator.exact)
 
 
-def _rows_of(context: Tensor, law: Law) -> Tensor:
+def _flatten_context(context: Tensor, latent: LatentDistribution) -> Tensor:
     if not isinstance(context, Tensor):
         raise TypeError(f"context must be a torch.Tensor, got {type(context).__name__}")
-    size = len(law.batch)
-    if context.shape[:size] != law.batch:
+    size = len(latent.batch)
+    if context.shape[:size] != latent.batch:
         raise ValueError(
-            f"context must start with the shape of the batch {tuple(law.batch)}, "
+            f"context must start with the shape of the batch {tuple(latent.batch)}, "
             f"got {tuple(context.shape)}"
         )
-    return context.detach().reshape(law.rows, *context.shape[size:])
+    return context.detach().reshape(latent.rows, *context.shape[size:])

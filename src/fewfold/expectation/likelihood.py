@@ -1,4 +1,4 @@
-"""The likelihood of data whose latent is summed out: exact on the support, drawn elsewhere."""
+"""Marginal log-likelihood: an exact sum over the support plus a Monte Carlo estimate elsewhere."""
 
 import math
 from collections.abc import Iterator
@@ -8,14 +8,20 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.expectation.estimators.estimator import Estimator
-from fewfold.expectation.expect import Cost, costs_of, law_for, prior_of, told
-from fewfold.expectation.latents.latent import Law
-from fewfold.expectation.latents.latent import pairs as flat_pairs
+from fewfold.expectation.expect import (
+    Cost,
+    evaluate_costs,
+    latent_distribution,
+    prior_distribution,
+    to_batch_shape,
+)
+from fewfold.expectation.latents.latent import LatentDistribution, flatten_pairs
 from fewfold.structured.structures.structure import Structure
 
 __all__ = ["log_likelihood"]
 
-_AT_ONCE = 2**16  # draws of up to 16 numbers that are held; what comes out for a seed depends on it
+# Samples of up to 16 numbers held at once; the result for a given seed depends on it.
+_AT_ONCE = 2**16
 
 
 @torch.no_grad()
@@ -32,23 +38,24 @@ def log_likelihood(
     generator: torch.Generator | None = None,
     pairs: int = 4096,
 ) -> Tensor:
-    """`log sum_z p(z) exp(-cost(z))` of each row, for a cost `-log p(x | z)`.
+    """Estimate `log sum_z p(z) exp(-cost(z))` of each row, for a cost `-log p(x | z)`.
 
-    With `SparseMarginal` the sum over the support is exact, and that over all other atoms is
-    estimated by draws from the prior, of which those within the support are left out. With the
-    others draws come from the law of the latent and are weighted by prior over law.
+    With `SparseMarginal` and `Dense` the sum over the support is exact; the sum over other atoms is
+    estimated by samples of the prior outside the support. Other estimators use importance sampling
+    from the distribution of the latent.
 
     Args:
-        cost, scores, estimator, over, mask, generator: as in `expect`; the cost gets ids, bits or
-            structures whatever the estimator, and is called as often as `pairs` asks for.
-        samples: draws per row.
-        prior: scores of p(z), which broadcast to those of the latent; uniform unless given. What
-            the latent cannot be (masked, or of a score of -inf) is left out of it.
-        prior_over: for structures with additional scores, the same with those of the prior.
-        pairs: of a row and an atom in one call of the cost, at most.
+        cost, scores, estimator, over, mask, generator: as in `expect`; the cost receives ids, bits
+            or structures for every estimator, never relaxed vectors, in chunks of `pairs`.
+        samples: samples per row.
+        prior: scores of p(z), broadcastable to those of the latent; default: uniform. Values that
+            are masked or have a score of -inf in the latent are excluded from the prior.
+        prior_over: for structures with additional scores: the same structure with the additional
+            scores of the prior.
+        pairs: maximum number of pairs (row, atom) per call of the cost.
 
     Returns:
-        `(*batch,)`; exp of it is unbiased.
+        `(*batch,)` estimates, whose exponential is unbiased.
 
     Example:
         >>> import torch, fewfold as ff
@@ -60,46 +67,46 @@ def log_likelihood(
     """
     whole_number(samples, "samples", least=0)
     whole_number(pairs, "pairs")
-    law = law_for(scores, estimator, over, mask)
-    if not law.rows:
-        return scores.new_zeros(law.batch)
-    own = prior_of(law, prior, prior_over)
+    latent = latent_distribution(scores, estimator, over, mask)
+    if not latent.rows:
+        return scores.new_zeros(latent.batch)
+    own = prior_distribution(latent, prior, prior_over)
     if not estimator.exact:
-        found = torch.full((law.rows,), -math.inf, device=scores.device)
-        for atoms, row in _drawn(law, whole_number(samples, "samples"), generator):
-            terms = own.log_prob(atoms, row) - law.log_prob(atoms, row) - math.log(samples)
-            terms = terms - _pieces(cost, atoms, row, pairs)
-            found = torch.logaddexp(found, _sums(terms, row, law.rows))
-        return told(found.to(scores), law, estimator.exact)
-    support = estimator.choose(law, generator).support
+        found = torch.full((latent.rows,), -math.inf, device=scores.device)
+        for atoms, row in _sample_blocks(latent, whole_number(samples, "samples"), generator):
+            terms = own.log_prob(atoms, row) - latent.log_prob(atoms, row) - math.log(samples)
+            terms = terms - _evaluate_in_chunks(cost, atoms, row, pairs)
+            found = torch.logaddexp(found, _row_logsumexp(terms, row, latent.rows))
+        return to_batch_shape(found.to(scores), latent, estimator.exact)
+    support = estimator.choose(latent, generator).support
     atoms, row = support.atoms, support.row
-    inside = own.log_prob(atoms, row) - _pieces(cost, atoms, row, pairs)
-    found = _sums(inside, row, law.rows)
-    for others, owner in _drawn(own, samples, generator):
+    inside = own.log_prob(atoms, row) - _evaluate_in_chunks(cost, atoms, row, pairs)
+    found = _row_logsumexp(inside, row, latent.rows)
+    for others, owner in _sample_blocks(own, samples, generator):
         new = ~_within(others, owner, atoms, row)
         others, owner = others[new], owner[new]
-        outside = -_pieces(cost, others, owner, pairs) - math.log(samples)
-        found = torch.logaddexp(found, _sums(outside, owner, law.rows))
-    return told(found.to(scores), law, estimator.exact)
+        outside = -_evaluate_in_chunks(cost, others, owner, pairs) - math.log(samples)
+        found = torch.logaddexp(found, _row_logsumexp(outside, owner, latent.rows))
+    return to_batch_shape(found.to(scores), latent, estimator.exact)
 
 
-def _drawn(
-    law: Law, samples: int, generator: torch.Generator | None
+def _sample_blocks(
+    latent: LatentDistribution, samples: int, generator: torch.Generator | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Atoms and their rows, a few draws of every row at a time, the fewer the larger atoms are."""
-    size = 1 if law.structure is None else law.event.numel()
-    most = max(1, _AT_ONCE // (law.rows * max(1, size // 16)))
+    """Yield samples of every row and their rows, in blocks of at most about `_AT_ONCE` samples."""
+    size = 1 if latent.structure is None else latent.event.numel()
+    most = max(1, _AT_ONCE // (latent.rows * max(1, size // 16)))
     for first in range(0, samples, most):
-        yield flat_pairs(law.sample(min(most, samples - first), generator))
+        yield flatten_pairs(latent.sample(min(most, samples - first), generator))
 
 
-def _pieces(cost: Cost, atoms: Tensor, row: Tensor, pairs: int) -> Tensor:
+def _evaluate_in_chunks(cost: Cost, atoms: Tensor, row: Tensor, pairs: int) -> Tensor:
     parts = zip(atoms.split(pairs), row.split(pairs), strict=True)
-    return torch.cat([costs_of(cost, *part) for part in parts])
+    return torch.cat([evaluate_costs(cost, *part) for part in parts])
 
 
-def _sums(logs: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Log of the sum of exponentials in each row, float32 at least; -inf where there is none."""
+def _row_logsumexp(logs: Tensor, row: Tensor, rows: int) -> Tensor:
+    """Log-sum-exp of each row, at least float32; -inf for empty rows."""
     logs = logs.to(torch.promote_types(logs.dtype, torch.float32))
     top = logs.new_full((rows,), -math.inf).scatter_reduce(0, row, logs, "amax")
     safe = torch.where(top.isfinite(), top, 0.0)
@@ -107,17 +114,17 @@ def _sums(logs: Tensor, row: Tensor, rows: int) -> Tensor:
 
 
 def _within(atoms: Tensor, owner: Tensor, support: Tensor, row: Tensor) -> Tensor:
-    """Which atoms of which rows are in the support of their row."""
+    """Mask of the atoms that are in the support of their row."""
     code = torch.cat([row, owner])
     for word in torch.cat([_words(support), _words(atoms)]).unbind(1):
-        # one number for each pair of what was seen so far and this word
+        # Combine the code of the previous words with this word into one dense code.
         rank = word.unique(return_inverse=True)[1]
         code = (code * len(word) + rank).unique(return_inverse=True)[1]
     return torch.isin(code[len(row) :], code[: len(row)])
 
 
 def _words(atoms: Tensor) -> Tensor:
-    """Ids as they are, bits packed: `(m, words)` int64."""
+    """Encode atoms as `(m, words)` int64: ids unchanged, bits packed."""
     if not atoms.is_floating_point():
         return atoms.unsqueeze(1)
     bits = (atoms.flatten(1) > 0.5).long()

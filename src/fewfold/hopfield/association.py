@@ -1,4 +1,4 @@
-"""What the modules of associative memories have in common: projections and the steps between."""
+"""Base class of the Hopfield modules: projections and retrieval steps."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fewfold._check import fraction, positive_number, whole_number
 from fewfold._torch import has_values, untransformed
 from fewfold.attention.shapes import Layout, check_vectors, joint_batch
-from fewfold.attention.sparse_attention import dropped, sparse_attention
+from fewfold.attention.sparse_attention import drop_weights, sparse_attention
 from fewfold.attention.watch import is_watched, note
 from fewfold.hopfield.energies import check_rowwise
 from fewfold.maps.entropies import Tsallis
@@ -23,17 +23,17 @@ __all__ = [
     "check_pattern_mask",
 ]
 
-_FEW = 8  # values are made of patterns in a support alone if it is less than this part of them
+_SPARSE = 8  # values are computed for the support alone if it is below 1 / 8 of the patterns
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How many associations are made side by side.
+    """Heads of a Hopfield module.
 
     Args:
-        count: of heads.
-        size: of the vectors compared in a head; `dim / count` unless given.
-        dropout: share of the weights of patterns that is dropped in training.
+        count: number of heads.
+        size: size of the projected vectors per head; default: `dim / count`.
+        dropout: probability that a pattern weight is dropped during training.
     """
 
     count: int = 1
@@ -47,17 +47,17 @@ class Heads:
         fraction(self.dropout, "dropout")
 
     def width(self, dim: int) -> int:
-        """Of a head, in a module for vectors of this size."""
+        """Size of each head in a module for vectors of size `dim`."""
         if self.size is None and dim % self.count:
             raise ValueError(
-                f"dim={dim} cannot be shared out among {self.count} heads; write "
+                f"dim={dim} cannot be divided among {self.count} heads; write "
                 f"Heads({self.count}, size={dim // self.count + 1})"
             )
         return dim // self.count if self.size is None else self.size
 
 
 class Association(nn.Module):
-    """Projections of queries and patterns, and the steps between them."""
+    """Projections of queries and patterns, and the retrieval steps between them."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Association(nn.Module):
         self.out = nn.Linear(inner, dim, device=device, dtype=dtype)
 
     def associate(self, state: Tensor, stored: Tensor, mask: Tensor | None) -> Tensor:
-        """`(..., m, dim)` queries and `(..., n, dim)` patterns to `(..., m, dim)`."""
+        """Retrieve `(..., m, dim)` for queries `(..., m, dim)` and patterns `(..., n, dim)`."""
         check_vectors(state, "query", self.dim)
         check_vectors(stored, "memory", self.dim)
         joint_batch(state, stored)
@@ -101,7 +101,7 @@ class Association(nn.Module):
         key = self._split(self.key(self.stored_norm(stored)))
         if mask is not None:
             check_pattern_mask(mask, state, stored)
-            # of patterns, or of queries and patterns: for every head
+            # A mask of patterns, or of queries and patterns, is shared by all heads.
             mask = mask.unsqueeze(-2) if mask.shape == stored.shape[:-1] else mask
             mask = mask.unsqueeze(-3)
         scaled = key
@@ -112,7 +112,7 @@ class Association(nn.Module):
         for _ in range(self.steps - 1):
             query = sparse_attention(query, scaled, key, omega, mask=mask, scale=beta)
         layout = Layout.of(query, scaled, scaled, mask, False, beta, False)
-        if self._may_be_few(layout, omega, query, stored):
+        if self._may_be_sparse(layout, omega, query, stored):
             found = self._by_support(layout, omega, query, scaled, stored)
         else:
             found = sparse_attention(
@@ -122,28 +122,28 @@ class Association(nn.Module):
         joined: Tensor = self.out(found.transpose(-3, -2).flatten(-2))
         return joined
 
-    def _may_be_few(self, layout: Layout, omega: Omega, query: Tensor, stored: Tensor) -> bool:
-        """Whether queries are so few that most patterns may be of no use to any of them."""
+    def _may_be_sparse(self, layout: Layout, omega: Omega, query: Tensor, stored: Tensor) -> bool:
+        """Whether there are so few queries that most patterns may be outside all supports."""
         if not untransformed(query, stored) or omega.dense or not layout.small:
             return False
         each = layout.heads * layout.queries // max(stored.shape[:-2].numel(), 1)
-        own = stored.shape[:-2] in (layout.batch[:-1], ())  # rows tell which memory is theirs
-        return own and _FEW * each <= layout.keys
+        own = stored.shape[:-2] in (layout.batch[:-1], ())  # each row determines its memory
+        return own and _SPARSE * each <= layout.keys
 
     def _by_support(
         self, layout: Layout, omega: Omega, query: Tensor, key: Tensor, stored: Tensor
     ) -> Tensor:
-        """`(..., heads, m, width)`, with values made of those patterns alone that have a weight.
+        """Output `(..., heads, m, width)` from the patterns in the support alone.
 
-        Values are linear in what they are made of, so that it is mixed first and projected then.
+        The value projection is linear, so that patterns are mixed first and projected afterwards.
         """
         probs = omega.argmax(layout.scores(query, key))
         if is_watched():
             note(Support.from_dense(probs.detach()), layout)
         if self._drop:
-            probs = dropped(probs, self._drop, None)
+            probs = drop_weights(probs, self._drop, None)
         support = Support.from_dense(probs)
-        if _FEW * len(support.weights) > stored.shape[:-1].numel():
+        if _SPARSE * len(support.weights) > stored.shape[:-1].numel():
             return probs @ self._values(stored)
         bag = support.row // (layout.heads * layout.queries // max(stored.shape[:-2].numel(), 1))
         used = stored.reshape(-1, self.dim)[bag * layout.keys + support.atoms]
@@ -161,7 +161,7 @@ class Association(nn.Module):
         return self._split(self.value(self.value_norm(stored)))
 
     def _split(self, values: Tensor) -> Tensor:
-        """`(..., m, heads * width)` as `(..., heads, m, width)`."""
+        """Reshape `(..., m, heads * width)` to `(..., heads, m, width)`."""
         parts: Tensor = values.unflatten(-1, (self.heads.count, -1))
         return parts.transpose(-3, -2)
 
@@ -181,7 +181,7 @@ def _checked_beta(beta: float | Tensor, heads: int) -> float | Tensor:
 
 
 def check_pattern_mask(mask: Tensor, state: Tensor, stored: Tensor) -> None:
-    """Raise unless this is a mask of patterns, or of queries and patterns."""
+    """Raise unless the mask is boolean, of patterns or of queries and patterns."""
     pairs = (*joint_batch(state, stored), state.shape[-2], stored.shape[-2])
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__

@@ -1,4 +1,4 @@
-"""Energies of an associative memory, and the step that lowers each of them.
+"""Energies of associative memories and their update steps.
 
 Queries are `(..., m, d)` and the memory is `(..., n, d)`, one pattern per row.
 """
@@ -34,18 +34,18 @@ __all__ = [
 
 @runtime_checkable
 class Psi(Protocol):
-    """A convex function of queries, and the map it makes of a mix of patterns."""
+    """Convex regulariser of the queries, with the gradient of its conjugate."""
 
     def value(self, query: Tensor) -> Tensor:
-        """`(...,)` of queries `(..., d)`."""
+        """`(...,)` value at queries `(..., d)`."""
 
     def settle(self, mixed: Tensor) -> Tensor:
-        """The query that a mix of patterns leads to: the gradient of the conjugate."""
+        """Gradient of the conjugate at a mix of patterns: the next query."""
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Half the squared norm; a mix of patterns is the next query."""
+    """Half the squared norm; the next query is the mix of patterns itself."""
 
     def value(self, query: Tensor) -> Tensor:
         return query.square().sum(-1) / 2
@@ -56,7 +56,7 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Sphere:
-    """No cost within a ball; the next query has its radius."""
+    """Indicator of a ball; the next query is normalised to its radius."""
 
     radius: float = 1.0
 
@@ -69,12 +69,12 @@ class Sphere:
 
     def settle(self, mixed: Tensor) -> Tensor:
         norm = mixed.norm(dim=-1, keepdim=True)
-        return self.radius * mixed / torch.where(norm > 0, norm, 1.0)  # no mix at all stays
+        return self.radius * mixed / torch.where(norm > 0, norm, 1.0)  # zero stays zero
 
 
 @dataclass(frozen=True)
 class LayerNormed:
-    """No cost for mean 0 and variance of at most 1; the next query has variance 1."""
+    """Indicator of mean 0 and variance at most 1; the next query is layer-normalised."""
 
     def value(self, query: Tensor) -> Tensor:
         centre = query.mean(-1).abs() <= _slack(query)
@@ -82,25 +82,25 @@ class LayerNormed:
         return torch.where(centre & inside, 0.0, math.inf).to(query)
 
     def settle(self, mixed: Tensor) -> Tensor:
-        # a mix without any variance stays, and no other is changed
+        # The smallest eps leaves vectors of zero variance at zero and changes no other.
         return F.layer_norm(mixed, mixed.shape[-1:], eps=torch.finfo(mixed.dtype).tiny)
 
 
 class Energy(ABC):
-    """What a memory lowers, step by step: a value to give to `hopfield_retrieve`."""
+    """Base class of energies of an associative memory, passed to `hopfield_retrieve`."""
 
     @abstractmethod
     def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """`(..., m)` the energy of each query."""
+        """`(..., m)` energy of each query."""
 
     @abstractmethod
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """`(..., m, d)` queries whose energy is not higher."""
+        """`(..., m, d)` updated queries, whose energy is not higher."""
 
 
 @dataclass(frozen=True)
 class FenchelYoung(Energy):
-    """The energy of a memory with any regulariser:
+    """Hopfield-Fenchel-Young energy, for any regulariser Omega:
 
         E(q) = -Omega*(beta X q) / beta + Psi(q),    q <- grad Psi*(X^T argmax_Omega(beta X q)).
 
@@ -109,9 +109,9 @@ class FenchelYoung(Energy):
     patterns at once.
 
     Args:
-        omega: the regulariser.
-        beta: how sharp; the higher, the fewer patterns are mixed.
-        psi: of the queries: `Quadratic()`, `Sphere()` or `LayerNormed()`.
+        omega: regulariser of the pattern weights.
+        beta: inverse temperature; the higher, the fewer patterns are mixed.
+        psi: regulariser of the queries: `Quadratic()`, `Sphere()` or `LayerNormed()`.
 
     Example:
         >>> import torch, fewfold as ff
@@ -136,12 +136,12 @@ class FenchelYoung(Energy):
             raise TypeError(f"psi must be a value such as ff.hopfield.Sphere(), got {self.psi!r}")
 
     def scores(self, query: Tensor, memory: Tensor) -> Tensor:
-        """`(..., m, n)` of queries and patterns."""
+        """`(..., m, n)` scores of queries and patterns, scaled by beta."""
         check_memory(query, memory)
         return self.beta * query @ memory.transpose(-2, -1)
 
     def probs(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """`(..., m, n)` how much of each pattern a step takes."""
+        """`(..., m, n)` weight of each pattern in a step."""
         return self.omega.argmax(self.scores(query, memory), mask=mask)
 
     def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -152,10 +152,10 @@ class FenchelYoung(Energy):
         return self.psi.settle(self.probs(query, memory, mask=mask) @ memory)
 
     def offset(self, memory: Tensor) -> Tensor:
-        """What to add to the value so that it is never below 0 within the hull of the patterns.
+        """Constant that makes the energy non-negative on the convex hull of the patterns.
 
-        `-Omega(u) / beta + M^2 / 2` with uniform u and M the largest norm; for probabilities and
-        `Quadratic()`.
+        `-Omega(u) / beta + M^2 / 2` with uniform u and M the largest norm; for omegas on the
+        simplex and `Quadratic()`.
         """
         check_patterns(memory)
         size = memory.shape[-2]
@@ -166,15 +166,15 @@ class FenchelYoung(Energy):
 
 @dataclass(frozen=True)
 class Classical(Energy):
-    """The Hopfield network of signs, `E(q) = -q^T W q / 2` with `W = X^T X` and a zero diagonal.
+    """Binary Hopfield network, `E(q) = -q^T W q / 2` with `W = X^T X` and a zero diagonal.
 
-    A step updates one sign after the other, `q_i <- sign(W_i q)`, so that the energy never rises.
-    About .14 d random patterns are stored; with more, what is retrieved resembles none of them.
+    A step updates the signs asynchronously, `q_i <- sign(W_i q)`, so that the energy never rises.
+    The capacity is about .14 d random patterns; beyond it, retrieved states resemble no pattern.
 
     Args:
         self_coupling: keep the diagonal of W. The energy is then `-||X q||^2 / 2`, and a step
             `q <- sign(X^T X q)` updates all signs at once. The diagonal grows with the number of
-            patterns and holds every sign in place: patterns stay, and so does nearly any query.
+            patterns, so that nearly every query becomes a fixed point.
 
     Reference: Hopfield, "Neural networks and physical systems with emergent collective
     computational abilities", 1982.
@@ -183,20 +183,20 @@ class Classical(Energy):
     self_coupling: bool = False
 
     def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        found = -_kept(query, memory, mask).square().sum(-1) / 2
+        found = -_masked_scores(query, memory, mask).square().sum(-1) / 2
         if self.self_coupling:
             return found
         return found + (_diagonal(memory, mask) * query.square()).sum(-1) / 2
 
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        scores = _kept(query, memory, mask)
+        scores = _masked_scores(query, memory, mask)
         if self.self_coupling:
             return _signs(scores @ memory, query)
         diagonal, after = _diagonal(memory, mask), []
         for i in range(query.shape[-1]):
             part, old = memory[..., i : i + 1], query[..., i : i + 1]
             new = _signs(scores @ part - diagonal[..., i : i + 1] * old, old)
-            moved = (new - old) * part.mT  # by how much the scores change
+            moved = (new - old) * part.mT  # change of the scores
             scores = scores + (moved if mask is None else moved.masked_fill(~mask, 0.0))
             after.append(new)
         return torch.cat(after, -1) if after else query
@@ -204,10 +204,10 @@ class Classical(Energy):
 
 @dataclass(frozen=True)
 class DenseAssociative(Energy):
-    """`-sum_i [x_i q]_+^n` of signs, with `q <- sign(X^T [X q]_+^(n-1))`.
+    """Binary energy `-sum_i [x_i q]_+^n`, with step `q <- sign(X^T [X q]_+^(n-1))`.
 
     Args:
-        power: n, 2 or more; the higher, the more patterns are stored.
+        power: n, at least 2; the capacity grows with it.
 
     Reference: Krotov and Hopfield, "Dense associative memory for pattern recognition", 2016.
     """
@@ -218,11 +218,11 @@ class DenseAssociative(Energy):
         whole_number(self.power, "power", least=2)
 
     def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return -_kept(query, memory, mask).clamp(min=0).pow(self.power).sum(-1)
+        return -_masked_scores(query, memory, mask).clamp(min=0).pow(self.power).sum(-1)
 
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        scores = _kept(query, memory, mask).clamp(min=0)
-        if scores.shape[-1]:  # in units of the largest, so that no power overflows
+        scores = _masked_scores(query, memory, mask).clamp(min=0)
+        if scores.shape[-1]:  # scaled by the largest, so that powers do not overflow
             largest = scores.amax(-1, keepdim=True)
             scores = scores / largest.clamp(min=torch.finfo(scores.dtype).tiny)
         return _signs(scores.pow(self.power - 1) @ memory, query)
@@ -230,23 +230,23 @@ class DenseAssociative(Energy):
 
 @dataclass(frozen=True)
 class Exponential(Energy):
-    """`-log sum_i exp(x_i q)` of signs, with `q <- sign(X^T exp(X q))`.
+    """Binary energy `-log sum_i exp(x_i q)`, with step `q <- sign(X^T exp(X q))`.
 
-    The logarithm leaves the order of energies as it is, and keeps them finite.
+    The logarithm preserves the order of energies and keeps them finite.
 
     Reference: Demircigil, Heusel, Loewe, Upgang and Vermet, "On a model of associative memory with
     huge storage capacity", 2017.
     """
 
     def value(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return -Shannon().conjugate(_kept(query, memory, None), mask=mask)
+        return -Shannon().conjugate(_masked_scores(query, memory, None), mask=mask)
 
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return _signs(softmax(_kept(query, memory, None), mask=mask) @ memory, query)
+        return _signs(softmax(_masked_scores(query, memory, None), mask=mask) @ memory, query)
 
 
 def check_memory(query: Tensor, memory: Tensor) -> None:
-    """Raise unless queries and patterns are vectors of one size and kind."""
+    """Raise unless queries and patterns have the same size, dtype and compatible batches."""
     for name, tensor in (("memory", memory), ("query", query)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
             came = (
@@ -268,14 +268,14 @@ def check_memory(query: Tensor, memory: Tensor) -> None:
 
 
 def check_patterns(memory: Tensor) -> None:
-    """Raise unless a memory holds something."""
+    """Raise unless the memory holds at least one pattern."""
     check_memory(memory, memory)
     if not memory.shape[-2]:
         raise ValueError(f"memory must hold a pattern, got shape {tuple(memory.shape)}")
 
 
 def check_rowwise(omega: Omega) -> None:
-    """Raise unless omega is a regulariser that maps the scores of each query by themselves."""
+    """Raise unless omega is a regulariser over vectors, applied to each query separately."""
     check_omega(omega)
     if omega.event_dim != 1:
         raise ValueError(
@@ -284,12 +284,12 @@ def check_rowwise(omega: Omega) -> None:
 
 
 def _slack(query: Tensor) -> float:
-    """What rounding may add to a norm of 1."""
+    """Rounding tolerance of a norm of 1."""
     return max(1e-5, 4 * torch.finfo(query.dtype).eps)
 
 
-def _kept(query: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-    """How much each query and pattern have in common; nothing, where masked."""
+def _masked_scores(query: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+    """Inner products of queries and patterns, zero where masked."""
     check_memory(query, memory)
     scores = query @ memory.transpose(-2, -1)
     if mask is None:
@@ -307,5 +307,5 @@ def _diagonal(memory: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _signs(field: Tensor, query: Tensor) -> Tensor:
-    """The sign of each; what is pulled nowhere stays."""
+    """Sign of the field; the previous value where the field is zero."""
     return torch.where(field == 0, query, field.sign())

@@ -1,4 +1,4 @@
-"""Associative memories as modules: of what is given, of what is learned, and pooling."""
+"""Hopfield modules: lookup in a given memory, lookup in a learned memory, and pooling."""
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,15 @@ __all__ = ["Hopfield", "HopfieldLayer", "HopfieldPooling"]
 
 
 class Hopfield(Association):
-    """Queries that are led to what a memory holds, both given.
+    """Retrieval of given queries from a given memory, with learned projections.
 
     Args:
-        dim: of queries and patterns.
-        omega: how patterns are mixed; 1.5-entmax unless given.
-        beta: how sharp; `1 / sqrt(width)` unless given. A tensor (heads,) is one for each head,
-            and an `nn.Parameter` learns.
-        heads: how many, or `Heads(count, size, dropout)`.
-        steps: of retrieval.
+        dim: size of queries and patterns.
+        omega: regulariser of the pattern weights; default: 1.5-entmax.
+        beta: inverse temperature; default: `1 / sqrt(width)`. A tensor (heads,) gives one per head;
+            an `nn.Parameter` is trained.
+        heads: number of heads, or `Heads(count, size, dropout)`.
+        steps: number of retrieval steps.
         device, dtype: of the parameters.
 
     Example:
@@ -37,7 +37,7 @@ class Hopfield(Association):
     def forward(
         self, query: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None
     ) -> Tensor:
-        """`(..., m, dim)`; without a memory queries are looked up among themselves.
+        """Return `(..., m, dim)`; the default memory is the queries themselves.
 
         Args:
             query: `(..., m, dim)`.
@@ -48,12 +48,12 @@ class Hopfield(Association):
 
 
 class HopfieldPooling(Association):
-    """A set of vectors as one, or a few: learned queries look them up.
+    """Pooling of a set of vectors by learned queries.
 
     Args:
-        dim: of the vectors.
+        dim: size of the vectors.
         omega, beta, heads, steps: as in `Hopfield`.
-        queries: how many vectors come out.
+        queries: number of output vectors.
         device, dtype: of the parameters.
 
     Example:
@@ -80,7 +80,7 @@ class HopfieldPooling(Association):
         self.queries = nn.Parameter(torch.randn(queries, dim, device=device, dtype=dtype))
 
     def forward(self, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """`(..., queries, dim)` of `(..., n, dim)`.
+        """Return `(..., queries, dim)`.
 
         Args:
             memory: `(..., n, dim)`.
@@ -90,12 +90,12 @@ class HopfieldPooling(Association):
 
 
 class HopfieldLayer(Association):
-    """Vectors looked up in a memory that is learned.
+    """Retrieval of queries from a learned memory.
 
     Args:
-        dim: of the vectors.
+        dim: size of the vectors.
         omega, beta, heads, steps: as in `Hopfield`.
-        patterns: how many the memory holds.
+        patterns: number of patterns in the memory.
         device, dtype: of the parameters.
 
     Example:
@@ -122,7 +122,7 @@ class HopfieldLayer(Association):
         self.patterns = nn.Parameter(torch.randn(patterns, dim, device=device, dtype=dtype))
 
     def forward(self, query: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """`(..., m, dim)` of `(..., m, dim)`.
+        """Return `(..., m, dim)`.
 
         Args:
             query: `(..., m, dim)`.

@@ -15,13 +15,13 @@ __all__ = ["Retrieval", "hopfield_retrieve"]
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """Where queries came to rest.
+    """Result of `hopfield_retrieve`.
 
     Attributes:
-        state: `(..., m, d)`.
-        steps: `(..., m)` int64, how many each was moved for.
-        converged: `(..., m)` bool, whether the last step moved it by no more than `tol`.
-        energy: `(..., m)` of the state.
+        state: `(..., m, d)` final states of the queries.
+        steps: `(..., m)` int64, number of steps until each query converged.
+        converged: `(..., m)` bool, whether the last step moved the query by at most `tol`.
+        energy: `(..., m)` energy of the final states.
     """
 
     state: Tensor
@@ -39,20 +39,20 @@ def hopfield_retrieve(
     max_steps: int = 128,
     tol: float = 1e-6,
 ) -> Retrieval:
-    """Lower the energy of queries until they rest.
+    """Minimise the energy of queries by fixed-point iteration until convergence.
 
     Args:
         query: `(..., m, d)`.
         memory: `(..., n, d)` patterns.
         energy: `FenchelYoung(omega, beta)`, `Classical()`, `DenseAssociative()` or
-            `Exponential()`; `FenchelYoung()` unless given.
-        mask: boolean `(..., m, n)`, True = keep; patterns to use.
-        max_steps: at most.
-        tol: a query that moves no further than this rests.
+            `Exponential()`; default: `FenchelYoung()`.
+        mask: boolean `(..., m, n)`, True = keep; patterns available to each query.
+        max_steps: maximum number of steps.
+        tol: a query has converged once a step moves it by at most this distance.
 
     Returns:
-        `Retrieval`; its state is differentiable, through all steps. Under a transform of torch,
-        which cannot see when queries rest, all `max_steps` are made.
+        `Retrieval`, whose state is differentiable through all steps. Under transforms of torch,
+        where convergence cannot be observed, all `max_steps` are performed.
 
     Example:
         >>> import torch, fewfold as ff
@@ -78,9 +78,9 @@ def hopfield_retrieve(
     for _ in range(max_steps):
         after = energy.step(state, memory, mask=mask)
         after = torch.where(moving.unsqueeze(-1), after, state)
-        rests = (after.detach() - state.detach()).norm(dim=-1) <= tol  # and never what is NaN
+        rests = (after.detach() - state.detach()).norm(dim=-1) <= tol  # False for NaN
         steps = steps + moving
         state, moving = after, moving & ~rests
         if untransformed(state, memory) and not bool(moving.any()):
-            break  # a transform cannot look, and goes on until `max_steps`
+            break  # under a transform, continue until `max_steps`
     return Retrieval(state, steps, ~moving, energy.value(state, memory, mask=mask))

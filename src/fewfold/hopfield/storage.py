@@ -1,4 +1,4 @@
-"""What a memory holds: which patterns are retrieved exactly, and how many there can be."""
+"""Storage of associative memories: exactly retrieved patterns and bounds on their number."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ _LARGEST = math.log(sys.float_info.max)
 
 
 def separation(memory: Tensor) -> Tensor:
-    """`(..., n)` how far each pattern leads in its own direction:
+    """`(..., n)` separation of each pattern from the others:
 
         min over j of x_i (x_i - x_j).
 
@@ -39,20 +39,21 @@ def separation(memory: Tensor) -> Tensor:
 
 
 def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None) -> Tensor:
-    """Is each pattern where it is after a step?
+    """Whether each pattern is a fixed point of the update step.
 
-    A pattern is where its separation is at least margin / beta, with the margin m of omega: 1 for
-    sparsemax and normmax, 1 / (alpha - 1) for entmax. Never under softmax, which has no margin,
-    unless it is the only one. All this up to rounding, as in `retrieved_in_one_step`.
+    A pattern is a fixed point if its separation is at least margin / beta, where the margin of
+    omega is 1 for sparsemax and normmax and 1 / (alpha - 1) for entmax. Softmax has no margin, so
+    no pattern is a fixed point unless it is the only one. Exact up to rounding, as in
+    `retrieved_in_one_step`.
 
     Args:
         memory: `(..., n, d)`.
-        energy: with `Quadratic()` on the side of queries.
-        chosen: `(..., m, n)` of 0 and 1, sets of patterns, where omega takes several at once; each
-            is asked about as the sum of its patterns.
+        energy: must have `psi=Quadratic()`.
+        chosen: `(..., m, n)` of 0 and 1, sets of patterns, for an omega that selects several; each
+            set is tested at the sum of its patterns.
 
     Returns:
-        `(..., n)` bool, or `(..., m)` of the sets.
+        `(..., n)` bool for the patterns, or `(..., m)` for the sets.
 
     Example:
         >>> import torch, fewfold as ff
@@ -78,20 +79,20 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
 def retrieved_in_one_step(
     query: Tensor, memory: Tensor, target: Tensor, energy: FenchelYoung
 ) -> Tensor:
-    """Will one step lead each query exactly to its target?
+    """Whether one step maps each query exactly to its target.
 
-    A pattern is reached where it leads the scores `beta X q` by the margin of omega; a set or
-    structure y of patterns where it is the best one for the scores `beta X q - y`. Both are exact
-    up to rounding: elsewhere the step ends in a mix, of which floating-point numbers may lose the
-    smallest weights. So more queries may arrive than are predicted where weights fall off fast, as
-    with an alpha near 1 or softmax at a large beta.
+    A pattern is reached if its score in `beta X q` exceeds the others by the margin of omega; a set
+    or structure y of patterns if it is the maximiser for the scores `beta X q - y`. Both conditions
+    are exact up to rounding: otherwise the step gives a mix, whose smallest weights may underflow.
+    More queries than predicted may thus arrive where weights decay fast, as with an alpha near 1 or
+    softmax at a large beta.
 
     Args:
         query: `(..., m, d)`.
         memory: `(..., n, d)`.
-        target: `(..., m)` int64, the pattern of each query; or `(..., m, n)` of 0 and 1 where omega
-            chooses several.
-        energy: with `Quadratic()` on the side of queries.
+        target: `(..., m)` int64, the pattern of each query; or `(..., m, n)` of 0 and 1 if omega
+            selects several.
+        energy: must have `psi=Quadratic()`.
 
     Returns:
         `(..., m)` bool.
@@ -110,10 +111,10 @@ def retrieved_in_one_step(
     _check_energy(energy)
     scores, omega = energy.scores(query, memory), energy.omega
     if not omega.on_simplex:
-        return omega.attains(_chosen(target, scores), scores)
+        return omega.attains(_target_indicators(target, scores), scores)
     one = _ids(target, scores)
     margin = _margin(omega)
-    if margin == 0:  # not known: see where the step leads
+    if margin == 0:  # margin unknown: perform the step
         return omega.argmax(scores).gather(-1, one).squeeze(-1) == 1
     own = scores.gather(-1, one).squeeze(-1)
     return own - scores.scatter(-1, one, -math.inf).amax(-1) >= margin
@@ -123,23 +124,23 @@ def storage_bound(
     omega: Omega, beta: float, *, dim: int, radius: float = 1.0, noise: float = 0.0,
     failure: float = 0.01,
 ) -> float:  # fmt: skip
-    """How many random patterns on a sphere can be retrieved in one step, up to a constant:
+    """Number of random patterns on a sphere retrievable in one step, up to a constant:
 
         sqrt(failure) zeta^((dim - 1) / 2),   cos(1 / zeta) = 1 - 2 noise / M - m / (beta M^2),
 
     with radius M and the margin m of omega.
 
     Args:
-        omega: a regulariser with a margin; without one nothing is retrieved exactly, up to
+        omega: regulariser with a margin; without one, no pattern is retrieved exactly, up to
             rounding.
-        beta: how sharp.
-        dim: of the patterns.
-        radius: of the sphere, M.
-        noise: how far a query may be from its pattern.
-        failure: probability that it is not retrieved.
+        beta: inverse temperature.
+        dim: dimension of the patterns.
+        radius: radius of the sphere, M.
+        noise: largest distance of a query from its pattern.
+        failure: probability that a pattern is not retrieved.
 
     Returns:
-        0 where beta is too low for the noise, inf where it is more than a float can hold.
+        The bound; 0 if beta is too low for the noise, inf if it exceeds the largest float.
 
     Example:
         >>> import fewfold as ff
@@ -158,10 +159,10 @@ def storage_bound(
     margin = _margin(omega)
     if margin == 0:
         raise ValueError(f"the bound needs a margin, and that of {omega} depends on the pattern")
-    below = 2 * noise / radius + margin / (beta * radius**2)  # 1 less the cosine
+    below = 2 * noise / radius + margin / (beta * radius**2)  # 1 minus the cosine
     if below >= 2:
         return 0.0
-    # acos(1 - below) would round a small angle away
+    # acos(1 - below) would lose small angles to rounding.
     angle = 2 * math.asin(math.sqrt(max(below, sys.float_info.min) / 2))
     logarithm = math.log(failure) / 2 - math.log(angle) * (dim - 1) / 2
     return math.exp(logarithm) if logarithm < _LARGEST else math.inf
@@ -192,7 +193,7 @@ def _check_sets(chosen: Any, memory: Tensor) -> None:
 
 
 def _margin(omega: Omega) -> float:
-    """Infinite where no lead is enough, and 0 where the lead that is enough depends on more."""
+    """Margin of omega; inf if it has none, 0 if it depends on the pattern."""
     margin = omega.margin
     if margin is None and not omega.dense:
         return 0.0
@@ -204,8 +205,8 @@ def _margin(omega: Omega) -> float:
     return math.inf if margin is None else float(margin)
 
 
-def _chosen(target: Tensor, scores: Tensor) -> Tensor:
-    """Targets as 0 and 1."""
+def _target_indicators(target: Tensor, scores: Tensor) -> Tensor:
+    """Targets as indicator vectors of 0 and 1."""
     if isinstance(target, Tensor) and target.shape == scores.shape:
         if untransformed(target) and not bool(((target == 0) | (target == 1)).all()):
             raise ValueError("a target that is a set must have entries 0 and 1 alone")
@@ -215,7 +216,7 @@ def _chosen(target: Tensor, scores: Tensor) -> Tensor:
 
 
 def _ids(target: Tensor, scores: Tensor, more: str = "") -> Tensor:
-    """`(..., m, 1)` the pattern of each query, checked."""
+    """`(..., m, 1)` validated pattern id of each query."""
     wanted, count = tuple(scores.shape[:-1]), scores.shape[-1]
     if not isinstance(target, Tensor) or target.dtype != torch.int64 or target.shape != wanted:
         came = (

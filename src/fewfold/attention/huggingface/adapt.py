@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers whose attention heads learn how sparse they are."""
+"""Hugging Face transformers models with a learned sparsity for each attention head."""
 
 import inspect
 import math
@@ -19,7 +19,7 @@ __all__ = ["adapt_attention", "load_adapted"]
 _NAME = "fewfold-adaptive"  # of the attention implementation
 _PART = "entmax"  # of an attention module, and so in names of the state_dict
 _SETTINGS = "fewfold_attention"  # of a model's config
-# Options of `from_pretrained` that say where a model is; its configuration is there too.
+# Options of `from_pretrained` that locate a model; passed on when loading its configuration.
 _WHERE = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder",
           "token", "trust_remote_code")  # fmt: skip
 _HEADS = ("num_heads", "num_attention_heads", "n_heads")
@@ -28,28 +28,28 @@ _HEADS = ("num_heads", "num_attention_heads", "n_heads")
 def adapt_attention(
     model: Any, *, low: float = 1.0, high: float = 2.0, start: float = 1.5
 ) -> dict[str, AdaptiveEntmax]:
-    """Give every head of a transformers model an alpha of its own, which learns with the model.
+    """Add a learned entmax alpha to every attention head of a transformers model.
 
-    Each attention module gets an `AdaptiveEntmax` with one alpha per head, `entmax`, and the model
-    an attention implementation that uses it. So the alphas are parameters of the model: they are
-    in `model.parameters()`, to be called before an optimizer is made, and in its `state_dict` and
-    `save_pretrained`. `load_adapted` is the `from_pretrained` of such a model; that of
-    transformers drops the alphas, with a warning, and goes back to softmax.
+    Each attention module gets an `AdaptiveEntmax` with one alpha per head, named `entmax`, and the
+    model an attention implementation that uses it. The alphas are parameters of the model: they are
+    in `model.parameters()`, so adapt the model before creating the optimizer, and in its
+    `state_dict` and `save_pretrained`. Load such a model with `load_adapted`; the
+    `from_pretrained` of transformers drops the alphas with a warning and falls back to softmax.
 
     Args:
         model: a `transformers.PreTrainedModel` (5 or later) whose attention goes through
-            transformers' attention interface. Attention modules beside it that do not, such as
-            those of linear attention, stay as they are.
-        low, high: what alphas stay between; 1 is softmax, 2 sparsemax.
-        start: what they start from. A model trained with softmax is changed least by one near 1,
-            such as 1.05.
+            transformers' attention interface. Attention modules that bypass it, such as linear
+            attention, are left unchanged.
+        low, high: bounds of the alphas; 1 is softmax, 2 is sparsemax.
+        start: initial alpha. For a model trained with softmax, a value near 1, such as 1.05,
+            changes its outputs least.
 
     Returns:
         The `AdaptiveEntmax` of each attention module by the module's name, in the model's order;
         `.alpha` is (heads, 1, 1).
 
     Raises:
-        ValueError: if no module of the model uses the attention interface, or it is adapted.
+        ValueError: if no module uses the attention interface, or the model is already adapted.
 
     Example:
         >>> import torch, fewfold as ff
@@ -80,7 +80,7 @@ def adapt_attention(
 
 
 def load_adapted(model_class: Any, path: str | Path, **options: Any) -> Any:
-    """Load what `save_pretrained` wrote of a model after `adapt_attention`.
+    """Load a model that was saved by `save_pretrained` after `adapt_attention`.
 
     Args:
         model_class: a class of transformers, such as `LlamaForCausalLM` or `AutoModelForCausalLM`.
@@ -121,7 +121,7 @@ def load_adapted(model_class: Any, path: str | Path, **options: Any) -> Any:
 
 
 def _map_of(module: Any) -> Omega:
-    """Return the map of an attention module."""
+    """Return the regulariser of an attention module, with its learned alphas."""
     found = getattr(module, _PART, None)
     if not isinstance(found, AdaptiveEntmax):
         raise ValueError(
@@ -147,7 +147,7 @@ def _attention_modules(model: Any) -> dict[str, nn.Module]:
 
 
 def _uses_interface(module: nn.Module) -> bool:
-    """Return whether a forward looks its attention up; transformers too asks its source."""
+    """Whether `forward` uses the attention interface, by its source as in transformers itself."""
     try:
         return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(type(module).forward)
     except (OSError, TypeError):
@@ -155,11 +155,11 @@ def _uses_interface(module: nn.Module) -> bool:
 
 
 def _entmax(module: nn.Module, low: float, high: float, start: float) -> AdaptiveEntmax:
-    """Return one alpha for each head of an attention module, like its parameters."""
+    """Build one alpha per head of an attention module, with its device and dtype."""
     if hasattr(module, _PART):
         raise ValueError(f"{type(module).__name__} has an attribute {_PART!r} of its own")
     like = next((one for one in module.parameters() if one.is_floating_point()), None)
-    made = AdaptiveEntmax(
+    entmax = AdaptiveEntmax(
         _heads(module),
         low=low,
         high=high,
@@ -168,8 +168,8 @@ def _entmax(module: nn.Module, low: float, high: float, start: float) -> Adaptiv
     )
     share = (start - low) / (high - low)
     with torch.no_grad():
-        made.raw.fill_(math.log(share / (1 - share)))
-    return made
+        entmax.raw.fill_(math.log(share / (1 - share)))
+    return entmax
 
 
 def _heads(module: nn.Module) -> int:

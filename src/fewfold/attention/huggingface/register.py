@@ -16,7 +16,7 @@ from fewfold.structured.omega_tensors import tensors
 __all__ = ["offer_attention", "register_attention"]
 
 _OURS: dict[str, tuple[Callable[..., Any], object]] = {}
-"""Names this module registered: the function, and what it was made from."""
+"""Implementations registered by this module: name -> (function, source it was built from)."""
 
 
 def register_attention(
@@ -27,20 +27,19 @@ def register_attention(
 ) -> str:
     """Register `sparse_attention` as an attention implementation of Hugging Face transformers.
 
-    A model that takes an attention implementation takes this one, trained with it or not:
+    Any model that accepts an attention implementation can use it, trained with it or not:
     `AutoModel.from_config(config, attn_implementation=ff.attention.register_attention())`, or later
-    `model.set_attn_implementation("fewfold")`. Models that cap their scores, give a weight to no
-    key at all, or choose the keys of each query elsewhere (`softcap`; `s_aux`; `indices` and
-    `block_indices`, as DeepSeek V3.2 and MiniMax M3 have them) raise an error. Weights of attention
-    are not returned; see `watch_attention`.
+    `model.set_attn_implementation("fewfold")`. Models with capped scores (`softcap`), attention
+    sinks (`s_aux`) or their own selection of keys (`indices` and `block_indices`, as in DeepSeek
+    V3.2 and MiniMax M3) raise an error. Attention weights are not returned; see `watch_attention`.
 
-    Implementations are global: every model of the process that uses a name gets what is registered
-    under it. A name that is taken is therefore refused, those of transformers ("eager", "sdpa",
-    "flash_attention_2") and those of earlier calls with another omega alike.
+    Implementations are global to the process. A name that is already taken is therefore an error,
+    be it one of transformers ("eager", "sdpa", "flash_attention_2") or of an earlier call with
+    another omega.
 
     Args:
-        name: of the implementation; one name for each omega.
-        omega: the map from scores to weights.
+        name: name of the implementation; one for each omega.
+        omega: regulariser of the map from scores to weights.
         replace: register even if the name is taken, for all models of the process.
 
     Returns:
@@ -56,9 +55,9 @@ def offer_attention(
     """Register attention whose map depends on the attention module of the model.
 
     Args:
-        name: of the implementation.
-        omega_of: attention module -> the map from scores to weights.
-        source: what `omega_of` was made from; the same name and source may be registered again.
+        name: name of the implementation.
+        omega_of: function from an attention module to its regulariser.
+        source: identifies `omega_of`; the same name and source may be registered again.
         replace: register even if the name is taken.
     """
     if not isinstance(name, str) or not name:
@@ -81,13 +80,13 @@ def offer_attention(
 
 
 def _same(name: str, known: Any, source: object) -> bool:
-    """Return whether the name stands for the same attention already."""
+    """Whether the same attention is already registered under the name."""
     mine, before = _OURS.get(name, (None, None))
     if known is None or known is not mine:
         return False
     if before is source:
         return True
-    # values that hold tensors cannot be compared, so they are the same only if they are one object
+    # Regularisers with tensors are compared by identity.
     return isinstance(source, Omega) and not tensors(source) and before == source
 
 
@@ -128,14 +127,14 @@ def _attention(omega_of: Callable[[Any], Omega]) -> Callable[..., tuple[Tensor, 
 
 
 def _refuse(others: dict[str, Any]) -> None:
-    """Raise for what would change the scores, or who sees whom, and has no meaning here."""
+    """Raise for arguments that would change the scores or the mask and are not supported."""
     for name in ("softcap", "s_aux", "indices", "block_indices"):
         if others.get(name) is not None:
-            raise ValueError(f"sparse attention has no {name}, which this model asks for")
+            raise ValueError(f"sparse attention has no {name}, which this model requires")
 
 
 def _biased(mask: Tensor | None, bias: Tensor) -> Tensor:
-    """Numbers to add, from a mask and a bias."""
+    """Combine a mask and a position bias into one additive mask."""
     if mask is None:
         return bias
     if mask.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Baselines: what a drawn cost is compared with, so that its gradient varies less."""
+"""Baselines: control variates that reduce the variance of score-function gradients."""
 
 from collections.abc import Callable
 from typing import Self
@@ -12,23 +12,26 @@ __all__ = ["Baseline", "Learned", "LeaveOneOut", "RunningMean", "SelfCritic"]
 
 
 class Baseline(nn.Module):
-    """What each of some drawn costs is compared with; it must not depend on that draw.
+    """Base class of baselines, which are subtracted from the costs of samples.
 
-    `extra` draws are made beside those that have a weight, for the baseline alone.
+    The baseline of a sample must not depend on that sample.
     """
 
+    #: Number of additional samples per row, with weight zero, that only the baseline sees.
     extra = 0
 
+    #: Smallest number of samples per row that the baseline supports.
+    min_samples = 1
+
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
-        """`(rows, scored)`, or what broadcasts to it, for costs (rows, scored + extra)."""
+        """Return baselines broadcastable to `(rows, scored)`, for costs (rows, scored + extra)."""
         raise NotImplementedError
 
 
 class RunningMean(Baseline):
-    """The mean of the costs of all batches before this one.
+    """Mean cost of all previous batches.
 
-    It has a state, which is in its `state_dict`, and changes only in training mode and while
-    gradients are recorded.
+    The mean is stored in the `state_dict` and updated only in training mode with gradients enabled.
 
     Example:
         >>> import torch, fewfold as ff
@@ -49,7 +52,7 @@ class RunningMean(Baseline):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """A model in half precision keeps a mean that many small steps can move."""
+        """Keep the mean in at least float32, so that small updates are not rounded away."""
         super()._apply(fn, recurse)
         self.mean = self.mean.to(torch.promote_types(self.mean.dtype, torch.float32))
         return self
@@ -63,14 +66,14 @@ class RunningMean(Baseline):
                     "write baseline.eval() to keep its mean, or LeaveOneOut()"
                 )
             mean = costs.detach().mean().to(self.mean)
-            if bool(mean.isfinite()):  # one bad batch is not remembered for ever
+            if bool(mean.isfinite()):  # a batch with infinite costs is skipped
                 self.count += 1
                 self.mean += (mean - self.mean) / self.count
         return used
 
 
 class SelfCritic(Baseline):
-    """The cost of one more draw, which costs one more call."""
+    """Cost of one additional sample of the same row; one more evaluation of the cost per row."""
 
     extra = 1
 
@@ -79,7 +82,9 @@ class SelfCritic(Baseline):
 
 
 class LeaveOneOut(Baseline):
-    """The mean of the costs of the other draws of the same row; for two draws or more."""
+    """Mean cost of the other samples of the same row; needs at least two samples."""
+
+    min_samples = 2
 
     def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
         others = (costs.sum(1, keepdim=True) - costs) / (scored - 1)
@@ -87,13 +92,13 @@ class LeaveOneOut(Baseline):
 
 
 class Learned(Baseline):
-    """What a network expects the cost to be, given the `context` of each row.
+    """Cost predicted by a network from the `context` of each row.
 
-    It learns with the rest: its squared error is a part of `Expectation.loss`. Its parameters must
-    be in the optimiser: `estimator.baseline.parameters()`.
+    The network is trained by its squared error, a term of `Expectation.loss`. Add its parameters
+    to the optimiser: `estimator.baseline.parameters()`.
 
     Args:
-        network: `(rows, ...)` context to (rows,) or (rows, 1).
+        network: maps the context `(rows, ...)` to (rows,) or (rows, 1).
 
     Reference: Mnih and Gregor, "Neural variational inference and learning in belief networks",
     2014.

@@ -1,12 +1,11 @@
-"""DisARM: bits drawn in pairs that mirror each other."""
+"""DisARM: antithetic sampling of independent bits."""
 
 from dataclasses import dataclass
 
 import torch
 
 from fewfold.expectation.estimators.estimator import Choice, Estimator
-from fewfold.expectation.latents.bernoulli import BitLaw
-from fewfold.expectation.latents.latent import Law, pairs
+from fewfold.expectation.latents.latent import LatentDistribution, flatten_pairs
 from fewfold.expectation.latents.noise import uniform
 from fewfold.support import Support
 
@@ -15,10 +14,11 @@ __all__ = ["DisARM"]
 
 @dataclass(frozen=True)
 class DisARM(Estimator):
-    """Two bit vectors from one uniform draw, u and 1 - u, and the difference of their costs.
+    """Antithetic estimator for bits: the cost difference of the samples given by u and 1 - u.
 
-    Unbiased, with two calls for a row and no baseline. Of each bit that differs in the pair the
-    gradient is half the difference of costs times `sigmoid(abs(score))`, with its sign.
+    Unbiased, with two evaluations of the cost per row and no baseline. The gradient of each bit
+    that differs between the two samples is half the cost difference times `sigmoid(abs(score))`,
+    with the sign of the bit; it is zero for other bits.
 
     Example:
         >>> import torch, fewfold as ff
@@ -32,10 +32,10 @@ class DisARM(Estimator):
     variables", 2020.
     """
 
-    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        if not isinstance(law, BitLaw):
+    def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
+        if not latent.independent_bits:
             raise TypeError("DisARM is for bits: write expect(..., over=ff.structures.Bits())")
-        scores = law.flat
+        scores = latent.flat
         fixed = scores.detach()
         chance = fixed.double().sigmoid()
         point = uniform(fixed.shape, chance, generator)
@@ -44,6 +44,6 @@ class DisARM(Estimator):
         slope = torch.where(one, slope, -slope)
         finite = torch.where(fixed.isinf(), 0.0, scores)
         log_score = (slope * finite).sum(-1).to(scores)
-        atoms, row = pairs(torch.stack([one, other], 1).to(scores))
-        support = Support(atoms.new_full((len(row),), 0.5), atoms, row, law.rows)
+        atoms, row = flatten_pairs(torch.stack([one, other], 1).to(scores))
+        support = Support(atoms.new_full((len(row),), 0.5), atoms, row, latent.rows)
         return Choice(support, torch.stack([log_score, -log_score], 1).flatten())

@@ -1,4 +1,4 @@
-"""What an estimator is: it chooses atoms, weights and log-scores; one function combines them."""
+"""Base class of estimators, and the formula that combines atoms, weights and log-scores."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fewfold.expectation.latents.latent import Law
+from fewfold.expectation.latents.latent import LatentDistribution
 from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support, sum_rows
 
@@ -16,15 +16,15 @@ __all__ = ["Choice", "Estimator", "combine"]
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The pairs (row, atom) whose cost an estimator asks for.
+    """The pairs (row, atom) whose cost an estimator evaluates.
 
     Attributes:
-        support: atoms, which may carry a gradient, and their weights, which may too.
-        log_scores: (m,) whose gradient is that of the law a draw comes from; None: nothing is
-            drawn, or the atoms carry the gradient themselves.
-        drawn: (drawn rows, draws) which of the pairs were drawn independently from one law, the
-            scored ones first.
-        scored: how many of the draws have a weight.
+        support: atoms and their weights; both may require a gradient.
+        log_scores: (m,) log-probabilities of sampled atoms, for the score-function gradient; None
+            if no atom is sampled or the atoms themselves require a gradient.
+        drawn: (sampled rows, draws) indices of the pairs sampled independently from the same
+            distribution, those with a weight first.
+        scored: number of draws per row that have a weight.
     """
 
     support: Support
@@ -34,49 +34,49 @@ class Choice:
 
 
 class Estimator(ABC):
-    """A way to estimate an expected cost and its gradient: a value to give to `expect`."""
+    """Base class of estimators of an expected cost and its gradient, passed to `expect`."""
 
-    #: Whether the weights are the distribution of the latent itself.
+    #: Whether the weights are the probabilities of the latent.
     exact: ClassVar[bool] = False
 
-    #: Whether atoms are vectors, for categories too.
+    #: Whether atoms of categories are vectors instead of ids.
     relaxed: ClassVar[bool] = False
 
     @property
     def structure(self) -> Structure | None:
-        """What the latent ranges over, where the estimator says it itself."""
+        """Structure of the latent, if the estimator determines it."""
         return None
 
     @abstractmethod
-    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        """The pairs whose cost matters."""
+    def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
+        """Return the pairs (row, atom) whose cost is to be evaluated."""
 
     def compare(self, choice: Choice, costs: Tensor, context: Tensor | None) -> Tensor | None:
-        """(m,) what each cost is compared with; if it carries a gradient, it learns the costs."""
+        """(m,) baseline of each cost, or None; trained to predict the cost if differentiable."""
         return None
 
     def surrogate(self, choice: Choice, costs: Tensor, baseline: Tensor | None) -> Tensor:
-        """(rows,) whose value estimates the expected cost, and its gradient the gradient."""
+        """(rows,) tensor whose value and gradient estimate those of the expected cost."""
         return combine(choice.support, costs, choice.log_scores, baseline)
 
 
 def combine(
     support: Support, costs: Tensor, log_scores: Tensor | None, baseline: Tensor | None
 ) -> Tensor:
-    """The one formula behind every estimator, for each row:
+    """Combine weights w, costs f, log-scores l and baseline b of each row into a surrogate:
 
         sum w f  +  sum sg(w) (sg(f) - b) (l - sg(l)),
 
-    with weights w, costs f, log-scores l, baseline b; sg stops the gradient. The second sum is
-    zero and has the gradient that comes from how atoms were drawn.
+    where sg stops the gradient. The value of the second sum is zero; its gradient is the
+    score-function gradient.
     """
     weights = support.weights
-    # what has no weight, the draw of a critic, may cost anything
+    # Pairs without weight, such as the sample of a critic, may have an infinite cost.
     terms = torch.where(weights.detach() == 0, 0.0, weights * costs)
     if log_scores is not None:
-        apart = costs.detach()
-        if baseline is not None:  # one that is infinite says nothing
-            apart = apart - torch.where(baseline.isinf(), 0.0, baseline).detach()
-        apart = weights.detach() * torch.where(apart.isinf(), 0.0, apart)
-        terms = terms + apart * (log_scores - log_scores.detach()).to(terms.dtype)
+        signal = costs.detach()
+        if baseline is not None:  # infinite baselines are ignored
+            signal = signal - torch.where(baseline.isinf(), 0.0, baseline).detach()
+        signal = weights.detach() * torch.where(signal.isinf(), 0.0, signal)
+        terms = terms + signal * (log_scores - log_scores.detach()).to(terms.dtype)
     return sum_rows(terms, support.row, support.rows)

@@ -1,4 +1,4 @@
-"""Estimators that relax: vectors near a draw, through which the gradient flows."""
+"""Relaxation estimators: Gumbel-softmax and REBAR."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,7 @@ from torch import Tensor
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold.expectation.estimators.estimator import Choice, Estimator
-from fewfold.expectation.latents.bernoulli import BitLaw
-from fewfold.expectation.latents.categorical import CategoryLaw, cooled
-from fewfold.expectation.latents.latent import Law, pairs
+from fewfold.expectation.latents.latent import LatentDistribution, flatten_pairs
 from fewfold.support import Support
 
 __all__ = ["REBAR", "Gumbel", "annealed"]
@@ -19,16 +17,16 @@ __all__ = ["REBAR", "Gumbel", "annealed"]
 
 @dataclass(frozen=True)
 class Gumbel(Estimator):
-    """The cost at a softened draw: `softmax((scores + noise) / temperature)`.
+    """Gumbel-softmax: the cost at the relaxed sample `softmax((scores + noise) / temperature)`.
 
-    Biased, and the more so the higher the temperature. Atoms are vectors, `(m, n)`; for bits they
-    are `sigmoid((scores + logistic noise) / temperature)`. `embed_atoms` reads them and ids alike.
+    Biased; the bias grows with the temperature. Atoms are vectors, `(m, n)`; for bits they are
+    `sigmoid((scores + logistic noise) / temperature)`. `embed_atoms` accepts vectors and ids.
 
     Args:
-        temperature: see `annealed` for a falling one.
-        straight_through: round the vectors to a category (bits: to 0 and 1), and let the gradient
-            pass as if they had not been.
-        samples: draws per row, averaged.
+        temperature: of the relaxation; see `annealed` for a schedule.
+        straight_through: round the vectors to one-hot vectors (bits: to 0 and 1) in the forward
+            pass, with the gradient of the relaxed vectors.
+        samples: samples per row, averaged.
 
     Example:
         >>> import torch, fewfold as ff
@@ -52,23 +50,24 @@ class Gumbel(Estimator):
         object.__setattr__(self, "temperature", _positive(self.temperature))
         whole_number(self.samples, "samples")
 
-    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        soft = law.relaxed(self.temperature, self.samples, generator)
+    def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
+        soft = latent.sample_relaxed(self.temperature, self.samples, generator)
         if self.straight_through:
-            soft = _hard(law, soft).to(soft) + (soft - soft.detach())
-        return Choice(_equal(soft))
+            soft = latent.harden(soft).to(soft) + (soft - soft.detach())
+        return Choice(_equal_weights(soft))
 
 
 @dataclass(frozen=True)
 class REBAR(Estimator):
-    """A draw whose cost is compared with the cost of a softened draw of the same noise.
+    """Score-function estimator with a Gumbel-softmax control variate.
 
-    Unbiased, with three calls for a row: at a draw b (0/1), at the relaxed noise it came from, and
-    at relaxed noise drawn anew given b. For categories and bits; atoms are vectors.
+    Unbiased, with three evaluations of the cost per row: at a sample b (0/1), at the relaxation of
+    the noise that gave b, and at the relaxation of noise resampled given b. For categories and
+    bits; atoms are vectors.
 
     Args:
         temperature: of the relaxation.
-        strength: of the comparison; 0 leaves the plain score function.
+        strength: coefficient of the control variate; 0 gives the plain score function.
 
     Reference: Tucker, Mnih, Maddison, Lawson and Sohl-Dickstein, "REBAR: low-variance, unbiased
     gradient estimates for discrete latent variable models", 2017.
@@ -82,22 +81,19 @@ class REBAR(Estimator):
         object.__setattr__(self, "temperature", _positive(self.temperature))
         object.__setattr__(self, "strength", non_negative_number(self.strength, "strength"))
 
-    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        draw, noisy, again = law.coupled(generator)
+    def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
+        draw, noisy, again = latent.sample_coupled(generator)
         both = torch.stack([noisy, again], 1)
-        if isinstance(law, BitLaw):
-            soft = (both / self.temperature).sigmoid()
-        else:
-            soft = cooled(both, self.temperature)
+        soft = latent.relax(both, self.temperature)
         atoms = torch.cat([draw.unsqueeze(1), soft], 1)
-        support = _equal(atoms)
-        weights = atoms.new_tensor([1.0, self.strength, -self.strength]).repeat(law.rows)
-        row = torch.arange(law.rows, device=atoms.device)
-        hard = draw.argmax(-1) if isinstance(law, CategoryLaw) else draw
+        support = _equal_weights(atoms)
+        weights = atoms.new_tensor([1.0, self.strength, -self.strength]).repeat(latent.rows)
+        row = torch.arange(latent.rows, device=atoms.device)
+        hard = latent.atoms_of_vectors(draw)
         log_scores = atoms.new_zeros(atoms.shape[:2])
-        log_scores = torch.cat([law.log_prob(hard, row).unsqueeze(1), log_scores[:, 1:]], 1)
+        log_scores = torch.cat([latent.log_prob(hard, row).unsqueeze(1), log_scores[:, 1:]], 1)
         return Choice(
-            Support(weights, support.atoms, support.row, law.rows),
+            Support(weights, support.atoms, support.row, latent.rows),
             log_scores.flatten(),
         )
 
@@ -107,13 +103,13 @@ class REBAR(Estimator):
 
 
 def annealed(step: int, *, rate: float, every: int = 1000, least: float = 0.5) -> float:
-    """A temperature that falls as training goes on: `max(least, exp(-rate * step))`.
+    """Exponentially decaying temperature, `max(least, exp(-rate * step))`.
 
     Args:
-        step: how many there have been.
-        rate: of the fall.
-        every: steps between changes.
-        least: what it does not fall below.
+        step: number of completed training steps.
+        rate: decay rate per step.
+        every: number of steps between updates of the temperature.
+        least: lower bound of the temperature.
 
     Example:
         >>> import fewfold as ff
@@ -126,17 +122,10 @@ def annealed(step: int, *, rate: float, every: int = 1000, least: float = 0.5) -
     return max(least, math.exp(-rate * (step // whole_number(every, "every") * every)))
 
 
-def _equal(atoms: Tensor) -> Support:
-    """`(rows, count, *atom)`, each with the same weight."""
-    flat, row = pairs(atoms)
+def _equal_weights(atoms: Tensor) -> Support:
+    """Support of atoms `(rows, count, *atom)` with equal weights."""
+    flat, row = flatten_pairs(atoms)
     return Support(atoms.new_full(row.shape, 1 / atoms.shape[1]), flat, row, len(atoms))
-
-
-def _hard(law: Law, soft: Tensor) -> Tensor:
-    if isinstance(law, BitLaw):
-        return soft > 0.5
-    every = torch.arange(soft.shape[-1], device=soft.device)
-    return soft.argmax(-1, keepdim=True) == every
 
 
 def _positive(temperature: float | Tensor) -> float:

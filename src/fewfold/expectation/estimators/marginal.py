@@ -1,4 +1,4 @@
-"""Marginalisation: every atom with a share is visited, and no other."""
+"""Exact marginalisation over all atoms with nonzero probability, and no others."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,8 +8,7 @@ import torch
 from fewfold._check import whole_number
 from fewfold._torch import has_values, under_vmap
 from fewfold.expectation.estimators.estimator import Choice, Estimator
-from fewfold.expectation.latents.categorical import CategoryLaw
-from fewfold.expectation.latents.latent import Law, every_pair
+from fewfold.expectation.latents.latent import LatentDistribution, all_pairs
 from fewfold.maps.entropies import Gini, Shannon
 from fewfold.maps.map_support import map_support
 from fewfold.maps.omega import Omega
@@ -25,14 +24,15 @@ __all__ = ["Dense", "SparseMarginal"]
 
 @dataclass(frozen=True)
 class SparseMarginal(Estimator):
-    """The exact expectation under a sparse distribution, by visiting its few atoms.
+    """Exact expectation under a sparse distribution, by a sum over its support.
 
     Args:
-        omega: whose map gives the distribution of categories; sparsemax unless given. Structures
-            are mixed by SparseMAP: give `expect` what the latent is `over`, or `SparseMAP(...)`
-            here.
-        k: keep the k best alone, categories or structures, by sparsemax of their scores
-            (categories: by omega). The bound on the calls of the cost.
+        omega: regulariser whose map gives the distribution of categories; default: sparsemax.
+            Structured latents use SparseMAP: pass the structure as `over` to `expect`, or
+            `SparseMAP(...)` here.
+        k: restrict the distribution to the k highest-scoring categories or structures, by sparsemax
+            of their scores (categories: by omega). An upper bound on the evaluations of the cost
+            per row.
 
     Example:
         >>> import torch, fewfold as ff
@@ -53,17 +53,17 @@ class SparseMarginal(Estimator):
     def __post_init__(self) -> None:
         if isinstance(self.omega, type) or not isinstance(self.omega, Omega):
             raise TypeError(
-                f"omega must be a regulariser such as ff.Gini(), got {self.omega!r}; what the "
-                "latent ranges over is said to expect: over=ff.structures.Bits()"
+                f"omega must be a regulariser such as ff.Gini(), got {self.omega!r}; pass a "
+                "structure to expect instead: over=ff.structures.Bits()"
             )
         if self.omega.structure is not None and self.omega.dense:
             raise ValueError(
-                f"{self.omega!r} gives every structure a share, none of which is zero; write "
+                f"{self.omega!r} gives every structure a nonzero probability; write "
                 "SparseMAP(structure), or Dense() with over=structure"
             )
         if self.omega.structure is None and not self.omega.on_simplex:
             raise ValueError(
-                f"{self.omega!r} weighs several categories with 1, which is no distribution; the "
+                f"{self.omega!r} gives several categories weight 1, which is no distribution; the "
                 "latent is then a set: write SparseMarginal() and over=ff.structures.KSubset(k)"
             )
         if self.k is not None:
@@ -81,13 +81,13 @@ class SparseMarginal(Estimator):
         structure: Structure | None = self.omega.structure
         return structure
 
-    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        return Choice(self._support(law))
+    def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
+        return Choice(self._support(latent))
 
-    def _support(self, law: Law) -> Support:
-        over = law.structure
+    def _support(self, latent: LatentDistribution) -> Support:
+        over = latent.structure
         if over is None:
-            return self._categories(law)
+            return self._categories(latent)
         if not self.omega.euclidean:
             raise ValueError(
                 f"structures are mixed by SparseMAP, and the k best by sparsemax, got "
@@ -100,31 +100,31 @@ class SparseMarginal(Estimator):
                 "independent, or use Dense()"
             )
         if self.k is not None:
-            return topk_support(law.scores, over, self.k).support
+            return topk_support(latent.scores, over, self.k).support
         limit = getattr(self.omega, "max_iter", SparseMAP.max_iter)
-        return sparsemap_support(law.scores, over, max_iter=limit)
+        return sparsemap_support(latent.scores, over, max_iter=limit)
 
-    def _categories(self, law: Law) -> Support:
-        if self.k is None or self.k >= law.event[0]:
+    def _categories(self, latent: LatentDistribution) -> Support:
+        if self.k is None or self.k >= latent.event[0]:
             if under_vmap():
-                every = torch.arange(law.event[0], device=law.scores.device)
-                return every_pair(self.omega.argmax(law.flat), every)
-            return map_support(law.scores, self.omega)
-        which = law.scores.detach().topk(self.k, -1).indices.sort(-1).values  # neighbours stay so
-        best = law.scores.gather(-1, which)
-        which = which.view(law.rows, self.k)
+                every = torch.arange(latent.event[0], device=latent.scores.device)
+                return all_pairs(self.omega.argmax(latent.flat), every)
+            return map_support(latent.scores, self.omega)
+        which = latent.scores.detach().topk(self.k, -1).indices.sort(-1).values  # order preserved
+        best = latent.scores.gather(-1, which)
+        which = which.view(latent.rows, self.k)
         if under_vmap():
-            return every_pair(self.omega.argmax(best.view(law.rows, self.k)), which)
-        few = map_support(best, self.omega)
-        return Support(few.weights, which[few.row, few.atoms], few.row, few.rows)
+            return all_pairs(self.omega.argmax(best.view(latent.rows, self.k)), which)
+        found = map_support(best, self.omega)
+        return Support(found.weights, which[found.row, found.atoms], found.row, found.rows)
 
 
 @dataclass(frozen=True)
 class Dense(Estimator):
-    """The exact expectation under softmax, by visiting everything there is.
+    """Exact expectation under softmax probabilities, by a sum over all atoms.
 
-    What has a share of exactly zero, in floating point, is not visited: it would change nothing.
-    Bits and structures are listed one by one, as long as there are no more than a million.
+    Atoms whose probability is exactly zero in floating point are skipped. Bit vectors and
+    structures are enumerated, up to 2**20 of them.
 
     Example:
         >>> import torch, fewfold as ff
@@ -137,13 +137,13 @@ class Dense(Estimator):
 
     exact: ClassVar[bool] = True
 
-    def choose(self, law: Law, generator: torch.Generator | None) -> Choice:
-        if isinstance(law, CategoryLaw) and has_values(law.flat):
-            return Choice(map_support(law.flat, Shannon()))
-        atoms, log_probs = law.every()
-        probs = log_probs.exp().to(law.scores)
+    def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
+        if latent.structure is None and has_values(latent.flat):
+            return Choice(map_support(latent.flat, Shannon()))
+        atoms, log_probs = latent.enumerate_atoms()
+        probs = log_probs.exp().to(latent.scores)
         if not has_values(probs):
-            # An atom without weight has no gradient, whatever it costs.
-            return Choice(every_pair(torch.where(probs == 0, 0.0, probs), atoms))
-        few = Support.from_dense(probs)
-        return Choice(Support(few.weights, atoms[few.atoms], few.row, few.rows))
+            # Atoms of probability zero get no gradient, even for infinite costs.
+            return Choice(all_pairs(torch.where(probs == 0, 0.0, probs), atoms))
+        found = Support.from_dense(probs)
+        return Choice(Support(found.weights, atoms[found.atoms], found.row, found.rows))

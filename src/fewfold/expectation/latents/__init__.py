@@ -1,1 +1,1 @@
-"""Distributions of discrete latents: categorical, bits, structures."""
+"""Distributions of discrete latents: categorical, Bernoulli, structured."""

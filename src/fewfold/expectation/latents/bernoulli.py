@@ -1,26 +1,27 @@
-"""The law of independent bits."""
+"""Distribution of independent bits."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._torch import under_vmap
-from fewfold.expectation.latents.latent import Law, listed
+from fewfold.expectation.latents.latent import LatentDistribution, enumerate_structures
 from fewfold.expectation.latents.noise import logistic, uniform
 from fewfold.structured.structures.bits import Bits
 from fewfold.structured.structures.structure import Structure
 
-__all__ = ["BitLaw"]
+__all__ = ["BernoulliLatent"]
 
 
 @dataclass(frozen=True, eq=False)
-class BitLaw(Law):
+class BernoulliLatent(LatentDistribution):
     """Independent bits, each on with probability sigmoid(score); atoms are 0/1 vectors."""
 
     over: Bits
+    independent_bits: ClassVar[bool] = True
 
     @property
     def structure(self) -> Structure:
@@ -32,11 +33,11 @@ class BitLaw(Law):
 
     @property
     def wide(self) -> Tensor:
-        """(rows, bits) the scores, at least float32."""
+        """(rows, bits) scores, at least float32."""
         return self.flat.to(self.wide_type)
 
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
-        # double: a probability of e^-40 must not be met as often as a rounded zero
+        # In double precision, a bit of probability e^-40 is not sampled because of rounding.
         chance = self.flat.detach().double().sigmoid().unsqueeze(1)
         point = uniform((self.rows, draws, *self.event), chance, generator)
         return (point < chance).to(self.scores)
@@ -46,7 +47,7 @@ class BitLaw(Law):
 
     @staticmethod
     def bit_log_probs(atoms: Tensor, scores: Tensor) -> Tensor:
-        """The logarithm of sigmoid(score) where a bit is on and of its rest where it is off."""
+        """Elementwise log-probability of bits: log sigmoid(score) if on, log sigmoid(-score)."""
         return F.logsigmoid(torch.where(atoms > 0.5, scores, -scores))
 
     def entropy(self) -> Tensor:
@@ -56,11 +57,11 @@ class BitLaw(Law):
         own, its = self.wide, prior.wide
         return (_divergence(own, its) + _divergence(-own, -its)).sum(-1).to(self.scores)
 
-    def every(self) -> tuple[Tensor, Tensor]:
-        atoms = listed(self.over, self.event).to(self.scores)
+    def enumerate_atoms(self) -> tuple[Tensor, Tensor]:
+        atoms = enumerate_structures(self.over, self.event).to(self.scores)
         return atoms, self.bit_log_probs(atoms, self.wide.unsqueeze(1)).sum(-1)
 
-    def best(self, k: int) -> tuple[Tensor, Tensor]:
+    def k_best(self, k: int) -> tuple[Tensor, Tensor]:
         if under_vmap():
             raise RuntimeError(
                 "the best bit vectors cannot be listed inside torch.func.vmap; give expect the "
@@ -69,20 +70,20 @@ class BitLaw(Law):
         found = self.over.k_best(self.flat, k)
         return found.structures.to(self.scores), found.valid
 
-    def outside(
+    def sample_excluding(
         self, chosen: Tensor, valid: Tensor, draws: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """Bit by bit, each with the probability of all its completions but those chosen."""
+        """Sample bit by bit, with the total probability of completions outside `chosen`."""
         scores = self.flat.unsqueeze(1)
         wide = self.bit_log_probs(chosen, scores.double())  # (rows, k, D)
         mass = (1 - torch.where(valid, wide.sum(-1).exp(), 0.0).sum(-1)).clamp(min=0)
         free = self.flat.detach().isfinite().sum(-1)
-        mass = torch.where(valid.sum(-1) >= 2.0**free, 0.0, mass)  # all are chosen
+        mass = torch.where(valid.sum(-1) >= 2.0**free, 0.0, mass)  # every atom is in `chosen`
         wide, bits = wide.detach(), chosen > 0.5
-        rest = wide.flip(-1).cumsum(-1).flip(-1).exp()  # from bit i to the end
+        rest = wide.flip(-1).cumsum(-1).flip(-1).exp()  # probability of bits i, i + 1, ...
         rest = torch.cat([rest[..., 1:], torch.ones_like(rest[..., :1])], -1)
         chance = scores.detach().double().sigmoid()
-        alive = valid.unsqueeze(1).expand(-1, draws, -1)  # (rows, draws, k): shares the prefix
+        alive = valid.unsqueeze(1).expand(-1, draws, -1)  # (rows, draws, k): same prefix
         found = torch.empty(self.rows, draws, *self.event, dtype=torch.bool, device=chosen.device)
         for i in range(self.event[0]):
             left = alive * rest[:, None, :, i]
@@ -93,12 +94,20 @@ class BitLaw(Law):
             alive = alive & (bit == found[..., i].unsqueeze(-1))
         return found.to(self.scores), mass.to(self.scores)
 
-    def relaxed(self, temperature: float, draws: int, generator: torch.Generator | None) -> Tensor:
+    def sample_relaxed(
+        self, temperature: float, draws: int, generator: torch.Generator | None
+    ) -> Tensor:
         scores = self.flat.unsqueeze(1)
         noise = logistic((self.rows, draws, *self.event), scores, generator)
-        return ((scores + noise) / temperature).sigmoid()
+        return self.relax(scores + noise, temperature)
 
-    def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+    def relax(self, perturbed: Tensor, temperature: float) -> Tensor:
+        return (perturbed / temperature).sigmoid()
+
+    def harden(self, relaxed: Tensor) -> Tensor:
+        return relaxed > 0.5
+
+    def sample_coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         scores = self.flat
         point = logistic((2, *scores.shape), scores, generator)
         noisy = scores + point[0]
@@ -109,15 +118,15 @@ class BitLaw(Law):
 
 
 def _bit_entropy(scores: Tensor) -> Tensor:
-    """Of Bernoulli(sigmoid(score)), without a difference of large numbers."""
+    """Entropy of Bernoulli(sigmoid(score)), without cancellation."""
     finite = torch.where(scores.detach().isinf(), 0.0, scores)
-    low = torch.where(finite.detach() > 0, -finite, finite)  # the same entropy
+    low = torch.where(finite.detach() > 0, -finite, finite)  # the entropy is even in the score
     found = low.exp().log1p() - low * low.sigmoid()
     return torch.where(scores.detach().isinf(), 0.0, found)
 
 
 def _divergence(scores: Tensor, others: Tensor) -> Tensor:
-    """What bits that are on add to the divergence of some scores from others."""
+    """Contribution of bits that are on to the KL divergence of `scores` from `others`."""
     chance = scores.sigmoid()
     used = chance.detach() > 0
     own, other = torch.where(used, scores, 0.0), torch.where(used, others, 0.0)

@@ -1,4 +1,4 @@
-"""The law of one of n categories."""
+"""Categorical distribution of a latent."""
 
 import math
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from fewfold._torch import has_values
-from fewfold.expectation.latents.latent import Law, zeroed
+from fewfold.expectation.latents.latent import LatentDistribution, zero_where_masked
 from fewfold.expectation.latents.noise import exponential, gumbel
 
-__all__ = ["CategoryLaw", "cooled"]
+__all__ = ["CategoricalLatent"]
 
 
 @dataclass(frozen=True, eq=False)
-class CategoryLaw(Law):
-    """One of n categories, by softmax; atoms are ids."""
+class CategoricalLatent(LatentDistribution):
+    """One of n categories, with probabilities softmax(scores); atoms are ids."""
 
     @property
     def event(self) -> torch.Size:
@@ -25,24 +25,24 @@ class CategoryLaw(Law):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """(rows, n), at least float32; -inf in a row with nothing kept."""
-        return self.fresh()
+        """(rows, n) log-probabilities, at least float32; -inf in rows masked entirely."""
+        return self.compute_log_probs()
 
-    def fresh(self) -> Tensor:
-        """The same with a graph of its own, whatever became of that of the draws."""
+    def compute_log_probs(self) -> Tensor:
+        """`log_probs` with a new graph, independent of one that was already back-propagated."""
         wide = self.flat.to(self.wide_type)
         empty = (wide.detach() == -math.inf).all(-1, keepdim=True)
         return wide.masked_fill(empty, 0.0).log_softmax(-1).masked_fill(empty, -math.inf)
 
     @property
-    def drawable(self) -> Tensor:
-        """The same; rows with nothing kept are refused, and those with a NaN."""
-        if not has_values(self.scores):  # no row can be refused
+    def checked_log_probs(self) -> Tensor:
+        """`log_probs`; ValueError for rows masked entirely and rows with NaN or +inf."""
+        if not has_values(self.scores):  # rows cannot be checked
             return self.log_probs
-        if bool(self.odd.any()):
+        if bool(self.invalid_rows.any()):
             raise ValueError(
-                f"row {int(self.odd.nonzero()[0])} has a score that is NaN or +inf, so nothing can "
-                "be drawn; in expect SparseMarginal and Dense answer such rows with NaN"
+                f"row {int(self.invalid_rows.nonzero()[0])} has a score that is NaN or +inf, so "
+                "nothing can be drawn; in expect SparseMarginal and Dense answer such rows with NaN"
             )
         empty = (self.log_probs.detach() == -math.inf).all(-1)
         if bool(empty.any()):
@@ -53,62 +53,73 @@ class CategoryLaw(Law):
         return self.log_probs
 
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
-        return _drawn(self.drawable.detach(), draws, generator)
+        return _sample(self.checked_log_probs.detach(), draws, generator)
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
         return self.log_probs[row, atoms]
 
     def entropy(self) -> Tensor:
-        log_probs = self.fresh()
-        return -(log_probs.exp() * zeroed(log_probs)).sum(-1).to(self.scores)
+        log_probs = self.compute_log_probs()
+        return -(log_probs.exp() * zero_where_masked(log_probs)).sum(-1).to(self.scores)
 
     def kl(self, prior: Self) -> Tensor:
-        log_probs = self.fresh()
+        log_probs = self.compute_log_probs()
         probs = log_probs.exp()
         used = probs.detach() > 0
-        own, others = (torch.where(used, x, 0.0) for x in (log_probs, prior.fresh()))
+        own, others = (torch.where(used, x, 0.0) for x in (log_probs, prior.compute_log_probs()))
         return (probs * (own - others)).sum(-1).to(self.scores)
 
-    def every(self) -> tuple[Tensor, Tensor]:
+    def enumerate_atoms(self) -> tuple[Tensor, Tensor]:
         return torch.arange(self.event[0], device=self.scores.device), self.log_probs
 
-    def best(self, k: int) -> tuple[Tensor, Tensor]:
+    def k_best(self, k: int) -> tuple[Tensor, Tensor]:
         values, found = self.flat.detach().topk(min(k, self.event[0]), -1)
         return found, values > -math.inf
 
-    def outside(
+    def sample_excluding(
         self, chosen: Tensor, valid: Tensor, draws: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        others = self.drawable.scatter(1, chosen, -math.inf)
+        others = self.checked_log_probs.scatter(1, chosen, -math.inf)
         mass = others.exp().sum(-1)
-        none = mass.detach().unsqueeze(-1) == 0  # what is drawn there has no meaning
-        law = torch.where(none, 0.0, others.detach()).log_softmax(-1)
-        return _drawn(law, draws, generator), mass.to(self.scores)
+        none = mass.detach().unsqueeze(-1) == 0  # samples of these rows are unused
+        log_probs = torch.where(none, 0.0, others.detach()).log_softmax(-1)
+        return _sample(log_probs, draws, generator), mass.to(self.scores)
 
-    def relaxed(self, temperature: float, draws: int, generator: torch.Generator | None) -> Tensor:
-        scores = self.drawable.unsqueeze(1)
+    def sample_relaxed(
+        self, temperature: float, draws: int, generator: torch.Generator | None
+    ) -> Tensor:
+        scores = self.checked_log_probs.unsqueeze(1)
         noise = gumbel((self.rows, draws, *self.event), scores, generator)
-        return cooled(scores + noise, temperature).to(self.scores)
+        return self.relax(scores + noise, temperature).to(self.scores)
 
-    def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
-        log_probs = self.drawable
+    def relax(self, perturbed: Tensor, temperature: float) -> Tensor:
+        return _tempered_softmax(perturbed, temperature)
+
+    def harden(self, relaxed: Tensor) -> Tensor:
+        categories = torch.arange(relaxed.shape[-1], device=relaxed.device)
+        return relaxed.argmax(-1, keepdim=True) == categories
+
+    def atoms_of_vectors(self, vectors: Tensor) -> Tensor:
+        return vectors.argmax(-1)
+
+    def sample_coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        log_probs = self.checked_log_probs
         noisy = log_probs + gumbel(log_probs.shape, log_probs, generator)
-        every = torch.arange(self.event[0], device=noisy.device)
-        draw = noisy.detach().argmax(-1, keepdim=True) == every
-        # the largest is Gumbel itself, the others are Gumbel below it
+        draw = self.harden(noisy.detach())
+        # Given the argmax, its value is Gumbel and the others are truncated Gumbel below it.
         waits = exponential(log_probs.shape, log_probs, generator).log()
         first = torch.where(draw, waits, 0.0).sum(-1, keepdim=True)
-        later = torch.logaddexp(waits - zeroed(log_probs), first)
+        later = torch.logaddexp(waits - zero_where_masked(log_probs), first)
         again = -torch.where(draw, waits, later)
         again = again.masked_fill(log_probs.detach() == -math.inf, -math.inf)
         return tuple(values.to(self.scores) for values in (draw, noisy, again))  # type: ignore[return-value]
 
 
-def cooled(values: Tensor, temperature: float) -> Tensor:
-    """softmax(values / temperature), which no temperature is too low for."""
+def _tempered_softmax(values: Tensor, temperature: float) -> Tensor:
+    """softmax(values / temperature), stable for arbitrarily low temperatures."""
     below = values - values.detach().amax(-1, keepdim=True)
     return (below / temperature).softmax(-1)
 
 
-def _drawn(log_probs: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+def _sample(log_probs: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
     return torch.multinomial(log_probs.exp(), draws, replacement=True, generator=generator)

@@ -1,9 +1,9 @@
-"""Law: what a latent is drawn from when every value of it has a share, exp(its score)."""
+"""Base class of the distributions of a discrete latent, with probabilities softmax(score)."""
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -12,32 +12,45 @@ from fewfold._check import fits
 from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support
 
-__all__ = ["Law", "countable", "every_pair", "listed", "pairs", "zeroed"]
+__all__ = [
+    "LatentDistribution",
+    "can_enumerate",
+    "all_pairs",
+    "enumerate_structures",
+    "flatten_pairs",
+    "zero_where_masked",
+]
 
 
 @dataclass(frozen=True, eq=False)
-class Law(ABC):
-    """One latent for each row of a batch, with probabilities in proportion to exp(score).
+class LatentDistribution(ABC):
+    """Distribution of one latent per row of a batch, with probabilities proportional to exp(score).
 
     Attributes:
-        scores: `(*batch, *event)`, -inf at what is masked.
+        scores: `(*batch, *event)`, -inf where masked.
     """
 
     scores: Tensor
 
+    #: Whether log-probabilities, entropy and divergence are NaN in rows that have NaN scores.
+    propagates_nan: ClassVar[bool] = True
+
+    #: Whether the latent is a vector of independent bits.
+    independent_bits: ClassVar[bool] = False
+
     @property
     @abstractmethod
     def event(self) -> torch.Size:
-        """The shape of the scores of one latent."""
+        """Shape of the scores of one latent."""
 
     @property
     def batch(self) -> torch.Size:
-        """The shape of what is not one latent."""
+        """Batch shape of the scores."""
         return self.scores.shape[: self.scores.dim() - len(self.event)]
 
     @property
     def rows(self) -> int:
-        """How many latents there are."""
+        """Number of latents in the flattened batch."""
         return self.batch.numel()
 
     @property
@@ -47,104 +60,119 @@ class Law(ABC):
 
     @abstractmethod
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
-        """`(rows, draws, *atom)` independent draws."""
+        """`(rows, draws, *atom)` independent samples."""
 
     @abstractmethod
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
-        """(m,) differentiable, of atoms `(m, *atom)` that belong to rows (m,); at least float32."""
+        """(m,) log-probability of atoms `(m, *atom)` of rows (m,); differentiable, >= float32."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """(rows,) in nats, differentiable."""
+        """(rows,) entropy in nats, differentiable."""
 
     @abstractmethod
     def kl(self, prior: Self) -> Tensor:
-        """(rows,) divergence from a law of the same kind, differentiable."""
+        """(rows,) KL divergence from a distribution of the same class, differentiable."""
 
     @abstractmethod
-    def every(self) -> tuple[Tensor, Tensor]:
-        """`(values, *atom)`, all there are, and (rows, values) `log_prob` of each."""
+    def enumerate_atoms(self) -> tuple[Tensor, Tensor]:
+        """All atoms `(values, *atom)`, and the log-probability (rows, values) of each."""
 
     def uniform(self) -> Self:
-        """The same values, each as likely as any other."""
-        return self.like(torch.zeros_like(self.scores))
+        """Uniform distribution over the same values."""
+        return self.with_scores(torch.zeros_like(self.scores))
 
-    def like(self, scores: Tensor, over: Structure | None = None) -> Self:
-        """The same values, those of a score of -inf left out, with others that broadcast.
+    def with_scores(self, scores: Tensor, over: Structure | None = None) -> Self:
+        """Distribution over the same values with other scores; -inf of this one is preserved.
 
         Args:
-            scores: of the parts.
-            over: for structures that have additional scores, the same with others.
+            scores: new scores, broadcastable to the shape of the current ones.
+            over: for structures with additional scores: the same structure with new ones.
         """
         if over is not None:
-            raise ValueError(f"{self.told} have no additional scores; leave prior_over out")
+            raise ValueError(f"{self.kind} have no additional scores; leave prior_over out")
         if not isinstance(scores, Tensor) or not fits(scores.shape, self.scores.shape):
             came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
                 f"a prior must be scores that broadcast to {tuple(self.scores.shape)}, got {came}"
             )
-        spread = scores.expand(self.scores.shape).to(self.scores)
-        return replace(self, scores=torch.where(self.scores == -math.inf, -math.inf, spread))
+        expanded = scores.expand(self.scores.shape).to(self.scores)
+        return replace(self, scores=torch.where(self.scores == -math.inf, -math.inf, expanded))
 
     @property
     def wide_type(self) -> torch.dtype:
-        """Of log-probabilities: half precision would round those of many parts by whole nats."""
+        """Dtype of log-probabilities, at least float32: half precision is off by whole nats."""
         return torch.promote_types(self.scores.dtype, torch.float32)
 
     @property
-    def odd(self) -> Tensor:
-        """(rows,) which have a NaN or +inf, and no expectation."""
+    def invalid_rows(self) -> Tensor:
+        """(rows,) mask of rows with a score of NaN or +inf, whose expectation is undefined."""
         return ~(self.flat.detach().flatten(1) < math.inf).all(1)
 
-    def best(self, k: int) -> tuple[Tensor, Tensor]:
-        """`(rows, k, *atom)` the most likely values, and (rows, k) whether there are so many."""
+    def k_best(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k most likely atoms `(rows, k, *atom)`, and the mask (rows, k) of valid ones."""
         raise TypeError(
-            f"{self.told} cannot be summed in part; SumAndSample serves categories (over=None) and "
+            f"{self.kind} cannot be summed in part; SumAndSample serves categories (over=None) and "
             "ff.structures.Bits(); write ScoreFunction() or SparseMarginal()"
         )
 
-    def outside(
+    def sample_excluding(
         self, chosen: Tensor, valid: Tensor, draws: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """`(rows, draws, *atom)` drawn from all but those chosen; (rows,) probability of these."""
-        raise TypeError(f"{self.told} cannot be drawn without some of them")
+        """Samples `(rows, draws, *atom)` outside `chosen`, and the (rows,) mass outside it."""
+        raise TypeError(f"{self.kind} cannot be drawn without some of them")
 
-    def relaxed(self, temperature: float, draws: int, generator: torch.Generator | None) -> Tensor:
-        """`(rows, draws, *event)` differentiable vectors near a draw."""
+    def sample_relaxed(
+        self, temperature: float, draws: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """`(rows, draws, *event)` relaxed samples, differentiable."""
         raise TypeError(
-            f"{self.told} cannot be relaxed; Gumbel serves categories (over=None) and "
+            f"{self.kind} cannot be relaxed; Gumbel serves categories (over=None) and "
             "ff.structures.Bits()"
         )
 
-    def coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
-        """A draw as 0/1 vectors, the noisy scores it came from, and others it could come from.
+    def sample_coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        """A sample as 0/1 vectors, the perturbed scores that gave it, and perturbed scores anew.
 
-        All `(rows, *event)`; the noisy scores are differentiable, the last given the draw.
+        All `(rows, *event)`. The last are sampled conditionally on the first; both perturbed
+        scores are differentiable.
         """
         raise TypeError(
-            f"{self.told} cannot be relaxed; REBAR serves categories (over=None) and "
+            f"{self.kind} cannot be relaxed; REBAR serves categories (over=None) and "
             "ff.structures.Bits()"
         )
+
+    def relax(self, perturbed: Tensor, temperature: float) -> Tensor:
+        """Relaxed sample of perturbed scores, as in `sample_relaxed`."""
+        raise TypeError(f"{self.kind} cannot be relaxed")
+
+    def harden(self, relaxed: Tensor) -> Tensor:
+        """Boolean vectors nearest to relaxed samples."""
+        raise TypeError(f"{self.kind} cannot be relaxed")
+
+    def atoms_of_vectors(self, vectors: Tensor) -> Tensor:
+        """Atoms given by 0/1 vectors: the vectors themselves unless overridden."""
+        return vectors
 
     @property
     def structure(self) -> Structure | None:
-        """What the latent ranges over; None for categories."""
+        """Structure that the latent takes values in; None for categories."""
         return None
 
     @property
-    def told(self) -> str:
-        """What the latent is, for an error."""
+    def kind(self) -> str:
+        """Name of the values of the latent, for error messages."""
         return "categories" if self.structure is None else type(self.structure).__name__
 
 
-def pairs(atoms: Tensor) -> tuple[Tensor, Tensor]:
-    """`(rows, count, *atom)` as atoms one after the other, and the row of each."""
+def flatten_pairs(atoms: Tensor) -> tuple[Tensor, Tensor]:
+    """Flatten atoms `(rows, count, *atom)` to `(rows * count, *atom)`, with the row of each."""
     row = torch.arange(len(atoms), device=atoms.device).repeat_interleave(atoms.shape[1])
     return atoms.flatten(0, 1), row
 
 
-def every_pair(weights: Tensor, atoms: Tensor) -> Support:
-    """All pairs of a row and an atom, those of weight zero too, as vmap does not show which.
+def all_pairs(weights: Tensor, atoms: Tensor) -> Support:
+    """Support of all pairs (row, atom), including zero weights, which vmap cannot filter out.
 
     Args:
         weights: (rows, values).
@@ -152,13 +180,13 @@ def every_pair(weights: Tensor, atoms: Tensor) -> Support:
     """
     if atoms.shape[: weights.dim()] != weights.shape:
         atoms = atoms.expand(len(weights), *atoms.shape)
-    flat, row = pairs(atoms)
+    flat, row = flatten_pairs(atoms)
     return Support(weights.flatten(), flat, row, len(weights))
 
 
-def listed(over: Structure, event: torch.Size) -> Tensor:
-    """`(structures, *event)` all of them, unless they are too many."""
-    if not countable(over, event):
+def enumerate_structures(over: Structure, event: torch.Size) -> Tensor:
+    """Return all structures `(structures, *event)`; raise ValueError if there are too many."""
+    if not can_enumerate(over, event):
         raise ValueError(
             f"{type(over).__name__} of {tuple(event)} has {over.count(event):,} structures, too "
             "many to visit each; use SparseMarginal, which visits a few"
@@ -166,17 +194,17 @@ def listed(over: Structure, event: torch.Size) -> Tensor:
     return over.enumerate(event)
 
 
-def countable(over: Structure, event: torch.Size) -> bool:
-    """Whether all structures can be listed; where nobody counted them, `enumerate` says it."""
+def can_enumerate(over: Structure, event: torch.Size) -> bool:
+    """Whether there are few enough structures to enumerate; True if their number is unknown."""
     try:
-        return over.count(event) <= _MANY
-    except NotImplementedError:
+        return over.count(event) <= _MAX_ENUMERATED
+    except NotImplementedError:  # `enumerate` then decides
         return True
 
 
-_MANY = 2**20
+_MAX_ENUMERATED = 2**20
 
 
-def zeroed(scores: Tensor) -> Tensor:
-    """0 for -inf, where it would be multiplied by 0."""
+def zero_where_masked(scores: Tensor) -> Tensor:
+    """Replace -inf by 0, for products with a probability of zero."""
     return torch.where(scores.detach() == -math.inf, 0.0, scores)
