@@ -21,7 +21,7 @@ _READING = (*_COLUMNS, "skip_bad_rows", "time_format", "strip_ids", "core")
 def _start(arguments: argparse.Namespace) -> None:
     """Import what takes long, and set the threads."""
     with phase("starting"):
-        importlib.import_module("fewfold.recommender")
+        importlib.import_module("fewfold.recommender.recommender")
     if arguments.threads is not None:
         import torch
 
@@ -134,8 +134,10 @@ def _anchors(arguments: argparse.Namespace) -> Any:
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:
+    from fewfold.recommender.attributes import read_attributes
+
     with phase("reading the items table"):
-        return ff.recommender.attributes.read_attributes(table, items, key)
+        return read_attributes(table, items, key)
 
 
 def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
