@@ -16,7 +16,8 @@ class Option:
     """One flag; its value may also come from the environment or a file.
 
     A switch also has --no-NAME, which the help shows if `off` describes it; the help does not show
-    NAME itself if it is `hidden`.
+    NAME itself if it is `hidden`. `exclusive` is for an option of a model that may not be given
+    with another model: what the other one lacks, such as "has no tables".
     """
 
     name: str
@@ -31,6 +32,7 @@ class Option:
     hidden: bool = False
     short: str | None = None
     group: str = "any command"
+    exclusive: str = ""
 
     @property
     def dest(self) -> str:

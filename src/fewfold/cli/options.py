@@ -1,4 +1,4 @@
-"""The options of every command: their names, meanings, types and defaults."""
+"""Options of every command: names, help, types and defaults."""
 
 import argparse
 import math
@@ -13,33 +13,23 @@ from fewfold._options import (
     positive_integer,
     real_number,
 )
+from fewfold.recommender.models.registry import model_options, models
 
 __all__ = [
     "ANSWER",
     "COMMON",
-    "COMPARE",
     "EVALUATE",
     "EXPORT",
     "FETCH",
-    "FIT",
     "JSON",
     "OUT",
     "READING",
     "RECOMMEND",
     "SHOW",
-    "Option",
+    "compare_options",
+    "fit_options",
     "named",
 ]
-
-
-def _anchors(text: str) -> Any:
-    if text == "auto":
-        return text
-    return number(text, int, lambda n: 0 < n <= 32_000, "auto or a whole number from 1 to 32000")
-
-
-def _bits(text: str) -> Any:
-    return number(text, int, lambda n: 2 <= n <= 8, "a whole number from 2 to 8")
 
 
 def _threads(text: str) -> Any:
@@ -76,7 +66,6 @@ def _in(group: str, *options: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=group) for option in options)
 
 
-_MODELS = ("fastvae", "ease", "item-knn", "popularity")
 _SEED = Option(
     "seed", "the same seed gives the same answer (default: 0)", 0, non_negative_integer, "N"
 )
@@ -158,30 +147,7 @@ _TRAINING = _in(
     Option("time-budget", "limit of a training: 90, 10m, 2h", None, _seconds, "TIME"),
     _SEED,
 )
-FIT = (
-    *SHOW,
-    *_in(
-        "the model",
-        Option("model", "which (default: fastvae)", "fastvae", choices=_MODELS),
-        Option("hidden", "width of the encoder (default: 200)", 200, positive_integer, "N"),
-        Option("latent", "width of the latent (default: 63)", 63, positive_integer, "N"),
-        Option(
-            "anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N|auto"
-        ),
-        Option(
-            "anchor-width",
-            "of an item, on average (default: 24, alone 8)",
-            None,
-            positive_integer,
-            "N",
-        ),
-        Option("anchor-bits", "of an anchor's weight, 2 to 8 (default: 8)", None, _bits, "N"),
-        Option("alone", "train anchors from the start, no dense tables", False, switch=True),
-        Option("l2", "penalty of ease (default: 250)", 250.0, real_number, "X"),
-        Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
-        Option("neighbours", "of item-knn (default: 100)", 100, positive_integer, "N"),
-    ),
-    *_TRAINING,
+_FIT = (
     *_in(
         "the evaluation",
         _TEST,
@@ -209,18 +175,6 @@ FIT = (
         ),
         _DRY,
     ),
-)
-COMPARE = (
-    *SHOW,
-    *_TRAINING,
-    *_in(
-        "the evaluation",
-        _TEST,
-        _SPLIT,
-        _ALL_USERS,
-        Option("models", f"some of {','.join(_MODELS)}", metavar="A,B"),
-    ),
-    *_in("the run", _DRY),
 )
 ANSWER = _in(
     "the answer",
@@ -254,3 +208,29 @@ FETCH = _in(
     Option("to", "folder to put it in (default: data)", "data", named, "DIR"),
     Option("force", "fetch again what is there", False, switch=True),
 )
+
+
+def fit_options() -> tuple[Option, ...]:
+    """Options of `fewfold fit`, with those of the registered models."""
+    by_model = model_options()
+    which = Option("model", "which (default: fastvae)", "fastvae", choices=tuple(by_model))
+    others = (*SHOW, *_in("the model", which), *_TRAINING, *_FIT)
+    taken = {option.name: "fewfold fit" for option in others}
+    settings: dict[str, Option] = {}
+    for model, options in by_model.items():
+        for option in options:
+            owner = taken.setdefault(option.name, model)
+            if owner != model and settings.get(option.name) != option:
+                raise ValueError(
+                    f"the option --{option.name} of the model {model} is also one of {owner}; "
+                    "give it another name"
+                )
+            settings[option.name] = option
+    return (*SHOW, *_in("the model", which), *settings.values(), *_TRAINING, *_FIT)
+
+
+def compare_options() -> tuple[Option, ...]:
+    """Options of `fewfold compare`, with the names of the registered models."""
+    names = Option("models", f"some of {','.join(models())}", metavar="A,B")
+    evaluation = _in("the evaluation", _TEST, _SPLIT, _ALL_USERS, names)
+    return (*SHOW, *_TRAINING, *evaluation, *_in("the run", _DRY))

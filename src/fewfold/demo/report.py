@@ -1,4 +1,4 @@
-"""A comparison as a picture: quality with its interval, for everybody and by history."""
+"""Picture of a comparison: quality with its interval, for all users and by length of history."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,6 @@ from typing import Any
 from fewfold.recommender import Comparison
 
 __all__ = ["draw_report"]
-
-_COLOURS = {
-    "fastvae": "#440154", "ease": "#31688e", "item-knn": "#35b779", "popularity": "#b8b8b8"
-}  # fmt: skip
 
 
 def draw_report(comparison: Comparison, file: Path) -> bool:
@@ -34,13 +30,13 @@ def draw_report(comparison: Comparison, file: Path) -> bool:
 
 
 def _overall(comparison: Comparison, axes: Any) -> None:
-    """One bar for each model, its interval, time and size."""
+    """Draw a bar for each model with its interval, time and size."""
     for place, one in enumerate(reversed(comparison.contenders)):
         score = one.evaluation.overall[comparison.metric]
-        axes.barh(place, score.mean, color=_COLOURS[one.kind], height=0.62)
+        axes.barh(place, score.mean, color=one.recipe.colour, height=0.62)
         axes.plot([score.low, score.high], [place, place], color="black", linewidth=1.2)
-        told = f" {score.mean:.3f}   {one.seconds:.0f} s, {one.size / 1e6:.1f} MB"
-        axes.text(score.high, place, told, va="center", fontsize=9)
+        text = f" {score.mean:.3f}   {one.seconds:.0f} s, {one.size / 1e6:.1f} MB"
+        axes.text(score.high, place, text, va="center", fontsize=9)
     axes.set_yticks(range(len(comparison.contenders)))
     axes.set_yticklabels([one.kind for one in reversed(comparison.contenders)])
     best = comparison.contenders[0].evaluation.overall[comparison.metric].high
@@ -49,7 +45,7 @@ def _overall(comparison: Comparison, axes: Any) -> None:
 
 
 def _slices(comparison: Comparison, axes: Any) -> None:
-    """The same for users with short and long histories."""
+    """Draw grouped bars for users with short and long histories."""
     names = list(comparison.contenders[0].evaluation.slices)
     wide = 0.8 / len(comparison.contenders)
     for number, one in enumerate(comparison.contenders):
@@ -60,7 +56,7 @@ def _slices(comparison: Comparison, axes: Any) -> None:
         heights = [score.mean for score in scores]
         errors = [[s.mean - s.low for s in scores], [s.high - s.mean for s in scores]]
         axes.bar(
-            places, heights, wide * 0.92, yerr=errors, color=_COLOURS[one.kind], label=one.kind,
+            places, heights, wide * 0.92, yerr=errors, color=one.recipe.colour, label=one.kind,
             error_kw={"linewidth": 0.9},
         )  # fmt: skip
     users = [comparison.contenders[0].evaluation.slices[name].users for name in names]
@@ -75,7 +71,7 @@ def _slices(comparison: Comparison, axes: Any) -> None:
 
 
 def _wrapped(name: str) -> str:
-    """A long name on two lines."""
+    """Break a long name into two lines."""
     if len(name) <= 20:
         return name
     middle = min((i for i, c in enumerate(name) if c == " "), key=lambda i: abs(i - len(name) / 2))

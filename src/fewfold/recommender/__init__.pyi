@@ -36,12 +36,8 @@ from .inspect_model import inspect as inspect
 from .interactions import Core as Core
 from .interactions import Interactions as Interactions
 from .interactions import Jagged as Jagged
-from .models.baselines import BM25 as BM25
-from .models.baselines import EASE as EASE
-from .models.baselines import Baseline as Baseline
-from .models.baselines import Cosine as Cosine
-from .models.baselines import ItemKNN as ItemKNN
-from .models.baselines import MostPopular as MostPopular
+from .models.baseline import Baseline as Baseline
+from .models.ease import EASE as EASE
 from .models.fastvae.anchored import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
 from .models.fastvae.network import Entmax as Entmax
@@ -49,9 +45,17 @@ from .models.fastvae.network import FastVAE as FastVAE
 from .models.fastvae.network import FullSoftmax as FullSoftmax
 from .models.fastvae.network import Objective as Objective
 from .models.fastvae.network import SampledSoftmax as SampledSoftmax
+from .models.fastvae.recipe import VAE as VAE
 from .models.fastvae.shortcut import Shortcut as Shortcut
-from .models.recipes import VAE as VAE
-from .models.recipes import Training as Training
+from .models.item_knn import BM25 as BM25
+from .models.item_knn import Cosine as Cosine
+from .models.item_knn import ItemKNN as ItemKNN
+from .models.model import Fitted as Fitted
+from .models.model import Model as Model
+from .models.popularity import MostPopular as MostPopular
+from .models.registry import register as register
+from .models.settings import Option as Option
+from .models.settings import setting as setting
 from .ranking.catalogue import Catalogue as Catalogue
 from .ranking.search import Search as Search
 from .ranking.top_k import DotProduct as DotProduct
@@ -66,6 +70,7 @@ from .reading.log import read_log as read_log
 from .recommender import Recommender as Recommender
 from .training.checkpoint import Checkpoint as Checkpoint
 from .training.checkpoint import Interrupted as Interrupted
+from .training.settings import Training as Training
 from .training.train import Epoch as Epoch
 from .training.train import train as train
 
@@ -140,4 +145,9 @@ __all__ = [
     "BM25",
     "EASE",
     "Baseline",
+    "Model",
+    "Fitted",
+    "register",
+    "setting",
+    "Option",
 ]
