@@ -17,7 +17,8 @@ class Option:
 
     A switch also has --no-NAME, which the help shows if `off` describes it; the help does not show
     NAME itself if it is `hidden`. `exclusive` is for an option of a model that may not be given
-    with another model: what the other one lacks, such as "has no tables".
+    with another model: what the other one lacks, such as "has no tables". `requires` names an
+    option without which this one is an error, and what to write.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Option:
     short: str | None = None
     group: str = "any command"
     exclusive: str = ""
+    requires: tuple[str, str] | None = None
 
     @property
     def dest(self) -> str:

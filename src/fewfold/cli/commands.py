@@ -103,11 +103,17 @@ def fit(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace) -> Any:
-    """The model of --model with its options; ValueError for options of another model alone."""
+    """The model of --model with its options; ValueError for options that do not go together."""
     from fewfold.recommender.models.registry import model_options, models
 
     name, values = arguments.model, vars(arguments)
-    for owner, options in model_options().items():
+    by_model = model_options()
+    for option in (option for options in by_model.values() for option in options):
+        if option.requires is not None and values[option.dest] != option.default:
+            required, hint = option.requires
+            if values[required.replace("-", "_")] is None:
+                raise ValueError(f"--{option.name} is for --{required}; {hint}")
+    for owner, options in by_model.items():
         for option in options:
             if option.exclusive and owner != name and values[option.dest] != option.default:
                 raise ValueError(f"--{option.name} is for {owner}; {name} {option.exclusive}")

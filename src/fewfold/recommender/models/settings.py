@@ -45,25 +45,25 @@ def _by_name(*options: Option) -> dict[str, Option]:
     return {option.dest: replace(option, group=_GROUP) for option in options}
 
 
-_TABLES = "has no tables"
+_WITH_ANCHORS = ("anchors", "say how many: --anchors 64")
 FASTVAE = _by_name(
     Option("hidden", "width of the encoder (default: 200)", 200, positive_integer, "N"),
     Option("latent", "width of the latent (default: 63)", 63, positive_integer, "N"),
     Option(
         "anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N|auto",
-        exclusive=_TABLES,
+        exclusive="has no tables",
     ),
     Option(
         "anchor-width", "of an item, on average (default: 24, alone 8)", None, positive_integer,
-        "N", exclusive=_TABLES,
+        "N", requires=_WITH_ANCHORS,
     ),
     Option(
         "anchor-bits", "of an anchor's weight, 2 to 8 (default: 8)", None, _bits, "N",
-        exclusive=_TABLES,
+        requires=_WITH_ANCHORS,
     ),
     Option(
         "alone", "train anchors from the start, no dense tables", False, switch=True,
-        exclusive=_TABLES,
+        requires=_WITH_ANCHORS,
     ),
 )  # fmt: skip
 EASE = _by_name(Option("l2", "penalty of ease (default: 250)", 250.0, real_number, "X"))

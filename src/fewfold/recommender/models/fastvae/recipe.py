@@ -250,12 +250,8 @@ class VAE(Model):
 
 
 def _anchors_option(values: Mapping[str, Any]) -> Anchors | None:
-    """Anchors of the command line; None without --anchors, which the related options require."""
-    count, bits = values["anchors"], values["anchor_bits"]
-    if count is not None:
-        given = None if count == "auto" else count
-        return Anchors(given, values["anchor_width"], 8 if bits is None else bits)
-    for option in FASTVAE.values():
-        if option.exclusive and values[option.dest] != option.default:
-            raise ValueError(f"--{option.name} is for --anchors; say how many: --anchors 64")
-    return None
+    """Anchors of the command line; None without --anchors."""
+    count, width, bits = values["anchors"], values["anchor_width"], values["anchor_bits"]
+    if count is None:
+        return None
+    return Anchors(None if count == "auto" else count, width, 8 if bits is None else bits)
