@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ResourceUsage", "free_memory", "peak_memory", "resource_usage"]
+__all__ = ["ResourceUsage", "format_bytes", "free_memory", "peak_memory", "resource_usage"]
 
 
 @dataclass
@@ -67,3 +67,12 @@ def free_memory() -> int:
         return int(found[1]) * 1024 if found else 2**62
     except OSError:
         return 2**62
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes for a person, such as 1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError

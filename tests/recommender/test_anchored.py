@@ -362,7 +362,7 @@ def test_a_cut_resumes_where_training_was(tmp_path: Path) -> None:
     for few, same in ((FEW, True), (other, False)):
         rec = ff.Recommender(SMALL, anchors=few, **made)  # type: ignore[arg-type]
         rec.fit(grouped(), checkpoint=again, progress=False)
-        mine, theirs = rec.fitted.tensors()["table.values"], first.fitted.tensors()["table.values"]
+        mine, theirs = rec.fitted.state()["table.values"], first.fitted.state()["table.values"]
         assert (mine.shape == theirs.shape and torch.equal(mine, theirs)) == same
 
 

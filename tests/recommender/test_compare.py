@@ -3,7 +3,7 @@
 import pytest
 
 import fewfold as ff
-from fewfold.recommender.evaluation.dense_comparison import in_words
+from fewfold._resources import format_bytes
 from tests.recommender.conftest import grouped
 
 
@@ -43,7 +43,7 @@ def test_the_verdict_follows_the_interval(comparison: ff.recommender.Comparison)
 
 
 def test_what_cannot_be_fitted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewfold.recommender.evaluation.comparison.free_memory", lambda: 1000)
+    monkeypatch.setattr("fewfold.recommender.models.ease.free_memory", lambda: 1000)
     found = ff.compare(grouped(60), models=("popularity", "ease"))
     assert [one.kind for one in found.contenders] == ["popularity"]
     assert "ease was left out: it needs an items x items matrix" in str(found)
@@ -52,6 +52,6 @@ def test_what_cannot_be_fitted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sizes_are_readable() -> None:
-    assert [in_words(n) for n in (7, 1500, 12_000, 3.2e6, 4.5e10)] == [
+    assert [format_bytes(n) for n in (7, 1500, 12_000, 3.2e6, 4.5e10)] == [
         "7 B", "1.5 kB", "12 kB", "3.2 MB", "45 GB"
     ]  # fmt: skip

@@ -15,12 +15,10 @@ import torch
 import fewfold as ff
 from fewfold import _progress
 from fewfold.recommender.evaluation import evaluate as evaluation
-from fewfold.recommender.evaluation import ranking_cost as work
 from fewfold.recommender.evaluation.evaluate import assess, sample_users
 from fewfold.recommender.evaluation.ranking_cost import ranking_work, training_work
 from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fitted import FittedBaseline
 from fewfold.recommender.training.run import Epoch
 from tests.recommender.conftest import grouped
 
@@ -42,14 +40,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _sampled(split: ff.recommender.Split, **options: Any) -> torch.Tensor | None:
-    fitted = FittedBaseline(ff.recommender.MostPopular().fit(split.train))
+    fitted = ff.recommender.MostPopular().fit(split.train)
     return sample_users(fitted, split.fold_in.jagged, split.test.jagged, **options)
 
 
 @pytest.mark.usefixtures("slow")
 def test_a_sample_where_all_take_longer_than_training(split: ff.recommender.Split) -> None:
     tested = int((split.test.jagged.lengths > 0).sum())
-    fitted = FittedBaseline(ff.recommender.MostPopular().fit(split.train))
+    fitted = ff.recommender.MostPopular().fit(split.train)
     whole = ranking_work(fitted, split.fold_in.jagged, tested)
     assert _sampled(split, training=whole) is None
     users = _sampled(split, training=whole - 1)
@@ -77,7 +75,7 @@ def test_the_size_follows_from_the_interval(
         assert users is not None
         sizes.append(len(users))
     assert abs(sizes[1] - 4 * sizes[0]) <= 4
-    fitted = FittedBaseline(ff.recommender.MostPopular().fit(split.train))
+    fitted = ff.recommender.MostPopular().fit(split.train)
     asked = split.fold_in.jagged, split.test.jagged
     found = assess(fitted, *asked, split.train.counts() > 0, split="so", users=users)
     score = found.overall.scores[0]
@@ -104,11 +102,14 @@ def _epochs(users: int, count: int) -> list[Epoch]:
     return [Epoch(n, 1.0, n / 3, users / (n / 3), None) for n in range(1, count + 1)]
 
 
-class Sizes:
+class Sizes(ff.recommender.Fitted):
     """A fitted model of which only the size is looked at."""
 
     def __init__(self, items: int, width: int) -> None:
-        self.vectors = torch.empty(items, width, device="meta")
+        self.items, self.width = items, width
+
+    def score_cost(self, known: ff.recommender.Jagged) -> float:
+        return self.width
 
 
 @pytest.mark.usefixtures("slow")
@@ -119,11 +120,10 @@ def test_work_is_counted(split: ff.recommender.Split, monkeypatch: pytest.Monkey
         raise AssertionError("time must not decide")
 
     known, log = split.fold_in.jagged, split.train
-    monkeypatch.setattr(work, "FittedVAE", Sizes)
-    once = ranking_work(Sizes(1000, 64), known, 10)  # type: ignore[arg-type]
-    assert ranking_work(Sizes(2000, 64), known, 10) == 2 * once  # type: ignore[arg-type]
-    assert ranking_work(Sizes(1000, 64), known, 20) == 2 * once  # type: ignore[arg-type]
-    assert once < ranking_work(Sizes(1000, 128), known, 10) < 2 * once  # type: ignore[arg-type]
+    once = ranking_work(Sizes(1000, 64), known, 10)
+    assert ranking_work(Sizes(2000, 64), known, 10) == 2 * once
+    assert ranking_work(Sizes(1000, 64), known, 20) == 2 * once
+    assert once < ranking_work(Sizes(1000, 128), known, 10) < 2 * once
     users = int((log.jagged.lengths > 0).sum())
     assert training_work(log, _epochs(users, 6)) == 2 * training_work(log, _epochs(users, 3)) > 0
     # One that the time budget has cut short is as much as it came to.
@@ -168,11 +168,11 @@ class Screen(io.StringIO):
 SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.reading.log_rows.Rows.numbered": "putting the pairs in order",
     "fewfold.recommender.recommender.hold_out": "splitting the log",
-    "fewfold.recommender.models.registry.made_by": "preparing the model",
+    "fewfold.recommender.models.fastvae.recipe.VAE.network": "preparing the model",
     "fewfold.recommender.training.run._follow": "fitting the proposal to the items",
     "fewfold.recommender.models.fastvae.shortcut.torch.linalg.qr": "finding directions",
     "fewfold.recommender.models.fastvae.shortcut_weight._ndcg": "weighing the shortcut",
-    "fewfold.recommender.models.registry.Weight.of": "computing the shortcut",
+    "fewfold.recommender.models.fastvae.recipe.Weight.of": "computing the shortcut",
     "fewfold.recommender.training.run.Run._judged": "judging the number of anchors",
     "fewfold.recommender.training.checkpoint.write": "writing the checkpoint",
     "fewfold.recommender.reading.log.Interactions.k_core": "finding the core",

@@ -195,7 +195,7 @@ def test_held_out_by_time_where_there_is_time() -> None:
     assert rec.report.cost.memory > 0
     refitted = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.25, refit=True)
     assert refitted.evaluation.as_dict() == rec.evaluation.as_dict()
-    assert not torch.equal(refitted.fitted.tensors()["weights"], rec.fitted.tensors()["weights"])
+    assert not torch.equal(refitted.fitted.state()["weights"], rec.fitted.state()["weights"])
 
 
 def test_an_approximate_search_says_how_good_it_is(fitted: ff.Recommender) -> None:
@@ -214,7 +214,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
         rec = ff.Recommender(
             recipe, training=ff.recommender.Training(epochs=3, batch=32), seed=seed
         )
-        return rec.fit(grouped(80), progress=False).fitted.tensors()
+        return rec.fit(grouped(80), progress=False).fitted.state()
 
     first, second, other = weights(1), weights(1), weights(2)
     assert all(torch.equal(first[name], second[name]) for name in first)

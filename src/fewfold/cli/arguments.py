@@ -1,4 +1,4 @@
-"""What can be written on the command line, and what each option means."""
+"""The parser of the command line: commands, positions and options."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -6,20 +6,20 @@ from functools import partial
 from typing import Any
 
 import fewfold
+from fewfold._options import Option
 from fewfold.cli import commands
 from fewfold.cli.options import (
     ANSWER,
     COMMON,
-    COMPARE,
     EVALUATE,
     EXPORT,
     FETCH,
-    FIT,
     JSON,
     OUT,
     RECOMMEND,
     SHOW,
-    Option,
+    compare_options,
+    fit_options,
     named,
 )
 
@@ -27,7 +27,7 @@ __all__ = ["parser"]
 
 
 class _Layout(argparse.HelpFormatter):
-    """Room for the names of commands, which are indented, and argparse does not count it."""
+    """Help with a wider column: argparse does not count the indentation of commands."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
@@ -35,7 +35,7 @@ class _Layout(argparse.HelpFormatter):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Build the parser of all commands."""
     root = argparse.ArgumentParser(
         prog="fewfold",
         description="From a log of who touched what to recommendations, on one machine.",
@@ -51,13 +51,19 @@ def parser() -> argparse.ArgumentParser:
     held_out = ("log", None, "the held-out interactions")
     items = ("items", "+", "ids of items")
     add = partial(_add, found)
-    add("fit", "learn from a log, evaluate, write a model", commands.fit, [log], (*FIT, JSON))
+    add(
+        "fit",
+        "learn from a log, evaluate, write a model",
+        commands.fit,
+        [log],
+        (*fit_options(), JSON),
+    )
     add(
         "compare",
         "fastvae beside the simple methods on a log",
         commands.compare,
         [log],
-        (*COMPARE, JSON),
+        (*compare_options(), JSON),
     )
     add(
         "evaluate",

@@ -1,4 +1,4 @@
-"""What each command does. `fewfold` loads its rooms when they are first used, here."""
+"""The function of each command; the modules they need are imported here, when it runs."""
 
 import argparse
 import contextlib
@@ -20,9 +20,9 @@ _READING = (*_COLUMNS, "skip_bad_rows", "time_format", "strip_ids", "core")
 
 
 def _start(arguments: argparse.Namespace) -> None:
-    """Import what takes long, and set the threads."""
+    """Import the recommender, and set the number of threads."""
     with phase("starting"):
-        importlib.import_module("fewfold.recommender")
+        importlib.import_module("fewfold.recommender.recommender")
     if arguments.threads is not None:
         import torch
 
@@ -49,7 +49,7 @@ def _source(arguments: argparse.Namespace) -> Any:
 
 
 def _listed(text: str | None, ids: Any) -> list[str] | None:
-    """a,b,c as ids; an id that has commas itself is one."""
+    """Split "a,b,c" into ids; text that is an id itself is not split."""
     if text is None:
         return None
     if int(ids.find([text])[0]) >= 0:
@@ -62,7 +62,7 @@ def _parts(text: str) -> list[str]:
 
 
 def fit(arguments: argparse.Namespace) -> int:
-    """Learn, evaluate, write."""
+    """Fit a model, evaluate it, write it."""
     if arguments.dry_run:
         return data_show(arguments)
     from fewfold.recommender.artifact.folder import check_target
@@ -72,13 +72,13 @@ def fit(arguments: argparse.Namespace) -> int:
     check_target(out, arguments.overwrite)
     checkpoint = _checkpoint(arguments, out)
     training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
-    rec = ff.Recommender(_recipe(arguments), training=training, seed=arguments.seed)
+    rec = ff.Recommender(_model(arguments), training=training, seed=arguments.seed)
     log = ff.read_log(_source(arguments), **_reading(arguments))
     _tell(arguments, str(log.summary))
     table = arguments.items_table or (
         ff.recommender.bundled_items() if arguments.log is None else None
     )
-    # Read now: what is wrong with it should not be told after the training.
+    # Read before the training, so that errors in it come early.
     named = None if table is None else _attributes(table, log.items, arguments.items_key)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(out):
@@ -103,50 +103,41 @@ def fit(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _recipe(arguments: argparse.Namespace) -> Any:
-    anchors = _anchors(arguments)
-    if anchors is not None and arguments.model != "fastvae":
-        raise ValueError(f"--anchors is for fastvae; {arguments.model} has no tables")
-    if arguments.model == "fastvae":
-        return ff.VAE(hidden=arguments.hidden, latent=arguments.latent, anchors=anchors)
-    if arguments.model == "ease":
-        from fewfold.recommender.evaluation.comparison import EASE_ITEMS
+def _model(arguments: argparse.Namespace) -> Any:
+    """The model of --model with its options; ValueError for options that do not go together."""
+    from fewfold.recommender.models.registry import model_options, models
 
-        return ff.recommender.EASE(arguments.l2, most_items=EASE_ITEMS)
-    if arguments.model == "item-knn":
-        weighting = (
-            ff.recommender.BM25() if arguments.weighting == "bm25" else ff.recommender.Cosine()
-        )
-        return ff.recommender.ItemKNN(arguments.neighbours, weighting)
-    return ff.recommender.MostPopular()
-
-
-def _anchors(arguments: argparse.Namespace) -> Any:
-    count, width, bits = arguments.anchors, arguments.anchor_width, arguments.anchor_bits
-    if count is None:
-        asked = {"anchor-width": width, "anchor-bits": bits, "alone": arguments.alone or None}
-        for name, given in asked.items():
-            if given is not None:
-                raise ValueError(f"--{name} is for --anchors; say how many: --anchors 64")
-        return None
-    return ff.recommender.Anchors(
-        None if count == "auto" else count, width, 8 if bits is None else bits
-    )
+    name, values = arguments.model, vars(arguments)
+    by_model = model_options()
+    for option in (option for options in by_model.values() for option in options):
+        if option.requires is not None and values[option.dest] != option.default:
+            required, hint = option.requires
+            if values[required.replace("-", "_")] is None:
+                raise ValueError(f"--{option.name} is for --{required}; {hint}")
+    for owner, options in by_model.items():
+        for option in options:
+            if option.exclusive and owner != name and values[option.dest] != option.default:
+                raise ValueError(f"--{option.name} is for {owner}; {name} {option.exclusive}")
+    return models()[name].from_options(values)
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:
+    from fewfold.recommender.attributes import read_attributes
+
     with phase("reading the items table"):
-        return ff.recommender.attributes.read_attributes(table, items, key)
+        return read_attributes(table, items, key)
 
 
 def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
-    """Beside the model, if it is one that trains; one that is there is not passed over."""
-    if arguments.model != "fastvae":
+    """Checkpoint next to the model, if it saves any; an existing one requires --resume."""
+    from fewfold.recommender.models.registry import models
+
+    if not models()[arguments.model].resumable:
         return None
-    kept = _kept(out)
-    if kept and not arguments.resume:
+    existing = _checkpoints(out)
+    if existing and not arguments.resume:
         raise FileExistsError(
-            f"{kept[0]} is of a run that was interrupted; go on from it with --resume, or "
+            f"{existing[0]} is of a run that was interrupted; go on from it with --resume, or "
             "delete it to begin anew"
         )
     path = out.with_name(f"{out.name}.checkpoint")
@@ -155,26 +146,26 @@ def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
     )
 
 
-def _kept(out: Path) -> list[Path]:
-    """The checkpoints of a run that writes to this folder."""
+def _checkpoints(out: Path) -> list[Path]:
+    """Existing checkpoints of a run that writes to this folder."""
     stages = (out.with_name(f"{out.name}.checkpoint.{stage}") for stage in ("fit", "refit"))
     return [path for path in stages if path.exists()]
 
 
 @contextlib.contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Whoever interrupts a training is told how to go on."""
+    """Add how to resume to the message of an interrupted training."""
     try:
         yield
     except KeyboardInterrupt as error:
         told = str(error) or "interrupted"
-        if _kept(out):
+        if _checkpoints(out):
             told += ": run the same command with --resume"
         raise KeyboardInterrupt(told) from None
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """The table, and which to take."""
+    """Compare models on a log."""
     if arguments.dry_run:
         return data_show(arguments)
     _start(arguments)
@@ -191,7 +182,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Rank held-out items."""
+    """Evaluate a model on held-out interactions."""
     _start(arguments)
     rec = ff.Recommender.load(arguments.model)
     found = rec.evaluate(
@@ -202,7 +193,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def recommend(arguments: argparse.Namespace) -> int:
-    """For users, histories, or a file of them."""
+    """Recommend to users, histories, or a file of histories."""
     _start(arguments)
     ways = (arguments.users, arguments.history, arguments.histories)
     if sum(way is not None for way in ways) != 1:
@@ -223,7 +214,7 @@ def recommend(arguments: argparse.Namespace) -> int:
         lists = [_listed(text, rec.items) for text in arguments.history]
         found = rec.recommend_from_history(lists, k, **options)
         for row, unknown in zip(lists, found.unknown or [], strict=True):
-            if row and row == unknown:  # what suits everybody would look like an answer
+            if row and row == unknown:  # the most popular items would look like an answer
                 raise ValueError(f"the model knows no item of the history {', '.join(row)}")
     else:
         log = ff.read_log(arguments.histories)
@@ -259,7 +250,7 @@ def _answer(arguments: argparse.Namespace, found: Any) -> None:
 
 
 def similar(arguments: argparse.Namespace) -> int:
-    """Items like items."""
+    """List similar items."""
     _start(arguments)
     rec = ff.Recommender.load(arguments.model)
     dropped, k = _listed(arguments.filter_items, rec.items), min(arguments.k, len(rec.items))
@@ -268,7 +259,7 @@ def similar(arguments: argparse.Namespace) -> int:
 
 
 def inspect(arguments: argparse.Namespace) -> int:
-    """What a model is."""
+    """Describe a model."""
     _start(arguments)
     found = ff.recommender.inspect(arguments.model)
     emit(found, found.as_dict() if arguments.json else None)
@@ -276,7 +267,7 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """To other programs."""
+    """Export a model to other formats."""
     _start(arguments)
     wanted = {
         name: getattr(arguments, name)
@@ -295,7 +286,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def data_list(arguments: argparse.Namespace) -> int:
-    """The public sets."""
+    """List the public data sets."""
     sets = ff.recommender.PUBLIC
     told = ("url", "users", "items", "rows", "licence", "citation")
     emit(
@@ -311,12 +302,12 @@ def data_list(arguments: argparse.Namespace) -> int:
 
 
 def data_fetch(arguments: argparse.Namespace) -> int:
-    """Download a public set."""
+    """Download a public data set."""
     _start(arguments)
     sets, name = ff.recommender.PUBLIC, arguments.name
     if name not in sets:
         raise ValueError(f"there is no public set {name!r}; there are {', '.join(sets)}")
-    note(sets[name].notice)  # even when quiet: whoever takes the data should have seen it
+    note(sets[name].notice)  # even when quiet: the licence must be shown
     there = ff.recommender.is_fetched(name, arguments.to) and not arguments.force
     with warnings.catch_warnings(record=True) as told:
         folder = ff.recommender.fetch(
@@ -331,35 +322,35 @@ def data_fetch(arguments: argparse.Namespace) -> int:
 
 
 def data_show(arguments: argparse.Namespace) -> int:
-    """What would be read."""
+    """Show how a log would be read."""
     plan = ff.recommender.plan_log(_source(arguments), **_reading(arguments, _COLUMNS))
     emit(plan, plan.as_dict() if arguments.json else None)
     return 0
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """The whole job on the bundled data."""
+    """Run the demonstration on the bundled data."""
     _start(arguments)
     importlib.import_module("fewfold.demo.job").run(Path(arguments.out))
     return 0
 
 
 def maps(arguments: argparse.Namespace) -> int:
-    """Bars, a picture, a speed table."""
+    """Show the maps: bars, a picture, a speed table."""
     _start(arguments)
     importlib.import_module("fewfold.demo.maps").run(Path(arguments.out))
     return 0
 
 
 def config(arguments: argparse.Namespace) -> int:
-    """Kernels and threads."""
+    """Show kernels and threads."""
     _start(arguments)
     ff.show_config()
     return 0
 
 
 def completion(arguments: argparse.Namespace) -> int:
-    """A script for the shell."""
+    """Print a completion script for the shell."""
     with optional_import("shtab", "recommender", "completion"):
         import shtab
     emit(shtab.complete(arguments.whole, arguments.shell))

@@ -1,103 +1,48 @@
-"""The options of every command: their names, meanings, types and defaults."""
+"""Options of every command: names, help, types and defaults."""
 
 import argparse
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from fewfold._options import (
+    Option,
+    non_negative_integer,
+    number,
+    positive_integer,
+    real_number,
+)
+from fewfold.recommender.models.registry import model_options, models
 
 __all__ = [
     "ANSWER",
     "COMMON",
-    "COMPARE",
     "EVALUATE",
     "EXPORT",
     "FETCH",
-    "FIT",
     "JSON",
     "OUT",
     "READING",
     "RECOMMEND",
     "SHOW",
-    "Option",
+    "compare_options",
+    "fit_options",
     "named",
 ]
-
-_HUGE = 2**31
-
-
-@dataclass(frozen=True)
-class Option:
-    """One flag; its value may also come from the environment or a file.
-
-    A switch also has --no-NAME, which the help shows if `off` says what it is for; the help does
-    not show NAME itself if it is `hidden`.
-    """
-
-    name: str
-    help: str
-    default: Any = None
-    type: Callable[[str], Any] = str
-    metavar: str | None = None
-    choices: Sequence[str] = ()
-    switch: bool = False
-    many: bool = False
-    off: str = ""
-    hidden: bool = False
-    short: str | None = None
-    group: str = "any command"
-
-    @property
-    def dest(self) -> str:
-        """The name of its value."""
-        return self.name.replace("-", "_")
-
-
-def _number(text: str, kind: Callable[[str], Any], fits: Callable[[Any], bool], what: str) -> Any:
-    """The number a text stands for, if it fits."""
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not fits(value):
-        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
-    return value
-
-
-def _positive(text: str) -> Any:
-    return _number(text, int, lambda n: 0 < n < _HUGE, "a whole number from 1 to 2147483647")
-
-
-def _whole(text: str) -> Any:
-    return _number(text, int, lambda n: 0 <= n < _HUGE**2, "a whole number, 0 or more")
-
-
-def _anchors(text: str) -> Any:
-    if text == "auto":
-        return text
-    return _number(text, int, lambda n: 0 < n <= 32_000, "auto or a whole number from 1 to 32000")
-
-
-def _bits(text: str) -> Any:
-    return _number(text, int, lambda n: 2 <= n <= 8, "a whole number from 2 to 8")
 
 
 def _threads(text: str) -> Any:
     most = max(64, os.cpu_count() or 1)  # thousands would do nothing but wait for each other
-    return _number(text, int, lambda n: 0 < n <= most, f"a whole number from 1 to {most}")
-
-
-def _real(text: str) -> Any:
-    return _number(text, float, math.isfinite, "a number")
+    return number(text, int, lambda n: 0 < n <= most, f"a whole number from 1 to {most}")
 
 
 def _share(text: str) -> Any:
-    return _number(text, float, lambda x: 0 <= x < 1, "at least 0 and below 1")
+    return number(text, float, lambda x: 0 <= x < 1, "at least 0 and below 1")
 
 
 def _recall(text: str) -> Any:
-    return _number(text, float, lambda x: 0 < x <= 1, "above 0 and at most 1")
+    return number(text, float, lambda x: 0 < x <= 1, "above 0 and at most 1")
 
 
 def _seconds(text: str) -> Any:
@@ -105,7 +50,7 @@ def _seconds(text: str) -> Any:
     scale = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     figure = text[:-1] if scale else text
     what = "a time above 0 such as 90, 10m or 2h"
-    return _number(figure, float, lambda x: 0 < x < math.inf, what) * (scale or 1)
+    return number(figure, float, lambda x: 0 < x < math.inf, what) * (scale or 1)
 
 
 def named(text: str) -> str:
@@ -121,8 +66,9 @@ def _in(group: str, *options: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=group) for option in options)
 
 
-_MODELS = ("fastvae", "ease", "item-knn", "popularity")
-_SEED = Option("seed", "the same seed gives the same answer (default: 0)", 0, _whole, "N")
+_SEED = Option(
+    "seed", "the same seed gives the same answer (default: 0)", 0, non_negative_integer, "N"
+)
 _TEST = Option("test", "share held out; 0 for none (default: 0.2)", 0.2, _share, "SHARE")
 _SPLIT = Option(
     "split",
@@ -134,7 +80,9 @@ _ALL_USERS = Option(
     "all-users", "evaluate on all users, not a sample where all take long", False, switch=True
 )
 _DRY = Option("dry-run", "say what would be read, and stop", False, switch=True)
-_CORE = Option("core", "drop users and items with fewer pairs, repeatedly", 1, _positive, "N")
+_CORE = Option(
+    "core", "drop users and items with fewer pairs, repeatedly", 1, positive_integer, "N"
+)
 JSON = Option("json", "write JSON", False, switch=True)
 COMMON = (
     Option("quiet", "no progress and no notes", False, switch=True, short="q"),
@@ -152,7 +100,7 @@ READING = _in(
     Option("rating", "column of the ratings", metavar="COLUMN"),
     Option("time", "column of the times", metavar="COLUMN"),
     Option("ignore-times", "do not look at times", False, switch=True),
-    Option("min-rating", "only rows rated at least X count", None, _real, "X"),
+    Option("min-rating", "only rows rated at least X count", None, real_number, "X"),
     Option(
         "where",
         "only such rows count: event=buy, event=cart,buy, price>=5; may repeat",
@@ -193,30 +141,13 @@ EVALUATE = (
 )
 _TRAINING = _in(
     "the model",
-    Option("epochs", "passes over the users (16, more for small logs)", None, _positive, "N"),
+    Option(
+        "epochs", "passes over the users (16, more for small logs)", None, positive_integer, "N"
+    ),
     Option("time-budget", "limit of a training: 90, 10m, 2h", None, _seconds, "TIME"),
     _SEED,
 )
-FIT = (
-    *SHOW,
-    *_in(
-        "the model",
-        Option("model", "which (default: fastvae)", "fastvae", choices=_MODELS),
-        Option("hidden", "width of the encoder (default: 200)", 200, _positive, "N"),
-        Option("latent", "width of the latent (default: 63)", 63, _positive, "N"),
-        Option(
-            "anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N|auto"
-        ),
-        Option(
-            "anchor-width", "of an item, on average (default: 24, alone 8)", None, _positive, "N"
-        ),
-        Option("anchor-bits", "of an anchor's weight, 2 to 8 (default: 8)", None, _bits, "N"),
-        Option("alone", "train anchors from the start, no dense tables", False, switch=True),
-        Option("l2", "penalty of ease (default: 250)", 250.0, _real, "X"),
-        Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
-        Option("neighbours", "of item-knn (default: 100)", 100, _positive, "N"),
-    ),
-    *_TRAINING,
+_FIT = (
     *_in(
         "the evaluation",
         _TEST,
@@ -245,21 +176,9 @@ FIT = (
         _DRY,
     ),
 )
-COMPARE = (
-    *SHOW,
-    *_TRAINING,
-    *_in(
-        "the evaluation",
-        _TEST,
-        _SPLIT,
-        _ALL_USERS,
-        Option("models", f"some of {','.join(_MODELS)}", metavar="A,B"),
-    ),
-    *_in("the run", _DRY),
-)
 ANSWER = _in(
     "the answer",
-    Option("k", "how many (default: 10)", 10, _positive, "N", short="k"),
+    Option("k", "how many (default: 10)", 10, positive_integer, "N", short="k"),
     Option("filter-items", "items never to answer with", metavar="A,B"),
 )
 RECOMMEND = (
@@ -289,3 +208,29 @@ FETCH = _in(
     Option("to", "folder to put it in (default: data)", "data", named, "DIR"),
     Option("force", "fetch again what is there", False, switch=True),
 )
+
+
+def fit_options() -> tuple[Option, ...]:
+    """Options of `fewfold fit`, with those of the registered models."""
+    by_model = model_options()
+    which = Option("model", "which (default: fastvae)", "fastvae", choices=tuple(by_model))
+    others = (*SHOW, *_in("the model", which), *_TRAINING, *_FIT)
+    taken = {option.name: "fewfold fit" for option in others}
+    settings: dict[str, Option] = {}
+    for model, options in by_model.items():
+        for option in options:
+            owner = taken.setdefault(option.name, model)
+            if owner != model and settings.get(option.name) != option:
+                raise ValueError(
+                    f"the option --{option.name} of the model {model} is also one of {owner}; "
+                    "give it another name"
+                )
+            settings[option.name] = option
+    return (*SHOW, *_in("the model", which), *settings.values(), *_TRAINING, *_FIT)
+
+
+def compare_options() -> tuple[Option, ...]:
+    """Options of `fewfold compare`, with the names of the registered models."""
+    names = Option("models", f"some of {','.join(models())}", metavar="A,B")
+    evaluation = _in("the evaluation", _TEST, _SPLIT, _ALL_USERS, names)
+    return (*SHOW, *_TRAINING, *evaluation, *_in("the run", _DRY))

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fewfold.cli.options import Option
+from fewfold._options import Option
 
 __all__ = ["FILE", "resolved"]
 

@@ -7,10 +7,6 @@ from fewfold.recommender import Comparison
 
 __all__ = ["draw_report"]
 
-_COLOURS = {
-    "fastvae": "#440154", "ease": "#31688e", "item-knn": "#35b779", "popularity": "#b8b8b8"
-}  # fmt: skip
-
 
 def draw_report(comparison: Comparison, file: Path) -> bool:
     """Save the plot; return False if matplotlib is not installed."""
@@ -37,7 +33,7 @@ def _overall(comparison: Comparison, axes: Any) -> None:
     """Draw one bar per model with its interval, fitting time and size."""
     for place, one in enumerate(reversed(comparison.contenders)):
         score = one.evaluation.overall[comparison.metric]
-        axes.barh(place, score.mean, color=_COLOURS[one.kind], height=0.62)
+        axes.barh(place, score.mean, color=one.recipe.colour, height=0.62)
         axes.plot([score.low, score.high], [place, place], color="black", linewidth=1.2)
         label = f" {score.mean:.3f}   {one.seconds:.0f} s, {one.size / 1e6:.1f} MB"
         axes.text(score.high, place, label, va="center", fontsize=9)
@@ -60,7 +56,7 @@ def _slices(comparison: Comparison, axes: Any) -> None:
         heights = [score.mean for score in scores]
         errors = [[s.mean - s.low for s in scores], [s.high - s.mean for s in scores]]
         axes.bar(
-            places, heights, wide * 0.92, yerr=errors, color=_COLOURS[one.kind], label=one.kind,
+            places, heights, wide * 0.92, yerr=errors, color=one.recipe.colour, label=one.kind,
             error_kw={"linewidth": 0.9},
         )  # fmt: skip
     users = [comparison.contenders[0].evaluation.slices[name].users for name in names]

@@ -1,4 +1,4 @@
-"""What a fit came to, for a person and for a program."""
+"""The report of a fit: evaluation, epochs, time and memory."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from fewfold._resources import ResourceUsage
 from fewfold.recommender.evaluation.dense_comparison import Beside
 from fewfold.recommender.evaluation.evaluate import Evaluation
-from fewfold.recommender.models.recipes import Recipe
-from fewfold.recommender.models.registry import described
+from fewfold.recommender.models.model import Model
+from fewfold.recommender.models.stored import described
 from fewfold.recommender.reading.log import Log
 from fewfold.recommender.training.train import Epoch
 
@@ -16,20 +16,20 @@ __all__ = ["FitReport"]
 
 @dataclass(frozen=True, eq=False)
 class FitReport:
-    """What a fit came to; printing it gives what a person wants to know.
+    """Report of a fit; printing it gives a summary.
 
     Attributes:
-        log: as it was read.
-        recipe: of the model.
-        evaluation: on what was held out, if anything was.
-        epochs: of the training, if there were any.
+        log: the log that was read.
+        recipe: the model with its settings.
+        evaluation: on the held-out interactions, if there are any.
+        epochs: of the training, if there was one.
         cost: time and memory.
-        beside: the same with dense tables, where anchors were asked for and to be compared.
-        tables: how those of anchors came about, where there are any.
+        beside: comparison of a model with anchors with dense tables, if it was made.
+        tables: how the tables of anchors were trained, if there are any.
     """
 
     log: Log
-    recipe: Recipe
+    recipe: Model
     evaluation: Evaluation | None
     epochs: list[Epoch]
     cost: ResourceUsage
@@ -55,7 +55,7 @@ class FitReport:
             lines += [str(self.beside), ""]
         count = len(self.epochs)
         passes = f"{count} epoch{'s' if count > 1 else ''}, " if count else ""
-        lines.append(f"{described(self.recipe)['kind']}: {passes}{self.cost}")
+        lines.append(f"{self.recipe.name}: {passes}{self.cost}")
         if self.tables is not None:
             lines.append(f"tables: {self.tables}")
         return "\n".join(lines)

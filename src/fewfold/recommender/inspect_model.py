@@ -1,16 +1,15 @@
-"""What a model folder holds, for a person: data, quality, sizes, and how fast it answers."""
+"""Inspection of a model folder: data, quality, sizes and speed."""
 
 import os
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
+from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.artifact.folder import Folder, open_artifact, steadily
-from fewfold.recommender.models.fastvae.anchored import AnchorVAE
 from fewfold.recommender.recommender import Recommender
 
 __all__ = ["Inspection", "inspect"]
@@ -18,16 +17,16 @@ __all__ = ["Inspection", "inspect"]
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """What `inspect` found.
+    """Result of `inspect`.
 
     Attributes:
-        folder: which.
-        config: recipe, training, seed, data and versions, as in `config.json`.
+        folder: path of the model.
+        config: model, training, seed, data and versions, as in `config.json`.
         metrics: as in `metrics.json`.
         sizes: bytes of each file.
         load: seconds to read it.
-        answer: seconds for one user from a history, the median of several.
-        anchors: what the anchors of the tables stand for, if they are of anchors.
+        answer: seconds to rank for one user, the median of several.
+        anchors: description of the anchors of the tables, if there are any.
     """
 
     folder: str
@@ -81,7 +80,7 @@ class Inspection:
 
 
 def inspect(folder: str | os.PathLike[str]) -> Inspection:
-    """Read a model and say what it is; also that it is whole, for its checksums are compared."""
+    """Load a model, which verifies its checksums, and describe it."""
 
     def read(root: Path) -> tuple[Folder, Recommender, float]:
         began = time.perf_counter()
@@ -101,9 +100,8 @@ def inspect(folder: str | os.PathLike[str]) -> Inspection:
 
 
 def _anchors(rec: Recommender) -> AnchorInspection | None:
-    """What the anchors stand for, by the attribute with the fewest values, if it has few."""
-    model = getattr(rec.fitted, "model", None)
-    if not isinstance(model, AnchorVAE):
+    """Describe anchors by the attribute with the fewest values, at most a tenth of the items."""
+    if rec.fitted.recipe.without_anchors() is None:
         return None
     labels, fewest = None, max(2, len(rec.items) // 10)
     for column in (rec.attributes.columns if rec.attributes else {}).values():
@@ -111,7 +109,4 @@ def _anchors(rec: Recommender) -> AnchorInspection | None:
         kinds = len({value for value in values if value is not None})
         if 1 < kinds <= fewest:
             labels, fewest = values, kinds
-    table, bias = model.without_bias(), int(model.is_bias.sum())
-    found = inspect_anchors(table, labels=labels, names=rec.items.tolist())
-    kept = bias * table.embedding_dim + model.table.nonzeros() - table.nonzeros()
-    return replace(found, anchors=found.anchors - bias, beside=kept)
+    return rec.fitted.inspect_anchors(labels, rec.items.tolist())

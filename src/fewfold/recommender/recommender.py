@@ -37,15 +37,16 @@ from fewfold.recommender.fit_report import FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.anchored import Anchors
-from fewfold.recommender.models.fitted import Fitted, FittedVAE
-from fewfold.recommender.models.new_items import merged, with_more_items
-from fewfold.recommender.models.recipes import VAE, Recipe, Training, with_anchors, without_anchors
-from fewfold.recommender.models.registry import described, expect, fitted_to, recipe_of, restore
+from fewfold.recommender.models.fastvae.recipe import VAE
+from fewfold.recommender.models.model import FitOptions, Fitted, Model
+from fewfold.recommender.models.new_items import merged
+from fewfold.recommender.models.stored import described, expect, recipe_of, restore
 from fewfold.recommender.questions import allowed_items, histories_of, known, one_or_many
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.reading.conditions import Condition
 from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
 from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.settings import Training
 
 __all__ = ["Recommender"]
 
@@ -84,13 +85,14 @@ class Recommender:
 
     def __init__(
         self,
-        model: Recipe | None = None,
+        model: Model | None = None,
         *,
         anchors: int | str | Anchors | None = None,
         training: Training | None = None,
         seed: int = 0,
     ) -> None:
-        self.model: Recipe = with_anchors(VAE() if model is None else model, anchors)
+        model = VAE() if model is None else model
+        self.model: Model = model if anchors is None else model.with_anchors(anchors)
         self.training = training or Training()
         self.seed = whole_number(seed, "seed", least=0)
         self._fitted: Fitted | None = None
@@ -155,11 +157,11 @@ class Recommender:
                 with phase("splitting the log"):
                     held, how = hold_out(learn, test=test, split=split, seed=self.seed)
                 learn = held.train
-            fit = partial(
-                fitted_to, recipe=self.model, training=self.training, seed=self.seed,
-                progress=progress, alone=alone,
-            )  # fmt: skip
-            found = fit(learn, checkpoint=checkpoint and checkpoint.stage("fit"))
+            options = partial(
+                FitOptions, self.training, seed=self.seed, progress=progress, alone=alone
+            )
+            stage = checkpoint and checkpoint.stage("fit")
+            found = self.model.learn(learn, options(checkpoint=stage))
             evaluation = beside = None
             if held is not None:
                 asked = held.fold_in.jagged, held.test.jagged
@@ -169,15 +171,16 @@ class Recommender:
                     users = sample_users(found.fitted, *asked, training=work, seed=self.seed)
                 measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
-                whole, dense = without_anchors(self.model), found.dense
+                whole, dense = self.model.without_anchors(), found.dense
                 if whole is not None and dense is None and not alone:
-                    dense = fit(learn, recipe=whole).fitted
+                    dense = whole.learn(learn, options()).fitted
                 if dense is not None:
                     their = measure(dense, seen=found.log.counts() > 0)
                     beside = Beside.of(found.fitted, dense, evaluation, their)
                 if refit:
                     stage = checkpoint and checkpoint.stage("refit")
-                    found = fit(log.interactions, checkpoint=stage, weight=found.weight)
+                    again = options(checkpoint=stage, previous=found)
+                    found = self.model.learn(log.interactions, again)
         self._fitted, learned = found.fitted, found.log
         self._items, self.users, self.history = log.items, log.users, log.interactions
         self._learned = learned.counts() > 0
@@ -186,7 +189,7 @@ class Recommender:
             "users": learned.users, "items": learned.items, "pairs": learned.pairs,
             "everything": learned.pairs == log.interactions.pairs,
         }  # fmt: skip
-        if without_anchors(self.model) is not None:
+        if self.model.without_anchors() is not None:
             self._learned_from["tables"] = (
                 "trained as anchors from the start" if found.dense is None
                 else "trained dense, then cut to anchors"
@@ -281,7 +284,7 @@ class Recommender:
         numbers = known(asked, self.items, "item", "see `items` for those there are")
         allowed = allowed_items(None, filter_items, self.items)
         count = min(whole_number(k, "k"), len(self.items))
-        found = self.fitted.alike(numbers, count, allowed=allowed)
+        found = self.fitted.similar(numbers, count, allowed=allowed)
         answer = Recommendations.read(found, self.items, self.items.take(numbers), self.attributes)
         return answer.first() if single else answer
 
@@ -326,16 +329,11 @@ class Recommender:
 
         Worth it for a server with many items; answers stay exact. See `Catalogue`.
         """
-        if isinstance(self.fitted, FittedVAE):
-            self.fitted.prepare()
+        self.fitted.prepare()
         return self
 
     def index(self, *, recall: float = 0.95, k: int = 10, seed: int = 0) -> Search:
         """An approximate search over the item vectors, as exact as asked for; see `Search`."""
-        if not isinstance(self.fitted, FittedVAE):
-            raise ValueError(
-                f"only a VAE has item vectors to index; {type(self.model).__name__} ranks exactly"
-            )
         return Search.build(self.fitted, self.history, recall=recall, k=k, seed=seed)
 
     def evaluate(
@@ -437,7 +435,7 @@ class Recommender:
         interactions is enough. Users of the log that are known keep their history and gain what
         is new; others are added.
         """
-        if not isinstance(self.fitted, FittedVAE):
+        if not self.fitted.recipe.extendable:
             raise ValueError(
                 f"a {type(self.model).__name__} learns from everything at once; fit it again"
             )
@@ -453,7 +451,7 @@ class Recommender:
         more = copy.copy(self)
         more._items = self.items.extended(Ids.of(log.items.take(new)))
         users, history = merged(self.users, self.history, log, number, len(more._items))
-        more._fitted = with_more_items(self.fitted, history)
+        more._fitted = self.fitted.recipe.extended(self.fitted, history)
         more._learned = torch.cat([self._learned, torch.ones(len(new), dtype=torch.bool)])
         if self.history is not None:
             more.users, more.history = users, history
@@ -481,7 +479,7 @@ class Recommender:
             parts = {
                 "config.json": config,
                 "metrics.json": metrics,
-                "model.safetensors": {**self.fitted.tensors(), "learned": self._learned},
+                "model.safetensors": {**self.fitted.state(), "learned": self._learned},
                 "items.safetensors": pack_items(self.items, self.attributes),
             }
             if users and self.users is not None and self.history is not None:

@@ -1,4 +1,4 @@
-"""FastVAE beside the simple methods, on one split of one log: which should be taken?"""
+"""Comparison of models on one split of one log, and which one to choose."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,21 @@ import numpy as np
 from torch import Tensor
 
 from fewfold._progress import notes, phase, silence
-from fewfold._resources import free_memory
-from fewfold.recommender.evaluation.dense_comparison import bytes_of, in_words
+from fewfold._resources import format_bytes
+from fewfold.recommender.evaluation.dense_comparison import bytes_of
 from fewfold.recommender.evaluation.evaluate import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.evaluation.holdout import hold_out
 from fewfold.recommender.evaluation.metrics import NDCG, Metric, evaluate
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.baselines import BM25, EASE, Cosine, ItemKNN, MostPopular
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial
-from fewfold.recommender.models.fitted import Fitted
-from fewfold.recommender.models.recipes import VAE, Recipe, Training
-from fewfold.recommender.models.registry import KINDS, fitted_to
+from fewfold.recommender.models.model import FitOptions, Fitted, Model
+from fewfold.recommender.models.registry import models as registered_models
 from fewfold.recommender.reading.log import read_log
+from fewfold.recommender.training.settings import Training
 
 __all__ = ["Comparison", "Contender", "compare"]
 
-EASE_ITEMS = 40_000  # at most, 32 GB while it learns
-_KNN_ITEMS = 200_000
-_FEW = 8_000  # items up to which several settings of EASE are tried
-_L2 = (5.0, 20.0, 100.0, 500.0, 2500.0)
+_REFERENCE = "fastvae"  # the verdict compares the best of the others with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +31,16 @@ class Contender:
     """One model of a comparison.
 
     Attributes:
-        kind: what `fewfold fit --model` calls it.
-        recipe: with the settings that were chosen for it.
-        evaluation: on the items held out.
-        seconds: of fitting, with the choice of its settings.
-        size: of what it has learned, in bytes.
-        users_per_second: ranked, ten items each.
+        kind: name of the model in `fewfold fit --model`.
+        recipe: the model with the settings that were chosen.
+        evaluation: on the held-out items.
+        seconds: time of choosing the settings and fitting.
+        size: bytes of the learned tensors.
+        users_per_second: ranking speed, ten items for each user.
     """
 
     kind: str
-    recipe: Recipe
+    recipe: Model
     evaluation: Evaluation
     seconds: float
     size: int
@@ -53,15 +49,15 @@ class Contender:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What `compare` found; printing it gives the table and the verdict.
+    """Result of `compare`; printing it gives the table and the verdict.
 
     Attributes:
-        split: how test items were held out, in words.
+        split: description of how test items were held out.
         contenders: best first.
         skipped: models that were not run, and why.
-        metric: what decides.
-        against: of the best simple method, its gain over FastVAE with the interval of it, by the
-            bootstrap over users; None where one of the two is missing.
+        metric: the metric that decides.
+        against: name of the best other model, its mean gain over FastVAE and the 95 % interval of
+            the gain, by the bootstrap over users; None where one of the two is missing.
     """
 
     split: str
@@ -89,14 +85,14 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Which to take, in words."""
+        """Which model to choose, as text."""
         best = self.contenders[0]
         if self.against is None:
             return f"The best of these is {best.kind}."
         simple, gain, low, high = self.against
         spread = f"{self.metric} {abs(gain):.4f}, 95 % interval {min(abs(low), abs(high)):.4f} to "
         spread += f"{max(abs(low), abs(high)):.4f}"
-        flags = next(_flags(one.recipe) for one in self.contenders if one.kind == simple)
+        flags = next(one.recipe.flags() for one in self.contenders if one.kind == simple)
         if low > 0:
             return (
                 f"The simple method wins: {simple} is better than fastvae by {spread}. "
@@ -121,8 +117,8 @@ class Comparison:
         for one in self.contenders:
             cells = "".join(f"{one.evaluation.overall[m].mean:11.4f}" for m in shown)
             lines.append(
-                f"{one.kind:<11}{cells}{one.seconds:7.1f} s{in_words(one.size):>10}"
-                f"{one.users_per_second:10,.0f}   {_settings(one.recipe)}"
+                f"{one.kind:<11}{cells}{one.seconds:7.1f} s{format_bytes(one.size):>10}"
+                f"{one.users_per_second:10,.0f}   {one.recipe.summary()}"
             )
         decisive = self.contenders[0].evaluation.overall
         half = max(s.high - s.low for s in decisive.scores[:1]) / 2
@@ -145,87 +141,66 @@ def compare(
     progress: bool = True,
     **reading: Any,
 ) -> Comparison:
-    """Fit several models to one part of a log and see which finds most of the other.
+    """Fit several models to one part of a log and evaluate them on the rest.
 
     The settings of each (the neighbours of item-KNN, the penalty of EASE, the weight of FastVAE's
-    shortcut) are chosen on a few items hidden from the training part, never on the test items.
+    shortcut) are chosen on items held out from the training part, never on the test items.
 
     Args:
         source: as in `Recommender.fit`.
-        models: which.
+        models: names of models.
         test: share of the interactions to hold out.
-        split: how, as in `Recommender.fit`.
-        all_users: rank all users. Otherwise a sample of them is ranked by every model where all
+        split: how to hold out, as in `Recommender.fit`.
+        all_users: rank all users. By default every model ranks the same sample of them where all
             would take more than about a minute.
-        progress: tell on standard error.
+        progress: show progress on standard error.
         reading: passed to `read_log`.
     """
-    kinds = list(dict.fromkeys(models))
-    if not kinds or not set(kinds) <= set(KINDS):
+    kinds, known = list(dict.fromkeys(models)), registered_models()
+    if not kinds or not set(kinds) <= set(known):
         raise ValueError(
-            f"models must be some of {', '.join(KINDS)}, got {', '.join(kinds) or None}"
+            f"models must be some of {', '.join(known)}, got {', '.join(kinds) or None}"
         )
     with notes(progress), silence(not progress):
         log = read_log(source, **reading)
         held, how = hold_out(log.interactions, test=test, split=split, seed=seed)
         trial = Trial.of(held.train, seed=seed)
-        asked = held.fold_in.jagged, held.test.jagged
+        queries = held.fold_in.jagged, held.test.jagged
         contenders: list[Contender] = []
         skipped: dict[str, str] = {}
         users: Tensor | None = None
         for kind in kinds:
-            why = _too_large(kind, held.train.items)
+            why = known[kind].too_large(held.train.items)
             if why:
                 skipped[kind] = why
                 continue
             began = time.perf_counter()
             with phase(f"choosing settings of {kind}"):
-                recipe = _chosen(_recipes(kind, held.train.items), trial)
-            fitted = fitted_to(
-                held.train, recipe, training or Training(), seed=seed, progress=progress
-            ).fitted
+                recipe = _chosen(known[kind].grid(held.train.items), trial)
+            options = FitOptions(training or Training(), seed=seed, progress=progress)
+            fitted = recipe.learn(held.train, options).fitted
             seconds = time.perf_counter() - began
-            if not contenders and not all_users:  # the same users for all, or they do not compare
-                users = sample_users(fitted, *asked, seed=seed)
+            if not contenders and not all_users:  # the same users for all models
+                users = sample_users(fitted, *queries, seed=seed)
             seen = held.train.counts() > 0
-            evaluation = assess(fitted, *asked, seen, split=how, users=users)
+            evaluation = assess(fitted, *queries, seen, split=how, users=users)
             speed = _speed(fitted, held.fold_in)
             contenders.append(Contender(kind, recipe, evaluation, seconds, bytes_of(fitted), speed))
     if not contenders:
-        told = "; ".join(f"{kind}: {why}" for kind, why in skipped.items())
-        raise ValueError(f"none of the models can be fitted here ({told}); compare others")
+        reasons = "; ".join(f"{kind}: {why}" for kind, why in skipped.items())
+        raise ValueError(f"none of the models can be fitted here ({reasons}); compare others")
     metric = METRICS[0]
     contenders.sort(key=lambda one: -one.evaluation.overall[metric].mean)
     return Comparison(how, contenders, skipped, metric, _against(contenders, metric))
 
 
-def _recipes(kind: str, items: int) -> list[Recipe]:
-    if kind == "fastvae":
-        return [VAE()]
-    if kind == "popularity":
-        return [MostPopular()]
-    if kind == "ease":
-        return [EASE(l2, most_items=max(items, 1)) for l2 in (_L2 if items <= _FEW else (250.0,))]
-    return [ItemKNN(n, weighting) for n in (20, 100) for weighting in (Cosine(), BM25())]
-
-
-def _too_large(kind: str, items: int) -> str:
-    """Why a model cannot be fitted here; empty if it can."""
-    need = 20 * items**2
-    if kind == "ease" and (items > EASE_ITEMS or need > 0.6 * free_memory()):
-        return f"it needs an items x items matrix, {in_words(need)} for {items:,} items"
-    if kind == "item-knn" and items > _KNN_ITEMS:
-        return f"it compares every item with every other, which takes too long for {items:,} items"
-    return ""
-
-
-def _chosen(recipes: Sequence[Recipe], trial: Trial | None) -> Recipe:
-    """The one that finds most of what was hidden."""
+def _chosen(recipes: Sequence[Model], trial: Trial | None) -> Model:
+    """The candidate with the highest NDCG on the hidden items."""
     if trial is None or len(recipes) == 1:
         return recipes[0]
 
-    def score(recipe: Recipe) -> float:
-        fitted = fitted_to(trial.rest, recipe, Training()).fitted
+    def score(recipe: Model) -> float:
+        fitted = recipe.learn(trial.rest, FitOptions()).fitted
         top = fitted.rank(trial.told, 50, exclude=trial.told).ids
         return evaluate(top, trial.hidden, (NDCG(50),), resamples=0)[NDCG(50)].mean
 
@@ -243,8 +218,8 @@ def _speed(fitted: Fitted, log: Interactions) -> float:
 def _against(
     contenders: Sequence[Contender], metric: Metric
 ) -> tuple[str, float, float, float] | None:
-    ours = next((one for one in contenders if one.kind == "fastvae"), None)
-    simple = next((one for one in contenders if one.kind != "fastvae"), None)
+    ours = next((one for one in contenders if one.kind == _REFERENCE), None)
+    simple = next((one for one in contenders if one.kind != _REFERENCE), None)
     if ours is None or simple is None:
         return None
     both = (one.evaluation.overall[metric].per_user.numpy() for one in (simple, ours))
@@ -253,23 +228,3 @@ def _against(
     means = [gain[rng.integers(0, len(gain), len(gain))].mean() for _ in range(1000)]
     low, high = np.quantile(means, [0.025, 0.975])
     return simple.kind, float(gain.mean()), float(low), float(high)
-
-
-def _settings(recipe: Recipe) -> str:
-    if isinstance(recipe, EASE):
-        return f"l2 {recipe.l2:g}"
-    if isinstance(recipe, ItemKNN):
-        return f"{recipe.neighbours} neighbours, {recipe.weighting!r}"
-    if isinstance(recipe, VAE):
-        return f"latent {recipe.latent}, hidden {recipe.hidden}"
-    return ""
-
-
-def _flags(recipe: Recipe) -> str:
-    """What to write on the command line to get the same settings."""
-    if isinstance(recipe, EASE):
-        return f" --l2 {recipe.l2:g}"
-    if isinstance(recipe, ItemKNN):
-        name = "bm25" if isinstance(recipe.weighting, BM25) else "cosine"
-        return f" --neighbours {recipe.neighbours} --weighting {name}"
-    return ""

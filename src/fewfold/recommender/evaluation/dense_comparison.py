@@ -1,27 +1,28 @@
-"""A model with anchors beside the same with dense tables: what the smaller size costs."""
+"""Quality and size of a model with anchors compared with the same model with dense tables."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from fewfold._resources import format_bytes
 from fewfold.recommender.evaluation.evaluate import Evaluation
-from fewfold.recommender.models.fitted import Fitted
+from fewfold.recommender.models.model import Fitted
 
-__all__ = ["Beside", "bytes_of", "in_words"]
+__all__ = ["Beside", "bytes_of"]
 
 _TABLES = ("table.", "vae.inputs", "vae.items")
 
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """How good and how large a model is, and the one with dense tables it was cut from.
+    """Quality and size of a model with anchors, and of the model with dense tables.
 
-    Where it was not cut from one, one that was fitted likewise.
+    The latter is the one that was compressed, or one that was fitted in the same way.
 
     Attributes:
-        own, dense: what was found of what was held out.
-        own_bytes, dense_bytes: of all weights as they are written.
-        own_tables, dense_tables: of the two tables alone.
-        shortcut: whether both have one; dense tables by themselves do by default.
+        own, dense: evaluations on the held-out items.
+        own_bytes, dense_bytes: bytes of all weights in a saved model.
+        own_tables, dense_tables: bytes of the two tables alone.
+        shortcut: whether both have a shortcut, which dense tables have by default.
     """
 
     own: Evaluation
@@ -34,10 +35,10 @@ class Beside:
 
     @classmethod
     def of(cls, own: Fitted, dense: Fitted, found: Evaluation, theirs: Evaluation) -> "Beside":
-        """Of two fitted models what they were found to be worth."""
+        """Build from two evaluated models."""
         return cls(
             found, theirs, bytes_of(own), bytes_of(dense), bytes_of(own, tables=True),
-            bytes_of(dense, tables=True), shortcut="shortcut.table" in own.tensors(),
+            bytes_of(dense, tables=True), shortcut="shortcut.table" in own.state(),
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class Beside:
             ("dense", self.dense, self.dense_tables, self.dense_bytes),
         ):
             cells = "".join(f"{found.overall[metric].mean:11.4f}" for metric in shown)
-            lines.append(f"{name:<9}{cells}{in_words(tables):>11}{in_words(size):>11}")
+            lines.append(f"{name:<9}{cells}{format_bytes(tables):>11}{format_bytes(size):>11}")
         change = self.own.overall[shown[0]].mean / max(self.dense.overall[shown[0]].mean, 1e-12)
         lines.append(
             f"tables {self.dense_tables / self.own_tables:.1f} times smaller, all weights "
@@ -71,17 +72,8 @@ class Beside:
 
 
 def bytes_of(fitted: Fitted, *, tables: bool = False) -> int:
-    """Of all weights, as an artifact keeps them, or of the tables of a VAE alone."""
-    kept = fitted.tensors()
+    """Bytes of all weights in a saved model, or of the tables of a VAE alone."""
+    state = fitted.state()
     if tables:
-        kept = {name: part for name, part in kept.items() if name.startswith(_TABLES)}
-    return sum(tensor.nbytes for tensor in kept.values())
-
-
-def in_words(size: float) -> str:
-    """Bytes for a person."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
+        state = {name: part for name, part in state.items() if name.startswith(_TABLES)}
+    return sum(tensor.nbytes for tensor in state.values())

@@ -13,7 +13,7 @@ from fewfold.recommender.evaluation.holdout import kept
 from fewfold.recommender.evaluation.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
 from fewfold.recommender.evaluation.ranking_cost import MINUTE, ranking_work
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fitted import Fitted
+from fewfold.recommender.models.model import Fitted
 
 __all__ = ["METRICS", "Evaluation", "assess", "sample_users"]
 

@@ -1,14 +1,14 @@
-"""How much work ranking and training are, counted and not timed: the same on every machine.
+"""Cost of ranking and of training, counted instead of timed: the same on every machine.
 
-The unit is a multiply-add of a product of matrices. Where something else is done, such as visiting
-rows of tables, it is counted as the multiply-adds that take as long, measured on two cores.
+The unit is a multiply-add of a product of matrices. Other work, such as reading rows of tables,
+counts as the multiply-adds that take as long, measured on two cores.
 """
 
 from collections.abc import Sequence
 
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.network import SampledSoftmax
-from fewfold.recommender.models.fitted import Fitted, FittedVAE
+from fewfold.recommender.models.model import Fitted
 from fewfold.recommender.training.run import Epoch
 
 __all__ = ["MINUTE", "ranking_work", "training_work"]
@@ -19,23 +19,14 @@ _ROW = 40_000  # to read a row of a table in training and to move it by its grad
 
 
 def ranking_work(fitted: Fitted, known: Jagged, users: int) -> float:
-    """Multiply-adds to rank all items for so many users.
-
-    Args:
-        fitted: an item costs a model with vectors their width, others the mean length of `known`.
-        known: what is known of users.
-    """
-    if isinstance(fitted, FittedVAE):
-        items, width = fitted.vectors.shape
-        return float(users) * items * (width + _SCAN)
-    items = getattr(fitted.recipe, "items", 0)
-    return float(users) * items * (len(known.values) / max(len(known.lengths), 1) + _SCAN)
+    """Multiply-adds to rank all items for this many users with histories as in `known`."""
+    return float(users) * fitted.items * (fitted.score_cost(known) + _SCAN)
 
 
 def training_work(log: Interactions, epochs: Sequence[Epoch]) -> float:
     """Multiply-adds of training on a log.
 
-    A user's step visits the rows of their items in two tables, and those of the items drawn.
+    The step of a user reads the rows of their items in two tables, and those of sampled items.
     """
     users = max(int((log.jagged.lengths > 0).sum()), 1)
     each = 2 * log.pairs / users + SampledSoftmax.samples  # rows

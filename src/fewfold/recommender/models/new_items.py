@@ -1,4 +1,4 @@
-"""New items without new training: each takes its place between those its users touched."""
+"""New items without training: tables extended by averages of similar items, logs merged."""
 
 import numpy as np
 import torch
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
-from fewfold.recommender.models.fitted import FittedVAE, without_tables
 from fewfold.recommender.reading.log import Log
 
 __all__ = ["merged", "with_more_items"]
@@ -16,16 +16,18 @@ __all__ = ["merged", "with_more_items"]
 _NEIGHBOURS = 20
 
 
-def with_more_items(fitted: FittedVAE, log: Interactions) -> FittedVAE:
-    """The model with rows for the items of `log` beyond its own.
+def with_more_items(model: FastVAE, more: FastVAE, log: Interactions) -> FastVAE:
+    """Fill a network with the parameters of a model and rows for the items of `log` beyond its own.
 
-    A new item n gets the mean of the rows of its nearest known items j, in every table, weighted by
-    cosine ``both(n, j) / sqrt(users(n) users(j))`` over the log.
+    In every table the row of a new item n is the mean of the rows of its nearest known items j,
+    weighted by cosine ``both(n, j) / sqrt(users(n) users(j))`` over the log.
+
+    Args:
+        model: a trained network.
+        more: an untrained network of the same shape, whose tables are replaced.
+        log: interactions with old and new items.
     """
-    model = fitted.model
-    old = model.count
-    near, weights = _neighbours(log, old)
-    more = without_tables(fitted.recipe)
+    near, weights = _neighbours(log, model.count)
     if isinstance(model, AnchorVAE) and isinstance(more, AnchorVAE):
         more.take_grown(model, near, weights)
     else:
@@ -39,11 +41,11 @@ def with_more_items(fitted: FittedVAE, log: Interactions) -> FittedVAE:
         scale = _grown(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)
         scale = scale.where(scale > 0, 1.0)  # of an item without neighbours, whose row is zero
         more.shortcut = Shortcut(table, scale, model.shortcut.strength)
-    return FittedVAE(fitted.recipe, more)
+    return more
 
 
 def _grown(table: Tensor, near: Tensor, weights: Tensor) -> Tensor:
-    """The table with a weighted mean of its rows below it for each new item."""
+    """Append a weighted mean of rows for each new item."""
     return torch.cat([table, (table[near] * weights.unsqueeze(2)).sum(1)])
 
 
@@ -60,7 +62,7 @@ def _neighbours(log: Interactions, old: int) -> tuple[Tensor, Tensor]:
         similarity = similarity / np.sqrt(counts[ids] * counts[old + item])
         best = np.argsort(-similarity, kind="stable")[:_NEIGHBOURS]
         near[item, : len(best)], weights[item, : len(best)] = ids[best], similarity[best]
-    # An item whose users touched nothing known is like the whole catalogue on average: nothing.
+    # An item without known neighbours has zero weights, hence zero rows.
     weights /= np.maximum(weights.sum(1, keepdims=True), 1e-12)
     return torch.from_numpy(near), torch.from_numpy(weights)
 
@@ -68,7 +70,7 @@ def _neighbours(log: Interactions, old: int) -> tuple[Tensor, Tensor]:
 def merged(
     users: Ids | None, history: Interactions | None, log: Log, number: Tensor, items: int
 ) -> tuple[Ids, Interactions]:
-    """What users touched before and in a log, whose items have these numbers among `items`."""
+    """Merge a log into earlier users and histories; its items have these numbers among `items`."""
     row, ids = log.interactions.row, number[log.interactions.ids]
     if users is None or history is None:
         return log.users, Interactions.from_pairs(row, ids, shape=(len(log.users), items))

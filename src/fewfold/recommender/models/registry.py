@@ -1,149 +1,107 @@
-"""From recipes to fitted models, and both as an artifact keeps them."""
+"""The registry of recommender models: built-in, registered, and of entry points; imports no torch.
 
-import itertools
-from dataclasses import dataclass, replace
-from typing import Any
+Another package offers a model by an entry point of the group `fewfold.models`; its name is that of
+the model, its value the class:
 
-import torch
-from torch import Tensor
+    [project.entry-points."fewfold.models"]
+    my-model = "my_package.my_module:MyModel"
+"""
 
-from fewfold._progress import phase, silence
-from fewfold._tensors import Spec
-from fewfold.recommender.artifact.folder import Part
-from fewfold.recommender.artifact.schema import Source, check_tagged, plain
-from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.baselines import EASE, ItemKNN, MostPopular
-from fewfold.recommender.models.fastvae.anchored import AnchorVAE
-from fewfold.recommender.models.fastvae.shortcut import Directions
-from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
-from fewfold.recommender.models.fitted import Fitted, FittedBaseline, FittedVAE, made_by
-from fewfold.recommender.models.recipes import VAE, Recipe, Training, without_anchors
-from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.train import Epoch, train
+import importlib
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, TypeVar
 
-__all__ = ["KINDS", "Learned", "described", "expect", "fitted_to", "recipe_of", "restore"]
+from fewfold._options import Option
+from fewfold.recommender.models.settings import BUILT_IN
+
+if TYPE_CHECKING:  # it needs torch, and the help of the command line must not
+    from fewfold.recommender.models.model import Model
+
+__all__ = ["GROUP", "model_options", "models", "register"]
+
+GROUP = "fewfold.models"
+
+M = TypeVar("M", bound="Model")
+_registered: "dict[str, type[Model]]" = {}
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """What fitting a model came to.
+def register(model: type[M]) -> type[M]:
+    """Register a subclass of `Model` under its `name`; use as a class decorator.
 
-    Attributes:
-        fitted: the model.
-        log: what it learned from: the log it was given, or all but the few pairs on which the
-            weight of the shortcut was tried.
-        epochs: of the training, if there was one.
-        weight: of the shortcut, if there is one.
-        dense: the model before its tables were cut to anchors, where they were.
+    It can then be fitted by `fewfold fit --model NAME`, compared, saved and loaded.
     """
-
-    fitted: Fitted
-    log: Interactions
-    epochs: list[Epoch]
-    weight: Weight | None = None
-    dense: Fitted | None = None
-
-
-KINDS: dict[str, type[Any]] = {
-    "fastvae": VAE, "ease": EASE, "item-knn": ItemKNN, "popularity": MostPopular
-}  # fmt: skip
-
-_LARGEST = 1e17  # on the way to a score: its square is still a number of single precision
-
-
-def fitted_to(
-    log: Interactions,
-    recipe: Recipe,
-    training: Training,
-    *,
-    seed: int = 0,
-    checkpoint: Checkpoint | None = None,
-    progress: bool = True,
-    weight: Weight | None = None,
-    alone: bool = False,
-) -> Learned:
-    """The recipe's model of the log; with `alone` anchors are trained, never cut from a table."""
-    if isinstance(recipe, VAE):
-        return _trained(
-            log, recipe, training, seed=seed, checkpoint=checkpoint, progress=progress,
-            weight=weight, alone=alone,
-        )  # fmt: skip
-    if checkpoint is not None:
-        raise ValueError(f"a {type(recipe).__name__} is fitted at once and needs no checkpoint")
-    with silence(not progress), phase(f"fitting {type(recipe).__name__}"):
-        fitted = FittedBaseline(replace(recipe).fit(log))  # type: ignore[type-var]
-    return Learned(fitted, log, [])
+    name = getattr(model, "name", "")
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            f"{model.__name__} has no name; write name: ClassVar[str] = '...' into the class"
+        )
+    if name in BUILT_IN and model.__module__ != BUILT_IN[name].module:
+        raise ValueError(f"the name {name!r} belongs to a built-in model; choose another")
+    earlier = _registered.setdefault(name, model)
+    if (earlier.__module__, earlier.__qualname__) != (model.__module__, model.__qualname__):
+        raise ValueError(
+            f"the name {name!r} belongs to {earlier.__module__}.{earlier.__qualname__}; "
+            "choose another"
+        )
+    _registered[name] = model  # the newer class of a module that was reloaded
+    return model
 
 
-def _trained(
-    log: Interactions,
-    recipe: VAE,
-    training: Training,
-    *,
-    seed: int,
-    checkpoint: Checkpoint | None,
-    progress: bool,
-    weight: Weight | None,
-    alone: bool,
-) -> Learned:
-    """Train on the log, all of it where the weight of the shortcut is known."""
-    few = recipe.anchors if recipe.anchors and recipe.anchors.cuts(log.items) else None
-    whole = None if few is None or alone else without_anchors(recipe)
-    with silence(not progress), phase("preparing the model"):
-        model = made_by(whole or recipe, log.items, seed)
-        rank = recipe.rank(log.items)
-        trial = Trial.of(log, seed=seed) if rank and weight is None else None
-    learn = log if trial is None else trial.rest
-    epochs, batch = training.plan(int((learn.jagged.lengths > 0).sum()))
-    passed = train(
-        model, learn, epochs=epochs, batch=batch, lr=training.lr, beta=training.beta,
-        time_budget=training.time_budget, seed=seed, checkpoint=checkpoint, progress=progress,
-    )  # fmt: skip
-    if rank:
-        with silence(not progress):
-            directions = Directions.find(learn, rank, seed=seed)
-            if trial is not None:
-                weight = tuned_weight(model, directions, trial, seed=seed)
-            weight = weight or Weight()
-            with phase("computing the shortcut"):
-                model.shortcut = weight.of(directions, learn.users)
-    dense = None
-    if few is not None and whole is not None:
-        dense, trained = FittedVAE(whole, model), model
-        with silence(not progress), phase("cutting the tables to anchors"):
-            model = AnchorVAE.from_dense(trained, few, learn, seed=seed)
-    with silence(not progress), phase("finishing the tables"):
-        model.settle()
-    return Learned(FittedVAE(recipe, model), learn, passed, weight, dense)
+def models() -> "Mapping[str, type[Model]]":
+    """All models by name; a class is imported when it is looked up."""
+    return _Models()
 
 
-def described(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as JSON holds it."""
-    found: dict[str, Any] = plain(recipe, KINDS)
+def model_options() -> dict[str, list[Option]]:
+    """Command-line options by model; those of built-in models without importing these.
+
+    A model whose entry point cannot be loaded is left out with a warning.
+    """
+    found = {name: list(model.options.values()) for name, model in BUILT_IN.items()}
+    every = models()
+    for name in every:
+        if name not in found:
+            try:
+                found[name] = list(every[name].options())
+            except ImportError as error:
+                warnings.warn(str(error), stacklevel=2)
     return found
 
 
-def recipe_of(description: Any, source: Source) -> Recipe:
-    """The recipe that was described in a file; ArtifactError says what is wrong."""
-    recipe: Recipe = check_tagged(KINDS, description, source, "model")
-    return recipe
+class _Models(Mapping[str, "type[Model]"]):
+    """Names are listed without importing anything."""
+
+    def __init__(self) -> None:
+        self._entries = {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
+        self._names = list(dict.fromkeys([*BUILT_IN, *_registered, *self._entries]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> "type[Model]":
+        if name in BUILT_IN:
+            importlib.import_module(BUILT_IN[name].module)
+        elif name not in _registered:
+            _load(self._entries[name])
+        return _registered[name]
 
 
-def expect(recipe: Recipe, part: Part, items: int) -> None:
-    """Raise unless a file has the names, dtypes and shapes of this recipe's tensors."""
-    learned = ("learned", Spec((items,), torch.bool, below=2))
-    part.expect(itertools.chain(recipe.layout(part.found, items), [learned]))
-
-
-def restore(recipe: Recipe, part: Part, items: int) -> tuple[Fitted, Tensor]:
-    """The fitted model, and (items,) what it has seen, of a file that is as `expect` wants it."""
-    tensors = part.read()
-    if not recipe.largest(part.ranges, items) < _LARGEST:
-        raise Source(part.file).damaged("", "holds numbers so large that scores would overflow")
-    learned = tensors.pop("learned")
-    if not isinstance(recipe, VAE):
-        return FittedBaseline.restore(recipe, tensors, items), learned
+def _load(entry: metadata.EntryPoint) -> None:
+    """Import the class of an entry point and register it."""
     try:
-        return FittedVAE.restore(recipe, tensors), learned
-    except ValueError as error:  # of the table of anchors, which knows its own values best
-        raise Source(part.file).damaged("table", f"cannot be used: {error}") from error
+        model = entry.load()
+        if getattr(model, "name", None) != entry.name:
+            raise ValueError(f"its name is {getattr(model, 'name', None)!r}")
+        register(model)
+    except Exception as error:  # whatever another package may raise
+        raise ImportError(
+            f"the model {entry.name!r} of the entry point {entry.value} cannot be loaded: {error}"
+        ) from error

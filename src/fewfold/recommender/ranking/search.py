@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold._optional import optional_import
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fitted import FittedVAE, singles
+from fewfold.recommender.models.model import Fitted, single_item_rows
 from fewfold.recommender.ranking.top_k import Ranking
 
 __all__ = ["Search"]
@@ -28,7 +28,7 @@ class Search:
         probes: how many of them are looked at for each user.
     """
 
-    fitted: FittedVAE
+    fitted: Fitted
     index: Any
     recall: float
     k: int
@@ -38,7 +38,7 @@ class Search:
     @classmethod
     def build(
         cls,
-        fitted: FittedVAE,
+        fitted: Fitted,
         log: Interactions | None,
         *,
         recall: float = 0.95,
@@ -48,8 +48,13 @@ class Search:
         """Look at more and more lists until the recall is reached."""
         if not 0 < recall <= 1:
             raise ValueError(f"recall must be above 0 and at most 1, got {recall}")
-        faiss = _faiss()
         vectors = fitted.vectors
+        if vectors is None:
+            raise ValueError(
+                f"only a VAE has item vectors to index; {type(fitted.recipe).__name__} ranks "
+                "exactly"
+            )
+        faiss = _faiss()
         lists = max(1, min(len(vectors) // 40, int(4 * len(vectors) ** 0.5)))
         # The quantizer must outlive the index, so the index is told to own it.
         quantizer = faiss.IndexFlatIP(vectors.shape[1])
@@ -62,7 +67,7 @@ class Search:
         index.add(vectors.numpy())
         generator = torch.Generator().manual_seed(seed)
         # Without a log, of people who touched one item each.
-        people = singles(torch.arange(len(vectors))) if log is None else log.jagged
+        people = single_item_rows(torch.arange(len(vectors))) if log is None else log.jagged
         some = torch.randperm(len(people.lengths), generator=generator)[:_SAMPLE]
         history = people.rows(some)
         exact = fitted.rank(history, k, exclude=history).ids
@@ -90,14 +95,14 @@ class Search:
     ) -> Ranking:
         """As `Fitted.rank`, approximately."""
         faiss = _faiss()
-        items = len(self.fitted.vectors)
+        items = self.fitted.items
         spare = 0 if exclude is None or not len(exclude.lengths) else int(exclude.lengths.max())
         count = min(items, k + spare)
         options = faiss.SearchParametersIVF(nprobe=self.probes)
         if allowed is not None:
             chosen = allowed.nonzero().squeeze(1).numpy()
             options.sel = selector = faiss.IDSelectorBatch(chosen)  # noqa: F841 (kept alive)
-        queries = self.fitted.model.queries(history)
+        queries = self.fitted.queries(history)
         scores, ids = self.index.search(queries.numpy(), count, params=options)
         found = Ranking(torch.from_numpy(ids), torch.from_numpy(scores))
         return _first(found, k, exclude, items)

@@ -1,0 +1,153 @@
+from .answers import Recommendations as Recommendations
+from .attributes import Attributes as Attributes
+from .datasets.bundled import bundled as bundled
+from .datasets.bundled import bundled_items as bundled_items
+from .datasets.public import PUBLIC as PUBLIC
+from .datasets.public import PublicSet as PublicSet
+from .datasets.public import fetch as fetch
+from .datasets.public import is_fetched as is_fetched
+from .errors import ArtifactError as ArtifactError
+from .errors import DataError as DataError
+from .evaluation.comparison import Comparison as Comparison
+from .evaluation.comparison import Contender as Contender
+from .evaluation.comparison import compare as compare
+from .evaluation.dense_comparison import Beside as Beside
+from .evaluation.evaluate import Evaluation as Evaluation
+from .evaluation.metrics import MAP as MAP
+from .evaluation.metrics import MRR as MRR
+from .evaluation.metrics import NDCG as NDCG
+from .evaluation.metrics import HitRate as HitRate
+from .evaluation.metrics import Metric as Metric
+from .evaluation.metrics import Precision as Precision
+from .evaluation.metrics import Recall as Recall
+from .evaluation.metrics import Report as Report
+from .evaluation.metrics import Score as Score
+from .evaluation.metrics import evaluate as evaluate
+from .evaluation.splits import Split as Split
+from .evaluation.splits import held_out_users as held_out_users
+from .evaluation.splits import last_out_split as last_out_split
+from .evaluation.splits import random_split as random_split
+from .evaluation.splits import temporal_split as temporal_split
+from .export_model import export as export
+from .fit_report import FitReport as FitReport
+from .ids import Ids as Ids
+from .inspect_model import Inspection as Inspection
+from .inspect_model import inspect as inspect
+from .interactions import Core as Core
+from .interactions import Interactions as Interactions
+from .interactions import Jagged as Jagged
+from .models.baseline import Baseline as Baseline
+from .models.ease import EASE as EASE
+from .models.fastvae.anchored import Anchors as Anchors
+from .models.fastvae.anchored import AnchorVAE as AnchorVAE
+from .models.fastvae.network import Entmax as Entmax
+from .models.fastvae.network import FastVAE as FastVAE
+from .models.fastvae.network import FullSoftmax as FullSoftmax
+from .models.fastvae.network import Objective as Objective
+from .models.fastvae.network import SampledSoftmax as SampledSoftmax
+from .models.fastvae.recipe import VAE as VAE
+from .models.fastvae.shortcut import Shortcut as Shortcut
+from .models.item_knn import BM25 as BM25
+from .models.item_knn import Cosine as Cosine
+from .models.item_knn import ItemKNN as ItemKNN
+from .models.model import Fitted as Fitted
+from .models.model import Model as Model
+from .models.popularity import MostPopular as MostPopular
+from .models.registry import register as register
+from .models.settings import Option as Option
+from .models.settings import setting as setting
+from .ranking.catalogue import Catalogue as Catalogue
+from .ranking.search import Search as Search
+from .ranking.top_k import DotProduct as DotProduct
+from .ranking.top_k import Ranking as Ranking
+from .ranking.top_k import Scorer as Scorer
+from .ranking.top_k import top_k as top_k
+from .reading.log import Log as Log
+from .reading.log import LogPlan as LogPlan
+from .reading.log import LogSummary as LogSummary
+from .reading.log import plan_log as plan_log
+from .reading.log import read_log as read_log
+from .recommender import Recommender as Recommender
+from .training.checkpoint import Checkpoint as Checkpoint
+from .training.checkpoint import Interrupted as Interrupted
+from .training.settings import Training as Training
+from .training.train import Epoch as Epoch
+from .training.train import train as train
+
+__all__ = [
+    "AnchorVAE",
+    "Anchors",
+    "Beside",
+    "Recommender",
+    "VAE",
+    "Training",
+    "Recommendations",
+    "FitReport",
+    "Search",
+    "compare",
+    "Comparison",
+    "Contender",
+    "Evaluation",
+    "read_log",
+    "plan_log",
+    "Log",
+    "LogPlan",
+    "LogSummary",
+    "Ids",
+    "Attributes",
+    "Checkpoint",
+    "Interrupted",
+    "DataError",
+    "ArtifactError",
+    "inspect",
+    "Inspection",
+    "export",
+    "bundled",
+    "bundled_items",
+    "fetch",
+    "is_fetched",
+    "PUBLIC",
+    "PublicSet",
+    "FastVAE",
+    "Shortcut",
+    "train",
+    "Epoch",
+    "Objective",
+    "SampledSoftmax",
+    "FullSoftmax",
+    "Entmax",
+    "Interactions",
+    "Jagged",
+    "Core",
+    "Split",
+    "random_split",
+    "temporal_split",
+    "last_out_split",
+    "held_out_users",
+    "NDCG",
+    "Recall",
+    "Precision",
+    "MAP",
+    "MRR",
+    "HitRate",
+    "Metric",
+    "Score",
+    "Report",
+    "evaluate",
+    "top_k",
+    "DotProduct",
+    "Catalogue",
+    "Scorer",
+    "Ranking",
+    "MostPopular",
+    "ItemKNN",
+    "Cosine",
+    "BM25",
+    "EASE",
+    "Baseline",
+    "Model",
+    "Fitted",
+    "register",
+    "setting",
+    "Option",
+]

@@ -1,0 +1,147 @@
+"""A trained FastVAE: rankings, similar items, tensors, ONNX."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fewfold._progress import phase
+from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
+from fewfold.recommender.interactions import Jagged
+from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.model import Fitted, Model, single_item_rows
+from fewfold.recommender.ranking.catalogue import Catalogue
+from fewfold.recommender.ranking.top_k import DotProduct, Ranking, top_k
+
+__all__ = ["FittedVAE"]
+
+_USERS = 8192  # ranked at once
+
+
+class FittedVAE(Fitted):
+    """A trained `FastVAE`: scores are inner products of a query with the vectors of the items."""
+
+    def __init__(self, recipe: Model, model: FastVAE) -> None:
+        self._recipe, self.model = recipe, model.eval().requires_grad_(False)
+        self.items = model.count
+        self._table: Catalogue | None = None
+
+    @property
+    def recipe(self) -> Model:
+        """The `VAE` this was fitted by."""
+        return self._recipe
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """(items, d) item vectors, contiguous."""
+        with phase("preparing the ranking"):
+            return self.model.vectors.contiguous()
+
+    def prepare(self) -> None:
+        """Build a compact copy of the vectors, which speeds up rankings of single users."""
+        self._table = self._table or Catalogue(self.vectors)
+
+    @cached_property
+    def directions(self) -> Tensor:
+        """(items, d - 1) item vectors without their bias, of length one."""
+        weights = torch.arange(self.vectors.shape[1]) != self.model.latent
+        return F.normalize(self.vectors[:, weights])
+
+    def queries(self, history: Jagged) -> Tensor:
+        """(rows, d) query vectors of users with these items."""
+        return self.model.queries(history)
+
+    def rank(
+        self,
+        history: Jagged,
+        k: int,
+        *,
+        exclude: Jagged | None = None,
+        allowed: Tensor | None = None,
+    ) -> Ranking:
+        """Rank the best k items for each row by inner products."""
+        parts, found = _blocks(len(history.offsets) - 1, _USERS), []
+        with phase("ranking items", total=len(parts)) as progress:
+            table = self._table or self.vectors
+            for block in progress.each(parts):  # so that not all queries are in memory
+                scorer = DotProduct(self.model.queries(history.rows(block)), table)
+                mine = None if exclude is None else exclude.rows(block)
+                found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
+        return _concatenated(found)
+
+    def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
+        """Rank the k items with the largest cosine similarity of vectors."""
+        scorer = DotProduct(self.directions[items], self.directions)
+        return top_k(scorer, k, exclude=single_item_rows(items), allowed=allowed)
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters of the network, packed table of anchors, and shortcut."""
+        state = {f"vae.{name}": value for name, value in self.model.state().items()}
+        if isinstance(self.model, AnchorVAE):
+            state |= {f"table.{name}": value for name, value in self.model.packed.items()}
+        linear = self.model.shortcut
+        if linear is not None:
+            state["shortcut.table"], state["shortcut.scale"] = linear.table, linear.scale
+            state["shortcut.strength"] = torch.tensor(linear.strength, dtype=torch.float64)
+        return state
+
+    def score_cost(self, known: Jagged) -> float:
+        """Multiply-adds to score one item for one user: the width of the vectors."""
+        return self.vectors.shape[1]
+
+    def to_onnx(self) -> nn.Module:
+        """Module from padded histories to scores."""
+        return _PaddedScores(self.model, self.vectors)
+
+    def inspect_anchors(
+        self, labels: Sequence[Any] | None, names: Sequence[Any]
+    ) -> AnchorInspection | None:
+        """Describe the anchors of the tables, that of the bias excluded; None if dense."""
+        model = self.model
+        if not isinstance(model, AnchorVAE):
+            return None
+        table, bias = model.without_bias(), int(model.is_bias.sum())
+        found = inspect_anchors(table, labels=labels, names=names)
+        kept = bias * table.embedding_dim + model.table.nonzeros() - table.nonzeros()
+        return replace(found, anchors=found.anchors - bias, beside=kept)
+
+
+def _blocks(rows: int, size: int) -> list[slice]:
+    """Slices of at most `size` rows; one empty slice where there are no rows."""
+    starts = range(0, max(rows, 1), size)
+    return [slice(start, min(start + size, rows)) for start in starts]
+
+
+def _concatenated(found: list[Ranking]) -> Ranking:
+    """One ranking of the rows of all."""
+    if len(found) == 1:
+        return found[0]
+    return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+class _PaddedScores(nn.Module):
+    """FastVAE from (rows, length) item numbers, padded with -1, to (rows, items) scores."""
+
+    def __init__(self, model: FastVAE, vectors: Tensor) -> None:
+        super().__init__()
+        self.model, self.vectors = model, nn.Buffer(vectors)
+        self.inputs = nn.Buffer(model.entries())
+
+    def forward(self, history: Tensor) -> Tensor:
+        there = (history >= 0).unsqueeze(2).float()
+        ids = history.clamp(min=0)
+        by = there.sum(1).clamp(min=1).rsqrt()
+        bag = (self.inputs[ids] * there).sum(1) * by
+        mean = self.model.posterior(self.model.layers(bag + self.model.shift))
+        mean = mean[:, : self.model.latent]
+        query = torch.cat([mean, torch.ones_like(mean[:, :1])], 1)
+        linear = self.model.shortcut
+        if linear is not None:
+            rows = (linear.table / linear.scale.unsqueeze(1))[ids]
+            query = torch.cat([query, (rows * there).sum(1) * (linear.strength * by)], 1)
+        return query @ self.vectors.T

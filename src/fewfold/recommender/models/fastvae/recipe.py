@@ -1,0 +1,257 @@
+"""The recipe of a FastVAE: settings, training, and the tensors of a saved model."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from fewfold._check import whole_number
+from fewfold._options import Option
+from fewfold._progress import phase, silence
+from fewfold._tensors import AtMost, Found, Spec
+from fewfold.embeddings.files.file_schema import table_layout
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
+from fewfold.recommender.models.fastvae.fitted import FittedVAE
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
+from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
+from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
+from fewfold.recommender.models.new_items import with_more_items
+from fewfold.recommender.models.registry import register
+from fewfold.recommender.models.settings import FASTVAE, setting
+from fewfold.recommender.training.train import train
+
+__all__ = ["VAE"]
+
+
+@dataclass(frozen=True, eq=False)
+class _LearnedVAE(Learned):
+    """Result of training, with the weight of the shortcut, if there is one."""
+
+    fitted: FittedVAE
+    weight: Weight | None = None
+
+
+@register
+@dataclass(frozen=True)
+class VAE(Model):
+    """A `FastVAE` with a `Shortcut`: the model for any number of items.
+
+    The weight of the shortcut is chosen on pairs of some hundred users that are held out from
+    training.
+
+    Attributes:
+        hidden: width of the encoder's table.
+        latent: width of the latent.
+        layers: number of layers of the encoder after its table.
+        shortcut: rank of the linear item-item model that is added, 0 for none; by default 1024
+            for up to 7,800 items, 192 for more than 41,000, and in between such that its table has
+            eight million numbers. With anchors 0 unless given, because its table is dense.
+        anchors: compress both tables to anchors, tens of times smaller: `Anchors`, their number, or
+            `"auto"`; the last two are converted to `Anchors`.
+    """
+
+    name: ClassVar[str] = "fastvae"
+    colour: ClassVar[str] = "#440154"
+    resumable: ClassVar[bool] = True
+    extendable: ClassVar[bool] = True
+    hidden: int = field(default=200, metadata=setting(FASTVAE["hidden"]))
+    latent: int = field(default=63, metadata=setting(FASTVAE["latent"]))
+    layers: int = 1
+    shortcut: int | None = None
+    anchors: Anchors | None = None
+
+    def __post_init__(self) -> None:
+        whole_number(self.hidden, "hidden")
+        whole_number(self.latent, "latent")
+        whole_number(self.layers, "layers", least=0)
+        if self.shortcut is not None:
+            whole_number(self.shortcut, "shortcut", least=0)
+        if self.anchors is not None:
+            object.__setattr__(self, "anchors", Anchors.of(self.anchors))
+
+    def rank(self, items: int) -> int:
+        """Rank of the shortcut for this many items."""
+        if self.shortcut is None and self.anchors is not None:
+            return 0
+        return max(192, min(1024, 8_000_000 // items)) if self.shortcut is None else self.shortcut
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """Yield name and specification of each tensor.
+
+        Args:
+            found: names, dtypes and shapes in the file: the number of anchors, and whether there is
+                a shortcut, are results of the training.
+            items: number of items.
+        """
+        hidden, latent = self.hidden, self.latent
+        yield "vae.shift", Spec((hidden,))
+        yield "vae.posterior.weight", Spec((2 * latent, hidden))
+        yield "vae.posterior.bias", Spec((2 * latent,))
+        for number in range(self.layers + 1):
+            yield f"vae.layers.norms.{number}.weight", Spec((hidden,))
+            yield f"vae.layers.norms.{number}.bias", Spec((hidden,))
+        for number in range(self.layers):
+            yield f"vae.layers.layers.{number}.weight", Spec((hidden, hidden))
+            yield f"vae.layers.layers.{number}.bias", Spec((hidden,))
+        if self.anchors is None:
+            yield "vae.inputs", Spec((items, hidden))
+            yield "vae.items", Spec((items, latent + 1))
+        else:
+            wide, most = hidden + latent + 1, self.anchors.most + 1
+            yield from table_layout(found, "table.", rows=items, dim=wide, most=most)
+        if self.rank(items) and any(name.startswith("shortcut.") for name in found):
+            yield "shortcut.table", Spec((items, AtMost(self.shortcut or 1024)))
+            yield "shortcut.scale", Spec((items,), positive=True)
+            yield "shortcut.strength", Spec((), torch.float64, least=0)
+
+    def largest(self, ranges: Mapping[str, tuple[float, float]], items: int) -> float:
+        """Upper bound of all scores and intermediate values, from the range of each tensor."""
+        size = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
+        if self.anchors is None:
+            into, out = size["vae.inputs"], size["vae.items"]
+        else:  # anchors and weights are stored as integers of at most 8 bits
+            weight = 256 * size["table.value_scales"]
+            into = out = (self.anchors.most + 1) * weight * 256 * size["table.anchor_scales"]
+        bag = items**0.5 * into + size["vae.shift"]
+        norms = [
+            self.hidden**0.5 * size[f"vae.layers.norms.{n}.weight"]
+            + size[f"vae.layers.norms.{n}.bias"]
+            for n in range(self.layers + 1)
+        ]
+        found = [bag, *norms, into, out]
+        for n in range(self.layers):
+            wide = self.hidden * size[f"vae.layers.layers.{n}.weight"] * norms[n]
+            found.append(wide + size[f"vae.layers.layers.{n}.bias"] + sum(norms[: n + 1]))
+        latent = self.hidden * size["vae.posterior.weight"] * norms[-1] + size["vae.posterior.bias"]
+        found += [latent, (self.latent * latent + 1) * out]
+        if "shortcut.table" in size:
+            table, (least, most) = size["shortcut.table"], ranges["shortcut.scale"]
+            query = size["shortcut.strength"] * items**0.5 * table / least
+            found += [1 / least, query, table * most, 1024 * query * table * most]
+        return max(found) if all(map(math.isfinite, found)) else math.inf
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """Options of the command line, those of the anchors included."""
+        return tuple(FASTVAE.values())
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> Self:
+        """Construct from values of the command line."""
+        return cls(
+            hidden=values["hidden"], latent=values["latent"], anchors=_anchors_option(values)
+        )
+
+    def summary(self) -> str:
+        """Settings as one cell of a table."""
+        return f"latent {self.latent}, hidden {self.hidden}"
+
+    def with_anchors(self, anchors: int | str | Anchors) -> "VAE":
+        """The same model with tables of anchors."""
+        return replace(self, anchors=Anchors.of(anchors))
+
+    def without_anchors(self) -> "VAE | None":
+        """The same model with dense tables; None if its tables are dense."""
+        if self.anchors is None:
+            return None
+        return replace(self, anchors=None, shortcut=self.shortcut or 0)
+
+    def fit(self, train: Interactions) -> FittedVAE:
+        """Train on interactions, with the default training."""
+        return self._train(train, FitOptions()).fitted
+
+    def learn(self, log: Interactions, options: FitOptions) -> Learned:
+        """Train on a log, all of it where the weight of the shortcut is known."""
+        return self._train(log, options)
+
+    def _train(self, log: Interactions, options: FitOptions) -> "_LearnedVAE":
+        training, seed, progress = options.training, options.seed, options.progress
+        previous = options.previous
+        weight = previous.weight if isinstance(previous, _LearnedVAE) else None
+        anchors = self.anchors if self.anchors and self.anchors.cuts(log.items) else None
+        dense = None if anchors is None or options.alone else self.without_anchors()
+        with silence(not progress), phase("preparing the model"):
+            model = (dense or self).network(log.items, seed)
+            rank = self.rank(log.items)
+            trial = Trial.of(log, seed=seed) if rank and weight is None else None
+        learn = log if trial is None else trial.rest
+        epochs, batch = training.plan(int((learn.jagged.lengths > 0).sum()))
+        passed = train(
+            model, learn, epochs=epochs, batch=batch, lr=training.lr, beta=training.beta,
+            time_budget=training.time_budget, seed=seed, checkpoint=options.checkpoint,
+            progress=progress,
+        )  # fmt: skip
+        if rank:
+            with silence(not progress):
+                directions = Directions.find(learn, rank, seed=seed)
+                if trial is not None:
+                    weight = tuned_weight(model, directions, trial, seed=seed)
+                weight = weight or Weight()
+                with phase("computing the shortcut"):
+                    model.shortcut = weight.of(directions, learn.users)
+        fitted_dense = None
+        if anchors is not None and dense is not None:
+            fitted_dense, trained = FittedVAE(dense, model), model
+            with silence(not progress), phase("cutting the tables to anchors"):
+                model = AnchorVAE.from_dense(trained, anchors, learn, seed=seed)
+        with silence(not progress), phase("finishing the tables"):
+            model.settle()
+        return _LearnedVAE(FittedVAE(self, model), learn, passed, fitted_dense, weight)
+
+    def network(self, items: int, seed: int = 0) -> FastVAE:
+        """Untrained network for this many items."""
+        if self.anchors is None:
+            return FastVAE(
+                items, hidden=self.hidden, latent=self.latent, layers=self.layers, seed=seed
+            )
+        return AnchorVAE(
+            items, self.anchors, hidden=self.hidden, latent=self.latent, layers=self.layers,
+            seed=seed,
+        )  # fmt: skip
+
+    def network_without_tables(self) -> FastVAE:
+        """Network with tables of one row, which are to be replaced."""
+        if self.anchors is None:
+            return self.network(1)
+        model = replace(self, anchors=Anchors(1)).network(1)
+        if isinstance(model, AnchorVAE):
+            model.chosen = self.anchors
+        return model
+
+    def extended(self, fitted: Fitted, log: Interactions) -> FittedVAE:
+        """The fitted model with items of the log beyond its own, placed by their neighbours."""
+        assert isinstance(fitted, FittedVAE)
+        return FittedVAE(self, with_more_items(fitted.model, self.network_without_tables(), log))
+
+    def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedVAE:
+        """The fitted model with these parameters, tables and shortcut."""
+        model = self.network_without_tables()
+        if isinstance(model, AnchorVAE):
+            names = [name for name in tensors if name.startswith("table.")]
+            table = {name.removeprefix("table."): tensors.pop(name) for name in names}
+            try:
+                model.take(table)
+            except ValueError as error:
+                raise ValueError(f"table cannot be used: {error}") from error
+        else:
+            model.inputs = nn.Parameter(tensors.pop("vae.inputs"))
+            model.items = nn.Parameter(tensors.pop("vae.items"))
+        if "shortcut.table" in tensors:
+            rows, scale = tensors.pop("shortcut.table"), tensors.pop("shortcut.scale")
+            model.shortcut = Shortcut(rows, scale, tensors.pop("shortcut.strength").item())
+        rest = {name.removeprefix("vae."): value for name, value in tensors.items()}
+        model.load_state_dict({**model.table_state(), **rest})
+        return FittedVAE(self, model)
+
+
+def _anchors_option(values: Mapping[str, Any]) -> Anchors | None:
+    """Anchors of the command line; None without --anchors."""
+    count, width, bits = values["anchors"], values["anchor_width"], values["anchor_bits"]
+    if count is None:
+        return None
+    return Anchors(None if count == "auto" else count, width, 8 if bits is None else bits)

@@ -1,0 +1,166 @@
+"""Item-based nearest neighbours, with cosine or BM25 weights."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfold._check import whole_number
+from fewfold._tensors import Found, Spec
+from fewfold.recommender.artifact.schema import tagged
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.registry import register
+from fewfold.recommender.models.settings import ITEM_KNN as OPTIONS
+from fewfold.recommender.models.settings import setting
+from fewfold.recommender.ranking.top_k import Ranking, top_k
+
+__all__ = ["BM25", "Cosine", "ItemKNN"]
+
+_MAX_ITEMS = 200_000
+
+
+class Weighting(Protocol):
+    """Weights W (users, items) of a binary matrix; item similarity is ``W^T W``."""
+
+    def __call__(self, matrix: Any) -> Any:
+        """A scipy sparse matrix with the same pattern."""
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Cosine similarity ``both / sqrt(n_i n_j)``: users of both items over the geometric mean."""
+
+    def __call__(self, matrix: Any) -> Any:
+        """Scale the column of each item to length one."""
+        counts = np.asarray(matrix.sum(0)).ravel()
+        matrix.data /= np.sqrt(counts)[matrix.indices]
+        return matrix
+
+
+@dataclass(frozen=True)
+class BM25:
+    """Okapi BM25: pairs of users with few items weigh more, pairs of popular items less.
+
+    ``W_ui = log(M / (1 + n_u)) (k1 + 1) / (k1 (1 - b + b n_i / mean n) + 1)`` for M items.
+    """
+
+    k1: float = 1.2
+    b: float = 0.75
+
+    def __call__(self, matrix: Any) -> Any:
+        """Weigh every pair."""
+        per_user, per_item = np.diff(matrix.indptr), np.asarray(matrix.sum(0)).ravel()
+        rarity = np.log(matrix.shape[1]) - np.log1p(per_user)
+        length = 1 - self.b + self.b * per_item / per_item.mean()
+        weight = (self.k1 + 1) / (self.k1 * length + 1)
+        matrix.data = (np.repeat(rarity, per_user) * weight[matrix.indices]).astype(np.float32)
+        return matrix
+
+
+_WEIGHTINGS: dict[str, type[Any]] = {"cosine": Cosine, "bm25": BM25}
+
+
+@register
+@dataclass(eq=False)
+class ItemKNN(Baseline):
+    """Nearest neighbours of the user's items: ``score_j = sum over the user's i of S_ij``.
+
+    S holds, for each item, its `neighbours` most similar others; similarity is ``W^T W`` with the
+    weights that `weighting` gives, `Cosine()` or `BM25()`.
+
+    Example:
+        >>> from fewfold.recommender import Interactions, ItemKNN
+        >>> train = Interactions.from_pairs([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 2, 3])
+        >>> ItemKNN(neighbours=2).fit(train).recommend(Interactions.from_pairs([0], [3]).jagged, 2)
+        tensor([[2, 0]])
+
+    Reference:
+        Deshpande, Karypis (2004). Item-based top-N recommendation algorithms. TOIS.
+    """
+
+    name: ClassVar[str] = "item-knn"
+    colour: ClassVar[str] = "#35b779"
+    neighbours: int = field(default=100, metadata=setting(OPTIONS["neighbours"], "{} neighbours"))
+    weighting: Weighting = field(
+        default=Cosine(), metadata=setting(OPTIONS["weighting"], "{!r}") | tagged(_WEIGHTINGS)
+    )
+    counts: Tensor = field(init=False, repr=False)
+    ids: Tensor = field(init=False, repr=False)
+    similarity: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        whole_number(self.neighbours, "neighbours")
+
+    @classmethod
+    def grid(cls, items: int) -> "Sequence[ItemKNN]":
+        """Few and many neighbours with both weightings."""
+        return [cls(n, weighting) for n in (20, 100) for weighting in (Cosine(), BM25())]
+
+    @classmethod
+    def too_large(cls, items: int) -> str:
+        """Why comparing all pairs of items would take too long; empty if it would not."""
+        if items > _MAX_ITEMS:
+            return (
+                f"it compares every item with every other, which takes too long for {items:,} items"
+            )
+        return ""
+
+    def fit(self, train: Interactions) -> Self:
+        """Find the neighbours of every item."""
+        weights = self.weighting(train.to_csr())
+        itself = Jagged(torch.arange(train.items), torch.arange(train.items + 1))
+        found = top_k(_Products(weights, weights.T.tocsr()), self.neighbours, exclude=itself)
+        # Empty places and neighbours of similarity 0 become item 0 with weight 0.
+        near = found.scores > 0
+        self.ids, self.similarity = found.ids.where(near, 0), found.scores.where(near, 0.0)
+        self.counts, self.items = train.counts().float(), train.items
+        return self
+
+    def scores(self, history: Jagged, items: slice) -> Tensor:
+        """(rows, items in the slice)."""
+        rows = len(history.offsets) - 1
+        start = history.row.unsqueeze(1) * self.items
+        total = torch.zeros(rows * self.items)
+        where = (start + self.ids[history.values]).view(-1)
+        total.index_add_(0, where, self.similarity[history.values].view(-1))
+        return total.view(rows, self.items)[:, items]
+
+    def block_sizes(self) -> dict[str, int]:
+        """All items at once: `scores` sums whole rows, whichever slice is returned."""
+        items = max(self.items, 1)
+        return {"items_at_once": items, "users_at_once": max(1, min(256, 10**8 // items))}
+
+    def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
+        """Rank the nearest neighbours of each item; -1 where there are fewer than k."""
+        found = super().similar(items, k, allowed=allowed)
+        apart = found.scores <= 0
+        return Ranking(
+            found.ids.masked_fill(apart, -1), found.scores.masked_fill(apart, -torch.inf)
+        )
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """Yield the specifications of the counts, and of ids and similarity of the neighbours."""
+        yield from super().layout(found, items)
+        yield "ids", Spec((items, self.neighbours), torch.int64, least=0, below=items)
+        yield "similarity", Spec((items, self.neighbours), least=0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """The scorer of items against items: ``W^T W`` in blocks."""
+
+    weights: Any
+    transposed: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weights.shape[1], self.weights.shape[1]
+
+    def __call__(self, users: slice, items: slice) -> Tensor:
+        columns = self.weights if items == slice(0, self.shape[1]) else self.weights[:, items]
+        product = self.transposed[users] @ columns
+        return torch.from_numpy(product.toarray())

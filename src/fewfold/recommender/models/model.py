@@ -1,0 +1,252 @@
+"""Base classes of recommender models: `Model`, the settings, and `Fitted`, what was learned.
+
+A model speaks of items by number and of a user by the items of their history; ids are translated
+by `Recommender`. See "How to add a model" in docs/architecture.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from fewfold._options import Option
+from fewfold._tensors import Found, Spec
+from fewfold.embeddings.anchor_inspection import AnchorInspection
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.ranking.top_k import Ranking
+from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.run import Epoch
+from fewfold.recommender.training.settings import Training
+
+__all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
+
+
+class Fitted:
+    """A fitted model: rankings, similar items, and its tensors.
+
+    A subclass defines `recipe`, `items`, `rank`, `similar` and `state`; the rest is optional.
+
+    Attributes:
+        items: number of items.
+    """
+
+    items: int = 0
+
+    @property
+    def recipe(self) -> "Model":
+        """The model this was fitted by."""
+        raise NotImplementedError(f"{type(self).__name__} must define recipe")
+
+    @property
+    def vectors(self) -> Tensor | None:
+        """(items, d) item vectors whose inner products with `queries` are scores, if there are."""
+        return None
+
+    def queries(self, history: Jagged) -> Tensor:
+        """(rows, d) query vectors; for models with `vectors` alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no vectors")
+
+    def prepare(self) -> None:
+        """Build what makes later answers faster, if there is anything."""
+
+    def rank(
+        self,
+        history: Jagged,
+        k: int,
+        *,
+        exclude: Jagged | None = None,
+        allowed: Tensor | None = None,
+    ) -> Ranking:
+        """Rank the best k items for each row.
+
+        Args:
+            history: items of each user.
+            k: number of items.
+            exclude: items of each row that are not ranked.
+            allowed: (items,) boolean mask of the items that are ranked.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define rank(history, k)")
+
+    def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
+        """Rank the k items most similar to each of these, itself excluded."""
+        raise NotImplementedError(f"{type(self).__name__} must define similar(items, k)")
+
+    def state(self) -> dict[str, Tensor]:
+        """All tensors, as `Model.layout` describes and `Model.from_state` reads them."""
+        raise NotImplementedError(f"{type(self).__name__} must define state()")
+
+    def score_cost(self, known: Jagged) -> float:
+        """Multiply-adds to score one item for one user with such a history."""
+        return len(known.values) / max(len(known.lengths), 1)
+
+    def to_onnx(self) -> nn.Module:
+        """Module from (rows, length) item numbers, padded with -1, to (rows, items) scores.
+
+        It is exported by `torch.onnx`, and may use plain tensor operations only.
+        """
+        raise ValueError(
+            f"a {type(self.recipe).__name__} is no graph of tensors; fit fastvae or ease"
+        )
+
+    def inspect_anchors(
+        self, labels: Sequence[Any] | None, names: Sequence[Any]
+    ) -> AnchorInspection | None:
+        """Describe the anchors of the tables by labels and names of items; None without anchors."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Result of `Model.learn`.
+
+    Attributes:
+        fitted: the fitted model.
+        log: what it was fitted to: the log, or a part where some pairs were held out to choose
+            settings.
+        epochs: of the training, if there was one.
+        dense: the model with dense tables that was compressed, if it was.
+    """
+
+    fitted: Fitted
+    log: Interactions
+    epochs: list[Epoch]
+    dense: Fitted | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FitOptions:
+    """Options of `Model.learn`; a model that is not trained in steps ignores most of them.
+
+    Attributes:
+        training: settings of the training.
+        seed: of all random numbers.
+        checkpoint: where to save the training, so that it can be resumed.
+        progress: show progress on standard error.
+        alone: train tables of anchors directly, without dense ones.
+        previous: result for a part of the log; what was chosen on held-out pairs is reused.
+    """
+
+    training: Training = field(default_factory=Training)
+    seed: int = 0
+    checkpoint: Checkpoint | None = None
+    progress: bool = True
+    alone: bool = False
+    previous: Learned | None = None
+
+
+class Model:
+    """A recommender model: a dataclass whose init fields are its settings.
+
+    `config.json` of a saved model stores the init fields. A field with metadata `setting(option)`
+    is set by an option of `fewfold fit`. A subclass defines `name`, `fit`, `layout` and
+    `from_state`, and is registered by `@register`; models that score all items derive from
+    `Baseline`, which defines most of this.
+
+    Attributes:
+        name: of the model in `fewfold fit --model`, and `kind` in `config.json`.
+        colour: of the model in pictures.
+        resumable: whether `learn` saves checkpoints.
+        extendable: whether `extended` adds items without fitting again.
+    """
+
+    name: ClassVar[str] = ""
+    colour: ClassVar[str] = "#fde725"
+    resumable: ClassVar[bool] = False
+    extendable: ClassVar[bool] = False
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """Options of the command line, in the order of the settings."""
+        return tuple(
+            replace(option, default=each.default) if option.default is None else option
+            for each in _with_option(cls)
+            for option in [each.metadata["option"]]
+        )
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> Self:
+        """Construct from values of the command line, by `Option.dest`."""
+        found = {}
+        for each in _with_option(cls):
+            value, kinds = values[each.metadata["option"].dest], each.metadata.get("kinds")
+            found[each.name] = value if kinds is None else kinds[value]()
+        return cls(**found)
+
+    def flags(self) -> str:
+        """Flags of `fewfold fit` that give these settings, each after a space."""
+        found = ""
+        for each in _with_option(type(self)):
+            value = getattr(self, each.name)
+            for name, kind in each.metadata.get("kinds", {}).items():
+                value = name if type(value) is kind else value
+            text = f"{value:g}" if isinstance(value, float) else f"{value}"
+            found += f" --{each.metadata['option'].name} {text}"
+        return found
+
+    def summary(self) -> str:
+        """Settings as one cell of a table."""
+        shown = (each for each in _with_option(type(self)) if each.metadata["text"])
+        return ", ".join(each.metadata["text"].format(getattr(self, each.name)) for each in shown)
+
+    @classmethod
+    def grid(cls, items: int) -> "Sequence[Model]":
+        """Candidate settings for `compare` on a log with this many items."""
+        return [cls()]
+
+    @classmethod
+    def too_large(cls, items: int) -> str:
+        """Why the model cannot be fitted to this many items; empty if it can."""
+        return ""
+
+    def with_anchors(self, anchors: Any) -> "Model":
+        """The same model with tables of anchors; see `Anchors.of`."""
+        raise ValueError(f"a {type(self).__name__} has no tables to make of anchors; fit a VAE")
+
+    def without_anchors(self) -> "Model | None":
+        """The same model with dense tables; None if its tables have no anchors."""
+        return None
+
+    def fit(self, train: Interactions) -> Fitted:
+        """Fit to interactions."""
+        raise NotImplementedError(f"{type(self).__name__} must define fit(train)")
+
+    def learn(self, log: Interactions, options: FitOptions) -> Learned:
+        """Fit a copy to a log, as `Recommender.fit` and `compare` do."""
+        raise NotImplementedError(f"{type(self).__name__} must define learn(log, options)")
+
+    def extended(self, fitted: Fitted, log: Interactions) -> Fitted:
+        """The fitted model with items of the log beyond its own, without training."""
+        raise NotImplementedError(f"{type(self).__name__} must define extended(fitted, log)")
+
+    def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
+        """Yield name and specification of each tensor of `Fitted.state`.
+
+        Args:
+            found: names, dtypes and shapes in the file, where the layout depends on them.
+            items: number of items.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define layout(found, items)")
+
+    def largest(self, ranges: Mapping[str, tuple[float, float]], items: int) -> float:
+        """Upper bound of all scores and intermediate values, from the range of each tensor."""
+        return items * max(max(abs(low), abs(high)) for low, high in ranges.values())
+
+    def from_state(self, tensors: dict[str, Tensor], items: int) -> Fitted:
+        """The fitted model with these tensors, which follow `layout`.
+
+        ValueError, which names the tensor, if their values cannot be used together.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define from_state(tensors, items)")
+
+
+def _with_option(model: type[Model]) -> list[Field[Any]]:
+    """Init fields that an option of the command line sets."""
+    every: tuple[Field[Any], ...] = fields(model)  # type: ignore[arg-type]
+    return [each for each in every if each.init and "option" in each.metadata]
+
+
+def single_item_rows(items: Tensor) -> Jagged:
+    """Histories of one item each."""
+    return Jagged(items, torch.arange(len(items) + 1))

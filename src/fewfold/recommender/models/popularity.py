@@ -1,0 +1,45 @@
+"""The popularity model: the same ranking for all users, by the number of users of each item."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.registry import register
+from fewfold.recommender.ranking.top_k import Ranking
+
+__all__ = ["MostPopular"]
+
+
+@register
+@dataclass(eq=False)
+class MostPopular(Baseline):
+    """The same for everybody: ``score_i = how many users touched i``.
+
+    Example:
+        >>> from fewfold.recommender import Interactions, MostPopular
+        >>> train = Interactions.from_pairs([0, 0, 1, 2], [1, 2, 2, 0])
+        >>> MostPopular().fit(train).recommend(train, 2)
+        tensor([[ 0, -1],
+                [ 0,  1],
+                [ 2,  1]])
+    """
+
+    name: ClassVar[str] = "popularity"
+    colour: ClassVar[str] = "#b8b8b8"
+    counts: Tensor = field(init=False, repr=False)
+
+    def fit(self, train: Interactions) -> Self:
+        """Count the users of every item."""
+        self.counts, self.items = train.counts().float(), train.items
+        return self
+
+    def scores(self, history: Jagged, items: slice) -> Tensor:
+        """(rows, items in the slice), the same in every row."""
+        return self.counts[items].repeat(len(history.offsets) - 1, 1)
+
+    def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
+        """Raise ValueError: popularity does not compare items."""
+        raise ValueError("MostPopular knows of no similar items; fit another model")

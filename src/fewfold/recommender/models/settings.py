@@ -1,0 +1,80 @@
+"""Built-in models: their names, modules and command-line options; imports no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fewfold._options import Option, number, positive_integer, real_number
+
+__all__ = ["BUILT_IN", "EASE", "FASTVAE", "ITEM_KNN", "BuiltIn", "Option", "setting"]
+
+_GROUP = "the model"
+
+
+def setting(option: Option, text: str = "") -> dict[str, Any]:
+    """Metadata of a model's field that `fewfold fit` sets by an option.
+
+    Args:
+        option: of the command line; without a default it has the default of the field.
+        text: format of the value in tables, such as "l2 {:g}"; empty to leave it out.
+    """
+    return {"option": replace(option, group=_GROUP), "text": text}
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """Where a built-in model is defined, and its options in the order of the help."""
+
+    module: str
+    options: Mapping[str, Option]
+
+
+def _anchors(text: str) -> Any:
+    """Parse a number of anchors, or "auto"."""
+    if text == "auto":
+        return text
+    return number(text, int, lambda n: 0 < n <= 32_000, "auto or a whole number from 1 to 32000")
+
+
+def _bits(text: str) -> Any:
+    """Parse a number of bits from 2 to 8."""
+    return number(text, int, lambda n: 2 <= n <= 8, "a whole number from 2 to 8")
+
+
+def _by_name(*options: Option) -> dict[str, Option]:
+    return {option.dest: replace(option, group=_GROUP) for option in options}
+
+
+_WITH_ANCHORS = ("anchors", "say how many: --anchors 64")
+FASTVAE = _by_name(
+    Option("hidden", "width of the encoder (default: 200)", 200, positive_integer, "N"),
+    Option("latent", "width of the latent (default: 63)", 63, positive_integer, "N"),
+    Option(
+        "anchors", "tables of so many anchors, tens of times smaller", None, _anchors, "N|auto",
+        exclusive="has no tables",
+    ),
+    Option(
+        "anchor-width", "of an item, on average (default: 24, alone 8)", None, positive_integer,
+        "N", requires=_WITH_ANCHORS,
+    ),
+    Option(
+        "anchor-bits", "of an anchor's weight, 2 to 8 (default: 8)", None, _bits, "N",
+        requires=_WITH_ANCHORS,
+    ),
+    Option(
+        "alone", "train anchors from the start, no dense tables", False, switch=True,
+        requires=_WITH_ANCHORS,
+    ),
+)  # fmt: skip
+EASE = _by_name(Option("l2", "penalty of ease (default: 250)", 250.0, real_number, "X"))
+ITEM_KNN = _by_name(
+    Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
+    Option("neighbours", "of item-knn (default: 100)", 100, positive_integer, "N"),
+)
+_MODELS = "fewfold.recommender.models"
+BUILT_IN = {
+    "fastvae": BuiltIn(f"{_MODELS}.fastvae.recipe", FASTVAE),
+    "ease": BuiltIn(f"{_MODELS}.ease", EASE),
+    "item-knn": BuiltIn(f"{_MODELS}.item_knn", ITEM_KNN),
+    "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
+}
