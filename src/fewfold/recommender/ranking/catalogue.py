@@ -118,7 +118,7 @@ class _Quantised:
         largest = min(32767, (2**31 - 1) // (_LARGEST * d))
         lost = d**0.5 / (2 * largest) + (d + 16) * 2**-23
         slack = ((error + lost * reach + 1e-9 * reach.max()) * (1 + 1e-6)).float()
-        kernel = dispatch.kernel("Catalogue")(  # type: ignore[union-attr]
+        kernel = dispatch.kernel("Catalogue")(
             vectors, items, d, code, width, step, slack, balance, float(reach.max())
         )
         return cls(code, step, slack, balance, kernel)
