@@ -83,7 +83,7 @@ def fit(arguments: argparse.Namespace) -> int:
     with _resumable(out):
         rec.fit(
             log, test=arguments.test, split=arguments.split, refit=arguments.refit,
-            checkpoint=checkpoint, alone=arguments.alone, all_users=arguments.all_users,
+            checkpoint=checkpoint, all_users=arguments.all_users,
             progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named
@@ -129,8 +129,9 @@ def _anchors(arguments: argparse.Namespace) -> Any:
                 raise ValueError(f"--{name} is for --anchors; say how many: --anchors 64")
         return None
     return ff.recommender.Anchors(
-        None if count == "auto" else count, width, 8 if bits is None else bits
-    )
+        None if count == "auto" else count, width, 8 if bits is None else bits,
+        from_scratch=arguments.alone,
+    )  # fmt: skip
 
 
 def _attributes(table: Any, items: Any, key: str | None) -> Any:

@@ -33,10 +33,13 @@ from fewfold.recommender.ids import Ids
 from fewfold.recommender.inspect_model import Inspection, inspect
 from fewfold.recommender.interactions import Core, Interactions, Jagged
 from fewfold.recommender.models.baselines import BM25, EASE, Baseline, Cosine, ItemKNN, MostPopular
-from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
-from fewfold.recommender.models.fastvae.network import (
+from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
+from fewfold.recommender.models.fastvae.anchors import Anchors
+from fewfold.recommender.models.fastvae.dense_tables import DenseTables
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.objectives import (
     Entmax,
-    FastVAE,
     FullSoftmax,
     Objective,
     SampledSoftmax,
@@ -53,6 +56,7 @@ from fewfold.recommender.training.train import Epoch, train
 
 __all__ = [
     "AnchorVAE",
+    "AnchoredTables",
     "Anchors",
     "Beside",
     "Recommender",
@@ -86,6 +90,7 @@ __all__ = [
     "PUBLIC",
     "PublicSet",
     "FastVAE",
+    "DenseTables",
     "Shortcut",
     "train",
     "Epoch",

@@ -10,7 +10,7 @@ from typing import Any
 
 from fewfold.embeddings.inspect_anchors import AnchorInspection, inspect_anchors
 from fewfold.recommender.artifact.folder import Folder, open_artifact, steadily
-from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.recommender import Recommender
 
 __all__ = ["Inspection", "inspect"]
@@ -102,8 +102,8 @@ def inspect(folder: str | os.PathLike[str]) -> Inspection:
 
 def _anchors(rec: Recommender) -> AnchorInspection | None:
     """What the anchors stand for, by the attribute with the fewest values, if it has few."""
-    model = getattr(rec.fitted, "model", None)
-    if not isinstance(model, AnchorVAE):
+    tables = getattr(getattr(rec.fitted, "model", None), "tables", None)
+    if not isinstance(tables, AnchoredTables):
         return None
     labels, fewest = None, max(2, len(rec.items) // 10)
     for column in (rec.attributes.columns if rec.attributes else {}).values():
@@ -111,7 +111,7 @@ def _anchors(rec: Recommender) -> AnchorInspection | None:
         kinds = len({value for value in values if value is not None})
         if 1 < kinds <= fewest:
             labels, fewest = values, kinds
-    table, bias = model.without_bias(), int(model.is_bias.sum())
+    table, bias = tables.without_bias(), int(tables.is_bias.sum())
     found = inspect_anchors(table, labels=labels, names=rec.items.tolist())
-    kept = bias * table.embedding_dim + model.table.nonzeros() - table.nonzeros()
+    kept = bias * table.embedding_dim + tables.table.nonzeros() - table.nonzeros()
     return replace(found, anchors=found.anchors - bias, beside=kept)

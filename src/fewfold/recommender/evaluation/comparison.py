@@ -226,7 +226,7 @@ def _chosen(recipes: Sequence[Recipe], trial: Trial | None) -> Recipe:
 
     def score(recipe: Recipe) -> float:
         fitted = fitted_to(trial.rest, recipe, Training()).fitted
-        top = fitted.rank(trial.told, 50, exclude=trial.told).ids
+        top = fitted.rank(trial.visible, 50, exclude=trial.visible).ids
         return evaluate(top, trial.hidden, (NDCG(50),), resamples=0)[NDCG(50)].mean
 
     return max(recipes, key=score)

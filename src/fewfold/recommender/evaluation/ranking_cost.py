@@ -5,7 +5,7 @@ rows of tables, it is counted as the multiply-adds that take as long, measured o
 """
 
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.network import SampledSoftmax
+from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
 from fewfold.recommender.models.fitted import Fitted, FittedVAE
 
 __all__ = ["MINUTE", "ranking_work", "training_work"]

@@ -1,24 +1,26 @@
 """What a fitted model answers, in numbers of items: rankings, similar items, its weights."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewfold._progress import phase
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.baselines import Baseline, ItemKNN, MostPopular
-from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
+from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
+from fewfold.recommender.models.fastvae.dense_tables import DenseTables
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
+from fewfold.recommender.models.fastvae.tables import Tables
 from fewfold.recommender.models.recipes import VAE, Recipe
 from fewfold.recommender.ranking.catalogue import Catalogue
 from fewfold.recommender.ranking.top_k import DotProduct, Ranking, top_k
 
-__all__ = ["Fitted", "FittedBaseline", "FittedVAE", "made_by", "singles", "without_tables"]
+__all__ = ["Fitted", "FittedBaseline", "FittedVAE", "made_by", "singles"]
 
 _USERS = 8192  # ranked at once
 
@@ -95,9 +97,8 @@ class FittedVAE:
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the shortcut's table."""
-        state = {f"vae.{name}": value for name, value in self.model.state().items()}
-        if isinstance(self.model, AnchorVAE):
-            state |= {f"table.{name}": value for name, value in self.model.packed.items()}
+        state = {f"vae.{name}": value for name, value in self.model.encoder_state().items()}
+        state |= self.model.tables.saved()
         linear = self.model.shortcut
         if linear is not None:
             state["shortcut.table"], state["shortcut.scale"] = linear.table, linear.scale
@@ -107,41 +108,32 @@ class FittedVAE:
     @classmethod
     def restore(cls, recipe: VAE, tensors: dict[str, Tensor]) -> "FittedVAE":
         """The model with these parameters."""
-        model = without_tables(recipe)
-        if isinstance(model, AnchorVAE):
-            names = [name for name in tensors if name.startswith("table.")]
-            model.take({name.removeprefix("table."): tensors.pop(name) for name in names})
-        else:
-            model.inputs = nn.Parameter(tensors.pop("vae.inputs"))
-            model.items = nn.Parameter(tensors.pop("vae.items"))
+        model = FastVAE(tables=_saved_tables(recipe, tensors), layers=recipe.layers)
         if "shortcut.table" in tensors:
             table, scale = tensors.pop("shortcut.table"), tensors.pop("shortcut.scale")
             model.shortcut = Shortcut(table, scale, tensors.pop("shortcut.strength").item())
         rest = {name.removeprefix("vae."): value for name, value in tensors.items()}
-        model.load_state_dict({**model.table_state(), **rest})
+        model.load_encoder_state(rest)
         return cls(recipe, model)
 
 
 def made_by(recipe: VAE, items: int, seed: int = 0) -> FastVAE:
     """The recipe's model of as many items, not yet trained."""
+    widths = recipe.hidden, recipe.latent
     if recipe.anchors is None:
-        return FastVAE(
-            items, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers, seed=seed
-        )
-    return AnchorVAE(
-        items, recipe.anchors, hidden=recipe.hidden, latent=recipe.latent, layers=recipe.layers,
-        seed=seed,
-    )  # fmt: skip
+        tables: Tables = DenseTables(items, *widths)
+    else:
+        tables = AnchoredTables(items, recipe.anchors, *widths)
+    return FastVAE(tables=tables, layers=recipe.layers, seed=seed)
 
 
-def without_tables(recipe: VAE) -> FastVAE:
-    """The recipe's model with tables of next to nothing, for others to take their place."""
+def _saved_tables(recipe: VAE, tensors: dict[str, Tensor]) -> Tables:
+    """The tables of a saved model, whose tensors are removed from `tensors`."""
     if recipe.anchors is None:
-        return made_by(recipe, 1)
-    model = made_by(replace(recipe, anchors=Anchors(1)), 1)
-    if isinstance(model, AnchorVAE):
-        model.chosen = recipe.anchors
-    return model
+        return DenseTables.of(tensors.pop("vae.inputs"), tensors.pop("vae.items"))
+    names = [name for name in tensors if name.startswith("table.")]
+    packed = {name.removeprefix("table."): tensors.pop(name) for name in names}
+    return AnchoredTables.unpack(packed, recipe.anchors, recipe.hidden, recipe.latent)
 
 
 class FittedBaseline:

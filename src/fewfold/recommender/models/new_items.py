@@ -2,13 +2,14 @@
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.dense_tables import append_means
+from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
-from fewfold.recommender.models.fitted import FittedVAE, without_tables
+from fewfold.recommender.models.fitted import FittedVAE
 from fewfold.recommender.reading.log import Log
 
 __all__ = ["merged", "with_more_items"]
@@ -25,26 +26,15 @@ def with_more_items(fitted: FittedVAE, log: Interactions) -> FittedVAE:
     model = fitted.model
     old = model.count
     near, weights = _neighbours(log, old)
-    more = without_tables(fitted.recipe)
-    if isinstance(model, AnchorVAE) and isinstance(more, AnchorVAE):
-        more.take_grown(model, near, weights)
-    else:
-        more.inputs = nn.Parameter(_grown(model.inputs.detach(), near, weights))
-        more.items = nn.Parameter(_grown(model.items.detach(), near, weights))
-    rest = {name: value for name, value in model.state_dict().items()
-            if name not in model.table_state()}  # fmt: skip
-    more.load_state_dict({**more.table_state(), **rest})
+    tables = model.tables.with_new_items(near, weights)
+    more = FastVAE(tables=tables, layers=fitted.recipe.layers)
+    more.load_encoder_state(model.encoder_state())
     if model.shortcut is not None:
-        table = _grown(model.shortcut.table, near, weights)
-        scale = _grown(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)
+        table = append_means(model.shortcut.table, near, weights)
+        scale = append_means(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)
         scale = scale.where(scale > 0, 1.0)  # of an item without neighbours, whose row is zero
         more.shortcut = Shortcut(table, scale, model.shortcut.strength)
     return FittedVAE(fitted.recipe, more)
-
-
-def _grown(table: Tensor, near: Tensor, weights: Tensor) -> Tensor:
-    """The table with a weighted mean of its rows below it for each new item."""
-    return torch.cat([table, (table[near] * weights.unsqueeze(2)).sum(1)])
 
 
 def _neighbours(log: Interactions, old: int) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,9 @@ from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold._tensors import AtMost, Found, Spec
 from fewfold.embeddings.files.file_schema import table_layout
 from fewfold.recommender.models.baselines import Baseline
-from fewfold.recommender.models.fastvae.anchored import Anchors
+from fewfold.recommender.models.fastvae.anchors import Anchors
 
-__all__ = ["VAE", "Recipe", "Training", "with_anchors", "without_anchors"]
+__all__ = ["VAE", "Recipe", "Training", "dense_reference", "with_anchors", "without_anchors"]
 
 _STEPS = 600
 
@@ -165,3 +165,9 @@ def without_anchors(recipe: Recipe) -> VAE | None:
     if not isinstance(recipe, VAE) or recipe.anchors is None:
         return None
     return replace(recipe, anchors=None, shortcut=recipe.shortcut or 0)
+
+
+def dense_reference(recipe: Recipe) -> VAE | None:
+    """The model with dense tables to compare with, or None if they must not be trained."""
+    anchors = recipe.anchors if isinstance(recipe, VAE) else None
+    return None if anchors is None or anchors.from_scratch else without_anchors(recipe)

@@ -60,13 +60,12 @@ def fitted_to(
     checkpoint: Checkpoint | None = None,
     progress: bool = True,
     weight: Weight | None = None,
-    alone: bool = False,
 ) -> Learned:
-    """The recipe's model of the log; with `alone` anchors are trained, never cut from a table."""
+    """The recipe's model of the log."""
     if isinstance(recipe, VAE):
         return _trained(
             log, recipe, training, seed=seed, checkpoint=checkpoint, progress=progress,
-            weight=weight, alone=alone,
+            weight=weight,
         )  # fmt: skip
     if checkpoint is not None:
         raise ValueError(f"a {type(recipe).__name__} is fitted at once and needs no checkpoint")
@@ -84,11 +83,10 @@ def _trained(
     checkpoint: Checkpoint | None,
     progress: bool,
     weight: Weight | None,
-    alone: bool,
 ) -> Learned:
     """Train on the log, all of it where the weight of the shortcut is known."""
     few = recipe.anchors if recipe.anchors and recipe.anchors.cuts(log.items) else None
-    whole = None if few is None or alone else without_anchors(recipe)
+    whole = None if few is None else without_anchors(recipe)
     with silence(not progress), phase("preparing the model"):
         model = made_by(whole or recipe, log.items, seed)
         rank = recipe.rank(log.items)
@@ -113,7 +111,7 @@ def _trained(
         with silence(not progress), phase("cutting the tables to anchors"):
             model = AnchorVAE.from_dense(trained, few, learn, seed=seed)
     with silence(not progress), phase("finishing the tables"):
-        model.settle()
+        model.finalize()
     return Learned(FittedVAE(recipe, model), learn, passed, weight, dense)
 
 

@@ -100,7 +100,7 @@ def checkpoint_layout(
             yield f"others.{index}.step", Spec((), least=0)
             yield f"others.{index}.exp_avg", Spec(tuple(each.shape), each.dtype)
             yield f"others.{index}.exp_avg_sq", Spec(tuple(each.shape), each.dtype, least=0)
-    for index, table in enumerate(model.tables):
+    for index, table in enumerate(model.tables.row_parameters):
         if f"tables.{index}.step" in found:
             yield f"tables.{index}.step", Spec((len(table),), torch.int32, least=0)
             yield f"tables.{index}.square", Spec((len(table),), table.dtype, least=0)

@@ -18,7 +18,8 @@ from fewfold.embeddings.sparsify.proximal import Proximal
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
 from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.network import FastVAE, Objective, SampledSoftmax
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
 from fewfold.recommender.training.checkpoint import Saved, digest
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
 from fewfold.recommender.training.stopping import Best, Pace
@@ -83,7 +84,7 @@ class Run:
         self.users = interactions.jagged.lengths.nonzero().squeeze(1)
         self.usual = interactions.jagged.lengths[self.users].double().mean().item()
         self.generator = torch.Generator().manual_seed(options.seed)
-        self.growth = model.growth()
+        self.growth = model.tables.growth()
         if self.growth is not None:  # judged by users nothing is learned from
             mixed = self.users[torch.randperm(len(self.users), generator=self.generator)]
             few = min(_JUDGES, len(mixed) // 20 + 1)
@@ -285,16 +286,16 @@ def _optimizers(
     model: FastVAE, lr: float, steps: int, counts: Tensor
 ) -> dict[str, torch.optim.Optimizer]:
     """One for the rows in use, one for all else; each group has its share of the learning rate."""
-    shared = model.shared_parameters
-    apart = [*model.tables, *shared]
+    shared = model.tables.shared_parameters
+    apart = [*model.tables.row_parameters, *shared]
     others = [p for p in model.parameters() if all(p is not a for a in apart)]
     groups = [{"params": others, "share": 1.0}]
     if shared:
         groups.append({"params": shared, "share": _SHARED})
-    tables = [{"params": model.tables, "share": 1.0}]
+    tables = [{"params": model.tables.row_parameters, "share": 1.0}]
     rows = optim.Adam(tables, lr=lr, betas=(0.0, 0.99), by_row=True)
     return {
-        "tables": model.kept_sparse(rows, steps, counts),
+        "tables": model.tables.row_optimizer(rows, steps, counts),
         "others": torch.optim.Adam(groups, lr=lr, betas=(0.9, 0.99), fused=True),
     }
 

@@ -11,7 +11,8 @@ from fewfold import _native
 from fewfold._progress import phase, silence
 from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.network import FastVAE, Objective, SampledSoftmax
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
 from fewfold.recommender.training.checkpoint import Checkpoint, Keeper, say
 from fewfold.recommender.training.run import Epoch, Options, Run
 from fewfold.sampling.multi_index import MultiIndex
