@@ -52,7 +52,7 @@ from fewfold.recommender.ranking.top_k import DotProduct, Ranking, Scorer, top_k
 from fewfold.recommender.reading.log import Log, LogPlan, LogSummary, plan_log, read_log
 from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted
-from fewfold.recommender.training.train import Epoch, train
+from fewfold.recommender.training.train import Epoch, TrainOptions, train
 
 __all__ = [
     "AnchorVAE",
@@ -93,6 +93,7 @@ __all__ = [
     "DenseTables",
     "Shortcut",
     "train",
+    "TrainOptions",
     "Epoch",
     "Objective",
     "SampledSoftmax",

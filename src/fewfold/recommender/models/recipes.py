@@ -11,6 +11,7 @@ from fewfold._tensors import AtMost, Found, Spec
 from fewfold.embeddings.files.file_schema import table_layout
 from fewfold.recommender.models.baselines import Baseline
 from fewfold.recommender.models.fastvae.anchors import Anchors
+from fewfold.recommender.training.options import TrainOptions
 
 __all__ = ["VAE", "Recipe", "Training", "dense_reference", "with_anchors", "without_anchors"]
 
@@ -45,12 +46,14 @@ class Training:
         if self.time_budget is not None:
             positive_number(self.time_budget, "time_budget")
 
-    def plan(self, users: int) -> tuple[int, int]:
-        """Epochs and batch for as many users."""
+    def options(self, users: int, seed: int) -> TrainOptions:
+        """Return the options of `train` for as many users."""
         batch = min(self.batch, max(16, users // 16))
         least = -(-_STEPS * batch // max(users, 1))
         epochs = max(16, min(least, 100)) if self.epochs is None else self.epochs
-        return epochs, batch
+        return TrainOptions(
+            epochs, batch, self.lr, self.beta, seed=seed, time_budget=self.time_budget
+        )
 
 
 @dataclass(frozen=True)

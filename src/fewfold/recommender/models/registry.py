@@ -92,11 +92,8 @@ def _trained(
         rank = recipe.rank(log.items)
         trial = Trial.of(log, seed=seed) if rank and weight is None else None
     learn = log if trial is None else trial.rest
-    epochs, batch = training.plan(int((learn.jagged.lengths > 0).sum()))
-    passed = train(
-        model, learn, epochs=epochs, batch=batch, lr=training.lr, beta=training.beta,
-        time_budget=training.time_budget, seed=seed, checkpoint=checkpoint, progress=progress,
-    )  # fmt: skip
+    options = training.options(int((learn.jagged.lengths > 0).sum()), seed)
+    passed = train(model, learn, options, checkpoint=checkpoint, progress=progress)
     if rank:
         with silence(not progress):
             directions = Directions.find(learn, rank, seed=seed)
