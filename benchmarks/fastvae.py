@@ -134,10 +134,10 @@ def _often(step: Step) -> Step:
 def sampled_step(items: int, shared: bool) -> Step:
     """One step of ours, on the next batch each time."""
     model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
-    proposal = ff.MultiIndex(16).fit(model.items)
+    proposal = ff.MultiIndex(16).fit(model.outputs())
     objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
     tables = ff.optim.Adam(
-        model.tables, betas=(0.0, 0.99), by_row=True
+        model.tables.row_parameters, betas=(0.0, 0.99), by_row=True
     )  # as ff.recommender.train does
     dense = torch.optim.Adam(_others(model), fused=True)
     return _step(model, objective, [tables, dense])
@@ -148,15 +148,15 @@ def anchored_step(items: int, shared: bool) -> Step:
     model = ff.recommender.AnchorVAE(items, ANCHORS, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.outputs())
     objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
-    rows = ff.optim.Adam(model.tables, betas=(0.0, 0.99), by_row=True)
-    tables = model.kept_sparse(rows, 10**6, torch.ones(items))
+    rows = ff.optim.Adam(model.tables.row_parameters, betas=(0.0, 0.99), by_row=True)
+    tables = model.tables.row_optimizer(rows, 10**6, torch.ones(items))
     return _step(model, objective, [tables, torch.optim.Adam(_others(model), fused=True)])
 
 
 def full_step(items: int) -> Step:
     """The same model with all scores, dense gradients and torch's fused Adam."""
     model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
-    model.sparse = False
+    model.tables.sparse = False
     return _step(
         model, ff.recommender.FullSoftmax(), [torch.optim.Adam(model.parameters(), fused=True)]
     )
@@ -181,7 +181,8 @@ def _step(
 
 
 def _others(model: ff.recommender.FastVAE) -> list[torch.nn.Parameter]:
-    return [p for p in model.parameters() if all(p is not table for table in model.tables)]
+    rows = model.tables.row_parameters
+    return [p for p in model.parameters() if all(p is not table for table in rows)]
 
 
 def _batch(items: int, generator: torch.Generator) -> ff.recommender.Jagged:

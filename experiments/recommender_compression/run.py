@@ -18,7 +18,7 @@ import fewfold as ff
 from experiments import datasets
 from experiments.record import Record, origin
 from fewfold.optim.row_optimizer import RowOptimizer
-from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
+from fewfold.recommender import AnchoredTables, Anchors, AnchorVAE
 
 RECORD = Record(Path(__file__).parent / "results.json")
 DENSE, ROUNDED, ANCHORS, LOW_RANK = "dense", "dense, int8", "anchors", "low rank"
@@ -58,10 +58,10 @@ DATA = {
 }  # fmt: skip
 
 
-class LowRank(AnchorVAE):
-    """The same with a transform that stays full: as small as its rank is."""
+class LowRank(AnchoredTables):
+    """Anchored tables whose transform stays full: their size follows from the rank."""
 
-    def kept_sparse(
+    def row_optimizer(
         self, optimizer: RowOptimizer, steps: int, counts: Tensor
     ) -> torch.optim.Optimizer:
         """No entry is dropped."""
@@ -94,16 +94,16 @@ def rows_of(
         rows.append(_row(ROUNDED, model, split, _round(model), parameters))
     else:
         anchors = data.anchors[int(asked.removesuffix("x"))]
-        made: type[AnchorVAE] = AnchorVAE if kind == ANCHORS else LowRank
+        tables: type[AnchoredTables] = AnchoredTables if kind == ANCHORS else LowRank
         if kind == LOW_RANK:
             anchors = Anchors(rank := _rank(items, int(asked.removesuffix("x"))), rank)
-        model = made(items, anchors, seed=seed)
+        model = ff.recommender.FastVAE(tables=tables(items, anchors), seed=seed)
         seconds = _trained(model, data, split, seed)
-        model.settle()
+        model.finalize()
         small = small_size(model) if kind == ANCHORS else (rank + 1) * (items + WIDTH + 8)
         parameters = model.table.size()
         row = _row(method, model, split, small, parameters)
-        empty = int(torch.bincount(_item(model.packed), minlength=items).eq(0).sum())
+        empty = int(torch.bincount(_item(model.tables.packed), minlength=items).eq(0).sum())
         rows = [{**row, "anchors": anchors.count, "per item": anchors.width, "empty items": empty}]
     return [{**row, "train seconds": seconds} for row in rows]
 
@@ -119,7 +119,7 @@ def cut_rows(
     for ratio, anchors in data.cuts.items():
         start = time.process_time()
         few = AnchorVAE.from_dense(model, anchors, split.train)
-        few.settle()
+        few.finalize()
         seconds = round(time.process_time() - start, 1)
         row = _row(CUT.format(ratio), few, split, small_size(few), few.table.size())
         made = {"anchors": anchors.count, "per item": anchors.width, "bits": anchors.bits}
@@ -127,9 +127,9 @@ def cut_rows(
     return rows
 
 
-def small_size(model: AnchorVAE) -> int:
+def small_size(model: ff.recommender.FastVAE) -> int:
     """Bytes of the tensors that are shipped in the place of the two tables."""
-    return sum(part.numel() * part.element_size() for part in model.packed.values())
+    return sum(part.numel() * part.element_size() for part in model.tables.packed.values())
 
 
 def _rank(items: int, ratio: int) -> int:
@@ -148,10 +148,10 @@ def _item(packed: dict[str, Tensor]) -> Tensor:
 @torch.no_grad()
 def _round(model: ff.recommender.FastVAE) -> int:
     """Bring the tables to one byte per number and a scale per row, in place; their bytes."""
-    for table in model.tables:
+    for table in model.tables.row_parameters:
         scale = table.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
         table.copy_((table / scale).round() * scale)
-    return sum(table.numel() + 4 * len(table) for table in model.tables)
+    return sum(table.numel() + 4 * len(table) for table in model.tables.row_parameters)
 
 
 def _trained(

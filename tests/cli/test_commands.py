@@ -12,7 +12,7 @@ import pytest
 
 import fewfold as ff
 from fewfold.recommender.datasets import public
-from fewfold.recommender.models.fastvae import anchored
+from fewfold.recommender.models.fastvae import anchored_tables as anchored
 from tests.cli.invoke import SMALL, Done, contents, fewfold
 from tests.recommender.conftest import grouped
 from tests.recommender.reading.test_public import Server, server  # noqa: F401 (a fixture)

@@ -9,7 +9,7 @@ import fewfold as ff
 from experiments import readme
 from experiments.recommender_compression import run
 from experiments.record import Record
-from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
+from fewfold.recommender import Anchors, AnchorVAE
 from tests.pictures import has_colour
 
 pytest.importorskip("matplotlib")
@@ -61,20 +61,20 @@ def test_sizes_are_those_of_the_tensors_shipped() -> None:
         transform = model.table.transform
         transform.mul_(transform.abs() >= transform.abs().topk(2, 1).values[:, 1:])
         transform[:20] = 0
-    model.settle()
-    kept = model.packed["values"].count_nonzero().item()
+    model.finalize()
+    kept = model.tables.packed["values"].count_nonzero().item()
     size = run.small_size(model)
-    anchors = model.packed["anchors"].numel()
+    anchors = model.tables.packed["anchors"].numel()
     assert size >= anchors + 2 * kept  # a byte for each number, and one for where it is
     assert size <= anchors + 2 * kept + 50 + 8 * 45 + 64  # lengths, scales, beginnings of blocks
-    assert (torch.bincount(run._item(model.packed), minlength=50) == 0).sum() == 20
+    assert (torch.bincount(run._item(model.tables.packed), minlength=50) == 0).sum() == 20
 
 
 def test_rounded_tables_stay_close() -> None:
     model = ff.recommender.FastVAE(30, hidden=8, latent=3, seed=1)
-    before = [table.detach().clone() for table in model.tables]
+    before = [table.detach().clone() for table in model.tables.row_parameters]
     assert run._round(model) == 30 * (8 + 4) + 2 * 30 * 4
-    for old, new in zip(before, model.tables, strict=True):
+    for old, new in zip(before, model.tables.row_parameters, strict=True):
         assert torch.allclose(old, new, atol=float(old.abs().max()) / 200)
         assert not torch.equal(old, new)
         assert all(len(row.unique()) <= 255 for row in new)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import fewfold as ff
-import fewfold.recommender.models.fastvae.anchored as anchored
+from fewfold.recommender import AnchoredTables
+from fewfold.recommender.models.fastvae import anchors as anchors_module
 from tests.fuzz.artifact import resign
 from tests.recommender.conftest import grouped
 
@@ -28,13 +29,16 @@ def model(anchors: ff.recommender.Anchors = FEW) -> ff.recommender.AnchorVAE:
 
 @pytest.fixture(
     scope="module",
-    params=[(FEW, False), (FEW, True), (ff.recommender.Anchors(8, 4, bits=5), False)],
+    params=[
+        FEW,
+        ff.recommender.Anchors(8, 3, from_scratch=True),
+        ff.recommender.Anchors(8, 4, bits=5),
+    ],
     ids=["cut", "trained", "cut to 5 bits"],
 )
 def fitted(request: pytest.FixtureRequest) -> ff.Recommender:
-    few, alone = request.param
-    rec = ff.Recommender(SMALL, anchors=few, training=TRAINING)
-    return rec.fit(grouped(), test=0.2, alone=alone, progress=False)
+    rec = ff.Recommender(SMALL, anchors=request.param, training=TRAINING)
+    return rec.fit(grouped(), test=0.2, progress=False)
 
 
 def taste(items: list[str]) -> set[str]:
@@ -72,14 +76,14 @@ def test_scores_are_those_of_the_dense_tables(path: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for most in (1 << 26, 0):  # held in full, and at a fixed width
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(anchored, "_FULL", most)
+            patch.setattr(anchors_module, "_FULL", most)
             few = model().double()
         few.table.transform.data.normal_(generator=generator)
         dense = ff.recommender.FastVAE(40, hidden=16, latent=7, layers=0).double()
         whole = few.table.weight.detach()
         dense.inputs.data.copy_(whole[:, :16])
         dense.items.data.copy_(whole[:, 16:])
-        dense.load_state_dict({**dense.table_state(), **few.state()})
+        dense.load_state_dict({**dense.tables.state_dict(), **few.encoder_state()})
         history = log().rows(slice(0, 20))
         torch.testing.assert_close(few.queries(history), dense.queries(history))
         torch.testing.assert_close(few.outputs(), dense.outputs())
@@ -110,9 +114,9 @@ def test_entries_go_to_items_in_use() -> None:
     popular = pairs.counts().argsort()
     assert counts[popular[-10:]].sum() > counts[popular[:10]].sum()
     before = few.outputs().clone()
-    few.settle()
+    few.finalize()
     assert few.table.anchors.dtype == torch.float32
-    assert sum(part.nbytes for part in few.packed.values()) < 40 * 24 * 4 / 2
+    assert sum(part.nbytes for part in few.tables.packed.values()) < 40 * 24 * 4 / 2
     torch.testing.assert_close(few.outputs(), before, rtol=0.05, atol=0.02)
 
 
@@ -207,7 +211,7 @@ def test_a_dense_model_becomes_one_of_anchors(dense: ff.recommender.FastVAE) -> 
     with pytest.raises(ValueError, match="not held in full"):
         ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(None), log())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(anchored, "_FULL", 40 * 9 - 1)
+        patch.setattr(anchors_module, "_FULL", 40 * 9 - 1)
         with pytest.raises(ValueError, match="not held in full"):
             ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 8), log())
 
@@ -217,25 +221,25 @@ def test_settling_keeps_what_was_cut(dense: ff.recommender.FastVAE, bits: int) -
     """Entries are on their grid already, also where the largest are not at its end."""
     few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 4, bits), log())
     before = few.table.transform.detach().clone()
-    few.settle()
+    few.finalize()
     own = few.table.weight.detach() @ torch.linalg.pinv(few.table.anchors.detach())
     used = (before != 0).any(0)
     torch.testing.assert_close(own, before[:, used], rtol=1e-3, atol=1e-3)
-    once = {name: part.clone() for name, part in few.packed.items()}
-    few.settle()
-    assert all(torch.equal(part, once[name]) for name, part in few.packed.items())
+    once = {name: part.clone() for name, part in few.tables.packed.items()}
+    few.finalize()
+    assert all(torch.equal(part, once[name]) for name, part in few.tables.packed.items())
 
 
 def test_what_was_cut_may_be_trained_on(dense: ff.recommender.FastVAE) -> None:
     few = ff.recommender.AnchorVAE.from_dense(dense, FEW, log())
-    few.settle()
+    few.finalize()
     before = few.table.transform.detach().clone()
     ff.recommender.train(few, log(), epochs=1, batch=16, progress=False)
-    with pytest.raises(ValueError, match="call settle"):
-        _ = few.packed
+    with pytest.raises(ValueError, match="call finalize"):
+        _ = few.tables.packed
     assert not torch.equal(few.table.transform, before)
-    few.settle()
-    assert few.packed["values"].numel() < 40 * 9
+    few.finalize()
+    assert few.tables.packed["values"].numel() < 40 * 9
 
 
 def test_a_training_that_ends_early_is_still_small() -> None:
@@ -245,7 +249,7 @@ def test_a_training_that_ends_early_is_still_small() -> None:
         few, split.train, validation=split, patience=1, epochs=60, batch=16, lr=0.0, progress=False
     )
     assert few.table.nonzeros() > 5 * 40
-    few.settle()
+    few.finalize()
     assert few.table.nonzeros() <= 3.2 * 40
 
 
@@ -253,7 +257,7 @@ def test_a_training_that_ends_early_is_still_small() -> None:
 def test_the_anchor_of_the_bias_stays(dense: ff.recommender.FastVAE, how: str) -> None:
     few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 4), log())
     if how == "taken":
-        few.settle()
+        few.finalize()
     elif how == "copied":
         few = copy.deepcopy(few)
     else:
@@ -280,7 +284,7 @@ def test_so_many_or_auto() -> None:
     for made in (ff.Recommender(anchors=12).model, ff.VAE(anchors=12)):  # type: ignore[arg-type]
         assert made == ff.VAE(anchors=ff.recommender.Anchors(12))
     assert ff.Recommender(anchors="auto").model == ff.VAE(anchors=ff.recommender.Anchors(None))
-    assert ff.recommender.AnchorVAE(40, 12).chosen == ff.recommender.Anchors(12)
+    assert ff.recommender.AnchorVAE(40, 12).tables.options == ff.recommender.Anchors(12)
     for wrong in (8.0, True, "many", [8]):
         with pytest.raises(TypeError, match=r'anchors must be how many, "auto" or Anchors'):
             ff.Recommender(anchors=wrong)  # type: ignore[arg-type]
@@ -290,7 +294,7 @@ def test_so_many_or_auto() -> None:
 
 def test_what_cannot_be_cut_is_told(dense: ff.recommender.FastVAE) -> None:
     few = ff.recommender.AnchorVAE.from_dense(dense, 3, log())
-    assert few.chosen == ff.recommender.Anchors(3, 3)
+    assert few.tables.options == ff.recommender.Anchors(3, 3)
     with pytest.raises(TypeError, match="has anchors already"):
         ff.recommender.AnchorVAE.from_dense(few, 3, log())
     with pytest.raises(TypeError, match="anchors must be how many"):
@@ -340,7 +344,7 @@ def test_refuses() -> None:
 
 def test_a_log_that_cannot_be_cut_is_trained_and_compared() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(anchored, "_FULL", 0)
+        patch.setattr(anchors_module, "_FULL", 0)
         rec = ff.Recommender(
             SMALL, anchors=FEW, training=ff.recommender.Training(epochs=3, batch=32)
         )
@@ -368,7 +372,7 @@ def test_a_cut_resumes_where_training_was(tmp_path: Path) -> None:
 
 def test_damaged_bits_are_refused(dense: ff.recommender.FastVAE) -> None:
     few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(8, 4, bits=5), log())
-    few.settle()
-    short = {**few.packed, "values": few.packed["values"][..., :-1]}
+    few.finalize()
+    short = {**few.tables.packed, "values": few.tables.packed["values"][..., :-1]}
     with pytest.raises(ValueError, match="damaged"):
-        few.take(short)
+        AnchoredTables.unpack(short, few.tables.options, 16, 7)

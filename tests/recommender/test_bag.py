@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fastvae.encoder_bag import bags, thinned
+from fewfold.recommender.models.fastvae.encoder_bag import bags, drop_items
 
 pytestmark = pytest.mark.usefixtures("path")
 LISTS = Jagged(torch.tensor([4, 0, 4, 7, 2]), torch.tensor([0, 3, 3, 5]))  # the second is empty
@@ -39,7 +39,7 @@ def test_ids_out_of_range(bad):
 def test_thinning_keeps_a_share_in_order():
     generator = torch.Generator().manual_seed(0)
     offsets = torch.tensor([0, 10_000, 10_000, 30_000])
-    few = thinned(Jagged(torch.arange(30_000), offsets), 0.3, generator)
+    few = drop_items(Jagged(torch.arange(30_000), offsets), 0.3, generator)
     assert few.offsets[0] == 0
     assert few.offsets[-1] == len(few.values)
     assert (few.values.diff() > 0).all()
@@ -52,19 +52,19 @@ def test_thinning_keeps_a_share_in_order():
 def test_thinning_depends_on_the_seed_alone():
     lists = Jagged(torch.arange(100), torch.tensor([0, 40, 100]))
     one, two, other = (
-        thinned(lists, 0.5, torch.Generator().manual_seed(s)).values for s in (1, 1, 2)
+        drop_items(lists, 0.5, torch.Generator().manual_seed(s)).values for s in (1, 1, 2)
     )
     assert torch.equal(one, two)
     assert one.tolist() != other.tolist()
 
 
 def test_nothing_dropped_nothing_changed():
-    assert thinned(LISTS, 0.0, None) is LISTS
+    assert drop_items(LISTS, 0.0, None) is LISTS
 
 
 def test_empty_lists_stay_empty():
     empty = Jagged(torch.zeros(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
-    few = thinned(empty, 0.5, None)
+    few = drop_items(empty, 0.5, None)
     assert len(few.values) == 0
     assert bags(torch.randn(4, 3), few, torch.ones(2)).eq(0).all()
 
@@ -82,7 +82,7 @@ def test_offsets_that_do_not_fit_never_reach_memory(offsets, path):
         pytest.skip("torch checks its own")
     lists = Jagged(torch.tensor([1, 3, 5]), torch.tensor(offsets))
     with pytest.raises(ValueError, match="offsets must"):
-        thinned(lists, 0.5, None)
+        drop_items(lists, 0.5, None)
     with pytest.raises(ValueError, match="offsets must"):
         bags(torch.randn(8, 3), lists, torch.ones(len(offsets) - 1))
 

@@ -111,3 +111,15 @@ def test_the_proposal_follows_now_and_then(log: Interactions, every: int, calls:
     assert first is not None  # also what nobody has may be drawn
     torch.testing.assert_close(first, (log.counts() + 1).log1p())
     assert proposal.calls[1:] == [None] * (calls - 1)
+
+
+def test_options_are_one_value_or_keywords(log: Interactions) -> None:
+    options = ff.recommender.TrainOptions(epochs=2, batch=BATCH, beta=0.1, annealing=0.0)
+    objective = ff.recommender.FullSoftmax()
+    model, other = Recorded(), Recorded()
+    assert len(train(model, log, options, objective=objective, progress=False)) == 2
+    assert model.betas == [0.1] * 6
+    epochs = train(other, log, options, objective=objective, progress=False, beta=0.3, epochs=1)
+    assert (len(epochs), other.betas) == (1, [0.3] * 3)
+    with pytest.raises(TypeError, match="no option 'epoch'; its options are epochs, batch, lr"):
+        train(model, log, epoch=3)

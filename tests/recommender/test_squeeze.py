@@ -6,7 +6,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold.recommender.models.fastvae import compression as squeeze_module
-from fewfold.recommender.models.fastvae.compression import score_metric, squeeze
+from fewfold.recommender.models.fastvae.compression import compress, score_metric
 from tests.recommender.conftest import grouped
 
 HIDDEN, LATENT = 16, 7
@@ -78,7 +78,7 @@ def test_nearer_in_scores_than_singular_vectors(
     dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
 ) -> None:
     table = both(dense)
-    found = squeeze(dense, log, count=5, width=5, bits=8)
+    found = compress(dense, log, count=5, width=5, bits=8)
     ours = found.transform @ found.anchors
     left, values, right = torch.linalg.svd(table, full_matrices=False)
     svd = (left[:, :6] * values[:6]) @ right[:6]  # as many numbers: ours has the bias for itself
@@ -91,7 +91,7 @@ def test_nearer_in_scores_than_singular_vectors(
 def test_items_have_the_first_few_on_a_grid(
     dense: ff.recommender.FastVAE, log: ff.recommender.Interactions, bits: int
 ) -> None:
-    found = squeeze(dense, log, count=10, width=4, bits=bits)
+    found = compress(dense, log, count=10, width=4, bits=bits)
     codes = found.transform / found.steps
     torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)
     assert codes.abs().max().round() <= 2 ** (bits - 1) - 1
@@ -105,9 +105,9 @@ def test_items_have_the_first_few_on_a_grid(
 def test_moving_entries_on_the_grid_beats_rounding_them(
     dense: ff.recommender.FastVAE, log: ff.recommender.Interactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moved, fine = (squeeze(dense, log, count=10, width=6, bits=bits) for bits in (3, 8))
+    moved, fine = (compress(dense, log, count=10, width=6, bits=bits) for bits in (3, 8))
     monkeypatch.setattr(squeeze_module, "_SWEEPS", 0)
-    rounded = squeeze(dense, log, count=10, width=6, bits=3)
+    rounded = compress(dense, log, count=10, width=6, bits=3)
     least, less, more = (error(dense, log, it.transform @ it.anchors)
                          for it in (fine, moved, rounded))  # fmt: skip
     assert least < less < 0.8 * more
@@ -118,7 +118,7 @@ def test_the_same_seed_the_same_tables(
 ) -> None:
     before = dense.state_dict()
     kept = {name: value.clone() for name, value in before.items()}
-    one, two = (squeeze(dense, log, count=6, width=3, bits=6) for _ in range(2))
+    one, two = (compress(dense, log, count=6, width=3, bits=6) for _ in range(2))
     assert torch.equal(one.transform, two.transform)
     assert torch.equal(one.anchors, two.anchors)
     assert all(torch.equal(value, kept[name]) for name, value in dense.state_dict().items())
@@ -129,7 +129,7 @@ def test_more_anchors_than_the_tables_have_columns(
 ) -> None:
     few = ff.recommender.AnchorVAE.from_dense(dense, ff.recommender.Anchors(40, 40), log)
     torch.testing.assert_close(few.outputs(), dense.outputs(), rtol=0, atol=0.02)
-    few.settle()
+    few.finalize()
     torch.testing.assert_close(few.outputs(), dense.outputs(), rtol=0, atol=0.1)
 
 
@@ -154,7 +154,7 @@ def test_more_anchors_do_no_harm() -> None:
     errors = []
     for count in (16, 60):
         few = ff.recommender.AnchorVAE.from_dense(model, ff.recommender.Anchors(count, 6), log)
-        few.settle()
+        few.finalize()
         errors.append(error(model, log, few.table.weight.detach()))
     assert errors[1] < 1.05 * errors[0]
 
@@ -162,6 +162,6 @@ def test_more_anchors_do_no_harm() -> None:
 def test_anchors_are_rounded_before_entries(
     dense: ff.recommender.FastVAE, log: ff.recommender.Interactions
 ) -> None:
-    found = squeeze(dense, log, count=10, width=6, bits=8)
+    found = compress(dense, log, count=10, width=6, bits=8)
     codes = found.anchors / (found.anchors.abs().amax(1, keepdim=True).clamp(min=1e-9) / 127)
     torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)

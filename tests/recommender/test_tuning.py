@@ -15,7 +15,7 @@ def test_a_trial_takes_a_few_pairs_of_a_few_users() -> None:
     hidden = len(trial.hidden.values)
     assert trial.rest.pairs + hidden == log.pairs
     assert 0.03 * log.pairs < hidden < 0.07 * log.pairs  # a fifth of a quarter of the users
-    assert len(trial.told.lengths) == len(trial.hidden.lengths) == 50
+    assert len(trial.visible.lengths) == len(trial.hidden.lengths) == 50
     again = Trial.of(log, seed=1)
     assert again is not None
     assert torch.equal(again.hidden.values, trial.hidden.values)

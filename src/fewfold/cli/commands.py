@@ -84,7 +84,7 @@ def fit(arguments: argparse.Namespace) -> int:
     with _resumable(out):
         rec.fit(
             log, test=arguments.test, split=arguments.split, refit=arguments.refit,
-            checkpoint=checkpoint, alone=arguments.alone, all_users=arguments.all_users,
+            checkpoint=checkpoint, all_users=arguments.all_users,
             progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named

@@ -38,13 +38,15 @@ from .interactions import Interactions as Interactions
 from .interactions import Jagged as Jagged
 from .models.baseline import Baseline as Baseline
 from .models.ease import EASE as EASE
-from .models.fastvae.anchored import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
-from .models.fastvae.network import Entmax as Entmax
+from .models.fastvae.anchored_tables import AnchoredTables as AnchoredTables
+from .models.fastvae.anchors import Anchors as Anchors
+from .models.fastvae.dense_tables import DenseTables as DenseTables
 from .models.fastvae.network import FastVAE as FastVAE
-from .models.fastvae.network import FullSoftmax as FullSoftmax
-from .models.fastvae.network import Objective as Objective
-from .models.fastvae.network import SampledSoftmax as SampledSoftmax
+from .models.fastvae.objectives import Entmax as Entmax
+from .models.fastvae.objectives import FullSoftmax as FullSoftmax
+from .models.fastvae.objectives import Objective as Objective
+from .models.fastvae.objectives import SampledSoftmax as SampledSoftmax
 from .models.fastvae.recipe import VAE as VAE
 from .models.fastvae.shortcut import Shortcut as Shortcut
 from .models.item_knn import BM25 as BM25
@@ -72,10 +74,12 @@ from .training.checkpoint import Checkpoint as Checkpoint
 from .training.checkpoint import Interrupted as Interrupted
 from .training.settings import Training as Training
 from .training.train import Epoch as Epoch
+from .training.train import TrainOptions as TrainOptions
 from .training.train import train as train
 
 __all__ = [
     "AnchorVAE",
+    "AnchoredTables",
     "Anchors",
     "Beside",
     "Recommender",
@@ -109,8 +113,10 @@ __all__ = [
     "PUBLIC",
     "PublicSet",
     "FastVAE",
+    "DenseTables",
     "Shortcut",
     "train",
+    "TrainOptions",
     "Epoch",
     "Objective",
     "SampledSoftmax",

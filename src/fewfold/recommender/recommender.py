@@ -36,7 +36,7 @@ from fewfold.recommender.evaluation.ranking_cost import training_work
 from fewfold.recommender.fit_report import FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.anchored import Anchors
+from fewfold.recommender.models.fastvae.anchors import Anchors
 from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import FitOptions, Fitted, Model
 from fewfold.recommender.models.new_items import merged
@@ -61,7 +61,10 @@ class Recommender:
             there are few.
         anchors: make the tables of the `VAE` of so many anchors, tens of times smaller; `"auto"` of
             as many as are worth it; or `Anchors`, which also says how few of them an item mixes,
-            and in how many bits.
+            in how many bits, and whether they are trained from scratch. Otherwise dense tables are
+            trained and cut to anchors, and the report shows both. (If the number of anchors is to
+            be found, or there are too many items to cut, anchors are trained in either case, and
+            dense tables as well for the report.)
         training: of the `VAE`.
         seed: the same seed gives the same model.
 
@@ -113,7 +116,6 @@ class Recommender:
         test: float = 0.0,
         split: str = "auto",
         refit: bool = False,
-        alone: bool = False,
         checkpoint: Checkpoint | None = None,
         all_users: bool = False,
         progress: bool = True,
@@ -133,11 +135,6 @@ class Recommender:
                 have earlier interactions, last where they have not, random without times.
             refit: learn again, from everything, after the evaluation. Without it a `VAE` leaves
                 out a few pairs on which it tries how much its shortcut should weigh.
-            alone: where the tables are to be of anchors, train these from the start and never
-                have dense ones: less memory, and by the log better or worse at the same size.
-                Otherwise dense ones are trained and cut to anchors, and the report shows both.
-                (Where the number of anchors is to be found, or items are too many to be cut,
-                anchors are trained in either case, and dense ones beside them for the report.)
             checkpoint: where training is kept, so that it can be resumed; of the `VAE` alone.
             all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
                 be more work than training; the report says so.
@@ -157,9 +154,7 @@ class Recommender:
                 with phase("splitting the log"):
                     held, how = hold_out(learn, test=test, split=split, seed=self.seed)
                 learn = held.train
-            options = partial(
-                FitOptions, self.training, seed=self.seed, progress=progress, alone=alone
-            )
+            options = partial(FitOptions, self.training, seed=self.seed, progress=progress)
             stage = checkpoint and checkpoint.stage("fit")
             found = self.model.learn(learn, options(checkpoint=stage))
             evaluation = beside = None
@@ -171,8 +166,8 @@ class Recommender:
                     users = sample_users(found.fitted, *asked, training=work, seed=self.seed)
                 measure = partial(assess, known=asked[0], test=asked[1], split=how, users=users)
                 evaluation = measure(found.fitted, seen=found.log.counts() > 0)
-                whole, dense = self.model.without_anchors(), found.dense
-                if whole is not None and dense is None and not alone:
+                whole, dense = self.model.dense_reference(), found.dense
+                if whole is not None and dense is None:
                     dense = whole.learn(learn, options()).fitted
                 if dense is not None:
                     their = measure(dense, seen=found.log.counts() > 0)

@@ -65,7 +65,7 @@ def check(kind: type[T], value: Any, source: Source, field: str = "", *, exact: 
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
     known, found = set(), {}
     for each in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if not each.init:
+        if not _is_saved(each):
             continue
         name = each.metadata.get("key", each.name)
         known.add(name)
@@ -116,10 +116,15 @@ def plain(value: Any, kinds: Mapping[str, type[Any]] | None = None) -> Any:
             )
         found["kind"] = kind
     for each in dataclasses.fields(value):
-        if each.init:
+        if _is_saved(each):
             name = each.metadata.get("key", each.name)
             found[name] = plain(getattr(value, each.name), each.metadata.get("kinds"))
     return found
+
+
+def _is_saved(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is part of the document; metadata {"saved": False} excludes one."""
+    return field.init and field.metadata.get("saved", True) is not False
 
 
 @functools.cache

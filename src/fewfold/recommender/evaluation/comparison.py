@@ -201,7 +201,7 @@ def _chosen(recipes: Sequence[Model], trial: Trial | None) -> Model:
 
     def score(recipe: Model) -> float:
         fitted = recipe.learn(trial.rest, FitOptions()).fitted
-        top = fitted.rank(trial.told, 50, exclude=trial.told).ids
+        top = fitted.rank(trial.visible, 50, exclude=trial.visible).ids
         return evaluate(top, trial.hidden, (NDCG(50),), resamples=0)[NDCG(50)].mean
 
     return max(recipes, key=score)

@@ -7,7 +7,7 @@ counts as the multiply-adds that take as long, measured on two cores.
 from collections.abc import Sequence
 
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.network import SampledSoftmax
+from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
 from fewfold.recommender.models.model import Fitted
 from fewfold.recommender.training.run import Epoch
 

@@ -124,7 +124,6 @@ class FitOptions:
         seed: of all random numbers.
         checkpoint: where to save the training, so that it can be resumed.
         progress: show progress on standard error.
-        alone: train tables of anchors directly, without dense ones.
         previous: result for a part of the log; what was chosen on held-out pairs is reused.
     """
 
@@ -132,7 +131,6 @@ class FitOptions:
     seed: int = 0
     checkpoint: Checkpoint | None = None
     progress: bool = True
-    alone: bool = False
     previous: Learned | None = None
 
 
@@ -207,6 +205,10 @@ class Model:
     def without_anchors(self) -> "Model | None":
         """The same model with dense tables; None if its tables have no anchors."""
         return None
+
+    def dense_reference(self) -> "Model | None":
+        """The same model with dense tables, fitted for comparison; None if there is none."""
+        return self.without_anchors()
 
     def fit(self, train: Interactions) -> Fitted:
         """Fit to interactions."""

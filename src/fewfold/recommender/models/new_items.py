@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.dense_tables import append_means
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.reading.log import Log
@@ -16,37 +16,26 @@ __all__ = ["merged", "with_more_items"]
 _NEIGHBOURS = 20
 
 
-def with_more_items(model: FastVAE, more: FastVAE, log: Interactions) -> FastVAE:
-    """Fill a network with the parameters of a model and rows for the items of `log` beyond its own.
+def with_more_items(model: FastVAE, log: Interactions) -> FastVAE:
+    """Return the network with rows for the items of `log` beyond its own.
 
     In every table the row of a new item n is the mean of the rows of its nearest known items j,
     weighted by cosine ``both(n, j) / sqrt(users(n) users(j))`` over the log.
 
     Args:
         model: a trained network.
-        more: an untrained network of the same shape, whose tables are replaced.
         log: interactions with old and new items.
     """
     near, weights = _neighbours(log, model.count)
-    if isinstance(model, AnchorVAE) and isinstance(more, AnchorVAE):
-        more.take_grown(model, near, weights)
-    else:
-        more.inputs = nn.Parameter(_grown(model.inputs.detach(), near, weights))
-        more.items = nn.Parameter(_grown(model.items.detach(), near, weights))
-    rest = {name: value for name, value in model.state_dict().items()
-            if name not in model.table_state()}  # fmt: skip
-    more.load_state_dict({**more.table_state(), **rest})
+    tables = model.tables.with_new_items(near, weights)
+    more = FastVAE(tables=tables, layers=len(model.layers.layers))
+    more.load_encoder_state(model.encoder_state())
     if model.shortcut is not None:
-        table = _grown(model.shortcut.table, near, weights)
-        scale = _grown(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)
+        table = append_means(model.shortcut.table, near, weights)
+        scale = append_means(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)
         scale = scale.where(scale > 0, 1.0)  # of an item without neighbours, whose row is zero
         more.shortcut = Shortcut(table, scale, model.shortcut.strength)
     return more
-
-
-def _grown(table: Tensor, near: Tensor, weights: Tensor) -> Tensor:
-    """Append a weighted mean of rows for each new item."""
-    return torch.cat([table, (table[near] * weights.unsqueeze(2)).sum(1)])
 
 
 def _neighbours(log: Interactions, old: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Checkpoints: training kept in one file, from which it goes on as if it had never stopped."""
+"""Checkpoints: the state of a training in one file, from which it resumes exactly."""
 
 import contextlib
 import hashlib
@@ -26,13 +26,22 @@ from fewfold._tensors import Found, Spec, check_names, extremes, read_header, st
 from fewfold.recommender.artifact.schema import Source, check
 from fewfold.recommender.errors import ArtifactError
 
-__all__ = ["Checkpoint", "Interrupted", "Keeper", "Saved", "digest", "read", "say", "write"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointWriter",
+    "Interrupted",
+    "Saved",
+    "digest",
+    "print_message",
+    "read",
+    "write",
+]
 
 Layout = Callable[[Found], Iterable[tuple[str, Spec]]]
 
 _FORMAT = 1
 _KEY = "fewfold checkpoint"
-_REST = 20  # a checkpoint that took a second is followed by as many without one
+_REST = 20  # least ratio of the time between two checkpoints to that of writing one
 _AGAIN = "delete it, or name another path, to begin anew"
 _DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32",
@@ -43,18 +52,17 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where training is kept, and how often.
+    """File in which a training is saved, and how often.
 
-    The file is complete at any moment: it is written beside the last one, and takes its place when
-    it is safe on the disk. It stays when training ends, so that `resume` then gives the result at
-    once; `discard` removes it.
+    The file is complete at any moment: a new one replaces it when it is safely on the disk. It
+    stays when training ends, so that `resume` then gives the result at once; `discard` removes it.
 
     Args:
-        path: the file; its folder exists.
-        every: seconds between two of them, at least. If writing is slow they are rarer, so that
-            it costs at most a twentieth of the time.
-        resume: go on from the file, or begin where there is none. Without it a file that is there
-            is refused, not replaced.
+        path: the file; its folder must exist.
+        every: least number of seconds between two checkpoints. If writing is slow they are rarer,
+            so that writing takes at most a twentieth of the time.
+        resume: resume from the file, or start if there is none. Without it an existing file is an
+            error; it is not replaced.
 
     Example:
         >>> import fewfold as ff, tempfile
@@ -62,7 +70,7 @@ class Checkpoint:
         >>> log = ff.recommender.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     keep = Checkpoint(f"{folder}/run", resume=True)
-        ...     for _ in range(2):  # the second time all of it has been done
+        ...     for _ in range(2):  # the second time training is finished already
         ...         model = ff.recommender.FastVAE(items=4, hidden=8, latent=2)
         ...         epochs = ff.recommender.train(
         ...             model, log, epochs=3, checkpoint=keep, progress=False
@@ -80,13 +88,13 @@ class Checkpoint:
         non_negative_number(self.every, "every")
 
     def stage(self, name: str) -> "Checkpoint":
-        """The same for one of several trainings that belong together: a file beside this one."""
+        """Return the checkpoint of one of several trainings: its name is appended to the path."""
         stage = replace(self, path=f"{os.fspath(self.path)}.{name}", _stages=[])
         self._stages.append(stage)
         return stage
 
     def discard(self) -> None:
-        """Remove the file, and those of the stages there have been."""
+        """Remove the file, and those of its stages."""
         for stage in self._stages:
             stage.discard()
         for path in (Path(self.path), _partial(Path(self.path))):
@@ -94,11 +102,11 @@ class Checkpoint:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM during training, which stopped after a whole step.
+    """Raised for Ctrl-C or SIGTERM during training, after a whole step.
 
     Attributes:
         path: of the checkpoint, or None if there is none.
-        signal: its number.
+        signal: the signal's number.
     """
 
     def __init__(self, message: str, path: Path | None, number: int) -> None:
@@ -108,12 +116,12 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds: tensors, and facts that are JSON.
+    """Content of a checkpoint: tensors, and facts in the form of JSON.
 
     Attributes:
         tensors: by name.
-        facts: likewise.
-        source: the file they come from, if they come from one.
+        facts: by name.
+        source: the file they were read from, for errors.
     """
 
     tensors: dict[str, Tensor]
@@ -121,7 +129,7 @@ class Saved:
     source: Source = field(default=Source(Path("the checkpoint"), _AGAIN), compare=False)
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with `name` and a dot, without these."""
+        """Return the tensors whose names begin with `name` and a dot, without this prefix."""
         start = f"{name}."
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
 
@@ -131,27 +139,29 @@ class Saved:
         return {name: (it.dtype, tuple(it.shape)) for name, it in self.tensors.items()}
 
     def fail(self, name: str, what: str) -> NoReturn:
-        """Raise for a tensor or a fact."""
+        """Raise an ArtifactError about a tensor or a fact."""
         raise self.source.damaged(name, what)
 
     def expect(self, layout: Iterable[tuple[str, Spec]]) -> None:
         """Raise unless the tensors have these names, dtypes, shapes and ranges."""
-        for name, spec in _fitting(self.source, self.found, layout).items():
+        for name, spec in _check_layout(self.source, self.found, layout).items():
             fault = spec.value_fault(*extremes(self.tensors[name]))
             if fault is not None:
                 self.fail(name, fault)
 
     @contextlib.contextmanager
     def taking(self, name: str) -> Iterator[None]:
-        """Within, whatever an object says against its saved state is said of this file."""
+        """Turn errors of an object that loads its state into an ArtifactError of this file."""
         try:
             yield
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise self.source.damaged(name, f"cannot be used: {error}") from error
 
 
-def _fitting(source: Source, found: Found, layout: Iterable[tuple[str, Spec]]) -> dict[str, Spec]:
-    """The layout, after a look that names, dtypes and shapes are as it has them."""
+def _check_layout(
+    source: Source, found: Found, layout: Iterable[tuple[str, Spec]]
+) -> dict[str, Spec]:
+    """Return the layout by name; raise if names, dtypes or shapes differ from it."""
 
     def fail(name: str, what: str) -> NoReturn:
         raise source.damaged(name, what)
@@ -165,65 +175,65 @@ def _fitting(source: Source, found: Found, layout: Iterable[tuple[str, Spec]]) -
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What every checkpoint says of the training it is of."""
+class _Origin:
+    """Settings and machine of the training that wrote a checkpoint."""
 
     made: Mapping[str, Any]
     machine: Mapping[str, Any]
 
 
-class Keepable(Protocol):
-    """What can be kept: something that says all it needs to go on."""
+class Resumable(Protocol):
+    """A training whose state can be saved."""
 
     def state(self) -> Saved:
-        """Everything, its tensors not copied."""
+        """Return the whole state; its tensors are not copied."""
 
     def where(self) -> str:
-        """How far it is, in words."""
+        """Return the current step and epoch, as text."""
 
 
-class Keeper:
-    """Writes a checkpoint when one is due, and when a signal asks to stop."""
+class CheckpointWriter:
+    """Writes a checkpoint when one is due, and when a signal stops training."""
 
     def __init__(self, checkpoint: Checkpoint | None) -> None:
-        self._checkpoint, self._asked, self._cost = checkpoint, list[int](), 0.0
-        # Whole, for the folder we are in may become another.
+        self._checkpoint, self._signals, self._cost = checkpoint, list[int](), 0.0
+        # Absolute, because the working directory may change.
         self.path = None if checkpoint is None else Path(checkpoint.path).resolve()
-        self._made: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         self._last = time.perf_counter()
         if self.path is not None:
-            _try(self.path)
+            _check_writable(self.path)
 
     @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        """Keep Ctrl-C and SIGTERM for the end of a step; a second one is not kept."""
+    def defer_signals(self) -> Iterator[None]:
+        """Defer Ctrl-C and SIGTERM to the end of a step; a second one interrupts at once."""
 
         def note(number: int, _: Any) -> None:
-            if self._asked:
+            if self._signals:
                 raise Interrupted("stopped at once", None, number)
-            self._asked.append(number)
+            self._signals.append(number)
 
         before = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as for background jobs
                     before[number] = signal.signal(number, note)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if self._asked:  # since the last step
-            raise Interrupted("stopped when all was done", self.path, self._asked[0])
+        if self._signals:  # since the last step
+            raise Interrupted("stopped when all was done", self.path, self._signals[0])
 
-    def saved(self, made: Mapping[str, Any], layout: Layout | None = None) -> Saved | None:
-        """The checkpoint to go on from, if there is one, of a training made as this one is.
+    def load(self, settings: Mapping[str, Any], layout: Layout | None = None) -> Saved | None:
+        """Return the checkpoint to resume from, or None; raise if its settings differ.
 
         Args:
-            made: what the training was made with.
-            layout: what tensors its checkpoint must hold, as a function of those there are.
+            settings: of this training.
+            layout: tensors that its checkpoint must have, as a function of those it has.
         """
-        self._made = json.loads(json.dumps(made))
+        self._settings = json.loads(json.dumps(settings))
         if self._checkpoint is None or self.path is None or not self.path.exists():
             return None
         if not self._checkpoint.resume:
@@ -232,56 +242,56 @@ class Keeper:
                 f"Checkpoint(..., resume=True), or {_AGAIN}"
             )
 
-        def look(source: Source, found: Found, facts: Any) -> None:
-            same = isinstance(facts, dict) and facts.get("made") == self._made
-            if same and layout is not None:  # another training is told about below
-                _fitting(source, found, layout(found))
+        def validate(source: Source, found: Found, facts: Any) -> None:
+            same = isinstance(facts, dict) and facts.get("made") == self._settings
+            if same and layout is not None:  # differences of settings are reported below
+                _check_layout(source, found, layout(found))
 
-        saved = read(self.path, look)
-        facts = check(_Made, saved.facts, saved.source, exact=False)
-        _compare(self.path, facts.made, self._made)
+        saved = read(self.path, validate)
+        facts = check(_Origin, saved.facts, saved.source, exact=False)
+        _check_settings(self.path, facts.made, self._settings)
         there, here = facts.machine, _machine()
         for name in (name for name in here if there.get(name) != here[name]):
-            say(
+            print_message(
                 f"warning: the checkpoint was made with {name} {there.get(name)}, this is "
                 f"{here[name]}: numbers may differ in their last digits"
             )
         return saved
 
-    def between(self, run: Keepable) -> None:
-        """To be called between two steps."""
+    def after_step(self, run: Resumable) -> None:
+        """Write a checkpoint if one is due; raise `Interrupted` if a signal has come."""
         rest = 0.0 if self._checkpoint is None else max(self._checkpoint.every, _REST * self._cost)
         due = self.path is not None and time.perf_counter() - self._last >= rest
-        if due or self._asked:
+        if due or self._signals:
             self.finish(run)
 
-    def finish(self, run: Keepable) -> None:
-        """Write one now; raise `Interrupted` if a signal has come."""
-        kept = self._write(run)
-        if self._asked:
-            number = self._asked[0]
+    def finish(self, run: Resumable) -> None:
+        """Write a checkpoint now; raise `Interrupted` if a signal has come."""
+        path = self._write(run)
+        if self._signals:
+            number = self._signals[0]
             by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-            raise Interrupted(f"stopped by {by} {run.where()}; {self._kept(kept)}", kept, number)
+            raise Interrupted(f"stopped by {by} {run.where()}; {self._advice(path)}", path, number)
 
-    def _kept(self, path: Path | None) -> str:
+    def _advice(self, path: Path | None) -> str:
         if self.path is None:
-            return "nothing was kept, for no checkpoint was asked for"
+            return "nothing was saved, for no checkpoint was asked for"
         if path is None:
             return f"the checkpoint could not be written to {self.path}; an earlier one stays"
         return f"to go on, resume from the checkpoint {path}"
 
-    def _write(self, run: Keepable) -> Path | None:
-        """The path, if it worked."""
+    def _write(self, run: Resumable) -> Path | None:
+        """Write a checkpoint; return its path, or None if that failed."""
         if self.path is None:
             return None
         began = time.perf_counter()
         state = run.state()
-        facts = {**state.facts, "made": self._made, "machine": _machine()}
+        facts = {**state.facts, "made": self._settings, "machine": _machine()}
         try:
             with phase("writing the checkpoint"):
                 write(self.path, Saved(state.tensors, facts))
         except OSError as error:
-            say(
+            print_message(
                 f"warning: no checkpoint could be written to {self.path}: "
                 f"{error.strerror or error}; training goes on, and the last one stays as it is"
             )
@@ -293,10 +303,10 @@ class Keeper:
 
 
 def write(path: Path, saved: Saved) -> None:
-    """One safetensors file, all of it or none: what was at `path` stays until it is on the disk.
+    """Write a safetensors file atomically: an existing file stays until the new one is on the disk.
 
-    The library's own function has a temporary file with a name of its own, which would stay for
-    ever where the process is killed.
+    The library's own function uses a temporary file with a random name, which would never be
+    removed if the process is killed.
     """
     tensors = {name: saved.tensors[name].detach().contiguous() for name in saved.tensors}
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligned
@@ -316,27 +326,27 @@ def write(path: Path, saved: Saved) -> None:
             file.write(_raw(tensors[name]))
 
 
-def read(path: Path, look: Callable[[Source, Found, Any], None] | None = None) -> Saved:
-    """What `write` has written; the tensors are views of the file.
+def read(path: Path, validate: Callable[[Source, Found, Any], None] | None = None) -> Saved:
+    """Read what `write` has written; the tensors are views of the file.
 
-    `look` may raise by the header and the facts, before any tensor is read.
+    `validate` is called with the header and the facts before any tensor is read.
     """
     with optional_import("safetensors", "recommender", "resuming"):
         from safetensors import SafetensorError, safe_open
     source = Source(path, _AGAIN)
     try:
-        header = read_header(path)  # which is compared with the file's length
+        header = read_header(path)  # checks the length of the file
         text = header.metadata.get(_KEY)
         if text is None:
             raise ArtifactError(f"{path} is not a checkpoint of fewfold; name another path")
         facts = strict_json(text.encode(), finite=False)
-        if look is not None:
-            look(source, header.tensors, facts)
+        if validate is not None:
+            validate(source, header.tensors, facts)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except ArtifactError:
         raise
-    except (SafetensorError, RuntimeError, ValueError) as error:  # torch maps what there is
+    except (SafetensorError, RuntimeError, ValueError) as error:  # torch maps the file as it is
         raise source.damaged("", f"is damaged ({error})") from error
     version = facts.get("format") if isinstance(facts, dict) else None
     if type(version) is not int or version < 1:
@@ -352,26 +362,26 @@ def read(path: Path, look: Callable[[Source, Found, Any], None] | None = None) -
 
 
 def digest(*parts: Tensor) -> str:
-    """A few letters that tell tensors from others."""
+    """Return a short hash of the tensors."""
     total = hashlib.sha256()
     for part in parts:
         total.update(_raw(part.contiguous()))
     return total.hexdigest()[:16]
 
 
-def say(text: str) -> None:
-    """A line on standard error that stays."""
+def print_message(text: str) -> None:
+    """Print a line to standard error, in the place of the progress line."""
     line("")
     print(text, file=sys.stderr, flush=True)
 
 
-def _try(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     """Raise unless a file can be written to this path."""
     if path.is_dir():
         raise IsADirectoryError(f"the checkpoint {path} is a folder; name a file in it")
     partial = _partial(path)
     try:
-        partial.open("wb").close()  # also one that a killed process has left
+        partial.open("wb").close()  # may be left from a killed process
         partial.unlink()
     except OSError as error:
         raise OSError(
@@ -382,17 +392,18 @@ def _try(path: Path) -> None:
         ) from None
 
 
-def _compare(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _check_settings(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise if the settings of a checkpoint differ from those of this training."""
     names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
     if names:
-        told = "; ".join(f"{name} was {there.get(name)}, is {here.get(name)}" for name in names)
+        changes = "; ".join(f"{name} was {there.get(name)}, is {here.get(name)}" for name in names)
         raise ArtifactError(
-            f"the checkpoint {path} is of another training: {told}. Train as it was, or {_AGAIN}"
+            f"the checkpoint {path} is of another training: {changes}. Train as it was, or {_AGAIN}"
         )
 
 
 def _machine() -> dict[str, Any]:
-    """What the last digits depend on."""
+    """Return what rounding depends on: threads, kernels and the version of torch."""
     kernels = dispatch.instruction_set() or "plain torch"
     return {"threads": dispatch.threads(), "kernels": kernels, "torch": str(torch.__version__)}
 
@@ -402,7 +413,7 @@ def _partial(path: Path) -> Path:
 
 
 def _raw(tensor: Tensor) -> Any:
-    """The bytes of a contiguous tensor, where they are."""
+    """Return the bytes of a contiguous tensor, not copied."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 

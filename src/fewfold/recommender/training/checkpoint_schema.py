@@ -1,4 +1,4 @@
-"""What a checkpoint of a training must hold: its tensors, and how far it was."""
+"""Schema of a checkpoint: the tensors and facts that it must have."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,17 +26,17 @@ class _Pace:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is.
+    """Progress of a training, as a checkpoint stores it.
 
     Attributes:
-        step: steps made.
-        steps: to be made in all.
+        step: number of steps done.
+        steps: number of steps of the whole training.
         total: loss of this epoch so far, summed over users.
-        finished: whether nothing is left to do.
-        log: what each `Epoch` came to.
-        best: the best score, and the epochs since.
-        pace: seconds, and whether the number of steps is fixed.
-        growth: of the number of anchors, if that is found in training.
+        finished: whether training is finished.
+        log: the fields of each `Epoch`.
+        best: the best score, and the number of epochs since.
+        pace: state of the time budget.
+        growth: state of the search for the number of anchors, if there is one.
     """
 
     step: int
@@ -50,13 +50,13 @@ class Progress:
 
     @classmethod
     def of(cls, saved: Saved, steps: int, count: int, *, growing: bool) -> "Progress":
-        """The facts of a checkpoint; ArtifactError names what does not fit.
+        """Return the progress that a checkpoint stores; ArtifactError names what does not fit.
 
         Args:
             saved: the checkpoint.
-            steps: of the whole training, at most.
+            steps: largest number of steps of the whole training.
             count: steps of an epoch.
-            growing: whether the number of anchors is found.
+            growing: whether the number of anchors is found in training.
         """
         found = check(cls, saved.facts, saved.source, exact=False)
         done = len(found.log) * count
@@ -81,12 +81,12 @@ class Progress:
 def checkpoint_layout(
     found: Found, model: FastVAE, others: Sequence[Tensor], generator: Tensor
 ) -> Iterator[tuple[str, Spec]]:
-    """What tensors a checkpoint of a training must hold.
+    """Yield the tensors that a checkpoint of a training must have.
 
     Args:
-        found: what it has: an optimiser has no state of what it has not moved yet.
+        found: those it has: an optimiser has no state of parameters that it has not updated yet.
         model: that is trained.
-        others: its parameters that are no tables.
+        others: its parameters without those of the rows of tables.
         generator: the state of a generator of random numbers.
     """
     for name in ("generator.now", "generator.begin"):
@@ -100,10 +100,10 @@ def checkpoint_layout(
             yield f"others.{index}.step", Spec((), least=0)
             yield f"others.{index}.exp_avg", Spec(tuple(each.shape), each.dtype)
             yield f"others.{index}.exp_avg_sq", Spec(tuple(each.shape), each.dtype, least=0)
-    for index, table in enumerate(model.tables):
+    for index, table in enumerate(model.tables.row_parameters):
         if f"tables.{index}.step" in found:
             yield f"tables.{index}.step", Spec((len(table),), torch.int32, least=0)
             yield f"tables.{index}.square", Spec((len(table),), table.dtype, least=0)
-    for name, (dtype, shape) in found.items():  # of objects that know their state best
+    for name, (dtype, shape) in found.items():  # validated by the objects that load them
         if name.startswith(("winners.", "proposal.")):
             yield name, Spec(shape, dtype)

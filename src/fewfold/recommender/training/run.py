@@ -1,42 +1,41 @@
-"""One training of a FastVAE: where it is, its next step, and all that is needed to go on."""
+"""State of one training of a FastVAE: its steps, epochs and what a checkpoint stores."""
 
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fewfold import optim
-from fewfold._check import non_negative_number, positive_number, whole_number
 from fewfold._progress import line, phase, silence
 from fewfold._tensors import Found, Spec
 from fewfold.embeddings.sparsify.proximal import Proximal
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
 from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.network import FastVAE, Objective, SampledSoftmax
-from fewfold.recommender.training.checkpoint import Saved, digest
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
+from fewfold.recommender.training.checkpoint import Saved
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
-from fewfold.recommender.training.stopping import Best, Pace
+from fewfold.recommender.training.fingerprint import describe, describe_log
+from fewfold.recommender.training.optimizers import build_optimizers, relative_rate
+from fewfold.recommender.training.options import TrainOptions
+from fewfold.recommender.training.stopping import BestWeights, TimeBudget
 from fewfold.sampling.proposal import Proposal
 
-__all__ = ["Epoch", "Options", "Run"]
+__all__ = ["Epoch", "TrainingRun"]
 
-_WARM = 100  # steps over which the learning rate rises
-_LEAST = 0.02  # of the learning rate at the end
-_JUDGES = 2048  # users by whom the number of anchors is found
-_GROWING = 0.5  # of the steps, during which it may change
-_TRIAL = 2048  # users whose validation is timed
-_SHARED = 0.1  # of the learning rate, for what all items share: every step moves all of them
+_HELD_OUT = 2048  # most users that are held out to find the number of anchors
+_GROWING = 0.5  # share of the steps during which the number of anchors may change
+_TIMED = 2048  # users whose validation is timed
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to: mean loss per user, seconds, and NDCG@50 on the validation set."""
+    """Result of an epoch: mean loss per user, seconds, and NDCG@50 on the validation set."""
 
     number: int
     loss: float
@@ -50,106 +49,81 @@ class Epoch:
         return round(self.users_per_second * self.seconds)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What numbers depend on, beside the data, the model and the objective."""
-
-    epochs: int
-    batch: int
-    lr: float
-    beta: float
-    beta_by_length: bool
-    annealing: float
-    refresh_every: int
-    patience: int | None
-    seed: int
-    time_budget: float | None
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "refresh_every"):
-            whole_number(getattr(self, name), name)
-        for name in ("lr", "beta", "annealing"):
-            non_negative_number(getattr(self, name), name)
-        if self.patience is not None:
-            whole_number(self.patience, "patience")
-        if self.time_budget is not None:
-            positive_number(self.time_budget, "time_budget")
-
-
-class Run:
-    """Where training is. An epoch is `begin`, `advance` with each of its parts, `end`."""
+class TrainingRun:
+    """A training in progress. An epoch is `begin`, `advance` with each of its batches, `end`."""
 
     def __init__(
         self, model: FastVAE, interactions: Interactions, objective: Objective,
-        validation: Split | None, options: Options, progress: bool,
+        validation: Split | None, options: TrainOptions, progress: bool,
     ) -> None:  # fmt: skip
         self.model, self.interactions, self.objective = model, interactions, objective
         self.validation, self.options, self.progress = validation, options, progress
         self.users = interactions.jagged.lengths.nonzero().squeeze(1)
-        self.usual = interactions.jagged.lengths[self.users].double().mean().item()
+        self.mean_length = interactions.jagged.lengths[self.users].double().mean().item()
         self.generator = torch.Generator().manual_seed(options.seed)
-        self.growth = model.growth()
-        if self.growth is not None:  # judged by users nothing is learned from
-            mixed = self.users[torch.randperm(len(self.users), generator=self.generator)]
-            few = min(_JUDGES, len(mixed) // 20 + 1)
-            self.judges, self.users = mixed[:few], mixed[few:].sort().values
-        self.at_begin = self.generator.get_state()  # of this epoch
-        self.count = math.ceil(len(self.users) / options.batch)  # steps per epoch
-        self.step, self.steps, self.total = 0, max(1, options.epochs * self.count), 0.0
-        self.optimizers = _optimizers(model, options.lr, self.steps, interactions.counts())
+        self.growth = model.tables.growth()
+        if self.growth is not None:
+            shuffled = self.users[torch.randperm(len(self.users), generator=self.generator)]
+            size = min(_HELD_OUT, len(shuffled) // 20 + 1)
+            self.held_out, self.users = shuffled[:size], shuffled[size:].sort().values
+        self.epoch_start = self.generator.get_state()
+        self.steps_per_epoch = math.ceil(len(self.users) / options.batch)
+        self.step, self.steps = 0, max(1, options.epochs * self.steps_per_epoch)
+        self.total = 0.0  # loss of this epoch, summed over users
+        self.optimizers = build_optimizers(model, options.lr, self.steps, interactions.counts())
         self.log: list[Epoch] = []
-        self.best = Best(options.patience)
+        self.best = BestWeights(options.patience)
         self.finished = False
-        self.pace = Pace(options.time_budget)
+        self.time = TimeBudget(options.time_budget)
 
     @property
     def position(self) -> int:
-        """Steps made of this epoch."""
-        return self.step - len(self.log) * self.count
+        """Number of steps done in this epoch."""
+        return self.step - len(self.log) * self.steps_per_epoch
 
     def begin(self) -> None:
-        """Let the proposal follow the items, unless the epoch had begun before a resume."""
+        """Start an epoch with an update of the proposal, unless a resumed epoch has begun."""
         if self.position:
             return
         number, self.total = len(self.log) + 1, 0.0
-        self.pace.begin()
+        self.time.start_epoch()
         if isinstance(self.objective, SampledSoftmax) and (
             (number - 1) % self.options.refresh_every == 0
         ):
             counts = self.interactions.counts() if number == 1 else None
             with phase("fitting the proposal to the items"):
-                _follow(self.objective.proposal, self.model.outputs(), counts)
-            self.pace.followed(self.options.refresh_every)
-        self.at_begin = self.generator.get_state()
-        torch.randperm(len(self.users), generator=self.generator)  # as parts() draws it
+                _update_proposal(self.objective.proposal, self.model.outputs(), counts)
+            self.time.proposal_updated(self.options.refresh_every)
+        self.epoch_start = self.generator.get_state()
+        torch.randperm(len(self.users), generator=self.generator)  # as batches() draws it
 
-    def parts(self) -> Sequence[Tensor]:
-        """Users of each step that this epoch still has."""
-        again = torch.Generator()
-        again.set_state(self.at_begin)
-        order = self.users[torch.randperm(len(self.users), generator=again)]
+    def batches(self) -> Sequence[Tensor]:
+        """Return the users of each remaining step of this epoch."""
+        generator = torch.Generator()
+        generator.set_state(self.epoch_start)
+        order = self.users[torch.randperm(len(self.users), generator=generator)]
         end = self.position + self.steps - self.step
-        parts: Sequence[Tensor] = order.split(self.options.batch)[self.position : end]
-        return parts
+        batches: Sequence[Tensor] = order.split(self.options.batch)[self.position : end]
+        return batches
 
     def epoch_name(self) -> str:
-        """Which epoch this is, and of how many."""
+        """Return the number of this epoch and of all, as text."""
         return f"epoch {len(self.log) + 1}/{self._epochs}"
 
     @property
     def _epochs(self) -> int:
-        return math.ceil(self.steps / self.count)
+        return math.ceil(self.steps / self.steps_per_epoch)
 
     def advance(self, users: Tensor) -> None:
-        """One step of both optimisers."""
+        """Make one step of both optimisers with these users."""
         options, optimizers = self.options, self.optimizers.values()
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = options.lr * group["share"] * _rate(self.step, self.steps)
+                group["lr"] = options.lr * group["share"] * relative_rate(self.step, self.steps)
         history = self.interactions.rows(users)
         rise = options.annealing * self.steps
         weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
-        weights = weight * history.lengths / self.usual if options.beta_by_length else weight
+        weights = weight * history.lengths / self.mean_length if options.beta_by_length else weight
         loss = self.model.loss(history, self.objective, beta=weights, generator=self.generator)
         loss.backward()
         for optimizer in optimizers:
@@ -157,42 +131,42 @@ class Run:
             optimizer.zero_grad(set_to_none=True)
         self.total += loss.item() * len(users)
         self.step += 1
-        self.steps = self.pace.steps(self)
+        self.steps = self.time.total_steps(self)
 
     def end(self) -> None:
-        """Evaluate, tell, and see whether this was the last epoch."""
-        seconds = max(self.pace.epoch(), 1e-9)
+        """End an epoch: evaluate, report, and decide whether training is finished."""
+        seconds = max(self.time.epoch_seconds(), 1e-9)
         users = min(self.position * self.options.batch, len(self.users))
         with silence(not self.progress):
             ndcg = None if self.validation is None else _ndcg(self.model, self.validation)
         if self.growth is not None and self.step < _GROWING * self.steps:
             with silence(not self.progress), phase("judging the number of anchors"):
-                self.growth.epoch(self._judged())
+                self.growth.epoch(self._held_out_loss())
         number = len(self.log) + 1
         self.log.append(Epoch(number, self.total / users, seconds, users / seconds, ndcg))
         if self.progress:
-            _tell(self.log, self._epochs)
-        self.finished = self.best.enough(self.model, ndcg) or self.step >= self.steps
+            _report_epoch(self.log, self._epochs)
+        self.finished = self.best.update(self.model, ndcg) or self.step >= self.steps
 
     @torch.no_grad()
-    def _judged(self) -> float:
-        """The loss of an interaction of users kept out of training."""
+    def _held_out_loss(self) -> float:
+        """Return the mean loss per interaction of the held-out users."""
         total, generator = 0.0, torch.Generator().manual_seed(self.options.seed)
-        for users in self.judges.split(self.options.batch):
+        for users in self.held_out.split(self.options.batch):
             history = self.interactions.rows(users)
             loss = self.model.loss(history, self.objective, beta=0.0, generator=generator)
             total += loss.item() * len(users)
-        return total / max(int(self.interactions.rows(self.judges).lengths.sum()), 1)
+        return total / max(int(self.interactions.rows(self.held_out).lengths.sum()), 1)
 
     def where(self) -> str:
-        """How far it is, in words."""
-        number = min(self.step // self.count + 1, self._epochs)
+        """Return the current step and epoch, as text."""
+        number = min(self.step // self.steps_per_epoch + 1, self._epochs)
         return f"at step {self.step} of {self.steps}, epoch {number} of {self._epochs}"
 
-    def made(self) -> dict[str, Any]:
-        """What a checkpoint must agree with to be one of this training."""
+    def settings(self) -> dict[str, Any]:
+        """Return everything that must be equal for a checkpoint to be resumed."""
         if isinstance(self.objective, SampledSoftmax):
-            self.objective.proposal.state_dict()  # if it has none, now is the time to say so
+            self.objective.proposal.state_dict()  # raises before training if it has none
         held = self.validation
         return {
             **asdict(self.options),
@@ -201,20 +175,20 @@ class Run:
                 for name, value in self.model.state_dict().items()
             },
             "dropout": self.model.dropout,
-            "objective": _named(self.objective),
-            "interactions": _content(self.interactions),
-            "validation": held and [_content(held.fold_in), _content(held.test)],
+            "objective": describe(self.objective),
+            "interactions": describe_log(self.interactions),
+            "validation": held and [describe_log(held.fold_in), describe_log(held.test)],
         }
 
     def state(self) -> Saved:
-        """Everything, for a checkpoint; its tensors are not copied."""
-        tensors = {"generator.now": self.generator.get_state(), "generator.begin": self.at_begin}
+        """Return the state for a checkpoint; its tensors are not copied."""
+        tensors = {"generator.now": self.generator.get_state(), "generator.begin": self.epoch_start}
         parts = {"model": self.model.state_dict(), "best": self.best.state}
         for name, optimizer in self.optimizers.items():
             for index, entry in optimizer.state_dict()["state"].items():
                 parts[f"{name}.{index}"] = entry
             if isinstance(optimizer, Proximal):
-                parts["winners"] = {str(i): kept for i, kept in enumerate(optimizer.winners())}
+                parts["winners"] = {str(i): each for i, each in enumerate(optimizer.winners())}
         if isinstance(self.objective, SampledSoftmax):
             parts["proposal"] = self.objective.proposal.state_dict()
         for part, entry in parts.items():
@@ -227,19 +201,21 @@ class Run:
         if self.growth is not None:
             facts["growth"] = self.growth.state_dict()
         return Saved(
-            tensors, facts | {"log": log, "best": self.best.facts(), "pace": self.pace.facts()}
+            tensors, facts | {"log": log, "best": self.best.facts(), "pace": self.time.facts()}
         )
 
     def layout(self, found: Found) -> Iterator[tuple[str, Spec]]:
-        """What tensors a checkpoint of this training must hold; `found` are those it has."""
+        """Return the tensors that a checkpoint of this training must have, given those `found`."""
         groups = self.optimizers["others"].param_groups
         others = [each for group in groups for each in group["params"]]
-        return checkpoint_layout(found, self.model, others, self.at_begin)
+        return checkpoint_layout(found, self.model, others, self.epoch_start)
 
     def restore(self, saved: Saved) -> None:
-        """Become what `state` was taken of; ArtifactError names what does not fit."""
+        """Restore what `state` returned; ArtifactError names what does not fit."""
         saved.expect(self.layout(saved.found))
-        progress = Progress.of(saved, self.steps, self.count, growing=self.growth is not None)
+        progress = Progress.of(
+            saved, self.steps, self.steps_per_epoch, growing=self.growth is not None
+        )
         facts = saved.facts
         with saved.taking("model"):
             self.model.load_state_dict(saved.part("model"))
@@ -251,71 +227,48 @@ class Run:
             whole = {**optimizer.state_dict(), "state": state}
             if isinstance(optimizer, Proximal):
                 winners = saved.part("winners")
-                kept = [winners.get(str(i)) for i in range(len(optimizer.winners()))]
-                whole["proximal"] = {"steps": progress.step, "winners": kept}
+                stored = [winners.get(str(i)) for i in range(len(optimizer.winners()))]
+                whole["proximal"] = {"steps": progress.step, "winners": stored}
             with saved.taking(name):
                 optimizer.load_state_dict(whole)
         if isinstance(self.objective, SampledSoftmax):
-            proposal, kept_state = self.objective.proposal, saved.part("proposal")
+            proposal, proposal_state = self.objective.proposal, saved.part("proposal")
             with saved.taking("proposal"):
-                proposal.load_state_dict(kept_state)
-            if progress.step and set(proposal.state_dict()) != set(kept_state):
-                saved.fail("proposal", f"cannot be used: it has only {', '.join(kept_state)}")
+                proposal.load_state_dict(proposal_state)
+            if progress.step and set(proposal.state_dict()) != set(proposal_state):
+                saved.fail("proposal", f"cannot be used: it has only {', '.join(proposal_state)}")
         with saved.taking("generator"):
-            for name in ("begin", "now"):  # which stays
+            for name in ("begin", "now"):  # both are checked, the last stays
                 self.generator.set_state(saved.tensors[f"generator.{name}"].clone())
-        self.at_begin = saved.tensors["generator.begin"].clone()
+        self.epoch_start = saved.tensors["generator.begin"].clone()
         self.step, self.steps = progress.step, progress.steps
         self.total, self.finished = progress.total, progress.finished
         self.log = [Epoch(*entry) for entry in progress.log]
         self.best.load(list(progress.best), saved.part("best"))
-        self.pace.load(facts["pace"])
+        self.time.load(facts["pace"])
         if self.growth is not None:
             with saved.taking("growth"):
                 self.growth.load_state_dict(facts["growth"])
 
     def validation_seconds(self) -> float:
-        """About how long the validation at the end of an epoch will take."""
+        """Estimate the seconds of a validation, from a part of its users."""
         if self.validation is None:
             return 0.0
         known = self.validation.fold_in
-        few = min(_TRIAL, known.users)
+        users = min(_TIMED, known.users)
         began = time.perf_counter()
         with silence():
-            self.model.recommend(known.rows(slice(0, few)), 50)
-        return (time.perf_counter() - began) * known.users / max(few, 1)
+            self.model.recommend(known.rows(slice(0, users)), 50)
+        return (time.perf_counter() - began) * known.users / max(users, 1)
 
 
-def _optimizers(
-    model: FastVAE, lr: float, steps: int, counts: Tensor
-) -> dict[str, torch.optim.Optimizer]:
-    """One for the rows in use, one for all else; each group has its share of the learning rate."""
-    shared = model.shared_parameters
-    apart = [*model.tables, *shared]
-    others = [p for p in model.parameters() if all(p is not a for a in apart)]
-    groups = [{"params": others, "share": 1.0}]
-    if shared:
-        groups.append({"params": shared, "share": _SHARED})
-    tables = [{"params": model.tables, "share": 1.0}]
-    rows = optim.Adam(tables, lr=lr, betas=(0.0, 0.99), by_row=True)
-    return {
-        "tables": model.kept_sparse(rows, steps, counts),
-        "others": torch.optim.Adam(groups, lr=lr, betas=(0.9, 0.99), fused=True),
-    }
-
-
-def _follow(proposal: Proposal, items: Tensor, counts: Tensor | None) -> None:
-    """Fit the proposal if there are counts, otherwise let it follow the items."""
+def _update_proposal(proposal: Proposal, items: Tensor, counts: Tensor | None) -> None:
+    """Fit the proposal if there are counts, otherwise refresh it."""
     if counts is None:
         proposal.refresh(items)
     else:
-        # Plus one: also what nobody has touched may be a positive of somebody new.
+        # Plus one: an item without interactions may be a positive of a new user.
         proposal.fit(items, (counts + 1).log1p())
-
-
-def _rate(step: int, steps: int) -> float:
-    fall = (1 + math.cos(math.pi * step / steps)) / 2
-    return min(1.0, (step + 1) / _WARM) * (fall * (1 - _LEAST) + _LEAST)
 
 
 def _ndcg(model: FastVAE, validation: Split) -> float:
@@ -323,26 +276,8 @@ def _ndcg(model: FastVAE, validation: Split) -> float:
     return evaluate(top, validation.test, (NDCG(50),), resamples=1)[NDCG(50)].mean
 
 
-def _named(value: Any) -> str:
-    """A choice in words: what it is, and what it was made with."""
-    if isinstance(value, Proposal):
-        made = {name: it for name, it in vars(value).items() if not name.startswith("_")}
-    elif is_dataclass(value):
-        made = {each.name: getattr(value, each.name) for each in fields(value)}
-    elif value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    else:
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
-    inside = ", ".join(f"{name}={_named(it)}" for name, it in made.items())
-    return f"{type(value).__qualname__}({inside})"
-
-
-def _content(log: Interactions) -> str:
-    """Which interactions these are."""
-    return f"{log.pairs} pairs of {log.items} items, {digest(log.offsets, log.ids)}"
-
-
-def _tell(log: list[Epoch], epochs: int) -> None:
+def _report_epoch(log: list[Epoch], epochs: int) -> None:
+    """Print the last epoch to standard error."""
     line("")
     last = log[-1]
     left = sum(epoch.seconds for epoch in log) / len(log) * (epochs - last.number)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fewfold._check import non_negative_number, positive_number, whole_number
+from fewfold.recommender.training.options import TrainOptions
 
 __all__ = ["Training"]
 
@@ -37,9 +38,11 @@ class Training:
         if self.time_budget is not None:
             positive_number(self.time_budget, "time_budget")
 
-    def plan(self, users: int) -> tuple[int, int]:
-        """Number of epochs and batch size for this many users."""
+    def options(self, users: int, seed: int) -> TrainOptions:
+        """Options of `train` for this many users."""
         batch = min(self.batch, max(16, users // 16))
         least = -(-_STEPS * batch // max(users, 1))
         epochs = max(16, min(least, 100)) if self.epochs is None else self.epochs
-        return epochs, batch
+        return TrainOptions(
+            epochs, batch, self.lr, self.beta, seed=seed, time_budget=self.time_budget
+        )

@@ -1,4 +1,4 @@
-"""How long training takes and when it has had enough: the time budget, the best weights."""
+"""When training stops: the time budget, and early stopping with the best weights."""
 
 import math
 import time
@@ -7,94 +7,98 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fewfold.recommender.models.fastvae.network import FastVAE
-from fewfold.recommender.training.checkpoint import say
+from fewfold.recommender.training.checkpoint import print_message
 
-__all__ = ["Best", "Pace"]
+__all__ = ["BestWeights", "TimeBudget"]
 
-_LOOK = 50, 2.0  # steps or seconds after which the speed is known
-_WITHIN, _BEYOND = 0.95, 1.2  # parts of a time budget: to aim at, and to stop at
+_MEASURED = 50, 2.0  # steps or seconds after which the speed is known
+_TARGET, _LIMIT = 0.95, 1.2  # parts of a time budget: to aim at, and to stop at
 
 
-class Paced(Protocol):
-    """What `Pace` asks of a run."""
+class Timed(Protocol):
+    """What `TimeBudget` needs of a training."""
 
     step: int
     steps: int
-    count: int
+    steps_per_epoch: int
     progress: bool
 
     def where(self) -> str:
-        """How far it is, in words."""
+        """Return the current step and epoch, as text."""
 
     def validation_seconds(self) -> float:
-        """About how long the validation at the end of an epoch will take."""
+        """Estimate the seconds of a validation."""
 
 
-class Pace:
-    """The clock: how long things took, and how many steps fit into the time budget."""
+class TimeBudget:
+    """Measures the speed of a training and limits its steps to those that fit into the budget."""
 
     def __init__(self, budget: float | None) -> None:
         self._budget, self._fixed, self._upkeep = budget, False, 0.0
         self._began = self._epoch_began = time.perf_counter()
-        self._first: tuple[float, int] | None = None  # step since the start or a resume, and when
+        self._first: tuple[float, int] | None = None  # when and at which step timing began
 
-    def begin(self) -> None:
-        """An epoch begins."""
+    def start_epoch(self) -> None:
+        """Note that an epoch begins."""
         self._epoch_began = time.perf_counter()
 
-    def followed(self, every: int) -> None:
-        """The proposal has followed, as it does every so many epochs."""
-        self._upkeep = max(self._upkeep, self.epoch() / every)
+    def proposal_updated(self, every: int) -> None:
+        """Note that the proposal has been updated, as it is every so many epochs."""
+        self._upkeep = max(self._upkeep, self.epoch_seconds() / every)
 
-    def epoch(self) -> float:
-        """Seconds of this epoch."""
+    def epoch_seconds(self) -> float:
+        """Return the seconds since the epoch began."""
         return time.perf_counter() - self._epoch_began
 
-    def steps(self, run: Paced) -> int:
-        """How many steps there are in all, now that one more has been made."""
+    def total_steps(self, run: Timed) -> int:
+        """Return the number of steps of the whole training, after each step."""
         if self._budget is None or run.step >= run.steps:
             return run.steps
         now = time.perf_counter()
-        spent = now - self._began
-        if spent > _BEYOND * self._budget:
-            say(f"warning: {spent:.0f} s of {self._budget:g} have passed; stopped {run.where()}")
+        elapsed = now - self._began
+        if elapsed > _LIMIT * self._budget:
+            print_message(
+                f"warning: {elapsed:.0f} s of {self._budget:g} have passed; stopped {run.where()}"
+            )
             return run.step
         if self._first is None:
             self._first = now, run.step
-        made, took = run.step - self._first[1], now - self._first[0]
-        known = made >= _LOOK[0] or (made and took >= min(_LOOK[1], self._budget / 8))
+        done, took = run.step - self._first[1], now - self._first[0]
+        known = done >= _MEASURED[0] or (done and took >= min(_MEASURED[1], self._budget / 8))
         if self._fixed or not known:
             return run.steps
         self._fixed = True
-        each = took / made + (self._upkeep + run.validation_seconds()) / run.count
-        left = max(0.0, _WITHIN * self._budget - spent)
+        each = took / done + (self._upkeep + run.validation_seconds()) / run.steps_per_epoch
+        left = max(0.0, _TARGET * self._budget - elapsed)
         fit = run.step + int(left / max(each, 1e-9))
         if fit < run.steps and run.progress:
-            say(f"{fit} of {run.steps} steps fit into {self._budget:g} s")
+            print_message(f"{fit} of {run.steps} steps fit into {self._budget:g} s")
         return min(fit, run.steps)
 
     def facts(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        spent = time.perf_counter() - self._began
+        """Return the state for a checkpoint."""
+        elapsed = time.perf_counter() - self._began
         return {
-            "spent": spent, "epoch": self.epoch(), "upkeep": self._upkeep, "fixed": self._fixed
+            "spent": elapsed, "epoch": self.epoch_seconds(), "upkeep": self._upkeep,
+            "fixed": self._fixed,
         }  # fmt: skip
 
     def load(self, facts: dict[str, Any]) -> None:
-        """Go on from there; the time between does not count."""
+        """Restore what `facts` returned; the time since then does not count."""
         now = time.perf_counter()
         self._began, self._epoch_began = now - facts["spent"], now - facts["epoch"]
         self._upkeep, self._fixed = facts["upkeep"], facts["fixed"]
 
 
-class Best:
-    """The best weights so far, kept where stopping early was asked for."""
+class BestWeights:
+    """Early stopping: a copy of the weights with the best score, if there is a patience."""
 
     def __init__(self, patience: int | None) -> None:
         self._patience, self._score, self._since = patience, -math.inf, 0
         self.state: dict[str, Tensor] = {}
 
-    def enough(self, model: FastVAE, score: float | None) -> bool:
+    def update(self, model: FastVAE, score: float | None) -> bool:
+        """Copy the weights if the score is the best; return whether patience has run out."""
         if self._patience is None or score is None:
             return False
         self._since += 1
@@ -104,12 +108,15 @@ class Best:
         return self._since >= self._patience
 
     def restore(self, model: FastVAE) -> None:
+        """Load the best weights into the model."""
         if self.state:
             model.load_state_dict(self.state)
 
     def facts(self) -> list[float]:
+        """Return the state for a checkpoint, without the weights."""
         return [self._score, self._since]
 
     def load(self, facts: list[Any], state: dict[str, Tensor]) -> None:
+        """Restore what `facts` returned, and the weights."""
         self._score, self._since = facts
         self.state = {name: value.clone() for name, value in state.items()}

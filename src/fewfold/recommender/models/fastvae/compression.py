@@ -1,7 +1,8 @@
-"""Trained tables as mixes of the first few of ordered anchors, nearest in the scores they give.
+"""Compression of trained dense tables to ordered anchors, with the least squared error of scores.
 
-Item i is the mix of the first n_i of K anchors, n_i by how often it is met, so that nothing has to
-say which anchor an entry belongs to; and entries are whole numbers of few bits.
+Item i is a combination of the first n_i of K anchors, where n_i grows with its number of
+interactions, so that the anchors of its entries need not be stored; entries are whole numbers of
+few bits.
 """
 
 from dataclasses import dataclass
@@ -13,25 +14,25 @@ from fewfold.embeddings.sparsify.schedules import Narrowing
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.network import FastVAE
 
-__all__ = ["Squeezed", "score_metric", "squeeze"]
+__all__ = ["CompressedTables", "compress", "score_metric"]
 
-_POPULAR = 0.75  # the power of its count that an item's number of anchors goes with
-_FLAT = 1e-2  # of the mean of a metric's diagonal: no direction is free of charge
-_USERS = 1500  # of whom the metric is the mean
-_ROUNDS, _SWEEPS = 12, 16  # of least squares in turn, and over the entries on their grid
-_BLOCK = 4096  # items whose entries are moved at once, such that they stay in the cache
-_CLIPS = (1.0, 0.8, 0.6, 0.45, 0.35, 0.25)  # of the largest entry, where there are few bits
+_POPULAR = 0.75  # an item's number of anchors is proportional to its count to this power
+_RIDGE = 1e-2  # added to a metric's diagonal, times its mean: every direction has a cost
+_USERS = 1500  # sampled for the metric
+_ROUNDS, _SWEEPS = 12, 16  # of alternating least squares, and over the rounded entries
+_BLOCK = 4096  # items updated at once, which fit into the cache
+_CLIPS = (1.0, 0.8, 0.6, 0.45, 0.35, 0.25)  # tried ranges, relative to the largest entry
 
 
 @dataclass(frozen=True, eq=False)
-class Squeezed:
+class CompressedTables:
     """Both tables side by side, (items, hidden + latent + 1), as `transform @ anchors`.
 
     Attributes:
-        transform: (items, K + 1), zero from an item's number of anchors on.
-        anchors: (K + 1, hidden + latent + 1), a byte a number and a step for each; the first is a
-            one in the column of the bias.
-        steps: (K + 1,) of which the entries of a column are whole multiples.
+        transform: (items, K + 1), zero beyond an item's number of anchors.
+        anchors: (K + 1, hidden + latent + 1), whole multiples, up to 127, of a step per anchor; the
+            first is a one in the column of the bias.
+        steps: (K + 1,) the entries of a column of the transform are whole multiples of its step.
     """
 
     transform: Tensor
@@ -40,42 +41,46 @@ class Squeezed:
 
 
 @torch.no_grad()
-def squeeze(
+def compress(
     model: FastVAE, interactions: Interactions, *, count: int, width: int, bits: int, seed: int = 0
-) -> Squeezed:
-    """The nearest to the tables of a trained model that is this small; nothing is trained on.
+) -> CompressedTables:
+    """Compress the tables of a trained model, without further training.
 
-    Minimises  sum_i w_i |t_i A - x_i|_M^2  over anchors A and mixes t_i of the first n_i of them,
-    where x_i is an item's row in both tables, w_i how often it is met and M the metric of scores.
-    Least squares for mixes and anchors in turn; then both are rounded, and entries moved in turn to
-    the whole number that is best given all others.
+    Minimises  sum_i w_i |t_i A - x_i|_M^2  over anchors A and coefficients t_i of the first n_i of
+    them, where x_i is an item's row in both tables, w_i its number of interactions plus one and M
+    the metric of scores. Alternating least squares for coefficients and anchors; then both are
+    rounded, and coordinate descent sets each entry to the best whole number given all others.
 
     Args:
-        model: which.
+        model: with dense tables.
         interactions: it was trained on.
-        count: K, anchors beside the one of the bias.
+        count: K, the number of anchors without that of the bias.
         width: the mean of n_i.
         bits: of an entry.
-        seed: of the users who tell the metric.
+        seed: of the users sampled for the metric.
     """
-    if not all(table.isfinite().all() for table in (model.inputs, model.items)):
+    inputs, outputs = model.entries(), model.outputs()
+    if not all(table.isfinite().all() for table in (inputs, outputs)):
         raise ValueError("the tables of the model are not finite; has training diverged?")
     if not interactions.pairs:
-        raise ValueError("there are no interactions to see scores by; give those of the training")
-    kind = model.items.dtype
-    metric = score_metric(model, interactions, seed=seed).to(kind)
-    weights = interactions.counts().to(kind) + 1
+        raise ValueError(
+            "there are no interactions to compare scores on; give those of the training"
+        )
+    dtype = outputs.dtype
+    metric = score_metric(model, interactions, seed=seed).to(dtype)
+    weights = interactions.counts().to(dtype) + 1
     lengths = _lengths(weights, count, width)
-    # In the order of their lengths, so that those who have an anchor are the first so many.
+    # Sorted by length: the items that have a given anchor are the first rows.
     order = lengths.argsort(descending=True, stable=True)
-    both = torch.cat([model.inputs[order], model.items[order]], 1)
+    both = torch.cat([inputs[order], outputs[order]], 1)
     fit = _Fit(both, metric, weights[order], lengths[order])
-    mix, anchors, steps = fit.to_grid(*fit.alternate(count), (1 << bits - 1) - 1)
-    return Squeezed(torch.empty_like(mix).index_copy_(0, order, mix), anchors, steps)
+    transform, anchors, steps = fit.round(*fit.alternate(count), (1 << bits - 1) - 1)
+    in_order = torch.empty_like(transform).index_copy_(0, order, transform)
+    return CompressedTables(in_order, anchors, steps)
 
 
 def _lengths(weights: Tensor, count: int, width: int) -> Tensor:
-    """How many entries each item has, that of its bias included."""
+    """Return the number of entries of each item, including that of its bias."""
     if width >= count:
         return torch.full(weights.shape, count + 1)
     shares = Narrowing(first=count, last=width, over=1, shares=weights**_POPULAR)
@@ -83,14 +88,14 @@ def _lengths(weights: Tensor, count: int, width: int) -> Tensor:
 
 
 def score_metric(model: FastVAE, interactions: Interactions, *, seed: int = 0) -> Tensor:
-    """What errors of a row of both tables do to scores: e' M e, in the mean over users and items.
+    """Return the metric M of errors e of an item's row: e' M e is the mean squared error of scores.
 
     An error e of an output row moves its scores by q . e. One of an input row moves the latent by
     J e and with it the scores of all items j, by q_j . J e:
 
         E[(q . e)^2] = e' E[q q'] e,      E[(q_j . J e)^2] = e' E[J' Cov(q_j) J] e,
 
-    where items count by how often they are met, and a shift of all scores does not matter.
+    where items are weighted by their number of interactions, and a shift of all scores is ignored.
 
     Returns:
         (hidden + latent + 1, hidden + latent + 1) in double precision.
@@ -100,9 +105,8 @@ def score_metric(model: FastVAE, interactions: Interactions, *, seed: int = 0) -
     generator = torch.Generator().manual_seed(seed)
     users = torch.randperm(interactions.users, generator=generator)[:_USERS]
     history = interactions.rows(users)
-    by = history.lengths.clamp(min=1).to(model.shift.dtype).rsqrt()
     with torch.no_grad():
-        bag = model._bag(history, by)
+        bag = model.bag(history)
     outputs = model.outputs()[:, :-1].double()
     outputs = outputs - weights @ outputs
     values, vectors = torch.linalg.eigh(outputs.T * weights @ outputs)
@@ -117,86 +121,86 @@ def score_metric(model: FastVAE, interactions: Interactions, *, seed: int = 0) -
             into += (slope.T @ slope / len(slope)).double()
     queries = torch.nn.functional.pad(latent.detach().double(), (0, 1), value=1.0)
     out = queries.T @ queries / len(queries)
-    metric: Tensor = torch.block_diag(*(_firm(part, _FLAT) for part in (into, out)))
+    metric: Tensor = torch.block_diag(*(_with_ridge(part, _RIDGE) for part in (into, out)))
     return metric
 
 
 class _Fit:
-    """Rows (n, d) by descending length, what an error of theirs is worth, and their best mixes."""
+    """Weighted least squares for rows (n, d), sorted by descending number of entries."""
 
     def __init__(self, both: Tensor, metric: Tensor, weights: Tensor, lengths: Tensor) -> None:
         self.both, self.metric, self.weights, self.lengths = both, metric, weights, lengths
 
     def alternate(self, count: int) -> tuple[Tensor, Tensor]:
-        """Mixes (n, count + 1) and anchors (count + 1, d), from the principal axes."""
+        """Return coefficients (n, count + 1) and anchors (count + 1, d)."""
         spread = (self.both.T * self.weights @ self.both).double()
         values, vectors = torch.linalg.eigh(self.metric.double())
         root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
         _, axes = torch.linalg.eigh(root @ spread @ root)
-        first = axes.flip(1)[:, :count].T @ root @ spread  # the axes, before the root was applied
+        first = axes.flip(1)[:, :count].T @ root @ spread  # in the coordinates of the rows
         bias = torch.zeros(1, len(root), dtype=first.dtype)
         bias[0, -1] = 1
         anchors = torch.cat([bias, first / first.norm(dim=1, keepdim=True).clamp(min=1e-30)])
         anchors = anchors.to(self.both.dtype)
-        anchors = self._apart(anchors)
+        anchors = self._orthonormalize(anchors)
         mix = self._mixes(anchors)
         for _ in range(_ROUNDS):
-            anchors = self._apart(self._anchors(mix))
+            anchors = self._orthonormalize(self._anchors(mix))
             mix = self._mixes(anchors)
         return mix, anchors
 
-    def to_grid(self, mix: Tensor, anchors: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Entries at most `top` steps from zero, anchors of a byte a number, and the steps."""
+    def round(self, mix: Tensor, anchors: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return entries of at most `top` steps, anchors rounded to bytes, and the steps."""
         steps = self._steps(mix, top)
         mix = (mix / steps).round().clamp(-top, top) * steps
         for _ in range(_SWEEPS):
-            anchors = _in_bytes(self._anchors(mix))  # before the entries, which make up for it
+            anchors = _round_to_bytes(self._anchors(mix))  # first: entries then correct its error
             products, square = self._products(anchors)
-            parts = (whole.split(_BLOCK) for whole in (mix, products, self.lengths))
-            for some, aims, lengths in zip(*parts, strict=True):
-                few = int(lengths[0])  # the longest comes first
-                for k, step in enumerate(steps[:few]):
-                    have = int((lengths > k).sum())
-                    left = aims[:have, k] - some[:have, :few] @ square[:few, k]
-                    best = some[:have, k] + left / square[k, k].clamp(min=1e-30)
-                    some[:have, k] = (best / step).round().clamp(-top, top) * step
+            blocks = (tensor.split(_BLOCK) for tensor in (mix, products, self.lengths))
+            for entries, targets, lengths in zip(*blocks, strict=True):
+                longest = int(lengths[0])
+                for k, step in enumerate(steps[:longest]):
+                    rows = int((lengths > k).sum())  # those that have anchor k
+                    residual = targets[:rows, k] - entries[:rows, :longest] @ square[:longest, k]
+                    best = entries[:rows, k] + residual / square[k, k].clamp(min=1e-30)
+                    entries[:rows, k] = (best / step).round().clamp(-top, top) * step
         return mix, anchors, steps
 
     def _products(self, anchors: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows and of anchors with the anchors, in the metric."""
+        """Return the inner products of rows and of anchors with the anchors, in the metric."""
         lifted = self.metric @ anchors.T
         return self.both @ lifted, anchors @ lifted
 
-    def _apart(self, anchors: Tensor) -> Tensor:
-        """Orthogonal in the metric, of length one but for the bias; so many span what they did.
+    def _orthonormalize(self, anchors: Tensor) -> Tensor:
+        """Orthonormalise the anchors in the metric (bias excluded), preserving leading spans.
 
-        Or those of the last, which few items have, may come to cancel each other, and rounding does
-        to scores what it does to the sizes that cancel.
+        Otherwise contributions of the last anchors, which few items have, may nearly cancel, and
+        rounding errors are relative to the contributions, not to their sum.
         """
-        lower = torch.linalg.cholesky(_firm(self.metric.double(), 1e-12))
+        lower = torch.linalg.cholesky(_with_ridge(self.metric.double(), 1e-12))
         axes, _ = torch.linalg.qr((anchors.double() @ lower).T)
-        apart = torch.linalg.solve_triangular(lower.T, axes, upper=True).T.to(anchors.dtype)
-        return torch.cat([anchors[:1], apart[1:]])
+        unit = torch.linalg.solve_triangular(lower.T, axes, upper=True).T.to(anchors.dtype)
+        return torch.cat([anchors[:1], unit[1:]])
 
     def _mixes(self, anchors: Tensor) -> Tensor:
-        """The best there are with anchors that are orthogonal."""
+        """Return the least-squares coefficients for orthogonal anchors."""
         products, square = self._products(anchors)
-        there = torch.arange(len(anchors)) < self.lengths[:, None]
-        return products.div_(square.diagonal()).mul_(there)
+        mask = torch.arange(len(anchors)) < self.lengths[:, None]
+        return products.div_(square.diagonal()).mul_(mask)
 
     def _anchors(self, mix: Tensor) -> Tensor:
-        """The best there are with these mixes; the first stays what it is."""
-        heavy = (mix[:, 1:].T * self.weights).contiguous()
-        wanted = heavy @ self.both
-        wanted[:, -1] -= heavy @ mix[:, 0]
-        square = _firm((heavy @ mix[:, 1:]).double(), 1e-9)
-        found = torch.linalg.solve(square, wanted.double()).to(mix.dtype)
+        """Return the least-squares anchors for these coefficients; that of the bias is fixed."""
+        weighted = (mix[:, 1:].T * self.weights).contiguous()
+        right = weighted @ self.both
+        right[:, -1] -= weighted @ mix[:, 0]
+        square = _with_ridge((weighted @ mix[:, 1:]).double(), 1e-9)
+        found = torch.linalg.solve(square, right.double()).to(mix.dtype)
         bias = torch.zeros_like(found[:1])
         bias[0, -1] = 1
         return torch.cat([bias, found])
 
     def _steps(self, mix: Tensor, top: int) -> Tensor:
-        """Of the clippings of a column that with the least error."""
+        """Return the step of each column, by the clipping range with the least error."""
         largest = mix.abs().amax(0).clamp(min=1e-30)
         tried = torch.stack([largest * clip / top for clip in _CLIPS])
         errors = torch.stack([
@@ -206,13 +210,13 @@ class _Fit:
         return tried.gather(0, errors.argmin(0, keepdim=True))[0]
 
 
-def _in_bytes(anchors: Tensor) -> Tensor:
-    """Whole numbers of steps of their own, from -127 to 127, as anchors are kept."""
+def _round_to_bytes(anchors: Tensor) -> Tensor:
+    """Round each anchor to whole multiples, from -127 to 127, of a step of its own."""
     step = anchors.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
     return (anchors / step).round() * step
 
 
-def _firm(square: Tensor, share: float) -> Tensor:
-    """A square matrix that can be inverted."""
+def _with_ridge(square: Tensor, share: float) -> Tensor:
+    """Add a multiple of the mean of its diagonal to a square matrix, so that it is invertible."""
     size = square.diagonal().mean().clamp(min=1e-30)
     return square + share * size * torch.eye(len(square), dtype=square.dtype)

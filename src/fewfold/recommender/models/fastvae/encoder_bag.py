@@ -1,4 +1,4 @@
-"""Sums of table rows, a few per user, with a gradient that touches no other row."""
+"""Sums of the table rows of each user's items, with sparse gradients; dropout of items."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from fewfold._native import dispatch
 from fewfold.recommender.interactions import Jagged
 from fewfold.sampling.proposal import fresh_seed
 
-__all__ = ["bags", "thinned"]
+__all__ = ["bags", "drop_items"]
 
 
 def bags(table: Tensor, ids: Jagged, by: Tensor, *, sparse: bool = True) -> Tensor:
-    """The sum of the rows each list of ids names, times a number per list: (rows, d)."""
+    """Return the sum of the table rows of each list of ids, times a factor per list: (rows, d)."""
     if (
         sparse and dispatch.ready(table, by) and table.is_contiguous() and table.dtype == by.dtype
         and ids.values.is_cpu
@@ -56,18 +56,18 @@ class _Bags(torch.autograd.Function):
         return sparse, None, None, None
 
 
-def thinned(ids: Jagged, share: float, generator: torch.Generator | None) -> Jagged:
-    """The lists with a share of their entries dropped at random."""
+def drop_items(ids: Jagged, share: float, generator: torch.Generator | None) -> Jagged:
+    """Drop each entry of the lists with probability `share`."""
     values, offsets = ids.values, ids.offsets
     if share == 0:
         return ids
     if not (dispatch.ready() and values.is_cpu):
-        kept = torch.rand(len(values), generator=generator) >= share
-        before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
-        return Jagged(values[kept], before[offsets])
+        mask = torch.rand(len(values), generator=generator) >= share
+        before = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
+        return Jagged(values[mask], before[offsets])
     values, offsets = jagged(values, offsets)
-    room, start = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
-    kept = dispatch.kernel("thin")(
-        values, offsets, len(offsets) - 1, 1 - share, fresh_seed(generator), room, start
+    out, out_offsets = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
+    count = dispatch.kernel("thin")(
+        values, offsets, len(offsets) - 1, 1 - share, fresh_seed(generator), out, out_offsets
     )
-    return Jagged(room[:kept], start)
+    return Jagged(out[:count], out_offsets)

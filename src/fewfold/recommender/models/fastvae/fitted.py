@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fewfold._progress import phase
 from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.model import Fitted, Model, single_item_rows
 from fewfold.recommender.ranking.catalogue import Catalogue
@@ -80,10 +80,9 @@ class FittedVAE(Fitted):
         return top_k(scorer, k, exclude=single_item_rows(items), allowed=allowed)
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters of the network, packed table of anchors, and shortcut."""
-        state = {f"vae.{name}": value for name, value in self.model.state().items()}
-        if isinstance(self.model, AnchorVAE):
-            state |= {f"table.{name}": value for name, value in self.model.packed.items()}
+        """Parameters of the network, tensors of its tables, and shortcut."""
+        state = {f"vae.{name}": value for name, value in self.model.encoder_state().items()}
+        state |= self.model.tables.saved()
         linear = self.model.shortcut
         if linear is not None:
             state["shortcut.table"], state["shortcut.scale"] = linear.table, linear.scale
@@ -102,12 +101,12 @@ class FittedVAE(Fitted):
         self, labels: Sequence[Any] | None, names: Sequence[Any]
     ) -> AnchorInspection | None:
         """Describe the anchors of the tables, that of the bias excluded; None if dense."""
-        model = self.model
-        if not isinstance(model, AnchorVAE):
+        tables = self.model.tables
+        if not isinstance(tables, AnchoredTables):
             return None
-        table, bias = model.without_bias(), int(model.is_bias.sum())
+        table, bias = tables.without_bias(), int(tables.is_bias.sum())
         found = inspect_anchors(table, labels=labels, names=names)
-        kept = bias * table.embedding_dim + model.table.nonzeros() - table.nonzeros()
+        kept = bias * table.embedding_dim + tables.table.nonzeros() - table.nonzeros()
         return replace(found, anchors=found.anchors - bias, beside=kept)
 
 

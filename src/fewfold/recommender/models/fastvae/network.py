@@ -1,7 +1,7 @@
-"""FastVAE: a variational autoencoder of users' items, its cost that of the items it touches."""
+"""FastVAE: a variational autoencoder of users' items whose steps cost the same at any catalogue."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,79 +10,22 @@ from torch.autograd.function import once_differentiable
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
-from fewfold.embeddings.sparsify.growth import AnchorGrowth
-from fewfold.losses.named import entmax_loss
-from fewfold.losses.sampled import sampled_softmax_loss
-from fewfold.losses.sampled_scores import Items
-from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.encoder_bag import bags, thinned
+from fewfold.recommender.models.fastvae.dense_tables import DenseTables
+from fewfold.recommender.models.fastvae.encoder_bag import drop_items
+from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
+from fewfold.recommender.models.fastvae.tables import Tables
 from fewfold.recommender.ranking.top_k import DotProduct, top_k
-from fewfold.sampling.proposal import Proposal
 
-__all__ = ["Entmax", "FastVAE", "FullSoftmax", "Objective", "SampledSoftmax"]
-
-
-_LOG_VAR = -8.0, 4.0  # of the latent, at least and at most
+__all__ = ["FastVAE"]
 
 
-class Objective(Protocol):
-    """How the decoder is told about a user's items: a loss per row, summed over its items."""
-
-    def __call__(
-        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
-    ) -> Tensor:
-        """Queries (B, d), items (M, d) and each row's items to a loss, summed over all of them."""
-
-
-@dataclass(frozen=True)
-class FullSoftmax:
-    """Multinomial likelihood over all items: Mult-VAE. Costs batch x items."""
-
-    def __call__(
-        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
-    ) -> Tensor:
-        log_probs = (queries @ items.T).log_softmax(1)
-        return -log_probs[history.row, history.values].sum()
-
-
-@dataclass(frozen=True)
-class SampledSoftmax:
-    """The same from a few items, drawn from a proposal that is fitted and refreshed in training."""
-
-    proposal: Proposal
-    samples: int = 200
-    shared: bool = False
-
-    def __call__(
-        self, queries: Tensor, items: Items, history: Jagged, generator: torch.Generator | None
-    ) -> Tensor:
-        return sampled_softmax_loss(
-            queries, items, (history.values, history.offsets), self.proposal, samples=self.samples,
-            shared=self.shared, reduction="sum", generator=generator,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Entmax:
-    """The Fenchel-Young loss of entmax, a row's items in equal parts. Costs batch x items."""
-
-    alpha: float = 1.5
-
-    def __call__(
-        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
-    ) -> Tensor:
-        lengths = history.lengths
-        target = queries.new_zeros(len(queries), len(items))
-        target[history.row, history.values] = 1 / lengths[history.row].to(queries)
-        some = lengths > 0  # an empty row has no target
-        losses = entmax_loss((queries @ items.T)[some], target[some], self.alpha, reduction="none")
-        return (losses * lengths[some]).sum()
+_LOG_VAR = -8.0, 4.0  # smallest and largest log variance of the latent
 
 
 class FastVAE(nn.Module):
-    """A user's items through a Gaussian latent and back to scores of all items.
+    """Autoencoder from a user's items through a Gaussian latent to scores of all items.
 
         h_0 = f( sum_{j in user} E_j / sqrt(n) + b ),    f(x) = layer_norm(swish(x)),
         h_l = f( W_l h_{l-1} + h_0 + ... + h_{l-1} ),    mu, log var = W h + c,
@@ -92,14 +35,19 @@ class FastVAE(nn.Module):
     of the input items dropped. Both tables get sparse gradients and the input is a bag of ids,
     never a dense row, so that with a `SampledSoftmax` nothing depends on the number of items.
 
+    The vectors E_j and q_i belong to `tables`: `DenseTables`, or `AnchoredTables` of fewer numbers.
+    Their parameters have the same names in `state_dict` as attributes of the model would have.
+
     Args:
-        items: how many.
-        hidden: width of the encoder's table.
-        latent: width of the latent; the decoder's table has one column more, the bias, so that one
-            less than a multiple of sixteen is best.
+        items: number of items, for dense tables.
+        hidden: width of the encoder's table; 200 by default.
+        latent: width of the latent, 63 by default; the decoder's table has one column more, the
+            bias, so that one less than a multiple of sixteen is fastest.
         layers: of the encoder, beyond its table; they cost the same at any number of items.
         dropout: share of the input items left out in training.
-        seed: of the first weights.
+        seed: of the initial weights.
+        tables: of the items, in the place of `items`, `hidden` and `latent`. New ones get their
+            weights here, from the seed; those with weights keep them.
 
     Example:
         >>> import fewfold as ff
@@ -116,31 +64,32 @@ class FastVAE(nn.Module):
     Jebara, "Variational autoencoders for collaborative filtering", WWW 2018.
     """
 
-    sparse = True  # gradients of the input table; a dense optimiser wants False
-
     def __init__(
         self,
-        items: int,
+        items: int | None = None,
         *,
-        hidden: int = 200,
-        latent: int = 63,
+        hidden: int | None = None,
+        latent: int | None = None,
         layers: int = 1,
         dropout: float = 0.5,
         seed: int = 0,
+        tables: Tables | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("items", items), ("hidden", hidden), ("latent", latent)):
-            whole_number(value, name)
+        self.tables = _tables(tables, items=items, hidden=hidden, latent=latent)
+        hidden, latent = self.tables.hidden, self.tables.latent
         whole_number(layers, "layers", least=0)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.dropout, self.latent = dropout, latent
-        generator = torch.Generator().manual_seed(seed)
-        self._make_inputs(items, hidden, generator)
+        generator, new = torch.Generator().manual_seed(seed), not self.tables.initialized
+        if new:
+            self.tables.reset_inputs(generator)
         self.shift = nn.Parameter(torch.zeros(hidden))
         self.layers = _Dense(hidden, layers, generator)
         self.posterior = nn.Linear(hidden, 2 * latent)
-        self._make_items(items, latent, generator)
+        if new:
+            self.tables.reset_outputs(generator)
         with torch.no_grad():
             self.posterior.weight.normal_(
                 0, (2 / (hidden + 2 * latent)) ** 0.5, generator=generator
@@ -148,82 +97,55 @@ class FastVAE(nn.Module):
             self.posterior.weight[latent:] *= 0.1
             self.posterior.bias.zero_()
         self.shortcut: Shortcut | None = None
+        self.register_state_dict_post_hook(_without_prefix)
+        self.register_load_state_dict_pre_hook(_with_prefix)
 
-    def _make_inputs(self, items: int, hidden: int, generator: torch.Generator) -> None:
-        table = dispatch.table(items, hidden).normal_(0, hidden**-0.5, generator=generator)
-        self.inputs = nn.Parameter(table)
-
-    @torch.no_grad()
-    def _make_items(self, items: int, latent: int, generator: torch.Generator) -> None:
-        # The last column is the bias, met by a one at the end of every query.
-        self.items = nn.Parameter(dispatch.table(items, latent + 1).zero_())
-        self.items[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
+    def __getattr__(self, name: str) -> Any:
+        # Parameters of the tables are attributes of the model, under their names in `state_dict`.
+        tables = self.__dict__.get("_modules", {}).get("tables")
+        if tables is not None and name in (*tables._parameters, *tables._modules):
+            return getattr(tables, name)
+        return super().__getattr__(name)
 
     @property
     def count(self) -> int:
-        """How many items there are."""
-        return len(self.items)
+        """Number of items."""
+        return self.tables.count
 
-    @property
-    def tables(self) -> list[nn.Parameter]:
-        """The parameters with a row per item, whose gradients are sparse."""
-        return [self.inputs, self.items]
+    def finalize(self) -> None:
+        """Bring the tables of a trained model into the form in which they are saved."""
+        self.tables.finalize()
 
-    @property
-    def shared_parameters(self) -> list[nn.Parameter]:
-        """Those that move the vectors of all items at once; none here."""
-        return []
+    def encoder_state(self) -> dict[str, Tensor]:
+        """Return `state_dict` without the tables."""
+        tables = self.tables.state_dict()
+        return {name: value for name, value in self.state_dict().items() if name not in tables}
 
-    def kept_sparse(
-        self, optimizer: RowOptimizer, steps: int, counts: Tensor
-    ) -> torch.optim.Optimizer:
-        """The optimiser of the tables, which are dense here."""
-        return optimizer
-
-    def growth(self) -> AnchorGrowth | None:
-        """What makes tables larger and smaller in training; nothing here."""
-        return None
-
-    def settle(self) -> None:
-        """After training: bring the tables into the form in which they are kept, as they are."""
-
-    def table_state(self) -> dict[str, Tensor]:
-        """The part of `state_dict` that has a row per item."""
-        return {"inputs": self.inputs, "items": self.items}
-
-    def state(self) -> dict[str, Tensor]:
-        """What is kept of `state_dict` as it is."""
-        return self.state_dict()
+    def load_encoder_state(self, state: Mapping[str, Tensor]) -> None:
+        """Load what `encoder_state` returned; the tables stay."""
+        self.load_state_dict({**self.tables.state_dict(), **state})
 
     def entries(self) -> Tensor:
         """The encoder's item vectors, (items, hidden), without a gradient."""
-        return self.inputs.detach()
+        return self.tables.input_vectors()
 
     def outputs(self) -> Tensor:
         """The decoder's item vectors, bias last, (items, latent + 1), without a gradient."""
-        return self.items.detach()
+        return self.tables.output_vectors()
 
     def encode(self, history: Jagged) -> tuple[Tensor, Tensor]:
         """Mean and log variance of the latent, (rows, latent) each."""
         mean, log_var = self._posterior(history).split(self.latent, 1)
         return mean, log_var.clamp(*_LOG_VAR)
 
+    def bag(self, history: Jagged) -> Tensor:
+        """Sum of the input vectors of each row's items over the root of their number."""
+        scale = history.lengths.clamp(min=1).to(self.shift.dtype).rsqrt()
+        return self.tables.bag(history, scale)
+
     def _posterior(self, history: Jagged) -> Tensor:
-        by = history.lengths.clamp(min=1).to(self.shift.dtype).rsqrt()
-        posterior: Tensor = self.posterior(self.layers(self._bag(history, by) + self.shift))
+        posterior: Tensor = self.posterior(self.layers(self.bag(history) + self.shift))
         return posterior
-
-    def _bag(self, history: Jagged, by: Tensor) -> Tensor:
-        return bags(self.inputs, history, by, sparse=self.sparse)
-
-    def _fit(
-        self,
-        queries: Tensor,
-        objective: Objective,
-        history: Jagged,
-        generator: torch.Generator | None,
-    ) -> Tensor:
-        return objective(queries, self.items, history, generator)
 
     def loss(
         self,
@@ -233,22 +155,22 @@ class FastVAE(nn.Module):
         beta: float | Tensor = 0.4,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The negative evidence bound, per user on average, with input items dropped.
+        """The negative evidence lower bound, averaged over users, with input items dropped.
 
         The weight beta of the divergence is one number, or (rows,) one for each user.
         """
-        posterior = self._posterior(thinned(history, self.dropout, generator))
+        posterior = self._posterior(drop_items(history, self.dropout, generator))
         queries, divergence = _latent(posterior, generator)
         rows = max(len(posterior), 1)
         if isinstance(beta, Tensor) and beta.shape not in ((), (len(posterior),)):
             raise ValueError(f"beta must be a number or ({rows},), got shape {tuple(beta.shape)}")
-        fit = self._fit(queries, objective, history, generator)
-        total: Tensor = (fit + (beta * divergence).sum()) / rows
+        reconstruction = self.tables.loss(queries, objective, history, generator)
+        total: Tensor = (reconstruction + (beta * divergence).sum()) / rows
         return total
 
     @torch.no_grad()
     def queries(self, history: Jagged) -> Tensor:
-        """User vectors, for which `vectors` gives the scores as inner products."""
+        """User vectors, whose inner products with `vectors` are the scores."""
         queries = _with_one(self.encode(history)[0])
         return (
             queries
@@ -268,12 +190,43 @@ class FastVAE(nn.Module):
         return top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
 
 
+def _tables(tables: Tables | None, **sizes: int | None) -> Tables:
+    """Return the tables, or new dense ones of these sizes."""
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if tables is None:
+        if "items" not in given:
+            raise TypeError("FastVAE needs the number of items; write FastVAE(items=1000)")
+        return DenseTables(**given)
+    if given:
+        raise TypeError(
+            f"the tables have their own {', '.join(given)}; write FastVAE(tables=...) without"
+        )
+    return tables
+
+
+def _without_prefix(
+    module: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]
+) -> None:
+    """Name the tables' tensors in a state_dict as if they were the model's own."""
+    start = f"{prefix}tables."
+    for name in [name for name in state if name.startswith(start)]:
+        state[prefix + name.removeprefix(start)] = state.pop(name)
+
+
+def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Undo `_without_prefix` before a state_dict is loaded."""
+    tables = module.get_submodule("tables")
+    for name in tables.state_dict():
+        if prefix + name in state:
+            state[f"{prefix}tables.{name}"] = state.pop(prefix + name)
+
+
 def _with_one(latent: Tensor) -> Tensor:
     return F.pad(latent, (0, 1), value=1.0)
 
 
 class _Dense(nn.Module):
-    """Layers that see the sum of all before them, each with a swish and a norm."""
+    """Linear layers that add the outputs of all layers before, each with a swish and a norm."""
 
     def __init__(self, width: int, layers: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -293,10 +246,10 @@ class _Dense(nn.Module):
 
 
 def _latent(posterior: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Queries drawn from Gaussians, and the divergence of each of these from the prior, (rows,)."""
+    """Sample queries from the posterior; return them and the divergence from the prior, (rows,)."""
     if dispatch.ready(posterior):
-        both: tuple[Tensor, Tensor] = _Latent.apply(posterior, generator)
-        return both
+        sample: tuple[Tensor, Tensor] = _Latent.apply(posterior, generator)
+        return sample
     mean, log_var = posterior.tensor_split(2, 1)
     log_var = log_var.clamp(*_LOG_VAR)
     noise = torch.empty_like(mean).normal_(generator=generator)
@@ -305,7 +258,7 @@ def _latent(posterior: Tensor, generator: torch.Generator | None) -> tuple[Tenso
 
 
 class _Latent(torch.autograd.Function):
-    """The same, thirty small operations of a step as a dozen."""
+    """`_latent` with a backward pass of its own: fewer small operations per step."""
 
     @staticmethod
     def forward(
@@ -332,5 +285,5 @@ class _Latent(torch.autograd.Function):
         divergence_by = divergence_by.unsqueeze(1)
         torch.addcmul(by[:, :-1], mean, divergence_by, out=to_mean)
         torch.addcmul(by[:, :-1] * spread, variance - 1, divergence_by, out=to_log_var)
-        to_log_var.mul_((raw == log_var) / 2)  # nothing where it was clamped
+        to_log_var.mul_((raw == log_var) / 2)  # no gradient where it was clamped
         return grad, None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold._options import Option
@@ -14,11 +14,15 @@ from fewfold._progress import phase, silence
 from fewfold._tensors import AtMost, Found, Spec
 from fewfold.embeddings.files.file_schema import table_layout
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.anchored import Anchors, AnchorVAE
+from fewfold.recommender.models.fastvae.anchored import AnchorVAE
+from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
+from fewfold.recommender.models.fastvae.anchors import Anchors
+from fewfold.recommender.models.fastvae.dense_tables import DenseTables
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
+from fewfold.recommender.models.fastvae.tables import Tables
 from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
 from fewfold.recommender.models.new_items import with_more_items
 from fewfold.recommender.models.registry import register
@@ -161,6 +165,12 @@ class VAE(Model):
             return None
         return replace(self, anchors=None, shortcut=self.shortcut or 0)
 
+    def dense_reference(self) -> "VAE | None":
+        """The same model with dense tables, unless `Anchors.from_scratch` forbids to train them."""
+        if self.anchors is None or self.anchors.from_scratch:
+            return None
+        return self.without_anchors()
+
     def fit(self, train: Interactions) -> FittedVAE:
         """Train on interactions, with the default training."""
         return self._train(train, FitOptions()).fitted
@@ -174,18 +184,16 @@ class VAE(Model):
         previous = options.previous
         weight = previous.weight if isinstance(previous, _LearnedVAE) else None
         anchors = self.anchors if self.anchors and self.anchors.cuts(log.items) else None
-        dense = None if anchors is None or options.alone else self.without_anchors()
+        dense = None if anchors is None else self.without_anchors()
         with silence(not progress), phase("preparing the model"):
             model = (dense or self).network(log.items, seed)
             rank = self.rank(log.items)
             trial = Trial.of(log, seed=seed) if rank and weight is None else None
         learn = log if trial is None else trial.rest
-        epochs, batch = training.plan(int((learn.jagged.lengths > 0).sum()))
+        train_options = training.options(int((learn.jagged.lengths > 0).sum()), seed)
         passed = train(
-            model, learn, epochs=epochs, batch=batch, lr=training.lr, beta=training.beta,
-            time_budget=training.time_budget, seed=seed, checkpoint=options.checkpoint,
-            progress=progress,
-        )  # fmt: skip
+            model, learn, train_options, checkpoint=options.checkpoint, progress=progress
+        )
         if rank:
             with silence(not progress):
                 directions = Directions.find(learn, rank, seed=seed)
@@ -200,53 +208,43 @@ class VAE(Model):
             with silence(not progress), phase("cutting the tables to anchors"):
                 model = AnchorVAE.from_dense(trained, anchors, learn, seed=seed)
         with silence(not progress), phase("finishing the tables"):
-            model.settle()
+            model.finalize()
         return _LearnedVAE(FittedVAE(self, model), learn, passed, fitted_dense, weight)
 
     def network(self, items: int, seed: int = 0) -> FastVAE:
         """Untrained network for this many items."""
         if self.anchors is None:
-            return FastVAE(
-                items, hidden=self.hidden, latent=self.latent, layers=self.layers, seed=seed
-            )
-        return AnchorVAE(
-            items, self.anchors, hidden=self.hidden, latent=self.latent, layers=self.layers,
-            seed=seed,
-        )  # fmt: skip
-
-    def network_without_tables(self) -> FastVAE:
-        """Network with tables of one row, which are to be replaced."""
-        if self.anchors is None:
-            return self.network(1)
-        model = replace(self, anchors=Anchors(1)).network(1)
-        if isinstance(model, AnchorVAE):
-            model.chosen = self.anchors
-        return model
+            tables: Tables = DenseTables(items, self.hidden, self.latent)
+        else:
+            tables = AnchoredTables(items, self.anchors, self.hidden, self.latent)
+        return FastVAE(tables=tables, layers=self.layers, seed=seed)
 
     def extended(self, fitted: Fitted, log: Interactions) -> FittedVAE:
         """The fitted model with items of the log beyond its own, placed by their neighbours."""
         assert isinstance(fitted, FittedVAE)
-        return FittedVAE(self, with_more_items(fitted.model, self.network_without_tables(), log))
+        return FittedVAE(self, with_more_items(fitted.model, log))
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedVAE:
         """The fitted model with these parameters, tables and shortcut."""
-        model = self.network_without_tables()
-        if isinstance(model, AnchorVAE):
-            names = [name for name in tensors if name.startswith("table.")]
-            table = {name.removeprefix("table."): tensors.pop(name) for name in names}
-            try:
-                model.take(table)
-            except ValueError as error:
-                raise ValueError(f"table cannot be used: {error}") from error
-        else:
-            model.inputs = nn.Parameter(tensors.pop("vae.inputs"))
-            model.items = nn.Parameter(tensors.pop("vae.items"))
+        model = FastVAE(tables=self._saved_tables(tensors), layers=self.layers)
         if "shortcut.table" in tensors:
             rows, scale = tensors.pop("shortcut.table"), tensors.pop("shortcut.scale")
             model.shortcut = Shortcut(rows, scale, tensors.pop("shortcut.strength").item())
-        rest = {name.removeprefix("vae."): value for name, value in tensors.items()}
-        model.load_state_dict({**model.table_state(), **rest})
+        model.load_encoder_state(
+            {name.removeprefix("vae."): value for name, value in tensors.items()}
+        )
         return FittedVAE(self, model)
+
+    def _saved_tables(self, tensors: dict[str, Tensor]) -> Tables:
+        """Tables of a saved model, whose tensors are removed from `tensors`."""
+        if self.anchors is None:
+            return DenseTables.of(tensors.pop("vae.inputs"), tensors.pop("vae.items"))
+        names = [name for name in tensors if name.startswith("table.")]
+        packed = {name.removeprefix("table."): tensors.pop(name) for name in names}
+        try:
+            return AnchoredTables.unpack(packed, self.anchors, self.hidden, self.latent)
+        except ValueError as error:
+            raise ValueError(f"table cannot be used: {error}") from error
 
 
 def _anchors_option(values: Mapping[str, Any]) -> Anchors | None:
@@ -254,4 +252,7 @@ def _anchors_option(values: Mapping[str, Any]) -> Anchors | None:
     count, width, bits = values["anchors"], values["anchor_width"], values["anchor_bits"]
     if count is None:
         return None
-    return Anchors(None if count == "auto" else count, width, 8 if bits is None else bits)
+    return Anchors(
+        None if count == "auto" else count, width, 8 if bits is None else bits,
+        from_scratch=values["alone"],
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One transform for both tables of a model: its two gradients, its outputs, its proposal."""
+"""Helpers of a transform shared by inputs and outputs: gradients, output vectors, proposal."""
 
 from typing import Any, Self
 
@@ -10,13 +10,13 @@ from fewfold.embeddings.table.anchor_sums import mixed
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 from fewfold.sampling.proposal import Given, Proposal
 
-__all__ = ["Decoder", "Seeing", "twice"]
+__all__ = ["FixedQueries", "OutputVectors", "two_uses"]
 
 
-class _Twice(torch.autograd.Function):
-    """A table that is used twice, whose sparse gradients are put one after the other.
+class _TwoUses(torch.autograd.Function):
+    """Return a table twice; concatenate the two sparse gradients.
 
-    Torch would add them up, for as much time as everything else in the backward pass takes.
+    Torch would add them, which takes as long as everything else in the backward pass.
     """
 
     @staticmethod
@@ -25,23 +25,23 @@ class _Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
-        there = [grad for grad in grads if grad is not None]
-        if len(there) < 2 or not all(grad.is_sparse for grad in there):
-            whole = [grad.to_dense() for grad in there]
-            return torch.stack(whole).sum(0) if whole else None
-        where = torch.cat([grad._indices() for grad in there], 1)
-        values = torch.cat([grad._values() for grad in there])
-        return torch.sparse_coo_tensor(where, values, there[0].shape, check_invariants=False)
+        present = [grad for grad in grads if grad is not None]
+        if len(present) < 2 or not all(grad.is_sparse for grad in present):
+            dense = [grad.to_dense() for grad in present]
+            return torch.stack(dense).sum(0) if dense else None
+        indices = torch.cat([grad._indices() for grad in present], 1)
+        values = torch.cat([grad._values() for grad in present])
+        return torch.sparse_coo_tensor(indices, values, present[0].shape, check_invariants=False)
 
 
-def twice(table: Tensor) -> tuple[Tensor, Tensor]:
-    """The table for two uses."""
-    both: tuple[Tensor, Tensor] = _Twice.apply(table)
-    return both
+def two_uses(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two views of a table whose sparse gradients are concatenated, not added."""
+    views: tuple[Tensor, Tensor] = _TwoUses.apply(table)
+    return views
 
 
-class Decoder:
-    """The outputs of a table of fixed width, as a sampled loss takes them."""
+class OutputVectors:
+    """Output vectors of a table of fixed width, in the form of items that sampled losses accept."""
 
     padding_idx = max_norm = None
     scale_grad_by_freq, sparse = False, True
@@ -52,10 +52,10 @@ class Decoder:
         self._before = table.embedding_dim - anchors.shape[1]
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Vectors (*ids, width)."""
+        """Return the vectors, (*ids, width)."""
         flat = ids.flatten()
         if self.slots is None:
-            raise ValueError("a table that is held in full is its own decoder")
+            raise ValueError("a table held in full has no slots; use its transform as the items")
         vectors = mixed(self.anchors, self.transform, self.slots, flat, sparse=True)
         if self.attached.watching and vectors.requires_grad:
             vectors.register_hook(
@@ -64,17 +64,20 @@ class Decoder:
         return vectors.view(*ids.shape, -1)
 
 
-class Seeing(Proposal):
-    """A proposal that is asked with these queries, whatever it is given."""
+class FixedQueries(Proposal):
+    """A proposal evaluated at these queries instead of those of the loss.
+
+    The loss sees queries mapped to the space of the transform; the proposal was fitted to vectors.
+    """
 
     def __init__(self, proposal: Proposal, queries: Tensor) -> None:
         self.proposal, self.queries = proposal, queries
 
     def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        """Fit the proposal itself."""
+        """Fit the wrapped proposal."""
         self.proposal.fit(item_vectors, counts)
         return self
 
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
-        """What the proposal draws from for its own queries."""
+        """Return the distribution of the wrapped proposal for its fixed queries."""
         return self.proposal.given(self.queries, shared=shared)

@@ -1,4 +1,4 @@
-"""A linear, low-rank item-item model: what gives EASE its strength, at any number of items."""
+"""A linear, low-rank item-item model: a regression like EASE for any number of items."""
 
 import itertools
 import warnings
@@ -14,9 +14,9 @@ from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = ["L2_PER_USER", "Directions", "Shortcut"]
 
-_EXTRA = 32  # directions beyond the rank, which let the subspace settle
+_EXTRA = 32  # directions beyond the rank, with which subspace iteration converges faster
 _ROUNDS = 4
-_BLOCKS = 16  # of rows of the log, between which it is told how far the search is
+_BLOCKS = 16  # of rows of the log, between which progress is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Shortcut:
     Attributes:
         table: (items, rank), V times the root of its filter.
         scale: (items,), c^q.
-        strength: how much these scores weigh beside those of another model.
+        strength: weight of these scores relative to those of another model.
     """
 
     table: Tensor
@@ -53,21 +53,21 @@ class Shortcut:
         strength: float = 130.0,
         seed: int = 0,
     ) -> "Shortcut":
-        """Find the leading directions of the log and the regression in their space.
+        """Fit the leading directions of the log and the regression in their space.
 
         Args:
             train: users x items.
-            rank: how many; at most the number of items less one.
-            l2: of the regression; by default in proportion to the users.
-            powers: p for users and q for items; 0 leaves the busy and the popular their weight.
+            rank: number of directions, at most that of the items.
+            l2: penalty of the regression; by default proportional to the number of users.
+            powers: p for users and q for items; 0 does not damp active users or popular items.
             strength: see the class.
-            seed: of the first guess.
+            seed: of the initial subspace.
         """
         found = Directions.find(train, rank, powers=powers, seed=seed)
         return found.shortcut(train.users * L2_PER_USER if l2 is None else l2, strength)
 
     def queries(self, history: Jagged) -> Tensor:
-        """(rows, rank): what `vectors` is multiplied with."""
+        """Return user vectors, (rows, rank), whose inner products with `vectors` are the scores."""
         found = F.embedding_bag(
             history.values, self.table, history.offsets, mode="sum", include_last_offset=True,
             per_sample_weights=1 / self.scale[history.values],
@@ -76,7 +76,7 @@ class Shortcut:
 
     @property
     def vectors(self) -> Tensor:
-        """(items, rank)."""
+        """Item vectors, (items, rank)."""
         return self.table * self.scale.unsqueeze(1)
 
 
@@ -85,11 +85,11 @@ L2_PER_USER = 0.025
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """The leading directions of a log, from which a `Shortcut` follows for any l2 and strength.
+    """Leading directions of a log, which give a `Shortcut` for any l2 and strength.
 
     Attributes:
         vectors: (items, rank), V.
-        values: (rank,), w, falling.
+        values: (rank,), w, in descending order.
         scale: (items,), c^q.
     """
 
@@ -106,7 +106,7 @@ class Directions:
         powers: tuple[float, float] = (0.3, 0.35),
         seed: int = 0,
     ) -> "Directions":
-        """By subspace iteration."""
+        """Compute the directions by subspace iteration."""
         whole_number(rank, "rank")
         rank = min(rank, train.items, max(train.users, 1))
         width = min(rank + _EXTRA, train.items)
@@ -116,7 +116,7 @@ class Directions:
             scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
             forth, back = _matrices(train, by_user, 1 / scale)
             guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
-            # A product adds up a row for each pair, in memory; an orthogonalisation computes.
+            # Products are bound by memory and the QR by arithmetic; this is their ratio of cost.
             heavy = len(back) * train.items * width / (5 * max(train.pairs, 1))
             finding.total = _ROUNDS * (len(forth) + len(back) + heavy) + len(forth)
             for _ in range(_ROUNDS):
@@ -129,7 +129,7 @@ class Directions:
             return cls(guess @ turn, values, scale)
 
     def shortcut(self, l2: float, strength: float) -> Shortcut:
-        """The regression with this penalty."""
+        """Return the shortcut with this penalty and strength."""
         positive_number(strength, "strength")
         by = (self.values / (self.values + l2)).sqrt().float()
         return Shortcut(self.vectors * by, self.scale, strength)
@@ -138,7 +138,7 @@ class Directions:
 def _matrices(
     train: Interactions, by_user: Tensor, by_item: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The weighted log and its transpose, sparse, both in blocks of rows."""
+    """Return the weighted log and its transpose as sparse blocks of rows."""
     row, ids = train.row, train.ids
     value = by_user[row] * by_item[ids]
     order = ids.argsort(stable=True)
@@ -148,12 +148,12 @@ def _matrices(
 
 
 def _blocks(offsets: Tensor, ids: Tensor, values: Tensor, width: int) -> list[Tensor]:
-    """A sparse matrix of so many columns as blocks of its rows, of about as many entries each."""
+    """Split a sparse matrix into blocks of rows with about the same number of entries each."""
     marks = torch.arange(1, _BLOCKS) * (len(ids) // _BLOCKS)
     ends = torch.searchsorted(offsets[1:], marks).unique().tolist()
     edges = [0, *(end for end in ends if 0 < end < len(offsets) - 1), len(offsets) - 1]
     found = []
-    with warnings.catch_warnings():  # that sparse tensors are young and are not checked
+    with warnings.catch_warnings():  # that sparse CSR tensors are in beta
         warnings.simplefilter("ignore", UserWarning)
         for first, last in itertools.pairwise(edges):
             mine = offsets[first : last + 1]
@@ -163,10 +163,10 @@ def _blocks(offsets: Tensor, ids: Tensor, values: Tensor, width: int) -> list[Te
     return found
 
 
-def _times(blocks: list[Tensor], dense: Tensor, told: Phase) -> Tensor:
-    """The product of a matrix in blocks of rows with a dense one."""
+def _times(blocks: list[Tensor], dense: Tensor, progress: Phase) -> Tensor:
+    """Return the product of a matrix in blocks of rows with a dense one."""
     found = []
     for block in blocks:
         found.append(block @ dense)
-        told.advance(told.done + 1)
+        progress.advance(progress.done + 1)
     return torch.cat(found)

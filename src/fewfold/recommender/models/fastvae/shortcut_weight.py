@@ -1,4 +1,4 @@
-"""How much the linear part of a model should weigh: tried on a few users, told once."""
+"""Choice of a shortcut's penalty and strength on hidden items of a sample of users."""
 
 from dataclasses import dataclass
 
@@ -13,82 +13,82 @@ from fewfold.recommender.models.fastvae.shortcut import L2_PER_USER, Directions,
 
 __all__ = ["Trial", "Weight", "tuned_weight"]
 
-_USERS, _ITEMS = 1500, 10_000  # at most, in a trial
+_USERS, _ITEMS = 1500, 10_000  # largest sample of users and of items
 _L2 = (0.05, 0.2, 1.0, 4.0, 16.0)  # times the default
 _STRENGTHS = (30.0, 130.0, 400.0)
 
 
 @dataclass(frozen=True)
 class Weight:
-    """Of a shortcut beside another model.
+    """Penalty and strength of a shortcut that is added to another model.
 
     Attributes:
-        l2: the penalty, for each user of the log.
-        strength: how much its scores weigh; 0 for no shortcut.
+        l2: the penalty per user of the log.
+        strength: weight of its scores; 0 for no shortcut.
     """
 
     l2: float = L2_PER_USER
     strength: float = 30.0
 
     def of(self, directions: Directions, users: int) -> Shortcut | None:
-        """The shortcut for a log of as many users."""
+        """Return the shortcut for a log of as many users."""
         return directions.shortcut(self.l2 * users, self.strength) if self.strength else None
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A log without a few pairs of a few users, and those pairs.
+    """A log without the hidden pairs of a sample of users, and those pairs.
 
     Attributes:
-        rest: the log without them.
-        told: what is left of these users, in `rest`.
-        hidden: what was taken from them.
+        rest: the log without the hidden pairs.
+        visible: items of the sampled users that are in `rest`.
+        hidden: items of the sampled users that are not.
     """
 
     rest: Interactions
-    told: Jagged
+    visible: Jagged
     hidden: Jagged
 
     @classmethod
     def of(cls, log: Interactions, *, seed: int = 0) -> "Trial | None":
-        """Hide a fifth of the items of some users that have five or more.
+        """Hide a fifth of the items of a sample of users with five or more.
 
-        None where too few have.
+        Return None if there are fewer than a hundred such users.
         """
         generator = torch.Generator().manual_seed(seed)
-        able = (log.jagged.lengths >= 5).nonzero().squeeze(1)
-        if len(able) < 100:
+        eligible = (log.jagged.lengths >= 5).nonzero().squeeze(1)
+        if len(eligible) < 100:
             return None
-        chosen = able[torch.randperm(len(able), generator=generator)]
-        chosen = chosen[: min(_USERS, len(able) // 4)].sort().values
+        chosen = eligible[torch.randperm(len(eligible), generator=generator)]
+        chosen = chosen[: min(_USERS, len(eligible) // 4)].sort().values
         _, positions = log.jagged.positions(chosen)
         hide = torch.rand(len(positions), generator=generator) < 0.2
-        kept = torch.ones(log.pairs, dtype=torch.bool)
-        kept[positions[hide]] = False
-        rest = log.keep(kept)
-        return cls(rest, rest.rows(chosen), log.keep(~kept).rows(chosen))
+        visible = torch.ones(log.pairs, dtype=torch.bool)
+        visible[positions[hide]] = False
+        rest = log.keep(visible)
+        return cls(rest, rest.rows(chosen), log.keep(~visible).rows(chosen))
 
 
 def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: int = 0) -> Weight:
-    """The weight with which most of what was hidden is found, beside the model.
+    """Return the weight with the best NDCG@50 of the hidden items, added to the model's scores.
 
-    Among all items, or, where there are very many, a sample of them with all that were hidden.
+    Ranks all items, or, if there are more than 10,000, a sample of them and all hidden ones.
     """
     items = model.count
-    wanted = trial.hidden.values.unique()
-    some = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
-    chosen = torch.cat([wanted, some]).unique()
+    required = trial.hidden.values.unique()
+    sample = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
+    chosen = torch.cat([required, sample]).unique()
     place = torch.full((items,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
     grid = [Weight(l2 * L2_PER_USER, strength) for l2 in _L2 for strength in _STRENGTHS]
     with phase("weighing the shortcut", total=len(grid)) as weighing:
-        base = model.queries(trial.told) @ model.outputs()[chosen].T
-        told = place[trial.told.values]
-        base[trial.told.row[told >= 0], told[told >= 0]] = -torch.inf
+        base = model.queries(trial.visible) @ model.tables.output_vectors(chosen).T
+        visible = place[trial.visible.values]
+        base[trial.visible.row[visible >= 0], visible[visible >= 0]] = -torch.inf
         hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)
         best, best_score = Weight(strength=0.0), _ndcg(base, hidden)
         for weight in weighing.each(grid):
             shortcut = directions.shortcut(weight.l2 * trial.rest.users, weight.strength)
-            linear = shortcut.queries(trial.told) @ shortcut.vectors[chosen].T
+            linear = shortcut.queries(trial.visible) @ shortcut.vectors[chosen].T
             score = _ndcg(base + linear, hidden)
             if score > best_score:
                 best, best_score = weight, score

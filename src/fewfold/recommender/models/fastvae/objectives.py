@@ -1,0 +1,72 @@
+"""Training objectives of the decoder: losses of each user's items, from scores of the items."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fewfold.losses.named import entmax_loss
+from fewfold.losses.sampled import sampled_softmax_loss
+from fewfold.losses.sampled_scores import Items
+from fewfold.recommender.interactions import Jagged
+from fewfold.sampling.proposal import Proposal
+
+__all__ = ["Entmax", "FullSoftmax", "Objective", "SampledSoftmax"]
+
+
+class Objective(Protocol):
+    """A reconstruction loss of each user's items, summed over users and items."""
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the summed loss for queries (B, d), items (M, d) and the items of each row."""
+
+
+@dataclass(frozen=True)
+class FullSoftmax:
+    """Multinomial likelihood over all items: Mult-VAE. Costs batch x items."""
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        log_probs = (queries @ items.T).log_softmax(1)
+        return -log_probs[history.row, history.values].sum()
+
+
+@dataclass(frozen=True)
+class SampledSoftmax:
+    """Multinomial likelihood estimated from items sampled from a proposal.
+
+    `train` fits the proposal to the items and refreshes it as they change.
+    """
+
+    proposal: Proposal
+    samples: int = 200
+    shared: bool = False
+
+    def __call__(
+        self, queries: Tensor, items: Items, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        return sampled_softmax_loss(
+            queries, items, (history.values, history.offsets), self.proposal, samples=self.samples,
+            shared=self.shared, reduction="sum", generator=generator,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entmax:
+    """Fenchel-Young loss of entmax with a row's items as uniform target. Costs batch x items."""
+
+    alpha: float = 1.5
+
+    def __call__(
+        self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
+    ) -> Tensor:
+        lengths = history.lengths
+        target = queries.new_zeros(len(queries), len(items))
+        target[history.row, history.values] = 1 / lengths[history.row].to(queries)
+        some = lengths > 0  # an empty row has no target
+        losses = entmax_loss((queries @ items.T)[some], target[some], self.alpha, reduction="none")
+        return (losses * lengths[some]).sum()

@@ -1,0 +1,60 @@
+"""Options of a training."""
+
+from dataclasses import dataclass
+
+from fewfold._check import non_negative_number, positive_number, whole_number
+
+__all__ = ["TrainOptions"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of `train`.
+
+    Together with the model, the data and the objective they determine the result: a checkpoint is
+    resumed only with the options that it was written with.
+
+    Attributes:
+        epochs: passes over the users.
+        batch: users per step.
+        lr: the highest learning rate.
+        beta: the weight of the KL term.
+        beta_by_length: weigh it for each user in proportion to the number of their items, `beta`
+            being the mean.
+        annealing: share of the steps over which the weight rises from 0.
+        refresh_every: epochs after which the proposal is refreshed with the current items.
+        patience: stop after as many epochs without a better NDCG@50 of the validation, and restore
+            the best weights.
+        seed: of the order of users, the dropout, the latent and the samples.
+        time_budget: seconds, those before a resume included. If fewer steps fit than the epochs
+            have, the learning rate falls over these; the last epoch may then be incomplete.
+
+    Example:
+        >>> import fewfold as ff
+        >>> log = ff.recommender.Interactions.from_pairs([0, 0, 1, 1], [0, 1, 2, 3])
+        >>> model = ff.recommender.FastVAE(items=4, hidden=8, latent=2)
+        >>> options = ff.recommender.TrainOptions(epochs=3, lr=1e-2)
+        >>> len(ff.recommender.train(model, log, options, progress=False))
+        3
+    """
+
+    epochs: int = 16
+    batch: int = 256
+    lr: float = 8e-3
+    beta: float = 0.4
+    beta_by_length: bool = False
+    annealing: float = 0.2
+    refresh_every: int = 1
+    patience: int | None = None
+    seed: int = 0
+    time_budget: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "refresh_every"):
+            whole_number(getattr(self, name), name)
+        for name in ("lr", "beta", "annealing"):
+            non_negative_number(getattr(self, name), name)
+        if self.patience is not None:
+            whole_number(self.patience, "patience")
+        if self.time_budget is not None:
+            positive_number(self.time_budget, "time_budget")
