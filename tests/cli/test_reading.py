@@ -69,11 +69,11 @@ def test_strip_ids() -> None:
 
 
 def test_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    files._copied.cache_clear()
+    files._copy_to_file.cache_clear()
     lines = "".join(json.dumps({"user": n % 3, "item": n}) + "\n" for n in range(9))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert "standard input (JSON lines, 207 bytes)" in summary("-")
-    files._copied.cache_clear()
+    files._copy_to_file.cache_clear()
 
 
 def test_an_items_table_with_impossible_dates(capfd: pytest.CaptureFixture[str]) -> None:

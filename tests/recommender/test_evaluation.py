@@ -35,7 +35,7 @@ def split() -> ff.recommender.Split:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """No work is small enough for all users, and samples are small."""
     monkeypatch.setattr(evaluation, "MINUTE", 0.0)
-    for name, value in {"_PILOT": 50, "_LEAST": 60, "_WIDE": 0.1, "_PRECISION": 1.0}.items():
+    for name, value in {"_PILOT": 50, "_MIN_SAMPLE": 60, "_WIDE": 0.1, "_PRECISION": 1.0}.items():
         monkeypatch.setattr(evaluation, name, value)
 
 
@@ -66,7 +66,7 @@ def test_the_size_follows_from_the_interval(
     split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """About (1.96 sd / half)^2 users; half the width asks for four times as many."""
-    monkeypatch.setattr(evaluation, "_LEAST", 1)
+    monkeypatch.setattr(evaluation, "_MIN_SAMPLE", 1)
     sizes = []
     for half in (0.08, 0.04):
         monkeypatch.setattr(evaluation, "_WIDE", half)
@@ -86,14 +86,14 @@ def test_the_size_follows_from_the_interval(
 def test_few_users_are_all_ranked(
     split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "_LEAST", 400)
+    monkeypatch.setattr(evaluation, "_MIN_SAMPLE", 400)
     assert _sampled(split) is None
 
 
 def test_a_minute_is_always_granted(
     split: ff.recommender.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "_LEAST", 60)
+    monkeypatch.setattr(evaluation, "_MIN_SAMPLE", 60)
     assert _sampled(split) is None
 
 
@@ -178,8 +178,8 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.reading.log.Interactions.k_core": "finding the core",
     "fewfold.recommender.recommender.pack_users": "writing the model",
     "fewfold.recommender.recommender.training_work": "fitting the model",
-    "fewfold.recommender.ranking.top_k._block": "ranking items",
-    "fewfold.recommender.evaluation.evaluate._evaluated": "evaluating",
+    "fewfold.recommender.ranking.top_k._rank_block": "ranking items",
+    "fewfold.recommender.evaluation.evaluate._report": "evaluating",
     "fewfold.recommender.artifact.folder._write": "writing the model",
 }
 

@@ -207,10 +207,10 @@ def test_items_of_zeros_leave_the_others_their_bounds(path):
     if path == "torch":
         pytest.skip("there are none")
     queries, vectors = whole_vectors(1, 500, 16)
-    usual = Catalogue(vectors)._bytes.slack
+    usual = Catalogue(vectors)._quantised.slack
     vectors = torch.cat([vectors, torch.zeros(1, 16)])
     catalogue = Catalogue(vectors)
-    torch.testing.assert_close(catalogue._bytes.slack[:500], usual, rtol=1e-3, atol=0)
+    torch.testing.assert_close(catalogue._quantised.slack[:500], usual, rtol=1e-3, atol=0)
     check(top_k(DotProduct(queries, catalogue), 501), queries @ vectors.t(), 501)
 
 

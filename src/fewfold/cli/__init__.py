@@ -1,6 +1,6 @@
-"""The ``fewfold`` command: arguments in, one function call out.
+"""The ``fewfold`` command line.
 
-Nothing heavy is imported before a command runs, so that ``fewfold --help`` answers at once.
+Heavy modules are imported only when a command runs, so that ``fewfold --help`` starts fast.
 """
 
 import sys
@@ -17,9 +17,9 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0 done, 1 a defect of fewfold, 2 wrong arguments, 3 data that cannot be read or fetched, 4 a
-    model folder or checkpoint that cannot be read, 5 something that cannot be written or does not
-    fit into memory, 130 interrupted.
+    0 success, 1 a bug in fewfold, 2 invalid arguments, 3 data that cannot be read or downloaded, 4
+    a model folder or checkpoint that cannot be read, 5 a write error or too little memory, 130
+    interrupted.
 
     >>> main(["--version"])
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""What a person sees beside the data: notes and errors on standard error, never a traceback."""
+"""Console output: data on standard output, notes and errors on standard error."""
 
 import contextlib
 import errno
@@ -18,24 +18,24 @@ __all__ = ["Outcome", "emit", "errors", "note", "warnings_as_notes"]
 
 @dataclass
 class Outcome:
-    """How the command ended."""
+    """Exit code of the command."""
 
     code: int = 0
 
 
 def note(text: str) -> None:
-    """A line for the person, not for the data."""
-    if sys.stderr is None:  # closed by whoever started us
+    """Print a line to standard error."""
+    if sys.stderr is None:  # closed by the parent process
         return
     try:
         print(text, file=sys.stderr, flush=True)
-    except BrokenPipeError:  # nobody reads it any more, and the work is not about notes
-        _drop(sys.stderr)
+    except BrokenPipeError:  # the reader is gone; continue without notes
+        _redirect_to_null(sys.stderr)
 
 
 @contextlib.contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Show warnings of fewfold as one line each, without the line of code they come from."""
+    """Show warnings of fewfold as one line each, without their source line."""
     before = warnings.showwarning
 
     def show(
@@ -55,75 +55,77 @@ def warnings_as_notes() -> Iterator[None]:
 
 
 def emit(text: Any, as_json: Any = None) -> None:
-    """Data on standard output: text, or JSON where it was asked for."""
-    shown = str(text) if as_json is None else _json(as_json, ascii_alone=False)
+    """Print text, or `as_json` if given, to standard output."""
+    shown = str(text) if as_json is None else _dump_json(as_json, ascii_only=False)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         shown.encode(encoding)
-    except UnicodeEncodeError:  # a letter that the terminal does not have
+    except UnicodeEncodeError:  # a character outside the terminal's encoding
         shown = shown.encode(encoding, "backslashreplace").decode(encoding)
         if as_json is not None:
-            shown = _json(as_json, ascii_alone=True)
+            shown = _dump_json(as_json, ascii_only=True)
     try:
         print(shown, flush=True)
     except OSError as error:
-        _drop(sys.stdout)
-        if not isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+        _redirect_to_null(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # closed by a reader such as head
             raise OSError(error.errno, error.strerror, "standard output") from None
 
 
-def _json(value: Any, *, ascii_alone: bool) -> str:
-    return json.dumps(value, ensure_ascii=ascii_alone, indent=1, allow_nan=False)
+def _dump_json(value: Any, *, ascii_only: bool) -> str:
+    return json.dumps(value, ensure_ascii=ascii_only, indent=1, allow_nan=False)
 
 
-def _drop(stream: TextIO) -> None:
-    """Let nothing more arrive there, so that the end of the program does not fail over it."""
+def _redirect_to_null(stream: TextIO) -> None:
+    """Redirect a closed stream to the null device, so that flushing at exit does not fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
 def errors() -> Iterator[Outcome]:
-    """Turn what goes wrong into one message and an exit code."""
+    """Turn exceptions into one message and an exit code."""
     outcome = Outcome()
     try:
         yield outcome
     except KeyboardInterrupt as error:
-        _say(str(error) or "interrupted")
+        _print_error(str(error) or "interrupted")
         outcome.code = 130
     except Exception as error:
         debug = os.environ.get("FEWFOLD_DEBUG", "0") != "0"
-        outcome.code = _code(error)
+        outcome.code = _exit_code(error)
         if outcome.code == 1:
-            _say(f"{type(error).__name__}: {error}\nThis is a defect of fewfold; please report it.")
+            _print_error(
+                f"{type(error).__name__}: {error}\nThis is a bug in fewfold; please report it."
+            )
             if not debug:
                 note("FEWFOLD_DEBUG=1 shows where it happened.")
         else:
-            _say(_text(error))
+            _print_error(_message(error))
         if debug:
             note(traceback.format_exc())
 
 
-def _code(error: Exception) -> int:
-    names = {cls.__name__ for cls in type(error).__mro__}  # nothing is imported to compare with
+def _exit_code(error: Exception) -> int:
+    names = {cls.__name__ for cls in type(error).__mro__}  # by name, to avoid imports
     if "DataError" in names or isinstance(error, (ConnectionError, TimeoutError)):
         return 3
     if "ArtifactError" in names:
         return 4
-    if isinstance(error, OSError) or _memory(error):
+    if isinstance(error, OSError) or _out_of_memory(error):
         return 5
     return 2 if isinstance(error, (ValueError, TypeError, ImportError)) else 1
 
 
-def _memory(error: Exception) -> bool:
-    """Whether there was too little of it; torch has no exception of its own for that."""
+def _out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; torch raises a plain RuntimeError."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and "allocate memory" in str(error)
     )
 
 
-def _text(error: Exception) -> str:
-    if _memory(error):
+def _message(error: Exception) -> str:
+    if _out_of_memory(error):
         return (
             "there is not enough memory; a smaller model (--hidden, --latent), fewer users and "
             "items (--core) or another --model need less"
@@ -133,7 +135,7 @@ def _text(error: Exception) -> str:
     where = error.filename
     if error.errno == errno.ENOSPC:
         place = f" while writing {where}" if where else ""
-        return f"the disk is full{place}; make room and run again, with --resume if it trained"
+        return f"the disk is full{place}; free space and run again, with --resume if it trained"
     if isinstance(error, PermissionError) and where:
         return f"no permission to write {where}; choose another place"
     if error.errno == errno.EROFS and where:
@@ -143,7 +145,7 @@ def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     red = sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     label = "\033[31mfewfold:\033[0m" if red else "fewfold:"
     note(f"{label} {text}")

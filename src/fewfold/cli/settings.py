@@ -1,4 +1,4 @@
-"""Where the value of an option comes from: the flag, the environment, a file, the default."""
+"""Resolve option values from flags, environment variables, a TOML file and defaults."""
 
 import argparse
 import os
@@ -9,15 +9,15 @@ from fewfold._options import Option
 
 __all__ = ["FILE", "resolved"]
 
-FILE = "fewfold.toml"  # read from the working directory when there is one
+FILE = "fewfold.toml"  # read from the working directory if it exists
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True}
 _SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def resolved(given: argparse.Namespace) -> argparse.Namespace:
-    """All options of the command with their values; a flag wins over FEWFOLD_NAME over the file.
+    """Return all options with their values; flags take precedence over FEWFOLD_NAME, then the file.
 
-    A file has a table for each command, and options under the names of their flags:
+    The file has a table for each command, with options named as their flags:
 
         [fit]
         epochs = 30
@@ -32,10 +32,10 @@ def resolved(given: argparse.Namespace) -> argparse.Namespace:
         variable = f"FEWFOLD_{name.upper()}"
         if hasattr(given, name):
             continue
-        if os.environ.get(variable):  # an empty one is one that is not set
-            value = _typed(os.environ[variable], option, variable)
+        if os.environ.get(variable):  # an empty variable counts as unset
+            value = _convert(os.environ[variable], option, variable)
         elif name in file:
-            value = _typed(file[name], option, f"{path}: {option.name}")
+            value = _convert(file[name], option, f"{path}: {option.name}")
         else:
             value = option.default
         setattr(values, name, value)
@@ -43,11 +43,11 @@ def resolved(given: argparse.Namespace) -> argparse.Namespace:
 
 
 def _from_file(given: argparse.Namespace) -> tuple[dict[str, Any], Path]:
-    """The options of this command in the file, by name, and the file."""
-    asked = getattr(given, "config", None) or os.environ.get("FEWFOLD_CONFIG")
-    path = Path(asked or FILE)
+    """Return the options of this command in the file, by name, and the path of the file."""
+    explicit = getattr(given, "config", None) or os.environ.get("FEWFOLD_CONFIG")
+    path = Path(explicit or FILE)
     if not path.exists():
-        if asked:
+        if explicit:
             raise ValueError(f"there is no file {path} with settings")
         return {}, path
     import tomllib
@@ -80,19 +80,19 @@ def _from_file(given: argparse.Namespace) -> tuple[dict[str, Any], Path]:
     return options, path
 
 
-def _typed(value: Any, option: Option, name: str) -> Any:
-    """A value of the environment or of a file, as the flag would have it."""
+def _convert(value: Any, option: Option, name: str) -> Any:
+    """Convert a value of the environment or of a file to the type of the option."""
     if option.switch:
         found = _SWITCH.get(value.lower()) if isinstance(value, str) else value
         if not isinstance(found, bool):
             raise ValueError(f"{name} must be true or false, got {value!r}")
         return found
     many = value if option.many and isinstance(value, list) else [value]
-    typed = [_one(one, option, name) for one in many]
+    typed = [_convert_one(one, option, name) for one in many]
     return typed if option.many else typed[0]
 
 
-def _one(value: Any, option: Option, name: str) -> Any:
+def _convert_one(value: Any, option: Option, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"{name} must be one text or number, got {value!r}")
     try:

@@ -1,4 +1,4 @@
-"""What a recommender answers: items with scores, as their owner wrote them."""
+"""Recommendation lists: item ids with scores and attributes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ __all__ = ["Recommendations"]
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """Items, best first. One question gives one list, many questions a list of lists.
+    """Recommended items, best first: a list for one query, a list of lists for a batch.
 
-    Iterating gives (item, score) pairs of one list, or the `Recommendations` of each question.
+    Iteration yields (item, score) pairs of one list, or the `Recommendations` of each query.
 
     Attributes:
-        items: the ids, as they were written in the log; a list ends where nothing is left.
-        scores: their scores, which order the items of one question and mean nothing beyond it.
-        of: who was asked for: a user, an item, or None for a history; a list of them.
-        attributes: what was attached to each item (see `Recommender.attach`), like `items`.
-        unknown: ids of a history the model does not know, which were passed over, like `of`.
+        items: item ids as in the log; fewer than k if there are no more candidates.
+        scores: scores, comparable only within one query.
+        of: the query: a user, an item, or None for a history; a list for a batch.
+        attributes: attributes of each item (see `Recommender.attach`), structured like `items`.
+        unknown: ids of a history that the model does not know and ignored, like `of`.
 
     Example:
         >>> from fewfold.recommender import Recommendations
@@ -49,7 +49,7 @@ class Recommendations:
         attributes: Attributes | None = None,
         unknown: list[Any] | None = None,
     ) -> "Recommendations":
-        """A ranking by number in the ids of its owner: a list per row."""
+        """Construct from a ranking by item number, with one list per row."""
         counts = (found.ids >= 0).sum(1).tolist()
         flat = iter(ids.take(found.ids[found.ids >= 0]))
         items = [[next(flat) for _ in range(count)] for count in counts]
@@ -62,11 +62,11 @@ class Recommendations:
 
     @property
     def batch(self) -> bool:
-        """Whether there were many questions."""
+        """Whether this is the result of several queries."""
         return isinstance(self.of, list)
 
     def first(self) -> "Recommendations":
-        """The answer to the first of many questions."""
+        """Return the recommendations of the first query of a batch."""
         one: Recommendations = next(iter(self))
         return one
 
@@ -86,7 +86,7 @@ class Recommendations:
             )
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict for each item: `of` (of many), rank, item, score and its attributes."""
+        """Return a dict per item: `of` (in a batch), rank, item, score and its attributes."""
         if self.batch:
             return [
                 {"of": one.of, **entry} if one.of is not None else {"of": number, **entry}
@@ -95,7 +95,7 @@ class Recommendations:
             ]
         attributes = self.attributes or [{}] * len(self)
         return [
-            {"rank": rank, "item": item, "score": score, **_apart(more)}
+            {"rank": rank, "item": item, "score": score, **_without_clashes(more)}
             for rank, ((item, score), more) in enumerate(zip(self, attributes, strict=True), 1)
         ]
 
@@ -107,23 +107,23 @@ class Recommendations:
             return "\n\n".join(parts)
         if not self.items:
             return "  nothing left to recommend"
-        wide = max(len(_shown(item)) for item in self.items)
+        wide = max(len(_one_line(item)) for item in self.items)
         far = max(len(f"{score:.3f}") for score in self.scores)
         lines = []
         attributes = self.attributes or [{}] * len(self)
         for rank, ((item, score), known) in enumerate(zip(self, attributes, strict=True), 1):
-            more = "  ".join(_shown(value) for value in known.values())
-            lines.append(f"{rank:4}  {_shown(item):{wide}}  {score:{far}.3f}  {more}".rstrip())
+            more = "  ".join(_one_line(value) for value in known.values())
+            lines.append(f"{rank:4}  {_one_line(item):{wide}}  {score:{far}.3f}  {more}".rstrip())
         return "\n".join(lines)
 
 
-def _apart(attributes: dict[str, str]) -> dict[str, str]:
-    """Attributes under names that are not those of the answer."""
+def _without_clashes(attributes: dict[str, str]) -> dict[str, str]:
+    """Rename attributes that clash with the keys of `to_dicts`."""
     own = ("of", "rank", "item", "score")
     return {f"{name}_" if name in own else name: value for name, value in attributes.items()}
 
 
-def _shown(value: Id) -> str:
-    """An id on one line."""
+def _one_line(value: Id) -> str:
+    """Format an id on one line."""
     text = str(value)
     return text if text.isprintable() else repr(text)[1:-1]

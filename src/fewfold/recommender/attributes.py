@@ -1,4 +1,4 @@
-"""What is known of items beside who touched them: names, groups, anything in a table."""
+"""Item attributes (names, groups, ...) from a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ __all__ = ["Attributes", "read_attributes"]
 
 @dataclass(frozen=True, eq=False)
 class Attributes:
-    """Columns of text with a row for each item, in the order of the items.
+    """Text columns with one row per item, in the order of the items.
 
     Attributes:
-        columns: a name to one text per item; an empty text is no value.
+        columns: from column name to one text per item; empty for a missing value.
 
     Example:
         >>> from fewfold.recommender.attributes import Attributes
@@ -33,7 +33,7 @@ class Attributes:
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]]) -> "Attributes":
-        """From lists; what is not text is written as `str` writes it."""
+        """Construct from lists; values are converted by `str`."""
         return cls(
             {
                 name: Texts.of("" if value is None else str(value) for value in values)
@@ -46,7 +46,7 @@ class Attributes:
         return {name: value for name, value in row if value}
 
     def extended(self, items: int) -> "Attributes":
-        """The same, with empty rows for `items` more."""
+        """Append empty rows for `items` more items."""
         return Attributes(
             {
                 name: Texts.of([*column.tolist(), *[""] * items])
@@ -56,10 +56,10 @@ class Attributes:
 
 
 def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attributes:
-    """A table of a file or a frame, brought into the order of the items.
+    """Read a table of item attributes and align it with the items.
 
-    The row of an item that comes twice is the first; items without a row have no attributes, and
-    rows of other items are passed over.
+    Of several rows for one item the first is used; items without a row have no attributes, and rows
+    of unknown items are ignored.
     """
     opened = open_source(source)
     table = f"the table {opened.files[0]}"
@@ -69,7 +69,7 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     if key is not None and key not in columns:
         raise DataError(f"there is no column {key!r} in {table}; there are {', '.join(columns)}")
     found = {name: _found(items, columns[name]) for name in ([key] if key else columns)}
-    # The column that names the most items; of several, one that is called like items.
+    # The column that matches the most items; ties go to a common name for items.
     key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, "item")))
     rows = {number: row for row, number in reversed(list(enumerate(found[key].tolist())))}
     rows.pop(-1, None)
@@ -90,9 +90,9 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
 
 
 def _found(items: Ids, values: list[Any]) -> torch.Tensor:
-    """The number of each value among the items, -1 where it is none; blanks around it are no part.
+    """Return the item number of each value, -1 for no match, ignoring surrounding whitespace.
 
-    A log is read without blanks around ids unless its owner wants them, so both are tried.
+    Ids of the log may or may not have been stripped, so both spellings are tried.
     """
     found = items.find(values)
     bare = [value.strip() if isinstance(value, str) else value for value in values]
@@ -100,7 +100,7 @@ def _found(items: Ids, values: list[Any]) -> torch.Tensor:
 
 
 def _columns(source: Source) -> dict[str, list[Any]]:
-    """Every column of a table, by name."""
+    """Read every column of a table, by name."""
     columns: dict[str, list[Any]] = {name: [] for name in source.tables[0].columns}
     for table in source.tables:
         for batch in table.batches({name: name for name in table.columns}):

@@ -1,4 +1,4 @@
-"""Ids as their owner wrote them, numbered: strings or whole numbers, back and forth."""
+"""Mapping between ids (strings or integers) and consecutive numbers."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,13 +14,13 @@ __all__ = ["Id", "Ids", "Texts"]
 
 Id = str | int
 
-_BLOCK = 1 << 16  # texts hashed at once
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1 << 16  # texts hashed per block
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial hash
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Texts(Sequence[str]):
-    """Many strings as two arrays: one run of UTF-8 and where each begins.
+    """Many strings stored as two arrays: concatenated UTF-8 bytes and offsets.
 
     Attributes:
         data: (bytes,) uint8.
@@ -38,7 +38,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts":
-        """The strings, joined."""
+        """Construct from strings."""
         parts = [text.encode() for text in texts]
         offsets = np.zeros(len(parts) + 1, dtype=np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
@@ -56,7 +56,7 @@ class Texts(Sequence[str]):
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes().decode()
 
     def fault(self) -> str | None:
-        """What is wrong with the arrays, if anything is: their order, their end, their UTF-8."""
+        """Return a description of invalid offsets or UTF-8, or None if the arrays are valid."""
         data, offsets = self.data, self.offsets
         if offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
             return f"has offsets that do not rise from 0 to {len(data)}"
@@ -67,12 +67,12 @@ class Texts(Sequence[str]):
         except UnicodeDecodeError as error:
             return f"is no UTF-8 at byte {error.start}"
         begins = offsets[:-1][offsets[:-1] < len(data)]
-        if (data[begins] & 0xC0 == 0x80).any():  # in the middle of a character
+        if (data[begins] & 0xC0 == 0x80).any():  # continuation byte
             return "has offsets within a character"
         return None
 
     def distinct(self) -> bool:
-        """Whether no text comes twice."""
+        """Return whether all texts are distinct."""
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes()])
         ordered = np.sort(hashes)
         if (ordered[1:] != ordered[:-1]).all():
@@ -83,12 +83,12 @@ class Texts(Sequence[str]):
         return len({self[number] for number in doubtful}) == len(doubtful)
 
     def _hashes(self) -> Iterator[np.ndarray]:
-        """A number for each text, the same for the same text; in blocks."""
+        """Yield a polynomial hash of each text, in blocks."""
         for start in range(0, len(self), _BLOCK):
             edges = self.offsets[start : start + _BLOCK + 1]
             lengths = np.diff(edges)
             part = self.data[edges[0] : edges[-1]].astype(np.uint64) + np.uint64(1)
-            powers = np.full(max(int(lengths.max()), 1), _ODD, np.uint64)
+            powers = np.full(max(int(lengths.max()), 1), _MULTIPLIER, np.uint64)
             powers[0] = 1
             place = np.arange(len(part)) - np.repeat(edges[:-1] - edges[0], lengths)
             total = np.zeros(len(lengths), np.uint64)
@@ -99,20 +99,20 @@ class Texts(Sequence[str]):
             yield total
 
     def tolist(self) -> list[str]:
-        """All of them."""
+        """Return all texts as a list."""
         whole, ends = self.data.tobytes(), self.offsets.tolist()
         return [whole[a:b].decode() for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ids:
-    """The ids of users or items: number i is written `values[i]`.
+    """The ids of users or items; `values[i]` is the id with number i.
 
-    Ids are all strings or all whole numbers. Asking is lenient, as ids often lose their type in a
-    file or on a command line: "42" finds the number 42 and 42 finds the string "42".
+    Ids are all strings or all integers. Lookup accepts either type, since ids often lose their type
+    in files or on a command line: "42" finds the integer 42, and 42 finds the string "42".
 
     Attributes:
-        values: (n,) int64, or `Texts`; no id twice.
+        values: (n,) int64, or `Texts`; distinct.
 
     Example:
         >>> from fewfold.recommender.ids import Ids
@@ -127,7 +127,7 @@ class Ids:
 
     @classmethod
     def of(cls, ids: Iterable[Id]) -> "Ids":
-        """From a list or an array; numbers stay numbers when all of them are."""
+        """Construct from a list or array; integers are kept if all ids are integers."""
         listed = list(ids.tolist() if isinstance(ids, (np.ndarray, Tensor)) else ids)
         if listed and all(isinstance(i, int) and not isinstance(i, bool) for i in listed):
             found = cls(np.asarray(listed, dtype=np.int64))
@@ -139,7 +139,7 @@ class Ids:
 
     @property
     def textual(self) -> bool:
-        """Whether ids are strings."""
+        """Whether the ids are strings."""
         return isinstance(self.values, Texts)
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class Ids:
         return f"Ids({few}{', ...' if len(self) > 3 else ''}; {len(self)} of them)"
 
     def distinct(self) -> bool:
-        """Whether no id comes twice."""
+        """Return whether all ids are distinct."""
         if isinstance(self.values, Texts):
             return self.values.distinct()
         values = self.values
@@ -162,11 +162,11 @@ class Ids:
         return rising or len(np.unique(values)) == len(values)
 
     def tolist(self) -> list[Any]:
-        """All of them, in their order."""
+        """Return all ids in order."""
         return self.values.tolist()
 
     def take(self, numbers: Any) -> list[Any]:
-        """The ids with these numbers."""
+        """Return the ids with these numbers."""
         if isinstance(numbers, Tensor):
             numbers = numbers.numpy()
         if isinstance(self.values, Texts):
@@ -179,22 +179,22 @@ class Ids:
         return {value: number for number, value in enumerate(self.tolist())}
 
     def find(self, ids: Iterable[Any]) -> Tensor:
-        """(n,) int64: the number of each id, -1 for one that is not here."""
+        """Return the number of each id, (n,) int64, -1 if unknown."""
         number, textual = self._number, self.textual
         return torch.tensor([number.get(_as(one, textual), -1) for one in ids], dtype=torch.int64)
 
     def extended(self, more: "Ids") -> "Ids":
-        """These, then `more`, which must be new."""
+        """Append `more` ids, which must be new."""
         if self.textual == more.textual:
             return Ids.of([*self.tolist(), *more.tolist()])
         return Ids.of([str(one) for one in (*self.tolist(), *more.tolist())])
 
 
 def _as(value: Any, textual: bool) -> Id | None:
-    """An id the way the ids are kept: None when it cannot be one of them."""
+    """Convert an id to the type of the stored ids; None if that is impossible."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, float) and value.is_integer():  # as pandas makes of numbers with a gap
+    if isinstance(value, float) and value.is_integer():  # pandas, with missing values
         value = int(value)
     if isinstance(value, (bool, float)):
         return None
@@ -206,6 +206,6 @@ def _as(value: Any, textual: bool) -> Id | None:
 
 
 def _canonical(text: str) -> bool:
-    """Whether the text is what a whole number of 64 bits is written as."""
+    """Return whether the text is a 64-bit integer in canonical form."""
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdigit() and len(digits) < 20 and str(int(text)) == text

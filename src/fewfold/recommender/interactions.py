@@ -1,4 +1,4 @@
-"""Interactions: who touched what, as one jagged set that every model and metric reads."""
+"""Sparse sets of (user, item) pairs in jagged (CSR) layout."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ __all__ = ["Core", "Interactions", "Jagged", "from_keys"]
 
 
 class Jagged(NamedTuple):
-    """Rows of different lengths, end to end: row r is ``values[offsets[r]:offsets[r + 1]]``.
+    """Concatenated rows of different lengths: row r is ``values[offsets[r]:offsets[r + 1]]``.
 
     Attributes:
         values: (m,) int64.
-        offsets: (rows + 1,) int64, from 0 to m; what `embedding_bag` takes with
+        offsets: (rows + 1,) int64, from 0 to m; as for `embedding_bag` with
             ``include_last_offset=True``.
     """
 
@@ -27,17 +27,17 @@ class Jagged(NamedTuple):
 
     @property
     def lengths(self) -> Tensor:
-        """(rows,) how long each row is."""
+        """Length of each row, (rows,)."""
         return self.offsets.diff()
 
     @property
     def row(self) -> Tensor:
-        """(m,) the row of each value."""
+        """Row of each value, (m,)."""
         lengths = self.lengths
         return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
 
     def rows(self, ids: Any) -> "Jagged":
-        """The rows `ids`, in that order; a slice is a view."""
+        """Return the rows `ids`, in this order; a slice returns a view."""
         if isinstance(ids, slice):
             start, stop, _ = ids.indices(len(self.offsets) - 1)
             offsets = self.offsets[start : stop + 1]
@@ -46,7 +46,7 @@ class Jagged(NamedTuple):
         return Jagged(self.values[positions], offsets)
 
     def positions(self, ids: Any) -> tuple[Tensor, Tensor]:
-        """Offsets of the rows `ids`, and where in `values` their entries are."""
+        """Return the offsets of the rows `ids`, and the positions of their entries in `values`."""
         chosen = int64_vector(ids, "ids")
         _within(chosen, len(self.offsets) - 1, "ids", "rows")
         starts = self.offsets[chosen]
@@ -58,17 +58,17 @@ class Jagged(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
-    """A set of (user, item) pairs, user after user: the jagged rows of a binary matrix.
+    """A set of (user, item) pairs sorted by user: a binary matrix in CSR layout.
 
-    User u touched ``ids[offsets[u]:offsets[u + 1]]``, in increasing order and each once. Users and
-    items are numbered from 0; either may have no pair at all. `from_pairs` and `from_csr` sort,
-    merge and check what comes from outside.
+    The items of user u are ``ids[offsets[u]:offsets[u + 1]]``, strictly increasing. Users and items
+    are numbered from 0; either may have no pairs. `from_pairs` and `from_csr` sort, merge and
+    validate external data.
 
     Attributes:
         offsets: (users + 1,) int64.
         ids: (pairs,) int64, the items.
-        items: how many items there are.
-        times: (pairs,) when each pair happened, int64 or float64, or None.
+        items: number of items.
+        times: (pairs,) time of each pair, int64 or float64, or None.
 
     Example:
         >>> from fewfold.recommender import Interactions
@@ -104,7 +104,7 @@ class Interactions:
             raise ValueError(f"offsets must not decrease, got a step down after user {user}")
         _within(self.ids, self.items, "ids", "items")
         rising = self.ids[1:] > self.ids[:-1]
-        first = self.offsets[1:-1]  # where a new user begins the items may start again
+        first = self.offsets[1:-1]  # the items of the next user start again
         rising[first[(first > 0) & (first < self.pairs)] - 1] = True
         if not bool(rising.all()):
             at = int((~rising).nonzero()[0])
@@ -120,13 +120,13 @@ class Interactions:
     def from_pairs(
         cls, users: Any, items: Any, times: Any = None, shape: tuple[int, int] | None = None
     ) -> "Interactions":
-        """Pairs in any order, from lists, arrays or tensors; a pair that repeats counts once.
+        """Construct from pairs in any order (lists, arrays or tensors); repeated pairs are merged.
 
         Args:
-            users: (n,) whole numbers from 0.
-            items: (n,) whole numbers from 0.
-            times: (n,) numbers that grow with time; a pair that repeats keeps its latest.
-            shape: how many users and items there are; the largest numbers say so otherwise.
+            users: (n,) user numbers from 0.
+            items: (n,) item numbers from 0.
+            times: (n,) times in chronological numbers; merged pairs keep the latest.
+            shape: (users, items); by default one more than the largest numbers.
 
         Returns:
             The interactions, sorted by user and item.
@@ -153,7 +153,7 @@ class Interactions:
 
     @classmethod
     def from_csr(cls, matrix: Any) -> "Interactions":
-        """The ones of a scipy sparse matrix of shape (users, items) that holds 0 and 1 alone.
+        """Construct from a scipy sparse matrix of shape (users, items) with values 0 and 1.
 
         Example:
             >>> import scipy.sparse
@@ -182,28 +182,28 @@ class Interactions:
         with optional_import("scipy", "recommender", "to_csr"):
             from scipy.sparse import csr_array
         ones = np.ones(self.pairs, dtype=np.float32)
-        # scipy may sort its arrays in place: it gets its own.
+        # Copies, since scipy may sort its arrays in place.
         ids, offsets = self.ids.numpy().copy(), self.offsets.numpy().copy()
         return csr_array((ones, ids, offsets), shape=(self.users, self.items))
 
     @property
     def users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
         return len(self.offsets) - 1
 
     @property
     def pairs(self) -> int:
-        """How many pairs there are."""
+        """Number of pairs."""
         return len(self.ids)
 
     @property
     def jagged(self) -> Jagged:
-        """The items of every user."""
+        """Items of every user."""
         return Jagged(self.ids, self.offsets)
 
     @property
     def row(self) -> Tensor:
-        """(pairs,) the user of each pair."""
+        """User of each pair, (pairs,)."""
         return self.jagged.row
 
     def __repr__(self) -> str:
@@ -211,21 +211,21 @@ class Interactions:
         return f"Interactions(users={self.users}, items={self.items}, pairs={self.pairs}{timed})"
 
     def rows(self, ids: Any) -> Jagged:
-        """The items of the users `ids`, in that order: a batch."""
+        """Return the items of the users `ids`, in this order."""
         return self.jagged.rows(ids)
 
     def counts(self) -> Tensor:
-        """(items,) how many users touched each item."""
+        """Return the number of users of each item, (items,)."""
         return torch.bincount(self.ids, minlength=self.items)
 
     def select(self, users: Any) -> "Interactions":
-        """The same items for the users given alone, numbered anew in that order."""
+        """Select users, renumbered in the given order."""
         offsets, positions = self.jagged.positions(users)
         times = None if self.times is None else self.times[positions]
-        return _sound(offsets, self.ids[positions], self.items, times)
+        return _unchecked(offsets, self.ids[positions], self.items, times)
 
     def keep(self, mask: Tensor) -> "Interactions":
-        """The pairs where `mask` (pairs,) is true, for the same users and items."""
+        """Select the pairs where `mask` (pairs,) is true; users and items keep their numbers."""
         if mask.dtype != torch.bool or mask.shape != self.ids.shape:
             raise ValueError(
                 f"mask must be boolean with shape ({self.pairs},), "
@@ -233,15 +233,15 @@ class Interactions:
             )
         lengths = torch.bincount(self.row[mask], minlength=self.users)
         times = None if self.times is None else self.times[mask]
-        return _sound(_offsets(lengths), self.ids[mask], self.items, times)
+        return _unchecked(_offsets(lengths), self.ids[mask], self.items, times)
 
     def k_core(self, n: int) -> "Core":
-        """Drop users and items with fewer than `n` pairs, again and again until none is left.
+        """Repeatedly drop users and items with fewer than `n` pairs.
 
         The result is the largest set in which every user and every item has at least `n` pairs.
 
         Returns:
-            A `Core`: the interactions, numbered anew, and the numbers they had here.
+            A `Core`: the renumbered interactions, and their original numbers.
 
         Example:
             >>> from fewfold.recommender import Interactions
@@ -266,17 +266,17 @@ class Interactions:
         number = torch.cumsum(known, 0) - 1
         lengths = torch.bincount(row[alive], minlength=self.users)[users]
         times = None if self.times is None else self.times[alive]
-        core = _sound(_offsets(lengths), number[item[alive]], len(items), times)
+        core = _unchecked(_offsets(lengths), number[item[alive]], len(items), times)
         return Core(core, users, items)
 
 
 class Core(NamedTuple):
-    """What `Interactions.k_core` keeps.
+    """Result of `Interactions.k_core`.
 
     Attributes:
-        interactions: the pairs that are left, users and items numbered anew.
-        users: (users left,) the numbers they had before.
-        items: (items left,) the numbers they had before.
+        interactions: the remaining pairs, with renumbered users and items.
+        users: (remaining users,) original numbers.
+        items: (remaining items,) original numbers.
     """
 
     interactions: Interactions
@@ -284,8 +284,8 @@ class Core(NamedTuple):
     items: Tensor
 
 
-def _sound(offsets: Tensor, ids: Tensor, items: int, times: Tensor | None) -> Interactions:
-    """What is in order by the way it was made; looking again would take longer than making it."""
+def _unchecked(offsets: Tensor, ids: Tensor, items: int, times: Tensor | None) -> Interactions:
+    """Construct without validation; inputs are already sorted."""
     log = object.__new__(Interactions)
     for name, value in (("offsets", offsets), ("ids", ids), ("items", items), ("times", times)):
         object.__setattr__(log, name, value)
@@ -293,19 +293,19 @@ def _sound(offsets: Tensor, ids: Tensor, items: int, times: Tensor | None) -> In
 
 
 def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]) -> Interactions:
-    """Pairs in any order, each as the one number user * items + item.
+    """Construct from pairs in any order, each encoded as user * items + item.
 
     Args:
-        keys: (n,) int64, given away: a log may be most of the memory, so it is sorted in place and
-            becomes the interactions.
-        times: (n,) int64 or float64, or None; a pair that repeats keeps its latest.
-        shape: how many users and items there are.
+        keys: (n,) int64; sorted in place and reused as storage, since a log may take most of the
+            memory.
+        times: (n,) int64 or float64, or None; merged pairs keep the latest.
+        shape: (users, items).
     """
     rows, columns = shape
     step = max(columns, 1)
     if times is not None:
         times = times[_order(keys, rows * step)]
-    keys.sort()  # numpy's is several times as quick as torch's
+    keys.sort()  # several times faster than torch's sort
     new = np.ones(len(keys), dtype=bool)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
     if not new.all():
@@ -315,15 +315,15 @@ def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]
     offsets = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) * step)
     np.remainder(keys, step, out=keys)
     when = None if times is None else torch.from_numpy(times)
-    return _sound(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when)
+    return _unchecked(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when)
 
 
 def _order(keys: np.ndarray, below: int) -> np.ndarray:
-    """What sorts the keys, equal ones in any order."""
+    """Return an (unstable) permutation that sorts the keys."""
     bits = len(keys).bit_length()
     if below.bit_length() + bits > 63:
         return np.argsort(keys)
-    # Sorting numbers that end in their own position is several times as quick.
+    # Sorting keys with the position in their low bits is several times faster than argsort.
     packed = keys << bits
     packed |= np.arange(len(keys))
     packed.sort()
@@ -332,12 +332,12 @@ def _order(keys: np.ndarray, below: int) -> np.ndarray:
 
 
 def _offsets(lengths: Tensor) -> Tensor:
-    """(rows,) -> (rows + 1,), where each row begins and the last ends."""
+    """Return the offsets, (rows + 1,), of rows with these lengths."""
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 
 def _within(values: Tensor, size: int, name: str, what: str) -> None:
-    """Raise unless every value is a number from 0 below `size`; say which is not."""
+    """Raise unless every value is in [0, size); name the first that is not."""
     if len(values) == 0 or 0 <= int(values.min()) <= int(values.max()) < size:
         return
     wrong = (values < 0) | (values >= size)
@@ -349,7 +349,7 @@ def _within(values: Tensor, size: int, name: str, what: str) -> None:
 
 
 def _times(times: Any, pairs: int) -> Tensor:
-    """Times as int64 or float64, one per pair, none of them NaN."""
+    """Convert times to int64 or float64, one per pair, without NaN."""
     try:
         given = times if isinstance(times, Tensor) else torch.as_tensor(np.array(times))
     except TypeError:

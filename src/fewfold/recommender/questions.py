@@ -1,4 +1,4 @@
-"""Questions as people write them, one or many, in numbers of users and items."""
+"""Convert the ids of queries, single or batched, to numbers of users and items."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,43 +14,43 @@ __all__ = ["allowed_items", "histories_of", "known", "one_or_many"]
 
 
 def is_id(value: Any) -> bool:
-    """Whether this is one id, not a collection of them."""
+    """Return whether a value is a single id rather than a collection."""
     return isinstance(value, (str, bytes, int, float, np.generic)) or (
         isinstance(value, (np.ndarray, Tensor)) and value.ndim == 0
     )
 
 
-def one_or_many(asked: Any) -> tuple[list[Any], bool]:
-    """The ids as a list, and whether there was a single one."""
-    if is_id(asked):
-        return [asked], True
-    return list(asked.tolist() if isinstance(asked, (np.ndarray, Tensor)) else asked), False
+def one_or_many(given: Any) -> tuple[list[Any], bool]:
+    """Return the ids as a list, and whether a single one was given."""
+    if is_id(given):
+        return [given], True
+    return list(given.tolist() if isinstance(given, (np.ndarray, Tensor)) else given), False
 
 
-def known(asked: list[Any], ids: Ids, what: str, instead: str) -> Tensor:
-    """Their numbers; raise for what is not there, and say what to do instead."""
-    numbers = ids.find(asked)
-    missing = [one for one, number in zip(asked, numbers.tolist(), strict=True) if number < 0]
+def known(given: list[Any], ids: Ids, what: str, instead: str) -> Tensor:
+    """Return the numbers of the ids; raise for unknown ones, with the advice `instead`."""
+    numbers = ids.find(given)
+    missing = [one for one, number in zip(given, numbers.tolist(), strict=True) if number < 0]
     if missing:
-        few = ", ".join(repr(one) for one in missing[:3])
+        shown = ", ".join(repr(one) for one in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ValueError(f"no {what} {few}{more} in this model; {instead}")
+        raise ValueError(f"no {what} {shown}{more} in this model; {instead}")
     return numbers
 
 
-def histories_of(asked: Any, items: Ids) -> tuple[Jagged, list[list[Any]], bool]:
-    """Histories by number, the ids of each that are not known, and whether there was one alone.
+def histories_of(given: Any, items: Ids) -> tuple[Jagged, list[list[Any]], bool]:
+    """Return histories as item numbers, their unknown ids, and whether a single one was given.
 
-    A history is a list of items; many are a list of lists, or a scipy sparse matrix whose columns
-    are numbered as the items are.
+    A history is a list of item ids; several are a list of lists, or a scipy sparse matrix whose
+    columns are in the order of the items.
     """
-    if hasattr(asked, "tocsr"):
-        return _rows_of(asked, items)
-    if isinstance(asked, str) or not isinstance(asked, Iterable):
+    if hasattr(given, "tocsr"):
+        return _from_matrix(given, items)
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(
-            f"a history is a list of items, as [{items[0]!r}], got {type(asked).__name__}"
+            f"a history is a list of items, as [{items[0]!r}], got {type(given).__name__}"
         )
-    listed = list(asked.tolist() if isinstance(asked, (np.ndarray, Tensor)) else asked)
+    listed = list(given.tolist() if isinstance(given, (np.ndarray, Tensor)) else given)
     single = not listed or is_id(listed[0])
     lists = [listed] if single else [list(one) for one in listed]
     numbers = items.find([one for row in lists for one in row])
@@ -59,25 +59,25 @@ def histories_of(asked: Any, items: Ids) -> tuple[Jagged, list[list[Any]], bool]
         mine = numbers[at : at + len(row)]
         at += len(row)
         unknown.append([one for one, number in zip(row, mine.tolist(), strict=True) if number < 0])
-        values.append(mine[mine >= 0].unique())  # sorted, each once
+        values.append(mine[mine >= 0].unique())  # sorted, distinct
         lengths.append(len(values[-1]))
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     return Jagged(torch.cat(values), offsets), unknown, single
 
 
-def _rows_of(matrix: Any, items: Ids) -> tuple[Jagged, list[list[Any]], bool]:
+def _from_matrix(matrix: Any, items: Ids) -> tuple[Jagged, list[list[Any]], bool]:
     if matrix.ndim != 2 or matrix.shape[1] != len(items):
         raise ValueError(
             f"the matrix must have a column for each of {len(items)} items, in the order of "
             f"`items`; got shape {tuple(matrix.shape)}"
         )
-    touched = (matrix != 0).astype(np.int8)
-    rows = Interactions.from_csr(touched)
+    nonzero = (matrix != 0).astype(np.int8)
+    rows = Interactions.from_csr(nonzero)
     return rows.jagged, [[] for _ in range(rows.users)], False
 
 
 def allowed_items(items: Any, filter_items: Any, ids: Ids) -> Tensor | None:
-    """(items,) true for what may be answered; None when everything may."""
+    """Return (items,) true for candidate items; None if all are."""
     if items is None and filter_items is None:
         return None
     allowed = torch.ones(len(ids), dtype=torch.bool)
@@ -86,5 +86,5 @@ def allowed_items(items: Any, filter_items: Any, ids: Ids) -> Tensor | None:
         allowed[known(one_or_many(items)[0], ids, "item", "leave it out of items=")] = True
     if filter_items is not None:
         numbers = ids.find(one_or_many(filter_items)[0])
-        allowed[numbers[numbers >= 0]] = False  # what is not there needs no filter
+        allowed[numbers[numbers >= 0]] = False  # unknown ids need no filter
     return allowed

@@ -54,8 +54,8 @@ class MultiIndex(Proposal):
         >>> proposal.log_prob(torch.tensor([[1., 0.]]), every).exp()
         tensor([[0.3704, 0.3704, 0.1296, 0.1296]])
 
-    Reference: Chen, Lian, Wang, Chen, Xie and Zheng, "Fast variational autoencoder with inverted
-    multi-index for collaborative filtering", 2022.
+    Reference: Chen, Lian, Jin, Huang, Zheng and Chen, "Fast Variational AutoEncoder with
+    Inverted Multi-Index for Collaborative Filtering", WWW 2022.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ def test_json_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     path = written(tmp_path / "log.jsonl", "".join(json.dumps(one) + "\n" for one in objects))
     quick = read_log(path)
-    monkeypatch.setattr(jsonlines.JsonLines, "_quick", lambda *_: None)
+    monkeypatch.setattr(jsonlines.JsonLines, "_parse_fast", lambda *_: None)
     assert known(read_log(path)) == known(quick)
     latest: dict[Any, int] = {}
     for one in objects:
@@ -286,15 +286,15 @@ def test_tables_of_a_lake_have_outdated_files(inside: str, said: str, tmp_path: 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.feather", "log.jsonl.gz", "csv.bz2"])
 def test_standard_input(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = FILES[name] if isinstance(FILES[name], bytes) else FILES[name].encode()
-    files._copied.cache_clear()
+    files._copy_to_file.cache_clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert plan_log("-").files == ("standard input",)
     assert known(read_log("-")) == TIMES  # all of it, though the plan has read it
-    files._copied.cache_clear()
+    files._copy_to_file.cache_clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"user,item\nann\n")))
     with pytest.raises(DataError, match="standard input, line 2: wrong number of fields"):
         read_log("-")
-    files._copied.cache_clear()
+    files._copy_to_file.cache_clear()
 
 
 def test_no_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,12 +314,12 @@ def test_foreign_kinds_in_a_pipe(
 ) -> None:
     """The way out names a file of theirs, not the copy of what came through the pipe."""
     data = FOREIGN[name][0] or sqlite(tmp_path / "made.db")
-    files._copied.cache_clear()
+    files._copy_to_file.cache_clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     with pytest.raises(DataError, match=r"^standard input: this is .*\bFILE\b") as raised:
         read_log("-")
-    assert str(files._copied("-", "standard input")) not in str(raised.value)
-    files._copied.cache_clear()
+    assert str(files._copy_to_file("-", "standard input")) not in str(raised.value)
+    files._copy_to_file.cache_clear()
 
 
 def test_pipes_and_devices(tmp_path: Path) -> None:

@@ -440,7 +440,7 @@ def test_no_room(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             fetch("ml-20m", tmp_path, base=server.base)
     if os.path.exists("/dev/full"):
         (tmp_path / "ml-20m.zip.part").symlink_to("/dev/full")
-        with pytest.raises(OSError, match=r"no space left for .*make room"):
+        with pytest.raises(OSError, match=r"no space left for .*free some"):
             fetch("ml-20m", tmp_path, base=server.base)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading import delimited
-from fewfold.recommender.reading.dates import Dates, _by_python, _differs, _parsed
+from fewfold.recommender.reading.dates import Dates, _parse_by_python, _parsed, _parses_differently
 from fewfold.recommender.reading.log import read_log
 from tests.recommender.reading.known import known, written
 
@@ -138,8 +138,8 @@ def test_both_ways_to_read_a_format_agree(form: str, slow: bool) -> None:
     rng = np.random.default_rng(0)
     moments = [datetime.fromtimestamp(int(s), UTC) for s in rng.integers(0, 2**31, 50)]
     text = pl.Series([m.strftime(form) for m in moments] + ["x", ""])
-    assert _differs(form) is slow
-    python = _by_python(text, form)
+    assert _parses_differently(form) is slow
+    python = _parse_by_python(text, form)
     assert python.null_count() == 2
     assert Dates(form).read(text, "log").to_list() == python.to_list()
     if not slow:

@@ -1,4 +1,4 @@
-"""The model card: what a person should know of a model, in Markdown, from its own numbers."""
+"""The model card: data, quality and limits of a model, in Markdown."""
 
 import platform
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ __all__ = ["model_card", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """Of what the model was made with."""
+    """Return the versions of fewfold, Python and the libraries in use."""
     found = {"fewfold": fewfold.__version__, "python": platform.python_version()}
     found |= {"torch": str(torch.__version__), "numpy": np.__version__}
     for name in ("polars", "safetensors", "faiss-cpu"):
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    """Markdown for people: the data, the model, how good it is, how to use it."""
+    """Return the model card in Markdown: data, model, quality and usage."""
     data, learned, model = config["data"], config["learned from"], dict(config["model"])
     kind = model.pop("kind")
     options = ", ".join(f"{name} {value}" for name, value in model.items())
@@ -59,8 +59,8 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         "## Limits",
         "",
         "Scores order the items for one user; they are not probabilities and do not compare across "
-        "users. What was never in the log cannot be recommended (see `add_items`). The model "
-        "repeats what people did, with the habits and the unfairness of the data.",
+        "users. Items that are not in the log cannot be recommended (see `add_items`). The "
+        "model reproduces the behaviour in the data, including its biases.",
         "",
         "## Made with",
         "",
@@ -71,7 +71,7 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
 
 
 def _counts(data: Mapping[str, Any]) -> list[str]:
-    """What happened to the rows on the way in."""
+    """Return a table of the row counts of the log."""
     plan = data["plan"]
     rows = {
         "read from": ", ".join(plan["files"]),
@@ -95,12 +95,12 @@ def _counts(data: Mapping[str, Any]) -> list[str]:
 def _quality(metrics: Mapping[str, Any], everything: bool) -> list[str]:
     if not metrics:
         return ["It has not been evaluated: nothing was held out."]
-    lines = [f"Held out: {metrics['split']}. Ranked among all items without what a user had."]
+    lines = [f"Held out: {metrics['split']}. Ranked among all items except the user's history."]
     ranked = metrics.get("users ranked", "all")
     if ranked != "all":
         lines[0] += f" Ranked for {ranked}, drawn at random."
     if everything:
-        lines[0] += " After this evaluation the model learned again from everything."
+        lines[0] += " After this evaluation the model was refitted on the whole log."
     lines += ["", "| metric | mean | interval | formula |", "|---|---|---|---|"]
     for name, score in metrics["overall"]["scores"].items():
         interval = f"{score['low']:.4f} to {score['high']:.4f}"

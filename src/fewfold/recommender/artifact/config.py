@@ -1,4 +1,4 @@
-"""What `config.json` and `metrics.json` of a model folder hold."""
+"""Schemas of `config.json` and `metrics.json` of a model folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ __all__ = ["Config", "LearnedFrom", "Metrics"]
 
 @dataclass(frozen=True)
 class LearnedFrom:
-    """How much the model has learned from.
+    """Size of the training data.
 
     Attributes:
-        users, items, pairs: how many.
-        everything: whether that is the whole log.
-        tables: how tables of anchors were made, in words; None for dense tables.
+        users, items, pairs: counts.
+        everything: whether it is the whole log.
+        tables: how anchor tables were trained, for messages; None for dense tables.
     """
 
     users: int
@@ -30,15 +30,15 @@ class LearnedFrom:
 
 @dataclass(frozen=True)
 class Config:
-    """`config.json`: what the model is, and what it was made of and with.
+    """`config.json`: model, training, data and versions.
 
     Attributes:
-        model: `kind`, and the settings of the recipe of this kind.
+        model: `kind`, and the settings of its recipe.
         training: the settings of the `Training`.
         seed: at least 0.
-        data: what was read.
-        learned_from: how much of it the model has seen.
-        versions: of the libraries.
+        data: summary of the log.
+        learned_from: size of the training data.
+        versions: versions of the libraries.
     """
 
     model: Mapping[str, Any]
@@ -68,7 +68,7 @@ class _Scores:
 
 @dataclass(frozen=True)
 class Metrics:
-    """`metrics.json`: what the evaluation found; see `Evaluation.as_dict`."""
+    """`metrics.json`: results of the evaluation; see `Evaluation.as_dict`."""
 
     split: str
     overall: _Scores

@@ -1,15 +1,15 @@
-"""A model as a folder: safetensors and JSON, with checksums, written whole or not at all.
+"""Model folders: safetensors and JSON files with checksums, written atomically.
 
-    manifest.json      format, version, and the SHA-256 and the size of every file below
-    config.json        the recipe, the training, the seed, the data and the versions
-    metrics.json       what the evaluation found
+    manifest.json      format, version, and the SHA-256 and size of every file below
+    config.json        recipe, training, seed, data and versions
+    metrics.json       results of the evaluation
     model.safetensors  weights
-    items.safetensors  ids of the items and what is attached to them
-    users.safetensors  ids of the users and what each of them touched (may be left out)
-    README.md          the model card, for people; it may be edited
+    items.safetensors  item ids and attributes
+    users.safetensors  user ids and histories (optional)
+    README.md          the model card; may be edited
 
-Nothing is ever unpickled, and no name inside a file decides which file is read. What a file must
-hold is compared with its size and its header before it is read.
+Nothing is unpickled, and file names are fixed. Sizes and headers are validated before the content
+is read.
 """
 
 import hashlib
@@ -40,10 +40,10 @@ _MANIFEST, _CARD = "manifest.json", "README.md"
 _JSON = ("config.json", "metrics.json")
 _TENSORS = ("model.safetensors", "items.safetensors", "users.safetensors")
 _OPTIONAL = ("users.safetensors",)
-_MOST_JSON = 1 << 24  # bytes of a JSON file
-_TRIES = 50  # to read a folder that is replaced again and again meanwhile
-_MISSING = 4  # looks at a folder that is not there before it is said to be missing
-_MOMENT = 0.005  # seconds between them
+_MAX_JSON = 1 << 24  # maximum bytes of a JSON file
+_TRIES = 50  # attempts to read a folder that is being replaced
+_MISSING = 4  # checks before a folder is reported as missing
+_RETRY_PAUSE = 0.005  # seconds between the checks
 
 T = TypeVar("T")
 
@@ -55,10 +55,10 @@ def write_artifact(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write the parts, a dict for each file, and the card into a new folder.
+    """Write the parts (a dict for each file) and the model card into a new folder.
 
-    The folder is complete or does not exist. With `overwrite` an earlier artifact is replaced, in
-    one step where the system can; a folder that is something else never is.
+    The folder is complete or does not exist. With `overwrite` an existing artifact is replaced,
+    atomically where the system supports it; a folder that is not an artifact never is.
     """
     target = Path(folder).absolute()
     if target.is_symlink():
@@ -78,7 +78,7 @@ def write_artifact(
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Raise unless an artifact may be written there; one that a killed process left is put back."""
+    """Raise unless an artifact may be written there; restores one left by a killed process."""
     settled(target)
     if not target.exists():
         return
@@ -98,10 +98,10 @@ def _write(file: Path, part: Mapping[str, Any]) -> None:
         text = json.dumps(part, indent=1, ensure_ascii=False, allow_nan=False)
         file.write_text(text + "\n", encoding="utf-8")
     else:
-        _safetensors().save_file({name: _plain(value) for name, value in part.items()}, file)
+        _safetensors().save_file({name: _to_tensor(value) for name, value in part.items()}, file)
 
 
-def _plain(value: Tensor | np.ndarray) -> Tensor:
+def _to_tensor(value: Tensor | np.ndarray) -> Tensor:
     tensor = torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value.detach()
     return tensor.contiguous()
 
@@ -116,12 +116,12 @@ class _Manifest:
 
 @dataclass(eq=False)
 class Part:
-    """A file of tensors whose header is known; `expect` says what it must hold, `read` reads it.
+    """A safetensors file with a known header: `expect` validates the layout, `read` the values.
 
     Attributes:
-        file: which.
+        file: path of the file.
         found: dtype and shape of each tensor.
-        ranges: the smallest and the largest number of each tensor, once they have been read.
+        ranges: minimum and maximum of each tensor, after `read`.
     """
 
     file: Path
@@ -135,11 +135,11 @@ class Part:
         return self.header.tensors
 
     def fail(self, name: str, what: str) -> NoReturn:
-        """Raise for one of the tensors."""
+        """Raise an error for one of the tensors."""
         raise Source(self.file).damaged(name, what)
 
     def expect(self, layout: Iterable[tuple[str, Spec]]) -> None:
-        """Raise unless the tensors have these names, dtypes and shapes; their values come later."""
+        """Raise unless the tensors have these names, dtypes and shapes; `read` checks values."""
         self._layout = check_names(self.found, layout, self.fail)
         for name, spec in self._layout.items():
             fault = spec.fault(*self.found[name])
@@ -147,17 +147,19 @@ class Part:
                 self.fail(name, fault)
 
     def numbers(self, name: str, dtype: str, *, last: bool = False) -> np.ndarray:
-        """The numbers of one tensor, or its last one, read alone and not verified."""
-        return _reading(lambda _: self.header.numbers(name, np.dtype(dtype), last=last), self.file)
+        """Read one tensor, or its last entry, without verification."""
+        return _read_file(
+            lambda _: self.header.numbers(name, np.dtype(dtype), last=last), self.file
+        )
 
     def verify(self) -> None:
-        """Raise unless the file has its checksum."""
-        if _reading(_sha256, self.file) != self._sum:
+        """Raise unless the checksum matches."""
+        if _read_file(_sha256, self.file) != self._sum:
             raise Source(self.file).damaged("", "has changed since it was written")
 
     def read(self) -> dict[str, Tensor]:
-        """The tensors, compared with what was expected of their values; call `verify` first."""
-        tensors: dict[str, Tensor] = _reading(_safetensors().load_file, self.file)
+        """Read the tensors and validate their values; call `verify` first."""
+        tensors: dict[str, Tensor] = _read_file(_safetensors().load_file, self.file)
         found = {name: (it.dtype, tuple(it.shape)) for name, it in tensors.items()}
         if found != self.found:
             raise Source(self.file).damaged("", "has changed while it was read")
@@ -171,13 +173,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """An artifact that has been opened: its documents, and its tensors yet to be read.
+    """An opened artifact: parsed documents, and tensor files not read yet.
 
     Attributes:
-        config: the document of `config.json`.
-        metrics: the document of `metrics.json`.
-        parts: the files of tensors, by name.
-        sizes: bytes of every file in the folder.
+        config: parsed `config.json`.
+        metrics: parsed `metrics.json`.
+        parts: the tensor files, by name.
+        sizes: size in bytes of every file in the folder.
     """
 
     root: Path
@@ -187,13 +189,13 @@ class Folder:
     sizes: Mapping[str, int]
 
     def verify(self) -> None:
-        """Compare the files of tensors with their checksums."""
-        with ThreadPoolExecutor(2) as pool:  # hashing lets other threads run
+        """Verify the checksums of the tensor files."""
+        with ThreadPoolExecutor(2) as pool:  # hashing releases the GIL
             list(pool.map(Part.verify, self.parts.values()))
 
 
 def open_artifact(root: Path) -> Folder:
-    """The documents of an artifact and the headers of its tensors, compared with the manifest."""
+    """Read the documents of an artifact and the headers of its tensors, checked by the manifest."""
     manifest = _manifest(root)
     sizes = {file.name: file.stat().st_size for file in sorted(root.iterdir()) if file.is_file()}
     listed = manifest.files
@@ -206,18 +208,18 @@ def open_artifact(root: Path) -> Folder:
         if name in listed and name not in sizes:
             raise Source(root / name).damaged("", "is missing")
         if name in listed and manifest.bytes.get(name, sizes[name]) != sizes[name]:
-            said = manifest.bytes[name]
+            expected = manifest.bytes[name]
             raise Source(root / name).damaged(
-                "", f"has {sizes[name]} bytes, and was written with {said}"
+                "", f"has {sizes[name]} bytes, and was written with {expected}"
             )
     documents = {}
     for name in _JSON:
-        data = _small(root / name)
+        data = _read_small(root / name)
         if hashlib.sha256(data).hexdigest() != listed[name]:
             raise Source(root / name).damaged("", "has changed since it was written")
         documents[name] = Source(root / name).document(data)
     parts = {
-        name: Part(root / name, _reading(read_header, root / name), listed[name])
+        name: Part(root / name, _read_file(read_header, root / name), listed[name])
         for name in _TENSORS
         if name in listed
     }
@@ -230,7 +232,7 @@ def _manifest(root: Path) -> _Manifest:
     file = root / _MANIFEST
     if not file.is_file():
         raise ArtifactError(f"{root} is not a model of fewfold: it has no {_MANIFEST}")
-    found = Source(file).document(_small(file))
+    found = Source(file).document(_read_small(file))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise Source(file).damaged("format", f"must be {FORMAT!r}")
     version = found.get("version")
@@ -246,10 +248,9 @@ def _manifest(root: Path) -> _Manifest:
 
 
 def steadily(folder: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
-    """What `read` makes of the folder, all of it from one and the same folder.
+    """Return the result of `read` on the folder, retrying if the folder is replaced meanwhile.
 
-    If the folder is replaced meanwhile, it is read again. One that a killed process has left under
-    another name is read there.
+    A folder that a killed process left under a temporary name is read there.
     """
     root, missing = Path(folder), 0
     for _ in range(_TRIES):
@@ -259,14 +260,14 @@ def steadily(folder: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
             found = read(place)
         except (ArtifactError, OSError):
             now = recovered(root)
-            # Renamed from under the reader, the same folder is at another place.
+            # The folder was renamed during the read, so retry at the new place.
             if before is not None and now == place and _identity(now) == before:
                 raise
-            if before is None:  # nothing there, or a moment between two renames
+            if before is None:  # missing, or between the two renames of a replacement
                 missing += 1
                 if missing == _MISSING:
                     raise
-                time.sleep(_MOMENT)
+                time.sleep(_RETRY_PAUSE)
         else:
             if _identity(recovered(root)) == before:
                 return found
@@ -278,19 +279,19 @@ def _identity(folder: Path) -> tuple[int, ...] | None:
         found = folder.stat()
     except OSError:
         return None
-    # Numbers of files that are gone are given again; then the times differ.
+    # Inode numbers are reused; then the times differ.
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _small(file: Path) -> bytes:
-    """The bytes of a file that has few."""
-    if file.stat().st_size > _MOST_JSON:
-        raise Source(file).damaged("", f"has more than {_MOST_JSON:,} bytes")
-    return _reading(Path.read_bytes, file)
+def _read_small(file: Path) -> bytes:
+    """Return the content of a file; raise if it exceeds the size limit of JSON files."""
+    if file.stat().st_size > _MAX_JSON:
+        raise Source(file).damaged("", f"has more than {_MAX_JSON:,} bytes")
+    return _read_file(Path.read_bytes, file)
 
 
-def _reading(read: Callable[[Path], T], file: Path) -> T:
-    """What `read` makes of the file; an error names it."""
+def _read_file(read: Callable[[Path], T], file: Path) -> T:
+    """Call `read` on the file; errors name the file."""
     try:
         return read(file)
     except OSError as error:

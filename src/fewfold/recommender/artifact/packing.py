@@ -1,4 +1,4 @@
-"""Ids, attributes and histories as plain arrays, the way an artifact keeps them."""
+"""Convert ids, attributes and histories to and from the tensors of an artifact."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,15 +28,15 @@ _ATTRIBUTE = re.compile(r"(attribute:([0-9]{3,}):(.*))\.(?:data|offsets)", re.DO
 
 
 def pack_items(ids: Ids, attributes: Attributes | None) -> dict[str, Any]:
-    """The ids of the items and what is attached to them."""
+    """Pack item ids and attributes into arrays."""
     arrays = _pack_ids(ids)
     for number, (name, column) in enumerate((attributes.columns if attributes else {}).items()):
-        arrays |= _pack_texts(f"attribute:{number:03}:{name}", column)  # in their order
+        arrays |= _pack_texts(f"attribute:{number:03}:{name}", column)  # keeps the order
     return arrays
 
 
 def expect_items(part: Part) -> int:
-    """How many items a file has; raises unless its header is that of items."""
+    """Return the number of items; raise unless the header is that of an items file."""
     count = _count(part)
     if count < 1:
         part.fail("ids", "must be at least one, got none")
@@ -46,7 +46,7 @@ def expect_items(part: Part) -> int:
 
 
 def unpack_items(part: Part) -> tuple[Ids, Attributes | None]:
-    """What `pack_items` packed, of a file that is as `expect_items` wants it."""
+    """Unpack item ids and attributes from a file validated by `expect_items`."""
     arrays = part.read()
     ids = _unpack_ids(part, arrays)
     columns: dict[str, Texts] = {}
@@ -58,22 +58,22 @@ def unpack_items(part: Part) -> tuple[Ids, Attributes | None]:
 
 
 def pack_users(ids: Ids, history: Interactions) -> dict[str, Any]:
-    """The ids of the users and what each touched, two or four bytes a pair."""
-    narrow = np.uint16 if _narrow(history.items) is torch.uint16 else np.uint32
+    """Pack user ids and histories, with two or four bytes per pair."""
+    dtype = np.uint16 if _item_dtype(history.items) is torch.uint16 else np.uint32
     return {
         **_pack_ids(ids),
-        "touched": history.ids.numpy().astype(narrow),
+        "touched": history.ids.numpy().astype(dtype),
         "lengths": history.jagged.lengths.numpy().astype(np.uint32),
     }
 
 
 def expect_users(part: Part, items: int) -> None:
-    """Raise unless a header is that of users of so many items."""
+    """Raise unless the header is that of a users file for `items` items."""
     count = _count(part)
     part.expect(
         [
             *_ids_layout(part, count),
-            ("touched", Spec((None,), _narrow(items), least=0, below=items)),
+            ("touched", Spec((None,), _item_dtype(items), least=0, below=items)),
             ("lengths", Spec((count,), torch.uint32)),
         ]
     )
@@ -84,7 +84,7 @@ def expect_users(part: Part, items: int) -> None:
 
 
 def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
-    """What `pack_users` packed, of a file that is as `expect_users` wants it."""
+    """Unpack user ids and histories from a file validated by `expect_users`."""
     arrays = part.read()
     ids = _unpack_ids(part, arrays)
     lengths = arrays["lengths"].to(torch.int64)
@@ -95,13 +95,13 @@ def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
         part.fail("touched", f"cannot be used: {error}")
 
 
-def _narrow(items: int) -> torch.dtype:
-    """Of numbers of items."""
+def _item_dtype(items: int) -> torch.dtype:
+    """Return the dtype of item numbers."""
     return torch.uint16 if items <= 2**16 else torch.uint32
 
 
 def _count(part: Part) -> int:
-    """How many ids there are, by the header."""
+    """Return the number of ids, by the header."""
     name, more = ("ids", 0) if "ids" in part.found else ("ids.offsets", 1)
     if name not in part.found:
         part.fail("ids", "is missing")
@@ -128,13 +128,13 @@ def _items_layout(part: Part, count: int) -> Iterator[tuple[str, Spec]]:
 
 
 def _columns(part: Part) -> dict[str, str]:
-    """The columns of attributes in their order: what they are called in the file and by people."""
+    """Return the attribute columns in order, from the tensor name to the column name."""
     found = {(int(m[2]), m[1], m[3]) for m in map(_ATTRIBUTE.fullmatch, part.found) if m}
     return {stem: name for _, stem, name in sorted(found)}
 
 
 def _check_ends(part: Part) -> None:
-    """Raise unless texts end where their last offset says."""
+    """Raise unless the last offset of each text column equals its length."""
     for name in part.found:
         if name.endswith(".offsets"):
             stem = name.removesuffix(".offsets")

@@ -1,4 +1,4 @@
-"""JSON as typed values: a document is compared with the dataclass that describes it."""
+"""Validate JSON documents against dataclasses."""
 
 import dataclasses
 import functools
@@ -18,29 +18,29 @@ _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def key(name: str) -> dict[str, Any]:
-    """Metadata of a field that has this name in JSON."""
+    """Return metadata for a field with this name in JSON."""
     return {"key": name}
 
 
 def tagged(kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Metadata of a field that is one of these dataclasses; in JSON `kind` says which."""
+    """Return metadata for a field that is one of these dataclasses, selected by `kind` in JSON."""
     return {"kinds": kinds}
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A file that is read, and what to do if it is damaged."""
+    """A file being read, with advice for the case that it is damaged."""
 
     file: Path
     advice: str = "copy the folder again, or fit the model again"
 
     def damaged(self, field: str, what: str) -> ArtifactError:
-        """The error for a field that is not what it must be; "" is the whole file."""
+        """Return the error for an invalid field; "" is the whole file."""
         place = f"{self.file}: {field}" if field else str(self.file)
         return ArtifactError(f"{place} {what}; {self.advice}")
 
     def document(self, data: bytes, *, finite: bool = True) -> Any:
-        """The JSON that the file holds."""
+        """Parse the JSON of the file."""
         try:
             return strict_json(data, finite=finite)
         except ValueError as error:
@@ -48,17 +48,17 @@ class Source:
 
 
 def check(kind: type[T], value: Any, source: Source, field: str = "", *, exact: bool) -> T:
-    """The dataclass that a JSON object describes; ArtifactError names the field that does not fit.
+    """Construct a dataclass from a JSON object; raise an ArtifactError naming an invalid field.
 
     Fields with a default may be missing. Values are compared with the annotations: numbers, texts,
     booleans, None, lists, mappings from texts, other dataclasses, and unions of these.
 
     Args:
         kind: a dataclass.
-        value: what JSON holds.
+        value: the parsed JSON value.
         source: the file, for errors.
-        field: likewise: where in the file the value is.
-        exact: refuse keys that the dataclass does not have, otherwise pass over them.
+        field: path of the value within the file, for errors.
+        exact: reject unknown keys instead of ignoring them.
     """
     if not isinstance(value, Mapping):
         raise source.damaged(field, f"must be an object, got {_shown(value)}")
@@ -73,7 +73,7 @@ def check(kind: type[T], value: Any, source: Source, field: str = "", *, exact: 
         if name in value and "kinds" in each.metadata:
             found[each.name] = check_tagged(each.metadata["kinds"], value[name], source, inside)
         elif name in value:
-            found[each.name] = _checked(hints[each.name], value[name], source, inside, exact)
+            found[each.name] = _check_value(hints[each.name], value[name], source, inside, exact)
         elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
             raise source.damaged(inside, "is missing")
     if exact and not known.issuperset(value):
@@ -88,7 +88,7 @@ def check(kind: type[T], value: Any, source: Source, field: str = "", *, exact: 
 def check_tagged(
     kinds: Mapping[str, type[Any]], value: Any, source: Source, field: str = ""
 ) -> Any:
-    """The dataclass that `kind` of a JSON object names, made of the other keys."""
+    """Construct the dataclass named by `kind` of a JSON object from its other keys."""
     if not isinstance(value, Mapping):
         raise source.damaged(field, f"must be an object, got {_shown(value)}")
     kind = value.get("kind")
@@ -100,9 +100,9 @@ def check_tagged(
 
 
 def plain(value: Any, kinds: Mapping[str, type[Any]] | None = None) -> Any:
-    """A dataclass as JSON holds it, what `check` and `check_tagged` read; other values as they are.
+    """Convert a dataclass to a JSON value readable by `check` and `check_tagged`.
 
-    ValueError if it is none of `kinds`.
+    Other values are returned unchanged. Raises a ValueError if `kinds` does not have its class.
     """
     if not dataclasses.is_dataclass(value):
         return value
@@ -132,26 +132,26 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _checked(hint: Any, value: Any, source: Source, field: str, exact: bool) -> Any:
-    """The value as the annotation has it."""
+def _check_value(hint: Any, value: Any, source: Source, field: str, exact: bool) -> Any:
+    """Convert and validate a value against its annotation."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
     if origin in (typing.Union, types.UnionType):
-        return _either(inside, value, source, field, exact)
+        return _check_union(inside, value, source, field, exact)
     if dataclasses.is_dataclass(hint):
         return check(hint, value, source, field, exact=exact)  # type: ignore[arg-type]
     if origin in (tuple, list) and isinstance(value, list):
         each = [inside[0]] * len(value) if origin is list or inside[-1] is ... else list(inside)
         if len(each) != len(value):
-            _wrong(hint, value, source, field)
+            _raise_mismatch(hint, value, source, field)
         return origin(
-            _checked(one, entry, source, f"{field}[{number}]", exact)
+            _check_value(one, entry, source, f"{field}[{number}]", exact)
             for number, (one, entry) in enumerate(zip(each, value, strict=True))
         )
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return {
-            name: _checked(inside[1], entry, source, f"{field}.{name}", exact)
+            name: _check_value(inside[1], entry, source, f"{field}.{name}", exact)
             for name, entry in value.items()
         }
     if hint is float and type(value) is int:
@@ -159,25 +159,27 @@ def _checked(hint: Any, value: Any, source: Source, field: str, exact: bool) -> 
     if hint is type(None) and value is None:
         return None
     if not isinstance(hint, type) or type(value) is not hint:
-        _wrong(hint, value, source, field)
+        _raise_mismatch(hint, value, source, field)
     return value
 
 
-def _either(kinds: tuple[Any, ...], value: Any, source: Source, field: str, exact: bool) -> Any:
+def _check_union(
+    kinds: tuple[Any, ...], value: Any, source: Source, field: str, exact: bool
+) -> Any:
     if value is None and type(None) in kinds:
         return None
     others = [kind for kind in kinds if kind is not type(None)]
     if len(others) == 1:
-        return _checked(others[0], value, source, field, exact)
+        return _check_value(others[0], value, source, field, exact)
     for kind in others:
         if type(value) is kind:
             return value
     if float in others and type(value) is int:
         return value
-    return _wrong(others[0], value, source, field)
+    return _raise_mismatch(others[0], value, source, field)
 
 
-def _wrong(hint: Any, value: Any, source: Source, field: str) -> NoReturn:
+def _raise_mismatch(hint: Any, value: Any, source: Source, field: str) -> NoReturn:
     origin = typing.get_origin(hint)
     wanted = _NAMES.get(hint, "a list" if origin in (tuple, list) else "an object")
     raise source.damaged(field, f"must be {wanted}, got {_shown(value)}")

@@ -1,4 +1,4 @@
-"""Tables of text inside a zip or gzip archive, written as tidy Parquet."""
+"""Convert text tables inside zip or gzip archives to Parquet."""
 
 import csv
 import gzip
@@ -17,22 +17,22 @@ from fewfold.recommender.errors import DataError
 __all__ = ["Table", "need_polars", "write_log", "write_titles"]
 
 _BLOCK = 1 << 20
-_GROWTH = 40  # text packs ten times smaller, not forty
-_SLACK = 1 << 20  # bytes that need no reason
+_GROWTH = 40  # maximum expansion factor; text compresses about tenfold
+_SLACK = 1 << 20  # bytes allowed beyond the expansion limit
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file of an archive, as lines of fields.
+    """A text table inside an archive.
 
     Attributes:
-        member: its name in a zip archive; "" in a gzip file, which has one.
-        columns: what its fields are, in their order; "" is left out.
-        separator: between fields.
+        member: its name in a zip archive; "" for a gzip file.
+        columns: names of its fields, in order; "" is dropped.
+        separator: separator of fields.
         header: whether the first line names the columns.
-        quoted: whether fields may stand in double quotes.
-        encoding: of the text.
-        flags: genres that have a field each behind the columns, 1 or 0; "" is left out.
+        quoted: whether fields may be in double quotes.
+        encoding: encoding of the text.
+        flags: genres with a 0/1 field each after the columns; "" is dropped.
     """
 
     member: str
@@ -52,7 +52,7 @@ def need_polars() -> ModuleType:
 
 
 def write_log(archive: Path, table: Table, target: Path) -> int:
-    """Write user, item and, where there are, rating and time (seconds since 1970); count rows."""
+    """Write user, item and, if available, rating and time (seconds since 1970); count the rows."""
     pl = need_polars()
     text = target.with_suffix(".txt")
     _unpack(archive, table.member, text)
@@ -66,21 +66,21 @@ def write_log(archive: Path, table: Table, target: Path) -> int:
         rows, gaps = empty.collect().row(0)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise DataError(
-            f"{_named(archive, table)} is not the table it should be: {error}"
+            f"{_display_name(archive, table)} is not the table it should be: {error}"
         ) from None
     finally:
         text.unlink()
         line("")
     if gaps or not rows:
         raise DataError(
-            f"{_named(archive, table)} is not the table it should be: it has {rows:,} rows "
+            f"{_display_name(archive, table)} is not the table it should be: it has {rows:,} rows "
             f"and {gaps:,} empty fields"
         )
     return int(rows)
 
 
 def write_titles(archive: Path, table: Table, target: Path) -> None:
-    """Write item, name and, where there are, genres with | between them."""
+    """Write item, name and, if available, genres separated by |."""
     pl = need_polars()
     text = target.with_suffix(".txt")
     _unpack(archive, table.member, text)
@@ -89,20 +89,20 @@ def write_titles(archive: Path, table: Table, target: Path) -> None:
         columns["item"] = [int(item) for item in columns["item"]]
     except (ValueError, IndexError, csv.Error) as error:
         raise DataError(
-            f"{_named(archive, table)} is not the table it should be: {error}"
+            f"{_display_name(archive, table)} is not the table it should be: {error}"
         ) from None
     finally:
         text.unlink()
     pl.DataFrame(columns).write_parquet(target)
 
 
-def _named(archive: Path, table: Table) -> str:
+def _display_name(archive: Path, table: Table) -> str:
     return f"{table.member} of {archive.name}" if table.member else archive.name
 
 
 def _scan(pl: ModuleType, text: Path, table: Table) -> Any:
-    """The log as a lazy frame."""
-    # polars separates by one character: between two of them it sees an empty field.
+    """Scan the log as a lazy frame."""
+    # polars has one-character separators: a two-character one yields an empty field in between.
     gap = [""] * (len(table.separator) - 1)
     fields = [field for column in table.columns for field in (column, *gap)]
     fields = fields[: len(fields) - len(gap)]
@@ -117,7 +117,7 @@ def _scan(pl: ModuleType, text: Path, table: Table) -> Any:
         text,
         separator=table.separator[0],
         has_header=False,
-        skip_rows=int(table.header),  # the columns get our names
+        skip_rows=int(table.header),  # columns are renamed
         quote_char=None,
         schema={
             name or f"left out {place}": types.get(name, pl.String)
@@ -131,12 +131,12 @@ def _scan(pl: ModuleType, text: Path, table: Table) -> Any:
 
 
 def _titles(text: Path, table: Table) -> dict[str, list[Any]]:
-    """The columns of a table of names, as texts."""
+    """Return the columns of a table of names, as text."""
     names = [name for name in table.columns if name]
     if table.flags:
         names.append("genres")
     columns: dict[str, list[Any]] = {name: [] for name in names}
-    # A name that is not in the encoding of its table is shown as well as it can be.
+    # Bytes that are invalid in the encoding are replaced.
     with text.open(encoding=table.encoding, errors="replace", newline="\n") as lines:
         rows: Iterator[list[str]] = (
             csv.reader(lines, delimiter=table.separator, strict=True)
@@ -163,9 +163,9 @@ def _titles(text: Path, table: Table) -> dict[str, list[Any]]:
 
 
 def _unpack(archive: Path, member: str, target: Path) -> None:
-    """Write one member to `target`: by its name, never by its path, and no more than is likely."""
+    """Write one member of an archive to `target`, up to the expansion limit."""
     limit = _SLACK + _GROWTH * archive.stat().st_size
-    written, told = 0, 0
+    written, reported = 0, 0
     try:
         with _member(archive, member) as source, target.open("wb") as file:
             while block := source.read(_BLOCK):
@@ -176,12 +176,12 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
                         f"size: that is no table of text; delete {archive} and fetch it again"
                     )
                 file.write(block)
-                if written - told > 1 << 26:
+                if written - reported > 1 << 26:
                     line(f"unpacking {archive.name}: {written / 1e6:,.0f} MB")
-                    told = written
+                    reported = written
     except (
         *(zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError),
-        *(KeyError, RuntimeError, NotImplementedError),  # not there, encrypted, packed otherwise
+        *(KeyError, RuntimeError, NotImplementedError),  # missing, encrypted or unsupported
     ) as error:
         raise DataError(
             f"{archive.name} cannot be unpacked: {error}; delete {archive} and fetch it again"
@@ -192,4 +192,4 @@ def _member(archive: Path, member: str) -> Any:
     if not member:
         return gzip.open(archive)
     with zipfile.ZipFile(archive) as opened:
-        return opened.open(member)  # the archive stays open until its member is closed
+        return opened.open(member)  # the member keeps the archive open

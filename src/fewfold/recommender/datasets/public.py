@@ -1,4 +1,4 @@
-"""Public data sets of recommendation: where each is, what its owner asks, and how to fetch it."""
+"""Public recommendation data sets: location, licence, citation, and `fetch` to download them."""
 
 import difflib
 import shutil
@@ -21,17 +21,17 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A public data set: where it is, what is in it, and what its owner asks.
+    """A public data set: archive, tables, size and licence.
 
     Attributes:
-        url: of the archive.
-        size: of the archive in bytes, or None if unknown.
-        checksum: "sha256:..." or "md5:..." of the archive, or None if nobody has published one.
-        users, items, rows: of the log.
-        log: the table of who touched what.
-        titles: the table of what items are called, or None.
-        page: where the owner describes the data.
-        licence: what the owner allows, in a few words that do not replace the owner's.
+        url: address of the archive.
+        size: size of the archive in bytes, or None if unknown.
+        checksum: "sha256:..." or "md5:..." of the archive, or None if not published.
+        users, items, rows: counts of the log.
+        log: the table of interactions.
+        titles: the table of item names, or None.
+        page: web page that describes the data.
+        licence: summary of the licence; the owner's text prevails.
         citation: the paper to cite.
 
     Example:
@@ -58,12 +58,12 @@ class PublicSet:
 
     @property
     def archive(self) -> str:
-        """The archive's file name."""
+        """File name of the archive."""
         return self.url.rpartition("/")[2]
 
     @property
     def notice(self) -> str:
-        """What to read before downloading: licence, citation and source."""
+        """Licence, citation and source, to read before downloading."""
         return f"Licence: {self.licence}\nCite: {self.citation}\nSource: {self.page}"
 
 
@@ -84,7 +84,7 @@ def _movielens(
     *,
     shareable: bool = False,
 ) -> PublicSet:
-    """MovieLens `name`; its tables are those of the newer editions unless given."""
+    """MovieLens `name`; its tables have the layout of the newer editions unless given."""
     log, titles = tables or (
         Table(f"{name}/ratings.csv", _RATING, header=True),
         Table(f"{name}/movies.csv", ("item", "name", "genres"), header=True, quoted=True),
@@ -108,7 +108,7 @@ def _movielens(
 
 
 def _colons(folder: str, encoding: str) -> tuple[Table, Table]:
-    """The tables of the older editions of MovieLens, with two colons between fields."""
+    """Tables of the older editions of MovieLens, with fields separated by "::"."""
     return (
         Table(f"{folder}/ratings.dat", _RATING, "::"),
         Table(f"{folder}/movies.dat", ("item", "name", "genres"), "::", encoding=encoding),
@@ -165,7 +165,7 @@ PUBLIC: dict[str, PublicSet] = {
         "e4a68655d7386b8f95f2f2424b2ff975dfdd15ffd59e0d864a14dca43e99d6ee",
         shareable=True,
     ),
-    # A development set: GroupLens may replace it; this is the edition of September 2018.
+    # Updated by GroupLens over time; this is the edition of September 2018.
     "ml-latest-small": _movielens(
         "ml-latest-small",
         (610, 9_724, 100_836),
@@ -213,25 +213,25 @@ def fetch(
     force: bool = False,
     progress: bool = True,
 ) -> Path:
-    """Download a public data set and write it as tidy Parquet.
+    """Download a public data set and convert it to Parquet.
 
-    `folder`/`name` gets log.parquet (user, item and, where there are, rating and time in seconds
-    since 1970), items.parquet (item, name and, where there are, genres with | between them) and
-    LICENCE.txt; it appears whole or not at all. If it is there already nothing is done. An archive
-    that lies in `folder` under its own name is used instead of the network, and left there.
+    Writes `folder`/`name` with log.parquet (user, item and, if available, rating and time in
+    seconds since 1970), items.parquet (item, name and, if available, genres separated by |) and
+    LICENCE.txt; the folder is written completely or not at all. If it exists, nothing is done. An
+    archive in `folder` under its original name is used instead of a download, and is not deleted.
 
     Args:
-        name: one of `PUBLIC`, whose `notice` is to be read before.
-        folder: is made if need be.
-        base: the address of a mirror that has the archive under its own name.
-        force: fetch and write again what is there.
-        progress: tell on the terminal how far it is.
+        name: a key of `PUBLIC`; read its `notice` first.
+        folder: created if it does not exist.
+        base: URL of a mirror that has the archive under its original name.
+        force: download and write again if it exists.
+        progress: show progress on the terminal.
 
     Returns:
         `folder`/`name`.
 
     Raises:
-        DataError: no such set, or the archive is not there, damaged or not the one expected.
+        DataError: unknown name, or an archive that is missing, damaged or unexpected.
         OSError: no connection (ConnectionError), no space, or no permission to write.
 
     Example:
@@ -242,8 +242,8 @@ def fetch(
         Traceback (most recent call last):
         fewfold.recommender.errors.DataError: no public data set is called 'ml-1000k', ...
     """
-    chosen, folder = _chosen(name), Path(folder)
-    target, url = folder / name, _address(chosen, base)
+    chosen, folder = _lookup(name), Path(folder)
+    target, url = folder / name, _archive_url(chosen, base)
     with silence(not progress), writing(folder):
         if is_fetched(name, folder) and not force:
             return target
@@ -252,7 +252,7 @@ def fetch(
                 f"{target} is there but was not fetched: it has no log.parquet and LICENCE.txt; "
                 "move it away or name another folder"
             )
-        need_polars()  # better missed now than after the download
+        need_polars()  # fail before the download rather than after it
         folder.mkdir(parents=True, exist_ok=True)
         archive = folder / chosen.archive
         found = archive.exists()
@@ -271,12 +271,12 @@ def fetch(
 
 
 def is_fetched(name: str, folder: str | Path) -> bool:
-    """Whether `fetch` has written the data set `name` into `folder`."""
+    """Return whether `fetch` has written the data set `name` into `folder`."""
     target = Path(folder) / name
-    return all((target / made).is_file() for made in ("log.parquet", "LICENCE.txt"))
+    return all((target / file).is_file() for file in ("log.parquet", "LICENCE.txt"))
 
 
-def _chosen(name: str) -> PublicSet:
+def _lookup(name: str) -> PublicSet:
     if name in PUBLIC:
         return PUBLIC[name]
     close = difflib.get_close_matches(name, PUBLIC, n=1)
@@ -286,7 +286,7 @@ def _chosen(name: str) -> PublicSet:
     )
 
 
-def _address(chosen: PublicSet, base: str | None) -> str:
+def _archive_url(chosen: PublicSet, base: str | None) -> str:
     if base is None:
         return chosen.url
     if not base.startswith(("http://", "https://")):
@@ -295,7 +295,7 @@ def _address(chosen: PublicSet, base: str | None) -> str:
 
 
 def _verified(archive: Path, chosen: PublicSet, url: str) -> str:
-    """The sha256 of an archive that somebody else has put there."""
+    """Return the sha256 of an archive that was not downloaded by this call."""
     try:
         return verify(archive, chosen.checksum)
     except DataError as error:
@@ -303,9 +303,9 @@ def _verified(archive: Path, chosen: PublicSet, url: str) -> str:
 
 
 def _build(name: str, chosen: PublicSet, archive: Path, source: str) -> None:
-    """Write the files beside where they belong, and put them there when all are written."""
+    """Write the files to a temporary folder, then rename it to its final name."""
     folder = archive.parent
-    for left in folder.glob(f".{name}-*.part"):  # by a run that was killed
+    for left in folder.glob(f".{name}-*.part"):  # left by a killed run
         if time.time() - left.stat().st_mtime > _DAY:
             shutil.rmtree(left, ignore_errors=True)
     building, target = folder / f".{name}-{uuid.uuid4().hex[:8]}.part", folder / name

@@ -1,4 +1,4 @@
-"""How good a fitted model is on what it has not seen: one ranking, several slices of it."""
+"""Evaluate a fitted model on held-out items, overall and by slices of users and items."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,26 @@ from fewfold.recommender.models.model import Fitted
 
 __all__ = ["METRICS", "Evaluation", "assess", "sample_users"]
 
-_DRAWS = 2 * 10**8  # of users, in all the resamples of an interval
-_PILOT, _LEAST = 1024, 10_000  # users to estimate a deviation by, and of a sample
-_PRECISION, _NARROW, _WIDE = 0.025, 0.001, 0.005  # half an interval: part of the mean, limits
+_DRAWS = 2 * 10**8  # maximum number of draws over all bootstrap resamples of an interval
+_PILOT = 1024  # users of the pilot sample that estimates the standard deviation
+_MIN_SAMPLE = 10_000  # users
+# Half-width of the interval: relative to the mean, then its absolute limits.
+_PRECISION, _NARROW, _WIDE = 0.025, 0.001, 0.005
 METRICS: tuple[Metric, ...] = (NDCG(10), Recall(10), HitRate(10), NDCG(50), Recall(50))
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a model finds of the items that were held out, ranked among all items.
+    """Metrics of a model on held-out items, ranked among all items.
 
     Attributes:
-        split: how they were held out, in words.
+        split: description of how the items were held out.
         overall: over all users with test items.
-        slices: the same for some of the users, or some of the test items.
-        cold_pairs: test pairs whose item was never seen in training, which cannot be found.
-        pairs: all test pairs, of the users that were ranked.
-        tested: how many users have test items; more than `overall.users` where a sample of them
-            was ranked.
+        slices: metrics of subsets of the users or test items.
+        cold_pairs: test pairs whose item was not in the training data.
+        pairs: number of test pairs of the ranked users.
+        tested: number of users with test items; more than `overall.users` if a sample of them was
+            ranked.
     """
 
     split: str
@@ -46,13 +48,13 @@ class Evaluation:
 
     @property
     def sample(self) -> str:
-        """Which part of the users was ranked, in words; empty if all were."""
+        """Description of the sample of ranked users; empty if all were ranked."""
         if self.overall.users == self.tested:
             return ""
         return f"a sample of {self.overall.users:,} of {self.tested:,} users"
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "split": self.split,
             "users with test items": self.tested,
@@ -73,13 +75,13 @@ class Evaluation:
         ]
         if self.sample:
             lines.append(
-                f"{self.sample}, drawn at random, as ranking all would take long; "
-                "the interval says how far they may differ"
+                f"{self.sample}, drawn at random, since ranking all would take long; "
+                "see the interval for the sampling error"
             )
         if self.cold_pairs:
             lines.append(
                 f"{self.cold_pairs:,} of {self.pairs:,} test pairs are of items that were never "
-                "seen in training: nobody can find them, and they count as missed"
+                "seen in training: no model can rank them, and they count as misses"
             )
         if self.slices:
             shown = self.overall.scores[:2]
@@ -107,23 +109,23 @@ def assess(
     metrics: Sequence[Metric] = METRICS,
     users: Tensor | None = None,
 ) -> Evaluation:
-    """Rank all items for the users that have test items, and compare.
+    """Rank all items for the users with test items and compute the metrics.
 
     Args:
-        known: what is known of each user, and not recommended again.
-        test: what is to be found; may hold numbers beyond the items of the model.
+        known: history of each user, excluded from the ranking.
+        test: test items; numbers beyond the model's items count as misses.
         seen: (items,) true where an item was in the training data.
-        split: how the test items were held out, in words.
+        split: description of how the test items were held out.
         users: (n,) a sample of the users with test items; None: all of them.
     """
     with phase("evaluating"):
         everybody = _tested(test)
         users = everybody if users is None else users
-        return _assessed(fitted, known, test, seen, split, metrics, users, len(everybody))
+        return _evaluate_users(fitted, known, test, seen, split, metrics, users, len(everybody))
 
 
 def _tested(test: Jagged) -> Tensor:
-    """(n,) the users with test items."""
+    """Return (n,) the users with test items."""
     users = (test.lengths > 0).nonzero().squeeze(1)
     if len(users) == 0:
         raise ValueError("there is nothing to evaluate: no user has test items")
@@ -139,46 +141,46 @@ def sample_users(
     metric: Metric = METRICS[0],
     seed: int = 0,
 ) -> Tensor | None:
-    """Draw a sample of the users with test items, where ranking all of them would take long.
+    """Draw a sample of the users with test items, if ranking all of them would take long.
 
-    That is where it is more work than training was, and than about a minute's. Work is counted, not
-    timed, so that the sample follows from the seed and the data alone. As many users are drawn as
-    give the mean of the metric an interval of 95 % of about 2.5 % of itself to either side, but not
-    wider than 0.005 nor narrower than 0.001; a few are ranked first to see how much they differ.
+    That is, if it is more work than training, and than about a minute. Work is counted rather than
+    timed, so that the sample is determined by the seed and the data. The sample size gives the mean
+    of the metric a 95 % interval of about +-2.5 % of the mean, with a half-width between 0.001 and
+    0.005; the standard deviation is estimated on a pilot sample.
 
     Args:
         known, test: as in `assess`.
-        training: the work of the training, as `training_work` counts it.
+        training: work of the training, from `training_work`.
 
     Returns:
-        Their numbers, sorted, or None for all users.
+        Sorted user numbers, or None for all users.
     """
     users = _tested(test)
     work = ranking_work(fitted, known, len(users))
-    if len(users) <= _LEAST or work <= max(training, MINUTE):
+    if len(users) <= _MIN_SAMPLE or work <= max(training, MINUTE):
         return None
     order = users[torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))]
     some = order[:_PILOT].sort().values
     with phase("finding how many users to rank"):
-        told = known.rows(some)
-        top = fitted.rank(told, metric.k, exclude=told).ids
+        history = known.rows(some)
+        top = fitted.rank(history, metric.k, exclude=history).ids
         found = evaluate(top, test.rows(some), (metric,), resamples=0)[metric]
     wanted = min(max(_PRECISION * found.mean, _NARROW), _WIDE)
-    count = max(_LEAST, math.ceil((1.96 * float(found.per_user.std()) / wanted) ** 2))
+    count = max(_MIN_SAMPLE, math.ceil((1.96 * float(found.per_user.std()) / wanted) ** 2))
     return None if count >= len(users) else order[:count].sort().values
 
 
-def _assessed(
+def _evaluate_users(
     fitted: Fitted, known: Jagged, test: Jagged, seen: Tensor, split: str,
     metrics: Sequence[Metric], users: Tensor, tested: int,
 ) -> Evaluation:  # fmt: skip
-    """The evaluation of these users."""
-    told, wanted = known.rows(users), test.rows(users)
-    top = fitted.rank(told, max(metric.k for metric in metrics), exclude=told).ids
+    """Evaluate these users."""
+    history, wanted = known.rows(users), test.rows(users)
+    top = fitted.rank(history, max(metric.k for metric in metrics), exclude=history).ids
     inside = wanted.values < len(seen)
     warm = inside.clone()
     warm[inside] = seen[wanted.values[inside]]
-    had = told.lengths > 0
+    had = history.lengths > 0
     slices = {}
     if not bool(had.all()):
         slices["users with a history (warm)"] = _slice(top, wanted, had, metrics)
@@ -188,7 +190,7 @@ def _assessed(
         ("5 to 19", 5, 19),
         ("20 and more", 20, None),
     ):
-        mine = (told.lengths >= low) & (told.lengths <= (high or told.lengths.max()))
+        mine = (history.lengths >= low) & (history.lengths <= (high or history.lengths.max()))
         slices[name] = _slice(top, wanted, mine, metrics)
     if int((~warm).sum()) > 0.01 * len(warm):
         everybody = torch.ones_like(had)
@@ -197,7 +199,7 @@ def _assessed(
         )
     return Evaluation(
         split,
-        _evaluated(top, wanted, metrics),
+        _report(top, wanted, metrics),
         {name: report for name, report in slices.items() if report is not None},
         int((~warm).sum()),
         len(wanted.values),
@@ -207,10 +209,10 @@ def _assessed(
 
 def _slice(top: Tensor, wanted: Jagged, mine: Tensor, metrics: Sequence[Metric]) -> Report | None:
     rows = (mine & (wanted.lengths > 0)).nonzero().squeeze(1)
-    return _evaluated(top[rows], wanted.rows(rows), metrics) if len(rows) else None
+    return _report(top[rows], wanted.rows(rows), metrics) if len(rows) else None
 
 
-def _evaluated(top: Tensor, wanted: Jagged, metrics: Sequence[Metric]) -> Report:
-    # A mean over very many users hardly varies, and a few hundred draws tell how little.
+def _report(top: Tensor, wanted: Jagged, metrics: Sequence[Metric]) -> Report:
+    # Means over very many users vary little, so a few hundred resamples suffice.
     resamples = max(100, min(1000, _DRAWS // len(top)))
     return evaluate(top, wanted, metrics, resamples=resamples)

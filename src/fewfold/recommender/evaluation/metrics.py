@@ -1,4 +1,4 @@
-"""Metrics of a ranking against held-out items: each is a value that carries its own formula."""
+"""Ranking metrics with formulas and bootstrap intervals."""
 
 import math
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Metric:
-    """A number between 0 and 1 per user, from which of the first k recommendations were right.
+    """A per-user metric between 0 and 1, computed from the hits among the first k items.
 
-    A metric is called with `hits` (users, k), float64, 1 where the item at that place is in the
-    test set, and `sizes` (users,), how many test items the user has, at least 1. It returns
-    (users,). To add one, subclass this, name its `formula` and write `__call__`.
+    A metric is called with `hits` (users, k), float64, 1 where the item at that rank is a test
+    item, and `sizes` (users,), the number of test items, at least 1. It returns (users,). To add a
+    metric, subclass this, set `formula` and define `__call__`.
 
     Example:
         >>> import torch
@@ -54,21 +54,21 @@ class Metric:
         return f"{type(self).__name__}@{self.k}"
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
+        """Return one value per user, (users,)."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(hits, sizes)")
 
 
 @dataclass(frozen=True, repr=False)
 class NDCG(Metric):
-    """Discounted gain of the hits, relative to the best order there could be."""
+    """Discounted cumulative gain of the hits, relative to the ideal order."""
 
     formula: ClassVar[str] = (
         "sum over hits of 1/log2(rank + 1) / the same for min(k, |test|) hits at the top"
     )
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
-        # Ranks count from 1 in the formula and from 0 here.
+        """Return one value per user, (users,)."""
+        # Ranks start at 1 in the formula and at 0 here.
         discount = 1 / torch.arange(2, self.k + 2, dtype=torch.float64).log2()
         best = discount.cumsum(0)[sizes.clamp(max=self.k).long() - 1]
         return hits @ discount[: hits.shape[1]] / best
@@ -76,69 +76,69 @@ class NDCG(Metric):
 
 @dataclass(frozen=True, repr=False)
 class Recall(Metric):
-    """The share of the test items that were found; below 1 for everybody with more than k."""
+    """Share of the test items that are recommended; below 1 for users with more than k of them."""
 
     formula: ClassVar[str] = "hits in the first k / |test|"
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
+        """Return one value per user, (users,)."""
         return hits.sum(1) / sizes
 
 
 @dataclass(frozen=True, repr=False)
 class Precision(Metric):
-    """The share of the recommendations that were right; a list that is too short loses."""
+    """Share of the k recommendations that are hits; missing recommendations count as misses."""
 
     formula: ClassVar[str] = "hits in the first k / k"
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
+        """Return one value per user, (users,)."""
         return hits.sum(1) / self.k
 
 
 @dataclass(frozen=True, repr=False)
 class MAP(Metric):
-    """Precision at the rank of every hit, averaged over the test items."""
+    """Mean over the test items of the precision at the rank of each hit."""
 
     formula: ClassVar[str] = "sum over hits in the first k of precision at their rank / |test|"
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
+        """Return one value per user, (users,)."""
         rank = torch.arange(1, hits.shape[1] + 1, dtype=torch.float64)
         return (hits * hits.cumsum(1) / rank).sum(1) / sizes
 
 
 @dataclass(frozen=True, repr=False)
 class MRR(Metric):
-    """How early the first hit comes."""
+    """Reciprocal rank of the first hit."""
 
     formula: ClassVar[str] = "1 / rank of the first hit in the first k, 0 without one"
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
+        """Return one value per user, (users,)."""
         rank = torch.arange(1, hits.shape[1] + 1, dtype=torch.float64)
-        return (hits / rank).amax(1)  # 1/rank falls, so the first hit is the largest
+        return (hits / rank).amax(1)  # 1/rank decreases, so the first hit has the maximum
 
 
 @dataclass(frozen=True, repr=False)
 class HitRate(Metric):
-    """Whether there was any hit."""
+    """Whether there is any hit."""
 
     formula: ClassVar[str] = "1 with a hit in the first k, otherwise 0"
 
     def __call__(self, hits: Tensor, sizes: Tensor) -> Tensor:
-        """(users,) one number per user."""
+        """Return one value per user, (users,)."""
         return hits.amax(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """One metric over all users.
+    """A metric aggregated over all users.
 
     Attributes:
-        metric: which.
-        mean: over the users that have test items.
-        low, high: the bootstrap interval of the mean.
+        metric: the metric.
+        mean: mean over the users with test items.
+        low, high: bootstrap interval of the mean.
         per_user: (users,) float64; NaN for users without test items.
     """
 
@@ -151,13 +151,13 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What `evaluate` found; printing it gives a table with the formulas.
+    """Result of `evaluate`; prints as a table with the formulas.
 
     Attributes:
         scores: one `Score` per metric; ``report[NDCG(50)]`` finds one.
-        users: how many users have test items and count.
-        dropped: how many have none and do not.
-        level: of the intervals, as 0.95.
+        users: number of users with test items.
+        dropped: number of users without test items, who are ignored.
+        level: confidence level of the intervals.
     """
 
     scores: tuple[Score, ...]
@@ -194,18 +194,17 @@ def evaluate(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Report:
-    """Compare each user's ranking with the items that were held out.
+    """Compute ranking metrics against held-out items.
 
-    A metric is the mean over users with test items. The interval is that of the percentile
-    bootstrap: users are drawn with replacement `resamples` times, and all metrics see the same
-    draws.
+    Each metric is the mean over users with test items, with a percentile bootstrap interval: users
+    are drawn with replacement `resamples` times, with the same draws for all metrics.
 
     Args:
-        top: (users, K) the recommended items, best first; -1 where there is none.
+        top: (users, K) recommended items, best first; -1 for none.
         targets: the test items of the same users.
-        metrics: a metric with k > K takes what is beyond the list as wrong.
-        level: of the interval, between 0 and 1.
-        resamples: how many; 0 for no interval (NaN).
+        metrics: the metrics; with k > K, missing recommendations count as misses.
+        level: confidence level of the interval, between 0 and 1.
+        resamples: number of bootstrap resamples; 0 for no interval (NaN).
 
     Returns:
         A `Report`.
@@ -270,26 +269,26 @@ def _check_top(top: Tensor, users: int) -> None:
 
 
 def _hits(top: Tensor, wanted: Jagged) -> Tensor:
-    """(users, K), true where the recommended item is among the user's targets."""
-    # (user, item) as one number, so that a single sorted list answers for all users.
+    """Return (users, K), true where the recommended item is a test item of the user."""
+    # Encode (user, item) as one key, so that one sorted search serves all users.
     largest = max(int(top.max()), int(wanted.values.max()))
     right = (wanted.row * (largest + 1) + wanted.values).sort().values
-    asked = torch.arange(len(top)).unsqueeze(1) * (largest + 1) + top
-    place = torch.searchsorted(right, asked).clamp(max=len(right) - 1)
-    return (right[place] == asked) & (top >= 0)
+    queries = torch.arange(len(top)).unsqueeze(1) * (largest + 1) + top
+    place = torch.searchsorted(right, queries).clamp(max=len(right) - 1)
+    return (right[place] == queries) & (top >= 0)
 
 
 def _bootstrap(values: Tensor, level: float, resamples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """(metrics, users) -> the two ends of the interval of each mean."""
+    """Return both ends of the interval of each row mean of `values`, (metrics, users)."""
     metrics, users = values.shape
     if resamples == 0:
         return values.new_full((metrics,), math.nan), values.new_full((metrics,), math.nan)
     generator = np.random.default_rng(seed)
     table = values.numpy()
     means = np.empty((resamples, metrics))
-    with phase("resampling users", total=resamples) as told:
-        for number in told.each(range(resamples)):
-            # How often each user was drawn: a product with that beats gathering the draws.
+    with phase("resampling users", total=resamples) as progress:
+        for number in progress.each(range(resamples)):
+            # A product with the counts is faster than gathering the draws.
             drawn = np.bincount(generator.integers(0, users, users), minlength=users)
             means[number] = table @ drawn / users
     tail = (1 - level) / 2

@@ -1,4 +1,4 @@
-"""Splits: what a model may learn from, what it is told about a user, and what it must find."""
+"""Split interactions into training, fold-in and test sets."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +15,17 @@ __all__ = ["Split", "held_out_users", "last_out_split", "random_split", "tempora
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three sets of interactions; every way to split is evaluated by the same two lines.
+    """Training, fold-in and test interactions.
 
-    ``top = model.fit(split.train).recommend(split.fold_in, k)`` and ``evaluate(top, split.test)``.
-    For a validation set, split `train` again.
+    Evaluate any split with ``top = model.fit(split.train).recommend(split.fold_in, k)`` and
+    ``evaluate(top, split.test)``. For a validation set, split `train` again.
 
     Attributes:
-        train: what a model learns from.
-        test: what it must find; row r belongs to user `users[r]`. A user may have nothing here.
-        fold_in: what is known of the same users, and not recommended again. It is `train` itself
-            unless whole users were held out.
-        users: (test.users,) the numbers of these users before the split.
+        train: training interactions.
+        test: test interactions; row r belongs to user `users[r]` and may be empty.
+        fold_in: histories of the same users, excluded from the ranking; identical to `train` unless
+            whole users are held out.
+        users: (test.users,) numbers of these users before the split.
     """
 
     train: Interactions
@@ -35,13 +35,13 @@ class Split:
 
 
 def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0) -> Split:
-    """Each user's items at random: ``round((1 - test) n)`` of n to train, the rest to test.
+    """Split each user's n items at random: ``round((1 - test) n)`` to train, the rest to test.
 
-    A user with very few items has all of them in train. The same seed gives the same split.
+    Users with very few items have all of them in `train`. Deterministic given the seed.
 
     Args:
         interactions: users x items.
-        test: the share to hold out, between 0 and 1.
+        test: share to hold out, between 0 and 1.
 
     Returns:
         A `Split` in which every pair is in `train` or in `test`.
@@ -54,24 +54,24 @@ def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0
         (tensor([8, 2]), tensor([2, 0]))
 
     Reference:
-        Chen, Lian, Jin, Xie, Wu, Chen (2022). Fast variational autoencoder with inverted
-        multi-index for collaborative filtering. WWW.
+        Chen, Lian, Jin, Huang, Zheng, Chen (2022). Fast Variational AutoEncoder with Inverted
+        Multi-Index for Collaborative Filtering. WWW.
     """
-    _share(test, "test")
+    _check_share(test, "test")
     chosen = _at_random(interactions, 1 - test, torch.Generator().manual_seed(seed))
-    return _both(interactions, chosen)
+    return _split_by_mask(interactions, chosen)
 
 
 def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
-    """One moment for everybody: what happened up to it trains, what happened later is tested.
+    """Split at one point in time: interactions up to it are training data, later ones test data.
 
-    The moment is the ``1 - test`` quantile of the times, and belongs to train. Users and items
-    that appear only later keep their numbers; no model can have learned them.
+    The threshold is the ``1 - test`` quantile of the times, and belongs to `train`. Users and items
+    that occur only later keep their numbers.
 
     Args:
         interactions: users x items, with times.
-        test: the share of pairs to hold out, between 0 and 1. Pairs of the same time stay
-            together, so it may come out smaller.
+        test: share of pairs to hold out, between 0 and 1. Pairs of the same time stay
+            together, so the actual share may be smaller.
 
     Returns:
         A `Split` in which every pair is in `train` or in `test`.
@@ -82,7 +82,7 @@ def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
         >>> temporal_split(log, test=0.25).test.rows([0, 1])
         Jagged(values=tensor([1]), offsets=tensor([0, 1, 1]))
     """
-    _share(test, "test")
+    _check_share(test, "test")
     times = _times_of(interactions, "temporal_split")
     rank = max(1, round((1 - test) * interactions.pairs))
     moment = times.sort().values[rank - 1]
@@ -92,15 +92,14 @@ def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
             f"nothing happened after {moment.item()}, which leaves test={test:g} empty; "
             "hold out a larger share, or use random_split"
         )
-    return _both(interactions, early)
+    return _split_by_mask(interactions, early)
 
 
 def last_out_split(interactions: Interactions) -> Split:
-    """The last item of every user is tested, the others train.
+    """Hold out the last item of every user.
 
-    Equal times say nothing of the order. So if a user has several items at their last time, all of
-    these are tested; and a user whose items all have one time (as with a single item) keeps them
-    in train.
+    If a user has several items at their last time, all of them are test items; a user whose items
+    all have the same time (such as a single item) keeps them in `train`.
 
     Args:
         interactions: users x items, with times.
@@ -118,24 +117,24 @@ def last_out_split(interactions: Interactions) -> Split:
     row = interactions.row
     last = times == _extreme_of_row(times, row, interactions.users, "amax")[row]
     first = times == _extreme_of_row(times, row, interactions.users, "amin")[row]
-    return _both(interactions, ~last | first)
+    return _split_by_mask(interactions, ~last | first)
 
 
 def held_out_users(
     interactions: Interactions, *, users: Any, fold_in: float = 0.8, seed: int = 0
 ) -> Split:
-    """Whole users are held out: the model never sees them, and is told a part of their items.
+    """Hold out whole users, with a part of their items as fold-in history.
 
-    Of a user with n items ``round(fold_in n)``, at random, are told; the rest is tested.
+    Of a user with n items, ``round(fold_in n)`` at random are folded in; the rest are test items.
 
     Args:
         interactions: users x items.
-        users: how many to draw at random, or their numbers.
-        fold_in: the share of their items the model is told, between 0 and 1.
+        users: number of users to draw at random, or user numbers.
+        fold_in: share of their items to fold in, between 0 and 1.
 
     Returns:
-        A `Split` whose `train` has the other users, numbered anew, and whose `fold_in` and `test`
-        have those held out, in the order of `users`.
+        A `Split` whose `train` has the other users, renumbered, and whose `fold_in` and `test`
+        have the held-out users, in the order of `users`.
 
     Example:
         >>> from fewfold.recommender import Interactions, held_out_users
@@ -148,7 +147,7 @@ def held_out_users(
         Liang, Krishnan, Hoffman, Jebara (2018). Variational autoencoders for collaborative
         filtering. WWW.
     """
-    _share(fold_in, "fold_in")
+    _check_share(fold_in, "fold_in")
     generator = torch.Generator().manual_seed(seed)
     if isinstance(users, int):
         count = whole_number(users, "users")
@@ -167,23 +166,23 @@ def held_out_users(
     rest = torch.ones(interactions.users, dtype=torch.bool)
     theirs = interactions.select(held)
     rest[held] = False
-    told = _at_random(theirs, fold_in, generator)
+    folded_in = _at_random(theirs, fold_in, generator)
     train = interactions.select(rest.nonzero().squeeze(-1))
-    return Split(train, theirs.keep(~told), theirs.keep(told), held)
+    return Split(train, theirs.keep(~folded_in), theirs.keep(folded_in), held)
 
 
-def _both(interactions: Interactions, train: Tensor) -> Split:
-    """The pairs where `train` is true, and the others, for all users."""
-    learned = interactions.keep(train)
+def _split_by_mask(interactions: Interactions, train: Tensor) -> Split:
+    """Split the pairs of all users by a boolean mask."""
+    training = interactions.keep(train)
     everybody = torch.arange(interactions.users)
-    return Split(learned, interactions.keep(~train), learned, everybody)
+    return Split(training, interactions.keep(~train), training, everybody)
 
 
 def _at_random(interactions: Interactions, share: float, generator: torch.Generator) -> Tensor:
-    """(pairs,) true for ``round(share n)`` of each user's n pairs."""
+    """Return (pairs,) true for ``round(share n)`` random pairs of each user's n pairs."""
     noise = torch.rand(interactions.pairs, generator=generator, dtype=torch.float64)
     row = interactions.row
-    # Pairs are grouped by user already, and noise below 1 keeps them so.
+    # Pairs are grouped by user, and noise below 1 preserves the groups.
     order = torch.from_numpy(np.argsort((row + noise).numpy(), kind="stable"))
     quota = (interactions.jagged.lengths.double() * share).round()
     chosen = torch.empty(interactions.pairs, dtype=torch.bool)
@@ -192,11 +191,11 @@ def _at_random(interactions: Interactions, share: float, generator: torch.Genera
 
 
 def _extreme_of_row(values: Tensor, row: Tensor, rows: int, reduce: str) -> Tensor:
-    """(pairs,) -> (rows,) by `amax` or `amin`; the entry of a row without pairs has no meaning."""
+    """Reduce (pairs,) to (rows,) by `amax` or `amin`; the entry of an empty row is undefined."""
     return values.new_zeros(rows).scatter_reduce(0, row, values, reduce, include_self=False)
 
 
-def _share(value: float, name: str) -> None:
+def _check_share(value: float, name: str) -> None:
     if not 0 < value < 1:
         raise ValueError(f"{name} must be a share between 0 and 1, got {value}")
 

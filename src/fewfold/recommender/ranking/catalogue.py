@@ -1,4 +1,4 @@
-"""Item vectors prepared once, so that the exact best for one user reads a quarter of them."""
+"""Item vectors with a quantised copy, for exact top-k of single users at a quarter of the reads."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,27 +12,27 @@ from fewfold._native import dispatch
 
 __all__ = ["Catalogue"]
 
-_LARGEST = 127  # of a byte
-_PAD = 32  # bytes the kernel takes at once
+_LARGEST = 127  # of int8
+_PAD = 32  # alignment of a row in bytes, the width of the kernel
 _ITEMS_AT_ONCE = 16384
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Item vectors with a copy in bytes, to answer one user or a few without reading them all.
+    """Item vectors with an int8 copy, for exact top-k of a few users without reading all vectors.
 
-    Of vector v_i the copy keeps whole numbers c_i between -127 and 127 and a step t_i, and the
-    length of what it leaves out. For any query q, by the inequality of Cauchy and Schwarz,
+    For each vector v_i the copy stores integers c_i between -127 and 127, a step t_i, and the norm
+    of the quantisation error. For any query q, by the Cauchy-Schwarz inequality,
 
-        <q, v_i>  <=  t_i <q, c_i> + norm(q) norm(v_i - t_i c_i)  (+ room for every rounding),
+        <q, v_i>  <=  t_i <q, c_i> + norm(q) norm(v_i - t_i c_i)  (+ a bound on rounding errors),
 
-    so one look at the bytes says which few items can be among the best k, and only for those the
-    numbers themselves are read: the answer is exact. Columns are first scaled by powers of two to
-    about the same size, the query the other way, which changes no inner product.
+    so a scan of the int8 codes selects the few items that can be in the top k, and only their
+    vectors are read: the result is exact. Columns are first scaled by powers of two to similar
+    norms, and the query inversely, which leaves inner products unchanged.
 
-    The copy takes ``items * (d + 8)`` bytes, a quarter of float32 vectors. It is made where the
-    kernels are present and the vectors are float32 in the processor's memory; elsewhere a catalogue
-    is its vectors. It is made once: vectors that change later need a new catalogue.
+    The copy takes ``items * (d + 8)`` bytes, a quarter of float32 vectors. It is built if the
+    kernels are available and the vectors are float32 on the CPU; otherwise the catalogue holds only
+    the vectors. It is built once: vectors that change later need a new catalogue.
 
     Attributes:
         vectors: (items, d), finite.
@@ -46,53 +46,55 @@ class Catalogue:
     """
 
     vectors: Tensor
-    _bytes: "_Bytes | None" = field(init=False, repr=False)
+    _quantised: "_Quantised | None" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_scores(self.vectors, "vectors")
         if self.vectors.dim() != 2:
             raise ValueError(f"vectors must be (items, d), got {tuple(self.vectors.shape)}")
         vectors = self.vectors.detach()
-        # A sum is one pass that keeps nothing; finite numbers rarely add up to more.
+        # A sum needs no temporary tensor, and finite numbers rarely overflow it.
         total = float(vectors.sum(dtype=torch.float64))
         if not math.isfinite(total) and not bool(vectors.isfinite().all()):
             raise ValueError("vectors must be finite, got inf or nan; look at the model's training")
-        kept = vectors.dtype == torch.float32 and vectors.numel() > 0 and dispatch.ready(vectors)
-        object.__setattr__(self, "vectors", vectors.contiguous() if kept else vectors)
-        object.__setattr__(self, "_bytes", _Bytes.of(self.vectors) if kept else None)
+        quantised = (
+            vectors.dtype == torch.float32 and vectors.numel() > 0 and dispatch.ready(vectors)
+        )
+        object.__setattr__(self, "vectors", vectors.contiguous() if quantised else vectors)
+        object.__setattr__(self, "_quantised", _Quantised.of(self.vectors) if quantised else None)
 
     def best(
         self, query: Tensor, k: int, excluded: Tensor, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """Ids and scores, (k,), of one query (d,); None where the copy cannot tell.
+        """Return ids and scores, (k,), for one query (d,); None if the copy is inconclusive.
 
-        `top_k` asks. There are at least k items; `excluded` is int64 and `allowed` boolean.
+        Called by `top_k`, with k at most the number of items; `excluded` is int64.
         """
-        if self._bytes is None or not dispatch.ready(query) or query.dtype != torch.float32:
+        if self._quantised is None or not dispatch.ready(query) or query.dtype != torch.float32:
             return None
         items, d = self.vectors.shape
         if query.shape != (d,) or k > items or (allowed is not None and len(allowed) != items):
             raise ValueError(f"expected a query of {d} numbers, k and `allowed` for {items} items")
         query, excluded = query.contiguous(), excluded.contiguous()
         ids, scores = torch.empty(k, dtype=torch.int64), torch.empty(k)
-        told = self._bytes.kernel.best(
+        conclusive = self._quantised.kernel.best(
             query, k, excluded, len(excluded), allowed, scores, ids, dispatch.threads()
         )
-        return (ids, scores) if told else None
+        return (ids, scores) if conclusive else None
 
 
 @dataclass(frozen=True, eq=False)
-class _Bytes:
-    """The copy, and the kernel that reads it by address, so that they live together."""
+class _Quantised:
+    """The quantised copy, and the kernel that holds its address."""
 
     code: Tensor  # (items, d rounded up)
     step: Tensor  # (items,)
-    slack: Tensor  # (items,) how much a unit query may gain over the bytes
+    slack: Tensor  # (items,) bound on the error for a query of norm 1
     balance: Tensor  # (d,) powers of two
     kernel: Any
 
     @classmethod
-    def of(cls, vectors: Tensor) -> "_Bytes":
+    def of(cls, vectors: Tensor) -> "_Quantised":
         items, d = vectors.shape
         width = -(-d // _PAD) * _PAD
         code = dispatch.table(items, width, dtype=torch.int8)
@@ -112,7 +114,7 @@ class _Bytes:
             rest = x.double() - whole.double() * by.double()
             error[part] = torch.linalg.vector_norm(rest, dim=1)
         reach = norm + error
-        # What the query loses in whole numbers, the roundings of both inner products, underflow.
+        # Quantisation error of the query, rounding of both inner products, underflow.
         largest = min(32767, (2**31 - 1) // (_LARGEST * d))
         lost = d**0.5 / (2 * largest) + (d + 16) * 2**-23
         slack = ((error + lost * reach + 1e-9 * reach.max()) * (1 + 1e-6)).float()

@@ -1,4 +1,4 @@
-"""The best k of every row of scores that come in chunks of columns, exactly."""
+"""Exact row-wise top-k over scores that arrive in chunks of columns."""
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ _NAN = "scores must be numbers, got nan; look at the vectors of the model"
 
 
 class Heaps:
-    """The best k of every row so far, unordered, in the kernels' hands."""
+    """Row-wise top-k as heaps, maintained by the native kernels."""
 
     def __init__(self, like: Tensor, k: int, seen: Jagged, allowed: Tensor | None) -> None:
         rows = len(like)
@@ -22,7 +22,7 @@ class Heaps:
         self.seen, self.allowed = seen, allowed
 
     def add(self, block: Tensor, start: int) -> None:
-        """Take in the scores of the items from `start` on."""
+        """Merge the scores of the items from `start` on."""
         block = block.to(self.scores).contiguous()
         fine = dispatch.kernel("best_of", block.dtype)(
             block, *block.shape, start, self.ids.shape[1], *self._state(), self.seen.values,
@@ -43,7 +43,7 @@ class Heaps:
 
 
 class Sorted:
-    """The same in plain torch, always in order."""
+    """Row-wise top-k in plain torch, always sorted."""
 
     def __init__(self, like: Tensor, k: int, seen: Jagged, allowed: Tensor | None) -> None:
         self.scores = like.new_empty(len(like), 0)
@@ -52,7 +52,7 @@ class Sorted:
         self.row = seen.row
 
     def add(self, block: Tensor, start: int) -> None:
-        """Take in the scores of the items from `start` on."""
+        """Merge the scores of the items from `start` on."""
         block, stop = block.to(self.scores), start + block.shape[1]
         inside = (self.seen.values >= start) & (self.seen.values < stop)
         block[self.row[inside], self.seen.values[inside] - start] = -torch.inf
@@ -65,19 +65,19 @@ class Sorted:
         self.scores, self.ids = best[:, : self.k], where[:, : self.k]
 
     def ranked(self) -> tuple[Tensor, Tensor]:
-        """Ids and scores, best first."""
-        return padded(self.ids, self.scores, self.k)  # chunks may have been passed over
+        """Return ids and scores, best first."""
+        return padded(self.ids, self.scores, self.k)  # skipped chunks may leave fewer than k
 
 
 def _best(block: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of each row and where, equal ones from the left."""
+    """Return the k highest scores of each row and their columns, ties from the left."""
     more = min(k + 1, block.shape[1])
     values, where = block.topk(more, dim=1)
     if bool(values[:, 0].isnan().any()):  # NaN sorts first
         raise ValueError(_NAN)
     if more > k:
-        # topk takes any of the scores equal to the k-th. Where the next is as good, take the
-        # leftmost instead; rows that ran out of items do not care.
+        # topk may select any of the scores equal to the k-th. If the next one is equal too, select
+        # the leftmost instead; rows without further items are irrelevant.
         last = values[:, k - 1]
         tied = ((values[:, k] == last) & (last > -torch.inf)).nonzero().squeeze(-1)
         values, where = values[:, :k], where[:, :k]
@@ -90,16 +90,16 @@ def _best(block: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _leftmost(block: Tensor, last: Tensor, k: int) -> Tensor:
-    """(rows, k), increasing: what is above `last`, filled up with the first equal to it."""
+    """Return (rows, k) ascending columns: all above `last`, then the first ones equal to it."""
     above = block > last.unsqueeze(1)
     equal = block == last.unsqueeze(1)
-    room = k - above.sum(1, keepdim=True)
-    taken = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= room))
-    return taken.nonzero()[:, 1].view(-1, k)
+    needed = k - above.sum(1, keepdim=True)
+    selected = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= needed))
+    return selected.nonzero()[:, 1].view(-1, k)
 
 
 def padded(ids: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Both with k columns; what is missing has the id -1 and the score -inf."""
+    """Pad both to k columns, with id -1 and score -inf."""
     missing = k - ids.shape[1]
     if not missing:
         return ids, scores

@@ -1,4 +1,4 @@
-"""The best k items of every user, exactly, without ever holding users x items scores."""
+"""Exact top-k items per user, in blocks, without the full (users, items) score matrix."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -15,14 +15,14 @@ from fewfold.recommender.ranking.row_top_k import Heaps, Sorted, padded
 
 __all__ = ["DotProduct", "Ranking", "Scorer", "top_k"]
 
-_FEW_USERS = 4  # users for whom reading bytes one by one beats one matrix product
-_FEW_ITEMS = 8  # one in so many allowed: copy their vectors rather than score them all
+_QUANTISED_USERS = 4  # up to so many users, scanning quantised vectors beats a matrix product
+_SUBSET_FACTOR = 8  # if at most one item in 8 is allowed, copy their vectors
 
 
 class Scorer(Protocol):
-    """Scores in blocks: what `top_k` asks for.
+    """Protocol of score functions for `top_k`.
 
-    `shape` is (users, items). Called with a slice of users and a slice of items it returns their
+    `shape` is (users, items). Called with a slice of users and a slice of items, it returns their
     scores, a new floating-point tensor that `top_k` may overwrite. An item scored ``-inf`` is
     never recommended.
     """
@@ -32,20 +32,20 @@ class Scorer(Protocol):
         """(users, items)."""
 
     def __call__(self, users: slice, items: slice) -> Tensor:
-        """Scores of these users for these items."""
+        """Return the scores of these users for these items."""
 
 
 @dataclass(frozen=True, eq=False)
 class DotProduct:
     """The scorer ``<query_u, vector_i>``, in the dtype of the vectors.
 
-    A score is a sum in the precision of the vectors, in an order that may depend on how many users
-    are asked for at once. Scores that differ by no more than its rounding may change places with
-    it; nothing else does, and the scores returned are always those the order was taken from.
+    The summation order may depend on the number of users per call, so items whose scores differ by
+    no more than rounding may be ranked differently. The ranking always agrees with the returned
+    scores.
 
     Attributes:
         queries: (users, d).
-        vectors: (items, d), or a `Catalogue` of them, which answers few users faster.
+        vectors: (items, d), or a `Catalogue` of them, which is faster for few users.
     """
 
     queries: Tensor
@@ -72,12 +72,12 @@ class DotProduct:
         return self.queries.shape[0], self.table.shape[0]
 
     def __call__(self, users: slice, items: slice) -> Tensor:
-        """(users in the slice, items in the slice)."""
+        """Return the scores of a block, (users, items)."""
         return self.queries[users] @ self.table[items].t()
 
 
 class Ranking(NamedTuple):
-    """The best items of every user.
+    """Top-k items per user.
 
     Attributes:
         ids: (users, k) int64, best first; -1 where the user has no more items.
@@ -97,19 +97,18 @@ def top_k(
     users_at_once: int = 256,
     items_at_once: int = 16384,
 ) -> Ranking:
-    """The k items with the highest scores for every user, without those excluded.
+    """Return the k items with the highest scores for every user, excluding given items.
 
-    Goes through blocks of users and chunks of items and keeps k candidates per user, so memory is
-    ``users_at_once * items_at_once`` scores whatever the catalogue. Equal scores are ordered by
-    the lower item id, in whatever blocks they were met. A score that is no number is an error,
-    unless the item is out of the question anyway.
+    Iterates over blocks of users and chunks of items and keeps k candidates per user, so that
+    memory is bounded by ``users_at_once * items_at_once`` scores. Ties are broken by the lower item
+    id, independently of the block sizes. A NaN score raises, unless the item is excluded.
 
     Args:
         scorer: a `Scorer`, such as ``DotProduct(user_vectors, item_vectors)``.
-        k: how many; a user with fewer items left gets -1 at the end.
-        exclude: the items not to recommend to each user, usually what they have already.
-        allowed: (items,) boolean, the only items to recommend to anyone; None is all of them. A
-            small part of a `DotProduct` costs no more than that part.
+        k: number of items; rows of users with fewer candidates end with -1.
+        exclude: items to exclude per user, usually their history.
+        allowed: (items,) boolean mask of candidates; None for all items. With a
+            `DotProduct`, a small subset costs only its own size.
 
     Returns:
         A `Ranking` of ids and scores, both (users, k).
@@ -135,24 +134,24 @@ def top_k(
     allowed = _check_allowed(allowed, items)
     if allowed is not None and isinstance(scorer, DotProduct):
         among = allowed.nonzero().squeeze(-1)
-        if 0 < len(among) <= items // _FEW_ITEMS:
-            return _among(scorer, among, k, seen, users_at_once, items_at_once)
-    room = users_at_once * items_at_once
+        if 0 < len(among) <= items // _SUBSET_FACTOR:
+            return _rank_subset(scorer, among, k, seen, users_at_once, items_at_once)
+    budget = users_at_once * items_at_once
     found = []
     starts = range(0, users, users_at_once)
-    with phase("ranking items", total=len(starts)) as told:
-        for start in told.each(starts):
+    with phase("ranking items", total=len(starts)) as progress:
+        for start in progress.each(starts):
             block = slice(start, min(start + users_at_once, users))
             mine = seen.rows(block)
-            chunk = room // (block.stop - start)  # fewer users leave room for more items
+            chunk = budget // (block.stop - start)  # fewer users allow larger chunks
             found.append(
-                _few(scorer, block, min(k, items), mine, allowed)
-                or _block(scorer, block, min(k, items), mine, allowed, chunk)
+                _rank_quantised(scorer, block, min(k, items), mine, allowed)
+                or _rank_block(scorer, block, min(k, items), mine, allowed, chunk)
             )
     if not found:
         return Ranking(torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
     ids, scores = (torch.cat(part) for part in zip(*found, strict=True))
-    # The catalogue itself may be shorter than k.
+    # There may be fewer than k items in total.
     return Ranking(*padded(ids.masked_fill(scores == -torch.inf, -1), scores, k))
 
 
@@ -188,8 +187,8 @@ def _check_allowed(allowed: Tensor | None, items: int) -> Tensor | None:
     return None if bool(allowed.all()) else allowed.contiguous()
 
 
-def _among(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_once: int) -> Ranking:
-    """The ranking of a small part of the items, in increasing order, whose vectors are copied."""
+def _rank_subset(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_once: int) -> Ranking:
+    """Rank a small subset of the items (ascending ids) by copying their vectors."""
     place = torch.full((scorer.shape[1],), -1)
     place[items] = torch.arange(len(items))
     values = place[seen.values]
@@ -202,11 +201,11 @@ def _among(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_once: in
     return found._replace(ids=items[found.ids.clamp(min=0)].masked_fill(found.ids < 0, -1))
 
 
-def _few(
+def _rank_quantised(
     scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None
 ) -> Ranking | None:
-    """The ranking of a few users from the bytes of a catalogue, if there is one and it can tell."""
-    many = users.stop - users.start > _FEW_USERS
+    """Rank a few users with the quantised catalogue; None if unavailable or inconclusive."""
+    many = users.stop - users.start > _QUANTISED_USERS
     if many or not isinstance(scorer, DotProduct) or not isinstance(scorer.vectors, Catalogue):
         return None
     found = []
@@ -218,10 +217,10 @@ def _few(
     return Ranking(*(torch.stack(part) for part in zip(*found, strict=True)))
 
 
-def _block(
+def _rank_block(
     scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None, step: int
 ) -> Ranking:
-    """The ranking of one block of users, merged over chunks of items."""
+    """Rank one block of users, merging chunks of items."""
     items = scorer.shape[1]
     best: Heaps | Sorted | None = None
     for start in range(0, items, step):

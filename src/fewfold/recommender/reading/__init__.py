@@ -1,1 +1,1 @@
-"""Data in: logs from files, frames and matrices; public sets; the log that comes along."""
+"""Readers of interaction logs: text, JSON lines, Parquet, Arrow, in-memory tables."""

@@ -1,4 +1,4 @@
-"""Arrow IPC files (Feather) and streams, a batch of rows at a time."""
+"""Arrow IPC files (Feather) and streams, read in batches of rows."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ from fewfold.recommender.reading.tables import (
 
 __all__ = ["ROWS", "Arrow", "TypedFile", "frame_of", "shown_rows"]
 
-ROWS = 1 << 20  # of a batch
+ROWS = 1 << 20  # per batch
 
 
 @dataclass(frozen=True)
 class TypedFile:
-    """A file whose columns have names and types of their own."""
+    """Base class of files with typed, named columns."""
 
     file: File
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class TypedFile:
 
     @classmethod
     def open(cls, file: File, opening: Opening) -> Self:
-        """Read the names of its columns."""
+        """Read the column names."""
         with explained(file.name):
             names = cls.names_in(file)
         no_twins(names, file.name)
@@ -43,11 +43,11 @@ class TypedFile:
     @staticmethod
     @abstractmethod
     def names_in(file: File) -> tuple[str, ...]:
-        """The names of the columns of a file."""
+        """Return the column names of a file."""
 
     @property
     def name(self) -> str:
-        """The path."""
+        """Path of the file."""
         return self.file.name
 
 
@@ -59,12 +59,12 @@ class Arrow(TypedFile):
 
     @staticmethod
     def names_in(file: File) -> tuple[str, ...]:
-        """The names of the columns of a file."""
+        """Return the column names of a file."""
         with _opened(file) as (schema, _):
             return tuple(schema.names)
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
         rows: list[tuple[str, ...]] = []
         with explained(self.name), _opened(self.file) as (_, parts):
             for _, part in parts:
@@ -75,13 +75,13 @@ class Arrow(TypedFile):
         return rows
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
         wanted = list(dict.fromkeys(roles.values()))
         with explained(self.name), _opened(self.file, wanted) as (_, parts):
             first = 0
             for done, part in parts:
                 chosen = part.select(wanted)
-                chosen.validate(full=True)  # what it says of itself is not checked on reading
+                chosen.validate(full=True)  # pyarrow does not validate on reading
                 for start in range(0, chosen.num_rows, ROWS):
                     frame = in_roles(frame_of(chosen.slice(start, ROWS)), roles)
                     yield Batch(frame, place_of_row(self.name, frame, first + start), done=done)
@@ -90,7 +90,7 @@ class Arrow(TypedFile):
 
 @contextmanager
 def _opened(file: File, columns: list[str] | None = None) -> Iterator[tuple[Any, Any]]:
-    """The schema, and pairs of the share that is read by then and a record batch."""
+    """Yield the schema, and pairs (fraction read, record batch)."""
     arrow, ipc = library("pyarrow"), library("pyarrow.ipc")
     options = ipc.IpcReadOptions()
     with arrow.OSFile(str(file.path)) as raw:
@@ -110,28 +110,28 @@ def _opened(file: File, columns: list[str] | None = None) -> Iterator[tuple[Any,
 
 
 def frame_of(rows: Any) -> Any:
-    """A pyarrow record batch or table as a polars DataFrame."""
+    """Convert a pyarrow record batch or table to a polars DataFrame."""
     arrow, polars = library("pyarrow"), library("polars")
     table = arrow.Table.from_batches([rows]) if isinstance(rows, arrow.RecordBatch) else rows
-    if not isinstance(table, arrow.Table):  # a reader or a data set
+    if not isinstance(table, arrow.Table):  # a reader or a dataset
         return polars.from_arrow(table)
-    # Remarks on the schema are not ours, and polars stumbles over odd ones.
+    # polars fails on some schema metadata, which is not used.
     table = table.replace_schema_metadata(None)
     for at, field in enumerate(table.schema):
         if arrow.types.is_timestamp(field.type) and field.type.unit == "s":
-            # polars multiplies without looking whether it overflows; this raises.
+            # The cast of polars overflows silently; that of pyarrow raises.
             kind = arrow.timestamp("ms", field.type.tz)
             table = table.set_column(at, field.name, table.column(at).cast(kind))
     return polars.from_arrow(table)
 
 
 def shown_rows(rows: Any) -> list[tuple[str, ...]]:
-    """The rows of a pyarrow record batch as text."""
+    """Format the rows of a pyarrow record batch as text."""
     return [tuple(_shown(column[row]) for column in rows.columns) for row in range(rows.num_rows)]
 
 
 def _shown(value: Any) -> str:
     try:
         return str(value.as_py())
-    except (ValueError, OverflowError, OSError):  # a date that Python does not have
+    except (ValueError, OverflowError, OSError):  # a date outside Python's range
         return "?"

@@ -1,4 +1,4 @@
-"""Which column of a table is the user, which the item: named by its owner, or guessed."""
+"""Choose the user, item, rating and time columns, as named by the caller or guessed."""
 
 import difflib
 import re
@@ -11,7 +11,7 @@ __all__ = ["ROLES", "Column", "Columns", "called", "choose_columns", "is_event"]
 
 ROLES = ("user", "item", "rating", "time")
 
-# Usual names without "id" and the like; a column of an earlier line is preferred to a later one.
+# Common names without suffixes such as "id"; earlier lines take precedence.
 _NAMES: dict[str, tuple[str, ...]] = {
     "user": (
         "user u uid reviewer userhash",
@@ -37,7 +37,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "updatedat updated modifiedat modified month year",
     ),
 }
-# What sort of event a row is. "type" alone may be the type of an item.
+# Names of event-type columns. "type" alone may be the type of an item.
 _EVENTS = (
     "event eventtype eventname eventkind action actiontype behavior behaviour behaviortype "
     "behaviourtype interaction interactiontype activity activitytype feedbacktype"
@@ -47,7 +47,7 @@ _ENDING = re.compile(r"(?:id|key|no|nr|num|number|code|uuid|idx|index)$")
 
 @dataclass(frozen=True)
 class Column:
-    """The column that plays a role, and whether it was guessed."""
+    """The column of a role, and whether it was guessed."""
 
     name: str
     guessed: bool
@@ -58,9 +58,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The column of every role; `rating` and `time` may be missing.
+    """The column of each role; `rating` and `time` are optional.
 
-    A rating that nobody asked about is not read: it is the `idle_rating`.
+    A rating column that is not needed is not read and is stored in `idle_rating`.
 
     Example:
         >>> from fewfold.recommender.reading.columns import choose_columns
@@ -83,12 +83,12 @@ class Columns:
         return ", ".join(parts)
 
     def roles(self) -> dict[str, str]:
-        """The column of each role that is used."""
+        """Return the column name of each role in use."""
         given = {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
         return {role: column.name for role, column in given.items() if column is not None}
 
     def as_dict(self) -> dict[str, dict[str, object] | None]:
-        """The roles, ready for JSON."""
+        """Return the roles in JSON-serialisable form."""
         given = {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
         return {
             role: None if column is None else {"name": column.name, "guessed": column.guessed}
@@ -107,18 +107,18 @@ def choose_columns(
     by_position: bool = False,
     name: str = "the table",
 ) -> Columns:
-    """Find the column of each role.
+    """Choose the column of each role.
 
     Args:
-        columns: the names there are.
-        user, item, rating, time: the names their owner gave; None guesses. ``time=False`` means
-            that there is none.
-        rated: whether a rating is needed; otherwise its column is left alone.
-        by_position: the table has no header: user, item, rating, time come in that order.
-        name: what to call the table when something is wrong.
+        columns: available column names.
+        user, item, rating, time: names given by the caller; None guesses. ``time=False`` means
+            no time column.
+        rated: whether ratings are needed.
+        by_position: for a table without a header: user, item, rating, time in this order.
+        name: name of the table, for messages.
 
     Returns:
-        The columns. What is ambiguous or missing raises a `DataError`.
+        The columns. An ambiguous or missing column raises a `DataError`.
     """
     named = {"user": user, "item": item, "rating": rating, "time": time or None}
     chosen = {
@@ -129,7 +129,7 @@ def choose_columns(
     wanted = ["user", "item", "rating", *([] if time is False else ["time"])]
     if by_position:
         for role, column in zip(("user", "item", "rating", "time"), columns, strict=False):
-            if role in wanted and role not in chosen and not _taken(column, chosen):
+            if role in wanted and role not in chosen and not _is_chosen(column, chosen):
                 chosen[role] = Column(column, True)
     else:
         _guess(columns, chosen, wanted, rated, name)
@@ -155,7 +155,7 @@ def choose_columns(
 def _guess(
     columns: Sequence[str], chosen: dict[str, Column], wanted: list[str], rated: bool, name: str
 ) -> None:
-    """Add to `chosen` what the names of the columns tell."""
+    """Add to `chosen` the roles that follow from the column names."""
     for role in wanted:
         found = [] if role in chosen else _candidates(columns, role, chosen)
         if len(found) > 1 and (rated or role != "rating"):
@@ -166,14 +166,14 @@ def _guess(
             )
         if found:
             chosen[role] = Column(found[0], True)
-    # Beside ratings and times there are two columns: what one of them is not, the other must be.
+    # With exactly two columns that are neither rating nor time, identify one by elimination.
     sides = [c for c in columns if all(_rank(c, role) is None for role in ("rating", "time"))]
     open_roles = [role for role in ("user", "item") if role not in chosen]
     others = [role for role in ("user", "item") if role in chosen]
     left = [
         column
         for column in sides
-        if not _taken(column, chosen) and all(_rank(column, role) is None for role in others)
+        if not _is_chosen(column, chosen) and all(_rank(column, role) is None for role in others)
     ]
     if len(sides) == 2 and len(left) == len(open_roles):
         chosen.update({role: Column(c, True) for role, c in zip(open_roles, left, strict=True)})
@@ -183,28 +183,28 @@ def _candidates(columns: Sequence[str], role: str, chosen: dict[str, Column]) ->
     ranks = {
         column: rank
         for column in columns
-        if not _taken(column, chosen) and (rank := _rank(column, role)) is not None
+        if not _is_chosen(column, chosen) and (rank := _rank(column, role)) is not None
     }
     best = min(ranks.values(), default=None)
     return [column for column, rank in ranks.items() if rank == best]
 
 
-def _taken(column: str, chosen: dict[str, Column]) -> bool:
+def _is_chosen(column: str, chosen: dict[str, Column]) -> bool:
     return any(column == other.name for other in chosen.values())
 
 
 def called(column: str, role: str) -> bool:
-    """Whether a column has a usual name for this role."""
+    """Return whether a column has a common name for this role."""
     return _rank(column, role) is not None
 
 
 def is_event(column: str) -> bool:
-    """Whether a column has a usual name for the type of an event: view, cart, purchase."""
+    """Return whether a column has a common name for event types (view, cart, purchase)."""
     return re.sub(r"[\W_]", "", column.lower()) in _EVENTS.split()
 
 
 def _rank(column: str, role: str) -> int | None:
-    """How usual the name is for the role, 0 first; None when it is not."""
+    """Return the precedence of the name for the role, 0 first; None if it does not match."""
     bare = re.sub(r"[\W_]", "", column.lower())
     spellings = {bare, _ENDING.sub("", bare)} - {""}
     for rank, names in enumerate(_NAMES[role]):
@@ -231,5 +231,5 @@ def _flags(chosen: dict[str, Column], missing: str) -> str:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    few = ", ".join(repr(column) for column in columns[:30])
-    return few + (f" and {len(columns) - 30} more" if len(columns) > 30 else "")
+    listed = ", ".join(repr(column) for column in columns[:30])
+    return listed + (f" and {len(columns) - 30} more" if len(columns) > 30 else "")

@@ -1,4 +1,4 @@
-"""Conditions on the rows of a log: ``event_type=purchase``, ``rating>=4``."""
+"""Row conditions: ``event_type=purchase``, ``rating>=4``."""
 
 import csv
 import re
@@ -14,8 +14,8 @@ from fewfold.recommender.reading.values import microseconds
 __all__ = ["Condition", "Filter"]
 
 _OPERATOR = re.compile(r"\s*(!=|>=|<=|==|=|>|<)(.*)", re.DOTALL)
-_NUMBER = r"^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$"  # 007 is an id
-_MISSING = ("", "nan", "nat")  # in small letters; null or NA may be a value
+_NUMBER = r"^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$"  # 007 is an id, not a number
+_MISSING = ("", "nan", "nat")  # in lower case; null and NA may be values
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": lambda column, value: column >= value,
@@ -27,14 +27,14 @@ _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What a column must be for a row to count.
+    """A condition on one column that selects rows.
 
     Attributes:
-        text: as it was written.
+        text: the condition as given by the user.
         column: the name of the column.
-        operator: = or != (one of the values), or >=, <=, >, <.
-        values: what to compare with; one for an order. The empty text stands for a missing value.
-        missing: texts that count as missing, in small letters.
+        operator: = or != (membership in the values), or >=, <=, >, <.
+        values: values to compare with (one for >=, <=, >, <); the empty text means missing.
+        missing: texts that count as missing, in lower case.
 
     Example:
         >>> Condition.parse("event_type=cart,purchase", ["user", "event_type"], "log.csv").values
@@ -51,12 +51,12 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str, columns: Sequence[str], name: str) -> "Condition":
-        """From COLUMN=A, COLUMN=A,B, COLUMN!=A, COLUMN>=4 and the like.
+        """Parse COLUMN=A, COLUMN=A,B, COLUMN!=A, COLUMN>=4 and the like.
 
         Args:
-            text: the condition. A value with a comma stands in double quotes.
-            columns: the columns there are.
-            name: what to call the table when something is wrong.
+            text: the condition. A value with a comma must be in double quotes.
+            columns: available columns.
+            name: name of the table, for messages.
         """
         split = cls._split(text, columns)
         if split is not None:
@@ -76,14 +76,14 @@ class Condition:
 
     @classmethod
     def column_of(cls, text: str, columns: Sequence[str]) -> str | None:
-        """The column that a condition is about, or None if there is no such column."""
+        """Return the column of a condition, or None if there is no such column."""
         split = cls._split(text, columns)
         return None if split is None else split[0]
 
     @staticmethod
     def _split(text: str, columns: Sequence[str]) -> tuple[str, str, str] | None:
-        """The column, the operator and the rest of a condition."""
-        # By the columns there are, since a name may have any sign in it; the longest that fits.
+        """Split a condition into column, operator and values."""
+        # A column name may contain any character, so match known names, the longest first.
         bare = text.strip()
         for column in sorted(columns, key=len, reverse=True):
             if bare.startswith(column) and (found := _OPERATOR.fullmatch(bare[len(column) :])):
@@ -103,9 +103,9 @@ class Condition:
         return (value,)
 
     def holds(self, column: Any, name: str) -> Any:
-        """Where the condition is met, as a polars Series of booleans.
+        """Return a boolean polars Series that is true where the condition holds.
 
-        Text counts without blanks around it, and missing values (null, NaN) as the empty text.
+        Text is stripped; missing values (null, NaN) count as the empty text.
         """
         polars = library("polars")
         kind = column.dtype
@@ -117,38 +117,38 @@ class Condition:
             )
         column = within_calendar(column)
         if self.operator in _ORDERS:
-            return self._ordered(column, name).fill_null(False)
-        met = self.equal(column)
-        return ~met if self.operator == "!=" else met
+            return self._compare(column, name).fill_null(False)
+        matches = self.equal(column)
+        return ~matches if self.operator == "!=" else matches
 
     def equal(self, column: Any) -> Any:
-        """Where the column is one of the values."""
+        """Return a boolean Series that is true where the column is one of the values."""
         polars = library("polars")
         texts = column.cast(polars.String).fill_null("").str.strip_chars()
-        met = texts.is_in(list(self.values))
+        matches = texts.is_in(list(self.values))
         if "" in self.values:
-            met |= texts.str.to_lowercase().is_in(list(self.missing))
+            matches |= texts.str.to_lowercase().is_in(list(self.missing))
         flags = [v.lower() for v in self.values if v.lower() in ("true", "false")]
-        if flags:  # True is true
-            met |= texts.str.to_lowercase().is_in(flags)
+        if flags:  # case-insensitive booleans
+            matches |= texts.str.to_lowercase().is_in(flags)
         numbers = [n for value in self.values if (n := _number(value)) is not None]
-        if numbers:  # 4 is 4.0
+        if numbers:  # 4 equals 4.0
             usual = texts.str.contains(_NUMBER)
-            met |= texts.set(~usual, None).cast(polars.Float64).is_in(numbers).fill_null(False)
-        return met
+            matches |= texts.set(~usual, None).cast(polars.Float64).is_in(numbers).fill_null(False)
+        return matches
 
-    def _ordered(self, column: Any, name: str) -> Any:
+    def _compare(self, column: Any, name: str) -> Any:
         polars, value = library("polars"), self.values[0]
         compare, number = _ORDERS[self.operator], _number(value)
         kind = column.dtype
         if kind in (polars.Date, polars.Datetime):
-            moment = None if number is not None else _moment(value)
-            if moment is None:
+            date = None if number is not None else _parse_date(value)
+            if date is None:
                 raise ValueError(
                     f"where={self.text!r}: the column {self.column!r} of {name} has dates; compare "
                     "it with one such as 2024-01-31"
                 )
-            return compare(microseconds(column), int(moment.timestamp() * 1_000_000))
+            return compare(microseconds(column), int(date.timestamp() * 1_000_000))
         if number is not None:
             texts = column if kind.is_numeric() else column.cast(polars.String).str.strip_chars()
             floats = texts.cast(polars.Float64, strict=False)
@@ -158,7 +158,7 @@ class Condition:
                 f"where={self.text!r}: the column {self.column!r} of {name} has numbers; compare "
                 "it with one"
             )
-        # Dates in ISO 8601 are in the order of their letters.
+        # ISO 8601 dates sort lexicographically.
         texts = column.cast(polars.String).str.strip_chars()
         dated = texts.str.contains(r"^\d{4}-\d{2}")
         other = texts.filter(~dated.fill_null(True) & (texts != ""))
@@ -172,12 +172,12 @@ class Condition:
 
 @dataclass
 class Filter:
-    """The conditions on a log, and what became of its rows.
+    """The conditions on a log, with counts of the rows they drop.
 
     Attributes:
-        conditions: all of them must be met.
-        left_out: how many rows did not meet them.
-        unused: values of = conditions that no row had so far, by condition.
+        conditions: all of them must hold.
+        left_out: number of dropped rows.
+        unused: values of = conditions that no row has had so far, by condition.
         seen: some values of each column, most frequent first.
     """
 
@@ -190,28 +190,28 @@ class Filter:
         self.unused = {one.text: set(one.values) for one in self.conditions if one.operator == "="}
 
     def roles(self) -> dict[str, str]:
-        """The columns it looks at, under names of its own."""
+        """Return the condition columns by role name ("where 0", "where 1", ...)."""
         return {f"where {number}": one.column for number, one in enumerate(self.conditions)}
 
     def apply(self, batch: Batch, name: str) -> Batch:
-        """The rows that meet all conditions."""
+        """Keep the rows that satisfy all conditions."""
         if not self.conditions or batch.frame.height == 0:
             return batch
-        met: Any = None
+        matches: Any = None
         for number, condition in enumerate(self.conditions):
             column = batch.frame[f"where {number}"]
             holds = condition.holds(column, name)
-            self._look(condition, column)
-            met = holds if met is None else met & holds
-        rows = met.arg_true()
+            self._track_values(condition, column)
+            matches = holds if matches is None else matches & holds
+        rows = matches.arg_true()
         self.left_out += batch.frame.height - len(rows)
         place = batch.place
         return Batch(
-            batch.frame.filter(met), lambda row: place(int(rows[row])), batch.bad, batch.done
+            batch.frame.filter(matches), lambda row: place(int(rows[row])), batch.bad, batch.done
         )
 
-    def _look(self, condition: Condition, column: Any) -> None:
-        """Keep account of values that were asked for and not found yet."""
+    def _track_values(self, condition: Condition, column: Any) -> None:
+        """Update `unused` and `seen` from a batch of the condition's column."""
         left = self.unused.get(condition.text)
         if not left:
             return
@@ -225,7 +225,7 @@ class Filter:
             self.seen[condition.column] = counts.to_series(0).head(8).to_list()
 
     def notes(self) -> tuple[str, ...]:
-        """What was asked for and never found."""
+        """Return notes on values that no row has."""
         columns = {one.text: one.column for one in self.conditions}
         return tuple(
             f"no row has {columns[text]}={', '.join(sorted(values))}; there are "
@@ -243,7 +243,7 @@ def _number(value: str) -> float | None:
     return found if abs(found) < float("inf") else None
 
 
-def _moment(value: str) -> datetime | None:
+def _parse_date(value: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(value if len(value) > 7 else f"{value}-01")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Dates written as text: which format a column has, and its instants as numbers."""
+"""Recognise the date format of a text column and convert it to instants."""
 
 import re
 import warnings
@@ -10,8 +10,8 @@ from fewfold.recommender.reading.tables import library
 
 __all__ = ["Dates", "instants"]
 
-# By chrono, whose %.f is a fraction with its point or nothing, whose %#z takes Z and +02, and
-# whose %B takes Jan and January.
+# In chrono syntax: %.f is an optional fraction with its point, %#z accepts Z and +02, and %B
+# accepts Jan and January.
 _ISO = (
     "%Y-%m-%dT%H:%M:%S%.f",
     "%Y-%m-%dT%H:%M:%S%.f%#z",
@@ -36,30 +36,34 @@ _SAMPLE = datetime(2017, 11, 23, 22, 41, 53, 123456, tzinfo=UTC)
 
 
 def instants(column: Any) -> Any:
-    """A polars Series of text in ISO 8601 as microseconds since 1970; null for anything else."""
+    """Convert ISO 8601 text to microseconds since 1970; null for any other text."""
     text = column.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) (\d)", "${1}T${2}")
     return _first_of(text, _ISO)
 
 
 class Dates:
-    """Reads text as instants, in a format that was named or in one that is recognised.
+    """Convert text to instants, in a given or a recognised format.
 
-    ISO 8601 is read always. Otherwise the first batch decides on the formats: those among a list of
-    common ones that read something of it. Day and month are told apart by the numbers above 12; if
-    there is none, the dates are ambiguous, and that is an error with both readings.
+    ISO 8601 is always recognised. For other text the first batch selects, from a list of common
+    formats, those that match some value. Day and month are told apart by numbers above 12; if there
+    is none, the dates are ambiguous, which is an error that shows both readings.
     """
 
     def __init__(self, given: str | None = None) -> None:
-        """`given`: a format of strptime, or None."""
+        """`given`: a strptime format, or None to recognise the format."""
         self._formats: tuple[str, ...] | None = None
         self._given = given
-        self._slow = given is not None and _differs(_checked(given))
+        self._use_python = given is not None and _parses_differently(_checked(given))
 
     def read(self, column: Any, name: str) -> Any:
-        """A polars Series of text as microseconds since 1970; null where there is no date."""
+        """Convert a polars Series of text to microseconds since 1970; null where invalid."""
         if self._given is not None:
             text = column.str.strip_chars()
-            return _by_python(text, self._given) if self._slow else _parsed(text, self._given)
+            return (
+                _parse_by_python(text, self._given)
+                if self._use_python
+                else _parsed(text, self._given)
+            )
         found = instants(column)
         left = found.is_null() & column.is_not_null()
         if not left.any():
@@ -70,10 +74,10 @@ class Dates:
             if not formats:
                 return found
             self._formats = formats
-        return _modern(_first_of(text, self._formats)).zip_with(left, found)
+        return _drop_two_digit_years(_first_of(text, self._formats)).zip_with(left, found)
 
     def note(self) -> str | None:
-        """How dates were understood, where that was a guess: formats that are not ISO 8601."""
+        """Describe the recognised formats other than ISO 8601, or None."""
         if self._formats is None:
             return None
         written = " and ".join(repr(one.replace("%.f", "")) for one in self._formats)
@@ -83,12 +87,12 @@ class Dates:
         )
 
     def _recognised(self, text: Any, name: str) -> tuple[str, ...]:
-        """The formats that read something of the text."""
+        """Return the formats that match some of the text."""
         text = text.unique(maintain_order=True)
         order = _day_or_month(text, name)
         formats = []
         for spelling in (*_WORDY, *(order + clock for clock in _CLOCKS if order)):
-            read = _modern(_parsed(text, spelling))
+            read = _drop_two_digit_years(_parsed(text, spelling))
             if read.null_count() < len(text):
                 formats.append(spelling)
                 text = text.filter(read.is_null())
@@ -96,7 +100,7 @@ class Dates:
 
 
 def _day_or_month(text: Any, name: str) -> str:
-    """The format of dates like 31/12/2020 or 12/31/2020; empty where there are none."""
+    """Return the format of dates like 31/12/2020 or 12/31/2020; empty if there are none."""
     slashed = text.filter(text.str.contains(_UNCLEAR.pattern))
     if len(slashed) == 0:
         return ""
@@ -104,7 +108,7 @@ def _day_or_month(text: Any, name: str) -> str:
     first, second = (
         slashed.str.extract(_UNCLEAR.pattern, group).cast(pl.Int64) for group in (1, 3)
     )
-    possible = (first <= 12) | (second <= 12)  # others are no dates, and told as such
+    possible = (first <= 12) | (second <= 12)  # others are reported as invalid dates
     slashed, first, second = (one.filter(possible) for one in (slashed, first, second))
     if len(slashed) == 0:
         return ""
@@ -120,8 +124,8 @@ def _day_or_month(text: Any, name: str) -> str:
     if not len(days_first) and not len(months_first):
         apart = slashed.filter(first != second)
         example = (apart if len(apart) else slashed)[0]
-        readings = [_reading(example, form) for form in forms]
-        rest = _clock_of(example)
+        readings = [_format_date(example, form) for form in forms]
+        rest = _time_of_day_format(example)
         raise DataError(
             f"{name}: {example!r} is {readings[0]} or {readings[1]}, and no date near it tells "
             f"which; write time_format={forms[0] + rest!r} (--time-format '{forms[0] + rest}') "
@@ -130,13 +134,13 @@ def _day_or_month(text: Any, name: str) -> str:
     return forms[0] if len(days_first) else forms[1]
 
 
-def _reading(example: str, form: str) -> str:
+def _format_date(example: str, form: str) -> str:
     day = library("polars").Series([example.split(" ")[0]]).str.to_date(form, strict=False)[0]
     return "no date" if day is None else f"{day.day} {day:%B %Y}"
 
 
-def _clock_of(example: str) -> str:
-    """The format of the time of the day behind a date, as strptime wants it."""
+def _time_of_day_format(example: str) -> str:
+    """Return the strptime format of the time of day after a date."""
     text = library("polars").Series([example.partition(" ")[2]])
     for clock in _CLOCKS[1:]:
         if _parsed("2000-01-01 " + text, "%Y-%m-%d" + clock).null_count() == 0:
@@ -145,7 +149,7 @@ def _clock_of(example: str) -> str:
 
 
 def _first_of(text: Any, formats: tuple[str, ...]) -> Any:
-    """Each text by the first format that reads it."""
+    """Parse each text with the first format that matches it."""
     pl = library("polars")
     found = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(text))
     for spelling in formats:
@@ -156,19 +160,19 @@ def _first_of(text: Any, formats: tuple[str, ...]) -> Any:
     return found
 
 
-def _modern(found: Any) -> Any:
-    """Without what comes from a year of two digits, which is the year 20 and not 2020."""
+def _drop_two_digit_years(found: Any) -> Any:
+    """Set dates before the year 1000 to null: they come from two-digit years."""
     return found.set((found < _YEAR_1000).fill_null(False), None)
 
 
 def _parsed(text: Any, spelling: str) -> Any:
-    """Text in one format as microseconds since 1970, null where it has another."""
+    """Parse text in one format to microseconds since 1970, null where it does not match."""
     spelling = spelling.replace(".%f", "%.f")
     return text.str.to_datetime(spelling, strict=False, time_unit="us").to_physical()
 
 
 def _checked(given: str) -> str:
-    """The format, if strptime of Python knows it."""
+    """Validate a strptime format."""
     try:
         datetime.strptime(_SAMPLE.strftime(given), given)
     except (ValueError, re.error, UnicodeError) as error:
@@ -183,27 +187,27 @@ def _checked(given: str) -> str:
     return given
 
 
-def _differs(given: str) -> bool:
-    """Whether polars, which is quick, reads this format otherwise than Python."""
+def _parses_differently(given: str) -> bool:
+    """Return whether polars, which is faster, parses this format differently from Python."""
     polars = library("polars")
     text = polars.Series([_SAMPLE.strftime(given)])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return bool(_parsed(text, given)[0] != _by_python(text, given)[0])
+            return bool(_parsed(text, given)[0] != _parse_by_python(text, given)[0])
     except (polars.exceptions.PolarsError, Warning):
         return True
 
 
-def _by_python(text: Any, given: str) -> Any:
-    """The same by Python, which knows every format: each different text once."""
+def _parse_by_python(text: Any, given: str) -> Any:
+    """Parse with Python's strptime, each distinct text once."""
     polars = library("polars")
     distinct = text.drop_nulls().unique()
-    known = {one: _by_strptime(one, given) for one in distinct.to_list()}
+    known = {one: _parse_one(one, given) for one in distinct.to_list()}
     return polars.Series([known.get(one) for one in text.to_list()], dtype=polars.Int64)
 
 
-def _by_strptime(text: str, given: str) -> int | None:
+def _parse_one(text: str, given: str) -> int | None:
     try:
         moment = datetime.strptime(text, given)
     except (ValueError, OverflowError):

@@ -1,9 +1,9 @@
-"""Text tables: CSV and its relatives, block after block, every line accounted for.
+"""Delimited text (CSV, TSV, RecBole atomic files), read in blocks with every line accounted for.
 
-A block goes to polars when a few counts prove that it holds plain or properly quoted rows of the
-right width. Any other goes through Python's csv module, which tells the rows that are wrong from
-those that are right. So reading is quick where the file is good, and what a file means does not
-depend on the way it took.
+A block is parsed by polars if counting its separators and quotes proves that all rows are well
+formed and of the right width. Any other block is parsed by Python's csv module, which separates
+valid rows from invalid ones. So well-formed files are read fast, and the result does not depend on
+the parser.
 """
 
 import itertools
@@ -33,27 +33,27 @@ from fewfold.recommender.reading.text_blocks import (
 
 __all__ = ["Delimited"]
 
-_BLOCK = 1 << 24  # bytes at a time
-_LONGEST = 1 << 26  # bytes after which an open quote is taken for a mistake
-_COLONS = "\x1f"  # what "::" becomes, as a separator has one character
-_HEAD = 1 << 16  # bytes to judge a file by
+_BLOCK = 1 << 24  # bytes per block
+_LONGEST = 1 << 26  # bytes after which an unclosed quote is an error
+_COLONS = "\x1f"  # stands for "::", since a separator must be one character
+_HEAD = 1 << 16  # bytes used to detect header and separator
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
-_ATOMIC = re.compile(r"(.+):(token|float)(_seq)?")  # a column of RecBole's files
+_ATOMIC = re.compile(r"(.+):(token|float)(_seq)?")  # a column of a RecBole atomic file
 
 
 @dataclass(frozen=True)
 class Delimited:
-    """A file of rows with a separator between their fields.
+    """A text file with separated fields.
 
     Attributes:
         file: the file, perhaps compressed.
-        separator: one character.
-        atomic: whether its header has types, as RecBole's files; there are no quotes then.
-        columns: what the header says, or 1, 2, 3, ...
-        headless: whether there is no header.
-        first_line: the number of lines before the first row.
-        first_byte: the number of bytes before the first row.
-        notes: what was assumed about the header.
+        separator: a single character.
+        atomic: whether the header has types (RecBole), in which case quotes are literal.
+        columns: names in the header, or 1, 2, 3, ...
+        headless: whether the file has no header.
+        first_line: number of lines before the first row.
+        first_byte: number of bytes before the first row.
+        notes: notes on what was assumed about the header.
     """
 
     file: File
@@ -68,7 +68,7 @@ class Delimited:
 
     @classmethod
     def open(cls, file: File, opening: Opening) -> "Delimited":
-        """Find out how the file is written, from its first rows."""
+        """Detect separator, header and columns from the first rows."""
         name = file.name
         with explained(name), file.open() as (plain_file, _):
             start = Lines(plain_file, name).block(_HEAD)
@@ -86,9 +86,9 @@ class Delimited:
         text = text.replace("::", _COLONS) if separator == _COLONS else text
         rows = (r for r in records(text, separator, separator != _COLONS) if r.fields != [])
         row = next(rows)
-        fields = _fields(row, first, name)
+        fields = _first_fields(row, first, name)
         below = [r.fields for r in itertools.islice(rows, 200) if r.fields]
-        headless, notes = _headless(fields, below, opening)
+        headless, notes = _detect_header(fields, below, opening)
         if headless:
             columns = tuple(str(number + 1) for number in range(len(fields)))
             return cls(file, separator, False, columns, True, 0, mark, notes)
@@ -96,17 +96,17 @@ class Delimited:
         size = mark + sum(len(line) + 1 for line in start[mark:].split(b"\n")[:lines])
         atomic = [found[1] for field in fields if (found := _ATOMIC.fullmatch(field))]
         whole = len(atomic) == len(fields)
-        columns = _names(atomic if whole else fields, name)
+        columns = _column_names(atomic if whole else fields, name)
         return cls(file, separator, whole, columns, False, lines, size, () if whole else notes)
 
     @property
     def name(self) -> str:
-        """The path."""
+        """Path of the file."""
         return self.file.name
 
     @property
     def format(self) -> str:
-        """What a person calls it."""
+        """Name of the format, for messages."""
         sign = "::" if self.separator == _COLONS else self.separator
         kind = {"\t": "TSV", ",": "CSV"}.get(sign, f"text separated by {sign}")
         kind = "RecBole atomic file" if self.atomic else kind
@@ -117,20 +117,20 @@ class Delimited:
         return self.separator != _COLONS and not self.atomic
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
         with explained(self.name), self.file.open() as (file, _):
             lines, data = Lines(file, self.name), b""
             while len(data) <= self.first_byte and not lines.over:
                 data += lines.block(_HEAD)
         data = data[self.first_byte :]
-        text = proven(self._single(data), self.name, self.first_line + 1).decode()
+        text = proven(self._encode_separator(data), self.name, self.first_line + 1).decode()
         rows = (r.fields for r in records(text, self.separator, self._quotes) if r.fields)
         return [tuple(fields) for fields in itertools.islice(rows, count)]
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there, as text or numbers."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
         wanted = {role: self.columns.index(column) for role, column in roles.items()}
-        numeric = {"user", "item", "time"} & set(wanted)  # perhaps
+        numeric = {"user", "item", "time"} & set(wanted)  # tried as integers first
         with explained(self.name), self.file.open() as (file, raw):
             size = max(self.file.path.stat().st_size, 1)
             lines = Lines(file, self.name)
@@ -140,23 +140,23 @@ class Delimited:
             data = data[self.first_byte :]
             lines.line += self.first_line
             while data or not lines.over:
-                data = self._single(proven(data, self.name, lines.line))
+                data = self._encode_separator(proven(data, self.name, lines.line))
                 batch, tail = self._batch(data, wanted, numeric, lines.line, lines.over)
                 lines.line += count(data, 10) - count(tail, 10)
-                lines.give_back(self._double(tail))
+                lines.give_back(self._decode_separator(tail))
                 if batch is not None:
                     yield Batch(batch.frame, batch.place, batch.bad, min(raw.tell() / size, 1.0))
-                # A block that gave nothing is read again together with as much as it was.
+                # If a block had no complete row, read it again with twice the data.
                 data = lines.block(max(_BLOCK, len(tail)))
 
     def _batch(
         self, data: bytes, wanted: Mapping[str, int], numeric: set[str], line: int, over: bool
     ) -> tuple[Batch | None, bytes]:
-        """The rows of a block, and what of it belongs to the next one."""
+        """Parse a block; also return its unfinished last row, which belongs to the next block."""
         if not data:
             return None, b""
         separator, width = ord(self.separator), len(self.columns)
-        # A quote inside a field that does not begin with one is a sign like any other.
+        # A quote inside a field that does not begin with one is a literal character.
         opening = (b'\n"', self.separator.encode() + b'"')
         has_quotes = (
             self._quotes
@@ -167,37 +167,37 @@ class Delimited:
             sound = quoted(data, separator, width, over)
         else:
             sound = plain(data, separator, width)
-        hopeless = len(data) >= _LONGEST
-        if sound is not None and (sound.rows or not hopeless):
-            frame = self._quick(sound, wanted, numeric, has_quotes)
+        too_long = len(data) >= _LONGEST
+        if sound is not None and (sound.rows or not too_long):
+            frame = self._parse_fast(sound, wanted, numeric, has_quotes)
             if frame is not None:
-                kept = data[: len(data) - len(sound.tail)]
-                return Batch(frame, lambda row: self._place(kept, line, row)), sound.tail
-        return self._careful(data, wanted, line, over, hopeless)
+                rows_text = data[: len(data) - len(sound.tail)]
+                return Batch(frame, lambda row: self._place(rows_text, line, row)), sound.tail
+        return self._parse_strict(data, wanted, line, over, too_long)
 
-    def _quick(
+    def _parse_fast(
         self, sound: Sound, wanted: Mapping[str, int], numeric: set[str], has_quotes: bool
     ) -> Any:
-        """The block as polars reads it, a DataFrame; None when it is not surely right.
+        """Parse a well-formed block with polars; return None if it may be wrong.
 
-        A role in `numeric` is tried as numbers; one that turns out to be none is taken out.
+        Roles in `numeric` are tried as integers; a role with other values is removed from the set.
         """
         pl, last = library("polars"), len(self.columns) - 1
         if sound.rows == 0:
             return pl.DataFrame(schema=dict.fromkeys(wanted, pl.String))
         frame = None
         if numeric and not has_quotes and usual_numbers(sound.data, ord(self.separator)):
-            frame = self._polars(sound, wanted, {wanted[role] for role in numeric}, False)
+            frame = self._read_polars(sound, wanted, {wanted[role] for role in numeric}, False)
         if frame is None:
-            frame = self._polars(sound, wanted, set(), has_quotes)
+            frame = self._read_polars(sound, wanted, set(), has_quotes)
             if frame is None:
                 return None
             for role in list(numeric):
                 column = frame[str(wanted[role])]
                 if column.cast(pl.Int64, strict=False).null_count() > column.null_count():
                     numeric.remove(role)
-        # There are as many separators as there should be. If a row has one too many, another has
-        # one too few, and lacks its last field.
+        # The total number of separators is right. If one row has too many, another has too few,
+        # and its last field is null.
         if not sound.exact and frame[str(last)].null_count():
             signs = np.frombuffer(sound.data, dtype=np.uint8)
             kinds = signs[(signs == ord(self.separator)) | (signs == 10)]
@@ -207,10 +207,10 @@ class Delimited:
                 return None
         return frame.select(pl.col(str(number)).alias(role) for role, number in wanted.items())
 
-    def _polars(
+    def _read_polars(
         self, sound: Sound, wanted: Mapping[str, int], numbers: set[int], has_quotes: bool
     ) -> Any:
-        """The wanted columns and the last, called by their positions; None if polars cannot."""
+        """Parse the wanted columns and the last one, named by position; None if polars fails."""
         pl, width = library("polars"), len(self.columns)
         kinds = {str(at): pl.Int64 if at in numbers else pl.String for at in range(width)}
         try:
@@ -223,54 +223,54 @@ class Delimited:
             return None
         return frame if frame.height == sound.rows else None
 
-    def _careful(
-        self, data: bytes, wanted: Mapping[str, int], line: int, over: bool, hopeless: bool
+    def _parse_strict(
+        self, data: bytes, wanted: Mapping[str, int], line: int, over: bool, too_long: bool
     ) -> tuple[Batch | None, bytes]:
-        """The block as the csv module reads it, and the rows that are wrong."""
+        """Parse a block with the csv module; invalid rows are listed in the batch."""
         pl, width = library("polars"), len(self.columns)
         rows: list[Record] = []
         bad, tail = [], ""
         for record in records(data.decode(), self.separator, self._quotes):
-            if record.rest and not over and (record.start or not hopeless):
+            if record.rest and not over and (record.start or not too_long):
                 tail = record.rest
                 break
             if record.fields is None:
-                bad.append(Bad("broken quotes", self._told(record, line)))
+                bad.append(Bad("broken quotes", self._located(record, line)))
             elif len(record.fields) == width:
                 rows.append(record)
             elif record.fields:
-                told = self._told(record, line)
-                text = f"{len(record.fields)} instead of {width} in {told.text}"
-                bad.append(Bad("wrong number of fields", Place(told.where, text)))
+                located = self._located(record, line)
+                text = f"{len(record.fields)} instead of {width} in {located.text}"
+                bad.append(Bad("wrong number of fields", Place(located.where, text)))
         columns = {
             role: pl.Series([(r.fields or [])[at] for r in rows], dtype=pl.String)
             for role, at in wanted.items()
         }
-        batch = Batch(pl.DataFrame(columns), lambda row: self._told(rows[row], line), tuple(bad))
+        batch = Batch(pl.DataFrame(columns), lambda row: self._located(rows[row], line), tuple(bad))
         return batch, tail.encode()
 
     def _place(self, data: bytes, line: int, row: int) -> Place:
-        """Where row `row` of a sound block is."""
+        """Return the location of row `row` of a well-formed block."""
         rows = (r for r in records(data.decode(), self.separator, self._quotes) if r.fields)
-        return self._told(next(r for number, r in enumerate(rows) if number == row), line)
+        return self._located(next(r for number, r in enumerate(rows) if number == row), line)
 
-    def _told(self, record: Record, line: int) -> Place:
+    def _located(self, record: Record, line: int) -> Place:
         text = record.text.rstrip("\r\n").replace(_COLONS, "::")
         short = text if len(text) <= 80 else text[:77] + "..."
         return Place(f"{self.name}, line {line + record.start}", repr(short))
 
-    def _single(self, data: bytes) -> bytes:
-        """With a separator of one character."""
+    def _encode_separator(self, data: bytes) -> bytes:
+        """Replace a "::" separator by a single character."""
         return data.replace(b"::", _COLONS.encode()) if self.separator == _COLONS else data
 
-    def _double(self, data: bytes) -> bytes:
+    def _decode_separator(self, data: bytes) -> bytes:
         return data.replace(_COLONS.encode(), b"::") if self.separator == _COLONS else data
 
 
-def _headless(
+def _detect_header(
     fields: Sequence[str], below: Sequence[Sequence[str]], opening: Opening
 ) -> tuple[bool, tuple[str, ...]]:
-    """Whether the first row is data, and what to say about it."""
+    """Return whether the first row is data, and a note if that is a guess."""
     if opening.header is not None:
         return not opening.header, ()
     if all(_NUMBER.fullmatch(field) for field in fields):
@@ -293,15 +293,15 @@ def _headless(
 
 
 def _separator(line: str) -> str:
-    """The sign that separates the fields of a line."""
+    """Return the most frequent separator of a line."""
     bare = re.sub(r'"[^"]*"', "", line)
     counts = {sign: bare.count(sign) for sign in ("\t", ",", ";", "|")}
     best = max(counts, key=lambda sign: counts[sign])
     return _COLONS if bare.count("::") > counts[best] else best
 
 
-def _fields(row: Record, line: str, name: str) -> list[str]:
-    """The names or numbers of the first row."""
+def _first_fields(row: Record, line: str, name: str) -> list[str]:
+    """Return the stripped fields of the first row; raise if it is malformed."""
     if row.fields is None:
         raise DataError(
             f"{name}, line {row.start + 1}: the quotes of the header do not match, {line[:60]!r}"
@@ -314,8 +314,8 @@ def _fields(row: Record, line: str, name: str) -> list[str]:
     return [field.strip() for field in row.fields]
 
 
-def _names(fields: Sequence[str], name: str) -> tuple[str, ...]:
-    """What the header calls the columns; one without a name is called by its number."""
+def _column_names(fields: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the column names of a header; an empty one is named by its position."""
     names = [field or f"column {number}" for number, field in enumerate(fields, 1)]
     twice = sorted({field for field in names if names.count(field) > 1})
     if twice:

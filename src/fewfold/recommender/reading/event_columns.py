@@ -1,4 +1,4 @@
-"""Columns that tell what sort of event a row is: view, cart, purchase."""
+"""Detect columns of event types: view, cart, purchase."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from fewfold.recommender.reading.tables import Table
 
 __all__ = ["event_note"]
 
-_ROWS = 1000  # to look at
+_ROWS = 1000  # rows inspected
 _WORDS = re.compile(
     r"(view|click|cart|add|buy|bought|purchas|order|transaction|checkout|pv|fav|like|dislike|play|"
     r"skip|watch|impression|wish|remove|rent|download|install|share|save|rate|search|detail)",
@@ -18,11 +18,11 @@ _WORDS = re.compile(
 
 
 def event_note(table: Table, used: Set[str]) -> str | None:
-    """A sentence about a column of event types that nothing looks at, or None.
+    """Return a note on an unused column of event types, or None.
 
     Args:
         table: the table.
-        used: the columns that something looks at.
+        used: columns used for a role or a condition.
     """
     idle = [at for at, name in enumerate(table.columns) if name not in used]
     if not idle:
@@ -36,10 +36,10 @@ def event_note(table: Table, used: Set[str]) -> str | None:
 
 
 def _is_event_type(name: str, values: Counter[str]) -> bool:
-    """Whether a column is one, by its name or by the words in it."""
-    few = 2 <= len(values) <= 30
+    """Return whether a column has event types, by its name or its values."""
+    plausible = 2 <= len(values) <= 30
     words = sum(_WORDS.match(value) is not None for value in values)
-    return few and (is_event(name) or 3 * words >= 2 * len(values))
+    return plausible and (is_event(name) or 3 * words >= 2 * len(values))
 
 
 def _note(name: str, values: Counter[str]) -> str:

@@ -1,6 +1,6 @@
-"""The formats that logs are read from, and which of them a file has.
+"""Registry of file formats, and detection of a file's format.
 
-A new format is a class with what `Table` asks for, and a row in `READERS`.
+To add a format, write a class that implements `Table` and add a row to `READERS`.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ __all__ = ["READERS", "Reader", "has_known_ending", "reader_of"]
 
 @dataclass(frozen=True)
 class Reader:
-    """How files of one format are recognised and opened.
+    """Detection and opening of files of one format.
 
     Attributes:
-        name: of the format.
-        endings: of names of such files, without that of a compression.
+        name: name of the format.
+        endings: file endings, without that of a compression.
         recognises: whether a file with these first bytes has the format; the first reader that
-            says so takes the file, whatever its name.
-        open: from a file to a table.
-        compressed: whether a compressed file can be read.
+            returns true opens the file, whatever its name.
+        open: opens a file as a table.
+        compressed: whether compressed files are supported.
     """
 
     name: str
@@ -51,7 +51,7 @@ READERS = (
         Arrow.open,
     ),
     Reader("JSON lines", (".jsonl", ".ndjson"), looks_like_json, JsonLines.open, True),
-    # Text is what is nothing else.
+    # The fallback, for any other content.
     Reader(
         "text",
         (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter"),
@@ -60,18 +60,18 @@ READERS = (
         True,
     ),
 )
-_START = 4096  # bytes to recognise a file by
+_START = 4096  # bytes used to detect the format
 
 
 def has_known_ending(name: str) -> bool:
-    """Whether a file in a folder is taken for a table, by its name."""
+    """Return whether a file name has the ending of a supported format."""
     return _by_ending(name) is not None
 
 
 def reader_of(file: File) -> Reader:
-    """The reader of a file, by its first bytes and not by its name.
+    """Return the reader of a file, by its first bytes rather than its name.
 
-    What no reader takes raises a `DataError` that names its kind and the way out.
+    An unsupported file raises a `DataError` that names its kind and how to convert it.
     """
     start = file.start(_START)
     if not start:
@@ -96,7 +96,7 @@ def reader_of(file: File) -> Reader:
 
 
 def _check_name(file: File, named: Reader | None) -> None:
-    """Raise if a text file is called like something else."""
+    """Raise if a text file has the ending of a binary or compressed format."""
     if named is not None and not named.compressed:
         raise DataError(
             f"{file.name}: this is not a file of {named.name}, whatever its name says; rename it"
@@ -107,7 +107,7 @@ def _check_name(file: File, named: Reader | None) -> None:
 
 
 def _by_ending(name: str) -> Reader | None:
-    """The reader for files with this name."""
+    """Return the reader for the ending of a file name."""
     bare = name.lower()
     for one in COMPRESSIONS:
         bare = bare.removesuffix(one.ending)

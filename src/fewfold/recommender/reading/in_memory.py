@@ -1,4 +1,4 @@
-"""Data in memory as tables: frames of polars, pandas and pyarrow, dicts and tuples of columns."""
+"""In-memory data as a table: polars, pandas and pyarrow frames, dicts and tuples of columns."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from fewfold.recommender.reading.tables import (
 
 __all__ = ["Frame"]
 
-_ROWS = 1 << 20  # of a batch
+_ROWS = 1 << 20  # per batch
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A polars frame, eager or lazy."""
+    """A table backed by a polars frame, eager or lazy."""
 
     frame: Any
     columns: tuple[str, ...]
@@ -36,7 +36,7 @@ class Frame:
 
     @classmethod
     def of(cls, source: Any) -> "Frame":
-        """From a frame of polars, pandas or pyarrow, a dict, or a tuple (users, items, times)."""
+        """Convert a polars, pandas or pyarrow frame, a dict, or a tuple (users, items, times)."""
         if isinstance(source, tuple) and len(source) in (2, 3):
             source = dict(zip(("user", "item", "time"), source, strict=False))
         with explained("the data given"):
@@ -53,18 +53,18 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """Name for messages."""
         return f"the {self.format}"
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
         with explained(self.name):
             first = self.frame.lazy().head(count).collect()
             columns = [within_calendar(column).to_list() for column in first.get_columns()]
         return [tuple(str(value) for value in row) for row in zip(*columns, strict=True)]
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
         pl = library("polars")
         with explained(self.name):
             lazy = isinstance(self.frame, pl.LazyFrame)
@@ -84,7 +84,7 @@ class Frame:
 
 
 def _converted(source: Any) -> tuple[str, Any]:
-    """What it is, and the polars frame of it."""
+    """Return the kind of `source`, for messages, and its polars frame."""
     pl, module = library("polars"), type(source).__module__.split(".")[0]
     if isinstance(source, Mapping):
         columns = {str(name): _series(column) for name, column in source.items()}
@@ -106,7 +106,7 @@ def _converted(source: Any) -> tuple[str, Any]:
 
 
 def _series(column: Any) -> Any:
-    """A column of a dict: what polars does not know becomes an array."""
+    """Convert a column of a dict to a NumPy array unless polars supports its type."""
     known = isinstance(column, (list, tuple, range)) or type(column).__module__.startswith(
         ("polars", "pandas", "pyarrow")
     )

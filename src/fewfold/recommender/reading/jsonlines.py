@@ -1,8 +1,7 @@
-"""JSON lines: one object on each line, block after block, every line accounted for.
+"""JSON lines (one object per line), read in blocks with every line accounted for.
 
-A block goes to pyarrow, which is quick and raises for whatever is not of the expected types. A
-block it refuses goes through Python's json module, which tells the lines that are wrong from those
-that are right.
+A block is parsed by pyarrow, which raises on unexpected types. A block it rejects is parsed by
+Python's json module, which separates valid lines from invalid ones.
 """
 
 import json
@@ -26,9 +25,9 @@ from fewfold.recommender.reading.text_blocks import Lines, count, proven
 
 __all__ = ["JsonLines", "looks_like_json"]
 
-_BLOCK = 1 << 24  # bytes at a time
-_HEAD = 1 << 18  # bytes to learn the columns from
-# A null that is no value of an object or a list: pyarrow (26) crashes on one outside of objects.
+_BLOCK = 1 << 24  # bytes per block
+_HEAD = 1 << 18  # bytes used to infer columns and types
+# A null that is not a value in an object or list: pyarrow (26) crashes on one outside of objects.
 _LONE_NULL = re.compile(rb"[^:,\[\s]\s*null")
 _FOUND = {str: "text", bool: "true or false", int: "a number", float: "a number"}
 _EXPECTED = {
@@ -41,11 +40,11 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class JsonLines:
-    """A file with one JSON object on each line.
+    """A file with one JSON object per line.
 
     Attributes:
         file: the file, perhaps compressed.
-        kinds: the columns among the first lines, and whether each is text, whole, real or mixed.
+        kinds: columns of the first lines, and their types: text, whole, real or mixed.
     """
 
     file: File
@@ -56,18 +55,18 @@ class JsonLines:
 
     @classmethod
     def open(cls, file: File, opening: Opening) -> "JsonLines":
-        """Learn the columns and their types from the first lines."""
+        """Infer the columns and their types from the first lines."""
         kinds: dict[str, str | None] = {}
         rows = 0
         for line, text in _lines(_head(file)):
-            value = _value(text)
+            value = _parsed(text)
             if not isinstance(value, dict):
                 if not rows:
-                    raise DataError(_not_lines(text, file.name, line))
+                    raise DataError(_not_json_lines_message(text, file.name, line))
                 continue
             rows += 1
             for name, one in value.items():
-                kinds[name] = _common(kinds.get(name), one)
+                kinds[name] = _common_type(kinds.get(name), one)
         if not rows:
             raise DataError(f"{file.name}: the file is empty; expected a JSON object on each line")
         if len(kinds) < 2:
@@ -79,24 +78,24 @@ class JsonLines:
 
     @property
     def name(self) -> str:
-        """The path."""
+        """Path of the file."""
         return self.file.name
 
     @property
     def format(self) -> str:
-        """What a person calls it."""
+        """Name of the format, for messages."""
         return f"JSON lines, {self.file.packed}" if self.file.packed else "JSON lines"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The keys of the objects, as they first come."""
+        """Keys of the objects, in order of first occurrence."""
         return tuple(self.kinds)
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
         rows: list[tuple[str, ...]] = []
         for _, text in _lines(_head(self.file)):
-            value = _value(text)
+            value = _parsed(text)
             if len(rows) == count:
                 break
             if isinstance(value, dict):
@@ -104,19 +103,19 @@ class JsonLines:
         return rows
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
         with explained(self.name), self.file.open() as (file, raw):
             size, lines = max(self.file.path.stat().st_size, 1), Lines(file, self.name)
             while data := lines.block(_BLOCK):
-                data = proven(_unmarked(data, lines.line), self.name, lines.line)
-                batch = self._quick(data, roles, lines.line)
+                data = proven(_without_bom(data, lines.line), self.name, lines.line)
+                batch = self._parse_fast(data, roles, lines.line)
                 if batch is None:
-                    batch = self._careful(data, roles, lines.line)
+                    batch = self._parse_strict(data, roles, lines.line)
                 lines.line += count(data, 10)
                 yield Batch(batch.frame, batch.place, batch.bad, min(raw.tell() / size, 1.0))
 
-    def _quick(self, data: bytes, roles: Mapping[str, str], line: int) -> Batch | None:
-        """The block as pyarrow reads it; None when it is not surely right."""
+    def _parse_fast(self, data: bytes, roles: Mapping[str, str], line: int) -> Batch | None:
+        """Parse a block with pyarrow; return None if the result may be wrong."""
         arrow, reading = library("pyarrow"), library("pyarrow.json")
         types = {"text": arrow.string(), "whole": arrow.int64(), "real": arrow.float64()}
         wanted = list(dict.fromkeys(roles.values()))
@@ -135,29 +134,29 @@ class JsonLines:
             )
         except arrow.ArrowException:
             return None
-        # It takes two objects on a line for two, and one on two lines for one.
+        # pyarrow also accepts two objects on a line, and one object across lines.
         if table.num_rows != len(rows):
             return None
         frame = in_roles(library("polars").from_arrow(table), roles)
         return Batch(frame, lambda row: self._place(data, line, row))
 
-    def _careful(self, data: bytes, roles: Mapping[str, str], line: int) -> Batch:
-        """The block as the json module reads it, and the lines that are wrong."""
+    def _parse_strict(self, data: bytes, roles: Mapping[str, str], line: int) -> Batch:
+        """Parse a block with the json module; invalid lines are listed in the batch."""
         polars = library("polars")
         columns: dict[str, list[Any]] = {role: [] for role in roles}
         places: list[Place] = []
         bad = []
         for number, text in _lines(data):
-            place = self._told(text, line + number - 1)
-            value = _value(text)
+            place = self._located(text, line + number - 1)
+            value = _parsed(text)
             if not isinstance(value, dict):
                 bad.append(Bad("not a JSON object", place))
                 continue
             row = {}
             for role, column in roles.items():
-                fits, row[role] = self._fitted(value.get(column), column)
+                fits, row[role] = self._converted(value.get(column), column)
                 if not fits:
-                    bad.append(Bad(self._misfit(value[column], column), place))
+                    bad.append(Bad(self._mismatch(value[column], column), place))
                     break
             else:
                 places.append(place)
@@ -172,14 +171,14 @@ class JsonLines:
         )
         return Batch(frame, places.__getitem__, tuple(bad))
 
-    def _fitted(self, value: Any, column: str) -> tuple[bool, Any]:
-        """Whether a value is of the type of its column, and what it is there."""
+    def _converted(self, value: Any, column: str) -> tuple[bool, Any]:
+        """Return whether a value fits the type of its column, and the converted value."""
         kind = self.kinds[column]
         if value is None:
             return True, None
         if isinstance(value, (dict, list)):
             return False, None
-        if kind in ("text", "mixed"):  # a number among texts is a text
+        if kind in ("text", "mixed"):  # numbers in a text column become text
             text = value if isinstance(value, str) else json.dumps(value)
             return _is_unicode(text), text
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -189,8 +188,8 @@ class JsonLines:
             return fits, int(value) if fits else None
         return abs(value) < 2**1000, float(value) if abs(value) < 2**1000 else None
 
-    def _misfit(self, value: Any, column: str) -> str:
-        """What is wrong with a value that is not of the type of its column."""
+    def _mismatch(self, value: Any, column: str) -> str:
+        """Describe a value that does not fit the type of its column."""
         found = _FOUND.get(type(value), "a list or an object")
         if isinstance(value, str) and not _is_unicode(value):
             found = "half of a surrogate pair"
@@ -198,53 +197,53 @@ class JsonLines:
 
     def _place(self, data: bytes, line: int, row: int) -> Place:
         number, text = list(_lines(data))[row]
-        return self._told(text, line + number - 1)
+        return self._located(text, line + number - 1)
 
-    def _told(self, text: bytes, line: int) -> Place:
+    def _located(self, text: bytes, line: int) -> Place:
         shown = text.decode(errors="replace")
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         return Place(f"{self.name}, line {line}", repr(shown))
 
 
 def looks_like_json(start: bytes) -> bool:
-    """Whether a text begins as a JSON object or array does, and no CSV file."""
+    """Return whether a text begins like a JSON object or array, and unlike CSV."""
     bare = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     after = bare[1:].lstrip()[:1]
     return (bare[:1] == b"{" and after in (b'"', b"}")) or (bare[:1] == b"[" and after in b'{["]')
 
 
 def _head(file: File) -> bytes:
-    """The first lines of a file."""
+    """Return the first lines of a file."""
     with explained(file.name), file.open() as (plain, _):
         data = Lines(plain, file.name).block(_HEAD)
-    return proven(_unmarked(data, 1), file.name, 1)
+    return proven(_without_bom(data, 1), file.name, 1)
 
 
-def _unmarked(data: bytes, line: int) -> bytes:
+def _without_bom(data: bytes, line: int) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf") if line == 1 else data
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every line that is not blank, with its number from 1."""
+    """Yield every line that is not blank, with its number from 1."""
     for number, line in enumerate(data.split(b"\n"), 1):
         if text := line.strip():
             yield number, text
 
 
-def _value(text: bytes) -> Any:
-    """What a line means, or None."""
+def _parsed(text: bytes) -> Any:
+    """Parse a line; None if it is not valid JSON."""
     try:
-        return json.loads(text, parse_constant=_refused)
+        return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def _refused(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _common(known: str | None, value: Any) -> str | None:
-    """The type of a column that was `known` so far and has one more value."""
+def _common_type(known: str | None, value: Any) -> str | None:
+    """Return the common type of a column of type `known` so far and one more value."""
     found = {str: "text", int: "whole", float: "real"}.get(type(value), "mixed")
     if value is None or known == found:
         return known
@@ -265,7 +264,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _not_lines(text: bytes, name: str, line: int) -> str:
+def _not_json_lines_message(text: bytes, name: str, line: int) -> str:
     shown = text[:60].decode(errors="replace")
     if text.startswith(b"["):
         return (

@@ -1,4 +1,4 @@
-"""Reading a log of who touched what, from files or from memory, up to more than memory holds."""
+"""Read an interaction log from files or memory into numbered `Interactions`."""
 
 import contextlib
 from collections.abc import Generator, Sequence
@@ -21,19 +21,19 @@ from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
 from fewfold.recommender.reading.tables import Batch, explained
 from fewfold.recommender.reading.values import NO_TIME
 
-_SORTING = 4e-7  # seconds for a row, about
+_SECONDS_PER_ROW = 4e-7  # approximate seconds per row, for the progress bar
 __all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Log:
-    """A log as numbers, and what the numbers stand for.
+    """An interaction log with numbered users and items.
 
     Attributes:
-        interactions: the pairs, and their times if there are any.
-        users: the id of each user, in order.
-        items: the id of each item, in order.
-        summary: what was read and what became of it.
+        interactions: the distinct (user, item) pairs, with times if the log has them.
+        users: user ids; position i is user number i.
+        items: item ids; position i is item number i.
+        summary: files, columns, row counts and assumptions.
     """
 
     interactions: Interactions
@@ -60,14 +60,14 @@ def read_log(
     time_format: str | None = None,
     strip_ids: bool = True,
 ) -> Log:
-    """Read who touched what.
+    """Read a log of user-item interactions.
 
-    Rows of the same user and item count once, with the latest time. Ids keep the spelling of their
-    owner and are numbered in order: numbers by size, text by code point. Text of a CSV file becomes
-    numbers only if every id of the column is one, written the usual way.
+    Rows with the same user and item are merged, with the latest time. Ids keep their spelling and
+    are numbered in sorted order: integers by value, text by code point. Text of a CSV file becomes
+    integers only if every id of the column is an integer in canonical form.
 
-    Rows without a time (an empty field, null, NaT) count as the oldest: the model learns from them,
-    and a split by time never tests on them. What was assumed or changed is said in `Log.summary`.
+    Rows without a time (an empty field, null, NaT) count as the oldest: they are used for training,
+    and a temporal split never tests on them. `Log.summary` lists all assumptions and changes.
 
     Args:
         source: a CSV, TSV, JSON lines, Parquet, Feather (Arrow IPC) or RecBole ``.inter`` file
@@ -76,21 +76,21 @@ def read_log(
             pandas, polars or pyarrow frame; a dict of columns or a tuple (users, items) or (users,
             items, times); a scipy sparse matrix, whose rows and columns are the ids; or
             `Interactions`.
-        user, item, rating, time: names of the columns; None guesses. A file without a header has
-            the columns 1, 2, 3, ... ``time=False`` leaves the times out.
-        min_rating: only rows with at least this rating count; without it ratings are not looked at.
-        core: keep the users and items with at least so many pairs, again and again.
-        skip_bad_rows: leave out rows that cannot be used, and count them, instead of raising.
-        where: conditions that rows must meet to count, such as ``"event_type=purchase"``,
+        user, item, rating, time: column names; None guesses them. A file without a header has
+            the columns 1, 2, 3, ... ``time=False`` ignores times.
+        min_rating: drop rows rated below this; None ignores ratings.
+        core: drop users and items with fewer pairs, repeatedly (k-core).
+        skip_bad_rows: drop and count invalid rows instead of raising.
+        where: conditions that select rows, such as ``"event_type=purchase"``,
             ``"event_type=cart,purchase"``, ``"country!=XX"``, ``"rating>=4"`` (also <=, >, <) or
-            ``"time!="`` (not missing); one, or a list of which all must be met; empty: none.
-        header: whether the first row of a text file names the columns; None finds out.
-        time_format: how times are written, as strptime has it: ``"%d/%m/%Y %H:%M"``. Without it
-            numbers, ISO 8601 and common formats are recognised; day and month must be clear.
-        strip_ids: take away blanks around ids that are text.
+            ``"time!="`` (not missing); one condition, or a list of which all must hold.
+        header: whether the first row of a text file names the columns; None detects it.
+        time_format: strptime format of the times: ``"%d/%m/%Y %H:%M"``. Without it
+            numbers, ISO 8601 and unambiguous common formats are recognised.
+        strip_ids: strip whitespace around text ids.
 
     Returns:
-        The `Log`. Whatever is wrong with the data raises a `DataError` that says where.
+        The `Log`. Invalid data raises a `DataError` that names the file and line.
 
     Example:
         >>> from fewfold.recommender.reading.log import read_log
@@ -109,7 +109,7 @@ def read_log(
     named = {"user": user, "item": item, "rating": rating, "time": time}
     if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
         given = {**named, "where": where or None, "header": header, "time_format": time_format}
-        return _cored(_ready(source, given, min_rating), core)
+        return _k_core(_from_numbered(source, given, min_rating), core)
     rules = Rules(min_rating, skip_bad_rows, strip_ids, time_format)
     opened, columns, conditions = _open(source, named, min_rating, header, where)
     first = opened.tables[0]
@@ -123,7 +123,7 @@ def read_log(
             for batch, name in batches:
                 with explained(name):
                     rows.add(batch, name)
-        return _cored(_numbered(rows, plan), core)
+        return _k_core(_numbered(rows, plan), core)
     finally:
         _progress.line("")
 
@@ -139,7 +139,7 @@ def plan_log(
     where: str | Sequence[str] = (),
     header: bool | None = None,
 ) -> LogPlan:
-    """What `read_log` would read, without reading it: files, sizes, columns, the first rows."""
+    """Describe what `read_log` would read (files, columns, first rows) without reading it."""
     if isinstance(source, Log):
         return source.summary.plan
     if isinstance(source, Interactions) or hasattr(source, "tocsr"):
@@ -159,11 +159,11 @@ def _open(
     header: bool | None,
     where: str | Sequence[str],
 ) -> tuple[Source, Columns, tuple[Condition, ...]]:
-    """The tables, the columns that all of them have, and the conditions on rows."""
+    """Open the tables, choose the columns shared by all of them, and parse the conditions."""
     opened = open_source(source, header=header)
     given = {str(name) for name in named.values() if name not in (None, False)}
     if header is None and not given <= set(opened.tables[0].columns):
-        # Numbers name the columns of no header, other names those of one.
+        # Headerless columns are named by position, so only decimal names point to a missing header.
         again = open_source(source, header=not all(name.isdecimal() for name in given))
         opened = again if given <= set(again.tables[0].columns) else opened
     first = opened.tables[0]
@@ -175,7 +175,7 @@ def _open(
     except DataError as error:
         raise DataError("; ".join([str(error), *first.notes])) from None
     texts = [where] if isinstance(where, str) else list(where)
-    texts = [text for text in texts if text.strip()]  # the empty one sets none
+    texts = [text for text in texts if text.strip()]  # an empty condition selects all rows
     conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
     timed = columns.roles().get("time")
     conditions = tuple(
@@ -196,9 +196,9 @@ def _open(
 def _notes(
     source: Source, columns: Columns, conditions: Sequence[Condition], named: dict[str, Any]
 ) -> tuple[str, ...]:
-    """What was assumed about the first table, and how to say otherwise."""
+    """Return notes on what was assumed about the first table, and how to override it."""
     table = source.tables[0]
-    # Whoever names the columns knows what the first row is.
+    # A caller who names the user and item columns knows whether there is a header.
     sure = named["user"] is not None and named["item"] is not None
     used = {*columns.roles().values(), *(one.column for one in conditions)}
     event = event_note(table, used)
@@ -206,7 +206,7 @@ def _notes(
 
 
 def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, str], None, None]:
-    """Every batch of every table; tells how far it is."""
+    """Yield every batch of every table with the table's name, reporting progress."""
     with _progress.phase("reading", total=len(source.tables)) as reading:
         for number, table in enumerate(source.tables):
             reading.what = f"reading {table.name}"
@@ -216,10 +216,10 @@ def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, st
 
 
 def _numbered(rows: Rows, plan: LogPlan) -> Log:
-    """All rows as a log."""
+    """Number the collected rows and build the log."""
     if rows.kept == 0:
-        raise DataError(_nothing(rows, plan))
-    with _progress.phase("putting the pairs in order", seconds=rows.kept * _SORTING):
+        raise DataError(_no_rows_message(rows, plan))
+    with _progress.phase("putting the pairs in order", seconds=rows.kept * _SECONDS_PER_ROW):
         interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
     summary = LogSummary(
@@ -231,7 +231,7 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
     return Log(interactions, users, items, summary)
 
 
-def _nothing(rows: Rows, plan: LogPlan) -> str:
+def _no_rows_message(rows: Rows, plan: LogPlan) -> str:
     if rows.read == 0:
         return f"{plan.files[0]}: there are columns and no rows; expected at least one"
     reasons = [f"{reason}: {count:,}" for reason, count in rows.bad.items()]
@@ -252,8 +252,8 @@ def _nothing(rows: Rows, plan: LogPlan) -> str:
     )
 
 
-def _ready(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
-    """What is numbered already: the numbers are the ids."""
+def _from_numbered(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
+    """Wrap data that is already numbered; the numbers become the ids."""
     if any(name is not None for name in named.values()):
         dropped = ", ".join(name for name, value in named.items() if value is not None)
         raise ValueError(f"a matrix or a log has no columns to name; drop {dropped}")
@@ -275,7 +275,7 @@ def _ready(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
 
 
 def _from_matrix(matrix: Any, min_rating: float | None) -> tuple[Interactions, int, int]:
-    """What of a scipy sparse matrix is not zero; how many values there were, and too low ones."""
+    """Return the pairs rated at least `min_rating`, and the counts of nonzero and lower values."""
     csr = matrix.tocsr()
     if not csr.has_canonical_format:
         csr = csr.copy()
@@ -291,8 +291,8 @@ def _from_matrix(matrix: Any, min_rating: float | None) -> tuple[Interactions, i
     return from_keys(keys, None, csr.shape), int(full.sum()), int(full.sum() - high.sum())
 
 
-def _cored(log: Log, core: int) -> Log:
-    """The core of a log, with the ids of those that are left."""
+def _k_core(log: Log, core: int) -> Log:
+    """Restrict a log to its k-core."""
     if core == 1:
         return log
     try:
@@ -305,11 +305,14 @@ def _cored(log: Log, core: int) -> Log:
         ) from None
     left = kept.interactions
     size = Size(left.users, left.items, left.pairs)
-    users, items = _chosen(log.users, kept.users.numpy()), _chosen(log.items, kept.items.numpy())
+    users, items = (
+        _select_ids(log.users, kept.users.numpy()),
+        _select_ids(log.items, kept.items.numpy()),
+    )
     return Log(left, users, items, replace(log.summary, core=core, after=size))
 
 
-def _chosen(ids: Ids, numbers: np.ndarray) -> Ids:
+def _select_ids(ids: Ids, numbers: np.ndarray) -> Ids:
     if isinstance(ids.values, Texts):
         return Ids(Texts.of(ids.take(numbers)))
     return Ids(ids.values[numbers])

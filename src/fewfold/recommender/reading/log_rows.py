@@ -1,4 +1,4 @@
-"""The rows of a log, checked one batch after the other and kept in few bytes."""
+"""Validate the rows of a log batch by batch and collect them in compact form."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from fewfold.recommender.reading.values import Times, ratings, stripped, whole
 
 __all__ = ["Rows", "Rules"]
 
-_NO_TIME = -(2**63)  # as a whole number; among floats it is nan
+_NO_TIME = -(2**63)  # for integers; floats use nan
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What counts, and what becomes of rows that are not in order.
+    """Rules for which rows count and how invalid rows are treated.
 
     Attributes:
-        min_rating: the least rating that counts, or None.
-        skip_bad_rows: whether a row that cannot be used is counted instead of raising.
-        strip_ids: whether blanks around ids that are text are taken away.
-        time_format: how times are written, by strptime; None recognises common formats.
+        min_rating: lowest rating that counts, or None.
+        skip_bad_rows: whether invalid rows are counted instead of raising.
+        strip_ids: whether whitespace around text ids is stripped.
+        time_format: strptime format of the times; None recognises common formats.
     """
 
     min_rating: float | None = None
@@ -39,19 +39,19 @@ class Rules:
 
 @dataclass
 class Rows:
-    """The rows read so far.
+    """The rows collected so far.
 
     Attributes:
         columns: the column of each role.
-        rules: what counts.
-        as_numbers: whether text becomes numbers if all of it is.
+        rules: which rows count.
+        as_numbers: whether text ids become integers if all of them are.
         where: the conditions on rows.
-        read: how many there were.
-        below: how many had a lower rating.
-        kept: how many are left.
-        stripped: how many of the rest had blanks around an id that were taken away.
-        untimed: how many of the rest have no time.
-        bad: how many could not be used, by reason.
+        read: number of rows read.
+        below: number of rows rated below the minimum.
+        kept: number of rows kept.
+        stripped: number of kept rows with an id that was stripped.
+        untimed: number of kept rows without a time.
+        bad: numbers of invalid rows, by reason.
     """
 
     columns: Columns
@@ -72,27 +72,27 @@ class Rows:
         self._moments = Growing()
 
     def roles(self) -> dict[str, str]:
-        """The columns to read, by what they are for."""
+        """Return the columns to read, by role."""
         return {**self.columns.roles(), **self.where.roles()}
 
     def add(self, batch: Batch, name: str) -> None:
-        """Add the rows of a batch."""
+        """Validate and add the rows of a batch."""
         self.read += batch.frame.height + len(batch.bad)
         batch = self.where.apply(batch, name)
-        frame, problems = self._checked(batch.frame, name)
-        wrong = None
+        frame, problems = self._convert(batch.frame, name)
+        invalid = None
         for _, mask in problems:
-            wrong = mask if wrong is None else wrong | mask
-        if batch.bad or wrong is not None:
-            self._refuse(batch, problems, wrong)
-        if wrong is not None:
-            frame = frame.filter(~wrong)
+            invalid = mask if invalid is None else invalid | mask
+        if batch.bad or invalid is not None:
+            self._handle_invalid(batch, problems, invalid)
+        if invalid is not None:
+            frame = frame.filter(~invalid)
         if self.rules.min_rating is not None:
             high = frame["rating"] >= self.rules.min_rating
             self.below += int((~high).sum())
             frame = frame.filter(high)
         self.kept += frame.height
-        if frame.height == 0:  # then its types say nothing
+        if frame.height == 0:  # an empty column has no reliable type
             return
         if "stripped" in frame.columns:
             self.stripped += int(frame["stripped"].sum())
@@ -102,7 +102,7 @@ class Rows:
             self._add_times(frame["time"])
 
     def notes(self) -> tuple[str, ...]:
-        """What is to be said about times and conditions."""
+        """Return notes on times and conditions."""
         times = self._times.note()
         return (*(() if times is None else (times,)), *self.where.notes())
 
@@ -113,8 +113,8 @@ class Rows:
             times = times.fill_null(_NO_TIME)
         self._moments.append(times.to_numpy())
 
-    def _checked(self, given: Any, name: str) -> tuple[Any, list[tuple[str, Any]]]:
-        """The columns as they are needed, and the rows that have none of them, by reason."""
+    def _convert(self, given: Any, name: str) -> tuple[Any, list[tuple[str, Any]]]:
+        """Convert the columns, and return masks of invalid rows by reason."""
         columns, problems = [], []
         changed = None
         for role in ("user", "item"):
@@ -139,11 +139,11 @@ class Rows:
         frame = library("polars").DataFrame(columns)
         return frame, [(reason, mask) for reason, mask in problems if mask.any()]
 
-    def _refuse(self, batch: Batch, problems: list[tuple[str, Any]], wrong: Any) -> None:
-        """Count the bad rows of a batch, or raise for the first of them."""
+    def _handle_invalid(self, batch: Batch, problems: list[tuple[str, Any]], invalid: Any) -> None:
+        """Count the invalid rows of a batch, or raise for the first of them."""
         counted = Counter(bad.reason for bad in batch.bad)
         seen = None
-        for reason, mask in problems:  # a row is counted once, for the first thing wrong with it
+        for reason, mask in problems:  # count a row once, for its first problem
             fresh = mask if seen is None else mask & ~seen
             seen = mask if seen is None else seen | mask
             if fresh.any():
@@ -154,19 +154,19 @@ class Rows:
         if batch.bad:
             reason, place = batch.bad[0].reason, batch.bad[0].place
         else:
-            row = int(wrong.arg_true()[0])
+            row = int(invalid.arg_true()[0])
             reason = next(reason for reason, mask in problems if mask[row])
             place = batch.place(row)
         more = sum(counted.values()) - 1
         others = f" (and {more:,} more near it)" if more else ""
-        untimed = self._untimed() if reason == "time cannot be read" else ""
+        untimed = self._time_advice() if reason == "time cannot be read" else ""
         raise DataError(
             f"{place.where}: {reason}, got {place.text}{others}; fix it, or leave such rows out: "
             f"skip_bad_rows=True (--skip-bad-rows){untimed}"
         )
 
-    def _untimed(self) -> str:
-        """What else to do about a time that cannot be read."""
+    def _time_advice(self) -> str:
+        """Return further advice for a time that cannot be parsed."""
         given = self.rules.time_format
         format = (
             "say how times are written: time_format='%d/%m/%y %H:%M' (--time-format)"
@@ -176,7 +176,7 @@ class Rows:
         return f", or {format}, or do without times: time=False (--ignore-times)"
 
     def numbered(self) -> tuple[Interactions, Ids, Ids]:
-        """All of them as pairs of numbers, and the ids of users and items; once only."""
+        """Return all rows as numbered pairs, and the user and item ids; releases the rows."""
         self._users.close()
         self._items.close()
         users, items = len(self._users), len(self._items)
@@ -196,7 +196,7 @@ class Rows:
 
 
 def _make_oldest(moments: np.ndarray) -> None:
-    """Put what has no time before everything that has one, in place."""
+    """Set missing times to before all others, in place."""
     missing = moments == _NO_TIME
     if moments.dtype.kind == "f":
         missing |= np.isnan(moments)

@@ -1,4 +1,4 @@
-"""Ids counted from 0 in their order, in few bytes a row."""
+"""Number ids in sorted order, in a compact memory layout."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,13 +11,13 @@ from fewfold.recommender.reading.tables import library
 
 __all__ = ["Growing", "Numbering", "texts"]
 
-_PIECE = 1 << 20  # rows at a time
-_WIDEST = 1 << 28  # the span of ids up to which a table of all of them beats a search
+_CHUNK = 1 << 20  # rows per chunk
+_LARGEST_TABLE = 1 << 28  # largest id range for which a lookup table is used instead of a search
 _WHOLE = r"^(?:0|-?[1-9][0-9]{0,18})$"
 
 
 class Growing:
-    """One array that grows at its end, without ever being in memory twice.
+    """An appendable array that never holds two copies in memory.
 
     Example:
         >>> import numpy as np
@@ -30,39 +30,39 @@ class Growing:
     """
 
     def __init__(self) -> None:
-        self._room = np.empty(0, dtype=bool)  # which every other dtype is wider than
+        self._buffer = np.empty(0, dtype=bool)  # bool promotes to any other dtype
         self.size = 0
 
     def append(self, values: np.ndarray) -> None:
-        """More values; the dtype widens where it must."""
-        kind = np.promote_types(self._room.dtype, values.dtype)
-        if kind != self._room.dtype:
-            self._room = self._room.astype(kind)
+        """Append values; the dtype is promoted where necessary."""
+        kind = np.promote_types(self._buffer.dtype, values.dtype)
+        if kind != self._buffer.dtype:
+            self._buffer = self._buffer.astype(kind)
         end = self.size + len(values)
-        if end > len(self._room):
-            # Where it is large, the system moves it by renaming its pages.
-            self._room.resize(max(end, self.size + self.size // 8), refcheck=False)
-        self._room[self.size : end] = values
+        if end > len(self._buffer):
+            # For large arrays the allocator remaps pages instead of copying.
+            self._buffer.resize(max(end, self.size + self.size // 8), refcheck=False)
+        self._buffer[self.size : end] = values
         self.size = end
 
     def parts(self) -> Iterator[np.ndarray]:
-        """What there is, a piece at a time."""
-        for start in range(0, self.size, _PIECE):
-            yield self._room[start : min(start + _PIECE, self.size)]
+        """Yield the values in chunks."""
+        for start in range(0, self.size, _CHUNK):
+            yield self._buffer[start : min(start + _CHUNK, self.size)]
 
     def taken(self) -> np.ndarray:
-        """All of it, given away."""
-        room = self._room
-        room.resize(self.size, refcheck=False)
-        self._room, self.size = np.empty(0, dtype=bool), 0
-        return room
+        """Return the whole array and reset."""
+        buffer = self._buffer
+        buffer.resize(self.size, refcheck=False)
+        self._buffer, self.size = np.empty(0, dtype=bool), 0
+        return buffer
 
 
 class Numbering:
-    """The ids of one role, collected batch after batch, then numbered in their order.
+    """Collects the ids of one role in batches, then numbers them in sorted order.
 
-    Text is held as a 32-bit code from the start, so that a row costs four bytes however long its id
-    is; whole numbers are held as they are, in four bytes where they fit.
+    Text ids are stored as 32-bit codes, so that a row takes four bytes whatever the length of its
+    id; integers are stored as they are, in four bytes where they fit.
 
     Example:
         >>> import polars as pl
@@ -76,27 +76,28 @@ class Numbering:
     """
 
     def __init__(self, role: str, *, as_numbers: bool) -> None:
-        """`as_numbers`: text and numbers are the same, and numbers if all text can be."""
+        """`as_numbers`: treat text as integers if all of it is in canonical form."""
         self._role, self._as_numbers = role, as_numbers
         self._raw = Growing()
-        self._known: Any = None  # an empty column that keeps the codes of its texts alive
+        self._categories: Any = None  # an empty Series whose dtype holds the codes of the texts
         self._textual: bool | None = None
         # Sorted: an int64 array, or a polars Series of text.
         self._values: Any = np.empty(0, dtype=np.int64)
-        self._table: np.ndarray | None = None  # from a code, or a number less the first, to ours
+        # Lookup table from a code, or an integer minus `_first`, to the number of the id.
+        self._table: np.ndarray | None = None
         self._first = 0
 
     def add(self, column: Any, name: str) -> None:
-        """Some more ids: a polars Series of text or whole numbers without a missing one."""
+        """Add ids: a polars Series of text or integers without nulls."""
         pl = library("polars")
         textual = column.dtype == pl.String
-        if self._as_numbers and textual and self._known is None:
+        if self._as_numbers and textual and self._categories is None:
             numbers = _as_numbers(column)
             if numbers is None:
-                self._spell_out()
+                self._convert_to_text()
             else:
                 column, textual = numbers, False
-        elif self._as_numbers and not textual and self._known is not None:
+        elif self._as_numbers and not textual and self._categories is not None:
             column, textual = column.cast(pl.String), True
         elif not self._as_numbers and self._textual not in (None, textual):
             kinds = ("text", "numbers") if textual else ("numbers", "text")
@@ -105,60 +106,60 @@ class Numbering:
                 "the files with one type"
             )
         self._textual = textual
-        self._raw.append(self._coded(column) if textual else _narrow(column.to_numpy()))
+        self._raw.append(self._category_codes(column) if textual else _narrow(column.to_numpy()))
 
-    def _spell_out(self) -> None:
-        """What looked like numbers so far is text as well."""
+    def _convert_to_text(self) -> None:
+        """Convert the integers collected so far to text."""
         pl, before, self._raw = library("polars"), self._raw, Growing()
         for part in before.parts():
-            self._raw.append(self._coded(pl.Series(part).cast(pl.String)))
+            self._raw.append(self._category_codes(pl.Series(part).cast(pl.String)))
 
-    def _coded(self, column: Any) -> np.ndarray:
-        """Text as numbers in the order polars meets it."""
-        if self._known is None:
+    def _category_codes(self, column: Any) -> np.ndarray:
+        """Encode text as categorical codes, in order of first occurrence."""
+        if self._categories is None:
             pl = library("polars")
-            self._known = pl.Series([], dtype=pl.Categorical(pl.Categories.random()))
-        codes: np.ndarray = column.cast(self._known.dtype).to_physical().to_numpy()
+            self._categories = pl.Series([], dtype=pl.Categorical(pl.Categories.random()))
+        codes: np.ndarray = column.cast(self._categories.dtype).to_physical().to_numpy()
         return codes
 
     def close(self) -> None:
-        """No more will come: put the ids in order."""
-        if self._known is not None:
-            self._order_texts()
+        """Finish adding and sort the ids."""
+        if self._categories is not None:
+            self._sort_texts()
         elif self._raw.size:
-            self._order_numbers()
+            self._sort_numbers()
 
     def __len__(self) -> int:
         return len(self._values)
 
     def codes(self) -> Iterator[np.ndarray]:
-        """The number of each id as they came, a piece at a time."""
+        """Yield the number of each id in the order of addition, in chunks."""
         for part in self._raw.parts():
             if self._table is not None:
                 yield self._table[part - self._first if self._first else part]
             else:
-                few, place = np.unique(part, return_inverse=True)
-                yield np.searchsorted(self._values, few).astype(np.int32)[place]
+                distinct, place = np.unique(part, return_inverse=True)
+                yield np.searchsorted(self._values, distinct).astype(np.int32)[place]
 
     def ids(self) -> Ids:
-        """The ids in order; the rows are forgotten."""
+        """Return the ids in order and release the rows."""
         self._raw = Growing()
         return Ids(self._values if isinstance(self._values, np.ndarray) else texts(self._values))
 
-    def _order_texts(self) -> None:
+    def _sort_texts(self) -> None:
         pl = library("polars")
         size = max((int(part.max()) + 1 for part in self._raw.parts()), default=0)
         codes = pl.Series(np.arange(size, dtype=np.uint32))
-        values = codes.cat.to(self._known.dtype).cast(pl.String)
+        values = codes.cat.to(self._categories.dtype).cast(pl.String)
         order = values.arg_sort().to_numpy()
         self._table = np.empty(size, dtype=np.int32)
         self._table[order] = np.arange(size, dtype=np.int32)
-        self._values, self._known = values.gather(order), None
+        self._values, self._categories = values.gather(order), None
 
-    def _order_numbers(self) -> None:
+    def _sort_numbers(self) -> None:
         low = min(int(part.min()) for part in self._raw.parts())
         high = max(int(part.max()) for part in self._raw.parts())
-        if high - low < _WIDEST:
+        if high - low < _LARGEST_TABLE:
             seen = np.zeros(high - low + 1, dtype=bool)
             for part in self._raw.parts():
                 seen[part - low if low else part] = True
@@ -168,12 +169,12 @@ class Numbering:
             return
         pl = library("polars")
         for part in self._raw.parts():
-            few = pl.Series(part.astype(np.int64, copy=False)).unique().to_numpy()
-            self._values = np.union1d(self._values, few)
+            distinct = pl.Series(part.astype(np.int64, copy=False)).unique().to_numpy()
+            self._values = np.union1d(self._values, distinct)
 
 
 def texts(column: Any) -> Texts:
-    """A polars Series of text as `Texts`."""
+    """Convert a polars Series of text to `Texts`."""
     if len(column) == 0:
         return Texts.of([])
     array = column.rechunk().to_arrow(compat_level=library("polars").CompatLevel.oldest())
@@ -188,7 +189,7 @@ def _narrow(numbers: np.ndarray) -> np.ndarray:
 
 
 def _as_numbers(column: Any) -> Any:
-    """Text as int64, if all of it is what whole numbers are usually written as; otherwise None."""
+    """Convert text to int64 if all of it is integers in canonical form; otherwise return None."""
     if not column.str.contains(_WHOLE).all():
         return None
     numbers = column.cast(library("polars").Int64, strict=False)

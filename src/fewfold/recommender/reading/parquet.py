@@ -1,4 +1,4 @@
-"""Parquet files, a batch of rows at a time."""
+"""Parquet files, read in batches of rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Parquet(TypedFile):
 
     @staticmethod
     def names_in(file: File) -> tuple[str, ...]:
-        """The names of the columns of a file."""
+        """Return the column names of a file."""
         with _opened(file) as opened:
             return tuple(opened.schema_arrow.names)
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
         with explained(self.name), _opened(self.file) as opened:
             batch = next(opened.iter_batches(batch_size=count), None)
             if batch is None:
@@ -33,12 +33,12 @@ class Parquet(TypedFile):
             return shown_rows(batch.slice(0, count))
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
         with explained(self.name), _opened(self.file) as opened:
             total, start = max(opened.metadata.num_rows, 1), 0
             wanted = list(dict.fromkeys(roles.values()))
             for rows in opened.iter_batches(batch_size=ROWS, columns=wanted):
-                rows.validate(full=True)  # text may not be UTF-8, which polars relies on
+                rows.validate(full=True)  # polars requires valid UTF-8
                 frame = in_roles(frame_of(rows), roles)
                 place = place_of_row(self.name, frame, start)
                 start += frame.height
@@ -46,7 +46,7 @@ class Parquet(TypedFile):
 
 
 def _opened(file: File) -> Any:
-    # Neither a whole file ahead nor a whole group of rows, which may be all of them, in memory.
+    # Bounds memory: without pre-buffering, neither the file nor a row group is loaded as a whole.
     return library("pyarrow.parquet").ParquetFile(
         file.path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
     )

@@ -1,4 +1,4 @@
-"""Folders whose names are columns: ``dt=2024-01-01/part-0.parquet``, as Hive and Spark write."""
+"""Hive partitions: folder names such as ``dt=2024-01-01`` as columns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class Partition:
-    """A table, and columns that are the same in all its rows.
+    """A table with additional columns that are constant over its rows.
 
     Attributes:
         table: the table in the file.
-        values: the other columns, as text; None for a missing value.
+        values: the constant columns, as text; None for a missing value.
     """
 
     table: Table
@@ -27,50 +27,50 @@ class Partition:
 
     @classmethod
     def of(cls, table: Table, values: Mapping[str, str | None]) -> Table:
-        """The table with those columns that it does not have itself."""
+        """Add the columns that the table does not have itself."""
         more = {name: value for name, value in values.items() if name not in table.columns}
         return cls(table, more) if more else table
 
     @property
     def name(self) -> str:
-        """The path of the table."""
+        """Path of the table."""
         return self.table.name
 
     @property
     def format(self) -> str:
-        """What a person calls the format of the table."""
+        """Name of the format, for messages."""
         return self.table.format
 
     @property
     def headless(self) -> bool:
-        """Whether the columns of the table have no names."""
+        """Whether columns are named by position for lack of a header."""
         return self.table.headless
 
     @property
     def typed(self) -> bool:
-        """Whether the values of the table have types."""
+        """Whether values have types."""
         return self.table.typed
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed about the header of the table."""
+        """Notes on what was assumed about the header."""
         return self.table.notes
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the table, then those of the folders."""
+        """Column names of the table, then of the partitions."""
         return (*self.table.columns, *self.values)
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
         more = tuple(str(value) for value in self.values.values())
         return [(*row, *more) for row in self.table.head(count)]
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
         polars = library("polars")
         inside = {role: name for role, name in roles.items() if name not in self.values}
-        # Without a column of its own a table would not say how many rows it has.
+        # The number of rows is known only from a column of the table.
         asked = inside or {"": self.table.columns[0]}
         for batch in self.table.batches(asked):
             rows = batch.frame.height
@@ -84,7 +84,7 @@ class Partition:
             yield Batch(polars.DataFrame(named), self._placed(batch), batch.bad, batch.done)
 
     def _placed(self, batch: Batch) -> Callable[[int], Place]:
-        """Where a row is; its text has the columns of the folders too."""
+        """Return the batch's row locator, with the partition columns added to the text."""
         more = ", ".join(f"{name}={value}" for name, value in self.values.items())
 
         def place(row: int) -> Place:
@@ -95,7 +95,7 @@ class Partition:
 
 
 def partition_values(file: Path, folder: Path) -> dict[str, str | None]:
-    """The columns that the folders between `folder` and `file` stand for."""
+    """Return the partition columns encoded in the folders between `folder` and `file`."""
     values: dict[str, str | None] = {}
     for part in file.relative_to(folder).parts[:-1]:
         name, sign, value = part.partition("=")

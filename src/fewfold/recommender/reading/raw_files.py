@@ -1,4 +1,4 @@
-"""A file on disk as plain bytes, whatever it is compressed with; standard input as a file."""
+"""Files as decompressed bytes; pipes and standard input are copied to temporary files."""
 
 import atexit
 import bz2
@@ -21,14 +21,14 @@ from fewfold.recommender.reading.tables import explained, library
 
 __all__ = ["COMPRESSIONS", "Compression", "File", "standard_input", "stored"]
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Compression:
-    """A way to compress a file: its name, the ending and first bytes of such files, and a reader.
+    """A compression format: name, file ending, magic bytes and a decompressing reader.
 
-    `open` takes the compressed file, opened for reading bytes, and returns the plain one.
+    `open` takes the compressed file, opened in binary mode, and returns the decompressed one.
     """
 
     name: str
@@ -55,9 +55,9 @@ class File:
     """A file to read.
 
     Attributes:
-        path: where it is.
-        compression: how it is compressed, or None.
-        label: what to call the copy of a pipe in messages; a file is called by its path.
+        path: location of the file.
+        compression: its compression, or None.
+        label: name of the copy of a pipe in messages; by default the path.
     """
 
     path: Path
@@ -66,7 +66,7 @@ class File:
 
     @classmethod
     def of(cls, path: Path, label: str = "") -> "File":
-        """The file, with the compression that its first bytes announce."""
+        """Construct from a path, detecting the compression by the first bytes."""
         with explained(label or str(path)), path.open("rb") as file:
             start = file.read(8)
         found = (one for one in COMPRESSIONS if start.startswith(one.magic))
@@ -74,17 +74,17 @@ class File:
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
+        """Name for messages."""
         return self.label or str(self.path)
 
     @property
     def packed(self) -> str:
-        """The name of its compression, or an empty text."""
+        """Name of the compression, or an empty string."""
         return self.compression.name if self.compression else ""
 
     @contextmanager
     def open(self) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-        """The plain bytes, and the file as stored."""
+        """Open the file; yield the decompressed stream and the raw one."""
         with self.path.open("rb") as raw:
             if self.compression is None:
                 yield raw, raw
@@ -93,15 +93,15 @@ class File:
                     yield plain, raw
 
     def start(self, size: int) -> bytes:
-        """Up to `size` plain bytes from its beginning."""
+        """Return up to `size` decompressed bytes from the beginning."""
         with explained(self.name), self.open() as (plain, _):
             return bytes(plain.read(size))
 
 
 def stored(path: Path, label: str = "") -> Path:
-    """The path itself, or for a pipe a temporary file with all that came through it.
+    """Return the path itself, or for a pipe a temporary file with its whole content.
 
-    A log is opened more than once (to recognise it, to look at its first rows, to read it), which
+    A log is opened more than once (to detect its format, to show its first rows, to read it), which
     a pipe does not allow. The copy is deleted when the program ends.
     """
     with explained(label or str(path)):
@@ -109,7 +109,7 @@ def stored(path: Path, label: str = "") -> Path:
     if stat.S_ISREG(mode):
         return path
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        return _copied(str(path), label or str(path))
+        return _copy_to_file(str(path), label or str(path))
     kind = "device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "special file"
     if path.samefile(os.devnull):
         raise DataError(f"{path}: the file is empty; expected a header and rows")
@@ -117,32 +117,32 @@ def stored(path: Path, label: str = "") -> Path:
 
 
 def standard_input() -> Path:
-    """A file with all that comes through standard input."""
+    """Return a temporary file with the whole content of standard input."""
     if sys.stdin is None or sys.stdin.closed:
         raise DataError("standard input: it is closed; pipe a log into it: cat log.csv | fewfold")
     if sys.stdin.isatty():
         raise DataError(
             "standard input: it is the keyboard; pipe a log into it: cat log.csv | fewfold fit -"
         )
-    return _copied("-", "standard input")
+    return _copy_to_file("-", "standard input")
 
 
 @functools.cache
-def _copied(source: str, name: str) -> Path:
-    """All that comes through a pipe, in a temporary file; read once, however often it is asked."""
+def _copy_to_file(source: str, name: str) -> Path:
+    """Copy a pipe to a temporary file, once per process."""
     folder = Path(tempfile.mkdtemp(prefix="fewfold-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     target = folder / "input"
     try:
         with target.open("wb") as file:
             if source == "-":
-                shutil.copyfileobj(getattr(sys.stdin, "buffer", sys.stdin), file, _PIECE)
+                shutil.copyfileobj(getattr(sys.stdin, "buffer", sys.stdin), file, _CHUNK)
             else:
                 with open(source, "rb") as pipe:
-                    shutil.copyfileobj(pipe, file, _PIECE)
+                    shutil.copyfileobj(pipe, file, _CHUNK)
     except OSError as error:
         raise DataError(
-            f"{name}: cannot be copied to {folder} ({error.strerror}); make room there, set TMPDIR "
-            "to another folder, or write the log to a file and name that"
+            f"{name}: cannot be copied to {folder} ({error.strerror}); free space there, set "
+            "TMPDIR to another folder, or write the log to a file and name that"
         ) from error
     return target

@@ -1,4 +1,4 @@
-"""From what a person hands over (a path, a folder, a frame, a matrix) to tables."""
+"""Resolve a path, folder, glob, stream or frame to the tables it holds."""
 
 import glob
 import os
@@ -20,12 +20,12 @@ __all__ = ["Source", "open_source"]
 
 @dataclass(frozen=True)
 class Source:
-    """Tables of one format that make one log together.
+    """Tables of one format that together form one log.
 
     Attributes:
         tables: at least one.
-        format: what a person calls it.
-        bytes: the size of all files; None for what is in memory.
+        format: name of the format, for messages.
+        bytes: total file size; None for in-memory data.
     """
 
     tables: tuple[Table, ...]
@@ -34,13 +34,13 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What was read, by name."""
+        """Names of the files or in-memory tables."""
         return tuple(table.name for table in self.tables)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A file of a source, and the folder from which its partitions are counted."""
+class _SourceFile:
+    """A file of a source, and the root folder of its Hive partitions."""
 
     path: Path
     folder: Path | None = None
@@ -48,15 +48,15 @@ class _Found:
 
 
 def open_source(source: Any, *, header: bool | None = None) -> Source:
-    """The tables of `source`, opened as far as to know their columns.
+    """Open the tables of `source` and read their column names.
 
     Args:
         source: a path, a folder, a glob or a list of them, or ``-`` for standard input; a pandas,
             polars or pyarrow frame; a dict of columns; a tuple of arrays (users, items, times).
-        header: whether the first row of a text file names its columns; None finds out.
+        header: whether the first row of a text file names its columns; None detects it.
 
     Returns:
-        The source. What cannot be one raises a `DataError` or, for a foreign type, a `TypeError`.
+        The source. An unreadable source raises a `DataError`, an unsupported type a `TypeError`.
     """
     if isinstance(source, (str, os.PathLike)):
         return _from_files(_expand(source), Opening(header))
@@ -67,13 +67,13 @@ def open_source(source: Any, *, header: bool | None = None) -> Source:
     return Source((frame,), frame.format)
 
 
-def _from_files(files: Sequence[_Found], opening: Opening) -> Source:
+def _from_files(files: Sequence[_SourceFile], opening: Opening) -> Source:
     tables: list[Table] = []
     formats: dict[str, str] = {}
     size = 0
     for one in files:
         path = stored(one.path, one.label)
-        label = one.label or ("" if path == one.path else str(one.path))  # not that of a copy
+        label = one.label or ("" if path == one.path else str(one.path))  # not of a copy
         file = File.of(path, label)
         reader = reader_of(file)
         formats.setdefault(reader.name, file.name)
@@ -84,7 +84,7 @@ def _from_files(files: Sequence[_Found], opening: Opening) -> Source:
                 "name the files to read, for example with a glob such as 'logs/*.parquet'"
             )
         table = reader.open(file, opening)
-        if not tables:  # the others are like the first where their own rows do not tell
+        if not tables:  # ambiguous headers of later files are read as in the first file
             opening = replace(opening, unclear=not table.headless)
         values = {} if one.folder is None else partition_values(one.path, one.folder)
         tables.append(Partition.of(table, values))
@@ -93,23 +93,23 @@ def _from_files(files: Sequence[_Found], opening: Opening) -> Source:
     return Source(tuple(tables), " and ".join(named), size)
 
 
-def _expand(source: Any) -> list[_Found]:
-    """The files meant by a path, a folder or a glob, in the order of their names."""
+def _expand(source: Any) -> list[_SourceFile]:
+    """Return the files of a path, folder or glob, sorted by name."""
     text = os.fspath(source)
     if isinstance(text, bytes):
         text = os.fsdecode(text)
     if text == "-":
-        return [_Found(standard_input(), label="standard input")]
-    if (said := address(text)) is not None and not text.lower().startswith("file:"):
-        raise DataError(said)
+        return [_SourceFile(standard_input(), label="standard input")]
+    if (advice := address(text)) is not None and not text.lower().startswith("file:"):
+        raise DataError(advice)
     if text.lower().startswith("file://"):
         text = text[len("file://") :]
     path = Path(os.path.expanduser(text))
     try:
         if path.is_dir():
-            return _inside(path)
+            return _table_files(path)
         if path.exists():
-            return [_Found(path)]
+            return [_SourceFile(path)]
         found = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
     except DataError:
         raise
@@ -119,14 +119,14 @@ def _expand(source: Any) -> list[_Found]:
         raise DataError(f"{path}: cannot be opened ({error.strerror}); check the path") from None
     files = [one for one in found if one.is_file()]
     if files:
-        return [_Found(one, _fixed(path)) for one in files]
+        return [_SourceFile(one, _glob_root(path)) for one in files]
     if glob.has_magic(str(path)):
         raise DataError(f"{path}: no file matches this pattern; in a shell, put it in quotes")
     raise DataError(f"{path}: there is no such file or folder; check the path")
 
 
-def _fixed(pattern: Path) -> Path:
-    """The folder in which a glob begins to vary."""
+def _glob_root(pattern: Path) -> Path:
+    """Return the leading folder of a glob that has no wildcard."""
     parts = []
     for part in pattern.parts[:-1]:
         if glob.has_magic(part):
@@ -135,8 +135,8 @@ def _fixed(pattern: Path) -> Path:
     return Path(*parts)
 
 
-def _inside(folder: Path) -> list[_Found]:
-    """The tables in a folder, and in folders below that are called NAME=VALUE."""
+def _table_files(folder: Path) -> list[_SourceFile]:
+    """Return the table files of a folder and its NAME=VALUE subfolders."""
     lake = lake_table(folder)
     if lake is not None:
         raise DataError(
@@ -146,7 +146,7 @@ def _inside(folder: Path) -> list[_Found]:
     files = [one for one in _walk(folder) if has_known_ending(one.name)]
     atomic = [one for one in files if ".inter" in one.suffixes]
     if files:
-        return [_Found(one, folder) for one in atomic or files]
+        return [_SourceFile(one, folder) for one in atomic or files]
     there = [one for one in sorted(folder.iterdir()) if one.name[0] not in "._"]
     some = ", ".join(one.name for one in there[:5]) or "nothing"
     below = [one for one in there if one.is_dir()]
@@ -158,7 +158,7 @@ def _inside(folder: Path) -> list[_Found]:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """The files of a folder and its partitions, in the order of their names."""
+    """Return the files of a folder and its partitions, sorted by name."""
     found = []
     for one in sorted(folder.iterdir()):
         if one.name[0] in "._":

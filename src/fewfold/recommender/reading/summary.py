@@ -1,4 +1,4 @@
-"""What was read, in numbers: for a person, and for a program."""
+"""Summaries of a log: planned files and columns, and counts of the rows read."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,16 +11,16 @@ __all__ = ["LogPlan", "LogSummary", "Size"]
 
 @dataclass(frozen=True)
 class LogPlan:
-    """What will be read, known from the first bytes of the files alone.
+    """Files and columns of a log, determined from its first bytes.
 
     Attributes:
-        files: their names, or what the data in memory is.
+        files: file names, or a description of in-memory data.
         format: CSV, Parquet, ...
-        bytes: the size of the files; None in memory.
-        columns: the column of each role; None where there are no columns.
-        names: every column there is.
+        bytes: total file size; None for in-memory data.
+        columns: column of each role; None for data without columns.
+        names: all column names.
         first_rows: up to three rows, as text.
-        notes: what was assumed, and how to say otherwise, in sentences.
+        notes: assumptions, and how to override them, as sentences.
     """
 
     files: tuple[str, ...]
@@ -48,7 +48,7 @@ class LogPlan:
         return [] if self.columns is None else [f"columns: {self.columns}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same, ready for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "files": list(self.files),
             "format": self.format,
@@ -62,7 +62,7 @@ class LogPlan:
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is."""
+    """Numbers of users, items and pairs."""
 
     users: int
     items: int
@@ -75,25 +75,25 @@ class Size:
 
 @dataclass(frozen=True)
 class LogSummary:
-    """What was read, and what became of it.
+    """Counts of the rows read, and of those dropped or changed.
 
     Attributes:
         plan: the files and their columns.
-        rows: rows read, the bad ones too.
-        min_rating: the least rating that counts; None when ratings were not looked at.
-        below_rating: rows with a lower one.
-        bad_rows: rows left out, by reason.
+        rows: rows read, including invalid ones.
+        min_rating: lowest rating that counts; None if ratings were ignored.
+        below_rating: rows with a lower rating.
+        bad_rows: invalid rows that were dropped, by reason.
         duplicates: rows merged into another of the same user and item.
         before: users, items and pairs.
-        core: the pairs every user and item has at least.
+        core: k of the k-core.
         after: users, items and pairs of the core.
         where: the conditions on rows.
-        left_out: rows that did not meet them.
-        stripped: rows with blanks around an id, which were taken away.
+        left_out: rows that did not satisfy them.
+        stripped: rows with whitespace around an id, which was stripped.
         untimed: rows without a time.
-        notes: what else there is to know, in sentences.
-        strip_ids: whether blanks around ids were taken away.
-        time_format: how times were said to be written, or None.
+        notes: further notes, as sentences.
+        strip_ids: whether whitespace around ids was stripped.
+        time_format: strptime format of the times, or None.
 
     Example:
         >>> from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
@@ -140,17 +140,17 @@ class LogSummary:
         return "\n".join(lines)
 
     def remarks(self) -> tuple[str, ...]:
-        """What was assumed and changed, and how to say otherwise, in sentences."""
-        said = list(self.plan.notes)
+        """Return assumptions and changes, and how to override them, as sentences."""
+        remarks = list(self.plan.notes)
         if self.stripped:
-            said.append(
+            remarks.append(
                 f"{_count(self.stripped, 'row')} had blanks around an id, which were taken away; "
                 "to keep them write strip_ids=False (--no-strip-ids)"
             )
         time = None if self.plan.columns is None else self.plan.columns.time
         if self.untimed and time is not None:
-            said.append(self._untimed(time.name))
-        return (*said, *self.notes)
+            remarks.append(self._untimed(time.name))
+        return (*remarks, *self.notes)
 
     def _untimed(self, column: str) -> str:
         if self.untimed == self.rows - self.left_out - self.below_rating - sum(
@@ -164,7 +164,7 @@ class LogSummary:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The same, ready for JSON."""
+        """Return a JSON-serialisable dict."""
         return {**asdict(self), "plan": self.plan.as_dict(), "bad_rows": dict(self.bad_rows)}
 
 

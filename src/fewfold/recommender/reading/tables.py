@@ -1,4 +1,4 @@
-"""What a log is read from: tables that hand over a batch of rows at a time."""
+"""The `Table` protocol: named columns, read in batches of rows."""
 
 import contextlib
 import csv
@@ -26,14 +26,14 @@ __all__ = [
     "within_calendar",
 ]
 
-# The days and microseconds since 1970 of the years 1 to 9999, which Python's dates span.
+# Python's date range (years 1 to 9999), in days and microseconds since 1970.
 _DAYS = (-719_162, 2_932_896)
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row is, in words, and how it reads."""
+    """Location of a row (file and line) and its text, for messages."""
 
     where: str
     text: str
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Bad:
-    """A row that cannot be used, and why."""
+    """An invalid row and the reason."""
 
     reason: str
     place: Place
@@ -49,13 +49,13 @@ class Bad:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a table.
+    """A batch of rows of a table.
 
     Attributes:
         frame: a polars DataFrame with a column for each role.
-        place: where row i of the frame came from; costly, for messages.
-        bad: the rows that did not even make it into the frame.
-        done: how much of the table is read by now, from 0 to 1.
+        place: returns the location of row i; slow, for error messages only.
+        bad: rows that could not be parsed into the frame.
+        done: fraction of the table read so far.
     """
 
     frame: Any
@@ -66,11 +66,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Opening:
-    """How to open a file whose format leaves something open.
+    """Options for opening a text file.
 
     Attributes:
-        header: whether the first row of a text file names its columns; None finds out.
-        unclear: what to take for the answer where it cannot be found out.
+        header: whether the first row of a text file names its columns; None detects it.
+        unclear: value of `header` where detection is inconclusive.
     """
 
     header: bool | None = None
@@ -78,37 +78,37 @@ class Opening:
 
 
 class Table(Protocol):
-    """Something with named columns; several of them make a log."""
+    """A source of rows with named columns; one or more form a log."""
 
     @property
     def name(self) -> str:
-        """What to call it in a message."""
+        """Name for messages."""
 
     @property
     def format(self) -> str:
-        """What a person calls its format."""
+        """Name of the format, for messages."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of its columns."""
+        """Column names."""
 
     @property
     def headless(self) -> bool:
-        """Whether the columns have no names, only positions from 1."""
+        """Whether columns are named by position (1, 2, 3, ...) for lack of a header."""
 
     @property
     def typed(self) -> bool:
-        """Whether values have types; otherwise all is text, and what looks like a number is one."""
+        """Whether values have types; otherwise all are text, and integers are detected."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed about its header, in sentences."""
+        """Notes on what was assumed about the header."""
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Up to `count` of the first rows, as text."""
+        """Return up to `count` of the first rows, as text."""
 
     def batches(self, roles: Mapping[str, str]) -> Iterator[Batch]:
-        """All rows: of each role in `roles`, the column named there."""
+        """Yield all rows; `roles` maps each role to the name of its column."""
 
 
 def library(name: str) -> Any:
@@ -119,7 +119,7 @@ def library(name: str) -> Any:
 
 @contextlib.contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn whatever goes wrong while reading `name` into a `DataError` that says what to do."""
+    """Turn parsing and I/O errors while reading `name` into a `DataError` with advice."""
     foreign = (
         OverflowError,
         RecursionError,
@@ -144,7 +144,7 @@ def explained(name: str) -> Iterator[None]:
     except (OSError, ValueError, *foreign) as error:
         raise DataError(_damaged(name, error)) from error
     except BaseException as error:
-        # A panic of polars derives from BaseException, next to KeyboardInterrupt.
+        # polars panics derive from BaseException, like KeyboardInterrupt.
         if type(error).__name__ != "PanicException":
             raise
         raise DataError(_damaged(name, error)) from error
@@ -156,19 +156,19 @@ def _damaged(name: str, error: BaseException) -> str:
 
 
 def in_roles(frame: Any, roles: Mapping[str, str]) -> Any:
-    """A polars DataFrame with the column of each role, under the name of the role."""
-    # Not by pl.col, to which a name such as "*" is a pattern.
+    """Select the column of each role from a polars DataFrame and rename it to the role."""
+    # pl.col would treat a name such as "*" as a pattern.
     return library("polars").DataFrame(
         [frame.get_column(column).alias(role) for role, column in roles.items()]
     )
 
 
 def place_of_row(name: str, frame: Any, start: int) -> Callable[[int], Place]:
-    """Where row i of `frame` is, if the frame begins at row `start` of the table."""
+    """Return a function that locates row i of `frame`, which begins at row `start` of the table."""
 
     def place(row: int) -> Place:
         one = frame[row : row + 1]
-        # Python has no dates outside of its calendar, and polars panics instead of saying so.
+        # polars panics when it converts a date outside Python's range.
         shown = [within_calendar(column).to_list()[0] for column in one.get_columns()]
         return Place(f"{name}, row {start + row} (from 0)", repr(tuple(shown)))
 
@@ -176,16 +176,16 @@ def place_of_row(name: str, frame: Any, start: int) -> Callable[[int], Place]:
 
 
 def within_calendar(column: Any) -> Any:
-    """A polars Series without dates before the year 1 or after 9999: those become null.
+    """Replace dates outside the years 1 to 9999 of a polars Series by null.
 
-    polars panics when such a date becomes text or a Python object, and prints a trace of its own.
+    polars panics when such a date is converted to text or to a Python object.
     """
     pl = library("polars")
     if column.dtype == pl.Date:
         low, high = _DAYS
     elif column.dtype == pl.Datetime:
         scale = {"ms": 1000, "us": 1, "ns": 0}[column.dtype.time_unit]
-        if scale == 0:  # 64 bits of nanoseconds end in 2262
+        if scale == 0:  # 64-bit nanoseconds end in 2262, within the range
             return column
         low, high = (bound // scale for bound in _MICROSECONDS)
     else:
@@ -195,7 +195,7 @@ def within_calendar(column: Any) -> Any:
 
 
 def no_twins(names: Sequence[str], name: str) -> None:
-    """Raise a `DataError` if two columns have one name."""
+    """Raise a `DataError` if a column name occurs twice."""
     twice = sorted({one for one in names if list(names).count(one) > 1})
     if twice:
         raise DataError(f"{name}: there are two columns {twice[0]!r}; rename one of them")

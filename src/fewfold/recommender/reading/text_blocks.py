@@ -1,4 +1,4 @@
-"""Blocks of text: whole lines at a time, which of them are sound, and their rows one by one."""
+"""Blocks of whole lines: reading, well-formedness checks, and splitting into records."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ _LONGEST_LINE = 1 << 26  # bytes
 
 
 class Lines:
-    """Whole lines of a file, as bytes; knows the number of the line that comes next."""
+    """Reads a file in blocks of whole lines and tracks the current line number."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file, self._name = file, name
@@ -37,7 +37,7 @@ class Lines:
         self.over = False
 
     def block(self, size: int) -> bytes:
-        """About `size` bytes more, up to the end of a line; nothing when the file is over."""
+        """Return about `size` bytes, up to the end of a line; empty at the end of the file."""
         parts, held = [self._carry], 0
         while more := self._file.read(size):
             parts.append(more)
@@ -57,18 +57,18 @@ class Lines:
         return b"".join(parts)
 
     def give_back(self, tail: bytes) -> None:
-        """Put lines back: the next block begins with them."""
+        """Return lines to the reader: the next block begins with them."""
         self._carry = tail + self._carry
 
 
 class Sound(NamedTuple):
-    """A block whose rows are easy to split.
+    """A block of well-formed rows.
 
     Attributes:
         data: the rows, without empty lines.
-        rows: how many.
-        tail: what belongs to the next block, because a quote is still open.
-        exact: whether each row is known to have the right width, or only all of them together.
+        rows: number of rows.
+        tail: the unfinished last row, which belongs to the next block.
+        exact: whether each row is known to have the right width, not only the total.
     """
 
     data: bytes
@@ -78,13 +78,13 @@ class Sound(NamedTuple):
 
 
 def plain(data: bytes, separator: int, width: int) -> Sound | None:
-    """A block without quotes; None when some row has another width."""
+    """Check a block without quotes; return None if the rows differ in width."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\r" in data or data.startswith(_MARK):
         return None
     for attempt in (data, None):
-        # Looking for empty lines takes longer than counting: only if the count is wrong.
+        # Removing empty lines is slower than counting, so only if the count is wrong.
         tried = re.sub(rb"\n{2,}", b"\n", data).lstrip(b"\n") if attempt is None else attempt
         rows = count(tried, 10) + bool(tried and not tried.endswith(b"\n"))
         if count(tried, separator) == rows * (width - 1):
@@ -93,17 +93,17 @@ def plain(data: bytes, separator: int, width: int) -> Sound | None:
 
 
 def count(data: bytes, sign: int) -> int:
-    """How often a byte occurs; several times as quick as bytes.count for a frequent one."""
+    """Count a byte; several times faster than bytes.count for a frequent one."""
     return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == sign))
 
 
 def usual_numbers(data: bytes, separator: int) -> bool:
-    """Whether a whole number among the fields is surely written the usual way: no 007, no +1."""
+    """Return whether all integers are surely in canonical form (no 007, no +1)."""
     if b"+" in data or b" " in data or data[:1] == b"0" or (b"-" in data and b"-0" in data):
         return False
     signs = np.frombuffer(data, dtype=np.uint8)
     for shift in (0, 1):
-        # Two signs at a time: where a field begins with a zero, no digit may follow.
+        # Two bytes at a time: a zero at the start of a field must not be followed by a digit.
         pairs = np.frombuffer(data[shift:], dtype="<u2", count=(len(data) - shift) // 2)
         zeros = np.flatnonzero((pairs == 0x3000 + separator) | (pairs == 0x3000 + 10))
         after = signs[np.minimum(2 * zeros + shift + 2, len(data) - 1)]
@@ -113,9 +113,9 @@ def usual_numbers(data: bytes, separator: int) -> bool:
 
 
 def quoted(data: bytes, separator: int, width: int, final: bool) -> Sound | None:
-    """A block with quotes; None unless all of them open and close at the ends of fields."""
+    """Check a block with quotes; return None unless all quotes open and close whole fields."""
     signs = np.frombuffer(data, dtype=np.uint8)
-    inside = np.cumsum(signs == 34, dtype=np.uint8) & 1  # wraps around, and stays odd or even
+    inside = np.cumsum(signs == 34, dtype=np.uint8) & 1  # parity survives wrap-around
     if data.startswith(_MARK) or (final and inside[-1]):
         return None
     marks = np.flatnonzero(((signs == separator) | (signs == 10)) & (inside == 0))
@@ -145,7 +145,7 @@ def quoted(data: bytes, separator: int, width: int, final: bool) -> Sound | None
 
 
 def rectangular(kinds: np.ndarray, width: int) -> bool:
-    """Whether the separators and ends of lines, in their order, are those of rows of `width`."""
+    """Return whether the separators and line ends, in order, form rows of `width` fields."""
     if len(kinds) % width:
         return False
     rows = kinds.reshape(-1, width)
@@ -153,13 +153,13 @@ def rectangular(kinds: np.ndarray, width: int) -> bool:
 
 
 class Record(NamedTuple):
-    """One row as the csv module splits it.
+    """A row as split by the csv module.
 
     Attributes:
-        start: the line it begins on, from 0 within its block.
-        fields: None when it cannot be split; empty for an empty line.
-        text: how it reads; only its first line when it cannot be split.
-        rest: all from here to the end, when a quote is still open there.
+        start: index of its first line within the block.
+        fields: None if malformed; empty for an empty line.
+        text: the source text; only the first line if malformed.
+        rest: text up to the end of the block, if a quote is still open there.
     """
 
     start: int
@@ -169,10 +169,10 @@ class Record(NamedTuple):
 
 
 def records(text: str, separator: str, with_quotes: bool) -> Iterator[Record]:
-    """Every row of the text. After a row that cannot be split, the next line begins another."""
+    """Yield every row of the text; after a malformed row, continue at the next line."""
     lines = list(io.StringIO(text, newline="\n"))
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if with_quotes else csv.QUOTE_NONE
-    limit = csv.field_size_limit(2**31 - 1)  # of all readers there are, so it is put back
+    limit = csv.field_size_limit(2**31 - 1)  # a process-wide setting, so restore it
     at = 0
     try:
         while at < len(lines):
@@ -196,7 +196,7 @@ def records(text: str, separator: str, with_quotes: bool) -> Iterator[Record]:
 
 
 def proven(data: bytes, name: str, line: int) -> bytes:
-    """The block, if it is UTF-8 text; `line` is the number of its first line."""
+    """Validate that a block is UTF-8 text without NUL; `line` is the number of its first line."""
     if data.isascii() and b"\0" not in data:
         return data
     try:

@@ -1,4 +1,4 @@
-"""Files and addresses that cannot be read as a log: what they are, and the way out."""
+"""Recognise unsupported files and URLs, and say how to convert or download them."""
 
 import re
 import zipfile
@@ -13,7 +13,7 @@ _PANDAS = "python -c \"import pandas; pandas.{}.to_parquet('log.parquet')\""
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of file, by its first bytes."""
+    """A kind of file, identified by its magic bytes."""
 
     name: str
     magic: bytes
@@ -59,7 +59,7 @@ _KINDS = (
 )  # fmt: skip
 _PICKLE = "write its table to Parquet, if you trust it, since loading a pickle runs what is in it: "
 _WEB = re.compile(rb"(<!doctype html|<html|<\?xml|<[a-z]+[ >])", re.IGNORECASE)
-# Of two letters at least: C:/ is a disk.
+# At least two letters, since C:/ is a drive.
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*)", re.DOTALL)
 _DOWNLOADS: dict[str, Callable[[str], str]] = {
     "http": lambda url: f"curl -L -O {url}",
@@ -75,23 +75,23 @@ _DOWNLOADS: dict[str, Callable[[str], str]] = {
 }
 
 
-def foreign_kind(start: bytes, path: Path, written: str = "") -> tuple[str, str] | None:
-    """What a file is that no reader takes, and how to make a log of it; None if it is not known.
+def foreign_kind(start: bytes, path: Path, shown_as: str = "") -> tuple[str, str] | None:
+    """Return the kind of an unsupported file and how to convert it, or None if unknown.
 
     Args:
-        start: its first bytes, at least 300 where there are as many.
+        start: its first bytes, at least 300 if the file has them.
         path: the file, to look into an archive.
-        written: what to call it in the command of the answer; by default its path.
+        shown_as: its name in the suggested command; by default its path.
     """
-    written = written or str(path)
+    shown_as = shown_as or str(path)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _inside_zip(path, written)
-    # From version 2 a pickle begins with its version and an opcode; text cannot have this byte.
+        return _zip_kind(path, shown_as)
+    # From version 2 on, a pickle begins with \x80, which is invalid in text, and its version.
     if re.match(rb"\x80[\x02-\x05][\x80-\x95}\](cX]", start):
-        return "a pickle", _PICKLE + _PANDAS.format(f"read_pickle('{written}')")
+        return "a pickle", _PICKLE + _PANDAS.format(f"read_pickle('{shown_as}')")
     for kind in _KINDS:
         if start.startswith(kind.magic, kind.at):
-            return kind.name, kind.way_out.replace("{path}", written)
+            return kind.name, kind.way_out.replace("{path}", shown_as)
     if _WEB.match(start.removeprefix(b"\xef\xbb\xbf").lstrip()):
         return (
             "a web page or XML",
@@ -100,15 +100,15 @@ def foreign_kind(start: bytes, path: Path, written: str = "") -> tuple[str, str]
     return None
 
 
-def _inside_zip(path: Path, written: str) -> tuple[str, str]:
-    """What a zip archive is, by the names inside."""
+def _zip_kind(path: Path, shown_as: str) -> tuple[str, str]:
+    """Return the kind of a zip archive by the names of its members."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         return "a damaged zip archive", "download or write it again"
     if any(name.startswith("xl/") for name in names):
-        read = _PANDAS.format(f"read_excel('{written}')")
+        read = _PANDAS.format(f"read_excel('{shown_as}')")
         return "an Excel workbook", f"save the sheet as CSV, or {read}"
     if "content.xml" in names:
         return "a spreadsheet of LibreOffice", "save the sheet as CSV"
@@ -118,20 +118,20 @@ def _inside_zip(path: Path, written: str) -> tuple[str, str]:
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     table = next((n for n in names if re.search(r"\.(csv|tsv|txt|jsonl|ndjson|dat)$", n)), None)
     if table is None:
-        return f"a zip archive with {listed or 'nothing'}", f"unpack it: unzip {written}"
+        return f"a zip archive with {listed or 'nothing'}", f"unpack it: unzip {shown_as}"
     return (
         f"a zip archive with {listed}",
-        f"write a table of it to a pipe: unzip -p {written} {table} | fewfold fit -",
+        f"write a table of it to a pipe: unzip -p {shown_as} {table} | fewfold fit -",
     )
 
 
 def address(source: str) -> str | None:
-    """What to say of an address such as https://... or s3://...; None if it is a path."""
+    """Return advice for a URL such as https://... or s3://...; None if it is a path."""
     found = _ADDRESS.fullmatch(source)
     if found is None or Path(source).exists():
         return None
     scheme = found["scheme"].lower()
-    url = f"{found['scheme']}://{found['rest']}"  # a Path has lost one of the two
+    url = f"{found['scheme']}://{found['rest']}"  # pathlib collapses the double slash
     get = _DOWNLOADS.get(scheme)
     if scheme.startswith(("abfs", "wasb", "az", "adl")):
         get = _azure
@@ -149,7 +149,7 @@ def _azure(url: str) -> str:
 
 
 def lake_table(folder: Path) -> tuple[str, str] | None:
-    """Whether a folder is a table whose files are not all valid: its kind, and the way out."""
+    """Return the kind of a lakehouse table and how to export it, or None for a plain folder."""
     if (folder / "_delta_log").is_dir():
         way_out = f"polars.read_delta('{folder}').write_parquet('log.parquet')"
         return "a Delta Lake table", way_out

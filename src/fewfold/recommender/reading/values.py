@@ -1,4 +1,4 @@
-"""Columns of a log as what they mean: ids, ratings, times; null where there is nothing to read."""
+"""Convert columns of a log to ids, ratings and times; null where a value is invalid."""
 
 from typing import Any
 
@@ -8,61 +8,61 @@ from fewfold.recommender.reading.tables import library, within_calendar
 
 __all__ = ["NO_TIME", "Times", "microseconds", "ratings", "stripped", "whole"]
 
-# How programs write that there is no time, in small letters.
+# Spellings of a missing time, in lower case.
 NO_TIME = ("", "null", "none", "na", "n/a", "nan", "nat", "-", "\\n", "0000-00-00",
            "0000-00-00 00:00:00")  # fmt: skip
 
 
 class Times:
-    """The times of a log as numbers that grow, whatever the tables write them as.
+    """Convert times to numbers in chronological order, whatever their type.
 
-    Numbers stay what they are; dates and instants become microseconds since 1970, in UTC where they
-    do not say otherwise. The first batch decides which of the two a column of text is.
+    Numbers are unchanged; dates and instants become microseconds since 1970, in UTC unless they
+    have a time zone. The first batch decides whether a text column has numbers or dates.
     """
 
     def __init__(self, time_format: str | None = None) -> None:
-        """`time_format`: how text is written, by strptime; None recognises common formats."""
-        self._named = time_format is not None
+        """`time_format`: strptime format of text; None recognises common formats."""
+        self._has_format = time_format is not None
         self._dates = Dates(time_format)
-        self._dated: bool | None = True if self._named else None  # whether they are dates
+        self._dated: bool | None = True if self._has_format else None  # None: not known yet
 
     def read(self, column: Any, name: str) -> tuple[Any, Any]:
-        """Times, null where there is none to be read; and a mask of the rows that have no time.
+        """Return the times, null where missing or invalid, and a mask of the missing ones.
 
         The times are a polars Series of int64 or float64.
         """
         pl = library("polars")
         kind = column.dtype
-        if kind in (pl.Categorical, pl.Enum) or (self._named and kind.is_integer()):
+        if kind in (pl.Categorical, pl.Enum) or (self._has_format and kind.is_integer()):
             column, kind = column.cast(pl.String), pl.String
         empty = column.is_null()
         if kind == pl.String:
-            read = self._text(column, name)
+            read = self._read_text(column, name)
             if read.null_count() > empty.sum():
                 empty |= column.str.strip_chars().str.to_lowercase().is_in(list(NO_TIME))
             return read, empty
         if empty.all():
             return column.is_null().cast(pl.Int64).set(empty, None), empty
         if kind in (pl.Date, pl.Datetime):
-            self._agree(True, name)
+            self._set_kind(True, name)
             return microseconds(within_calendar(column)), empty
         if not (kind.is_integer() or kind.is_float() or kind.is_decimal()):
             raise DataError(
                 f"{name}: times must be numbers, dates or text, got a column of {kind}; convert "
                 "it, or do without: time=False (--ignore-times)"
             )
-        self._agree(False, name)
+        self._set_kind(False, name)
         if kind.is_integer():
             return column.cast(pl.Int64, strict=False), empty
         floats = column.cast(pl.Float64)
         return _finite(floats), empty | floats.is_nan().fill_null(False)
 
     def note(self) -> str | None:
-        """How text was understood as dates, where that was a guess."""
+        """Describe the recognised date format, if it was guessed."""
         return self._dates.note() if self._dated else None
 
-    def _agree(self, dated: bool, name: str) -> None:
-        if self._named and not dated:
+    def _set_kind(self, dated: bool, name: str) -> None:
+        if self._has_format and not dated:
             raise DataError(f"{name}: time_format is for text, and the times are numbers; drop it")
         if self._dated not in (None, dated):
             kinds = ("dates", "numbers") if dated else ("numbers", "dates")
@@ -72,8 +72,8 @@ class Times:
             )
         self._dated = dated
 
-    def _text(self, column: Any, name: str) -> Any:
-        """What the first batch with a time was decides for all."""
+    def _read_text(self, column: Any, name: str) -> Any:
+        """Parse text as dates or numbers; the first batch with a time decides which."""
         if self._dated:
             return self._dates.read(column, name)
         numbers = _numbers(column)
@@ -87,7 +87,7 @@ class Times:
 
 
 def microseconds(column: Any) -> Any:
-    """Dates or instants as microseconds since 1970; the column is within the calendar."""
+    """Convert dates or instants (within the calendar) to microseconds since 1970."""
     pl = library("polars")
     numbers = column.to_physical().cast(pl.Int64)
     if column.dtype == pl.Date:
@@ -96,14 +96,14 @@ def microseconds(column: Any) -> Any:
 
 
 def stripped(column: Any) -> tuple[Any, Any]:
-    """Text ids without blanks around them, and a mask of those that had some, or None."""
+    """Strip whitespace around text ids; also return a mask of the changed ones, or None."""
     bare = column.str.strip_chars()
     changed = (bare != column).fill_null(False)
     return (bare, changed) if changed.any() else (column, None)
 
 
 def ratings(column: Any, name: str) -> Any:
-    """Ratings as a polars Series of float64, null where there is no number."""
+    """Convert ratings to a polars Series of float64, null where invalid."""
     pl = library("polars")
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
@@ -118,7 +118,7 @@ def ratings(column: Any, name: str) -> Any:
 
 
 def whole(column: Any, role: str, name: str) -> tuple[Any, Any]:
-    """Ids as text or int64, null where there is none; and which were numbers but not whole ones."""
+    """Convert ids to text or int64, null where missing; also mask non-integer numbers."""
     pl = library("polars")
     kind = column.dtype
     none = pl.repeat(False, len(column), eager=True)
@@ -132,7 +132,7 @@ def whole(column: Any, role: str, name: str) -> tuple[Any, Any]:
         numbers = column.cast(pl.Int64, strict=False)
         return numbers, (numbers.is_null() & column.is_not_null())
     if kind.is_float():
-        # Beyond 2**53 a float no longer tells neighbours apart.
+        # Above 2**53, consecutive integers are not distinct floats.
         given = column.is_not_null() & column.is_not_nan()
         odd = given & ((column != column.floor()) | (column.abs() > 2.0**53))
         odd = odd.fill_null(False)

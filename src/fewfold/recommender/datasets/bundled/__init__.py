@@ -1,7 +1,7 @@
-"""The log that comes along: what Debian's source packages build against.
+"""The bundled log: Debian source packages (users) and their build dependencies (items).
 
-19,914 source packages of Debian 12 and the 5,178 packages they name as build dependencies, five or
-more of each, without debhelper-compat, which nearly all name. Facts of the archive's index, free to
+19,914 source packages of Debian 12 and 5,178 build dependencies, each with at least five pairs,
+without debhelper-compat, which nearly all packages have. Taken from the archive's index, free to
 redistribute; names and sections of packages, no prose.
 """
 
@@ -12,10 +12,10 @@ __all__ = ["bundled", "bundled_items"]
 
 
 def bundled() -> Path:
-    """The log: package, dependency."""
+    """Path of the bundled log: package, dependency."""
     return Path(str(files(__name__) / "debian_build.parquet"))
 
 
 def bundled_items() -> Path:
-    """The sections of the dependencies: name, section."""
+    """Path of the table of items: name, section."""
     return Path(str(files(__name__) / "debian_items.parquet"))

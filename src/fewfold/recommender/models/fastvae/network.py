@@ -59,9 +59,9 @@ class FastVAE(nn.Module):
         >>> model.recommend(Jagged(log.ids[:1], log.offsets[:1].new_tensor([0, 1])), 1)
         tensor([[1]])
 
-    Reference: Chen, Lian, Jin, Xie, Wu and Chen, "Fast variational autoencoder with inverted
-    multi-index for collaborative filtering", 2022; Liang, Krishnan, Hoffman and Jebara,
-    "Variational autoencoders for collaborative filtering", 2018.
+    Reference: Chen, Lian, Jin, Huang, Zheng and Chen, "Fast Variational AutoEncoder with
+    Inverted Multi-Index for Collaborative Filtering", WWW 2022; Liang, Krishnan, Hoffman and
+    Jebara, "Variational autoencoders for collaborative filtering", WWW 2018.
     """
 
     def __init__(
