@@ -255,7 +255,7 @@ REFUSED = {
     "must sum to 1": lambda: fd.mutual_information(
         fd.GaussianSparsemax(torch.zeros(2, 3), 1.0), torch.ones(2)
     ),
-    "as many coordinates, got 3 and 4": lambda: kl_divergence(
+    "same number of coordinates, got 3 and 4": lambda: kl_divergence(
         fd.MixedDirichlet(torch.zeros(3), torch.ones(3)), fd.MaxEntropyMixed(4)
     ),
     r"must broadcast, got loc \(2,\) and scale_tril \(\) and alpha \(3,\)": lambda: fd.QGaussian(
@@ -308,7 +308,7 @@ def test_points_are_not_faces():
             ask(torch.tensor([0.6, 0.0, 0.4]))
     with pytest.raises(TypeError, match=r"omega must be a regulariser.*got str"):
         fd.SparseCategorical("gini", torch.zeros(3))
-    with pytest.raises(TypeError, match=r"faces must be a law .* got Tensor; write ListedFaces"):
+    with pytest.raises(TypeError, match=r"faces must be a FaceLaw.* got Tensor; write ListedFaces"):
         fd.FaceMixture(torch.ones(3) / 3, torch.ones(2))
     law = fd.QGaussian(torch.zeros(2), torch.eye(2), 1.0)
     with pytest.raises(TypeError, match=r"got MultivariateNormal; write QGaussian\(.*1\.0\)"):
@@ -320,7 +320,7 @@ def test_means_of_many_coordinates():
     torch.testing.assert_close(law.mean, torch.full((2, 30), 1 / 30, dtype=torch.float64))
     small = fd.MaxEntropyMixed(5, 1, dtype=torch.float64)
     torch.testing.assert_close(small.mean, fd.FaceMixture.mean.fget(small))
-    asked = "write law.sample"
+    asked = "write p.sample"
     for law in (
         fd.MixedDirichlet(torch.zeros(30), torch.ones(30)), fd.Concrete(torch.zeros(3), 0.5),
         fd.LogisticNormal(torch.zeros(3), 1.0), fd.HardConcrete(torch.zeros(3), 0.5),

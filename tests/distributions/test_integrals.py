@@ -106,9 +106,9 @@ def test_steep_rows_are_summed_together(monkeypatch):
     scale = (4 * torch.randn(300, 6, generator=draw, dtype=torch.float64)).exp()
     shift = scale * torch.randn(300, 6, generator=draw, dtype=torch.float64)
     calls = []
-    crowded = expected_edge._crowded
+    crowded = expected_edge._graded_sum
     count = lambda *given: calls.append(1) or crowded(*given)  # noqa: E731
-    monkeypatch.setattr(expected_edge, "_crowded", count)
+    monkeypatch.setattr(expected_edge, "_graded_sum", count)
     together = log_expected_product(shift, scale)
     assert 0 < len(calls) < 10
     alone = torch.cat(

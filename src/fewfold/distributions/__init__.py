@@ -1,4 +1,4 @@
-"""Parameters to random variables: points of the simplex with exact zeros, and q-Gaussians."""
+"""Distributions over the probability simplex with exact zeros, and q-Gaussians."""
 
 from fewfold.distributions import q_gaussian_divergence as _divergence  # noqa: F401
 from fewfold.distributions.concrete import Concrete, LogisticNormal

@@ -1,4 +1,4 @@
-"""Distributions inside the simplex, where nothing is ever zero: for comparison."""
+"""Distributions on the interior of the simplex, without zeros, for comparison."""
 
 import math
 from typing import Any
@@ -18,11 +18,11 @@ from fewfold.distributions.random_draws import Reparameterised, gumbel, normal
 
 __all__ = ["Concrete", "LogisticNormal"]
 
-_NOTHING = torch.Size()
+_EMPTY_SHAPE = torch.Size()
 
 
 class Concrete(Reparameterised):
-    """The softmax of scores with Gumbel noise: a relaxed choice.
+    """Concrete (Gumbel-softmax) distribution: softmax of scores with Gumbel noise.
 
     `y = softmax((scores + gumbel) / temperature)`, with the density
     `(K - 1)! T^(K - 1) prod_i e^(s_i) y_i^(-T - 1) / (sum_i e^(s_i) y_i^(-T))^K`.
@@ -33,8 +33,8 @@ class Concrete(Reparameterised):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.distributions.Concrete(torch.tensor([0.2, -0.1, 0.4]), 0.7)
-        >>> law.log_prob(torch.tensor([0.5, 0.3, 0.2]))
+        >>> dist = ff.distributions.Concrete(torch.tensor([0.2, -0.1, 0.4]), 0.7)
+        >>> dist.log_prob(torch.tensor([0.5, 0.3, 0.2]))
         tensor(-0.0450)
 
     Reference: Maddison, Mnih and Teh, "The concrete distribution", 2017.
@@ -64,7 +64,7 @@ class Concrete(Reparameterised):
         return new
 
     def rsample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
         noise = gumbel(self._extended_shape(sample_shape), self.scores, generator)
         soft = ((self.scores + noise) / self.temperature.unsqueeze(-1)).softmax(-1)
@@ -78,12 +78,12 @@ class Concrete(Reparameterised):
         score = self.scores - self.temperature.unsqueeze(-1) * log_y
         normaliser = torch.lgamma(self.temperature.new_tensor(float(size)))
         normaliser = normaliser + (size - 1) * self.temperature.log()
-        found = normaliser + (score - log_y).sum(-1) - size * score.logsumexp(-1)
-        return torch.where(inside, found, -math.inf)
+        logs = normaliser + (score - log_y).sum(-1) - size * score.logsumexp(-1)
+        return torch.where(inside, logs, -math.inf)
 
 
 class LogisticNormal(Reparameterised):
-    """The softmax of independent Gaussian scores.
+    """Logistic-normal distribution: softmax of independent Gaussian scores.
 
     `y = softmax(x)`, `x ~ N(loc, diag(scale^2))`, with the density
     `int prod_i N(log y_i + t; loc_i, scale_i^2) dt / prod_i y_i`.
@@ -121,7 +121,7 @@ class LogisticNormal(Reparameterised):
         return new
 
     def rsample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
         noise = normal(self._extended_shape(sample_shape), self.loc, generator)
         soft = torch.addcmul(self.loc, self.scale, noise).softmax(-1)
@@ -137,21 +137,21 @@ class LogisticNormal(Reparameterised):
 
 
 def _log_inside(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Which points are inside, and their logarithms; on a face there is no density."""
+    """Mask of the points inside the simplex, and their logarithms (0 at other points)."""
     inside = (value.detach() > 0).all(-1)
     return inside, torch.where(inside.unsqueeze(-1), value, 1.0).log()
 
 
 @divergence(LogisticNormal, LogisticNormal)
 def _kl(p: LogisticNormal, q: LogisticNormal) -> Tensor:
-    """Of the Gaussian differences between coordinates, which softmax maps one to one."""
+    """KL divergence of the Gaussian score differences, which softmax maps one to one."""
     same_size(p.event_shape[0], q.event_shape[0])
-    if p.event_shape[0] == 1:  # both are 1
+    if p.event_shape[0] == 1:  # both distributions are a point mass at 1
         return 0 * (p.loc + q.loc).squeeze(-1)
-    laws = []
-    for law in (p, q):
-        first = law.scale[..., :1].square()
-        matrix = torch.diag_embed(law.scale[..., 1:].square()) + first.unsqueeze(-1)
-        mean = law.loc[..., 1:] - law.loc[..., :1]
-        laws.append(torch.distributions.MultivariateNormal(mean, matrix))
-    return torch.distributions.kl_divergence(*laws)
+    normals = []
+    for dist in (p, q):
+        first = dist.scale[..., :1].square()
+        matrix = torch.diag_embed(dist.scale[..., 1:].square()) + first.unsqueeze(-1)
+        mean = dist.loc[..., 1:] - dist.loc[..., :1]
+        normals.append(torch.distributions.MultivariateNormal(mean, matrix))
+    return torch.distributions.kl_divergence(*normals)

@@ -1,4 +1,4 @@
-"""Gaussian-sparsemax: the sparsemax of Gaussian scores, with a density on every face."""
+"""Gaussian-sparsemax: sparsemax of Gaussian scores, with a density on every face."""
 
 import math
 from typing import Any
@@ -32,13 +32,13 @@ from fewfold.maps import sparsemax
 
 __all__ = ["GaussianSparsemax", "log_shifted_normal"]
 
-_NOTHING = torch.Size()
-_FULL = 40.0  # where Phi is 1 in any precision
-_CHUNK = 2**18  # entries drawn at a time: they stay in the cache
+_EMPTY_SHAPE = torch.Size()
+_PHI_IS_ONE = 40.0  # an argument at which Phi is 1 in any precision
+_CHUNK = 2**18  # entries sampled at a time, so that they stay in the cache
 
 
 class GaussianSparsemax(Reparameterised):
-    """The sparsemax of a Gaussian vector: a random point of the simplex, often on a face.
+    """Distribution of the sparsemax of a Gaussian vector, often on a face of the simplex.
 
     `y = sparsemax(x)`, `x ~ N(loc, Sigma)`. On the face S of n corners, where y is positive, its
     density is
@@ -46,23 +46,25 @@ class GaussianSparsemax(Reparameterised):
         n int prod_(i in S) N(y_i + t; loc_i, scale_i^2) prod_(j not in S) Phi((t - loc_j) / scale_j) dt
 
     with respect to the sum of the Lebesgue measures of all faces (counting at the corners). For a
-    diagonal Sigma that is one integral, computed to about 1e-10 in double precision. For any other
-    it contains the probability of an orthant of K - n dimensions, by nested integrals for up to
-    five of them: for K up to 6 the density is exact to 1e-8, unless Sigma is nearly singular, and
-    all faces have a mass of 1 to 1e-6. For more zeros, or a probability below 1e-5, it is a
-    lattice rule with a relative error of typically 1e-4, and up to 5e-3 for 20 scores.
+    diagonal Sigma this is a one-dimensional integral, computed to about 1e-10 in double precision.
+    For a full Sigma it contains an orthant probability in K - n dimensions. Up to five dimensions
+    that is computed by nested integrals: for K up to 6 the density is exact to 1e-8, unless Sigma
+    is nearly singular, and the total mass of all faces is 1 up to 1e-6. In more dimensions, or for
+    a probability below 1e-5, it is a lattice rule with a relative error of typically 1e-4, and up
+    to 5e-3 for 20 scores.
 
     Args:
         loc: (..., K).
         scale: (..., K) positive standard deviations, for independent scores.
-        scale_tril: (..., K, K) lower triangular with `Sigma = scale_tril scale_tril^T`, instead.
+        scale_tril: (..., K, K) lower triangular with `Sigma = scale_tril scale_tril^T`; given
+            instead of `scale`.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.GaussianSparsemax(torch.tensor([0.5, 0.2, 0.0]), torch.tensor([0.4, 0.3, 0.5]))
-        >>> law.log_prob(torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.5, 0.3, 0.2]]))
+        >>> dist = ff.GaussianSparsemax(torch.tensor([0.5, 0.2, 0.0]), torch.tensor([0.4, 0.3, 0.5]))
+        >>> dist.log_prob(torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.5, 0.3, 0.2]]))
         tensor([-3.0887, -0.5105,  0.4933])
-        >>> law.sample((2,), generator=torch.Generator().manual_seed(0)).shape
+        >>> dist.sample((2,), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([2, 3])
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
@@ -81,9 +83,9 @@ class GaussianSparsemax(Reparameterised):
     ) -> None:
         check_vector(loc, "loc")
         if (scale is None) == (scale_tril is None):
-            came = "neither" if scale is None else "both"
+            received = "neither" if scale is None else "both"
             raise ValueError(
-                f"one of scale (..., K) and scale_tril (..., K, K) must be given, got {came}; "
+                f"one of scale (..., K) and scale_tril (..., K, K) must be given, got {received}; "
                 "write GaussianSparsemax(loc, scale) for independent scores"
             )
         self.scale_tril = scale_tril
@@ -121,31 +123,31 @@ class GaussianSparsemax(Reparameterised):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """(..., K, K) of the scores."""
+        """(..., K, K) covariance of the scores."""
         if self.scale_tril is None:
             return torch.diag_embed(self.scale.square())
         return self.scale_tril @ self.scale_tril.mT
 
     def rsample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
         noise = normal(self._extended_shape(sample_shape), self.loc, generator)
         return sparsemax(self._scores(noise))
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The same draws as `rsample`, a few thousand at a time."""
+        """Sample without gradient; the same values as `rsample`, computed in chunks."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             if self.batch_shape or shape.numel() <= _CHUNK:
                 return self.rsample(sample_shape, generator=generator)
             size = shape[-1]
-            drawn = self.loc.new_empty(shape.numel() // size, size)
+            samples = self.loc.new_empty(shape.numel() // size, size)
             rows = 16 * max(1, _CHUNK // (16 * size))
-            for part in drawn.split(rows):
+            for part in samples.split(rows):
                 part.copy_(sparsemax(self._scores(part.normal_(generator=generator))))
-            return drawn.view(shape)
+            return samples.view(shape)
 
     def _scores(self, noise: Tensor) -> Tensor:
         if self.scale_tril is None:
@@ -171,9 +173,9 @@ class GaussianSparsemax(Reparameterised):
         return _log_prob_full(rows, loc, matrix).view(shape[:-1])
 
     def rectified(self) -> Rectified:
-        """The first of two coordinates: a Gaussian clipped to between 0 and 1.
+        """Distribution of the first of two coordinates: a Gaussian clipped to [0, 1].
 
-        The only coordinate there is, which is 1, counts as one whose Gaussian is far above.
+        For K = 1 the coordinate is always 1, represented by a Gaussian far above 1.
         """
         if self.event_shape[0] == 1:
             far = 0 * self.loc[..., 0]
@@ -190,7 +192,7 @@ class GaussianSparsemax(Reparameterised):
 
     @in_single
     def entropy(self) -> Tensor:
-        """With respect to the direct-sum measure, in nats, for two coordinates."""
+        """Entropy with respect to the direct-sum measure, in nats; for at most two coordinates."""
         return self.rectified().entropy()
 
     @property
@@ -213,45 +215,46 @@ def _kl(p: GaussianSparsemax, q: GaussianSparsemax) -> Tensor:
 
 
 def _log_prob_each(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """`_log_prob_diagonal`, of most rows by a kernel if no gradient is wanted."""
+    """Compute `_log_prob_diagonal`, by a native kernel for most rows if no gradient is needed."""
     quick = quick_densities(y, loc, scale)
     if quick is None:
         return by_rows(_log_prob_diagonal, y, loc, scale)
-    found, left = quick
-    if len(left):
-        found[left] = by_rows(_log_prob_diagonal, y[left], loc[left], scale[left])
-    return found
+    logs, remaining = quick
+    if len(remaining):
+        rest = (part[remaining] for part in (y, loc, scale))
+        logs[remaining] = by_rows(_log_prob_diagonal, *rest)
+    return logs
 
 
 def _log_prob_diagonal(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """(rows,) of points on faces, (rows, K)."""
+    """Log density (rows,) of points (rows, K), for independent scores."""
     on = face_of(y)
     density, place, width = log_shifted_normal(y - loc, scale, on)
-    shift = torch.where(on, _FULL, (place.unsqueeze(-1) - loc) / scale)
+    shift = torch.where(on, _PHI_IS_ONE, (place.unsqueeze(-1) - loc) / scale)
     slope = torch.where(on, 0.0, width.unsqueeze(-1) / scale)
-    if y.shape[-1] == 2:  # at most one is off
+    if y.shape[-1] == 2:  # at most one coordinate is zero
         off = on.int().argmin(-1, keepdim=True)
         shift, slope = shift.gather(-1, off), slope.gather(-1, off)
     return density + on.sum(-1).to(y.dtype).log() + log_expected_product(shift, slope)
 
 
 def _log_prob_shared(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor | None:
-    """(rows,) of many points under one law, if a grid serves them all."""
+    """Log density (rows,) of many points under one distribution; None if one grid is not enough."""
     on = face_of(y)
     density, place, width = log_shifted_normal(y - loc, scale, on)
-    found = log_expected_on_grid(~on, loc, scale, place, width)
-    return None if found is None else density + on.sum(-1).to(y.dtype).log() + found
+    logs = log_expected_on_grid(~on, loc, scale, place, width)
+    return None if logs is None else density + on.sum(-1).to(y.dtype).log() + logs
 
 
 def log_shifted_normal(offset: Tensor, scale: Tensor, on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`log int prod_(i on) N(offset_i + t; 0, scale_i^2) dt`, and the law of t given the offsets.
+    """`log int prod_(i on) N(offset_i + t; 0, scale_i^2) dt`, and mean and scale of t.
 
     Args:
         offset, scale: (..., K).
-        on: (..., K) boolean, the factors that count.
+        on: (..., K) boolean, the factors of the product.
 
     Returns:
-        (...) the logarithm, and the mean and the standard deviation of t.
+        (...) the logarithm, and mean and standard deviation of t given the offsets.
     """
     own = torch.where(on, scale, 1.0)
     precision = own.square().reciprocal() * on
@@ -264,8 +267,8 @@ def log_shifted_normal(offset: Tensor, scale: Tensor, on: Tensor) -> tuple[Tenso
 
 
 def _log_prob_full(y: Tensor, loc: Tensor, matrix: Tensor) -> Tensor:
-    """(rows,) of points on faces, (rows, K), for scores with covariance (rows, K, K)."""
-    found = (y - loc).new_zeros(len(y))
+    """Log density (rows,) of points (rows, K), for scores with covariance (rows, K, K)."""
+    logs = (y - loc).new_zeros(len(y))
     corners = face_of(y).sum(-1)
     for corner in corners.unique().tolist():
         at = (corners == corner).nonzero()[:, 0]
@@ -273,15 +276,15 @@ def _log_prob_full(y: Tensor, loc: Tensor, matrix: Tensor) -> Tensor:
         square = order.unsqueeze(-1).expand(-1, -1, order.shape[-1])
         sorted_matrix = matrix[at].gather(1, square).gather(2, square.mT)
         offset = (y - loc)[at].gather(-1, order)
-        found = found.index_copy(0, at, _log_prob_sorted(offset, sorted_matrix, corner))
-    return found
+        logs = logs.index_copy(0, at, _log_prob_sorted(offset, sorted_matrix, corner))
+    return logs
 
 
 def _log_prob_sorted(offset: Tensor, matrix: Tensor, corners: int) -> Tensor:
-    """`offset = y - loc` and the covariance, with the corners of the face in front.
+    """Log density from `offset = y - loc` and the covariance, corners of the face sorted first.
 
-    Given y the common shift t of its positive coordinates is Gaussian, and so are the other scores
-    less t, which must all be negative.
+    Given y, the common shift t of its positive coordinates is Gaussian. The other scores minus t
+    are Gaussian too, and the density contains the probability that all of them are negative.
     """
     first, cross = matrix[:, :corners, :corners], matrix[:, corners:, :corners]
     factor = torch.linalg.cholesky(first)

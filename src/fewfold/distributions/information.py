@@ -1,7 +1,8 @@
-"""Entropy, divergence and information of mixed random variables, exact or estimated.
+"""Entropy, KL divergence and mutual information of mixed random variables, exact or estimated.
 
 Densities are with respect to the direct-sum measure: the sum of the Lebesgue measures of all faces,
-counting at the corners. Two laws of this room on the same simplex can always be compared.
+counting at the corners. All distributions of this module on the same simplex share it, so that any
+two of them can be compared.
 """
 
 import inspect
@@ -20,15 +21,15 @@ from fewfold.distributions.sparse_categorical import SparseCategorical
 
 __all__ = ["Estimate", "direct_sum_entropy", "direct_sum_kl", "mutual_information"]
 
-_CHUNK = 2**22  # entries drawn at a time
+_CHUNK = 2**22  # entries sampled at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A value, and the standard error of it where it was estimated.
+    """A value and its standard error.
 
     Attributes:
-        value: (...) in nats; its gradient is without bias.
+        value: (...) in nats; its gradient is unbiased.
         standard_error: (...) of the value; 0 where it is exact.
     """
 
@@ -39,14 +40,14 @@ class Estimate:
 def direct_sum_entropy(
     p: Distribution, *, samples: int = 10_000, generator: torch.Generator | None = None
 ) -> Estimate:
-    """The entropy of a mixed random variable: exact where a closed form is known.
+    """Compute the entropy of a mixed random variable, by sampling if it has no closed form.
 
     `H(Y) = H(F) + H(Y | F) = E[-log p(y)]`, F the face of Y.
 
     Args:
         p: any distribution with a density.
-        samples: how many draws to average where there is no closed form.
-        generator: of the draws.
+        samples: number of samples to average if there is no closed form.
+        generator: of the samples.
 
     Returns:
         `Estimate` of the batch shape of p.
@@ -56,16 +57,15 @@ def direct_sum_entropy(
         >>> from fewfold.distributions import direct_sum_entropy
         >>> direct_sum_entropy(ff.GaussianSparsemax(torch.tensor([0.0, 0.4]), 0.5)).value
         tensor(0.5312)
-        >>> draw = torch.Generator().manual_seed(0)
-        >>> from fewfold.distributions import direct_sum_entropy
-        >>> found = direct_sum_entropy(ff.GaussianSparsemax(torch.zeros(3), 0.5), generator=draw)
-        >>> bool(found.standard_error < 0.02)
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> estimate = direct_sum_entropy(ff.GaussianSparsemax(torch.zeros(3), 0.5), generator=rng)
+        >>> bool(estimate.standard_error < 0.02)
         True
     """
     try:
         return _exact(p.entropy())
     except NotImplementedError:
-        logs = torch.cat([p.log_prob(y) for y in _draws(p, samples, generator)])
+        logs = torch.cat([p.log_prob(y) for y in _sample_chunks(p, samples, generator)])
         return _average(-logs, logs)
 
 
@@ -76,31 +76,31 @@ def direct_sum_kl(
     samples: int = 10_000,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """The divergence of one mixed random variable from another.
+    """Compute the KL divergence of one mixed random variable from another.
 
-    `KL(p, q) = E_p[log p(y) - log q(y)]`, infinite if q misses a face of p.
+    `KL(p, q) = E_p[log p(y) - log q(y)]`, infinite if p has a face of probability 0 under q.
 
     Args:
-        p, q: with densities with respect to the same measure.
-        samples: how many draws of p to average where there is no closed form.
-        generator: of the draws.
+        p, q: distributions with densities with respect to the same measure.
+        samples: number of samples of p to average if there is no closed form.
+        generator: of the samples.
 
     Returns:
         `Estimate` of the batch shape that those of p and q broadcast to.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.MixedDirichlet(torch.zeros(3), torch.ones(3))
-        >>> ff.distributions.direct_sum_kl(law, ff.distributions.MaxEntropyMixed(3)).value
+        >>> dist = ff.MixedDirichlet(torch.zeros(3), torch.ones(3))
+        >>> ff.distributions.direct_sum_kl(dist, ff.distributions.MaxEntropyMixed(3)).value
         tensor(0.0249)
     """
     try:
         return _exact(kl_divergence(p, q))
     except NotImplementedError:
         p = _broadcast(p, q)
-        pairs = [(p.log_prob(y), q.log_prob(y)) for y in _draws(p, samples, generator)]
-        ours, theirs = (torch.cat(part) for part in zip(*pairs, strict=True))
-        return _average(ours - theirs, ours)
+        pairs = [(p.log_prob(y), q.log_prob(y)) for y in _sample_chunks(p, samples, generator)]
+        log_p, log_q = (torch.cat(part) for part in zip(*pairs, strict=True))
+        return _average(log_p - log_q, log_p)
 
 
 def mutual_information(
@@ -110,29 +110,29 @@ def mutual_information(
     samples: int = 10_000,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """How much a mixed random variable tells about which of n laws it came from.
+    """Compute the mutual information of a mixed random variable y and a discrete x.
 
     `I(X; Y) = H(Y) - H(Y | X) = sum_x w_x E_(y | x) [log p(y | x) - log sum_x' w_x' p(y | x')]`.
 
     Args:
-        conditional: a batch (n,) of laws of y, one for each x.
-        weights: (n,) probabilities of x; equal unless given.
-        samples: how many draws to average from each law; a `SparseCategorical` needs none.
-        generator: of the draws.
+        conditional: a batch (n,) of distributions of y, one for each x.
+        weights: (n,) probabilities of x; uniform by default.
+        samples: number of samples of each distribution; unused for a `SparseCategorical`.
+        generator: of the samples.
 
     Returns:
-        `Estimate` of one number, between 0 and the entropy of x.
+        `Estimate` of a scalar between 0 and the entropy of x.
 
     Example:
         >>> import torch, fewfold as ff
         >>> from fewfold.distributions import SparseCategorical
-        >>> law = SparseCategorical(ff.Gini(), torch.tensor([[3.0, 0.0], [0.0, 3.0]]))
-        >>> ff.distributions.mutual_information(law).value  # log 2: y says what x was
+        >>> dist = SparseCategorical(ff.Gini(), torch.tensor([[3.0, 0.0], [0.0, 3.0]]))
+        >>> ff.distributions.mutual_information(dist).value  # log 2: y determines x
         tensor(0.6931)
     """
     if len(conditional.batch_shape) != 1:
         raise ValueError(
-            "conditional must be a batch (n,) of laws, one for each x, got a batch of "
+            "conditional must be a batch (n,) of distributions, one for each x, got batch shape "
             f"{tuple(conditional.batch_shape)}"
         )
     count = conditional.batch_shape[0]
@@ -142,28 +142,28 @@ def mutual_information(
     if isinstance(conditional, SparseCategorical):
         return _exact(_information(conditional.probs, weights.to(conditional.probs)))
     event = len(conditional.event_shape)
-    owned, found = [], []
-    for y in _draws(conditional, samples, generator, count):
-        every = conditional.log_prob(y.unsqueeze(-1 - event))  # (draws, x, x')
-        weights = weights.to(every)
-        owned.append(every.diagonal(dim1=-2, dim2=-1))
-        found.append(owned[-1] - (every + weights.log()).logsumexp(-1))
-    each = _average(torch.cat(found), torch.cat(owned))
+    conditional_logs, ratios = [], []
+    for y in _sample_chunks(conditional, samples, generator, count):
+        pairwise = conditional.log_prob(y.unsqueeze(-1 - event))  # (samples, x, x')
+        weights = weights.to(pairwise)
+        conditional_logs.append(pairwise.diagonal(dim1=-2, dim2=-1))
+        ratios.append(conditional_logs[-1] - (pairwise + weights.log()).logsumexp(-1))
+    each = _average(torch.cat(ratios), torch.cat(conditional_logs))
     error = (weights * each.standard_error).square().sum().sqrt()
     return Estimate((weights * each.value).sum(), error)
 
 
 def _broadcast(p: Distribution, q: Distribution) -> Distribution:
-    """p, with draws of its own for each law of q."""
+    """Expand p to the common batch shape, so that each distribution of q gets its own samples."""
     batch = joined(p=p.batch_shape, q=q.batch_shape)
     return p if p.batch_shape == batch else p.expand(batch)
 
 
 def _check_weights(weights: Tensor, count: int) -> None:
-    """Raise unless they are the probabilities of so many."""
+    """Raise unless `weights` are probabilities of shape (count,)."""
     if weights.shape != (count,):
         raise ValueError(
-            f"weights must be ({count},), one for each law, got {tuple(weights.shape)}"
+            f"weights must be ({count},), one for each distribution, got {tuple(weights.shape)}"
         )
     if not bool(probabilities.check(weights)):
         raise ValueError(
@@ -173,26 +173,26 @@ def _check_weights(weights: Tensor, count: int) -> None:
 
 
 def _information(probs: Tensor, weights: Tensor) -> Tensor:
-    """Of a table of probabilities (n, K)."""
+    """Mutual information from conditional probabilities (n, K)."""
     mixed = weights @ probs
     used = probs.detach() > 0
     ratio = torch.where(used, probs, 1.0).log() - torch.where(used, mixed, 1.0).log()
     return weights @ (probs * ratio).sum(-1)
 
 
-def _draws(
+def _sample_chunks(
     p: Distribution, samples: int, generator: torch.Generator | None, width: int = 1
 ) -> list[Tensor]:
-    """So many in all, in parts that memory can hold."""
+    """Return `samples` samples of p, in chunks of bounded memory."""
     whole_number(samples, "samples", least=2)
-    one = p.batch_shape.numel() * max(p.event_shape.numel(), 1) * width
-    rows = max(1, _CHUNK // max(one, 1))
+    entries = p.batch_shape.numel() * max(p.event_shape.numel(), 1) * width
+    rows = max(1, _CHUNK // max(entries, 1))
     sizes = [min(rows, samples - at) for at in range(0, samples, rows)]
     return [_sample(p, torch.Size([size]), generator) for size in sizes]
 
 
 def _sample(p: Distribution, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Also of torch's own distributions, which know only the one generator of the process."""
+    """Sample with a generator, also from distributions of torch, which use only the global one."""
     if generator is None:
         return p.sample(shape)
     if "generator" in inspect.signature(p.sample).parameters:
@@ -205,18 +205,18 @@ def _sample(p: Distribution, shape: torch.Size, generator: torch.Generator | Non
 
 
 def _average(values: Tensor, logs: Tensor) -> Estimate:
-    """Over the first dimension, of values at draws with these log-probabilities.
+    """Average values over the first dimension, at samples with log-probabilities `logs`.
 
-    A density jumps from one face to the next, so that the gradient through reparameterised draws
-    would miss what crosses between them. The score function does not: `E[(f - b) d log p + df]`.
+    Densities are discontinuous between faces, so the gradient through reparameterised samples is
+    biased. The score function estimator `E[(f - b) d log p + df]` is not.
     """
     mean = values.detach().mean(0)
     error = values.detach().std(0) / len(values) ** 0.5
     above = values.detach() - mean
     score = torch.where(above.isfinite(), above, 0.0) * (logs - logs.detach())
     score = torch.where(logs.detach().isfinite(), score, 0.0)
-    found = (values + score * (len(values) / (len(values) - 1))).mean(0)
-    return Estimate(found, torch.where(mean.isfinite(), error, math.inf))
+    value = (values + score * (len(values) / (len(values) - 1))).mean(0)
+    return Estimate(value, torch.where(mean.isfinite(), error, math.inf))
 
 
 def _exact(value: Tensor) -> Estimate:

@@ -1,4 +1,4 @@
-"""The decorator that tells torch of a closed form of a divergence, with its types."""
+"""A typed version of `torch.distributions.register_kl`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +11,6 @@ _Formula = TypeVar("_Formula", bound=Callable[..., Any])
 
 
 def divergence(p: type, q: type) -> Callable[[_Formula], _Formula]:
-    """`torch.distributions.kl_divergence` of these two classes is the function below this."""
+    """Register the decorated function as `torch.distributions.kl_divergence` of two classes."""
     register: Callable[[_Formula], _Formula] = register_kl(p, q)
     return register

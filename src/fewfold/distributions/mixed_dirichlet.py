@@ -1,4 +1,4 @@
-"""A random face, and a Dirichlet on it: distributions over all faces of the simplex."""
+"""Mixtures over the faces of the simplex: a random face with a Dirichlet on it."""
 
 import math
 from typing import Any, Self
@@ -18,21 +18,21 @@ from fewfold.distributions.parameters import Each, check_vector, in_single, join
 
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
 
-_NOTHING = torch.Size()
-_SMALL = 0.3  # concentrations from which gamma draws are numbers, and vary less by themselves
+_EMPTY_SHAPE = torch.Size()
+_SMALL = 0.3  # below this concentration gamma samples underflow and are computed in logarithms
 
 
 class FaceMixture(Distribution):
-    """A face from any law of faces, then a Dirichlet over the corners of that face.
+    """Mixture of Dirichlet distributions on the faces of the simplex, with random face.
 
     `p(y) = P(f) Dirichlet(y_f; concentration_f)` on the face f of y, with respect to the sum of
-    the Lebesgue measures of all faces (counting at the corners). Draws are not reparameterised,
-    because the face is discrete; given a face they are, see `rsample_on`. Entropy, mean and
-    divergence go through all faces, so they are for up to 20 coordinates; `direct_sum_entropy` and
-    `direct_sum_kl` draw for more.
+    the Lebesgue measures of all faces (counting at the corners). Samples are not
+    reparameterised, because the face is discrete; given a face they are, see `rsample_on`. Entropy,
+    mean and KL divergence enumerate all faces, for up to 20 coordinates; for more coordinates use
+    the sampling estimates `direct_sum_entropy` and `direct_sum_kl`.
 
     Args:
-        faces: the law of the face.
+        faces: distribution of the face.
         concentration: (..., K) positive, shared by all faces.
 
     Example:
@@ -57,8 +57,8 @@ class FaceMixture(Distribution):
     ) -> None:
         if not isinstance(faces, FaceLaw):
             raise TypeError(
-                f"faces must be a law of faces, got {type(faces).__name__}; write "
-                "ListedFaces(probs), or MixedDirichlet(scores, concentration)"
+                f"faces must be a FaceLaw (a distribution of faces), got {type(faces).__name__}; "
+                "write ListedFaces(probs), or MixedDirichlet(scores, concentration)"
             )
         check_vector(concentration, "concentration")
         size = faces.event_shape[0]
@@ -81,40 +81,40 @@ class FaceMixture(Distribution):
         return new
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """`(*sample_shape, *batch_shape, K)` draws with exact zeros."""
+        """`(*sample_shape, *batch_shape, K)` samples with exact zeros."""
         with torch.no_grad():
             faces = self.faces.sample(sample_shape, generator=generator)
             return self.rsample_on(faces, generator=generator)
 
     def rsample_on(self, faces: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """One draw on each of the given faces, differentiable in the concentration.
+        """Sample one point on each of the given faces, differentiable in the concentration.
 
         Args:
             faces: (..., K) boolean.
-            generator: of the randomness.
+            generator: random generator.
 
         Returns:
-            (..., K) positive exactly where the faces are.
+            (..., K) positive exactly where `faces` is True.
         """
         if not bool(face_dimension(faces).ge(0).all()):
-            raise ValueError("faces must each have at least one corner, got one without any")
-        drawn = self._shares(faces, generator=generator)
-        return torch.where(faces, drawn.clamp(min=torch.finfo(drawn.dtype).tiny), 0.0)
+            raise ValueError("faces must each have at least one corner, got an empty face")
+        proportions = self._sample_proportions(faces, generator=generator)
+        return torch.where(faces, proportions.clamp(min=torch.finfo(proportions.dtype).tiny), 0.0)
 
     @in_single
-    def _shares(self, faces: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Gamma draws over their sum, by their logarithms: small ones do not exist as numbers.
+    def _sample_proportions(self, faces: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Sample normalised gamma variables, in logarithms because small ones underflow.
 
         `Gamma(a)` is `Gamma(a + 1) U^(1 / a)`, and -log U is exponential.
         """
         a = self.concentration.expand(torch.broadcast_shapes(faces.shape, self.concentration.shape))
         small = a.detach() < _SMALL
         gamma: Tensor = torch._standard_gamma(torch.where(small, a + 1, a), generator=generator)
-        less = torch.empty_like(gamma).exponential_(generator=generator) / a
+        log_factor = torch.empty_like(gamma).exponential_(generator=generator) / a
         logs = gamma.clamp(min=torch.finfo(gamma.dtype).tiny).log()
-        logs = torch.where(small, logs - less, logs)
+        logs = torch.where(small, logs - log_factor, logs)
         return torch.where(faces, logs, -math.inf).softmax(-1)
 
     @in_single
@@ -129,40 +129,40 @@ class FaceMixture(Distribution):
 
     @in_single
     def entropy(self) -> Tensor:
-        """With respect to the direct-sum measure, in nats."""
-        on, probs = self._every()
-        within = _entropy(self.concentration.unsqueeze(-2), on)
+        """Entropy with respect to the direct-sum measure, in nats."""
+        on, probs = self._enumerate_faces()
+        within = _dirichlet_entropy(self.concentration.unsqueeze(-2), on)
         return self.faces.entropy() + (probs * within).sum(-1)
 
     @property
     @in_single
     def mean(self) -> Tensor:
-        on, probs = self._every()
+        on, probs = self._enumerate_faces()
         shares = torch.where(on, self.concentration.unsqueeze(-2), 0.0)
         shares = shares / shares.sum(-1, keepdim=True)
         return (probs.unsqueeze(-1) * shares).sum(-2)
 
-    def _every(self) -> tuple[Tensor, Tensor]:
+    def _enumerate_faces(self) -> tuple[Tensor, Tensor]:
         """All faces, (2^K - 1, K), and their probabilities, (..., 2^K - 1)."""
         probs = self.faces.every().exp()
         return all_faces(self.event_shape[0], probs.device), probs
 
 
 class MixedDirichlet(FaceMixture):
-    """The face is a draw of `GibbsFaces(scores)`, the point on it one of a Dirichlet.
+    """Mixed Dirichlet: a face from `GibbsFaces(scores)` and a Dirichlet on that face.
 
     `p(y) ∝ exp(sum_k w_k (2 f_k - 1)) Dirichlet(y_f; concentration_f)`, f the face of y.
 
     Args:
-        scores: (..., K) the w, real.
+        scores: (..., K) the real scores w.
         concentration: (..., K) positive.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.MixedDirichlet(torch.tensor([0.5, -0.3, 0.1]), torch.ones(3))
-        >>> law.log_prob(torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.5, 0.3]]))
+        >>> dist = ff.MixedDirichlet(torch.tensor([0.5, -0.3, 0.1]), torch.ones(3))
+        >>> dist.log_prob(torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.5, 0.3]]))
         tensor([-1.4675, -1.1743])
-        >>> law.entropy()
+        >>> dist.entropy()
         tensor(1.6787)
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
@@ -179,21 +179,23 @@ class MixedDirichlet(FaceMixture):
 
     @property
     def scores(self) -> Tensor:
-        """(..., K) of the law of faces."""
+        """(..., K) scores of the distribution of faces."""
         assert isinstance(self.faces, GibbsFaces)
         return self.faces.scores
 
 
 class MaxEntropyMixed(FaceMixture):
-    """The law of the longest code: faces coded without loss, coordinates with `bits` bits each.
+    """Maximum entropy mixed distribution: the largest expected code length.
 
-    `P(f) ∝ 2^(bits (|f| - 1)) / (|f| - 1)!` and uniform on each face. Its code length,
-    `entropy + bits log(2) E[dimension]`, is the largest there is:
+    The code is lossless for the face and uses `bits` bits for each coordinate of the point on it.
+
+    `P(f) ∝ 2^(bits (|f| - 1)) / (|f| - 1)!` and uniform on each face. Its code length
+    `entropy + bits log(2) E[dimension]` is the maximum
     `log sum_k C(K, k) 2^(bits (k - 1)) / (k - 1)!`, the logarithm of a Laguerre polynomial.
 
     Args:
         size: K, the number of corners.
-        bits: of a coordinate, at least 0.
+        bits: bits for each coordinate, at least 0.
 
     Example:
         >>> import fewfold as ff
@@ -203,8 +205,9 @@ class MaxEntropyMixed(FaceMixture):
         tensor(11.0000)
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
-    distributions", 2022; the number of faces of each size, C(K, k), counts. Without it, as
-    published: `FaceMixture(FacesBySize.of_sizes(law.faces.log_weights), law.concentration)`.
+    distributions", 2022. Unlike there, each size k is weighted by its number of faces C(K, k).
+    The published version is `FaceMixture(FacesBySize.of_sizes(p.faces.log_weights),
+    p.concentration)`.
     """
 
     def __init__(
@@ -224,13 +227,13 @@ class MaxEntropyMixed(FaceMixture):
 
     @property
     def code_length(self) -> Tensor:
-        """(...) the largest expected code length, in nats."""
+        """(...) the maximum expected code length, in nats."""
         assert isinstance(self.faces, FacesBySize)
         return self.faces.log_normaliser
 
     @property
     def mean(self) -> Tensor:
-        """The centre, as no corner differs from another."""
+        """The centre of the simplex, by symmetry."""
         return torch.full_like(self.concentration, 1 / self.event_shape[0])
 
     def entropy(self) -> Tensor:
@@ -243,26 +246,26 @@ class MaxEntropyMixed(FaceMixture):
 @divergence(FaceMixture, FaceMixture)
 def _kl(p: FaceMixture, q: FaceMixture) -> Tensor:
     same_size(p.event_shape[0], q.event_shape[0])
-    on, probs = p._every()
-    within = _divergence(p.concentration.unsqueeze(-2), q.concentration.unsqueeze(-2), on)
+    on, probs = p._enumerate_faces()
+    within = _dirichlet_kl(p.concentration.unsqueeze(-2), q.concentration.unsqueeze(-2), on)
     return kl_divergence(p.faces, q.faces) + (probs * within).sum(-1)
 
 
 def _log_beta(concentration: Tensor, on: Tensor) -> Tensor:
-    """The logarithm of the normaliser of a Dirichlet on a face."""
+    """Log normaliser of the Dirichlet on a face."""
     inside = torch.where(on, concentration, 1.0).lgamma().sum(-1)
     return inside - torch.where(on, concentration, 0.0).sum(-1).lgamma()
 
 
-def _entropy(a: Tensor, on: Tensor) -> Tensor:
-    """Of a Dirichlet on a face; 0 at a corner."""
+def _dirichlet_entropy(a: Tensor, on: Tensor) -> Tensor:
+    """Entropy of a Dirichlet on a face; 0 at a corner."""
     total = torch.where(on, a, 0.0).sum(-1)
     each = torch.where(on, (a - 1) * a.digamma(), 0.0).sum(-1)
     return _log_beta(a, on) + (total - on.sum(-1)) * total.digamma() - each
 
 
-def _divergence(a: Tensor, b: Tensor, on: Tensor) -> Tensor:
-    """Of one Dirichlet from another on the same face."""
+def _dirichlet_kl(a: Tensor, b: Tensor, on: Tensor) -> Tensor:
+    """KL divergence between Dirichlets on the same face."""
     total = torch.where(on, a, 0.0).sum(-1, keepdim=True).digamma()
     each = torch.where(on, (a - b) * (a.digamma() - total), 0.0).sum(-1)
     return _log_beta(b, on) - _log_beta(a, on) + each

@@ -1,4 +1,4 @@
-"""What parameters of every distribution must be, and low precision, which is computed in single."""
+"""Parameter constraints and shape checks; half precision is computed in single precision."""
 
 import copy
 import functools
@@ -31,7 +31,12 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class Finite(constraints.Constraint):
-    """Finite numbers above a bound, or at least as large; torch's own let infinite ones pass."""
+    """Finite numbers above a bound; the constraints of torch accept infinite ones.
+
+    Args:
+        above: exclusive lower bound.
+        least: inclusive lower bound.
+    """
 
     def __init__(self, *, above: float = -math.inf, least: float = -math.inf) -> None:
         self.above, self.least = above, least
@@ -42,12 +47,12 @@ class Finite(constraints.Constraint):
 
     def __repr__(self) -> str:
         bounds = {"above": self.above, "at least": self.least}
-        given = (f"{word} {bound:g}" for word, bound in bounds.items() if bound > -math.inf)
-        return f"Finite({', '.join(given)})"
+        parts = (f"{word} {bound:g}" for word, bound in bounds.items() if bound > -math.inf)
+        return f"Finite({', '.join(parts)})"
 
 
 class Each(constraints.Constraint):
-    """Vectors whose every entry obeys; torch's `independent` fails where there are no rows."""
+    """Vectors whose entries all satisfy `base`; torch's `independent` fails on empty batches."""
 
     event_dim = 1
 
@@ -63,7 +68,10 @@ class Each(constraints.Constraint):
 
 
 class _LowerCholesky(constraints.Constraint):
-    """Lower triangular with a positive diagonal, and finite; torch's own fails without rows."""
+    """Finite lower triangular matrices with a positive diagonal.
+
+    The constraint of torch fails on empty batches.
+    """
 
     event_dim = 2
 
@@ -74,7 +82,7 @@ class _LowerCholesky(constraints.Constraint):
 
 
 class _SomeFinite(constraints.Constraint):
-    """Vectors of which one entry at least is finite, and the others finite or minus infinity."""
+    """Vectors with at least one finite entry; the others are finite or minus infinity."""
 
     event_dim = 1
 
@@ -107,7 +115,7 @@ def check_square(given: Tensor, size: int, name: str, of: str) -> None:
 
 
 def joined(**given: Tensor | torch.Size | float) -> torch.Size:
-    """The shape that all broadcast to: of tensors, batches and numbers."""
+    """Return the shape that tensors, batch shapes and numbers broadcast to, or raise."""
     shapes = {
         name: value.shape if isinstance(value, Tensor) else value
         for name, value in given.items()
@@ -116,39 +124,41 @@ def joined(**given: Tensor | torch.Size | float) -> torch.Size:
     try:
         shape: torch.Size = torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
-        came = " and ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(f"shapes must broadcast, got {came}") from None
+        received = " and ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"shapes must broadcast, got {received}") from None
     return shape
 
 
 def in_single(method: _Method) -> _Method:
-    """A method that computes in single precision if the parameters have less, and rounds back."""
+    """Decorate a method to compute half-precision parameters in float32 and round the result."""
 
     @functools.wraps(method)
-    def found(self: Any, *given: Any, **options: Any) -> Any:
-        low = _lowest(self)
-        if low is None:
-            return method(self, *given, **options)
-        wide = [part.float() if _is_half(part) else part for part in given]
-        return method(_widened(self), *wide, **options).to(low)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        dtype = _half_dtype(self)
+        if dtype is None:
+            return method(self, *args, **kwargs)
+        wide = [value.float() if _is_half(value) else value for value in args]
+        return method(_to_single(self), *wide, **kwargs).to(dtype)
 
-    return found  # type: ignore[return-value]
-
-
-def _is_half(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.dtype in _HALF
+    return wrapper  # type: ignore[return-value]
 
 
-def _lowest(law: Any) -> torch.dtype | None:
-    return next((part.dtype for part in vars(law).values() if _is_half(part)), None)
+def _is_half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in _HALF
 
 
-def _widened(law: Any) -> Any:
-    new = copy.copy(law)
-    for name, part in vars(law).items():
-        if _is_half(part):
-            setattr(new, name, part.float())
-        elif isinstance(part, Distribution):
-            setattr(new, name, _widened(part))
-    new._validate_args = False  # both the parameters and the values were rounded
+def _half_dtype(distribution: Any) -> torch.dtype | None:
+    """The dtype of the first half-precision parameter, or None."""
+    return next((value.dtype for value in vars(distribution).values() if _is_half(value)), None)
+
+
+def _to_single(distribution: Any) -> Any:
+    """A copy with half-precision parameters, also of nested distributions, in float32."""
+    new = copy.copy(distribution)
+    for name, value in vars(distribution).items():
+        if _is_half(value):
+            setattr(new, name, value.float())
+        elif isinstance(value, Distribution):
+            setattr(new, name, _to_single(value))
+    new._validate_args = False  # rounding in half precision may violate the constraints slightly
     return new

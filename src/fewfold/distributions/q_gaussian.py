@@ -1,4 +1,4 @@
-"""q-Gaussians: bounded densities, or heavy tails, that maximise a Tsallis entropy."""
+"""q-Gaussians: maximum Tsallis entropy distributions, with bounded support or heavy tails."""
 
 import math
 from typing import Any
@@ -30,33 +30,34 @@ from fewfold.distributions.random_draws import Reparameterised, normal
 
 __all__ = ["QGaussian", "wasserstein2"]
 
-_NOTHING = torch.Size()
-_NEAR = 1e-10  # alphas nearer to 1 than this count as this
-_FLAT = 1e-4  # times 1 / n: alphas nearer to 1 than this are a first-order step from 1
+_EMPTY_SHAPE = torch.Size()
+_NEAR = 1e-10  # least |alpha - 1| in the formulas, to avoid a division by zero
+_FLAT = 1e-4  # below n |alpha - 1| = _FLAT samples use a first-order expansion around alpha = 1
 
 
 class QGaussian(Reparameterised):
-    """The regularised prediction of a quadratic score; Gaussian at alpha = 1.
+    """q-Gaussian: the regularised prediction for a quadratic score; Gaussian at alpha = 1.
 
     `argmax_p E_p[f] - Omega_alpha(p)` over densities, with the Tsallis negentropy
     `Omega_alpha(p) = (int p^alpha - 1) / (alpha (alpha - 1))` and the score
-    `f(t) = -(t - loc)^T Sigma^-1 (t - loc) / 2`. The answer is
-    `p(t) = [(alpha - 1) (f(t) - tau)]_+^(1 / (alpha - 1))`: above alpha = 1 it lives on an
-    ellipsoid (4/3 triweight, 3/2 biweight, 2 a truncated paraboloid), below it has the tails of a
-    Student t. Sigma is the scale of the score and not the covariance, see `from_covariance`.
+    `f(t) = -(t - loc)^T Sigma^-1 (t - loc) / 2`. The solution is
+    `p(t) = [(alpha - 1) (f(t) - tau)]_+^(1 / (alpha - 1))`: for alpha > 1 its support is an
+    ellipsoid (4/3 triweight, 3/2 biweight, 2 a truncated paraboloid), for alpha < 1 it has the
+    tails of a Student t. Sigma is the scale matrix of the score, not the covariance; see
+    `from_covariance`.
 
     Args:
         loc: (..., n).
         scale_tril: (..., n, n) lower triangular, `Sigma = scale_tril scale_tril^T`.
-        alpha: (...) greater than 0 and than 1 - 2 / n; it may learn.
+        alpha: (...) greater than 0 and than 1 - 2 / n; may require gradients.
 
     Example:
         >>> import torch, fewfold as ff
         >>> from fewfold.distributions import QGaussian
-        >>> law = QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
-        >>> law.radius, law.variance, law.tsallis_entropy()
+        >>> dist = QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
+        >>> dist.radius, dist.variance, dist.tsallis_entropy()
         (tensor(1.8860), tensor([0.0356]), tensor(-0.2114))
-        >>> law.log_prob(torch.tensor([[0.4], [0.9]])).exp()
+        >>> dist.log_prob(torch.tensor([[0.4], [0.9]])).exp()
         tensor([1.7784, 0.0000])
 
     Reference: Martins, Treviso, Farinhas, Aguiar, Figueiredo, Blondel and Niculae, "Sparse
@@ -84,7 +85,7 @@ class QGaussian(Reparameterised):
     def from_covariance(
         cls, loc: Tensor, covariance: Tensor, alpha: Tensor | float = 2.0, **options: Any
     ) -> "QGaussian":
-        """The one with this mean (..., n) and this covariance (..., n, n).
+        """Return the q-Gaussian with mean `loc` (..., n) and this covariance (..., n, n).
 
         Example:
             >>> import torch, fewfold as ff
@@ -98,7 +99,7 @@ class QGaussian(Reparameterised):
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if bool(failed.any()):
             raise ValueError(f"covariance must be positive definite, got {covariance}")
-        least = n / (n + 2)  # below it there is no covariance
+        least = n / (n + 2)  # the covariance is infinite below
         if not bool((torch.as_tensor(alpha) > least).all()):
             raise ValueError(
                 f"alpha must be greater than n / (n + 2) = {least:.4g} for a covariance of n = {n} "
@@ -106,7 +107,7 @@ class QGaussian(Reparameterised):
             )
         log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_det, order = broadcast_all(log_det, alpha)
-        c = _away(order - 1)
+        c = _clamp_from_zero(order - 1)
         inner = 2 * log_gamma_ratio(c, n / 2) - n * math.log(2 * math.pi) - log_det
         log_scale = (1 + c * n / 2) * (order + n * c / 2).log() - c / 2 * inner
         return cls(loc, factor * (log_scale / 2).exp()[..., None, None], alpha, **options)
@@ -121,7 +122,7 @@ class QGaussian(Reparameterised):
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
-        """Every vector has a density; it is 0 outside the ellipsoid."""
+        """All real vectors; the density is 0 outside the ellipsoid."""
         return Each(constraints.real)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "QGaussian":
@@ -136,7 +137,7 @@ class QGaussian(Reparameterised):
 
     @property
     def _c(self) -> Tensor:
-        return _away(self.alpha - 1)
+        return _clamp_from_zero(self.alpha - 1)
 
     @property
     def _log_det(self) -> Tensor:
@@ -146,25 +147,25 @@ class QGaussian(Reparameterised):
     @property
     @in_single
     def log_peak(self) -> Tensor:
-        """(...) the logarithm of the density at `loc`."""
+        """(...) log density at `loc`."""
         n, c = self.event_shape[0], self._c
         inner = 2 * log_gamma_ratio(c, n / 2) - n * math.log(2 * math.pi) - self._log_det
         return inner / (2 + c * n)
 
     @property
     def threshold(self) -> Tensor:
-        """(...) tau; -inf at alpha = 1."""
+        """(...) the threshold tau; -inf at alpha = 1."""
         return -(self._c * self.log_peak).exp() / self._c
 
     @property
     def radius(self) -> Tensor:
-        """(...) of the support, in `sqrt((t - loc)^T Sigma^-1 (t - loc))`; inf up to alpha 1."""
+        """(...) radius of the support in the Mahalanobis distance of Sigma; inf for alpha <= 1."""
         bounded = self.alpha > 1
         square = torch.where(bounded, -2 * self.threshold, 1.0)
         return torch.where(bounded, square.sqrt(), math.inf)
 
     def _square(self, value: Tensor) -> Tensor:
-        """`(t - loc)^T Sigma^-1 (t - loc)`."""
+        """Squared Mahalanobis distance `(t - loc)^T Sigma^-1 (t - loc)`."""
         apart = (value - self.loc).unsqueeze(-1)
         shape = torch.broadcast_shapes(apart.shape[:-2], self.batch_shape)
         factor = self.scale_tril.expand(*shape, *self.scale_tril.shape[-2:])
@@ -180,17 +181,18 @@ class QGaussian(Reparameterised):
             self._validate_sample(value)
         u = -self._square(value) / 2 * (-self._c * self.log_peak).exp()
         inside = self._c * u.detach() > -1
-        found = self.log_peak + log1p_ratio(self._c, torch.where(inside, u, 0.0))
-        return torch.where(inside, found, -math.inf)
+        logs = self.log_peak + log1p_ratio(self._c, torch.where(inside, u, 0.0))
+        return torch.where(inside, logs, -math.inf)
 
     @in_single
     def rsample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A Gaussian vector over the root of a gamma variable, which contains it if bounded.
+        """Sample a Gaussian vector divided by the root of a gamma variable.
 
-        Beside alpha = 1 the slope of that variable in alpha has no end. There the vector is what
-        a Gaussian one becomes, to first order, if it is moved along with alpha.
+        For alpha > 1 the gamma variable includes the squared norm of the vector. Its derivative in
+        alpha diverges at alpha = 1, so samples near it are a first-order expansion in alpha of the
+        map from a Gaussian vector.
         """
         noise = normal(self._extended_shape(sample_shape), self.loc, generator)
         n = self.event_shape[0]
@@ -201,18 +203,18 @@ class QGaussian(Reparameterised):
         gamma: Tensor = torch._standard_gamma(order.expand(noise.shape[:-1]), generator=generator)
         total = torch.where(bounded, gamma + noise.square().sum(-1) / 2, gamma)
         factor = ((c * self.log_peak).exp() / (c.abs() * total)).sqrt()
-        moved = self.log_peak - (n + 2 + noise.square().sum(-1)) / 4
-        factor = torch.where(flat, (self._c * moved / 2).exp(), factor)
+        expansion = self.log_peak - (n + 2 + noise.square().sum(-1)) / 4
+        factor = torch.where(flat, (self._c * expansion / 2).exp(), factor)
         return self.loc + factor.unsqueeze(-1) * (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 
     @property
     def _spread(self) -> Tensor:
-        """The covariance as a multiple of Sigma; inf where it does not exist."""
+        """Ratio of the covariance to Sigma; inf where the covariance is infinite."""
         c, n = self._c, self.event_shape[0]
         below = 2 * self.alpha + n * c
         finite = below > 0
-        found = 2 * (c * self.log_peak).exp() / torch.where(finite, below, 1.0)
-        return torch.where(finite, found, math.inf)
+        ratio = 2 * (c * self.log_peak).exp() / torch.where(finite, below, 1.0)
+        return torch.where(finite, ratio, math.inf)
 
     @property
     def mean(self) -> Tensor:
@@ -226,7 +228,7 @@ class QGaussian(Reparameterised):
     @property
     @in_single
     def covariance_matrix(self) -> Tensor:
-        """(..., n, n) of the distribution."""
+        """(..., n, n) covariance."""
         return self._spread[..., None, None] * (self.scale_tril @ self.scale_tril.mT)
 
     @property
@@ -236,23 +238,24 @@ class QGaussian(Reparameterised):
 
     @in_single
     def tsallis_entropy(self) -> Tensor:
-        """(...) `-Omega_alpha(p)`; inf up to alpha = n / (n + 2)."""
+        """(...) Tsallis entropy `-Omega_alpha(p)`; inf for alpha <= n / (n + 2)."""
         c, n = self._c, self.event_shape[0]
         bent = 2 * self.alpha * expm1_ratio(c, self.log_peak)
         below = 2 * self.alpha + n * c
         finite = below > 0
-        found = (n - bent) / (self.alpha * torch.where(finite, below, 1.0))
-        return torch.where(finite, found, math.inf)
+        entropy = (n - bent) / (self.alpha * torch.where(finite, below, 1.0))
+        return torch.where(finite, entropy, math.inf)
 
     @in_single
     def entropy(self) -> Tensor:
-        """(...) Shannon's, in nats."""
+        """(...) Shannon entropy in nats."""
         return digamma_ratio(self._c, self.event_shape[0] / 2) - self.log_peak
 
     def fenchel_young_loss(self, value: Tensor) -> Tensor:
-        """`Omega*(f) - f(value)`: zero gradient where mean and covariance match the data's.
+        """Fenchel-Young loss of one observation: `Omega*(f) - f(value)`.
 
-        The loss against a point; that of `Omega` at the point, which is infinite, is left out.
+        Its average has zero gradient where mean and covariance match those of the data. The term
+        `Omega` of a point mass, which is infinite, is left out.
 
         Args:
             value: (..., n).
@@ -263,8 +266,8 @@ class QGaussian(Reparameterised):
         Example:
             >>> import torch, fewfold as ff
             >>> from fewfold.distributions import QGaussian
-            >>> law = QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
-            >>> law.fenchel_young_loss(torch.tensor([0.5]))
+            >>> dist = QGaussian(torch.tensor([0.4]), torch.tensor([[0.05**0.5]]), alpha=2.0)
+            >>> dist.fenchel_young_loss(torch.tensor([0.5]))
             tensor(-0.4671)
         """
         n = self.event_shape[0]
@@ -275,9 +278,10 @@ class QGaussian(Reparameterised):
 
 
 def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
-    """The Wasserstein-2 distance between two q-Gaussians of the same alpha.
+    """Return the Wasserstein-2 distance between two q-Gaussians of the same alpha.
 
-    `|loc_p - loc_q|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)`, under a root, of covariances A and B.
+    The square root of `|loc_p - loc_q|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)`, A and B the
+    covariances.
 
     Args:
         p, q: of equal alpha, with finite covariances.
@@ -294,11 +298,11 @@ def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
     Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean
     and Hilbert spaces", 1990.
     """  # noqa: E501
-    for law in (p, q):
-        if not isinstance(law, QGaussian):
+    for dist in (p, q):
+        if not isinstance(dist, QGaussian):
             raise TypeError(
-                f"p and q must be q-Gaussians, got {type(law).__name__}; write "
-                "QGaussian(law.loc, law.scale_tril, 1.0) for a MultivariateNormal"
+                f"p and q must be q-Gaussians, got {type(dist).__name__}; write "
+                "QGaussian(p.loc, p.scale_tril, 1.0) for a MultivariateNormal"
             )
     same_size(p.event_shape[0], q.event_shape[0])
     if not bool((p.alpha == q.alpha).all()):
@@ -315,10 +319,10 @@ def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
     cross: Tensor = torch.linalg.eigvalsh(factor.mT @ b @ factor).clamp(min=0).sqrt().sum(-1)
     trace = (a + b).diagonal(dim1=-2, dim2=-1).sum(-1) - 2 * cross
     square = (p.loc - q.loc).square().sum(-1) + trace.clamp(min=0)
-    some = square.detach() > 0  # the root has no slope at 0, where 0 is one of many
-    return torch.where(some, torch.where(some, square, 1.0).sqrt(), 0 * square)
+    distinct = square.detach() > 0  # the root is not differentiable at 0; use the subgradient 0
+    return torch.where(distinct, torch.where(distinct, square, 1.0).sqrt(), 0 * square)
 
 
-def _away(c: Tensor) -> Tensor:
-    """Not closer to 0 than what can be divided by."""
+def _clamp_from_zero(c: Tensor) -> Tensor:
+    """Replace values too close to 0 to divide by, passing the gradient."""
     return torch.where(c.abs() < _NEAR, c - c.detach() + _NEAR, c)

@@ -1,4 +1,4 @@
-"""The divergence of a q-Gaussian from a Gaussian, whichever class these are of."""
+"""KL divergence of q-Gaussians from Gaussians, given as QGaussian or MultivariateNormal."""
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ __all__: list[str] = []
 def _kl(p: QGaussian, q: QGaussian) -> Tensor:
     if not bool((q.alpha == 1).all()):
         raise NotImplementedError(
-            f"the divergence has a closed form from a Gaussian (alpha = 1), got alpha {q.alpha}; "
-            "write direct_sum_kl(p, q, samples=10_000)"
+            f"the KL divergence has a closed form only if q is Gaussian (alpha = 1), got alpha "
+            f"{q.alpha}; write direct_sum_kl(p, q, samples=10_000)"
         )
     same_size(p.event_shape[0], q.event_shape[0])
     solved: Tensor = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)

@@ -1,4 +1,4 @@
-"""What every distribution of this room shares: draws that take a generator, and their noise."""
+"""Base class of reparameterised distributions whose sampling takes a generator; noise samplers."""
 
 import torch
 from torch import Tensor
@@ -7,37 +7,37 @@ from torch.types import _size
 
 __all__ = ["Reparameterised", "gumbel", "logistic", "normal"]
 
-_NOTHING = torch.Size()
+_EMPTY_SHAPE = torch.Size()
 
 
 class Reparameterised(Distribution):
-    """A distribution whose draws are differentiable functions of its parameters."""
+    """A distribution whose samples are differentiable functions of its parameters."""
 
     has_rsample = True
 
     def rsample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """`(*sample_shape, *batch_shape, *event_shape)` draws that carry gradients."""
+        """`(*sample_shape, *batch_shape, *event_shape)` samples, differentiable in parameters."""
         raise NotImplementedError
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """`(*sample_shape, *batch_shape, *event_shape)` draws."""
+        """`(*sample_shape, *batch_shape, *event_shape)` samples, without gradient."""
         with torch.no_grad():
             return self.rsample(sample_shape, generator=generator)
 
     @property
     def mean(self) -> Tensor:
-        raise self._unknown("mean", "law.sample((10_000,)).mean(0)")
+        raise self._unknown("mean", "p.sample((10_000,)).mean(0)")
 
     @property
     def variance(self) -> Tensor:
-        raise self._unknown("variance", "law.sample((10_000,)).var(0)")
+        raise self._unknown("variance", "p.sample((10_000,)).var(0)")
 
     def entropy(self) -> Tensor:
-        raise self._unknown("entropy", "direct_sum_entropy(law)")
+        raise self._unknown("entropy", "direct_sum_entropy(p)")
 
     def _unknown(self, name: str, instead: str) -> NotImplementedError:
         return NotImplementedError(
@@ -46,18 +46,18 @@ class Reparameterised(Distribution):
 
 
 def normal(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal noise."""
+    """Sample standard normal noise with the dtype and device of `like`."""
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def gumbel(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Gumbel noise: minus the logarithm of an exponential."""
-    drawn = torch.empty(shape, dtype=like.dtype, device=like.device)
-    drawn.exponential_(generator=generator)
-    return drawn.clamp_(min=torch.finfo(like.dtype).tiny).log_().neg_()
+    """Sample Gumbel noise: minus the logarithm of an exponential variable."""
+    noise = torch.empty(shape, dtype=like.dtype, device=like.device)
+    noise.exponential_(generator=generator)
+    return noise.clamp_(min=torch.finfo(like.dtype).tiny).log_().neg_()
 
 
 def logistic(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Logistic noise: the logit of a uniform draw."""
+    """Sample logistic noise: the logit of a uniform variable."""
     point = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
     return point.logit_(eps=torch.finfo(like.dtype).eps)

@@ -15,11 +15,11 @@ from fewfold.maps import Omega
 
 __all__ = ["SparseCategorical"]
 
-_NOTHING = torch.Size()
+_EMPTY_SHAPE = torch.Size()
 
 
 class SparseCategorical(Distribution):
-    """A choice among K whose probabilities are a sparse map of scores.
+    """Categorical distribution whose probabilities are a sparse map of scores.
 
     `p = omega.argmax(scores)`; outcomes outside the support have probability exactly 0.
 
@@ -29,8 +29,8 @@ class SparseCategorical(Distribution):
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.distributions.SparseCategorical(ff.Gini(), torch.tensor([-2.0, 0.0, 0.5]))
-        >>> law.log_prob(torch.arange(3)), law.entropy()
+        >>> dist = ff.distributions.SparseCategorical(ff.Gini(), torch.tensor([-2.0, 0.0, 0.5]))
+        >>> dist.log_prob(torch.arange(3)), dist.entropy()
         (tensor([   -inf, -1.3863, -0.2877]), tensor(0.5623))
     """
 
@@ -50,12 +50,12 @@ class SparseCategorical(Distribution):
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:
-        """Ids from 0 to K - 1; `face` says which have a positive probability."""
+        """Ids from 0 to K - 1; `face` marks those with positive probability."""
         return constraints.integer_interval(0, self.probs.shape[-1] - 1)
 
     @property
     def face(self) -> Tensor:
-        """(..., K) boolean: which outcomes are possible."""
+        """(..., K) boolean: the outcomes with positive probability."""
         return self.probs.detach() > 0
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "SparseCategorical":
@@ -69,7 +69,7 @@ class SparseCategorical(Distribution):
         return new
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """`(*sample_shape, *batch_shape)` int64 ids."""
         shape = self._extended_shape(sample_shape)
@@ -78,8 +78,8 @@ class SparseCategorical(Distribution):
                 return torch.empty(shape, dtype=torch.int64, device=self.probs.device)
             rows = self.probs.reshape(-1, self.probs.shape[-1])
             count = torch.Size(sample_shape).numel()
-            drawn = torch.multinomial(rows, count, True, generator=generator)
-            return drawn.T.reshape(shape)
+            samples = torch.multinomial(rows, count, True, generator=generator)
+            return samples.T.reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
@@ -90,7 +90,7 @@ class SparseCategorical(Distribution):
         return log_of(picked)
 
     def entropy(self) -> Tensor:
-        """In nats."""
+        """Shannon entropy in nats."""
         return -(self.probs * log_of(self.probs, 0.0)).sum(-1)
 
     @property
@@ -98,7 +98,7 @@ class SparseCategorical(Distribution):
         return self.probs.argmax(-1)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All ids, possible or not; `(K, *batch_shape)`."""
+        """`(K, *batch_shape)`: all ids, including those with probability 0."""
         values = torch.arange(self.probs.shape[-1], device=self.probs.device)
         values = values.view(-1, *(1,) * len(self.batch_shape))
         return values.expand(-1, *self.batch_shape) if expand else values
@@ -106,6 +106,6 @@ class SparseCategorical(Distribution):
 
 @divergence(SparseCategorical, SparseCategorical)
 def _kl(p: SparseCategorical, q: SparseCategorical) -> Tensor:
-    """Infinite where q misses an outcome of p."""
-    theirs = torch.where(p.face, log_of(q.probs), 0.0)
-    return (p.probs * (log_of(p.probs, 0.0) - theirs)).sum(-1)
+    """Infinite where q gives probability 0 to an outcome that p does not."""
+    log_q = torch.where(p.face, log_of(q.probs), 0.0)
+    return (p.probs * (log_of(p.probs, 0.0) - log_q)).sum(-1)

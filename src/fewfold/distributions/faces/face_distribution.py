@@ -1,4 +1,4 @@
-"""What laws of faces share: random non-empty sets of coordinates, as boolean vectors."""
+"""Base class of distributions of faces: random non-empty sets of coordinates."""
 
 import math
 from typing import Any, Self
@@ -13,11 +13,11 @@ from fewfold.distributions.kl_registration import divergence
 
 __all__ = ["FaceLaw", "expected", "log_of", "same_size"]
 
-_NOTHING = torch.Size()
+_EMPTY_SHAPE = torch.Size()
 
 
 class FaceLaw(Distribution):
-    """A law of non-empty boolean vectors; `parameter` names its only tensor."""
+    """Distribution of non-empty boolean vectors; `parameter` is the name of its only tensor."""
 
     support = nonempty_bits
     parameter: str
@@ -41,9 +41,9 @@ class FaceLaw(Distribution):
         return new
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """`(*sample_shape, *batch_shape, K)` boolean."""
+        """`(*sample_shape, *batch_shape, K)` boolean samples."""
         raise NotImplementedError
 
     def every(self) -> Tensor:
@@ -51,9 +51,9 @@ class FaceLaw(Distribution):
         given: Tensor = getattr(self, self.parameter)
         if self.size > MOST:
             raise NotImplementedError(
-                f"this goes through all 2^K - 1 faces, for K up to {MOST}, got {self.size}; write "
+                f"this enumerates all 2^K - 1 faces, for K up to {MOST}, got {self.size}; write "
                 "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000), "
-                "and for a mean write law.sample((10_000,)).mean(0)"
+                "and for a mean write p.sample((10_000,)).mean(0)"
             )
         faces = all_faces(self.size, given.device)
         spread = faces.view(len(faces), *(1,) * len(self.batch_shape), self.size)
@@ -63,7 +63,7 @@ class FaceLaw(Distribution):
         return -expected(self.every(), self.every())
 
     def marginals(self) -> Tensor:
-        """(..., K) the probability that each coordinate is in the face."""
+        """(..., K) probability that each coordinate is in the face."""
         probs = self.every().exp()
         return probs @ all_faces(self.size, probs.device).to(probs)
 
@@ -71,7 +71,8 @@ class FaceLaw(Distribution):
     def mean(self) -> Tensor:
         return self.marginals()
 
-    def _checked(self, value: Tensor) -> Tensor:
+    def _to_bool(self, value: Tensor) -> Tensor:
+        """Validate a sample and convert it to bool."""
         if self._validate_args:
             self._validate_sample(value)
         return value.bool()
@@ -80,23 +81,25 @@ class FaceLaw(Distribution):
 @divergence(FaceLaw, FaceLaw)
 def _kl_faces(p: FaceLaw, q: FaceLaw) -> Tensor:
     same_size(p.size, q.size)
-    ours = p.every()
-    return expected(ours, ours) - expected(ours, q.every())
+    log_p = p.every()
+    return expected(log_p, log_p) - expected(log_p, q.every())
 
 
 def same_size(ours: int, theirs: int) -> None:
-    """Raise unless two laws live on the same simplex."""
+    """Raise unless two distributions have the same number of coordinates."""
     if ours != theirs:
-        raise ValueError(f"p and q must have as many coordinates, got {ours} and {theirs}")
+        raise ValueError(
+            f"p and q must have the same number of coordinates, got {ours} and {theirs}"
+        )
 
 
 def expected(log_probs: Tensor, values: Tensor) -> Tensor:
-    """`sum exp(log p) value`, where 0 times anything is 0."""
+    """Expectation `sum exp(log_probs) values`; values of probability 0 are ignored."""
     used = log_probs.detach() > -math.inf
     return (log_probs.exp() * torch.where(used, values, 0.0)).sum(-1)
 
 
 def log_of(probs: Tensor, at_zero: float = -math.inf) -> Tensor:
-    """The logarithm, and a constant at 0 that no gradient passes."""
+    """Logarithm of probabilities, with a constant (without gradient) where they are 0."""
     on = probs.detach() > 0
     return torch.where(on, torch.where(on, probs, 1.0).log(), at_zero)

@@ -1,4 +1,4 @@
-"""Laws of faces by how many corners they have, or one by one."""
+"""Distributions of faces given by their size, or by the probability of each face."""
 
 import torch
 from torch import Tensor
@@ -13,16 +13,16 @@ from fewfold.distributions.random_draws import gumbel
 
 __all__ = ["FacesBySize", "ListedFaces", "uniform_faces"]
 
-_NOTHING = torch.Size()
+_EMPTY_SHAPE = torch.Size()
 
 
 class FacesBySize(FaceLaw):
-    """A law of faces that looks only at how many corners they have.
+    """Distribution of faces that depends only on the number of corners.
 
     `P(f) = exp(w_|f|) / Z` with `Z = sum_k C(K, k) exp(w_k)`.
 
     Args:
-        log_weights: (..., K), of faces with 1, ..., K corners.
+        log_weights: (..., K) log weights w of faces with 1, ..., K corners.
 
     Example:
         >>> import torch, fewfold as ff
@@ -42,7 +42,9 @@ class FacesBySize(FaceLaw):
 
     @classmethod
     def of_sizes(cls, log_sizes: Tensor, *, validate_args: bool | None = None) -> "FacesBySize":
-        """The law of 1, ..., K corners in these proportions (..., K), each face of a size alike.
+        """Return the distribution with these log-probabilities (..., K) of 1, ..., K corners.
+
+        They need not be normalised; faces of the same size are equally likely.
 
         Example:
             >>> import torch, fewfold as ff
@@ -66,16 +68,16 @@ class FacesBySize(FaceLaw):
         return self._log_sizes.softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        corners = self._checked(value).sum(-1)
+        corners = self._to_bool(value).sum(-1)
         batch = torch.broadcast_shapes(corners.shape, self.batch_shape)
         weights = self.log_weights.expand(*batch, self.size)
         at = (corners.expand(batch) - 1).clamp(min=0).unsqueeze(-1)
         return weights.gather(-1, at).squeeze(-1) - self.log_normaliser
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """First how many corners, then which."""
+        """Sample the number of corners, then a uniform set of that size."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             corners = (self._log_sizes + gumbel(shape, self.log_weights, generator)).argmax(-1) + 1
@@ -100,7 +102,7 @@ class FacesBySize(FaceLaw):
 
 
 class ListedFaces(FaceLaw):
-    """Any law of faces, by the probability of each.
+    """Distribution of faces given by the probability of each.
 
     Args:
         probs: (..., 2^K - 1) in the order of `all_faces`.
@@ -129,18 +131,18 @@ class ListedFaces(FaceLaw):
         return log_of(self.probs)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        at = face_index(self._checked(value))
+        at = face_index(self._to_bool(value))
         batch = torch.broadcast_shapes(at.shape, self.batch_shape)
         probs = self.probs.expand(*batch, self.probs.shape[-1])
         return log_of(probs.gather(-1, at.expand(batch).unsqueeze(-1)).squeeze(-1))
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
         shape = (*sample_shape, *self.probs.shape)
         with torch.no_grad():
-            drawn = (self.probs.log() + gumbel(shape, self.probs, generator)).argmax(-1)
-            return all_faces(self.size, drawn.device)[drawn]
+            index = (self.probs.log() + gumbel(shape, self.probs, generator)).argmax(-1)
+            return all_faces(self.size, index.device)[index]
 
     @property
     def mode(self) -> Tensor:
@@ -148,7 +150,7 @@ class ListedFaces(FaceLaw):
 
 
 def uniform_faces(size: int) -> FacesBySize:
-    """All faces of a simplex with `size` corners, each as likely as any other.
+    """Uniform distribution over the faces of a simplex with `size` corners.
 
     Example:
         >>> import fewfold as ff
@@ -159,7 +161,7 @@ def uniform_faces(size: int) -> FacesBySize:
 
 
 def _log_choose(like: Tensor) -> Tensor:
-    """(K,) how many faces have 1, ..., K corners, in logarithms."""
+    """(K,) log binomial coefficients: the number of faces with 1, ..., K corners."""
     whole = torch.tensor(like.shape[-1] + 1.0).to(like)
     corners = torch.arange(1, like.shape[-1] + 1, device=like.device).to(like)
     return whole.lgamma() - (corners + 1).lgamma() - (whole - corners).lgamma()
@@ -168,5 +170,5 @@ def _log_choose(like: Tensor) -> Tensor:
 @divergence(FacesBySize, FacesBySize)
 def _kl_sizes(p: FacesBySize, q: FacesBySize) -> Tensor:
     same_size(p.size, q.size)
-    ours, theirs = p._log_sizes.log_softmax(-1), q._log_sizes.log_softmax(-1)
-    return expected(ours, ours) - expected(ours, theirs)
+    log_p, log_q = p._log_sizes.log_softmax(-1), q._log_sizes.log_softmax(-1)
+    return expected(log_p, log_p) - expected(log_p, log_q)

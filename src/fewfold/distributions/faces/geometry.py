@@ -1,4 +1,4 @@
-"""Faces of the probability simplex: which coordinates of a point are not zero.
+"""Faces of the probability simplex: the sets of nonzero coordinates.
 
 A face is a non-empty set of coordinates, here a boolean vector. Its points are those of the simplex
 that are positive exactly there. A simplex with K corners has 2^K - 1 faces.
@@ -23,12 +23,12 @@ __all__ = [
     "probabilities",
 ]
 
-MOST = 20  # coordinates whose faces can be listed
-_LONGEST = 62  # coordinates whose faces have a number
+MOST = 20  # largest number of coordinates whose faces are enumerated
+_LONGEST = 62  # largest number of coordinates whose face index fits in int64
 
 
 def face_of(y: Tensor) -> Tensor:
-    """The face that a point of the simplex lies on: where it is positive, exactly.
+    """Return the face of a point of the simplex: the coordinates that are positive.
 
     Args:
         y: (..., K) probabilities with exact zeros.
@@ -46,13 +46,13 @@ def face_of(y: Tensor) -> Tensor:
 
 
 def face_dimension(faces: Tensor) -> Tensor:
-    """The dimension of faces: one less than the number of their corners.
+    """Return the dimension of faces: the number of corners minus one.
 
     Args:
         faces: (..., K) boolean.
 
     Returns:
-        (...) int64; -1 for no face at all.
+        (...) int64; -1 for the empty set.
 
     Example:
         >>> import torch, fewfold as ff
@@ -64,11 +64,11 @@ def face_dimension(faces: Tensor) -> Tensor:
 
 
 def all_faces(size: int, device: torch.device | None = None) -> Tensor:
-    """Every face of a simplex, in the order of `face_index`.
+    """List all faces of a simplex, in the order of `face_index`.
 
     Args:
         size: K, the number of corners, at most 20.
-        device: where to put them.
+        device: device of the result.
 
     Returns:
         (2^K - 1, K) boolean.
@@ -90,7 +90,7 @@ def all_faces(size: int, device: torch.device | None = None) -> Tensor:
 
 
 def face_index(faces: Tensor) -> Tensor:
-    """The place of faces in `all_faces`: bit k of the index plus one is coordinate k.
+    """Return the index of faces in `all_faces`: bit k of the index plus one is coordinate k.
 
     Args:
         faces: (..., K) boolean with K at most 62.
@@ -115,11 +115,11 @@ def face_index(faces: Tensor) -> Tensor:
 
 def _check_faces(faces: Tensor) -> None:
     if faces.dtype != torch.bool:
-        raise TypeError(f"faces must be boolean, got {faces.dtype}; of points write face_of(y)")
+        raise TypeError(f"faces must be boolean, got {faces.dtype}; for points write face_of(y)")
 
 
 class _OnSimplex(constraints.Constraint):
-    """Probabilities, boundary included, up to the rounding of their sum."""
+    """Points of the closed simplex, up to rounding of their sum."""
 
     event_dim = 1
 
@@ -128,11 +128,12 @@ class _OnSimplex(constraints.Constraint):
         return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() <= self.slack(value))
 
     def slack(self, value: Tensor) -> float:
+        """Tolerance of the sum."""
         return 8 * torch.finfo(value.dtype).eps * max(value.shape[-1], 8)
 
 
 class _Probabilities(_OnSimplex):
-    """As parameters are given: of sums in single precision at least, and then rounded."""
+    """Probabilities given as parameters: normalised in float32 or better, then rounded."""
 
     def slack(self, value: Tensor) -> float:
         return 8 * (torch.finfo(value.dtype).eps + torch.finfo(torch.float32).eps * value.shape[-1])

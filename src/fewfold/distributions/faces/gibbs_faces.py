@@ -1,4 +1,4 @@
-"""Independent bits that are not all off."""
+"""Distribution of independent bits conditioned on at least one being on."""
 
 import math
 
@@ -15,22 +15,22 @@ from fewfold.distributions.random_draws import gumbel
 
 __all__ = ["GibbsFaces"]
 
-_NOTHING = torch.Size()
+_EMPTY_SHAPE = torch.Size()
 
 
 class GibbsFaces(FaceLaw):
-    """Independent bits, given that they are not all off.
+    """Independent bits, conditioned on at least one being on.
 
     `P(f) = exp(sum_k w_k (2 f_k - 1)) / Z` over non-empty f, with
     `Z = prod_k 2 cosh(w_k) - exp(-sum_k w_k)`.
 
     Args:
-        scores: (..., K) the w.
+        scores: (..., K) the scores w.
 
     Example:
         >>> import torch, fewfold as ff
-        >>> law = ff.distributions.GibbsFaces(torch.tensor([0.5, -0.3, 0.1]))
-        >>> law.marginals(), law.entropy(), law.mode
+        >>> dist = ff.distributions.GibbsFaces(torch.tensor([0.5, -0.3, 0.1]))
+        >>> dist.marginals(), dist.entropy(), dist.mode
         (tensor([0.7931, 0.3844, 0.5965]), tensor(1.7858), tensor([ True, False,  True]))
 
     Reference: Farinhas, Aziz, Niculae and Martins, "Sparse communication via mixed
@@ -46,59 +46,61 @@ class GibbsFaces(FaceLaw):
         super().__init__(scores, size, validate_args=validate_args, name="scores", size=size)
 
     @property
-    def _on(self) -> Tensor:
+    def _log_on(self) -> Tensor:
+        """(..., K) log-probabilities that independent bits are on."""
         return F.logsigmoid(2 * self.scores)
 
     @property
-    def _off(self) -> Tensor:
+    def _log_off(self) -> Tensor:
+        """(..., K) log-probabilities that independent bits are off."""
         return F.logsigmoid(-2 * self.scores)
 
     @property
-    def _log_some(self) -> Tensor:
-        """Of the probability that independent bits are not all off.
+    def _log_any_on(self) -> Tensor:
+        """(...) log-probability that at least one independent bit is on.
 
-        Where that is small, it is a sum over which bit is the first that is on.
+        If it is small, computed as a sum over the first bit that is on, without cancellation.
         """
-        none = self._off.sum(-1)
-        first = (self._before + self._on).logsumexp(-1)
-        often = torch.log1p(-torch.where(self._rare, -1.0, none).exp())
-        return torch.where(self._rare, first, often)
+        none = self._log_off.sum(-1)
+        first = (self._log_off_before + self._log_on).logsumexp(-1)
+        often = torch.log1p(-torch.where(self._mostly_off, -1.0, none).exp())
+        return torch.where(self._mostly_off, first, often)
 
     @property
-    def _rare(self) -> Tensor:
-        """(...) whether independent bits would be off more often than not."""
-        return self._off.detach().sum(-1) > -math.log(2)
+    def _mostly_off(self) -> Tensor:
+        """(...) whether independent bits are all off with probability above 1/2."""
+        return self._log_off.detach().sum(-1) > -math.log(2)
 
     @property
-    def _before(self) -> Tensor:
-        """(..., K) log-probabilities that all bits before are off."""
-        return self._off.cumsum(-1) - self._off
+    def _log_off_before(self) -> Tensor:
+        """(..., K) log-probabilities that all preceding bits are off."""
+        return self._log_off.cumsum(-1) - self._log_off
 
     @property
     def log_normaliser(self) -> Tensor:
         """(...) log Z."""
         size = self.scores.abs()
-        return (size + torch.log1p((-2 * size).exp())).sum(-1) + self._log_some
+        return (size + torch.log1p((-2 * size).exp())).sum(-1) + self._log_any_on
 
     def log_prob(self, value: Tensor) -> Tensor:
-        bits = self._checked(value)
-        return torch.where(bits, self._on, self._off).sum(-1) - self._log_some.expand(
+        bits = self._to_bool(value)
+        return torch.where(bits, self._log_on, self._log_off).sum(-1) - self._log_any_on.expand(
             torch.broadcast_shapes(bits.shape[:-1], self.batch_shape)
         )
 
     def sample(
-        self, sample_shape: _size = _NOTHING, *, generator: torch.Generator | None = None
+        self, sample_shape: _size = _EMPTY_SHAPE, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """First the first bit that is on, then those after it."""
+        """Sample the first bit that is on, then the bits after it."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             noise = gumbel(shape, self.scores, generator)
-            first = (self._before + self._on + noise).argmax(-1, keepdim=True)
+            first = (self._log_off_before + self._log_on + noise).argmax(-1, keepdim=True)
             place = torch.arange(self.size, device=first.device)
             point = torch.rand(
                 shape, dtype=self.scores.dtype, device=first.device, generator=generator
             )
-            later = (place > first) & (point < self._on.exp())
+            later = (place > first) & (point < self._log_on.exp())
             return later | (place == first)
 
     def marginals(self) -> Tensor:
@@ -106,19 +108,19 @@ class GibbsFaces(FaceLaw):
 
     @property
     def _log_marginals(self) -> Tensor:
-        """(..., K): a difference of two logarithms, of which the larger part cancels before."""
-        first = (self._before + self._on).log_softmax(-1) - self._before
-        often = self._on - self._log_some.unsqueeze(-1)
-        return torch.where(self._rare.unsqueeze(-1), first, often)
+        """(..., K) log-probabilities that each bit is on, computed without cancellation."""
+        first = (self._log_off_before + self._log_on).log_softmax(-1) - self._log_off_before
+        often = self._log_on - self._log_any_on.unsqueeze(-1)
+        return torch.where(self._mostly_off.unsqueeze(-1), first, often)
 
     def log_sizes(self) -> Tensor:
-        """(..., K) log-probabilities of 1, ..., K corners: one coordinate after the other."""
+        """(..., K) log-probabilities of 1, ..., K corners, by a recursion over coordinates."""
         logs = torch.zeros_like(self.scores[..., :1])
-        for on, off in zip(self._on.split(1, -1), self._off.split(1, -1), strict=True):
+        for on, off in zip(self._log_on.split(1, -1), self._log_off.split(1, -1), strict=True):
             fewer, more = logs + off, logs + on
             both = torch.logaddexp(fewer[..., 1:], more[..., :-1])
             logs = torch.cat([fewer[..., :1], both, more[..., -1:]], -1)
-        return logs[..., 1:] - self._log_some.unsqueeze(-1)
+        return logs[..., 1:] - self._log_any_on.unsqueeze(-1)
 
     @property
     def mode(self) -> Tensor:
@@ -129,13 +131,13 @@ class GibbsFaces(FaceLaw):
         return -self.expected_log_prob(self)
 
     def expected_log_prob(self, other: "GibbsFaces") -> Tensor:
-        """`E log q(f)` of another such law q."""
-        return other._expected(self.marginals())
+        """Expectation of `log q(f)` for another such distribution q."""
+        return other._expected_log_prob(self.marginals())
 
-    def _expected(self, on: Tensor) -> Tensor:
-        """`E log P(f)` under a law with these marginals."""
-        each = on * self._log_marginals + (1 - on) * self._off
-        return each.sum(-1) + (on.sum(-1) - 1) * self._log_some
+    def _expected_log_prob(self, on: Tensor) -> Tensor:
+        """Expectation of `log P(f)` under a distribution with marginals `on`."""
+        each = on * self._log_marginals + (1 - on) * self._log_off
+        return each.sum(-1) + (on.sum(-1) - 1) * self._log_any_on
 
 
 @divergence(GibbsFaces, GibbsFaces)
@@ -146,7 +148,7 @@ def _kl_gibbs(p: GibbsFaces, q: GibbsFaces) -> Tensor:
 
 @divergence(GibbsFaces, FacesBySize)
 def _kl_gibbs_sizes(p: GibbsFaces, q: FacesBySize) -> Tensor:
-    """The other law looks only at sizes, whose law is that of a sum of bits."""
+    """`log q` depends only on the size, which is distributed as a sum of bits."""
     same_size(p.size, q.size)
     logs = expected(p.log_sizes(), q.log_weights) - q.log_normaliser
     return p.expected_log_prob(p) - logs
@@ -154,6 +156,6 @@ def _kl_gibbs_sizes(p: GibbsFaces, q: FacesBySize) -> Tensor:
 
 @divergence(FacesBySize, GibbsFaces)
 def _kl_sizes_gibbs(p: FacesBySize, q: GibbsFaces) -> Tensor:
-    """The other law looks at one coordinate at a time."""
+    """`log q` is a sum over coordinates, so the marginals of p are enough."""
     same_size(p.size, q.size)
-    return -p.entropy() - q._expected(p.marginals())
+    return -p.entropy() - q._expected_log_prob(p.marginals())

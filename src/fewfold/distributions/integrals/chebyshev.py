@@ -1,4 +1,4 @@
-"""Interpolation at Chebyshev points, as a matrix."""
+"""Chebyshev points and the matrix of polynomial interpolation from them."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ __all__ = ["chebyshev", "interpolation"]
 
 @functools.cache
 def chebyshev(count: int) -> Tensor:
-    """(count,) points between -1 and 1, closest to each other near the ends.
+    """Return the (count,) Chebyshev points of (-1, 1).
 
     Example:
         >>> chebyshev(2)
@@ -22,12 +22,12 @@ def chebyshev(count: int) -> Tensor:
 
 @functools.cache
 def interpolation(count: int, places: int, inner: float) -> Tensor:
-    """What takes values at `inner * chebyshev(count)` to those at `linspace(-1, 1, places)`.
+    """Interpolation matrix from `inner * chebyshev(count)` to `linspace(-1, 1, places)`.
 
     Args:
-        count: how many values are known; of a polynomial of a lower degree all are.
-        places: how many are wanted.
-        inner: at most 1; the values beyond are extrapolated.
+        count: number of nodes; exact for polynomials of lower degree.
+        places: number of points to evaluate at.
+        inner: at most 1; values beyond are extrapolated.
 
     Returns:
         (count, places).
@@ -47,4 +47,5 @@ def interpolation(count: int, places: int, inner: float) -> Tensor:
 
 
 def _angles(count: int) -> Tensor:
+    """(count,) angles whose cosines are the Chebyshev points."""
     return (torch.arange(count, dtype=torch.float64) + 0.5) * (math.pi / count)

@@ -1,4 +1,4 @@
-"""The same expectation where some slope is steep: points that crowd towards both ends."""
+"""Expected product of normal distribution functions with steep slopes, by graded points."""
 
 import math
 
@@ -9,19 +9,19 @@ from fewfold.distributions.integrals.peak import DOUBLE, Digits, find_peak, log_
 
 __all__ = ["log_expected_edge"]
 
-_BLOCK = 64  # rows that share a number of points
+_BLOCK = 64  # rows computed with the same number of points
 
 
 def log_expected_edge(shift: Tensor, slope: Tensor, digits: Digits = DOUBLE) -> Tensor:
-    """`log E_t prod_j Phi(shift_j + slope_j t)` in double precision, however steep the slopes.
+    """Compute `log E_t prod_j Phi(shift_j + slope_j t)` in float64 for slopes of any size.
 
     The points are `start + (stop - start) sigmoid(u)` with u evenly spaced. At the distance d from
-    an end only slopes up to about `10 / d` still matter, so that a constant number of points for
-    each factor of two in the distance is enough.
+    an end only slopes up to about `10 / d` have an effect, so a constant number of points for each
+    factor of two in the distance is enough.
 
     Args:
         shift, slope: (n, rows) in double precision.
-        digits: how exact to be.
+        digits: accuracy settings.
 
     Returns:
         (rows,), differentiable.
@@ -41,15 +41,15 @@ def log_expected_edge(shift: Tensor, slope: Tensor, digits: Digits = DOUBLE) -> 
         length = -(near_stop / reach).clamp(max=0.25).log() - low
         order = length.argsort()
         ends = torch.stack([start, reach, low, length])
-    found = [
-        _crowded(shift[:, rows], slope[:, rows], ends[:, rows], digits)
+    logs = [
+        _graded_sum(shift[:, rows], slope[:, rows], ends[:, rows], digits)
         for rows in order.split(_BLOCK)
     ]
-    return torch.cat(found)[order.argsort()]
+    return torch.cat(logs)[order.argsort()]
 
 
-def _crowded(shift: Tensor, slope: Tensor, ends: Tensor, digits: Digits) -> Tensor:
-    """The sums of a few rows, with as many points as the longest needs."""
+def _graded_sum(shift: Tensor, slope: Tensor, ends: Tensor, digits: Digits) -> Tensor:
+    """Evaluate the sums of a block of rows, with as many points as its longest row needs."""
     start, reach, low, length = ends.unbind()
     count = int((length.amax() / digits.step).ceil()) + 1
     line = torch.linspace(0, 1, count, dtype=shift.dtype, device=shift.device)
@@ -61,7 +61,7 @@ def _crowded(shift: Tensor, slope: Tensor, ends: Tensor, digits: Digits) -> Tens
 
 
 def _log_integrand(shift: Tensor, slope: Tensor, t: Tensor) -> Tensor:
-    """(points, rows) the logarithm of phi(t) times the product."""
+    """(points, rows) log of the integrand: phi(t) times the product."""
     ends = [torch.addcmul(shift, slope, part) for part in (t[0], t[-1])]
     lowest = min(float(part.detach().amin()) for part in ends)
     logs = log_product(shift, slope, t, lowest, DOUBLE)
@@ -69,9 +69,10 @@ def _log_integrand(shift: Tensor, slope: Tensor, t: Tensor) -> Tensor:
 
 
 def _end(shift: Tensor, slope: Tensor, peak: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Where the integrand has fallen far below its peak, and a distance over which it changes.
+    """Return an end of the interval of integration and the length scale of the integrand there.
 
-    Newton's method on the root of twice the fall, which for a Gaussian is a straight line.
+    At the end the log integrand is `DOUBLE.drop` below its peak. Bracketed Newton's method on the
+    square root of twice the drop, which is linear for a Gaussian.
     """
     drop = DOUBLE.drop
     top = _log_integrand(shift, slope, peak[None])[0]

@@ -1,13 +1,13 @@
-"""The expectation, over one Gaussian variable, of a product of normal distribution functions.
+"""Expectation of a product of normal distribution functions of one Gaussian variable.
 
     log E_t prod_j Phi(shift_j + slope_j t),   t ~ N(0, 1)
 
-The integrand is log-concave, so it has one peak and falls away on either side. The logarithm of the
-product is analytic: Phi has no zero nearer to the real line than 2.8, so that a polynomial through
-a few Chebyshev points around the peak is as good as the function, and the sum over many evenly
-spaced points costs almost nothing. Where a slope is steep the integrand has an edge, and that is
-next to an end of the interval that matters, because beyond it nothing is left; the points of
-`expected_edge` crowd towards both ends.
+The integrand is log-concave, so it has a single peak. The logarithm of the product is analytic: the
+complex zeros of Phi are at least 2.8 from the real line. A polynomial through a few Chebyshev
+points around the peak therefore approximates it to full precision, and its evaluation at the many
+evenly spaced points of the sum is cheap. A steep slope makes an edge, where the integrand drops to
+0. The edge is next to an end of the interval of integration, so `expected_edge` uses points whose
+density increases towards both ends.
 """
 
 import math
@@ -24,32 +24,32 @@ from fewfold.distributions.integrals.peak import DOUBLE, SINGLE, Digits, find_pe
 
 __all__ = ["edge_precision", "log_expected_product"]
 
-_EASY = 64  # Chebyshev points; rows that need more have an edge
-_BLOCK = 256  # rows that share a number of points
-_INNER = 0.75  # part of an interval: near its ends little is left
-_ZERO = 2.8  # from the real line to the nearest zero of Phi
+_MAX_POINTS = 64  # Chebyshev points; rows that need more go to expected_edge
+_BLOCK = 256  # rows computed with the same number of points
+_INNER = 0.75  # inner part of an interval; near its ends the integrand is small
+_ZERO = 2.8  # distance from the real line to the nearest zero of Phi
 
 
 class _Plan(NamedTuple):
-    """Where the interval of every row begins and ends, and what it needs; all (rows,)."""
+    """Interval of integration and number of points of every row; all (rows,)."""
 
     start: Tensor
     stop: Tensor
-    inner: Tensor  # part of the interval that has Chebyshev points
-    points: Tensor  # how many of these
-    places: Tensor  # of the evenly spaced sum
-    lowest: Tensor  # the least argument of any Phi
+    inner: Tensor  # fraction of the interval covered by Chebyshev points
+    points: Tensor  # number of Chebyshev points
+    places: Tensor  # number of terms of the evenly spaced sum
+    lowest: Tensor  # the smallest argument of any Phi
 
 
 def log_expected_product(shift: Tensor, slope: Tensor) -> Tensor:
-    """`log E_t prod_j Phi(shift_j + slope_j t)` for a standard normal t.
+    """Compute `log E_t prod_j Phi(shift_j + slope_j t)` for a standard normal t.
 
     Args:
         shift: (rows, n).
         slope: (rows, n), of any sign and size.
 
     Returns:
-        (rows,), differentiable; to about 1e-11 in double precision and 1e-5 in single.
+        (rows,), differentiable; accurate to about 1e-11 in float64 and 1e-5 in float32.
 
     Example:
         >>> import torch
@@ -59,45 +59,48 @@ def log_expected_product(shift: Tensor, slope: Tensor) -> Tensor:
     """
     if shift.shape[-1] == 0 or len(shift) == 0:
         return shift.sum(-1)
-    if shift.shape[-1] == 1:  # Phi(shift + slope t) is itself the probability of a Gaussian
+    if shift.shape[-1] == 1:  # closed form: P(noise <= shift + slope t)
         return log_ndtr(shift * (1 + slope.square()).rsqrt()).squeeze(-1)
     quick = quick_product(shift, slope)
     if quick is None:
-        return _in_torch(shift, slope)
-    found, left = quick
-    if len(left):
-        found[left] = _in_torch(shift[left], slope[left])
-    return found
+        return _log_expected_torch(shift, slope)
+    logs, remaining = quick
+    if len(remaining):
+        logs[remaining] = _log_expected_torch(shift[remaining], slope[remaining])
+    return logs
 
 
-def _in_torch(shift: Tensor, slope: Tensor) -> Tensor:
-    """Of two factors or more, differentiable."""
+def _log_expected_torch(shift: Tensor, slope: Tensor) -> Tensor:
+    """Differentiable torch implementation for two factors or more."""
     digits = DOUBLE if shift.dtype == torch.float64 else SINGLE
-    shift, slope = shift.mT.contiguous(), slope.mT.contiguous()  # sums over n go along rows
+    shift, slope = (
+        shift.mT.contiguous(),
+        slope.mT.contiguous(),
+    )  # (n, rows): faster sums over n
     with torch.no_grad():
         plan = _plan(shift, slope, digits)
         parts = _split(plan)
-    found = [_interpolated(shift, slope, plan, rows, digits) for rows in parts[:-1]]
+    logs = [_interpolated(shift, slope, plan, rows, digits) for rows in parts[:-1]]
     if len(parts[-1]):
         far, steep = shift[:, parts[-1]].double(), slope[:, parts[-1]].double()
-        found.append(log_expected_edge(far, steep, digits).to(shift.dtype))
-    return torch.cat(found)[torch.cat(parts).argsort()]
+        logs.append(log_expected_edge(far, steep, digits).to(shift.dtype))
+    return torch.cat(logs)[torch.cat(parts).argsort()]
 
 
 def _split(plan: _Plan) -> list[Tensor]:
-    """Which rows go together: of one inner part and about as many points; steep ones last."""
+    """Group rows with the same inner part and similar numbers of points; steep rows last."""
     order = plan.points.argsort()
-    easy, gentle = plan.points[order] <= _EASY, plan.inner[order] < 1
+    easy, gentle = plan.points[order] <= _MAX_POINTS, plan.inner[order] < 1
     kinds = order[easy & gentle], order[easy & ~gentle]
     blocks = [rows for kind in kinds if len(kind) for rows in kind.split(_BLOCK)]
     return [*blocks, order[~easy]]
 
 
 def _plan(shift: Tensor, slope: Tensor, digits: Digits) -> _Plan:
-    """Where to put the points of every row.
+    """Choose the interval and the number of points of every row.
 
-    Beyond the ends nothing is left: the logarithm of the integrand bends at least as -t^2 / 2, and
-    against all slopes ever more.
+    The integrand is negligible beyond the interval, because the curvature of its logarithm is at
+    least 1 everywhere, and increases in the direction in which all factors decrease.
     """
     place, curvature = find_peak(shift, slope)
     reach = 1.02 * math.sqrt(2 * digits.drop) + 0.6
@@ -111,14 +114,14 @@ def _plan(shift: Tensor, slope: Tensor, digits: Digits) -> _Plan:
     )
     live = torch.where(argument < digits.full, slope if rising else slope.abs(), 0.0)
     steepest, half = live.amax(0), (stop - start) / 2
-    # The error of a polynomial through m points falls as rho^-m, rho the sum of the axes of the
-    # ellipse around them that reaches the first zero. Where that is fast, points are needed only
-    # in the inner part, outside of which the error grows as 2.2^m, and fewer than the bound says.
+    # The interpolation error with m points decreases as rho^-m, rho the sum of the semi-axes of the
+    # Bernstein ellipse through the nearest zero. If rho is large, points in the inner part are
+    # enough (extrapolation grows the error as 2.2^m), and fewer of them than the bound requires.
     inner, outer = (_log_rho(part * half * steepest) for part in (_INNER, 1.0))
     gentle = inner > math.log(2.2)
     count = torch.where(gentle, 0.75 * digits.error / inner, digits.error / outer) + 2
     lowest = argument.amin(0)
-    ordinary = (half * steepest + lowest).isfinite()  # a row with a NaN needs no points to be one
+    ordinary = (half * steepest + lowest).isfinite()  # rows with NaN get the fewest points
     count = torch.where(ordinary, count, 4.0).clamp(4, 1e9).ceil()
     wide = math.pi * math.sqrt(2 / digits.error)
     precision = 1 + edge_precision(steepest, len(shift), wide, digits)
@@ -128,18 +131,18 @@ def _plan(shift: Tensor, slope: Tensor, digits: Digits) -> _Plan:
 
 
 def _log_rho(reach: Tensor) -> Tensor:
-    """Of the ellipse around -reach ... reach through the first zero of Phi."""
+    """Log of rho of the Bernstein ellipse of (-reach, reach) through the nearest zero of Phi."""
     axis = _ZERO / reach.clamp(min=1e-3)
     return (axis + (1 + axis.square()).sqrt()).log()
 
 
 def edge_precision(steepest: Tensor, many: int, wide: float, digits: Digits) -> Tensor:
-    """What so many factors, none with a larger slope, add to the precision of a Gaussian.
+    """Bound the precision that `many` factors with slopes up to `steepest` add to a Gaussian.
 
     For a Gaussian of precision v the sum with step h has the error `2 exp(-2 pi^2 / (v h^2))`, and
-    each Phi that is not yet 1 adds at most slope^2 to v. Many equal ones make the edge of a
-    largest value instead, `exp(-exp(-a t))` with `a = slope sqrt(2 log n)`, which is analytic
-    as far as `pi / 2a` from the real line.
+    each Phi that is not yet 1 adds at most slope^2 to v. A product of many equal factors tends to
+    the distribution function of a maximum, `exp(-exp(-a t))` with `a = slope sqrt(2 log n)`, which
+    is bounded up to `pi / 2a` from the real line.
     """
     edge = math.sqrt(2 * math.log(many + 1)) * (digits.error * wide / math.pi**2)
     return steepest.square() * min(many, edge**2)
@@ -148,7 +151,7 @@ def edge_precision(steepest: Tensor, many: int, wide: float, digits: Digits) -> 
 def _interpolated(
     shift: Tensor, slope: Tensor, plan: _Plan, rows: Tensor, digits: Digits
 ) -> Tensor:
-    """The sums of rows that share a number of points."""
+    """Evaluate the sums of `rows` with a common number of points."""
     start, stop, inner, points, places_of, lowest = (part[rows] for part in plan)
     count, places = int(points.amax()), 16 * (1 + int(places_of.amax()) // 16)
     middle, half = (stop + start) / 2, (stop - start) / 2

@@ -1,16 +1,16 @@
-"""Ratios that stay exact where a q-Gaussian becomes a Gaussian."""
+"""Ratios of special functions that stay accurate as a q-Gaussian tends to a Gaussian (c = 0)."""
 
 import torch
 from torch import Tensor
 
 __all__ = ["digamma_ratio", "expm1_ratio", "log1p_ratio", "log_gamma_ratio"]
 
-_LARGE = 100.0  # from here on Stirling's series is exact
-_SMALL = 1e-3  # up to here a few terms of a power series are
+_LARGE = 100.0  # argument from which Stirling's series is accurate
+_SMALL = 1e-3  # argument up to which the power series is accurate
 
 
 def log_gamma_ratio(c: Tensor, a: float) -> Tensor:
-    """`log Gamma(x + a) - log Gamma(x) - a log|1 / c|`, going to 0 with c.
+    """`log Gamma(x + a) - log Gamma(x) - a log|1 / c|`, which tends to 0 as c does.
 
     x is `1 / c + 1` for positive c and `-1 / c - a` for negative, where it must be positive.
 
@@ -31,7 +31,7 @@ def log_gamma_ratio(c: Tensor, a: float) -> Tensor:
 
 
 def digamma_ratio(c: Tensor, a: float) -> Tensor:
-    """`|1 / c| (psi(x + a) - psi(x))`, going to a with c; x as in `log_gamma_ratio`."""
+    """`|1 / c| (psi(x + a) - psi(x))`, which tends to a as c to 0; x as in `log_gamma_ratio`."""
     x, part, stretched = _argument(c, a)
     large = part.detach() * _LARGE < 1
     near = torch.where(large, part, 1 / _LARGE)
@@ -45,14 +45,14 @@ def digamma_ratio(c: Tensor, a: float) -> Tensor:
 
 
 def _argument(c: Tensor, a: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x, `1 / x`, in which series are so that nothing grows as c vanishes, and `x |c| - 1`."""
+    """Return x, `1 / x` (the bounded variable of the series as c tends to 0) and `x |c| - 1`."""
     stretched = torch.where(c > 0, c, a * c)
     part = c.abs() / (1 + stretched)
     return 1 / part, part, stretched
 
 
 def _stirling(part: Tensor) -> Tensor:
-    """What `log Gamma(x)` is beyond `(x - 1/2) log x - x + log(2 pi) / 2`, by `1 / x`."""
+    """Stirling remainder `log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2` at `part = 1 / x`."""
     return part / 12 - part**3 / 360 + part**5 / 1260
 
 

@@ -1,4 +1,4 @@
-"""log_ndtr: the logarithm of the normal distribution function, far into its tail."""
+"""Logarithm of the normal distribution function, accurate in the lower tail."""
 
 import math
 
@@ -8,14 +8,14 @@ from torch import Tensor
 __all__ = ["log_ndtr"]
 
 _TAIL = -8.0
-_TERMS = 16  # of the continued fraction: at -8 this many leave nothing of its error
+_TERMS = 16  # terms of the continued fraction, enough for double precision at -8
 
 
 def log_ndtr(x: Tensor) -> Tensor:
-    """The logarithm of the standard normal distribution function.
+    """Compute the logarithm of the standard normal distribution function.
 
-    `log Phi(x)`, to twelve digits as far as -40 and beyond, and so are its first and second
-    derivatives, which `torch.special.log_ndtr` loses to cancellation.
+    `log Phi(x)` and its first and second derivatives are accurate to twelve digits, also at -40
+    and below, where the derivatives of `torch.special.log_ndtr` suffer from cancellation.
 
     Args:
         x: any shape.
@@ -42,7 +42,10 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 
 def _tail(x: Tensor) -> Tensor:
-    """For x below -8: log phi(x) + log of `1 / (t + 1 / (t + 2 / (t + ...)))` at t = -x."""
+    """`log Phi(x)` for x below -8, by a continued fraction.
+
+    `log phi(x) + log(1 / (t + 1 / (t + 2 / (t + ...))))` at t = -x.
+    """
     t = -x
     fraction = t
     for term in range(_TERMS, 0, -1):

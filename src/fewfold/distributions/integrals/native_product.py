@@ -1,4 +1,4 @@
-"""Expected products and densities that have one, by kernels, where there is no gradient."""
+"""Expected products and Gaussian-sparsemax densities by native kernels, without gradients."""
 
 import torch
 from torch import Tensor
@@ -10,53 +10,55 @@ __all__ = ["quick_densities", "quick_product"]
 
 
 def quick_densities(y: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor] | None:
-    """`GaussianSparsemax(loc, scale).log_prob(y)` of most rows (rows, K), or None.
+    """Compute `GaussianSparsemax(loc, scale).log_prob(y)` of most rows (rows, K), or return None.
 
     Returns:
-        As `quick_product`.
+        See `quick_product`.
     """
-    if not _ready(y, loc, scale) or y.numel() == 0:
+    if not _is_supported(y, loc, scale) or y.numel() == 0:
         return None
-    found = y.new_empty(len(y))
+    logs = y.new_empty(len(y))
     rows = [part if part.stride(-1) == 1 else part.contiguous() for part in (y, loc, scale)]
     places = [number for part in rows for number in (part, part.stride(0))]
     run = dispatch.kernel("log_densities", y.dtype)
-    left = run(*places, *y.shape, found, dispatch.threads())
-    return found, _left(found, left)
+    count = run(*places, *y.shape, logs, dispatch.threads())
+    return logs, _remaining_rows(logs, count)
 
 
-def _ready(*given: Tensor) -> bool:
-    """Whether the kernels may work on these: all of one dtype, and no gradient is wanted."""
+def _is_supported(*given: Tensor) -> bool:
+    """Whether the kernels support these tensors: one dtype, and no gradient required."""
     alike = all(part.dtype == given[0].dtype for part in given)
     return alike and not tracks_grad(*given) and dispatch.ready(*given)
 
 
-def _left(found: Tensor, many: int) -> Tensor:
-    return (~found.isfinite()).nonzero()[:, 0] if many else torch.arange(0)
+def _remaining_rows(logs: Tensor, count: int) -> Tensor:
+    """Indices of the rows that the kernel did not compute."""
+    return (~logs.isfinite()).nonzero()[:, 0] if count else torch.arange(0)
 
 
 def quick_product(shift: Tensor, slope: Tensor) -> tuple[Tensor, Tensor] | None:
-    """`log_expected_product` of most rows, or None if the kernels cannot take them.
+    """Compute `log_expected_product` of most rows, or return None without a kernel.
 
     Returns:
-        (rows,) the answers, and the places of rows that are left: with a NaN, or very steep.
+        (rows,) the results, and the indices of rows not computed: with NaN, or very steep.
     """
-    if not _ready(shift, slope):
+    if not _is_supported(shift, slope):
         return None
-    found = shift.new_empty(len(shift))
-    left = _run(shift.contiguous(), slope.contiguous(), found)
-    if len(left) == 0 or shift.dtype == torch.float64:
-        return found, left
-    # steeper than single precision can place its points
-    wide = found.new_empty(len(left), dtype=torch.float64)
-    still = _run(shift[left].double(), slope[left].double(), wide)
-    found[left] = wide.float()
-    return found, left[still]
+    logs = shift.new_empty(len(shift))
+    remaining = _run_kernel(shift.contiguous(), slope.contiguous(), logs)
+    if len(remaining) == 0 or shift.dtype == torch.float64:
+        return logs, remaining
+    # slopes too steep for points in single precision
+    wide = logs.new_empty(len(remaining), dtype=torch.float64)
+    still = _run_kernel(shift[remaining].double(), slope[remaining].double(), wide)
+    logs[remaining] = wide.float()
+    return logs, remaining[still]
 
 
-def _run(shift: Tensor, slope: Tensor, found: Tensor) -> Tensor:
+def _run_kernel(shift: Tensor, slope: Tensor, logs: Tensor) -> Tensor:
+    """Write the results to `logs` and return the rows that were not computed."""
     rows, size = shift.shape
-    left = dispatch.kernel("expected_products", shift.dtype)(
-        shift, slope, rows, size, found, dispatch.threads()
+    count = dispatch.kernel("expected_products", shift.dtype)(
+        shift, slope, rows, size, logs, dispatch.threads()
     )
-    return _left(found, left)
+    return _remaining_rows(logs, count)

@@ -1,4 +1,4 @@
-"""The probability that every coordinate of a Gaussian vector is negative."""
+"""Orthant probabilities: that every coordinate of a Gaussian vector is negative."""
 
 import math
 
@@ -11,23 +11,22 @@ from fewfold.distributions.integrals.plackett import plackett
 
 __all__ = ["log_orthant"]
 
-_POINTS = 4096
-_CHUNK = 2**21
-_FEW = 5  # coordinates up to which the integrals are cheaper than the lattice
-_LEAST = 1e-5  # a probability of which their error is a small part
+_POINTS = 4096  # of the lattice
+_CHUNK = 2**21  # entries at a time
+_MAX_NESTED = 5  # coordinates up to which nested integrals are cheaper than the lattice
+_LEAST = 1e-5  # least probability for which the absolute error of the integrals is small enough
 
 
 def log_orthant(mean: Tensor, covariance: Tensor) -> Tensor:
-    """`log P(v <= 0)` for `v ~ N(mean, covariance)`.
+    """Compute `log P(v <= 0)` for `v ~ N(mean, covariance)`.
 
-    Exact for one coordinate, a one-dimensional integral for two. For three to five, integrals of
-    one dimension in one another: measured against more points, an absolute error of 1e-10 where
-    the least eigenvalue of the correlations is above 0.02, and of 1e-6 where it is 1e-5. That is
-    no use for a probability below 1e-5, nor for more coordinates; these are a lattice rule over
-    the conditional probabilities of one coordinate after the other. Its relative error is
-    typically 1e-4 and at most 6e-4 up to 11 coordinates with a common cause, up to 5e-3 at 19 and
-    5e-2 where correlations are nearly singular. The lattice is fixed, so that the same arguments
-    give the same value.
+    Exact for one coordinate, a one-dimensional integral for two. For three to five coordinates,
+    nested one-dimensional integrals: compared with more nodes, their absolute error is 1e-10 if the
+    smallest eigenvalue of the correlation matrix is above 0.02, and 1e-6 if it is 1e-5.
+    Probabilities below 1e-5 and more coordinates use a lattice rule over sequential conditional
+    probabilities (Genz). Its relative error is typically 1e-4, and at most 6e-4 for up to 11
+    coordinates with a common factor, up to 5e-3 for 19 coordinates, and 5e-2 for nearly singular
+    correlations. The lattice is fixed, so the result is deterministic.
 
     Args:
         mean: (rows, d).
@@ -53,39 +52,42 @@ def log_orthant(mean: Tensor, covariance: Tensor) -> Tensor:
         return log_ndtr(bound).squeeze(-1)
     correlation = covariance / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))
     if size == 2:
-        return _pair(bound, correlation[:, 0, 1])
-    return _small(bound, correlation) if size <= _FEW else _in_parts(bound, correlation)
+        return _log_pair(bound, correlation[:, 0, 1])
+    if size <= _MAX_NESTED:
+        return _log_nested(bound, correlation)
+    return _log_lattice_chunked(bound, correlation)
 
 
-def _small(bound: Tensor, correlation: Tensor) -> Tensor:
-    """Integrals, and the lattice where the probability is too small for their error."""
+def _log_nested(bound: Tensor, correlation: Tensor) -> Tensor:
+    """Nested integrals, with the lattice rule where the probability is too small for them."""
     chunk = max(1, _CHUNK // 2 ** (5 + 5 * (bound.shape[-1] // 2)))
     parts = zip(bound.double().split(chunk), correlation.double().split(chunk), strict=True)
     probs = torch.cat([plackett(*part) for part in parts])
     large = probs.detach() > _LEAST
-    found = torch.where(large, probs, 1.0).log().to(bound.dtype)
+    logs = torch.where(large, probs, 1.0).log().to(bound.dtype)
     tail = (~large).nonzero()[:, 0]
     if len(tail) == 0:
-        return found
-    return found.index_copy(0, tail, _in_parts(bound[tail], correlation[tail]))
+        return logs
+    return logs.index_copy(0, tail, _log_lattice_chunked(bound[tail], correlation[tail]))
 
 
-def _in_parts(bound: Tensor, correlation: Tensor) -> Tensor:
+def _log_lattice_chunked(bound: Tensor, correlation: Tensor) -> Tensor:
+    """`_log_lattice` in chunks of rows of bounded memory."""
     rows = max(1, _CHUNK // (_POINTS * bound.shape[-1]))
     parts = zip(bound.split(rows), correlation.split(rows), strict=True)
-    return torch.cat([_lattice(part, matrix) for part, matrix in parts])
+    return torch.cat([_log_lattice(part, matrix) for part, matrix in parts])
 
 
-def _pair(bound: Tensor, correlation: Tensor) -> Tensor:
-    """Two coordinates that share a Gaussian t: `a_i t + sqrt(1 - a_i^2) noise`, a_1 a_2 = rho."""
-    first = ((1 + correlation.detach().abs()) / 2).sqrt()  # any split has the same value
+def _log_pair(bound: Tensor, correlation: Tensor) -> Tensor:
+    """Two coordinates with a common factor t: `a_i t + sqrt(1 - a_i^2) noise`, a_1 a_2 = rho."""
+    first = ((1 + correlation.detach().abs()) / 2).sqrt()  # the result does not depend on a_1
     loading = torch.stack([first, correlation / first], -1)
     rest = (1 - loading.square()).clamp(min=torch.finfo(bound.dtype).tiny).sqrt()
     return log_expected_product(bound / rest, -loading / rest)
 
 
-def _lattice(bound: Tensor, correlation: Tensor) -> Tensor:
-    """Coordinates in turn, the least likely first, each given where those before it fell."""
+def _log_lattice(bound: Tensor, correlation: Tensor) -> Tensor:
+    """Lattice rule over sequential conditional probabilities, least likely coordinate first."""
     order = bound.detach().argsort(-1)
     bound = bound.gather(-1, order)
     size = bound.shape[-1]
@@ -94,22 +96,22 @@ def _lattice(bound: Tensor, correlation: Tensor) -> Tensor:
     factor = torch.linalg.cholesky(matrix)
     points = _points(size - 1).to(bound)
     total = bound.new_zeros(len(bound), len(points))
-    placed: list[Tensor] = []
+    sampled: list[Tensor] = []
     for i in range(size):
         shift = bound[:, i : i + 1]
-        if placed:
-            shift = shift - (factor[:, i, :i].unsqueeze(-1) * torch.stack(placed, 1)).sum(1)
+        if sampled:
+            shift = shift - (factor[:, i, :i].unsqueeze(-1) * torch.stack(sampled, 1)).sum(1)
         log_below = log_ndtr(shift / factor[:, i, i : i + 1])
         total = total + log_below
         if i + 1 < size:
             below = log_below.exp() * points[:, i]
             tiny = torch.finfo(bound.dtype).tiny
-            placed.append(torch.special.ndtri(below.clamp(min=tiny)))
+            sampled.append(torch.special.ndtri(below.clamp(min=tiny)))
     return total.logsumexp(-1) - math.log(len(points))
 
 
 def _points(size: int) -> Tensor:
-    """Richtmyer's lattice, folded so that a function need not be periodic; (points, size)."""
+    """Richtmyer lattice (points, size) with the baker's transform, for non-periodic functions."""
     primes: list[int] = []
     number = 2
     while len(primes) < size:

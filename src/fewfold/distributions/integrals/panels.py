@@ -1,4 +1,4 @@
-"""Integrals over intervals that are cut where the integrand changes."""
+"""Gauss-Legendre quadrature, also composite over consecutive intervals."""
 
 import functools
 
@@ -10,7 +10,7 @@ __all__ = ["gauss_legendre", "panels"]
 
 @functools.cache
 def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
-    """Points and weights on (-1, 1), from the eigenvectors of the Jacobi matrix.
+    """Gauss-Legendre points and weights on (-1, 1), by the Golub-Welsch algorithm.
 
     Example:
         >>> points, weights = gauss_legendre(3)
@@ -20,13 +20,14 @@ def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
     Reference: Golub and Welsch, "Calculation of Gauss quadrature rules", 1969.
     """
     k = torch.arange(1, count, dtype=torch.float64)
-    beside = k / (4 * k.square() - 1).sqrt()
-    points, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    off_diagonal = k / (4 * k.square() - 1).sqrt()
+    jacobi = torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1)
+    points, vectors = torch.linalg.eigh(jacobi)
     return points, 2 * vectors[0].square()
 
 
 def panels(edges: Tensor, count: int = 16) -> tuple[Tensor, Tensor]:
-    """Points and weights of an integral over consecutive intervals.
+    """Composite Gauss-Legendre points and weights over consecutive intervals.
 
     Args:
         edges: (..., n) in ascending order; intervals may be empty.

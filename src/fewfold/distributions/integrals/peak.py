@@ -1,4 +1,4 @@
-"""The peak of a Gaussian times a product of normal distribution functions."""
+"""Maximum of a Gaussian density times a product of normal distribution functions."""
 
 import math
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from fewfold.distributions.integrals.row_blocks import CHUNK
 
 __all__ = ["DOUBLE", "SINGLE", "Digits", "find_peak", "log_product", "slopes"]
 
-_NEAR = 0.6  # the peak need not be found better
+_NEAR = 0.6  # tolerance of the derivative at the peak
 
 
 @dataclass(frozen=True)
 class Digits:
-    """What a dtype is worth: how far to look below the peak, and how exact to be."""
+    """Accuracy settings of a dtype: range of integration and tolerances."""
 
-    drop: float  # nats below the peak at which the integrand is left out
-    error: float  # nats below 1 that the error of a sum may have
-    full: float  # beyond this Phi is 1
-    plain: float  # from this on log(erfc) is exact enough
-    least: float  # a product of a few factors that is not below has all its digits
-    step: float  # of evenly spaced points, in the logarithm of the distance to an edge
+    drop: float  # nats below the peak at which the integrand is truncated
+    error: float  # minus the logarithm of the relative error of the sum
+    full: float  # argument beyond which Phi is 1
+    plain: float  # argument above which log(erfc) is accurate
+    least: float  # least product of factors that keeps all its digits
+    step: float  # step of the points in the log distance to an end
 
 
 SINGLE = Digits(13.5, 12.0, full=5.5, plain=-12.0, least=1e-30, step=0.14)
@@ -31,9 +31,10 @@ DOUBLE = Digits(32.0, 27.0, full=8.3, plain=-36.0, least=1e-290, step=0.06)
 
 
 def slopes(shift: Tensor, slope: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """First and minus second derivative of `-t^2 / 2 + sum_j log Phi(shift_j + slope_j t)`.
+    """Return the first and minus the second derivative of the log integrand.
 
-    To a few digits, at t (rows,), for shift and slope (n, rows).
+    That is `-t^2 / 2 + sum_j log Phi(shift_j + slope_j t)`. Accurate to a few digits.
+    `shift` and `slope` are (n, rows), `t` is (rows,).
     """
     x = torch.addcmul(shift, slope, t)
     body = x.clamp(min=-5)
@@ -48,10 +49,10 @@ def slopes(shift: Tensor, slope: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_peak(shift: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearly where the integrand is largest, and the curvature of its logarithm there; (rows,).
+    """Return the approximate peak of the integrand and minus its log's second derivative; (rows,).
 
-    Newton's method between bounds, of the rows that need more of it. The second derivative is at
-    most -1 everywhere, so that where the first is small the peak is not farther away than that.
+    Bracketed Newton's method on the rows that have not converged. The second derivative is at most
+    -1 everywhere, so the distance to the peak is at most the absolute first derivative.
     """
     t = shift.new_zeros(shift.shape[-1])
     rise, bend = slopes(shift, slope, t)
@@ -72,15 +73,15 @@ def find_peak(shift: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_product(shift: Tensor, slope: Tensor, t: Tensor, lowest: float, digits: Digits) -> Tensor:
-    """`sum_j log Phi(shift_j + slope_j t)` at t (points, rows), whose arguments are not below.
+    """`sum_j log Phi(shift_j + slope_j t)` at t (points, rows).
 
-    Differentiable in shift and slope (n, rows). What is plain is exact as a sum of logarithms, not
-    for each.
+    Differentiable in `shift` and `slope` (n, rows). `lowest` is a lower bound of the arguments of
+    Phi. If it is high enough, log(erfc) is used: the sum is accurate, its terms may not be.
     """
     plain = lowest >= digits.plain
     root = -math.sqrt(0.5) if plain else 1.0
-    room = max(1, CHUNK // max(t.numel(), 1))
-    chunk = min(16, 1 << (room.bit_length() - 1))  # a power of two, which halves well
+    capacity = max(1, CHUNK // max(t.numel(), 1))
+    chunk = min(16, 1 << (capacity.bit_length() - 1))  # a power of two, as _log_of_product halves
     parts = zip(
         (root * shift).unsqueeze(1).split(chunk), (root * slope).unsqueeze(1).split(chunk),
         strict=True,
@@ -88,12 +89,12 @@ def log_product(shift: Tensor, slope: Tensor, t: Tensor, lowest: float, digits: 
     total = torch.zeros_like(t)
     for part in parts:
         x = torch.addcmul(*part, t)
-        total = total + (_log(torch.erfc(x), digits) if plain else log_ndtr(x).sum(0))
+        total = total + (_log_of_product(torch.erfc(x), digits) if plain else log_ndtr(x).sum(0))
     return total - len(shift) * math.log(2) if plain else total
 
 
-def _log(factors: Tensor, digits: Digits) -> Tensor:
-    """Of the product of up to 16 factors (n, points, rows): one logarithm, if large enough."""
+def _log_of_product(factors: Tensor, digits: Digits) -> Tensor:
+    """Log of the product of up to 16 factors (n, points, rows); a sum of logs if it underflows."""
     product = factors
     while len(product) > 1:
         half = len(product) // 2

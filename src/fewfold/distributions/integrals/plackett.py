@@ -1,4 +1,4 @@
-"""The probability of an orthant of a few dimensions, by integrals of one dimension."""
+"""Orthant probabilities in a few dimensions, by nested one-dimensional integrals."""
 
 import itertools
 import math
@@ -17,20 +17,20 @@ def plackett(bound: Tensor, correlation: Tensor, nodes: int = _NODES) -> Tensor:
     """`P(v <= bound)` for Gaussian v with unit variances.
 
     The derivative with respect to a correlation is the density of the two coordinates at their
-    bounds, times the probability of the others given that. So from independent coordinates, t = 0,
-    to the correlations at t = 1
+    bounds, times the conditional probability of the others. Integrating from independent coordinates
+    (t = 0) to the given correlations (t = 1),
 
         P = prod_i Phi(b_i) + sum_(i < j) rho_ij int_0^1 phi(b_i, b_j; t rho_ij) P_t(others | i, j) dt
 
-    and the probability of the others, two dimensions fewer, in the same way.
+    and the probability of the others, in two dimensions fewer, is computed recursively.
 
     Args:
-        bound: (rows, d); the work grows as d^2 times that of d - 2.
+        bound: (rows, d); the cost is about d^2 nodes / 2 times that of d - 2.
         correlation: (rows, d, d) positive definite.
-        nodes: of each integral.
+        nodes: quadrature nodes of each integral.
 
     Returns:
-        (rows,), differentiable, with an absolute error.
+        (rows,), differentiable; the absolute, not the relative error is small.
 
     Example:
         >>> import torch
@@ -52,16 +52,16 @@ def plackett(bound: Tensor, correlation: Tensor, nodes: int = _NODES) -> Tensor:
         square = (at[0] - at[1]).square() / gap + 2 * at[0] * at[1] / (1 + r)
         term = weight * rho * (-square / 2).exp() / (2 * math.pi * gap.sqrt())
         if others:
-            given = _given(bound, correlation, t, (i, j, others))
-            term = term * plackett(*given, nodes).view_as(term)
+            conditional = _condition(bound, correlation, t, (i, j, others))
+            term = term * plackett(*conditional, nodes).view_as(term)
         total = total + term.sum(-1)
     return total
 
 
 def _path(correlation: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
-    """(rows, nodes) t between 0 and 1 and its weights: angles of the largest correlation.
+    """Nodes t in (0, 1) and weights, (rows, nodes), of a quadrature in the angle asin(t rho).
 
-    In the angle the density of two coordinates has no root in its denominator.
+    rho is the largest correlation. In the angle, the bivariate density has no singular denominator.
     """
     points, weights = (part.to(correlation) for part in gauss_legendre(nodes))
     largest = (correlation.detach().tril(-1).abs()).amax((-2, -1)).clamp(1e-3, 1 - 1e-9)
@@ -70,10 +70,10 @@ def _path(correlation: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     return turned.sin() / angle.sin(), weights / 2 * angle * turned.cos() / angle.sin()
 
 
-def _given(
+def _condition(
     bound: Tensor, correlation: Tensor, t: Tensor, split: tuple[int, int, list[int]]
 ) -> tuple[Tensor, Tensor]:
-    """Bounds and correlations of the others, (rows nodes, d - 2), with two at their bounds."""
+    """Conditional bounds (rows nodes, d - 2) and correlations of the others, given i and j."""
     i, j, others = split
     along = t.unsqueeze(-1)
     first, second = along * correlation[:, None, others, i], along * correlation[:, None, others, j]

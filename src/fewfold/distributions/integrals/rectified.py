@@ -1,4 +1,4 @@
-"""A Gaussian clipped to between 0 and 1: closed forms of two coordinates."""
+"""Gaussian clipped to [0, 1]: closed forms of the two-coordinate Gaussian-sparsemax."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Rectified"]
 
 @dataclass(frozen=True, eq=False)
 class Rectified:
-    """`clip(x, 0, 1)` of a Gaussian x: points at 0 and 1, and a density between.
+    """`clip(x, 0, 1)` of a Gaussian x: point masses at 0 and 1, and a density between.
 
     Attributes:
         loc: (...) mean of x.
@@ -31,23 +31,23 @@ class Rectified:
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
-        """0 and 1 in units of the Gaussian."""
+        """The standardised values of 0 and 1."""
         return -self.loc / self.scale, (1 - self.loc) / self.scale
 
     @property
     def log_zero(self) -> Tensor:
-        """Of the probability of 0."""
+        """Log-probability of 0."""
         return log_ndtr(self.ends[0])
 
     @property
     def log_one(self) -> Tensor:
-        """Of the probability of 1."""
+        """Log-probability of 1."""
         return log_ndtr(-self.ends[1])
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """`int u^k phi(u) du` between the ends, for k = 0, 1, 2."""
         low, high = self.ends
-        flip = low.detach() > 0  # a difference of small numbers, not of two near 1
+        flip = low.detach() > 0  # subtract small probabilities, not two close to 1
         near, far = torch.where(flip, -high, low), torch.where(flip, -low, high)
         mass = torch.special.ndtr(far) - torch.special.ndtr(near)
         at_low, at_high = _density(low), _density(high)
@@ -71,18 +71,18 @@ class Rectified:
 
     @property
     def _wide(self) -> Tensor:
-        """Where the closed form is a small difference of large numbers."""
+        """Where the closed form suffers from cancellation."""
         return self.scale.detach() > 0.5
 
     def _by_moments(self, mean: Tensor) -> Tensor:
-        """`E (x - mean)^2` between the ends."""
+        """`E[(x - mean)^2; 0 < x < 1]` in closed form."""
         mass, first, second = self.moments()
         apart = self.loc - mean
         square = self.scale.square() * second + 2 * apart * self.scale * first
         return square + apart.square() * mass
 
     def _by_points(self, mean: Tensor) -> Tensor:
-        """The same by quadrature: a wide Gaussian is hardly bent between 0 and 1."""
+        """The same by quadrature, accurate because a wide Gaussian is smooth on [0, 1]."""
         points, weights = (part.to(self.loc) for part in gauss_legendre(16))
         y = (1 + points) / 2
         scale = torch.where(self._wide, self.scale, 1.0).unsqueeze(-1)
@@ -90,16 +90,16 @@ class Rectified:
         return (weights / 2 * density * (y - mean.unsqueeze(-1)).square()).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Of the two points and the density between, in nats."""
+        """Entropy of the point masses and the density between, in nats."""
         mass, _, second = self.moments()
         points = sum(log.exp() * log for log in (self.log_zero, self.log_one))
         return mass * (math.sqrt(2 * math.pi) * self.scale).log() + second / 2 - points
 
     def kl(self, other: "Rectified") -> Tensor:
-        """The divergence from another one."""
+        """KL divergence from another clipped Gaussian."""
         mass, first, second = self.moments()
-        ours, theirs = (self.log_zero, self.log_one), (other.log_zero, other.log_one)
-        points = sum(a.exp() * (a - b) for a, b in zip(ours, theirs, strict=True))
+        logs_p, logs_q = (self.log_zero, self.log_one), (other.log_zero, other.log_one)
+        points = sum(a.exp() * (a - b) for a, b in zip(logs_p, logs_q, strict=True))
         ratio, apart = self.scale / other.scale, (self.loc - other.loc) / other.scale
         square = ratio.square() * second + 2 * ratio * apart * first + apart.square() * mass
         return points - mass * ratio.log() + (square - second) / 2

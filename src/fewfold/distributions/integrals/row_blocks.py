@@ -1,4 +1,4 @@
-"""Work on rows, a few at a time: in the cache, and by as many threads as torch may use."""
+"""Apply a row-wise function in cache-sized blocks of rows, with several threads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,14 +8,14 @@ from torch import Tensor
 
 __all__ = ["CHUNK", "by_rows"]
 
-CHUNK = 2**15 - 1  # entries at a time: in the cache, and too few for torch to wake its threads
+CHUNK = 2**15 - 1  # entries of a block: fits in the cache, below the size torch parallelises
 
 
 def by_rows(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """`function(*rows)`, which treats every row alone, a few rows at a time.
+    """Compute `function(*rows)` of a row-wise function, in blocks of rows.
 
-    Many small operations are shared better by giving each thread rows of its own than by splitting
-    every operation among all threads; what must be differentiated stays in one.
+    For many small operations, giving each thread its own rows is faster than splitting every
+    operation among all threads. If gradients are needed, a single thread is used.
 
     Args:
         function: of tensors (n, K) that returns (n,).
@@ -32,12 +32,12 @@ def by_rows(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     size = max(1, CHUNK // max(rows[0].shape[-1], 1))
     parts = list(zip(*(given.split(size) for given in rows), strict=True))
     threads = min(torch.get_num_threads(), len(parts))
-    learns = torch.is_grad_enabled() and any(given.requires_grad for given in rows)
-    if threads < 2 or learns:
+    needs_grad = torch.is_grad_enabled() and any(given.requires_grad for given in rows)
+    if threads < 2 or needs_grad:
         return torch.cat([function(*part) for part in parts])
 
     def work(part: tuple[Tensor, ...]) -> Tensor:
-        with torch.no_grad():  # a thread does not inherit it
+        with torch.no_grad():  # the grad mode is local to each thread
             return function(*part)
 
     with ThreadPoolExecutor(threads) as pool:

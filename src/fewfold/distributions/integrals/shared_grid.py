@@ -1,4 +1,4 @@
-"""Many points under one law: the integral on one grid for all of them, by a matrix product."""
+"""The integral of many points of one distribution on a shared grid, by a matrix product."""
 
 import math
 
@@ -11,8 +11,8 @@ from fewfold.distributions.integrals.peak import DOUBLE, SINGLE
 
 __all__ = ["log_expected_on_grid"]
 
-_POINTS = 1024  # a grid of more is not worth it
-_FEWEST = 64  # rows
+_POINTS = 1024  # largest grid that pays off
+_MIN_ROWS = 64  # fewest rows for which sharing a grid pays off
 _CHUNK = 2**20  # entries at a time
 
 
@@ -21,17 +21,18 @@ def log_expected_on_grid(
 ) -> Tensor | None:
     """`log E_t prod_(j off) Phi((t - loc_j) / scale_j)` for `t ~ N(place, width^2)`.
 
-    An evenly spaced sum does not mind where it starts, so that all rows can share the points of the
-    finest: the logarithms of the factors are one table, and their sums a matrix product.
+    The accuracy of an evenly spaced sum does not depend on where it starts, so all rows share the
+    grid of the row that needs the smallest step. The logarithms of the factors at the grid points
+    are one table, and their sums over subsets a matrix product.
 
     Args:
-        off: (rows, K) boolean, which factors count.
-        loc, scale: (K,).
-        place, width: (rows,).
+        off: (rows, K) boolean, the factors of each product.
+        loc, scale: (K,) of the factors.
+        place, width: (rows,) mean and standard deviation of t.
 
     Returns:
-        (rows,), differentiable in all but the place of the grid; or None where rows are few, or
-        the grid would be too fine or too long for sharing.
+        (rows,), differentiable; or None if there are too few rows, or if the grid would need too
+        many points.
 
     Example:
         >>> import torch
@@ -39,13 +40,13 @@ def log_expected_on_grid(
         >>> log_expected_on_grid(off, zero, one, torch.zeros(64), torch.ones(64))[0].exp()
         tensor(0.3333)
     """
-    if len(off) < _FEWEST or loc.shape[-1] == 0:
+    if len(off) < _MIN_ROWS or loc.shape[-1] == 0:
         return None
     digits = DOUBLE if loc.dtype == torch.float64 else SINGLE
     with torch.no_grad():
         reach = 1.02 * math.sqrt(2 * digits.drop) * width
         start = (place - reach).amin()
-        # beyond this every factor is 1, and only the Gaussian is left
+        # beyond this every factor is 1, and only the Gaussian density remains
         full = (loc + digits.full * scale).amax()
         stop = (place.maximum(full) + reach).amax()
         wide = math.pi * math.sqrt(2 / digits.error)
@@ -62,11 +63,11 @@ def log_expected_on_grid(
     parts = zip(
         *(rows.split(max(1, _CHUNK // points)) for rows in (off, place, width)), strict=True
     )
-    found = [_sum(some.to(table) @ table, t, at, over) for some, at, over in parts]
-    return torch.cat(found) + log_step
+    logs = [_log_sum(mask.to(table) @ table, t, *normal) for mask, *normal in parts]
+    return torch.cat(logs) + log_step
 
 
-def _sum(logs: Tensor, t: Tensor, place: Tensor, width: Tensor) -> Tensor:
-    """Over the points (points,) of each row, with the density of t."""
+def _log_sum(logs: Tensor, t: Tensor, place: Tensor, width: Tensor) -> Tensor:
+    """Log of the sum over grid points t (points,), weighted by the density of t in each row."""
     apart = (t - place.unsqueeze(-1)) / width.unsqueeze(-1)
     return (logs - apart.square() / 2).logsumexp(-1) - width.log() - math.log(2 * math.pi) / 2
