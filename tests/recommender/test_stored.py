@@ -591,7 +591,9 @@ def test_texts_that_come_twice_are_noticed(texts: list[str]) -> None:
 def test_equal_hashes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     from fewfold.recommender import ids
 
-    monkeypatch.setattr(ids, "_MULTIPLIER", ids.np.uint64(1))  # then the order of letters counts nothing
+    monkeypatch.setattr(
+        ids, "_MULTIPLIER", ids.np.uint64(1)
+    )  # then the order of letters counts nothing
     monkeypatch.setattr(ids, "_BLOCK", 2)
     assert Ids(ids.Texts.of(["ab", "ba", "abc", "cab", "x"])).distinct()
     assert not Ids(ids.Texts.of(["ab", "ba", "abc", "cab", "ab"])).distinct()
