@@ -153,7 +153,7 @@ class BinaryHardConcrete(Reparameterised):
         for dist in (self, *others):
             width = 1 / dist.temperature.unsqueeze(-1)
             cuts.append((dist.logits / dist.temperature).unsqueeze(-1) + marks * width)
-        for dist in others:  # change at other y, and with a stretch near 1 fast at the ends
+        for dist in others:  # steep at other y, and at the ends for a stretch near 1
             cuts[-1] = dist._unsqueezed()._logit_in(self._unsqueezed(), cuts[-1]).detach()
             close = self._clip_logit.detach().unsqueeze(-1) - 4.0 ** -torch.arange(15).to(marks)
             cuts += [close, -close]

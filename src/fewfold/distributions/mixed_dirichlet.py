@@ -19,7 +19,7 @@ from fewfold.distributions.parameters import Each, check_vector, in_single, join
 __all__ = ["FaceMixture", "MaxEntropyMixed", "MixedDirichlet"]
 
 _EMPTY_SHAPE = torch.Size()
-_SMALL = 0.3  # below this concentration gamma samples underflow and are computed in logarithms
+_SMALL = 0.3  # below this concentration gamma samples may underflow; computed in logarithms
 
 
 class FaceMixture(Distribution):

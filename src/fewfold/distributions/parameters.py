@@ -160,5 +160,5 @@ def _to_single(distribution: Any) -> Any:
             setattr(new, name, value.float())
         elif isinstance(value, Distribution):
             setattr(new, name, _to_single(value))
-    new._validate_args = False  # rounding in half precision may violate the constraints slightly
+    new._validate_args = False  # rounding to half precision may violate the constraints
     return new

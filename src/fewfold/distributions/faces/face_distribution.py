@@ -24,19 +24,19 @@ class FaceLaw(Distribution):
     size: int
 
     def __init__(
-        self, given: Tensor, width: int, *, validate_args: bool | None, name: str, size: int
+        self, tensor: Tensor, width: int, *, validate_args: bool | None, name: str, size: int
     ) -> None:
-        setattr(self, name, given)
+        setattr(self, name, tensor)
         self.size, self.parameter = size, name
         self._width = width
-        batch = given.shape[:-1]
+        batch = tensor.shape[:-1]
         super().__init__(batch, torch.Size([size]), validate_args=validate_args)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
         new: Self = self._get_checked_instance(type(self), _instance)
-        given = getattr(self, self.parameter).expand(*batch_shape, self._width)
+        tensor = getattr(self, self.parameter).expand(*batch_shape, self._width)
         names = {"name": self.parameter, "size": self.size}
-        FaceLaw.__init__(new, given, self._width, validate_args=False, **names)  # type: ignore[arg-type]
+        FaceLaw.__init__(new, tensor, self._width, validate_args=False, **names)  # type: ignore[arg-type]
         new._validate_args = self._validate_args
         return new
 
@@ -48,14 +48,14 @@ class FaceLaw(Distribution):
 
     def every(self) -> Tensor:
         """(..., 2^K - 1) log-probabilities, in the order of `all_faces`."""
-        given: Tensor = getattr(self, self.parameter)
+        tensor: Tensor = getattr(self, self.parameter)
         if self.size > MOST:
             raise NotImplementedError(
                 f"this enumerates all 2^K - 1 faces, for K up to {MOST}, got {self.size}; write "
                 "direct_sum_entropy(p, samples=10_000) or direct_sum_kl(p, q, samples=10_000), "
                 "and for a mean write p.sample((10_000,)).mean(0)"
             )
-        faces = all_faces(self.size, given.device)
+        faces = all_faces(self.size, tensor.device)
         spread = faces.view(len(faces), *(1,) * len(self.batch_shape), self.size)
         return self.log_prob(spread).movedim(0, -1)
 

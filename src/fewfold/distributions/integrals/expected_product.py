@@ -73,10 +73,8 @@ def log_expected_product(shift: Tensor, slope: Tensor) -> Tensor:
 def _log_expected_torch(shift: Tensor, slope: Tensor) -> Tensor:
     """Differentiable torch implementation for two factors or more."""
     digits = DOUBLE if shift.dtype == torch.float64 else SINGLE
-    shift, slope = (
-        shift.mT.contiguous(),
-        slope.mT.contiguous(),
-    )  # (n, rows): faster sums over n
+    # in the layout (n, rows) sums over n are faster
+    shift, slope = shift.mT.contiguous(), slope.mT.contiguous()
     with torch.no_grad():
         plan = _plan(shift, slope, digits)
         parts = _split(plan)

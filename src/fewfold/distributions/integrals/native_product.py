@@ -25,10 +25,10 @@ def quick_densities(y: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tens
     return logs, _remaining_rows(logs, count)
 
 
-def _is_supported(*given: Tensor) -> bool:
+def _is_supported(*tensors: Tensor) -> bool:
     """Whether the kernels support these tensors: one dtype, and no gradient required."""
-    alike = all(part.dtype == given[0].dtype for part in given)
-    return alike and not tracks_grad(*given) and dispatch.ready(*given)
+    alike = all(part.dtype == tensors[0].dtype for part in tensors)
+    return alike and not tracks_grad(*tensors) and dispatch.ready(*tensors)
 
 
 def _remaining_rows(logs: Tensor, count: int) -> Tensor:

@@ -30,9 +30,9 @@ def by_rows(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         tensor([2., 2., 2.])
     """
     size = max(1, CHUNK // max(rows[0].shape[-1], 1))
-    parts = list(zip(*(given.split(size) for given in rows), strict=True))
+    parts = list(zip(*(tensor.split(size) for tensor in rows), strict=True))
     threads = min(torch.get_num_threads(), len(parts))
-    needs_grad = torch.is_grad_enabled() and any(given.requires_grad for given in rows)
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in rows)
     if threads < 2 or needs_grad:
         return torch.cat([function(*part) for part in parts])
 
