@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fewfold.embeddings import AnchorEmbedding, Relations
 from fewfold.embeddings.coding.spread_rows import spread_rows
-from fewfold.embeddings.initial.anchors import (
+from fewfold.embeddings.initial.features import cooccurrence_features
+from fewfold.embeddings.initial.initial_anchors import (
     Clusters,
     Frequent,
     FrequentThenClusters,
@@ -19,7 +20,6 @@ from fewfold.embeddings.initial.anchors import (
     TfIdf,
     start,
 )
-from fewfold.embeddings.initial.features import cooccurrence_features
 
 V, D, K = 60, 8, 6
 COUNTS = torch.arange(V).flip(0) * 7 % 61

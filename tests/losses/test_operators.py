@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold.losses import entmax_loss, linear_entmax_loss, normmax_loss, sparsemax_loss
-from fewfold.losses.linear import operator as linear_operator
+from fewfold.losses.linear import linear_operator
 from tests.graphs import compiled, gradients, same
 
 from .cases import random_scores

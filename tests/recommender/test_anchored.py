@@ -10,7 +10,7 @@ import torch
 
 import fewfold as ff
 from fewfold.recommender import AnchoredTables
-from fewfold.recommender.models.fastvae import anchors as anchors_module
+from fewfold.recommender.models.fastvae import anchor_options as anchors_module
 from tests.fuzz.artifact import resign
 from tests.recommender.conftest import grouped
 

@@ -15,7 +15,7 @@ import fewfold as ff
 from fewfold._tensors import Found, Spec
 from fewfold.recommender import Baseline, Interactions, Jagged, Option, setting
 from fewfold.recommender.models import registry
-from fewfold.recommender.models.settings import BUILT_IN
+from fewfold.recommender.models.model_options import BUILT_IN
 from tests.cli.invoke import fewfold
 from tests.recommender.conftest import grouped
 

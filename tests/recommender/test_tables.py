@@ -6,7 +6,7 @@ from torch import nn
 
 import fewfold as ff
 from fewfold.recommender import AnchoredTables, Anchors, AnchorVAE, DenseTables, FastVAE, Jagged
-from fewfold.recommender.models.fastvae import anchors as anchors_module
+from fewfold.recommender.models.fastvae import anchor_options as anchors_module
 from fewfold.recommender.models.fastvae.tables import Tables
 
 SIZES = {"hidden": 8, "latent": 3}

@@ -12,7 +12,7 @@ from fewfold import _native
 from fewfold.structured.factor_graph import consensus, links
 from fewfold.structured.factor_graph.graph import FactorGraph, Status
 from fewfold.structured.sparsemap.active_set import solve_plain
-from fewfold.structured.sparsemap.function import sparsemap
+from fewfold.structured.sparsemap.sparsemap import sparsemap
 from fewfold.structured.structures.alignment import Alignment
 from fewfold.structured.structures.assignment import Assignment
 from fewfold.structured.structures.bits import Bits, Budget, KSubset

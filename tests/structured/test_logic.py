@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfold import _native
 from fewfold.structured.sparsemap.active_set import solve_plain
-from fewfold.structured.sparsemap.function import sparsemap, sparsemap_solution, sparsemap_support
+from fewfold.structured.sparsemap.sparsemap import sparsemap, sparsemap_solution, sparsemap_support
 from fewfold.structured.structures.bit_polytopes import ClosedForm
 from fewfold.structured.structures.logic import (
     AndOut,

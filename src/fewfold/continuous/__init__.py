@@ -1,8 +1,8 @@
 """Attention over continuous domains: densities over a line or a plane, and signals on them."""
 
 from fewfold.continuous.basis import Basis, GaussianBasis, RectangularBasis
+from fewfold.continuous.continuous_attention import continuous_attention
 from fewfold.continuous.density import Density, LineDensity
-from fewfold.continuous.function import continuous_attention
 from fewfold.continuous.locate import AttentionMoments, Locator, QueryHeads, SignalHeads
 from fewfold.continuous.memory import ContinuousMemory, Sticky
 from fewfold.continuous.module import ContinuousAttention

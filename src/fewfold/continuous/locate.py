@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fewfold._check import whole_number
 from fewfold.continuous.basis import Basis
+from fewfold.continuous.continuous_attention import density_of
 from fewfold.continuous.density import LEAST_VARIANCE, Density, LineDensity, working
-from fewfold.continuous.function import density_of
 from fewfold.continuous.plane_density import PlaneDensity, two_by_two
 from fewfold.continuous.signal import Signal, cell_centres, masked_positions
 from fewfold.maps.entropies import Shannon

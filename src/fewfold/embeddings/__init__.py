@@ -9,7 +9,8 @@ from fewfold.embeddings.coding.sparse_coding import (
 )
 from fewfold.embeddings.files.mapped import MappedAnchors
 from fewfold.embeddings.files.save_load import Sizes, load_anchors, save_anchors
-from fewfold.embeddings.initial.anchors import (
+from fewfold.embeddings.initial.features import cooccurrence_features
+from fewfold.embeddings.initial.initial_anchors import (
     Clusters,
     Frequent,
     FrequentThenClusters,
@@ -18,7 +19,6 @@ from fewfold.embeddings.initial.anchors import (
     TfIdf,
     start,
 )
-from fewfold.embeddings.initial.features import cooccurrence_features
 from fewfold.embeddings.relations.relations import Relations, apart
 from fewfold.embeddings.sparsify.growth import AnchorGrowth, GrowthStep
 from fewfold.embeddings.sparsify.orthogonality import orthogonality

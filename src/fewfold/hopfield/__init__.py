@@ -13,7 +13,7 @@ from fewfold.hopfield.energies import (
 )
 from fewfold.hopfield.layers import Hopfield, HopfieldLayer, HopfieldPooling
 from fewfold.hopfield.retrieval import Retrieval, hopfield_retrieve
-from fewfold.hopfield.storage import (
+from fewfold.hopfield.storage_capacity import (
     is_stored,
     retrieved_in_one_step,
     separation,

@@ -38,9 +38,9 @@ from .interactions import Interactions as Interactions
 from .interactions import Jagged as Jagged
 from .models.baseline import Baseline as Baseline
 from .models.ease import EASE as EASE
+from .models.fastvae.anchor_options import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
 from .models.fastvae.anchored_tables import AnchoredTables as AnchoredTables
-from .models.fastvae.anchors import Anchors as Anchors
 from .models.fastvae.dense_tables import DenseTables as DenseTables
 from .models.fastvae.network import FastVAE as FastVAE
 from .models.fastvae.objectives import Entmax as Entmax
@@ -54,10 +54,10 @@ from .models.item_knn import Cosine as Cosine
 from .models.item_knn import ItemKNN as ItemKNN
 from .models.model import Fitted as Fitted
 from .models.model import Model as Model
+from .models.model_options import Option as Option
+from .models.model_options import setting as setting
 from .models.popularity import MostPopular as MostPopular
 from .models.registry import register as register
-from .models.settings import Option as Option
-from .models.settings import setting as setting
 from .ranking.catalogue import Catalogue as Catalogue
 from .ranking.search import Search as Search
 from .ranking.top_k import DotProduct as DotProduct
@@ -72,10 +72,10 @@ from .reading.log import read_log as read_log
 from .recommender import Recommender as Recommender
 from .training.checkpoint import Checkpoint as Checkpoint
 from .training.checkpoint import Interrupted as Interrupted
-from .training.settings import Training as Training
 from .training.train import Epoch as Epoch
 from .training.train import TrainOptions as TrainOptions
 from .training.train import train as train
+from .training.training import Training as Training
 
 __all__ = [
     "AnchorVAE",

@@ -10,7 +10,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.reading.columns import called
 from fewfold.recommender.reading.source import Source, open_source
-from fewfold.recommender.reading.tables import Batch, explained, within_calendar
+from fewfold.recommender.reading.table_source import Batch, explained, within_calendar
 
 __all__ = ["Attributes", "read_attributes"]
 

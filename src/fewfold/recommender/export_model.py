@@ -15,7 +15,7 @@ from torch import Tensor
 from fewfold._files import new_file
 from fewfold._optional import optional_import
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.reading.tables import library
+from fewfold.recommender.reading.table_source import library
 from fewfold.recommender.recommender import Recommender
 
 __all__ = ["export"]

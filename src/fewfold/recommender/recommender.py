@@ -36,7 +36,7 @@ from fewfold.recommender.evaluation.ranking_cost import training_work
 from fewfold.recommender.fit_report import FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.anchors import Anchors
+from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import FitOptions, Fitted, Model
 from fewfold.recommender.models.new_items import merged
@@ -46,7 +46,7 @@ from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.reading.conditions import Condition
 from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
 from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.settings import Training
+from fewfold.recommender.training.training import Training
 
 __all__ = ["Recommender"]
 

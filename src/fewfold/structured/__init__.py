@@ -4,7 +4,7 @@ from fewfold.structured import structures
 from fewfold.structured.factor_graph.graph import FactorGraph, GraphSolution
 from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.regularisers import Gibbs, SparseMAP
-from fewfold.structured.sparsemap.function import (
+from fewfold.structured.sparsemap.sparsemap import (
     Solution,
     sparsemap,
     sparsemap_solution,

@@ -10,7 +10,7 @@ from fewfold._check import check_mask, check_temperature
 from fewfold._torch import has_values, values_visible
 from fewfold.maps.omega import Omega
 from fewfold.structured.gibbs import gibbs_marginals
-from fewfold.structured.sparsemap.function import sparsemap, sparsemap_solution
+from fewfold.structured.sparsemap.sparsemap import sparsemap, sparsemap_solution
 from fewfold.structured.structures.batch_rows import by_row, divide_by_temperature
 from fewfold.structured.structures.structure import Structure
 

@@ -14,7 +14,7 @@ from fewfold.maps.map_support import map_support
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_tensors import tensors
 from fewfold.structured.regularisers import SparseMAP
-from fewfold.structured.sparsemap.function import sparsemap_support
+from fewfold.structured.sparsemap.sparsemap import sparsemap_support
 from fewfold.structured.structures.structure import Structure
 from fewfold.structured.topk_support import topk_support
 from fewfold.support import Support

@@ -10,7 +10,7 @@ from fewfold._check import check_scores, per_row, positive_number
 from fewfold._torch import autocasts, eager, loss_dtype, without_autocast
 from fewfold.losses.linear.candidate_losses import row_losses, smoothing_term
 from fewfold.losses.linear.candidates import Candidates, Layer, find_candidates, widen
-from fewfold.losses.linear.operator import linear_operator
+from fewfold.losses.linear.linear_operator import linear_operator
 from fewfold.losses.named import entmax_loss
 from fewfold.losses.targets import INTEGERS, Reduction, check_indices, check_options, check_weight
 from fewfold.maps.compiled_operators import traceable

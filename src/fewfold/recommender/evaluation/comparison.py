@@ -19,7 +19,7 @@ from fewfold.recommender.models.fastvae.shortcut_weight import Trial
 from fewfold.recommender.models.model import FitOptions, Fitted, Model
 from fewfold.recommender.models.registry import models as registered_models
 from fewfold.recommender.reading.log import read_log
-from fewfold.recommender.training.settings import Training
+from fewfold.recommender.training.training import Training
 
 __all__ = ["Comparison", "Contender", "compare"]
 

@@ -13,9 +13,9 @@ from fewfold._resources import format_bytes, free_memory
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.model_options import EASE as OPTIONS
+from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
-from fewfold.recommender.models.settings import EASE as OPTIONS
-from fewfold.recommender.models.settings import setting
 
 __all__ = ["EASE"]
 

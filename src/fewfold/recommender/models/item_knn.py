@@ -13,9 +13,9 @@ from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import tagged
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.model_options import ITEM_KNN as OPTIONS
+from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
-from fewfold.recommender.models.settings import ITEM_KNN as OPTIONS
-from fewfold.recommender.models.settings import setting
 from fewfold.recommender.ranking.top_k import Ranking, top_k
 
 __all__ = ["BM25", "Cosine", "ItemKNN"]

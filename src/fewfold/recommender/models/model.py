@@ -18,7 +18,7 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.top_k import Ranking
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.run import Epoch
-from fewfold.recommender.training.settings import Training
+from fewfold.recommender.training.training import Training
 
 __all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
 

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, TypeVar
 
 from fewfold._options import Option
-from fewfold.recommender.models.settings import BUILT_IN
+from fewfold.recommender.models.model_options import BUILT_IN
 
 if TYPE_CHECKING:  # it needs torch, and the help of the command line must not
     from fewfold.recommender.models.model import Model

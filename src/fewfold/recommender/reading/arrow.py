@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from fewfold.recommender.reading.raw_files import File
-from fewfold.recommender.reading.tables import (
+from fewfold.recommender.reading.table_source import (
     Batch,
     Opening,
     explained,

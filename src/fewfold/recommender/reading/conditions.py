@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.tables import Batch, library, within_calendar
+from fewfold.recommender.reading.table_source import Batch, library, within_calendar
 from fewfold.recommender.reading.values import microseconds
 
 __all__ = ["Condition", "Filter"]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.tables import library
+from fewfold.recommender.reading.table_source import library
 
 __all__ = ["Dates", "instants"]
 

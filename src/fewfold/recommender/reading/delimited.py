@@ -17,7 +17,7 @@ import numpy as np
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.header import first_row_is_data
 from fewfold.recommender.reading.raw_files import File
-from fewfold.recommender.reading.tables import Bad, Batch, Opening, Place, explained, library
+from fewfold.recommender.reading.table_source import Bad, Batch, Opening, Place, explained, library
 from fewfold.recommender.reading.text_blocks import (
     Lines,
     Record,

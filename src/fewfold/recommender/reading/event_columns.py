@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Set
 
 from fewfold.recommender.reading.columns import is_event
-from fewfold.recommender.reading.tables import Table
+from fewfold.recommender.reading.table_source import Table
 
 __all__ = ["event_note"]
 

@@ -12,7 +12,7 @@ from fewfold.recommender.reading.delimited import Delimited
 from fewfold.recommender.reading.jsonlines import JsonLines, looks_like_json
 from fewfold.recommender.reading.parquet import Parquet
 from fewfold.recommender.reading.raw_files import COMPRESSIONS, File
-from fewfold.recommender.reading.tables import Opening, Table
+from fewfold.recommender.reading.table_source import Opening, Table
 from fewfold.recommender.reading.unsupported import foreign_kind
 
 __all__ = ["READERS", "Reader", "has_known_ending", "reader_of"]

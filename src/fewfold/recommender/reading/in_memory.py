@@ -8,7 +8,7 @@ import numpy as np
 
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.arrow import frame_of
-from fewfold.recommender.reading.tables import (
+from fewfold.recommender.reading.table_source import (
     Batch,
     explained,
     in_roles,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.raw_files import File
-from fewfold.recommender.reading.tables import (
+from fewfold.recommender.reading.table_source import (
     Bad,
     Batch,
     Opening,

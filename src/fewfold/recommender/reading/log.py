@@ -18,7 +18,7 @@ from fewfold.recommender.reading.event_columns import event_note
 from fewfold.recommender.reading.log_rows import Rows, Rules
 from fewfold.recommender.reading.source import Source, open_source
 from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
-from fewfold.recommender.reading.tables import Batch, explained
+from fewfold.recommender.reading.table_source import Batch, explained
 from fewfold.recommender.reading.values import NO_TIME
 
 _SECONDS_PER_ROW = 4e-7  # approximate seconds per row, for the progress bar

@@ -12,7 +12,7 @@ from fewfold.recommender.interactions import Interactions, from_keys
 from fewfold.recommender.reading.columns import Columns
 from fewfold.recommender.reading.conditions import Filter
 from fewfold.recommender.reading.numbering import Growing, Numbering
-from fewfold.recommender.reading.tables import Batch, library
+from fewfold.recommender.reading.table_source import Batch, library
 from fewfold.recommender.reading.values import Times, ratings, stripped, whole
 
 __all__ = ["Rows", "Rules"]

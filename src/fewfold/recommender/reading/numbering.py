@@ -7,7 +7,7 @@ import numpy as np
 
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
-from fewfold.recommender.reading.tables import library
+from fewfold.recommender.reading.table_source import library
 
 __all__ = ["Growing", "Numbering", "texts"]
 

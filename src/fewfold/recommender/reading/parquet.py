@@ -6,7 +6,13 @@ from typing import Any
 
 from fewfold.recommender.reading.arrow import ROWS, TypedFile, frame_of, shown_rows
 from fewfold.recommender.reading.raw_files import File
-from fewfold.recommender.reading.tables import Batch, explained, in_roles, library, place_of_row
+from fewfold.recommender.reading.table_source import (
+    Batch,
+    explained,
+    in_roles,
+    library,
+    place_of_row,
+)
 
 __all__ = ["Parquet"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.tables import Batch, Place, Table, library
+from fewfold.recommender.reading.table_source import Batch, Place, Table, library
 
 __all__ = ["Partition", "partition_values"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.tables import explained, library
+from fewfold.recommender.reading.table_source import explained, library
 
 __all__ = ["COMPRESSIONS", "Compression", "File", "standard_input", "stored"]
 

@@ -12,7 +12,7 @@ from fewfold.recommender.reading.formats import has_known_ending, reader_of
 from fewfold.recommender.reading.in_memory import Frame
 from fewfold.recommender.reading.partitions import Partition, partition_values
 from fewfold.recommender.reading.raw_files import File, standard_input, stored
-from fewfold.recommender.reading.tables import Opening, Table
+from fewfold.recommender.reading.table_source import Opening, Table
 from fewfold.recommender.reading.unsupported import address, lake_table
 
 __all__ = ["Source", "open_source"]

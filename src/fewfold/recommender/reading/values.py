@@ -4,7 +4,7 @@ from typing import Any
 
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.dates import Dates
-from fewfold.recommender.reading.tables import library, within_calendar
+from fewfold.recommender.reading.table_source import library, within_calendar
 
 __all__ = ["NO_TIME", "Times", "microseconds", "ratings", "stripped", "whole"]
 

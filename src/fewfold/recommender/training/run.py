@@ -22,8 +22,8 @@ from fewfold.recommender.training.checkpoint import Saved
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
 from fewfold.recommender.training.fingerprint import describe, describe_log
 from fewfold.recommender.training.optimizers import build_optimizers, relative_rate
-from fewfold.recommender.training.options import TrainOptions
 from fewfold.recommender.training.stopping import BestWeights, TimeBudget
+from fewfold.recommender.training.train_options import TrainOptions
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["Epoch", "TrainingRun"]

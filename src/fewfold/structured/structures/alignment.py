@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_scores, fits
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.dynamic_program import DynamicProgram, present_first
 from fewfold.structured.structures.semirings import Semiring
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.assignment_kbest import best_assignment, best_assignments
 from fewfold.structured.structures.native_factors import NativeFactors
 from fewfold.structured.structures.score_errors import raise_infeasible

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfold._check import non_negative_number
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.lattice import nan_where_invalid
 from fewfold.structured.structures.native_factors import LinearConstraint, NativeFactors
 from fewfold.structured.structures.nearest import Face, nearest_linear, nearest_pair

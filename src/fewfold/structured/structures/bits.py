@@ -11,7 +11,7 @@ from torch import Tensor
 from fewfold._check import check_temperature, whole_number
 from fewfold._native import dispatch
 from fewfold.maps.ksubset import ksubset
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.batch_rows import divide_by_temperature
 from fewfold.structured.structures.bit_polytopes import ClosedForm
 from fewfold.structured.structures.flips import MAX_LISTED, cheapest_sets

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.bit_polytopes import ClosedForm, Knapsack, Pair
 from fewfold.structured.structures.native_factors import LinearConstraint, NativeFactors
 from fewfold.structured.structures.nearest import Face, nearest_or_out

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_scores
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.batch_rows import expand_to_batch
 from fewfold.structured.structures.dynamic_program import DynamicProgram
 from fewfold.structured.structures.semirings import Semiring

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewfold._check import check_scores
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.batch_rows import expand_to_batch, flatten_with_grad
 from fewfold.structured.structures.lattice import Lattice, nan_where_invalid
 from fewfold.structured.structures.native_factors import NativeFactors

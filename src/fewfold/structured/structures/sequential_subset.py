@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.batch_rows import flatten_with_grad
 from fewfold.structured.structures.lattice import Lattice, draw, nan_where_invalid, safe_logsumexp
 from fewfold.structured.structures.native_factors import NativeFactors

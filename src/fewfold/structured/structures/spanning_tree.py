@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
-from fewfold.structured.sparsemap.operator import registered
+from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.arborescence import FORBIDDEN, draw_heads, log_total
 from fewfold.structured.structures.batch_rows import flatten_with_grad
 from fewfold.structured.structures.native_factors import NativeFactors

@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
-from fewfold.recommender.models.fastvae.anchors import Anchors
 from fewfold.recommender.models.fastvae.compression import compress
 from fewfold.recommender.models.fastvae.dense_tables import DenseTables
 from fewfold.recommender.models.fastvae.network import FastVAE

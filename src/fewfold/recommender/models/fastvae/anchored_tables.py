@@ -20,7 +20,7 @@ from fewfold.embeddings.table.embedding import AnchorEmbedding
 from fewfold.embeddings.table.sparse_rows import draw_slots
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fastvae.anchors import Anchors
+from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.encoder_bag import bags
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
 from fewfold.recommender.models.fastvae.shared_transform import (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fewfold._check import non_negative_number, positive_number, whole_number
-from fewfold.recommender.training.options import TrainOptions
+from fewfold.recommender.training.train_options import TrainOptions
 
 __all__ = ["Training"]
 

@@ -17,8 +17,8 @@ from fewfold._check import (
 from fewfold._native import dispatch
 from fewfold._torch import check_values, under_transform
 from fewfold.structured.sparsemap.marginals import needs_derivatives, sparsemap_marginals
-from fewfold.structured.sparsemap.operator import is_registered, opaque_marginals
 from fewfold.structured.sparsemap.solver import Active, Limits, solve, weights_jvp
+from fewfold.structured.sparsemap.sparsemap_operator import is_registered, opaque_marginals
 from fewfold.structured.structures.batch_rows import by_row
 from fewfold.structured.structures.structure import Structure
 from fewfold.support import Support
