@@ -173,7 +173,7 @@ def test_a_defect_is_one_sentence(model: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ff.Recommender, "load", broken)
     done = fewfold("recommend", model, "--users", "u0")
     assert done.code == 1
-    assert done.message.startswith("fewfold: ZeroDivisionError: by nothing\nThis is a defect")
+    assert done.message.startswith("fewfold: ZeroDivisionError: by nothing\nThis is a bug")
     monkeypatch.setenv("FEWFOLD_DEBUG", "1")
     shown = fewfold("recommend", model, "--users", "u0")
     assert shown.code == 1
@@ -233,7 +233,7 @@ def test_output_that_cannot_be_written() -> None:
         )
     assert done.returncode == 5
     assert done.stderr == (
-        b"fewfold: the disk is full while writing standard output; make room and run again, with "
+        b"fewfold: the disk is full while writing standard output; free space and run again, with "
         b"--resume if it trained\n"
     )
 

@@ -139,7 +139,7 @@ def test_the_loss_weighs_what_is_labelled_and_what_is_not(split: Split, name: st
     scores = state.model.classifier(images)
     known = prices[8:].gather(1, labels[:, None]).mean()
     if name == "Gumbel":
-        unknown = out.value.mean() - out.law.entropy().mean()
+        unknown = out.value.mean() - out.latent.entropy().mean()
     else:
         probs = (ff.sparsemax if name == "sparse" else torch.softmax)(scores[:8], -1)
         unknown = (probs * (prices[:8] + probs.clamp_min(1e-30).log())).sum(1).mean()

@@ -178,7 +178,7 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.reading.log.Interactions.k_core": "finding the core",
     "fewfold.recommender.recommender.pack_users": "writing the model",
     "fewfold.recommender.recommender.training_work": "fitting the model",
-    "fewfold.recommender.ranking.top_k._rank_block": "ranking items",
+    "fewfold.recommender.ranking.exact_ranking._rank_block": "ranking items",
     "fewfold.recommender.evaluation.evaluate._report": "evaluating",
     "fewfold.recommender.artifact.folder._write": "writing the model",
 }

@@ -59,11 +59,11 @@ from .models.model_options import setting as setting
 from .models.popularity import MostPopular as MostPopular
 from .models.registry import register as register
 from .ranking.catalogue import Catalogue as Catalogue
+from .ranking.exact_ranking import DotProduct as DotProduct
+from .ranking.exact_ranking import Ranking as Ranking
+from .ranking.exact_ranking import Scorer as Scorer
+from .ranking.exact_ranking import top_k as top_k
 from .ranking.search import Search as Search
-from .ranking.top_k import DotProduct as DotProduct
-from .ranking.top_k import Ranking as Ranking
-from .ranking.top_k import Scorer as Scorer
-from .ranking.top_k import top_k as top_k
 from .reading.log import Log as Log
 from .reading.log import LogPlan as LogPlan
 from .reading.log import LogSummary as LogSummary

@@ -6,7 +6,7 @@ from typing import Any
 
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.ids import Id, Ids
-from fewfold.recommender.ranking.top_k import Ranking
+from fewfold.recommender.ranking.exact_ranking import Ranking
 
 __all__ = ["Recommendations"]
 

@@ -17,7 +17,7 @@ from fewfold.recommender.models.model import (
     Model,
     single_item_rows,
 )
-from fewfold.recommender.ranking.top_k import Ranking, Scorer, top_k
+from fewfold.recommender.ranking.exact_ranking import Ranking, Scorer, top_k
 
 __all__ = ["Baseline"]
 

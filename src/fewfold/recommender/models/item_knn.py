@@ -16,7 +16,7 @@ from fewfold.recommender.models.baseline import Baseline
 from fewfold.recommender.models.model_options import ITEM_KNN as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
-from fewfold.recommender.ranking.top_k import Ranking, top_k
+from fewfold.recommender.ranking.exact_ranking import Ranking, top_k
 
 __all__ = ["BM25", "Cosine", "ItemKNN"]
 

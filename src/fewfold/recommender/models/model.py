@@ -15,7 +15,7 @@ from fewfold._options import Option
 from fewfold._tensors import Found, Spec
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.ranking.top_k import Ranking
+from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.run import Epoch
 from fewfold.recommender.training.training import Training
@@ -87,7 +87,7 @@ class Fitted:
         It is exported by `torch.onnx`, and may use plain tensor operations only.
         """
         raise ValueError(
-            f"a {type(self.recipe).__name__} is no graph of tensors; fit fastvae or ease"
+            f"a {type(self.recipe).__name__} cannot be exported to ONNX; fit fastvae or ease"
         )
 
     def inspect_anchors(

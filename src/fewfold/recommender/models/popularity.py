@@ -8,7 +8,7 @@ from torch import Tensor
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
 from fewfold.recommender.models.registry import register
-from fewfold.recommender.ranking.top_k import Ranking
+from fewfold.recommender.ranking.exact_ranking import Ranking
 
 __all__ = ["MostPopular"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fewfold._optional import optional_import
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.model import Fitted, single_item_rows
-from fewfold.recommender.ranking.top_k import Ranking
+from fewfold.recommender.ranking.exact_ranking import Ranking
 
 __all__ = ["Search"]
 

@@ -16,7 +16,7 @@ from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.model import Fitted, Model, single_item_rows
 from fewfold.recommender.ranking.catalogue import Catalogue
-from fewfold.recommender.ranking.top_k import DotProduct, Ranking, top_k
+from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
 
 __all__ = ["FittedVAE"]
 

@@ -16,7 +16,7 @@ from fewfold.recommender.models.fastvae.encoder_bag import drop_items
 from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.models.fastvae.tables import Tables
-from fewfold.recommender.ranking.top_k import DotProduct, top_k
+from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
 
 __all__ = ["FastVAE"]
 
