@@ -14,8 +14,8 @@ import torch
 
 import fewfold as ff
 from fewfold import _progress
-from fewfold.recommender.evaluation import evaluate as evaluation
-from fewfold.recommender.evaluation.evaluate import assess, sample_users
+from fewfold.recommender.evaluation import model_evaluation as evaluation
+from fewfold.recommender.evaluation.model_evaluation import assess, sample_users
 from fewfold.recommender.evaluation.ranking_cost import ranking_work, training_work
 from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
@@ -179,7 +179,7 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.recommender.pack_users": "writing the model",
     "fewfold.recommender.recommender.training_work": "fitting the model",
     "fewfold.recommender.ranking.exact_ranking._rank_block": "ranking items",
-    "fewfold.recommender.evaluation.evaluate._report": "evaluating",
+    "fewfold.recommender.evaluation.model_evaluation._report": "evaluating",
     "fewfold.recommender.artifact.folder._write": "writing the model",
 }
 

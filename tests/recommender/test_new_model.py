@@ -139,7 +139,7 @@ def test_the_command_line_offers_it(tmp_path: Path) -> None:
     other = fewfold("fit", log, "--model", "pairs", "--anchors", "8", "--out", tmp_path / "o")
     assert "--anchors is for fastvae; pairs has no tables" in other.message
     exported = fewfold("export", out, "--onnx", tmp_path / "f.onnx")
-    assert "a Pairs is no graph of tensors" in exported.message
+    assert "a Pairs cannot be exported to ONNX" in exported.message
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -9,7 +9,7 @@ import torch
 
 import fewfold as ff
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.evaluation.evaluate import Evaluation
+from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from tests.recommender.conftest import grouped
 
 

@@ -12,7 +12,6 @@ from .evaluation.comparison import Comparison as Comparison
 from .evaluation.comparison import Contender as Contender
 from .evaluation.comparison import compare as compare
 from .evaluation.dense_comparison import Beside as Beside
-from .evaluation.evaluate import Evaluation as Evaluation
 from .evaluation.metrics import MAP as MAP
 from .evaluation.metrics import MRR as MRR
 from .evaluation.metrics import NDCG as NDCG
@@ -23,6 +22,7 @@ from .evaluation.metrics import Recall as Recall
 from .evaluation.metrics import Report as Report
 from .evaluation.metrics import Score as Score
 from .evaluation.metrics import evaluate as evaluate
+from .evaluation.model_evaluation import Evaluation as Evaluation
 from .evaluation.splits import Split as Split
 from .evaluation.splits import held_out_users as held_out_users
 from .evaluation.splits import last_out_split as last_out_split

@@ -5,7 +5,7 @@ from typing import Any
 
 from fewfold._resources import ResourceUsage
 from fewfold.recommender.evaluation.dense_comparison import Beside
-from fewfold.recommender.evaluation.evaluate import Evaluation
+from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.models.model import Model
 from fewfold.recommender.models.stored import described
 from fewfold.recommender.reading.log import Log

@@ -29,9 +29,14 @@ from fewfold.recommender.artifact.schema import Source, check
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.evaluation.dense_comparison import Beside
-from fewfold.recommender.evaluation.evaluate import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.evaluation.holdout import hold_out, kept, questions
 from fewfold.recommender.evaluation.metrics import Metric
+from fewfold.recommender.evaluation.model_evaluation import (
+    METRICS,
+    Evaluation,
+    assess,
+    sample_users,
+)
 from fewfold.recommender.evaluation.ranking_cost import training_work
 from fewfold.recommender.fit_report import FitReport
 from fewfold.recommender.ids import Ids

@@ -11,9 +11,14 @@ from torch import Tensor
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import format_bytes
 from fewfold.recommender.evaluation.dense_comparison import bytes_of
-from fewfold.recommender.evaluation.evaluate import METRICS, Evaluation, assess, sample_users
 from fewfold.recommender.evaluation.holdout import hold_out
 from fewfold.recommender.evaluation.metrics import NDCG, Metric, evaluate
+from fewfold.recommender.evaluation.model_evaluation import (
+    METRICS,
+    Evaluation,
+    assess,
+    sample_users,
+)
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial
 from fewfold.recommender.models.model import FitOptions, Fitted, Model

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fewfold._resources import format_bytes
-from fewfold.recommender.evaluation.evaluate import Evaluation
+from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.models.model import Fitted
 
 __all__ = ["Beside", "bytes_of"]
