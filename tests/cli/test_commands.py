@@ -208,7 +208,7 @@ def test_evaluate(model: Path, log: Path) -> None:
     assert told["test pairs"] == 3
     seen = fewfold("evaluate", model, log)
     assert seen.code == 3
-    assert "are in the log the model was made from" in seen.message
+    assert "are in the log the model was fitted to" in seen.message
 
 
 def test_recommend_to_users(model: Path) -> None:

@@ -50,25 +50,27 @@ def test_learns_what_the_dense_one_learns(fitted: ff.Recommender) -> None:
     assert taste(fitted.similar_items("b3", k=3).items) == {"b"}
 
 
-def test_the_report_has_the_dense_tables_beside(fitted: ff.Recommender) -> None:
+def test_the_report_has_the_comparison_with_dense_tables(fitted: ff.Recommender) -> None:
     assert fitted.report is not None
-    beside, told = fitted.report.beside, str(fitted.report)
-    assert fitted.report.as_dict()["tables"] in told
-    if "from the start" in told:
-        assert beside is None
-        assert "times smaller" not in told
+    comparison, shown = fitted.report.dense_comparison, str(fitted.report)
+    assert fitted.report.as_dict()["tables"] in shown
+    if "from the start" in shown:
+        assert comparison is None
+        assert "times smaller" not in shown
         return
-    assert "trained dense, then cut to anchors" in told
-    assert beside is not None
-    assert beside.own_bytes < beside.dense_bytes
-    own, dense = (e.overall[ff.recommender.NDCG(10)].mean for e in (beside.own, beside.dense))
+    assert "trained dense, then cut to anchors" in shown
+    assert comparison is not None
+    assert comparison.own_bytes < comparison.dense_bytes
+    own, dense = (
+        e.overall[ff.recommender.NDCG(10)].mean for e in (comparison.own, comparison.dense)
+    )
     assert own > 0.9 * dense
-    assert "times smaller" in told
-    assert "(both without the shortcut)" in told
+    assert "times smaller" in shown
+    assert "(both without the shortcut)" in shown
     tables = 4 * 40 * (16 + 7 + 1)
-    assert beside.dense_tables == tables < beside.dense_bytes
-    assert beside.own_tables < tables
-    assert fitted.report.as_dict()["anchors"]["bytes"] == beside.own_bytes
+    assert comparison.dense_tables == tables < comparison.dense_bytes
+    assert comparison.own_tables < tables
+    assert fitted.report.as_dict()["anchors"]["bytes"] == comparison.own_bytes
 
 
 def test_scores_are_those_of_the_dense_tables(path: str) -> None:
@@ -351,7 +353,7 @@ def test_a_log_that_cannot_be_cut_is_trained_and_compared() -> None:
         rec.fit(grouped(), test=0.2, progress=False)
     assert rec.report is not None
     assert rec.report.tables == "trained as anchors from the start"
-    assert rec.report.beside is not None
+    assert rec.report.dense_comparison is not None
 
 
 def test_a_cut_resumes_where_training_was(tmp_path: Path) -> None:

@@ -15,8 +15,12 @@ import torch
 import fewfold as ff
 from fewfold import _progress
 from fewfold.recommender.evaluation import model_evaluation as evaluation
-from fewfold.recommender.evaluation.model_evaluation import assess, sample_users
-from fewfold.recommender.evaluation.ranking_cost import ranking_work, training_work
+from fewfold.recommender.evaluation.model_evaluation import (
+    assess,
+    ranking_work,
+    sample_users,
+    training_work,
+)
 from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.training.run import Epoch
@@ -167,7 +171,7 @@ class Screen(io.StringIO):
 
 SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.reading.log_rows.Rows.numbered": "putting the pairs in order",
-    "fewfold.recommender.recommender.hold_out": "splitting the log",
+    "fewfold.recommender.fit_job.hold_out": "splitting the log",
     "fewfold.recommender.models.fastvae.recipe.VAE.network": "preparing the model",
     "fewfold.recommender.training.run._update_proposal": "fitting the proposal to the items",
     "fewfold.recommender.models.fastvae.shortcut.torch.linalg.qr": "finding directions",
@@ -176,8 +180,8 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.training.run.TrainingRun._held_out_loss": "judging the number of anchors",
     "fewfold.recommender.training.checkpoint.write": "writing the checkpoint",
     "fewfold.recommender.reading.log.Interactions.k_core": "finding the core",
-    "fewfold.recommender.recommender.pack_users": "writing the model",
-    "fewfold.recommender.recommender.training_work": "fitting the model",
+    "fewfold.recommender.saved_model.pack_users": "writing the model",
+    "fewfold.recommender.fit_job.training_work": "fitting the model",
     "fewfold.recommender.ranking.exact_ranking._rank_block": "ranking items",
     "fewfold.recommender.evaluation.model_evaluation._report": "evaluating",
     "fewfold.recommender.artifact.folder._write": "writing the model",

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.recommender.evaluation.holdout import hold_out, questions
-from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.evaluation.holdout import hold_out
+from fewfold.recommender.interactions import Interactions
 from tests.recommender.conftest import grouped
 
 
@@ -83,45 +83,6 @@ def test_errors_say_what_to_write() -> None:
             hold_out(timeless, split=split)
     with pytest.raises(ValueError, match="one of auto, temporal, last, random, got 'newest'"):
         hold_out(timeless, split="newest")
-    with pytest.raises(ValueError, match="one of auto, all, last, random, got 'temporal'"):
-        questions(timeless, timeless.jagged, torch.arange(2), 2, split="temporal")
-
-
-def _asked(split: str, log: Interactions, known: list[list[int]]) -> tuple[list, list, str]:
-    lengths = torch.tensor([0, *map(len, known)]).cumsum(0)
-    told = Jagged(torch.tensor([i for row in known for i in row], dtype=torch.int64), lengths)
-    number = torch.tensor([0, 1, 2, 30])  # item 3 is not known to the model
-    asked = questions(log, told, number, 10, split=split)
-    rows = range(len(known))
-    lists = ([part.rows([r]).values.tolist() for r in rows] for part in (asked.known, asked.test))
-    return (*lists, asked.words)
-
-
-def test_questions_to_a_fitted_model() -> None:
-    log = Interactions.from_pairs(
-        [0, 0, 0, 1, 1, 2], [0, 1, 3, 0, 2, 1], times=[3, 2, 1, 1, 2, 1], shape=(3, 4)
-    )
-    unknown: list[list[int]] = [[], [], []]
-    known, test, words = _asked("all", log, unknown)
-    assert (known, test) == (unknown, [[0, 1, 30], [0, 2], [1]])
-    # Told: what is before the last item and known to the model; user 2 has nothing else.
-    known, test, words = _asked("auto", log, unknown)
-    assert (known, test) == ([[1], [0], [1]], [[0], [2], []])
-    assert "the model knows nothing of 100.0% of the users" in words
-    # A known user's history stays, sorted; what the model learned from is not asked for.
-    known, test, words = _asked("last", log, [[5, 0], [9], [1]])
-    assert (known, test) == ([[0, 5], [0, 9], [1]], [[1], [2], []])
-    # Two of three users are known: everything is asked for.
-    known, test, words = _asked("auto", log, [[5], [9], []])
-    assert (known, test) == ([[5], [9], []], [[0, 1, 30], [0, 2], [1]])
-    assert words == "every interaction"
-
-
-def test_strangers_with_one_item_each_are_asked_for_all() -> None:
-    log = Interactions.from_pairs([0, 1], [0, 1], shape=(2, 4))
-    known, test, words = _asked("auto", log, [[], []])
-    assert (known, test) == ([[], []], [[0], [1]])
-    assert words == "every interaction; the model knows nothing of 100.0% of the users"
 
 
 def test_fit_compare_and_evaluate_take_it() -> None:
@@ -145,11 +106,3 @@ def test_fit_compare_and_evaluate_take_it() -> None:
         found.overall[ff.recommender.NDCG(10)].mean
         > rec.evaluate(new, split="all").overall[ff.recommender.NDCG(10)].mean
     )
-
-
-@pytest.mark.parametrize("split", ["auto", "all", "last", "random"])
-def test_a_log_the_model_was_made_from_asks_nothing(split):
-    log = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], shape=(2, 3), times=[1, 2, 3, 4])
-    asked = questions(log, log.jagged, torch.arange(3), 3, split=split)
-    assert asked.repeated == 4
-    assert asked.test.values.numel() == 0

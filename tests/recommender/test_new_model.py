@@ -147,7 +147,7 @@ def test_what_is_not_registered_is_not_offered_and_not_saved(tmp_path: Path) -> 
     assert "pairs" not in registry.models()
     assert "--pairs-power" not in fewfold("fit", "--help").out
     rec = ff.Recommender(Pairs()).fit(grouped(), progress=False)
-    with pytest.raises(ValueError, match="Pairs cannot be written down"):
+    with pytest.raises(ValueError, match="Pairs cannot be saved"):
         rec.save(tmp_path / "model")
 
 

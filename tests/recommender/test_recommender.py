@@ -10,6 +10,7 @@ import torch
 import fewfold as ff
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.evaluation.model_evaluation import Evaluation
+from fewfold.recommender.reading.fitted_rules import read_by_fitted_rules
 from tests.recommender.conftest import grouped
 
 
@@ -169,7 +170,7 @@ def test_evaluation_masks_what_was_known(fitted: ff.Recommender) -> None:
         "item": [*other, min(mine), "a1"],
     }
     found = fitted.evaluate(held_out, metrics=(ff.recommender.Recall(4), ff.recommender.Recall(40)))
-    assert "1 of which are in the log of the model" in found.split
+    assert "1 of which are in the training log" in found.split
     assert found.pairs == len(other) + 1
     warm = found.slices["users with a history (warm)"]
     assert warm[ff.recommender.Recall(4)].mean == 1.0  # exactly the four that are left of the taste
@@ -248,7 +249,7 @@ def test_the_smallest_logs_work(log: dict[str, list[str]], tmp_path: Path) -> No
 
 
 def test_before_fit_it_says_so() -> None:
-    with pytest.raises(ValueError, match="has learned nothing yet; call fit"):
+    with pytest.raises(ValueError, match="is not fitted; call fit"):
         ff.Recommender().recommend("a")
     with pytest.raises(ValueError, match=r"leaves nothing to test.*--test 0"):
         ff.Recommender(ff.recommender.EASE()).fit(
@@ -304,11 +305,11 @@ def test_the_report_says_what_was_learned_from() -> None:
     training = ff.recommender.Training(epochs=1, batch=64)
     recipe = ff.VAE(hidden=8, latent=3, layers=0, shortcut=4)
     some = ff.Recommender(recipe, training=training).fit(log, progress=False)
-    assert 2200 < some._learned_from["pairs"] < 2400  # a few were kept to weigh the shortcut
-    assert not some._learned_from["everything"]
+    assert 2200 < some._state.learned_from["pairs"] < 2400  # a few were kept to weigh the shortcut
+    assert not some._state.learned_from["everything"]
     rec = ff.Recommender(recipe, training=training).fit(log, test=0.2, refit=True, progress=False)
-    assert rec._learned_from["pairs"] == 2400
-    assert rec._learned_from["everything"]
+    assert rec._state.learned_from["pairs"] == 2400
+    assert rec._state.learned_from["everything"]
 
 
 def test_a_fit_that_fails_changes_nothing(
@@ -320,7 +321,7 @@ def test_a_fit_that_fails_changes_nothing(
     def gone(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fewfold.recommender.recommender.assess", gone)
+    monkeypatch.setattr("fewfold.recommender.fit_job.assess", gone)
     with pytest.raises(KeyboardInterrupt):
         rec.fit({"user": ["a", "a", "b", "b"] * 3, "item": [*"xyzwxyxywzxw"]}, test=0.4)
     assert rec.recommend("u0", k=3).items == before
@@ -400,6 +401,9 @@ def test_later_logs_are_read_as_the_first_one(tmp_path):
     rec = ff.Recommender.load(rec.save(tmp_path / "model"))
     later = tmp_path / "later.csv"
     later.write_text("user,item,time\n u1 ,i0,02/03/2021\n u2 ,i1,02/03/2021\n")
-    known = rec._read(later, {})
+    known = read_by_fitted_rules(later, rec._state.data, {})
     assert known.users.tolist() == [" u1 ", " u2 "]
-    assert rec._read(later, {"strip_ids": True}).users.tolist() == ["u1", "u2"]
+    assert read_by_fitted_rules(later, rec._state.data, {"strip_ids": True}).users.tolist() == [
+        "u1",
+        "u2",
+    ]

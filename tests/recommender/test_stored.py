@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -448,7 +449,8 @@ def test_a_folder_replaced_while_it_is_read_is_read_again(
 
     target, other = tmp_path / "model", ff.Recommender.load(FIXTURES / "ease")
     other.save(target)
-    other.seed, other._items = 77, Ids.of([number + 1000 for number in other.items.tolist()])
+    ids = Ids.of([number + 1000 for number in other.items.tolist()])
+    other = ff.Recommender._of(replace(other._state, seed=77, items=ids))
     sum_of, looks = artifact._sha256, []
 
     def replaced(file: Path) -> str:

@@ -221,8 +221,11 @@ def recommend(arguments: argparse.Namespace) -> int:
         for remark in log.summary.remarks():
             _tell(arguments, f"{arguments.histories}: {remark}")
         items = log.items.tolist()
-        lists = [[items[i] for i in row.tolist()] for row in _rows(log.interactions)]
-        found = rec.recommend_from_history(lists, k, of=log.users.tolist(), **options)
+        histories = {
+            user: [items[i] for i in row.tolist()]
+            for user, row in zip(log.users.tolist(), _rows(log.interactions), strict=True)
+        }
+        found = rec.recommend_from_history(histories, k, **options)
     unknown = list(dict.fromkeys(str(one) for row in found.unknown or [] for one in row))
     if unknown:
         few = ", ".join(unknown[:10]) + (f" and {len(unknown) - 10:,} more" * (len(unknown) > 10))

@@ -1,4 +1,3 @@
-from .answers import Recommendations as Recommendations
 from .attributes import Attributes as Attributes
 from .datasets.bundled import bundled as bundled
 from .datasets.bundled import bundled_items as bundled_items
@@ -11,7 +10,7 @@ from .errors import DataError as DataError
 from .evaluation.comparison import Comparison as Comparison
 from .evaluation.comparison import Contender as Contender
 from .evaluation.comparison import compare as compare
-from .evaluation.dense_comparison import Beside as Beside
+from .evaluation.dense_comparison import DenseComparison as DenseComparison
 from .evaluation.metrics import MAP as MAP
 from .evaluation.metrics import MRR as MRR
 from .evaluation.metrics import NDCG as NDCG
@@ -29,13 +28,13 @@ from .evaluation.splits import last_out_split as last_out_split
 from .evaluation.splits import random_split as random_split
 from .evaluation.splits import temporal_split as temporal_split
 from .export_model import export as export
-from .fit_report import FitReport as FitReport
+from .fit_job import FitReport as FitReport
 from .ids import Ids as Ids
 from .inspect_model import Inspection as Inspection
 from .inspect_model import inspect as inspect
 from .interactions import Core as Core
 from .interactions import Interactions as Interactions
-from .interactions import Jagged as Jagged
+from .jagged import Jagged as Jagged
 from .models.baseline import Baseline as Baseline
 from .models.ease import EASE as EASE
 from .models.fastvae.anchor_options import Anchors as Anchors
@@ -69,6 +68,7 @@ from .reading.log import LogPlan as LogPlan
 from .reading.log import LogSummary as LogSummary
 from .reading.log import plan_log as plan_log
 from .reading.log import read_log as read_log
+from .recommendations import Recommendations as Recommendations
 from .recommender import Recommender as Recommender
 from .training.checkpoint import Checkpoint as Checkpoint
 from .training.checkpoint import Interrupted as Interrupted
@@ -81,7 +81,7 @@ __all__ = [
     "AnchorVAE",
     "AnchoredTables",
     "Anchors",
-    "Beside",
+    "DenseComparison",
     "Recommender",
     "VAE",
     "Training",

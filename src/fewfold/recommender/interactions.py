@@ -1,4 +1,4 @@
-"""Sparse sets of (user, item) pairs in jagged (CSR) layout."""
+"""Sparse sets of (user, item) pairs, a row of items per user."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,51 +9,9 @@ from torch import Tensor
 
 from fewfold._check import int64_vector, whole_number
 from fewfold._optional import optional_import
+from fewfold.recommender.jagged import Jagged, check_range, offsets_of
 
 __all__ = ["Core", "Interactions", "Jagged", "from_keys"]
-
-
-class Jagged(NamedTuple):
-    """Concatenated rows of different lengths: row r is ``values[offsets[r]:offsets[r + 1]]``.
-
-    Attributes:
-        values: (m,) int64.
-        offsets: (rows + 1,) int64, from 0 to m; as for `embedding_bag` with
-            ``include_last_offset=True``.
-    """
-
-    values: Tensor
-    offsets: Tensor
-
-    @property
-    def lengths(self) -> Tensor:
-        """Length of each row, (rows,)."""
-        return self.offsets.diff()
-
-    @property
-    def row(self) -> Tensor:
-        """Row of each value, (m,)."""
-        lengths = self.lengths
-        return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-
-    def rows(self, ids: Any) -> "Jagged":
-        """Return the rows `ids`, in this order; a slice returns a view."""
-        if isinstance(ids, slice):
-            start, stop, _ = ids.indices(len(self.offsets) - 1)
-            offsets = self.offsets[start : stop + 1]
-            return Jagged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
-        offsets, positions = self.positions(ids)
-        return Jagged(self.values[positions], offsets)
-
-    def positions(self, ids: Any) -> tuple[Tensor, Tensor]:
-        """Return the offsets of the rows `ids`, and the positions of their entries in `values`."""
-        chosen = int64_vector(ids, "ids")
-        _within(chosen, len(self.offsets) - 1, "ids", "rows")
-        starts = self.offsets[chosen]
-        lengths = self.offsets[chosen + 1] - starts
-        offsets = _offsets(lengths)
-        shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
-        return offsets, torch.arange(int(offsets[-1])) + shift
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,7 +60,7 @@ class Interactions:
         if bool((self.offsets.diff() < 0).any()):
             user = int((self.offsets.diff() < 0).nonzero()[0])
             raise ValueError(f"offsets must not decrease, got a step down after user {user}")
-        _within(self.ids, self.items, "ids", "items")
+        check_range(self.ids, self.items, "ids", "items")
         rising = self.ids[1:] > self.ids[:-1]
         first = self.offsets[1:-1]  # the items of the next user start again
         rising[first[(first > 0) & (first < self.pairs)] - 1] = True
@@ -144,8 +102,8 @@ class Interactions:
         if len(who) == 0 and shape is None:
             raise ValueError("there are no pairs; to mean an empty log write shape=(users, items)")
         rows, columns = shape or (int(who.max()) + 1, int(what.max()) + 1)
-        _within(who, rows, "users", "users")
-        _within(what, columns, "items", "items")
+        check_range(who, rows, "users", "users")
+        check_range(what, columns, "items", "items")
         when = None if times is None else _times(times, len(who))
         return from_keys(
             (who * columns + what).numpy(), None if when is None else when.numpy(), (rows, columns)
@@ -174,8 +132,9 @@ class Interactions:
                 f"values must be 0 or 1, got {csr.data[odd[0]]} in row {row[odd[0]]}; say what "
                 "counts as an interaction, as in (matrix >= 4).astype('int8')"
             )
-        kept = csr.data != 0
-        return cls.from_pairs(row[kept], csr.indices[kept].astype(np.int64), shape=csr.shape)
+        nonzero = csr.data != 0
+        items = csr.indices[nonzero].astype(np.int64)
+        return cls.from_pairs(row[nonzero], items, shape=csr.shape)
 
     def to_csr(self) -> Any:
         """A scipy `csr_array` of float32 ones, (users, items)."""
@@ -233,7 +192,7 @@ class Interactions:
             )
         lengths = torch.bincount(self.row[mask], minlength=self.users)
         times = None if self.times is None else self.times[mask]
-        return _unchecked(_offsets(lengths), self.ids[mask], self.items, times)
+        return _unchecked(offsets_of(lengths), self.ids[mask], self.items, times)
 
     def k_core(self, n: int) -> "Core":
         """Repeatedly drop users and items with fewer than `n` pairs.
@@ -256,17 +215,17 @@ class Interactions:
         while True:
             busy = torch.bincount(row[alive], minlength=self.users) >= n
             known = torch.bincount(item[alive], minlength=self.items) >= n
-            kept = busy[row[alive]] & known[item[alive]]
-            if bool(kept.all()):
+            selected = busy[row[alive]] & known[item[alive]]
+            if bool(selected.all()):
                 break
-            alive = alive[kept]
+            alive = alive[selected]
         if len(alive) == 0:
             raise ValueError(f"nothing is left of the {n}-core of {self!r}; lower n")
         users, items = busy.nonzero().squeeze(-1), known.nonzero().squeeze(-1)
         number = torch.cumsum(known, 0) - 1
         lengths = torch.bincount(row[alive], minlength=self.users)[users]
         times = None if self.times is None else self.times[alive]
-        core = _unchecked(_offsets(lengths), number[item[alive]], len(items), times)
+        core = _unchecked(offsets_of(lengths), number[item[alive]], len(items), times)
         return Core(core, users, items)
 
 
@@ -329,23 +288,6 @@ def _order(keys: np.ndarray, below: int) -> np.ndarray:
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
-
-
-def _offsets(lengths: Tensor) -> Tensor:
-    """Return the offsets, (rows + 1,), of rows with these lengths."""
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-
-
-def _within(values: Tensor, size: int, name: str, what: str) -> None:
-    """Raise unless every value is in [0, size); name the first that is not."""
-    if len(values) == 0 or 0 <= int(values.min()) <= int(values.max()) < size:
-        return
-    wrong = (values < 0) | (values >= size)
-    at = int(wrong.nonzero()[0])
-    raise ValueError(
-        f"{name} must be between 0 and {size - 1}, as there are {size} {what}; "
-        f"got {int(values[at])} in row {at}"
-    )
 
 
 def _times(times: Any, pairs: int) -> Tensor:

@@ -7,13 +7,13 @@ from fewfold._resources import format_bytes
 from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.models.model import Fitted
 
-__all__ = ["Beside", "bytes_of"]
+__all__ = ["DenseComparison", "bytes_of"]
 
 _TABLES = ("table.", "vae.inputs", "vae.items")
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class DenseComparison:
     """Quality and size of a model with anchors, and of the model with dense tables.
 
     The latter is the one that was compressed, or one that was fitted in the same way.
@@ -34,15 +34,18 @@ class Beside:
     shortcut: bool
 
     @classmethod
-    def of(cls, own: Fitted, dense: Fitted, found: Evaluation, theirs: Evaluation) -> "Beside":
+    def of(
+        cls, own: Fitted, dense: Fitted, evaluation: Evaluation, dense_evaluation: Evaluation
+    ) -> "DenseComparison":
         """Build from two evaluated models."""
         return cls(
-            found, theirs, bytes_of(own), bytes_of(dense), bytes_of(own, tables=True),
-            bytes_of(dense, tables=True), shortcut="shortcut.table" in own.state(),
+            evaluation, dense_evaluation, bytes_of(own), bytes_of(dense),
+            bytes_of(own, tables=True), bytes_of(dense, tables=True),
+            shortcut="shortcut.table" in own.state(),
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "bytes": self.own_bytes,
             "bytes with dense tables": self.dense_bytes,
@@ -56,11 +59,11 @@ class Beside:
         shown = [score.metric for score in self.own.overall.scores][:4]
         head = "".join(f"{metric!s:>11}" for metric in shown)
         lines = [f"{'tables':<9}{head}{'tables':>11}{'weights':>11}"]
-        for name, found, tables, size in (
+        for name, evaluation, tables, size in (
             ("anchors", self.own, self.own_tables, self.own_bytes),
             ("dense", self.dense, self.dense_tables, self.dense_bytes),
         ):
-            cells = "".join(f"{found.overall[metric].mean:11.4f}" for metric in shown)
+            cells = "".join(f"{evaluation.overall[metric].mean:11.4f}" for metric in shown)
             lines.append(f"{name:<9}{cells}{format_bytes(tables):>11}{format_bytes(size):>11}")
         change = self.own.overall[shown[0]].mean / max(self.dense.overall[shown[0]].mean, 1e-12)
         lines.append(

@@ -1,9 +1,7 @@
 """Choose the split of a log for evaluation, given its times and users."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import torch
 from torch import Tensor
 
 from fewfold.recommender.evaluation.splits import (
@@ -14,12 +12,11 @@ from fewfold.recommender.evaluation.splits import (
 )
 from fewfold.recommender.interactions import Interactions, Jagged
 
-__all__ = ["LOG_SPLITS", "SPLITS", "Questions", "among", "hold_out", "kept", "questions"]
+__all__ = ["MAX_COLD_SHARE", "SPLITS", "check_choice", "cold_share_of", "hold_out", "hold_out_some"]
 
-SPLITS = ("auto", "temporal", "last", "random")  # for a log to fit on
-LOG_SPLITS = ("auto", "all", "last", "random")  # for a log on which a fitted model is evaluated
+SPLITS = ("auto", "temporal", "last", "random")
 # Share of tested users without a history above which `auto` avoids the temporal split.
-_MAX_COLD_SHARE = 0.5
+MAX_COLD_SHARE = 0.5
 
 
 def hold_out(
@@ -41,7 +38,7 @@ def hold_out(
     Returns:
         The split, and a description of how and why it was made.
     """
-    _check_choice(split, SPLITS)
+    check_choice(split, SPLITS)
     timed = log.times is not None and bool((log.times > log.times.min()).any())
     if split == "random" or (split == "auto" and not timed):
         return _random(log, test, seed)
@@ -58,9 +55,9 @@ def hold_out(
         if split == "temporal":
             raise
         return _random(log, test, seed, " (times are too coarse to tell the last)")
-    cold_share = _cold_share(found.fold_in.jagged, found.test.jagged)
+    cold_share = cold_share_of(found.fold_in.jagged, found.test.jagged)
     share = found.test.pairs / log.pairs
-    if split == "auto" and cold_share > _MAX_COLD_SHARE:
+    if split == "auto" and cold_share > MAX_COLD_SHARE:
         why = (
             f"{cold_share:.1%} of the users with interactions in the last {share:.0%} of the log "
             "have no earlier interaction, so it is"
@@ -71,17 +68,17 @@ def hold_out(
         return held, f"{words}; {why} not split at one moment"
     moment = _moment(found.train.times.max().item())  # type: ignore[union-attr]
     words = f"the last {share:.0%} of all interactions, those after {moment}"
-    if cold_share > _MAX_COLD_SHARE:
+    if cold_share > MAX_COLD_SHARE:
         words += f"; {cold_share:.1%} of tested users have no earlier interaction"
     return found, words
 
 
-def _check_choice(split: str, choices: tuple[str, ...]) -> None:
+def check_choice(split: str, choices: tuple[str, ...]) -> None:
     if split not in choices:
         raise ValueError(f"split must be one of {', '.join(choices)}, got {split!r}")
 
 
-def _cold_share(known: Jagged, test: Jagged) -> float:
+def cold_share_of(known: Jagged, test: Jagged) -> float:
     """Return the share of users with test items that have no history."""
     tested = test.lengths > 0
     return float((known.lengths[tested] == 0).double().mean()) if bool(tested.any()) else 0.0
@@ -131,67 +128,7 @@ def _moment(time: float) -> str:
     return f"time {time}"
 
 
-@dataclass(frozen=True, eq=False)
-class Questions:
-    """Input histories and test items for evaluating a fitted model on another log.
-
-    Attributes:
-        known: history of each user, as item numbers of the model.
-        test: test items; numbers beyond the model's items are unknown to it.
-        words: description of how the test items were chosen.
-        repeated: interactions of the log that the model was trained on, which are ignored.
-    """
-
-    known: Jagged
-    test: Jagged
-    words: str
-    repeated: int
-
-
-def questions(
-    log: Interactions,
-    known: Jagged,
-    number: Tensor,
-    items: int,
-    *,
-    split: str = "auto",
-    seed: int = 0,
-) -> Questions:
-    """Choose the test interactions of a log and the history given to a fitted model.
-
-    `all` tests every interaction, given the history stored in the model. `last` and `random` add
-    the other interactions of the log to the history. `auto` uses `all`, unless most users have no
-    history in the model; then `last` if times order items, else `random`.
-
-    Args:
-        log: the log to evaluate on.
-        known: history of each of these users in the model.
-        number: (items of the log,) their numbers in the model; `items` or above if unknown.
-        items: number of items of the model.
-        split: one of `LOG_SPLITS`.
-    """
-    _check_choice(split, LOG_SPLITS)
-    fresh = ~among(Jagged(number[log.ids], log.offsets), known)
-    repeated, log = int((~fresh).sum()), log.keep(fresh)
-    if log.pairs == 0:  # nothing is left to test
-        return Questions(known, Jagged(number[log.ids], log.offsets), "no interaction", repeated)
-    cold_share = _cold_share(known, log.jagged)
-    held: Split | None = None
-    words, why = "every interaction", ""
-    if split == "auto" and cold_share > _MAX_COLD_SHARE:
-        why = f"; the model knows nothing of {cold_share:.1%} of the users"
-        held, words = _hold_out_some(log, seed)
-    elif split in ("last", "random"):
-        held, words = hold_out(log, split=split, seed=seed)
-    if held is None:
-        return Questions(known, Jagged(number[log.ids], log.offsets), words + why, repeated)
-    fold_in = Jagged(number[held.fold_in.ids], held.fold_in.offsets)
-    fold_in = kept(fold_in, fold_in.values < items)
-    test = Jagged(number[held.test.ids], held.test.offsets)
-    return Questions(_merge_rows(known, fold_in), test, words + why, repeated)
-
-
-def _hold_out_some(log: Interactions, seed: int) -> tuple[Split | None, str]:
+def hold_out_some(log: Interactions, seed: int) -> tuple[Split | None, str]:
     """Hold out each user's last item or some at random; None if users have too few items."""
     if log.times is not None and bool(_has_order(log).any()):
         return _last(log)
@@ -199,22 +136,3 @@ def _hold_out_some(log: Interactions, seed: int) -> tuple[Split | None, str]:
         return _random(log, 0.2, seed)
     except ValueError:
         return None, "every interaction"
-
-
-def _merge_rows(first: Jagged, second: Jagged) -> Jagged:
-    """Merge two disjoint sets of rows, with sorted values."""
-    most = 1 + max(int(part.max()) if len(part) else 0 for part in (first.values, second.values))
-    keys = torch.cat([part.row * most + part.values for part in (first, second)])
-    return Jagged(keys.sort().values % most, first.offsets + second.offsets)
-
-
-def kept(rows: Jagged, mask: Tensor) -> Jagged:
-    """Return the values where the mask is true, in the same rows."""
-    before = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
-    return Jagged(rows.values[mask], before[rows.offsets])
-
-
-def among(rows: Jagged, others: Jagged) -> Tensor:
-    """Return (values of rows,) true where the same row of `others` has the value too."""
-    most = 1 + max(int(part.max()) if len(part) else 0 for part in (rows.values, others.values))
-    return torch.isin(rows.row * most + rows.values, others.row * most + others.values)

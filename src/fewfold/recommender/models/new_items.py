@@ -1,17 +1,15 @@
-"""New items without training: tables extended by averages of similar items, logs merged."""
+"""New items without training: tables extended by averages of similar items."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.dense_tables import append_means
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
-from fewfold.recommender.reading.log import Log
 
-__all__ = ["merged", "with_more_items"]
+__all__ = ["with_more_items"]
 
 _NEIGHBOURS = 20
 
@@ -54,18 +52,3 @@ def _neighbours(log: Interactions, old: int) -> tuple[Tensor, Tensor]:
     # An item without known neighbours has zero weights, hence zero rows.
     weights /= np.maximum(weights.sum(1, keepdims=True), 1e-12)
     return torch.from_numpy(near), torch.from_numpy(weights)
-
-
-def merged(
-    users: Ids | None, history: Interactions | None, log: Log, number: Tensor, items: int
-) -> tuple[Ids, Interactions]:
-    """Merge a log into earlier users and histories; its items have these numbers among `items`."""
-    row, ids = log.interactions.row, number[log.interactions.ids]
-    if users is None or history is None:
-        return log.users, Interactions.from_pairs(row, ids, shape=(len(log.users), items))
-    who = users.find(log.users.tolist())
-    new = (who < 0).nonzero().squeeze(1)
-    who[new] = len(users) + torch.arange(len(new))
-    everybody = users.extended(Ids.of(log.users.take(new))) if len(new) else users
-    row, ids = torch.cat([history.row, who[row]]), torch.cat([history.ids, ids])
-    return everybody, Interactions.from_pairs(row, ids, shape=(len(everybody), items))

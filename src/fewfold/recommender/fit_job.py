@@ -1,0 +1,180 @@
+"""Fitting a recommender: read the log, hold out, train, evaluate, perhaps train on everything."""
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fewfold._progress import notes, phase, silence
+from fewfold._resources import ResourceUsage, resource_usage
+from fewfold.recommender.evaluation.dense_comparison import DenseComparison
+from fewfold.recommender.evaluation.holdout import hold_out
+from fewfold.recommender.evaluation.model_evaluation import (
+    Evaluation,
+    assess,
+    sample_users,
+    training_work,
+)
+from fewfold.recommender.evaluation.splits import Split
+from fewfold.recommender.models.model import FitOptions, Learned, Model
+from fewfold.recommender.reading.log import Log, read_log
+from fewfold.recommender.recommender_state import RecommenderState
+from fewfold.recommender.saved_model import model_as_json
+from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.train import Epoch
+from fewfold.recommender.training.training import Training
+
+__all__ = ["FitJob", "FitReport"]
+
+
+@dataclass(frozen=True, eq=False)
+class FitReport:
+    """Report of a fit; printing it gives a summary.
+
+    Attributes:
+        log: the log that was read.
+        recipe: the model with its settings.
+        evaluation: on the held-out interactions, if there are any.
+        epochs: of the training, if there was one.
+        cost: time and memory.
+        dense_comparison: a model with anchors compared with dense tables, if it was.
+        tables: how the tables of anchors were trained, if there are any.
+    """
+
+    log: Log
+    recipe: Model
+    evaluation: Evaluation | None
+    epochs: list[Epoch]
+    cost: ResourceUsage
+    dense_comparison: DenseComparison | None = None
+    tables: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict."""
+        comparison = self.dense_comparison
+        return {
+            "data": self.log.summary.as_dict(),
+            "recipe": model_as_json(self.recipe),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_dict(),
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "seconds": self.cost.seconds,
+            "peak memory bytes": self.cost.memory,
+            "anchors": None if comparison is None else comparison.as_dict(),
+            "tables": self.tables,
+        }
+
+    def __str__(self) -> str:
+        lines = [] if self.evaluation is None else [str(self.evaluation), ""]
+        if self.dense_comparison is not None:
+            lines += [str(self.dense_comparison), ""]
+        count = len(self.epochs)
+        passes = f"{count} epoch{'s' if count > 1 else ''}, " if count else ""
+        lines.append(f"{self.recipe.name}: {passes}{self.cost}")
+        if self.tables is not None:
+            lines.append(f"tables: {self.tables}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class FitJob:
+    """A fit of a model to a log; see `Recommender.fit`.
+
+    Attributes:
+        model: the model with its settings.
+        training: settings of the training.
+        seed: of all random numbers.
+        test: share of the interactions to hold out.
+        split: how to hold out; see `hold_out`.
+        refit: fit to the whole log after the evaluation.
+        all_users: evaluate on all users instead of a sample.
+        checkpoint: where to save the training.
+        progress: show progress on standard error.
+    """
+
+    model: Model
+    training: Training
+    seed: int
+    test: float = 0.0
+    split: str = "auto"
+    refit: bool = False
+    all_users: bool = False
+    checkpoint: Checkpoint | None = None
+    progress: bool = True
+
+    def run(self, source: Any, reading: dict[str, Any]) -> tuple[RecommenderState, FitReport]:
+        """Read the log, fit and evaluate; return the fitted recommender and the report."""
+        # The outermost phase is shown while no other is running, so that nothing is silent.
+        with (
+            resource_usage() as cost,
+            notes(self.progress),
+            silence(not self.progress),
+            phase("fitting the model"),
+        ):
+            log = read_log(source, **reading)
+            evaluation: Evaluation | None = None
+            comparison: DenseComparison | None = None
+            if self.test:
+                with phase("splitting the log"):
+                    split, description = hold_out(
+                        log.interactions, test=self.test, split=self.split, seed=self.seed
+                    )
+                learned = self.model.learn(split.train, self._options("fit"))
+                evaluation, comparison = self._evaluate(learned, split, description)
+                if self.refit:
+                    options = self._options("refit", previous=learned)
+                    learned = self.model.learn(log.interactions, options)
+            else:
+                learned = self.model.learn(log.interactions, self._options("fit"))
+        state = self._state(log, learned, evaluation)
+        tables = state.learned_from.get("tables")
+        report = FitReport(log, self.model, evaluation, learned.epochs, cost, comparison, tables)
+        return state, report
+
+    def _options(self, stage: str | None = None, previous: Learned | None = None) -> FitOptions:
+        """Return the options of one training; `stage` names its checkpoint."""
+        checkpoint = self.checkpoint.stage(stage) if self.checkpoint and stage else None
+        return FitOptions(self.training, self.seed, checkpoint, self.progress, previous)
+
+    def _evaluate(
+        self, learned: Learned, split: Split, description: str
+    ) -> tuple[Evaluation, DenseComparison | None]:
+        """Evaluate on the held-out part; compare a model with anchors with dense tables."""
+        histories, test = split.fold_in.jagged, split.test.jagged
+        users = None
+        if not self.all_users:
+            work = training_work(learned.log, learned.epochs)
+            users = sample_users(learned.fitted, histories, test, training=work, seed=self.seed)
+        seen = learned.log.counts() > 0
+        measure = partial(assess, known=histories, test=test, seen=seen, split=description)
+        evaluation = measure(learned.fitted, users=users)
+        reference, dense = self.model.dense_reference(), learned.dense
+        if reference is not None and dense is None:
+            dense = reference.learn(split.train, self._options()).fitted
+        if dense is None:
+            return evaluation, None
+        dense_evaluation = measure(dense, users=users)
+        return evaluation, DenseComparison.of(learned.fitted, dense, evaluation, dense_evaluation)
+
+    def _state(self, log: Log, learned: Learned, evaluation: Evaluation | None) -> RecommenderState:
+        trained = learned.log
+        learned_from: dict[str, Any] = {
+            "users": trained.users, "items": trained.items, "pairs": trained.pairs,
+            "everything": trained.pairs == log.interactions.pairs,
+        }  # fmt: skip
+        if self.model.without_anchors() is not None:
+            learned_from["tables"] = (
+                "trained as anchors from the start" if learned.dense is None
+                else "trained dense, then cut to anchors"
+            )  # fmt: skip
+        return RecommenderState(
+            self.model, self.training, self.seed, learned.fitted, log.items, trained.counts() > 0,
+            log.users, log.interactions, evaluation=evaluation,
+            data=_shareable(log.summary.as_dict()), learned_from=learned_from,
+        )  # fmt: skip
+
+
+def _shareable(summary: dict[str, Any]) -> dict[str, Any]:
+    """Remove folders and values of the log from its summary, since a model may be published."""
+    plan = {**summary["plan"], "notes": []}  # a note may show the first row
+    plan["files"] = [Path(name).name or name for name in plan["files"]]
+    return {**summary, "plan": plan, "notes": []}

@@ -1,0 +1,55 @@
+"""Read a log by the rules of the log that a model was fitted to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.reading.conditions import Condition
+from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
+
+__all__ = ["read_by_fitted_rules"]
+
+_DEFAULTS = {"strip_ids": True, "time_format": None}
+_OF_ROWS = ("core", "skip_bad_rows", "time_format", "strip_ids")  # options `plan_log` lacks
+
+
+def read_by_fitted_rules(source: Any, data: Mapping[str, Any], reading: dict[str, Any]) -> Log:
+    """Read a log with the threshold of ratings, the conditions and the formats of an earlier one.
+
+    Args:
+        source: as in `read_log`.
+        data: summary of the earlier log, as in `config.json`.
+        reading: options of `read_log`, which take precedence. The columns of the conditions must
+            exist; the threshold applies if there is a column of ratings.
+    """
+    if not isinstance(source, (Log, Interactions)) and not hasattr(source, "tocsr"):
+        found = {name: data.get(name, default) for name, default in _DEFAULTS.items()}
+        fitted = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
+        reading = {**fitted, **reading}
+    min_rating, where = data.get("min_rating"), data.get("where") or []
+    by_rating = min_rating is not None and "min_rating" not in reading
+    by_condition = where and "where" not in reading
+    if not (by_rating or by_condition) or isinstance(source, Log):
+        return read_log(source, **reading)
+    plan = plan_log(source, **{n: v for n, v in reading.items() if n not in _OF_ROWS})
+    if plan.columns is None:
+        return read_log(source, **reading)
+    if min_rating is not None and (plan.columns.rating or plan.columns.idle_rating):
+        reading = {"min_rating": min_rating, **reading}
+    if where:
+        _check_where(where, plan)
+        reading = {"where": where, **reading}
+    return read_log(source, **reading)
+
+
+def _check_where(where: Sequence[str], plan: LogPlan) -> None:
+    """Raise unless a log has the columns of the conditions a model was fitted with."""
+    for text in where:
+        if Condition.column_of(text, plan.names) is None:
+            listed = ", ".join(repr(column) for column in plan.names[:30])
+            raise DataError(
+                f"{plan.files[0]}: there is no column for where={text!r}, with which the model was "
+                f"fitted; the columns are {listed}. If all rows are to count, write where=[] "
+                "(--where ''), or say which: where='COLUMN=VALUE' (--where COLUMN=VALUE)"
+            )

@@ -1,0 +1,122 @@
+"""Save and load a recommender: settings as JSON, tensors as safetensors, in a model folder."""
+
+import itertools
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold._progress import phase
+from fewfold._tensors import Spec
+from fewfold.recommender.artifact.card import model_card, versions
+from fewfold.recommender.artifact.config import Config, Metrics
+from fewfold.recommender.artifact.folder import Folder, Part, write_artifact
+from fewfold.recommender.artifact.packing import (
+    expect_items,
+    expect_users,
+    pack_items,
+    pack_users,
+    unpack_items,
+    unpack_users,
+)
+from fewfold.recommender.artifact.schema import Source, check, check_tagged, plain
+from fewfold.recommender.errors import ArtifactError
+from fewfold.recommender.evaluation.model_evaluation import Evaluation
+from fewfold.recommender.models.model import Fitted, Model
+from fewfold.recommender.models.registry import models
+from fewfold.recommender.recommender_state import RecommenderState
+from fewfold.recommender.training.training import Training
+
+__all__ = ["model_as_json", "model_from_json", "read_state", "write_state"]
+
+_LARGEST = 1e17  # bound of all values in a score: its square fits single precision
+
+
+def write_state(
+    state: RecommenderState, folder: str | os.PathLike[str], *, users: bool, overwrite: bool
+) -> Path:
+    """Write a model folder, with or without the users and their histories."""
+    config = {
+        "model": model_as_json(state.fitted.recipe),
+        "training": asdict(state.training),
+        "seed": state.seed,
+        "data": state.data,
+        "learned from": state.learned_from,
+        "versions": versions(),
+    }
+    evaluation = state.evaluation
+    metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
+    with phase("writing the model"):
+        parts = {
+            "config.json": config,
+            "metrics.json": metrics,
+            "model.safetensors": {**state.fitted.state(), "learned": state.trained_items},
+            "items.safetensors": pack_items(state.items, state.attributes),
+        }
+        if users and state.users is not None and state.history is not None:
+            parts["users.safetensors"] = pack_users(state.users, state.history)
+        return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
+
+
+def read_state(folder: Folder) -> RecommenderState:
+    """Read an opened model folder; an ArtifactError names what is wrong."""
+    source = Source(folder.root / "config.json")
+    config = check(Config, folder.config, source, exact=False)
+    training = check(Training, config.training, source, "training", exact=True)
+    model = model_from_json(config.model, source)
+    if folder.metrics != {}:
+        check(Metrics, folder.metrics, Source(folder.root / "metrics.json"), exact=False)
+    weights, about = folder.parts["model.safetensors"], folder.parts["items.safetensors"]
+    users = folder.parts.get("users.safetensors")
+    count = expect_items(about)  # by the headers alone, before anything large is read
+    _check_headers(model, weights, count)
+    if users is not None:
+        expect_users(users, count)
+    folder.verify()
+    fitted, trained_items = _read_weights(model, weights, count)
+    items, attributes = unpack_items(about)
+    user_ids, history = (None, None) if users is None else unpack_users(users, count)
+    return RecommenderState(
+        model, training, config.seed, fitted, items, trained_items, user_ids, history, attributes,
+        evaluation=folder.metrics or None,
+        data={**folder.config["data"], **config.data.as_dict()},
+        learned_from=folder.config["learned from"],
+    )  # fmt: skip
+
+
+def model_as_json(model: Model) -> dict[str, Any]:
+    """Return the settings of a registered model as a JSON object; `kind` is its name."""
+    if models().get(model.name) is not type(model):
+        raise ValueError(
+            f"a {type(model).__name__} cannot be saved, since it is not registered; "
+            "decorate the class with @register"
+        )
+    return {"kind": model.name, **plain(model)}
+
+
+def model_from_json(description: Any, source: Source) -> Model:
+    """Return the model with the settings of a JSON object; an ArtifactError says what is wrong."""
+    model: Model = check_tagged(models(), description, source, "model")
+    return model
+
+
+def _check_headers(model: Model, part: Part, items: int) -> None:
+    """Raise unless a file has the names, dtypes and shapes of this model's tensors."""
+    learned = ("learned", Spec((items,), torch.bool, below=2))
+    part.expect(itertools.chain(model.layout(part.found, items), [learned]))
+
+
+def _read_weights(model: Model, part: Part, items: int) -> tuple[Fitted, Tensor]:
+    """Return the fitted model, and (items,) the mask of the items it was fitted to."""
+    tensors = part.read()
+    source = Source(part.file)
+    if not model.largest(part.ranges, items) < _LARGEST:
+        raise source.damaged("", "holds numbers so large that scores would overflow")
+    learned = tensors.pop("learned")
+    try:
+        return model.from_state(tensors, items), learned
+    except ValueError as error:  # of values that only the model itself can judge
+        raise ArtifactError(f"{part.file}: {error}; {source.advice}") from error
