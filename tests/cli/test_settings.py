@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from fewfold.cli.arguments import parser
-from fewfold.cli.settings import resolved
+from fewfold.cli.arguments import parse
 from tests.cli.invoke import fewfold
 
 
 def value(name: str, *arguments: str, command: str = "fit") -> Any:
     """Of an option, as the command would get it."""
-    return getattr(resolved(parser().parse_args([*command.split(), *arguments])), name)
+    return getattr(parse([*command.split(), *arguments]), name)
 
 
 # An option of each kind: its name, the command and what it stands at by default; then in the file,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fewfold.recommender import Catalogue, DotProduct, Jagged, top_k
-from fewfold.recommender.models.fastvae.encoder_bag import bags
+from fewfold.recommender.models.fastvae.tables import bags
 from tests.fuzz.compare import native, plain, similar
 from tests.fuzz.values import length, normal, pick, threads
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fastvae.encoder_bag import bags, drop_items
+from fewfold.recommender.models.fastvae.tables import bags, drop_items
 
 pytestmark = pytest.mark.usefixtures("path")
 LISTS = Jagged(torch.tensor([4, 0, 4, 7, 2]), torch.tensor([0, 3, 3, 5]))  # the second is empty

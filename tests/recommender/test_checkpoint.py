@@ -15,7 +15,9 @@ import torch
 import fewfold as ff
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.training import checkpoint as checkpoints
-from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted, Saved, read, write
+from fewfold.recommender.training import checkpoint_file
+from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted
+from fewfold.recommender.training.checkpoint_file import Saved, read, write
 
 TENSORS = {
     "table": torch.arange(12.0).view(3, 4),
@@ -92,7 +94,7 @@ def test_files_that_are_something_else(tmp_path):
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     keep = Checkpoint(tmp_path / "run", resume=True)
     with monkeypatch.context() as newer:
-        newer.setattr(checkpoints, "_FORMAT", 2)
+        newer.setattr(checkpoint_file, "_FORMAT", 2)
         trained(keep)
     with pytest.raises(ArtifactError, match="of format 2, this fewfold reads 1; update fewfold"):
         trained(keep)
@@ -144,7 +146,7 @@ def test_another_training_is_refused_and_told_why(options, words, tmp_path):
     before = (tmp_path / "run").read_bytes()
     with pytest.raises(ArtifactError, match=f"of another training: .*{words}") as caught:
         trained(keep, **options)
-    assert "Train as it was, or delete it" in str(caught.value)
+    assert "Train with its settings, or delete it" in str(caught.value)
     assert (tmp_path / "run").read_bytes() == before
 
 

@@ -1,9 +1,12 @@
 """The comparison: one split, honest settings, and a verdict that follows the numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 import fewfold as ff
 from fewfold._resources import format_bytes
+from fewfold.recommender.evaluation.paired_interval import PairedInterval
 from tests.recommender.conftest import grouped
 
 
@@ -25,21 +28,31 @@ def test_the_table_has_every_model_and_number(comparison: ff.recommender.Compari
     assert {row["model"] for row in comparison.as_dict()["models"]} == kinds
 
 
-def test_the_verdict_follows_the_interval(comparison: ff.recommender.Comparison) -> None:
-    simple, gain, low, high = comparison.against
-    assert low <= gain <= high
+def _with_differences(
+    comparison: ff.recommender.Comparison, *bounds: tuple[float, float]
+) -> ff.recommender.Comparison:
+    found = [PairedInterval((low + high) / 2, low, high) for low, high in bounds]
+    return replace(
+        comparison, contenders=comparison.contenders[: len(found) + 1], differences=found
+    )
 
-    def verdict(gain: float, low: float, high: float) -> str:
-        found = ff.recommender.Comparison(
-            "s", comparison.contenders, {}, comparison.metric, (simple, gain, low, high)
-        )
-        return found.verdict
 
-    assert verdict(0.02, 0.01, 0.03).startswith("The simple method wins")
-    assert f"--model {simple}" in verdict(0.02, 0.01, 0.03)
-    assert verdict(-0.02, -0.03, -0.01).startswith("fastvae wins")
-    assert "0.0200, 95 % interval 0.0100 to 0.0300" in verdict(-0.02, -0.03, -0.01)
-    assert "equally good" in verdict(0.0, -0.01, 0.01)
+def test_the_verdict_follows_the_intervals(comparison: ff.recommender.Comparison) -> None:
+    first, second, third = comparison.contenders[:3]
+    assert all(one.mean >= 0 and one.low <= one.mean <= one.high for one in comparison.differences)
+    clear = _with_differences(comparison, (0.01, 0.03), (0.02, 0.04))
+    assert clear.equal == [first]
+    assert clear.verdict.startswith(f"{first.kind} is the best")
+    assert f"{second.kind}, the next best, by +0.0200, 95 % interval +0.0100 to" in clear.verdict
+    assert f"--model {first.kind}{first.recipe.flags()}." in clear.verdict
+    close = _with_differences(comparison, (-0.01, 0.03), (0.02, 0.04))
+    assert close.equal == [first, second]
+    assert f"{first.kind} and {second.kind} are equally good" in close.verdict
+    assert close.cheapest is min(first, second, key=lambda one: one.seconds)
+    # Intervals are not ordered as the means are: the third may be as good where the second is not.
+    third_alone = _with_differences(comparison, (0.001, 0.03), (-0.02, 0.06))
+    assert third_alone.equal == [first, third]
+    assert _with_differences(comparison).verdict == f"{first.kind} is the only model here."
 
 
 def test_what_cannot_be_fitted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A model defined outside the package works everywhere once it is registered."""
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import metadata
@@ -162,14 +163,44 @@ def test_an_entry_point_is_found_and_loaded_when_it_is_used(entry: Elsewhere) ->
     assert "--pairs-power X" in fewfold("fit", "--help").out
 
 
+def test_an_entry_point_is_loaded_for_the_command_that_fits_it_alone(
+    entry: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = fewfold("compare", "--help").out
+    assert "pairs" in listed
+    assert fewfold("--help").code == 0
+    rows = grouped()
+    pairs = (f"{u},{i}\n" for u, i in zip(rows["user"], rows["item"], strict=True))
+    Path("log.csv").write_text("user,item\n" + "".join(pairs))
+    assert fewfold("fit", "log.csv", "--model", "popularity", "-q").code == 0
+    unknown = fewfold("fit", "log.csv", "--pairs-power", "2")
+    assert (unknown.code, entry.loaded) == (2, 0)
+    Path("fewfold.toml").write_text('[fit]\nmodel = "pairs"\npairs-power = 2\n')
+    done = fewfold("fit", "log.csv", "--out", "two", "-q")
+    assert (done.code, entry.loaded) == (0, 1), done.err
+    assert json.loads(Path("two/config.json").read_text())["model"]["power"] == 2.0
+
+
 def test_an_entry_point_that_fails_is_left_out(
     entry: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entry, "name", "other", raising=False)
     with pytest.raises(ImportError, match=r"'other'.*cannot be loaded: its name is 'pairs'"):
         registry.models()["other"]
+    assert set(registry.model_options()) == set(BUILT_IN)
+    with pytest.raises(ImportError, match="'other' of the entry point another_package"):
+        registry.model_options(["other"])
     with pytest.warns(UserWarning, match="'other' of the entry point another_package"):
-        assert set(registry.model_options()) == set(BUILT_IN)
+        assert set(registry.model_options(["other"], skip_failing=True)) == set(BUILT_IN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        shown = fewfold("fit", "--help")
+    assert "--anchors" in shown.out
+    assert "warning: the model 'other' of the entry point another_package" in shown.err
+    failed = fewfold("fit", "log.csv", "--model", "other")
+    assert failed.code == 2
+    assert "cannot be loaded: its name is 'pairs'" in failed.message
 
 
 @pytest.mark.usefixtures("registered")
@@ -192,8 +223,9 @@ def test_names_and_options_are_unique() -> None:
         with pytest.raises(ValueError, match=fault):
             registry.register(model)
     registry.register(Clash)
-    with pytest.raises(ValueError, match="--l2 of the model clash is also one of ease"):
-        fewfold("fit", "--help")
+    clash = fewfold("fit", "--help")
+    assert clash.code == 2
+    assert "--l2 of the model clash is also one of ease" in clash.message
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -18,7 +18,8 @@ import fewfold as ff
 from fewfold import _files
 from fewfold.embeddings.files.save_load import load_anchors
 from fewfold.recommender.ids import Ids
-from fewfold.recommender.training.checkpoint import Checkpoint, read
+from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.checkpoint_file import read
 from tests.fuzz.artifact import FIXTURES, FOLDERS, answers, pairs, resign, run
 from tests.fuzz.mutations import giant, pack, unpack
 
@@ -515,7 +516,7 @@ def test_more_items_than_two_bytes_can_number(tmp_path: Path) -> None:
 
 def forged_checkpoint(place: Path, change: Change) -> Path:
     """The checkpoint of the fixtures with its tensors and facts changed."""
-    from fewfold.recommender.training.checkpoint import Saved, write
+    from fewfold.recommender.training.checkpoint_file import Saved, write
 
     saved = read(FIXTURES / "fastvae.checkpoint")
     parts = {"tensors": dict(saved.tensors), "facts": {**saved.facts}}

@@ -113,7 +113,7 @@ def test_a_crash_every_few_steps(between, tmp_path, monkeypatch):
 _KILLED = """
 import json, os, random, signal, sys, time
 import torch, fewfold as ff
-from fewfold.recommender.training import checkpoint
+from fewfold.recommender.training import checkpoint, checkpoint_file
 torch.set_num_threads(1)  # so that no thread is lost by fork
 checkpoint._REST = 1
 folder = sys.argv[1]
@@ -130,7 +130,7 @@ def work(name):
     epochs = ff.recommender.train(
         model, split.train, epochs=6, batch=32, checkpoint=keep, progress=False,
                       validation=split, patience=5)
-    result = [e.loss for e in epochs] + [checkpoint.digest(*model.state_dict().values())]
+    result = [e.loss for e in epochs] + [checkpoint_file.digest(*model.state_dict().values())]
     with open(f"{folder}/{name}.json", "w") as file:
         json.dump(result, file)
     os._exit(0)
@@ -261,7 +261,7 @@ def test_signals_are_handled_and_then_as_before(number, tmp_path):
             trained(Model(3, interrupt(number)), checkpoint=keep)
         assert caught.value.path == tmp_path / "run"
         assert caught.value.signal == number
-        with pytest.raises(Interrupted, match="no checkpoint was asked for"):
+        with pytest.raises(Interrupted, match="there is no checkpoint path"):
             trained(Model(3, interrupt(number)))
         assert not seen
         signal.raise_signal(number)

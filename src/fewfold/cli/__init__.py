@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from fewfold._progress import silence
 from fewfold.cli import console
-from fewfold.cli.arguments import parser
-from fewfold.cli.settings import resolved
+from fewfold.cli.arguments import parse
 
 __all__ = ["main"]
 
@@ -25,11 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Traceback (most recent call last):
     SystemExit: 0
     """
-    given = parser().parse_args(argv)
     with console.errors() as outcome, console.warnings_as_notes():
-        arguments = resolved(given)
+        arguments = parse(argv)
         with silence(arguments.quiet):
-            outcome.code = given.run(arguments) or 0
+            outcome.code = arguments.run(arguments) or 0
     return outcome.code
 
 

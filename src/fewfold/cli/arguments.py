@@ -1,13 +1,16 @@
-"""The parser of the command line: commands, positions and options."""
+"""Arguments of a command: from flags, then the environment, then a TOML file, then defaults."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import fewfold
 from fewfold._options import Option
-from fewfold.cli import commands
+from fewfold.cli import commands, fit_commands
 from fewfold.cli.options import (
     ANSWER,
     COMMON,
@@ -22,8 +25,13 @@ from fewfold.cli.options import (
     fit_options,
     named,
 )
+from fewfold.recommender.models.registry import model_options, models
 
-__all__ = ["parser"]
+__all__ = ["FILE", "parse", "parser"]
+
+FILE = "fewfold.toml"  # read from the working directory if it exists
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 class _Layout(argparse.HelpFormatter):
@@ -34,8 +42,33 @@ class _Layout(argparse.HelpFormatter):
         self._action_max_length = 14
 
 
-def parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands."""
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line and return the values of all options of its command.
+
+    The entry point of a model is loaded only if `fewfold fit` fits it, or describes its options.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    fits = words[:1] == ["fit"]
+    if fits and not {"-h", "--help"}.isdisjoint(words):
+        parser(models(), skip_failing=True).parse_args(words)
+    root = parser()
+    given, unknown = root.parse_known_args(words)
+    name = _model_name(given) if fits else ""
+    if name in models() and name not in model_options():
+        given = parser([name]).parse_args(words)
+    elif unknown:
+        root.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return _resolved(given)
+
+
+def _model_name(given: argparse.Namespace) -> str:
+    """Return the model that is named by a flag, the environment or the file; "" if none is."""
+    name = getattr(given, "model", None) or os.environ.get("FEWFOLD_MODEL")
+    return str(name or _section(given)[0].get("model", ""))
+
+
+def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argparse.ArgumentParser:
+    """Build the parser of all commands, with the options of these models of entry points."""
     root = argparse.ArgumentParser(
         prog="fewfold",
         description="From a log of who touched what to recommendations, on one machine.",
@@ -54,14 +87,14 @@ def parser() -> argparse.ArgumentParser:
     add(
         "fit",
         "learn from a log, evaluate, write a model",
-        commands.fit,
+        fit_commands.fit,
         [log],
-        (*fit_options(), JSON),
+        (*fit_options(plugins, skip_failing=skip_failing), JSON),
     )
     add(
         "compare",
-        "fastvae beside the simple methods on a log",
-        commands.compare,
+        "compare models on one split of a log",
+        fit_commands.compare,
         [log],
         (*compare_options(), JSON),
     )
@@ -178,3 +211,103 @@ def _add_option(group: Any, option: Option) -> None:
     shape = {"choices": option.choices} if option.choices else {"metavar": option.metavar}
     action = {"action": "append"} if option.many else {}
     group.add_argument(*flags, type=option.type, help=option.help, **shape, **action, **common)
+
+
+def _resolved(given: argparse.Namespace) -> argparse.Namespace:
+    """Return all options with their values; flags take precedence over FEWFOLD_NAME, then the file.
+
+    The file has a table for each command, with options named as their flags:
+
+        [fit]
+        epochs = 30
+        time-budget = "10m"
+
+        [data.fetch]
+        to = "downloads"
+    """
+    file, path = _from_file(given)
+    values = argparse.Namespace(**vars(given))
+    for name, option in given.options.items():
+        variable = f"FEWFOLD_{name.upper()}"
+        if hasattr(given, name):
+            continue
+        if os.environ.get(variable):  # an empty variable counts as unset
+            value = _convert(os.environ[variable], option, variable)
+        elif name in file:
+            value = _convert(file[name], option, f"{path}: {option.name}")
+        else:
+            value = option.default
+        setattr(values, name, value)
+    return values
+
+
+def _section(given: argparse.Namespace) -> tuple[dict[str, Any], Path]:
+    """Return the table of this command in the file, and the path of the file."""
+    explicit = getattr(given, "config", None) or os.environ.get("FEWFOLD_CONFIG")
+    path = Path(explicit or FILE)
+    if not path.exists():
+        if explicit:
+            raise ValueError(f"there is no file {path} with settings")
+        return {}, path
+    import tomllib
+
+    try:
+        section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    for name, value in section.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: write {name} below the command it is for, as [fit]")
+        if name not in given.commands:
+            raise ValueError(
+                f"{path}: there is no command {name!r}; there are {', '.join(given.commands)}"
+            )
+    command = _command(given)
+    for name in command:
+        section = section.get(name, {})
+        if not isinstance(section, dict):
+            raise ValueError(f"{path}: [{'.'.join(command)}] must be a table, got {section!r}")
+    return section, path
+
+
+def _from_file(given: argparse.Namespace) -> tuple[dict[str, Any], Path]:
+    """Return the options of this command in the file, by name, and the path of the file."""
+    section, path = _section(given)
+    known = sorted(option.name for option in given.options.values() if option.name != "config")
+    for name in section:
+        if name.replace("_", "-") not in known:
+            command = ".".join(_command(given))
+            raise ValueError(
+                f"{path}: [{command}] has no option {name!r}; it has {', '.join(known)}"
+            )
+    return {name.replace("-", "_"): value for name, value in section.items()}, path
+
+
+def _command(given: argparse.Namespace) -> list[str]:
+    return [given.command, *([given.part] if hasattr(given, "part") else [])]
+
+
+def _convert(value: Any, option: Option, name: str) -> Any:
+    """Convert a value of the environment or of a file to the type of the option."""
+    if option.switch:
+        found = _SWITCH.get(value.lower()) if isinstance(value, str) else value
+        if not isinstance(found, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        return found
+    many = value if option.many and isinstance(value, list) else [value]
+    typed = [_convert_one(one, option, name) for one in many]
+    return typed if option.many else typed[0]
+
+
+def _convert_one(value: Any, option: Option, name: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{name} must be one text or number, got {value!r}")
+    try:
+        typed = option.type(str(value))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{name} {error}") from None
+    if option.choices and typed not in option.choices:
+        raise ValueError(f"{name} must be one of {', '.join(option.choices)}, got {value!r}")
+    return typed

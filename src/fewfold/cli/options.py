@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -210,10 +211,13 @@ FETCH = _in(
 )
 
 
-def fit_options() -> tuple[Option, ...]:
-    """Options of `fewfold fit`, with those of the registered models."""
-    by_model = model_options()
-    which = Option("model", "which (default: fastvae)", "fastvae", choices=tuple(by_model))
+def fit_options(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> tuple[Option, ...]:
+    """Return the options of `fewfold fit`, with those of built-in, registered and these models.
+
+    The names of all models are choices of `--model`; see `model_options` for the arguments.
+    """
+    by_model = model_options(plugins, skip_failing=skip_failing)
+    which = Option("model", "which (default: fastvae)", "fastvae", choices=tuple(models()))
     others = (*SHOW, *_in("the model", which), *_TRAINING, *_FIT)
     taken = {option.name: "fewfold fit" for option in others}
     settings: dict[str, Option] = {}
@@ -230,7 +234,7 @@ def fit_options() -> tuple[Option, ...]:
 
 
 def compare_options() -> tuple[Option, ...]:
-    """Options of `fewfold compare`, with the names of the registered models."""
+    """Return the options of `fewfold compare`, with the names of all models."""
     names = Option("models", f"some of {','.join(models())}", metavar="A,B")
     evaluation = _in("the evaluation", _TEST, _SPLIT, _ALL_USERS, names)
     return (*SHOW, *_TRAINING, *evaluation, *_in("the run", _DRY))

@@ -40,7 +40,6 @@ from .models.ease import EASE as EASE
 from .models.fastvae.anchor_options import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
 from .models.fastvae.anchored_tables import AnchoredTables as AnchoredTables
-from .models.fastvae.dense_tables import DenseTables as DenseTables
 from .models.fastvae.network import FastVAE as FastVAE
 from .models.fastvae.objectives import Entmax as Entmax
 from .models.fastvae.objectives import FullSoftmax as FullSoftmax
@@ -48,6 +47,7 @@ from .models.fastvae.objectives import Objective as Objective
 from .models.fastvae.objectives import SampledSoftmax as SampledSoftmax
 from .models.fastvae.recipe import VAE as VAE
 from .models.fastvae.shortcut import Shortcut as Shortcut
+from .models.fastvae.tables import DenseTables as DenseTables
 from .models.item_knn import BM25 as BM25
 from .models.item_knn import Cosine as Cosine
 from .models.item_knn import ItemKNN as ItemKNN
@@ -75,7 +75,7 @@ from .training.checkpoint import Interrupted as Interrupted
 from .training.train import Epoch as Epoch
 from .training.train import TrainOptions as TrainOptions
 from .training.train import train as train
-from .training.training import Training as Training
+from .training.train_options import Training as Training
 
 __all__ = [
     "AnchorVAE",

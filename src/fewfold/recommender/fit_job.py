@@ -22,7 +22,7 @@ from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train import Epoch
-from fewfold.recommender.training.training import Training
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["FitJob", "FitReport"]
 

@@ -33,7 +33,7 @@ from fewfold.recommender.recommendations import (
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import read_state, write_state
 from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.training import Training
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["Recommender"]
 

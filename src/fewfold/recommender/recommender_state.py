@@ -10,7 +10,7 @@ from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import Fitted, Model
-from fewfold.recommender.training.training import Training
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["RecommenderState"]
 

@@ -28,7 +28,7 @@ from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.models.registry import models
 from fewfold.recommender.recommender_state import RecommenderState
-from fewfold.recommender.training.training import Training
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["model_as_json", "model_from_json", "read_state", "write_state"]
 

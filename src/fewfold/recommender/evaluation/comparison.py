@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from fewfold._progress import notes, phase, silence
@@ -19,16 +18,15 @@ from fewfold.recommender.evaluation.model_evaluation import (
     assess,
     sample_users,
 )
+from fewfold.recommender.evaluation.paired_interval import PairedInterval, paired_interval
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial
 from fewfold.recommender.models.model import FitOptions, Fitted, Model
 from fewfold.recommender.models.registry import models as registered_models
 from fewfold.recommender.reading.log import read_log
-from fewfold.recommender.training.training import Training
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["Comparison", "Contender", "compare"]
-
-_REFERENCE = "fastvae"  # the verdict compares the best of the others with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,18 +59,28 @@ class Comparison:
         contenders: best first.
         skipped: models that were not run, and why.
         metric: the metric that decides.
-        against: name of the best other model, its mean gain over FastVAE and the 95 % interval of
-            the gain, by the bootstrap over users; None where one of the two is missing.
+        differences: the best model's metric minus that of each other contender, in their order.
     """
 
     split: str
     contenders: Sequence[Contender]
     skipped: Mapping[str, str]
     metric: Metric
-    against: tuple[str, float, float, float] | None
+    differences: Sequence[PairedInterval]
+
+    @property
+    def equal(self) -> Sequence[Contender]:
+        """The best model, and those whose difference to it has an interval that contains zero."""
+        others = zip(self.contenders[1:], self.differences, strict=True)
+        return [self.contenders[0], *(one for one, found in others if found.contains_zero)]
+
+    @property
+    def cheapest(self) -> Contender:
+        """The contender of `equal` whose settings are chosen and fitted in the least time."""
+        return min(self.equal, key=lambda one: one.seconds)
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "split": self.split,
             "models": [
@@ -91,25 +99,25 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Which model to choose, as text."""
-        best = self.contenders[0]
-        if self.against is None:
-            return f"The best of these is {best.kind}."
-        simple, gain, low, high = self.against
-        spread = f"{self.metric} {abs(gain):.4f}, 95 % interval {min(abs(low), abs(high)):.4f} to "
-        spread += f"{max(abs(low), abs(high)):.4f}"
-        flags = next(one.recipe.flags() for one in self.contenders if one.kind == simple)
-        if low > 0:
+        best, equal, cheapest = self.contenders[0], self.equal, self.cheapest
+        if len(self.contenders) == 1:
+            return f"{best.kind} is the only model here."
+        command = f"fewfold fit --model {cheapest.kind}{cheapest.recipe.flags()}"
+        if len(equal) == 1:
             return (
-                f"The simple method wins: {simple} is better than fastvae by {spread}. "
-                f"Take it: fewfold fit --model {simple}{flags}."
+                f"{best.kind} is the best: {self.metric} differs from {self.contenders[1].kind}, "
+                f"the next best, by {self.differences[0]}. Fit it: {command}."
             )
-        if high < 0:
-            return f"fastvae wins: better than {simple}, the best simple method, by {spread}."
+        names = [one.kind for one in equal]
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
         return (
-            f"fastvae and {simple} are equally good on this log ({self.metric} differs by "
-            f"{-gain:+.4f}, 95 % interval {-high:+.4f} to {-low:+.4f}). Take the simpler one if "
-            f"its size suits you: fewfold fit --model {simple}{flags}."
+            f"{listed} are equally good on this log: {self.metric} of {best.kind} differs from "
+            f"{names[-1]} by {self._difference(equal[-1])}. {cheapest.kind} is fitted in the "
+            f"least time: {command}."
         )
+
+    def _difference(self, contender: Contender) -> PairedInterval:
+        return self.differences[self.contenders.index(contender) - 1]
 
     def __str__(self) -> str:
         shown = [score.metric for score in self.contenders[0].evaluation.overall.scores][:4]
@@ -128,7 +136,7 @@ class Comparison:
         decisive = self.contenders[0].evaluation.overall
         half = max(s.high - s.low for s in decisive.scores[:1]) / 2
         who = self.contenders[0].evaluation.sample or f"{decisive.users:,} users"
-        lines += ["", f"{who}; a mean is good to about ±{half:.4f} (95 %)."]
+        lines += ["", f"{who}; the 95 % interval of a mean is about ±{half:.4f}."]
         lines += [f"{name} was left out: {why}." for name, why in self.skipped.items()]
         lines += [*(f"{m} = {m.formula}" for m in shown), "", self.verdict]
         return "\n".join(lines)
@@ -196,7 +204,7 @@ def compare(
         raise ValueError(f"none of the models can be fitted here ({reasons}); compare others")
     metric = METRICS[0]
     contenders.sort(key=lambda one: -one.evaluation.overall[metric].mean)
-    return Comparison(how, contenders, skipped, metric, _against(contenders, metric))
+    return Comparison(how, contenders, skipped, metric, _differences(contenders, metric))
 
 
 def _chosen(recipes: Sequence[Model], trial: Trial | None) -> Model:
@@ -220,16 +228,7 @@ def _speed(fitted: Fitted, log: Interactions) -> float:
     return len(history.lengths) / (time.perf_counter() - began)
 
 
-def _against(
-    contenders: Sequence[Contender], metric: Metric
-) -> tuple[str, float, float, float] | None:
-    ours = next((one for one in contenders if one.kind == _REFERENCE), None)
-    simple = next((one for one in contenders if one.kind != _REFERENCE), None)
-    if ours is None or simple is None:
-        return None
-    both = (one.evaluation.overall[metric].per_user.numpy() for one in (simple, ours))
-    gain = np.subtract(*both)
-    rng = np.random.default_rng(0)
-    means = [gain[rng.integers(0, len(gain), len(gain))].mean() for _ in range(1000)]
-    low, high = np.quantile(means, [0.025, 0.975])
-    return simple.kind, float(gain.mean()), float(low), float(high)
+def _differences(contenders: Sequence[Contender], metric: Metric) -> list[PairedInterval]:
+    """Return the differences of the first contender to the others, on the same users."""
+    first, *others = (one.evaluation.overall[metric].per_user for one in contenders)
+    return [paired_interval(first, other) for other in others]

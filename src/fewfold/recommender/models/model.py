@@ -18,7 +18,7 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.run import Epoch
-from fewfold.recommender.training.training import Training
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
 

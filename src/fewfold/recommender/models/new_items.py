@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.dense_tables import append_means
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
+from fewfold.recommender.models.fastvae.tables import append_means
 
 __all__ = ["with_more_items"]
 

@@ -9,7 +9,7 @@ the model, its value the class:
 
 import importlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,19 +54,28 @@ def models() -> "Mapping[str, type[Model]]":
     return _Models()
 
 
-def model_options() -> dict[str, list[Option]]:
-    """Command-line options by model; those of built-in models without importing these.
+def model_options(
+    plugins: Iterable[str] = (), *, skip_failing: bool = False
+) -> dict[str, list[Option]]:
+    """Return the command-line options of built-in, registered and these other models, by name.
 
-    A model whose entry point cannot be loaded is left out with a warning.
+    Built-in models are not imported for it, nor is any entry point that is not named.
+
+    Args:
+        plugins: names of models whose entry points are loaded.
+        skip_failing: warn instead of raising an ImportError if one cannot be loaded.
     """
     found = {name: list(model.options.values()) for name, model in BUILT_IN.items()}
     every = models()
-    for name in every:
-        if name not in found:
-            try:
-                found[name] = list(every[name].options())
-            except ImportError as error:
-                warnings.warn(str(error), stacklevel=2)
+    for name in dict.fromkeys([*_registered, *plugins]):
+        if name in found:
+            continue
+        try:
+            found[name] = list(every[name].options())
+        except ImportError as error:
+            if not skip_failing:
+                raise
+            warnings.warn(str(error), stacklevel=2)
     return found
 
 

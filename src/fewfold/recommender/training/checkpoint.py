@@ -1,53 +1,39 @@
-"""Checkpoints: the state of a training in one file, from which it resumes exactly."""
+"""Checkpoints of a training: when they are written, and how it resumes from one."""
 
 import contextlib
-import hashlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from fewfold._check import non_negative_number
-from fewfold._files import new_file
 from fewfold._native import dispatch
-from fewfold._optional import optional_import
 from fewfold._progress import line, phase
-from fewfold._tensors import Found, Spec, check_names, extremes, read_header, strict_json
+from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import Source, check
 from fewfold.recommender.errors import ArtifactError
+from fewfold.recommender.training.checkpoint_file import (
+    RESTART,
+    Saved,
+    check_layout,
+    partial_path,
+    read,
+    write,
+)
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointWriter",
-    "Interrupted",
-    "Saved",
-    "digest",
-    "print_message",
-    "read",
-    "write",
-]
+__all__ = ["Checkpoint", "CheckpointWriter", "Interrupted", "print_message"]
 
 Layout = Callable[[Found], Iterable[tuple[str, Spec]]]
 
-_FORMAT = 1
-_KEY = "fewfold checkpoint"
 _REST = 20  # least ratio of the time between two checkpoints to that of writing one
-_AGAIN = "delete it, or name another path, to begin anew"
-_DTYPES = {
-    torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32",
-    torch.float16: "F16", torch.bfloat16: "BF16", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,7 +83,7 @@ class Checkpoint:
         """Remove the file, and those of its stages."""
         for stage in self._stages:
             stage.discard()
-        for path in (Path(self.path), _partial(Path(self.path))):
+        for path in (Path(self.path), partial_path(Path(self.path))):
             path.unlink(missing_ok=True)
 
 
@@ -112,66 +98,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, path: Path | None, number: int) -> None:
         super().__init__(message)
         self.path, self.signal = path, number
-
-
-@dataclass(frozen=True)
-class Saved:
-    """Content of a checkpoint: tensors, and facts in the form of JSON.
-
-    Attributes:
-        tensors: by name.
-        facts: by name.
-        source: the file they were read from, for errors.
-    """
-
-    tensors: dict[str, Tensor]
-    facts: dict[str, Any]
-    source: Source = field(default=Source(Path("the checkpoint"), _AGAIN), compare=False)
-
-    def part(self, name: str) -> dict[str, Tensor]:
-        """Return the tensors whose names begin with `name` and a dot, without this prefix."""
-        start = f"{name}."
-        return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
-
-    @property
-    def found(self) -> Found:
-        """Dtype and shape of each tensor."""
-        return {name: (it.dtype, tuple(it.shape)) for name, it in self.tensors.items()}
-
-    def fail(self, name: str, what: str) -> NoReturn:
-        """Raise an ArtifactError about a tensor or a fact."""
-        raise self.source.damaged(name, what)
-
-    def expect(self, layout: Iterable[tuple[str, Spec]]) -> None:
-        """Raise unless the tensors have these names, dtypes, shapes and ranges."""
-        for name, spec in _check_layout(self.source, self.found, layout).items():
-            fault = spec.value_fault(*extremes(self.tensors[name]))
-            if fault is not None:
-                self.fail(name, fault)
-
-    @contextlib.contextmanager
-    def taking(self, name: str) -> Iterator[None]:
-        """Turn errors of an object that loads its state into an ArtifactError of this file."""
-        try:
-            yield
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise self.source.damaged(name, f"cannot be used: {error}") from error
-
-
-def _check_layout(
-    source: Source, found: Found, layout: Iterable[tuple[str, Spec]]
-) -> dict[str, Spec]:
-    """Return the layout by name; raise if names, dtypes or shapes differ from it."""
-
-    def fail(name: str, what: str) -> NoReturn:
-        raise source.damaged(name, what)
-
-    specs = check_names(found, layout, fail)
-    for name, spec in specs.items():
-        fault = spec.fault(*found[name])
-        if fault is not None:
-            fail(name, fault)
-    return specs
 
 
 @dataclass(frozen=True)
@@ -239,13 +165,13 @@ class CheckpointWriter:
         if not self._checkpoint.resume:
             raise FileExistsError(
                 f"{self.path} is there already; to go on from it write "
-                f"Checkpoint(..., resume=True), or {_AGAIN}"
+                f"Checkpoint(..., resume=True), or {RESTART}"
             )
 
         def validate(source: Source, found: Found, facts: Any) -> None:
             same = isinstance(facts, dict) and facts.get("made") == self._settings
             if same and layout is not None:  # differences of settings are reported below
-                _check_layout(source, found, layout(found))
+                check_layout(source, found, layout(found))
 
         saved = read(self.path, validate)
         facts = check(_Origin, saved.facts, saved.source, exact=False)
@@ -275,7 +201,7 @@ class CheckpointWriter:
 
     def _advice(self, path: Path | None) -> str:
         if self.path is None:
-            return "nothing was saved, for no checkpoint was asked for"
+            return "nothing was saved, since there is no checkpoint path"
         if path is None:
             return f"the checkpoint could not be written to {self.path}; an earlier one stays"
         return f"to go on, resume from the checkpoint {path}"
@@ -302,73 +228,6 @@ class CheckpointWriter:
         return self.path
 
 
-def write(path: Path, saved: Saved) -> None:
-    """Write a safetensors file atomically: an existing file stays until the new one is on the disk.
-
-    The library's own function uses a temporary file with a random name, which would never be
-    removed if the process is killed.
-    """
-    tensors = {name: saved.tensors[name].detach().contiguous() for name in saved.tensors}
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligned
-    facts = {"format": _FORMAT, **saved.facts}
-    facts["checksum"] = _checksum(facts, tensors)
-    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(facts, sort_keys=True)}}
-    end = 0
-    for name in names:
-        start, end = end, end + tensors[name].nbytes
-        kind, shape = _DTYPES[tensors[name].dtype], list(tensors[name].shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with new_file(path, _partial(path)) as partial, partial.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            file.write(_raw(tensors[name]))
-
-
-def read(path: Path, validate: Callable[[Source, Found, Any], None] | None = None) -> Saved:
-    """Read what `write` has written; the tensors are views of the file.
-
-    `validate` is called with the header and the facts before any tensor is read.
-    """
-    with optional_import("safetensors", "recommender", "resuming"):
-        from safetensors import SafetensorError, safe_open
-    source = Source(path, _AGAIN)
-    try:
-        header = read_header(path)  # checks the length of the file
-        text = header.metadata.get(_KEY)
-        if text is None:
-            raise ArtifactError(f"{path} is not a checkpoint of fewfold; name another path")
-        facts = strict_json(text.encode(), finite=False)
-        if validate is not None:
-            validate(source, header.tensors, facts)
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except ArtifactError:
-        raise
-    except (SafetensorError, RuntimeError, ValueError) as error:  # torch maps the file as it is
-        raise source.damaged("", f"is damaged ({error})") from error
-    version = facts.get("format") if isinstance(facts, dict) else None
-    if type(version) is not int or version < 1:
-        raise source.damaged("format", f"is damaged: it must be {_FORMAT}, got {version!r}")
-    if version > _FORMAT:
-        raise ArtifactError(
-            f"the checkpoint {path} is of format {version}, this fewfold reads {_FORMAT}; "
-            f"update fewfold, or {_AGAIN}"
-        )
-    if facts.pop("checksum", None) != _checksum(facts, tensors):
-        raise source.damaged("", "is damaged: it has changed since it was written")
-    return Saved(tensors, facts, source)
-
-
-def digest(*parts: Tensor) -> str:
-    """Return a short hash of the tensors."""
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(_raw(part.contiguous()))
-    return total.hexdigest()[:16]
-
-
 def print_message(text: str) -> None:
     """Print a line to standard error, in the place of the progress line."""
     line("")
@@ -379,7 +238,7 @@ def _check_writable(path: Path) -> None:
     """Raise unless a file can be written to this path."""
     if path.is_dir():
         raise IsADirectoryError(f"the checkpoint {path} is a folder; name a file in it")
-    partial = _partial(path)
+    partial = partial_path(path)
     try:
         partial.open("wb").close()  # may be left from a killed process
         partial.unlink()
@@ -398,7 +257,8 @@ def _check_settings(path: Path, there: Mapping[str, Any], here: Mapping[str, Any
     if names:
         changes = "; ".join(f"{name} was {there.get(name)}, is {here.get(name)}" for name in names)
         raise ArtifactError(
-            f"the checkpoint {path} is of another training: {changes}. Train as it was, or {_AGAIN}"
+            f"the checkpoint {path} is of another training: {changes}. Train with its settings, or "
+            f"{RESTART}"
         )
 
 
@@ -406,21 +266,3 @@ def _machine() -> dict[str, Any]:
     """Return what rounding depends on: threads, kernels and the version of torch."""
     kernels = dispatch.instruction_set() or "plain torch"
     return {"threads": dispatch.threads(), "kernels": kernels, "torch": str(torch.__version__)}
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
-
-
-def _raw(tensor: Tensor) -> Any:
-    """Return the bytes of a contiguous tensor, not copied."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _checksum(facts: dict[str, Any], tensors: dict[str, Tensor]) -> int:
-    total = zlib.crc32(json.dumps(facts, sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
-        total = zlib.crc32(_raw(tensor), total)
-    return total

@@ -11,7 +11,7 @@ from torch import Tensor
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import check
 from fewfold.recommender.models.fastvae.network import FastVAE
-from fewfold.recommender.training.checkpoint import Saved
+from fewfold.recommender.training.checkpoint_file import Saved
 
 __all__ = ["Progress", "checkpoint_layout"]
 

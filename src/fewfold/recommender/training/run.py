@@ -18,11 +18,14 @@ from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
-from fewfold.recommender.training.checkpoint import Saved
+from fewfold.recommender.training.checkpoint_file import Saved, describe, describe_log
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
-from fewfold.recommender.training.fingerprint import describe, describe_log
-from fewfold.recommender.training.optimizers import build_optimizers, relative_rate
-from fewfold.recommender.training.stopping import BestWeights, TimeBudget
+from fewfold.recommender.training.schedule import (
+    BestWeights,
+    TimeBudget,
+    build_optimizers,
+    relative_rate,
+)
 from fewfold.recommender.training.train_options import TrainOptions
 from fewfold.sampling.proposal import Proposal
 

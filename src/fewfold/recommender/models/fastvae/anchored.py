@@ -8,8 +8,8 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.compression import compress
-from fewfold.recommender.models.fastvae.dense_tables import DenseTables
 from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.tables import DenseTables
 
 __all__ = ["AnchorVAE"]
 

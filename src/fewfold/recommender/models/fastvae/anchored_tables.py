@@ -21,14 +21,13 @@ from fewfold.embeddings.table.sparse_rows import draw_slots
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
-from fewfold.recommender.models.fastvae.encoder_bag import bags
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
 from fewfold.recommender.models.fastvae.shared_transform import (
     FixedQueries,
     OutputVectors,
     two_uses,
 )
-from fewfold.recommender.models.fastvae.tables import Tables
+from fewfold.recommender.models.fastvae.tables import Tables, bags
 
 if TYPE_CHECKING:
     from fewfold.recommender.models.fastvae.compression import CompressedTables

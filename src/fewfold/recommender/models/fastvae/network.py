@@ -11,11 +11,9 @@ from torch.autograd.function import once_differentiable
 from fewfold._check import whole_number
 from fewfold._native import dispatch
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.dense_tables import DenseTables
-from fewfold.recommender.models.fastvae.encoder_bag import drop_items
 from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
-from fewfold.recommender.models.fastvae.tables import Tables
+from fewfold.recommender.models.fastvae.tables import DenseTables, Tables, drop_items
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
 
 __all__ = ["FastVAE"]

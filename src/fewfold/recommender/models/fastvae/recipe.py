@@ -17,12 +17,11 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.anchored import AnchorVAE
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
-from fewfold.recommender.models.fastvae.dense_tables import DenseTables
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
-from fewfold.recommender.models.fastvae.tables import Tables
+from fewfold.recommender.models.fastvae.tables import DenseTables, Tables
 from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
 from fewfold.recommender.models.model_options import FASTVAE, setting
 from fewfold.recommender.models.new_items import with_more_items

@@ -1,17 +1,22 @@
-"""Interface of the item tables of a FastVAE: input vectors, output vectors, their training."""
+"""Item tables of a FastVAE: the interface, dense tables, and sums of their rows."""
 
 from abc import ABC, abstractmethod
+from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from fewfold._check import whole_number
+from fewfold._check import jagged, whole_number
+from fewfold._native import dispatch
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.objectives import Objective
+from fewfold.sampling.proposal import fresh_seed
 
-__all__ = ["Tables"]
+__all__ = ["DenseTables", "Tables", "append_means", "bags", "drop_items"]
 
 
 class Tables(nn.Module, ABC):
@@ -117,3 +122,144 @@ class Tables(nn.Module, ABC):
             near: (new, n) ids of the items that a new one is the mean of.
             weights: (new, n) of the mean.
         """
+
+
+class DenseTables(Tables):
+    """Two matrices: inputs (items, hidden) and items (items, latent + 1), with the bias last.
+
+    Args:
+        items: number of items.
+        hidden: width of the input vectors.
+        latent: width of the latent; one less than a multiple of sixteen is fastest.
+
+    Example:
+        >>> from fewfold.recommender import DenseTables, FastVAE
+        >>> model = FastVAE(tables=DenseTables(items=1000, hidden=32, latent=15), seed=1)
+        >>> model.outputs().shape
+        torch.Size([1000, 16])
+    """
+
+    inputs: nn.Parameter
+    items: nn.Parameter
+
+    def __init__(self, items: int, hidden: int = 200, latent: int = 63) -> None:
+        super().__init__(items, hidden, latent)
+
+    @classmethod
+    def of(cls, inputs: Tensor, items: Tensor) -> Self:
+        """Return the tables with these weights, which are not copied."""
+        tables = cls(len(items), inputs.shape[1], items.shape[1] - 1)
+        tables.inputs, tables.items = nn.Parameter(inputs), nn.Parameter(items)
+        return tables
+
+    def reset_inputs(self, generator: torch.Generator) -> None:
+        """Draw the inputs, with a variance of 1 / hidden."""
+        table = dispatch.table(self.count, self.hidden)
+        self.inputs = nn.Parameter(table.normal_(0, self.hidden**-0.5, generator=generator))
+
+    @torch.no_grad()
+    def reset_outputs(self, generator: torch.Generator) -> None:
+        """Draw the outputs, with a variance of 1 / (4 latent) and no bias."""
+        # The last column is the bias: the last entry of every query is one.
+        self.items = nn.Parameter(dispatch.table(self.count, self.latent + 1).zero_())
+        self.items[:, : self.latent].normal_(0, 0.5 * self.latent**-0.5, generator=generator)
+
+    def bag(self, history: Jagged, scale: Tensor) -> Tensor:
+        """Return the sum of the input vectors of each row's items times `scale`, (rows, hidden)."""
+        return bags(self.inputs, history, scale, sparse=self.sparse)
+
+    def loss(
+        self,
+        queries: Tensor,
+        objective: Objective,
+        history: Jagged,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Return the objective of queries (rows, latent + 1) and the output vectors."""
+        return objective(queries, self.items, history, generator)
+
+    def input_vectors(self) -> Tensor:
+        """Return the input vectors of all items, (items, hidden), without gradient."""
+        return self.inputs.detach()
+
+    def output_vectors(self, ids: Tensor | None = None) -> Tensor:
+        """Return the output vectors, bias last, of all items or those given, without gradient."""
+        vectors = self.items.detach()
+        return vectors if ids is None else vectors[ids]
+
+    @property
+    def row_parameters(self) -> list[nn.Parameter]:
+        """Both matrices."""
+        return [self.inputs, self.items]
+
+    def saved(self) -> dict[str, Tensor]:
+        """Return both matrices, as a saved model names them."""
+        return {"vae.inputs": self.inputs.detach(), "vae.items": self.items.detach()}
+
+    def with_new_items(self, near: Tensor, weights: Tensor) -> "DenseTables":
+        """Return tables with more items, weighted means of the rows of items that exist."""
+        inputs, items = self.inputs.detach(), self.items.detach()
+        return DenseTables.of(
+            append_means(inputs, near, weights), append_means(items, near, weights)
+        )
+
+
+def append_means(table: Tensor, near: Tensor, weights: Tensor) -> Tensor:
+    """Append to a table (rows, d) the weighted means of its rows `near`, (new, n)."""
+    return torch.cat([table, (table[near] * weights.unsqueeze(2)).sum(1)])
+
+
+def bags(table: Tensor, ids: Jagged, by: Tensor, *, sparse: bool = True) -> Tensor:
+    """Return the sum of the table rows of each list of ids, times a factor per list: (rows, d)."""
+    if (
+        sparse and dispatch.ready(table, by) and table.is_contiguous() and table.dtype == by.dtype
+        and ids.values.is_cpu
+    ):  # fmt: skip
+        values, offsets = jagged(*ids, rows=len(by))
+        total: Tensor = _Bags.apply(table, values, offsets, by.contiguous())
+        return total
+    total = F.embedding_bag(
+        ids.values, table, ids.offsets, mode="sum", include_last_offset=True, sparse=sparse
+    )
+    return total * by.unsqueeze(1)
+
+
+class _Bags(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, ids: Tensor, offsets: Tensor, by: Tensor) -> Tensor:
+        size, d = table.shape
+        out = table.new_empty(len(by), d)
+        dispatch.kernel("bags", table.dtype)(
+            table, size, d, ids, offsets, len(by), by, out, dispatch.threads()
+        )
+        ctx.save_for_backward(ids, offsets, by)
+        ctx.shape = table.shape
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        ids, offsets, by = ctx.saved_tensors
+        grad = grad.contiguous()
+        values = dispatch.table(len(ids), ctx.shape[1], dtype=grad.dtype)
+        dispatch.kernel("unbags", grad.dtype)(
+            grad, ctx.shape[1], offsets, len(by), by, values, dispatch.threads()
+        )
+        ids = ids.unsqueeze(0)
+        sparse = torch.sparse_coo_tensor(ids, values, ctx.shape, check_invariants=False)
+        return sparse, None, None, None
+
+
+def drop_items(ids: Jagged, share: float, generator: torch.Generator | None) -> Jagged:
+    """Drop each entry of the lists with probability `share`."""
+    values, offsets = ids.values, ids.offsets
+    if share == 0:
+        return ids
+    if not (dispatch.ready() and values.is_cpu):
+        return ids.select(torch.rand(len(values), generator=generator) >= share)
+    values, offsets = jagged(values, offsets)
+    out, out_offsets = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
+    count = dispatch.kernel("thin")(
+        values, offsets, len(offsets) - 1, 1 - share, fresh_seed(generator), out, out_offsets
+    )
+    return Jagged(out[:count], out_offsets)

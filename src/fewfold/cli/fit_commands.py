@@ -1,0 +1,136 @@
+"""`fewfold fit` and `fewfold compare`; the modules they need are imported when they run."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fewfold as ff
+from fewfold._progress import phase
+from fewfold.cli.commands import data_show, parts, print_note, reading, source, start
+from fewfold.cli.console import emit
+
+__all__ = ["compare", "fit"]
+
+
+def fit(arguments: argparse.Namespace) -> int:
+    """Fit a model, evaluate it, write it."""
+    if arguments.dry_run:
+        return data_show(arguments)
+    from fewfold.recommender.artifact.folder import check_target
+
+    start(arguments)
+    out = Path(arguments.out)
+    check_target(out, arguments.overwrite)
+    checkpoint = _checkpoint(arguments, out)
+    training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
+    rec = ff.Recommender(_model(arguments), training=training, seed=arguments.seed)
+    log = ff.read_log(source(arguments), **reading(arguments))
+    print_note(arguments, str(log.summary))
+    table = arguments.items_table or (
+        ff.recommender.bundled_items() if arguments.log is None else None
+    )
+    # Read before the training, so that errors in it come early.
+    named = None if table is None else _attributes(table, log.items, arguments.items_key)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _resumable(out):
+        rec.fit(
+            log, test=arguments.test, split=arguments.split, refit=arguments.refit,
+            checkpoint=checkpoint, all_users=arguments.all_users,
+            progress=not arguments.quiet,
+        )  # fmt: skip
+        rec.attributes = named
+        rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
+        if checkpoint is not None:
+            checkpoint.discard()
+    assert rec.report is not None
+    emit(rec.report, {**rec.report.as_dict(), "model": str(out)} if arguments.json else None)
+    if rec.evaluation is not None and not arguments.refit:
+        print_note(
+            arguments,
+            "\nthe model has not learned from what was held out; with --refit it learns once more, "
+            "from everything",
+        )
+    print_note(
+        arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM"
+    )
+    return 0
+
+
+def _model(arguments: argparse.Namespace) -> Any:
+    """The model of --model with its options; ValueError for options that do not go together."""
+    from fewfold.recommender.models.registry import model_options, models
+
+    name, values = arguments.model, vars(arguments)
+    by_model = model_options([name])
+    for option in (option for options in by_model.values() for option in options):
+        if option.requires is not None and values[option.dest] != option.default:
+            required, hint = option.requires
+            if values[required.replace("-", "_")] is None:
+                raise ValueError(f"--{option.name} is for --{required}; {hint}")
+    for owner, options in by_model.items():
+        for option in options:
+            if option.exclusive and owner != name and values[option.dest] != option.default:
+                raise ValueError(f"--{option.name} is for {owner}; {name} {option.exclusive}")
+    return models()[name].from_options(values)
+
+
+def _attributes(table: Any, items: Any, key: str | None) -> Any:
+    from fewfold.recommender.attributes import read_attributes
+
+    with phase("reading the items table"):
+        return read_attributes(table, items, key)
+
+
+def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
+    """Checkpoint next to the model, if it saves any; an existing one requires --resume."""
+    from fewfold.recommender.models.registry import models
+
+    if not models()[arguments.model].resumable:
+        return None
+    existing = _checkpoints(out)
+    if existing and not arguments.resume:
+        raise FileExistsError(
+            f"{existing[0]} is of a run that was interrupted; go on from it with --resume, or "
+            "delete it to begin anew"
+        )
+    path = out.with_name(f"{out.name}.checkpoint")
+    return ff.recommender.Checkpoint(
+        path, every=arguments.checkpoint_every, resume=arguments.resume
+    )
+
+
+def _checkpoints(out: Path) -> list[Path]:
+    """Existing checkpoints of a run that writes to this folder."""
+    stages = (out.with_name(f"{out.name}.checkpoint.{stage}") for stage in ("fit", "refit"))
+    return [path for path in stages if path.exists()]
+
+
+@contextlib.contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Add how to resume to the message of an interrupted training."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        message = str(error) or "interrupted"
+        if _checkpoints(out):
+            message += ": run the same command with --resume"
+        raise KeyboardInterrupt(message) from None
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Compare models on a log."""
+    if arguments.dry_run:
+        return data_show(arguments)
+    start(arguments)
+    log = ff.read_log(source(arguments), **reading(arguments))
+    print_note(arguments, str(log.summary))
+    chosen = {} if arguments.models is None else {"models": parts(arguments.models)}
+    training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
+    found = ff.compare(
+        log, test=arguments.test, split=arguments.split, training=training, seed=arguments.seed,
+        all_users=arguments.all_users, progress=not arguments.quiet, **chosen,
+    )  # fmt: skip
+    emit(found, found.as_dict() if arguments.json else None)
+    return 0
