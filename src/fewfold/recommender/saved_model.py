@@ -2,17 +2,18 @@
 
 import itertools
 import os
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fewfold._check import whole_number
 from fewfold._progress import phase
 from fewfold._tensors import Spec
 from fewfold.recommender.artifact.card import model_card, versions
-from fewfold.recommender.artifact.config import Config, Metrics
 from fewfold.recommender.artifact.folder import Folder, Part, write_artifact
 from fewfold.recommender.artifact.packing import (
     expect_items,
@@ -22,17 +23,90 @@ from fewfold.recommender.artifact.packing import (
     unpack_items,
     unpack_users,
 )
-from fewfold.recommender.artifact.schema import Source, check, check_tagged, plain
+from fewfold.recommender.artifact.schema import Source, check, check_tagged, key, plain
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.models.registry import models
+from fewfold.recommender.reading.summary import LogSummary
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.training.train_options import Training
 
 __all__ = ["model_as_json", "model_from_json", "read_state", "write_state"]
 
 _LARGEST = 1e17  # bound of all values in a score: its square fits single precision
+
+
+@dataclass(frozen=True)
+class _LearnedFrom:
+    """Size of the training data.
+
+    Attributes:
+        users, items, pairs: counts.
+        everything: whether it is the whole log.
+        tables: how anchor tables were trained, for messages; None for dense tables.
+    """
+
+    users: int
+    items: int
+    pairs: int
+    everything: bool
+    tables: str | None = None
+
+
+@dataclass(frozen=True)
+class _Config:
+    """`config.json`: model, training, data and versions.
+
+    Attributes:
+        model: `kind`, and the settings of its recipe.
+        training: the settings of the `Training`.
+        seed: at least 0.
+        data: summary of the log.
+        learned_from: size of the training data.
+        versions: versions of the libraries.
+    """
+
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    seed: int
+    data: LogSummary
+    learned_from: _LearnedFrom = field(metadata=key("learned from"))
+    versions: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        whole_number(self.seed, "seed", least=0)
+
+
+@dataclass(frozen=True)
+class _Score:
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class _Scores:
+    users: int
+    level: float
+    scores: Mapping[str, _Score]
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    """`metrics.json`: results of the evaluation; see `Evaluation.as_dict`."""
+
+    split: str
+    overall: _Scores
+    formulas: Mapping[str, str]
+    slices: Mapping[str, _Scores]
+    pairs: int = field(metadata=key("test pairs"))
+    cold_pairs: int = field(metadata=key("test pairs with an item not seen in training"))
+
+    def __post_init__(self) -> None:
+        unexplained = set(self.overall.scores) - set(self.formulas)
+        if unexplained:
+            raise ValueError(f"formulas must have {min(unexplained)!r}")
 
 
 def write_state(
@@ -64,11 +138,11 @@ def write_state(
 def read_state(folder: Folder) -> RecommenderState:
     """Read an opened model folder; an ArtifactError names what is wrong."""
     source = Source(folder.root / "config.json")
-    config = check(Config, folder.config, source, exact=False)
+    config = check(_Config, folder.config, source, exact=False)
     training = check(Training, config.training, source, "training", exact=True)
     model = model_from_json(config.model, source)
     if folder.metrics != {}:
-        check(Metrics, folder.metrics, Source(folder.root / "metrics.json"), exact=False)
+        check(_Metrics, folder.metrics, Source(folder.root / "metrics.json"), exact=False)
     weights, about = folder.parts["model.safetensors"], folder.parts["items.safetensors"]
     users = folder.parts.get("users.safetensors")
     count = expect_items(about)  # by the headers alone, before anything large is read

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.event_columns import event_note
+from fewfold.recommender.reading.columns import event_note
 from fewfold.recommender.reading.in_memory import Frame
 from fewfold.recommender.reading.log import plan_log, read_log
 from tests.recommender.reading.known import known, written

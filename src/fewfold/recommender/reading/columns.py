@@ -1,13 +1,15 @@
-"""Choose the user, item, rating and time columns, as named by the caller or guessed."""
+"""Choose the user, item, rating and time columns; note a column of event types."""
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from fewfold.recommender.errors import DataError
+from fewfold.recommender.reading.table_source import Table
 
-__all__ = ["ROLES", "Column", "Columns", "called", "choose_columns", "is_event"]
+__all__ = ["ROLES", "Column", "Columns", "called", "choose_columns", "event_note", "is_event"]
 
 ROLES = ("user", "item", "rating", "time")
 
@@ -41,6 +43,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _EVENTS = (
     "event eventtype eventname eventkind action actiontype behavior behaviour behaviortype "
     "behaviourtype interaction interactiontype activity activitytype feedbacktype"
+)
+_EVENT_ROWS = 1000  # rows inspected
+_EVENT_WORDS = re.compile(
+    r"(view|click|cart|add|buy|bought|purchas|order|transaction|checkout|pv|fav|like|dislike|play|"
+    r"skip|watch|impression|wish|remove|rent|download|install|share|save|rate|search|detail)",
+    re.IGNORECASE,
 )
 _ENDING = re.compile(r"(?:id|key|no|nr|num|number|code|uuid|idx|index)$")
 
@@ -233,3 +241,38 @@ def _flags(chosen: dict[str, Column], missing: str) -> str:
 def _listed(columns: Sequence[str]) -> str:
     listed = ", ".join(repr(column) for column in columns[:30])
     return listed + (f" and {len(columns) - 30} more" if len(columns) > 30 else "")
+
+
+def event_note(table: Table, used: Set[str]) -> str | None:
+    """Return a note on an unused column of event types, or None.
+
+    Args:
+        table: the table.
+        used: columns used for a role or a condition.
+    """
+    idle = [at for at, name in enumerate(table.columns) if name not in used]
+    if not idle:
+        return None
+    rows = table.head(_EVENT_ROWS)
+    for at in idle:
+        values = Counter(row[at].strip() for row in rows if at < len(row) and row[at].strip())
+        if _is_event_type(table.columns[at], values):
+            return _advice(table.columns[at], values)
+    return None
+
+
+def _is_event_type(name: str, values: Counter[str]) -> bool:
+    """Return whether a column has event types, by its name or its values."""
+    plausible = 2 <= len(values) <= 30
+    words = sum(_EVENT_WORDS.match(value) is not None for value in values)
+    return plausible and (is_event(name) or 3 * words >= 2 * len(values))
+
+
+def _advice(name: str, values: Counter[str]) -> str:
+    common = [value for value, _ in values.most_common(6)]
+    more = ", ..." if len(values) > 6 else ""
+    best = next((v for v in common if re.match(r"purchas|buy|order|transact", v, re.I)), common[-1])
+    return (
+        f"every row counts alike, whatever {name} says ({', '.join(common)}{more}); to choose, "
+        f"write where='{name}={best}' (--where {name}={best})"
+    )

@@ -8,14 +8,20 @@ the parser.
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.header import first_row_is_data
+from fewfold.recommender.reading.header import (
+    COLONS,
+    column_names,
+    detect_header,
+    find_separator,
+    first_fields,
+)
 from fewfold.recommender.reading.raw_files import File
 from fewfold.recommender.reading.table_source import Bad, Batch, Opening, Place, explained, library
 from fewfold.recommender.reading.text_blocks import (
@@ -35,9 +41,7 @@ __all__ = ["Delimited"]
 
 _BLOCK = 1 << 24  # bytes per block
 _LONGEST = 1 << 26  # bytes after which an unclosed quote is an error
-_COLONS = "\x1f"  # stands for "::", since a separator must be one character
 _HEAD = 1 << 16  # bytes used to detect header and separator
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 _ATOMIC = re.compile(r"(.+):(token|float)(_seq)?")  # a column of a RecBole atomic file
 
 
@@ -82,13 +86,13 @@ class Delimited:
                 "tr '\\r' '\\n'"
             )
         first = next(line for line in text.split("\n") if line.strip())
-        separator = _separator(first)
-        text = text.replace("::", _COLONS) if separator == _COLONS else text
-        rows = (r for r in records(text, separator, separator != _COLONS) if r.fields != [])
+        separator = find_separator(first)
+        text = text.replace("::", COLONS) if separator == COLONS else text
+        rows = (r for r in records(text, separator, separator != COLONS) if r.fields != [])
         row = next(rows)
-        fields = _first_fields(row, first, name)
+        fields = first_fields(row, first, name)
         below = [r.fields for r in itertools.islice(rows, 200) if r.fields]
-        headless, notes = _detect_header(fields, below, opening)
+        headless, notes = detect_header(fields, below, opening)
         if headless:
             columns = tuple(str(number + 1) for number in range(len(fields)))
             return cls(file, separator, False, columns, True, 0, mark, notes)
@@ -96,7 +100,7 @@ class Delimited:
         size = mark + sum(len(line) + 1 for line in start[mark:].split(b"\n")[:lines])
         atomic = [found[1] for field in fields if (found := _ATOMIC.fullmatch(field))]
         whole = len(atomic) == len(fields)
-        columns = _column_names(atomic if whole else fields, name)
+        columns = column_names(atomic if whole else fields, name)
         return cls(file, separator, whole, columns, False, lines, size, () if whole else notes)
 
     @property
@@ -107,14 +111,14 @@ class Delimited:
     @property
     def format(self) -> str:
         """Name of the format, for messages."""
-        sign = "::" if self.separator == _COLONS else self.separator
+        sign = "::" if self.separator == COLONS else self.separator
         kind = {"\t": "TSV", ",": "CSV"}.get(sign, f"text separated by {sign}")
         kind = "RecBole atomic file" if self.atomic else kind
         return f"{kind}, {self.file.packed}" if self.file.packed else kind
 
     @property
     def _quotes(self) -> bool:
-        return self.separator != _COLONS and not self.atomic
+        return self.separator != COLONS and not self.atomic
 
     def head(self, count: int = 3) -> list[tuple[str, ...]]:
         """Return up to `count` of the first rows, as text."""
@@ -255,69 +259,13 @@ class Delimited:
         return self._located(next(r for number, r in enumerate(rows) if number == row), line)
 
     def _located(self, record: Record, line: int) -> Place:
-        text = record.text.rstrip("\r\n").replace(_COLONS, "::")
+        text = record.text.rstrip("\r\n").replace(COLONS, "::")
         short = text if len(text) <= 80 else text[:77] + "..."
         return Place(f"{self.name}, line {line + record.start}", repr(short))
 
     def _encode_separator(self, data: bytes) -> bytes:
         """Replace a "::" separator by a single character."""
-        return data.replace(b"::", _COLONS.encode()) if self.separator == _COLONS else data
+        return data.replace(b"::", COLONS.encode()) if self.separator == COLONS else data
 
     def _decode_separator(self, data: bytes) -> bytes:
-        return data.replace(_COLONS.encode(), b"::") if self.separator == _COLONS else data
-
-
-def _detect_header(
-    fields: Sequence[str], below: Sequence[Sequence[str]], opening: Opening
-) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the first row is data, and a note if that is a guess."""
-    if opening.header is not None:
-        return not opening.header, ()
-    if all(_NUMBER.fullmatch(field) for field in fields):
-        return True, ()
-    is_data = first_row_is_data(fields, below)
-    shown = " | ".join(field if len(field) <= 24 else field[:21] + "..." for field in fields[:6])
-    if is_data:
-        return True, (
-            f"the first row ({shown}) looks like data, so the columns have no names: they are "
-            "called 1, 2, 3, ...; if it is a header, write header=True (--header)",
-        )
-    if is_data is None:
-        taken = "names of the columns" if opening.unclear else "data"
-        other = "data, write header=False (--no-header)"
-        other = other if opening.unclear else "a header, write header=True (--header)"
-        return not opening.unclear, (
-            f"the first row ({shown}) was taken for {taken}; if it is {other}",
-        )
-    return False, ()
-
-
-def _separator(line: str) -> str:
-    """Return the most frequent separator of a line."""
-    bare = re.sub(r'"[^"]*"', "", line)
-    counts = {sign: bare.count(sign) for sign in ("\t", ",", ";", "|")}
-    best = max(counts, key=lambda sign: counts[sign])
-    return _COLONS if bare.count("::") > counts[best] else best
-
-
-def _first_fields(row: Record, line: str, name: str) -> list[str]:
-    """Return the stripped fields of the first row; raise if it is malformed."""
-    if row.fields is None:
-        raise DataError(
-            f"{name}, line {row.start + 1}: the quotes of the header do not match, {line[:60]!r}"
-        )
-    if len(row.fields) < 2:
-        raise DataError(
-            f"{name}: found one column, {line[:60]!r}; expected two or more, separated by a comma, "
-            "a semicolon, a tab, | or ::"
-        )
-    return [field.strip() for field in row.fields]
-
-
-def _column_names(fields: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return the column names of a header; an empty one is named by its position."""
-    names = [field or f"column {number}" for number, field in enumerate(fields, 1)]
-    twice = sorted({field for field in names if names.count(field) > 1})
-    if twice:
-        raise DataError(f"{name}: the header names {twice[0]!r} twice; rename one of them")
-    return tuple(names)
+        return data.replace(COLONS.encode(), b"::") if self.separator == COLONS else data

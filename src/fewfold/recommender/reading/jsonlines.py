@@ -23,7 +23,7 @@ from fewfold.recommender.reading.table_source import (
 )
 from fewfold.recommender.reading.text_blocks import Lines, count, proven
 
-__all__ = ["JsonLines", "looks_like_json"]
+__all__ = ["JsonLines"]
 
 _BLOCK = 1 << 24  # bytes per block
 _HEAD = 1 << 18  # bytes used to infer columns and types
@@ -203,13 +203,6 @@ class JsonLines:
         shown = text.decode(errors="replace")
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         return Place(f"{self.name}, line {line}", repr(shown))
-
-
-def looks_like_json(start: bytes) -> bool:
-    """Return whether a text begins like a JSON object or array, and unlike CSV."""
-    bare = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    after = bare[1:].lstrip()[:1]
-    return (bare[:1] == b"{" and after in (b'"', b"}")) or (bare[:1] == b"[" and after in b'{["]')
 
 
 def _head(file: File) -> bytes:

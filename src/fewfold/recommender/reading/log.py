@@ -12,9 +12,8 @@ from fewfold._check import whole_number
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, from_keys
-from fewfold.recommender.reading.columns import Columns, choose_columns
+from fewfold.recommender.reading.columns import Columns, choose_columns, event_note
 from fewfold.recommender.reading.conditions import Condition, Filter
-from fewfold.recommender.reading.event_columns import event_note
 from fewfold.recommender.reading.log_rows import Rows, Rules
 from fewfold.recommender.reading.source import Source, open_source
 from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size

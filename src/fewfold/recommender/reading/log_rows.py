@@ -68,7 +68,8 @@ class Rows:
     def __post_init__(self) -> None:
         self._users = Numbering("user", as_numbers=self.as_numbers)
         self._items = Numbering("item", as_numbers=self.as_numbers)
-        self._times = Times(self.rules.time_format)
+        timed = self.columns.time is not None or self.rules.time_format is not None
+        self._times = Times(self.rules.time_format) if timed else None
         self._moments = Growing()
 
     def roles(self) -> dict[str, str]:
@@ -103,7 +104,7 @@ class Rows:
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on times and conditions."""
-        times = self._times.note()
+        times = None if self._times is None else self._times.note()
         return (*(() if times is None else (times,)), *self.where.notes())
 
     def _add_times(self, times: Any) -> None:
@@ -130,7 +131,7 @@ class Rows:
         if self.columns.rating is not None:
             columns.append(ratings(given["rating"], name).alias("rating"))
             problems.append(("rating is not a number", columns[-1].is_null()))
-        if self.columns.time is not None:
+        if self.columns.time is not None and self._times is not None:
             times, empty = self._times.read(given["time"], name)
             columns.append(times.alias("time"))
             problems.append(("time cannot be read", times.is_null() & ~empty))

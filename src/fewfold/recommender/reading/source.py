@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.reading.formats import has_known_ending, reader_of
+from fewfold.recommender.reading.formats import address, has_known_ending, lake_table, reader_of
 from fewfold.recommender.reading.in_memory import Frame
 from fewfold.recommender.reading.partitions import Partition, partition_values
 from fewfold.recommender.reading.raw_files import File, standard_input, stored
 from fewfold.recommender.reading.table_source import Opening, Table
-from fewfold.recommender.reading.unsupported import address, lake_table
 
 __all__ = ["Source", "open_source"]
 
@@ -87,7 +86,7 @@ def _from_files(files: Sequence[_SourceFile], opening: Opening) -> Source:
         if not tables:  # ambiguous headers of later files are read as in the first file
             opening = replace(opening, unclear=not table.headless)
         values = {} if one.folder is None else partition_values(one.path, one.folder)
-        tables.append(Partition.of(table, values))
+        tables.append(Partition.of(table, values) if values else table)
         size += file.path.stat().st_size
     named = sorted({table.format for table in tables})
     return Source(tuple(tables), " and ".join(named), size)
