@@ -10,7 +10,7 @@ PY     := $(BIN)/python
 STAMP  := $(VENV)/.fewfold-installed
 NATIVE := $(wildcard src/fewfold/_native/*/*.cpp src/fewfold/_native/*/*.h)
 KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_laws.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
-  tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/test_bag.py tests/recommender/test_topk.py \
+  tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/models/test_bag.py tests/recommender/ranking/test_topk.py \
   tests/embeddings/test_mix.py tests/embeddings/test_tied.py tests/losses/test_anchored.py \
   tests/structured/test_sequences.py tests/structured/test_trees.py tests/structured/test_assignments.py \
   tests/distributions/test_fast_product.py tests/distributions/test_integrals.py

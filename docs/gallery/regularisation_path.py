@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-from fewfold.demo import maps
+from fewfold.demo import maps_demo
 
-maps.draw_path(Path(sys.argv[1]))
+maps_demo.draw_path(Path(sys.argv[1]))

@@ -25,7 +25,7 @@ ISAS = ("avx512", "avx2", "generic")
 EVERY = (
     "tests/_native",
     "tests/fuzz/test_selection.py",
-    "tests/recommender/test_topk.py",
+    "tests/recommender/ranking/test_topk.py",
     "tests/structured/test_assignments.py",
 )
 FIRST = (
@@ -36,7 +36,7 @@ FIRST = (
     "tests/maps/test_long_rows.py",
     "tests/maps/test_parameters.py",
     "tests/optim/test_surface.py",
-    "tests/recommender/test_bag.py",
+    "tests/recommender/models/test_bag.py",
     "tests/sampling/test_limits.py",
     "tests/sampling/test_proposals.py",
 )

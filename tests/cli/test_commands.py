@@ -36,7 +36,7 @@ def test_fit_writes_a_model_that_answers(kind: str, log: Path, here: Path) -> No
         *("fit", log, "--model", kind, *SMALL, "--l2", 5),
         *("--neighbours", 7, "--weighting", "bm25"),
     )
-    assert "with --refit it learns once more" in done.err
+    assert "--refit fits it again" in done.err
     assert done.code == 0
     assert "NDCG@10" in done.out
     assert "720 rows read" in done.err
@@ -296,7 +296,7 @@ def test_export(model: Path, simple: Path) -> None:
     again = fewfold("export", model, "--vectors", "v.parquet")
     assert again.code == 5
     assert fewfold("export", model, "--vectors", "v.parquet", "--overwrite").code == 0
-    assert "say what to export" in fewfold("export", model).message
+    assert "name what to export" in fewfold("export", model).message
     none = fewfold("export", simple, "--faiss", "none.faiss")
     assert none.code == 2
     assert not Path("none.faiss").exists()

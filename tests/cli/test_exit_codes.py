@@ -64,8 +64,8 @@ def test_wrong_arguments(arguments: list[str], here: Path) -> None:
         (["--users", ","], "at least one user"),
         (["--history", "nothing,none"], "knows no item of the history nothing, none"),
         (["--history", "a1", "--items", "nothing"], "no item 'nothing'"),
-        (["--history", "a1", "--users", "u0"], "say for whom"),
-        ([], "say for whom"),
+        (["--history", "a1", "--users", "u0"], "name the users"),
+        ([], "name the users"),
     ],
     ids=str,
 )

@@ -62,7 +62,7 @@ def test_interrupted_and_resumed(
     assert names(here) == {"whole", "model.checkpoint.fit"}
     again = fewfold(*command)
     assert again.code == 5
-    assert "go on from it with --resume" in again.message
+    assert "resume it with --resume" in again.message
     resumed = fewfold(*command, "--resume")
     assert resumed.code == 0
     assert f"resumed at step {step} of " in resumed.err

@@ -55,3 +55,21 @@ def test_an_id_comes_once() -> None:
     assert both.tolist() == ["1", "2", "a"]
     with pytest.raises(IndexError):
         Ids.of(["a"])[5]
+
+
+@pytest.mark.parametrize("texts", [["a", "b", ""], ["", "a", ""], ["ab", "ba", "é"], ["a"] * 2, []])
+def test_texts_that_come_twice_are_noticed(texts: list[str]) -> None:
+    from fewfold.recommender.ids import Texts
+
+    assert Ids(Texts.of(texts)).distinct() == (len(set(texts)) == len(texts))
+
+
+def test_equal_hashes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fewfold.recommender import ids
+
+    monkeypatch.setattr(
+        ids, "_MULTIPLIER", ids.np.uint64(1)
+    )  # then the order of letters counts nothing
+    monkeypatch.setattr(ids, "_BLOCK", 2)
+    assert Ids(ids.Texts.of(["ab", "ba", "abc", "cab", "x"])).distinct()
+    assert not Ids(ids.Texts.of(["ab", "ba", "abc", "cab", "ab"])).distinct()

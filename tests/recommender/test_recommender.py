@@ -330,7 +330,7 @@ def test_a_fit_that_fails_changes_nothing(
 def test_coarse_times_are_said_to_be() -> None:
     log = {**grouped(40), "time": [2023] * 20 + [2024] * 220}
     rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.2)
-    assert "times are too coarse to tell the last" in str(rec.evaluation)
+    assert "times are too coarse for a split by time" in str(rec.evaluation)
     days = {**grouped(40), "time": [f"2024-01-{1 + i % 6 * 4 + i // 60:02}" for i in range(240)]}
     rec = ff.Recommender(ff.recommender.EASE(5.0)).fit(days, test=0.25)
     assert "those after 2024-01-18 00:00:00" in str(rec.evaluation)

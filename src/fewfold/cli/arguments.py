@@ -71,7 +71,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
     """Build the parser of all commands, with the options of these models of entry points."""
     root = argparse.ArgumentParser(
         prog="fewfold",
-        description="From a log of who touched what to recommendations, on one machine.",
+        description="Recommendations from a log of users and items, on one machine.",
         epilog="Data goes to standard output, everything else to standard error. An option may "
         "also be set as FEWFOLD_NAME in the environment or in fewfold.toml, under [command]; the "
         "flag wins.",
@@ -86,7 +86,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
     add = partial(_add, found)
     add(
         "fit",
-        "learn from a log, evaluate, write a model",
+        "fit a model to a log, evaluate it, save it",
         fit_commands.fit,
         [log],
         (*fit_options(plugins, skip_failing=skip_failing), JSON),
@@ -100,35 +100,35 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
     )
     add(
         "evaluate",
-        "how well a model finds held-out interactions",
+        "evaluate a model on held-out interactions",
         commands.evaluate,
         [model, held_out],
         (*EVALUATE, JSON),
     )
     add(
         "recommend",
-        "the best items for users or for histories",
+        "recommend items to users, or for histories",
         commands.recommend,
         [model],
         (*RECOMMEND, JSON),
     )
     add(
         "similar",
-        "the items most like an item",
+        "list the items most similar to an item",
         commands.similar,
         [model, items],
         (*ANSWER, JSON),
     )
     add(
         "inspect",
-        "what a model is: data, quality, sizes, speed",
+        "describe a model: data, quality, sizes, speed",
         commands.inspect,
         [model],
         (JSON,),
     )
     add(
         "export",
-        "item vectors, a faiss index, or the scorer as ONNX",
+        "export item vectors, a faiss index, or the scorer as ONNX",
         commands.export,
         [model],
         (*EXPORT, JSON),
@@ -147,7 +147,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
 
 
 def _add_data(found: Any) -> None:
-    text = "public data sets, and what a log looks like"
+    text = "download public data sets, and show how a log is read"
     data = found.add_parser(
         "data", help=text, description=text.capitalize() + ".", formatter_class=_Layout
     )
@@ -155,15 +155,15 @@ def _add_data(found: Any) -> None:
     name = ("name", None, "such as ml-1m; see `fewfold data list`")
     log = ("log", "?", "the log (default: the bundled data)")
     add = partial(_add, some)
-    add("list", "the public data sets that can be fetched", commands.data_list, [], (JSON,))
+    add("list", "list the public data sets that can be fetched", commands.data_list, [], (JSON,))
     add(
         "fetch",
-        "download a public data set from its official place",
+        "download a public data set from its official site",
         commands.data_fetch,
         [name],
         (*FETCH, JSON),
     )
-    add("show", "what would be read of a log", commands.data_show, [log], (*SHOW, JSON))
+    add("show", "show how a log would be read", commands.data_show, [log], (*SHOW, JSON))
 
 
 def _add(
@@ -204,7 +204,7 @@ def _add_option(group: Any, option: Option) -> None:
     if option.switch:
         shown = argparse.SUPPRESS if option.hidden else option.help
         group.add_argument(*flags, action="store_true", help=shown, **common)
-        # Most are for whoever has switched it on in a file.
+        # Most serve to override a switch that a file turns on.
         off = {"action": "store_false", "help": option.off or argparse.SUPPRESS}
         group.add_argument(f"--no-{option.name}", **off, **common)
         return

@@ -80,7 +80,7 @@ def recommend(arguments: argparse.Namespace) -> int:
     start(arguments)
     ways = (arguments.users, arguments.history, arguments.histories)
     if sum(way is not None for way in ways) != 1:
-        raise ValueError("say for whom: one of --users a,b  --history a,b,c  --histories FILE")
+        raise ValueError("name the users: one of --users a,b  --history a,b,c  --histories FILE")
     rec = ff.Recommender.load(arguments.model)
     k = min(arguments.k, len(rec.items))
     options: dict[str, Any] = {
@@ -162,7 +162,7 @@ def export(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name)
     }
     if not wanted:
-        raise ValueError("say what to export: --vectors FILE, --faiss FILE or --onnx FILE")
+        raise ValueError("name what to export: --vectors FILE, --faiss FILE or --onnx FILE")
     rec = ff.Recommender.load(arguments.model)
     written = ff.recommender.export(rec, overwrite=arguments.overwrite, **wanted)
     emit(
@@ -203,7 +203,7 @@ def data_fetch(arguments: argparse.Namespace) -> int:
     for warning in caught:
         note(str(warning.message))
     if there:
-        print_note(arguments, f"{name} is there already; --force fetches it again")
+        print_note(arguments, f"{name} exists already; --force fetches it again")
     emit(folder, {"folder": str(folder)} if arguments.json else None)
     return 0
 
@@ -218,14 +218,14 @@ def data_show(arguments: argparse.Namespace) -> int:
 def demo(arguments: argparse.Namespace) -> int:
     """Run the demonstration on the bundled data."""
     start(arguments)
-    importlib.import_module("fewfold.demo.job").run(Path(arguments.out))
+    importlib.import_module("fewfold.demo.recommender_demo").run(Path(arguments.out))
     return 0
 
 
 def maps(arguments: argparse.Namespace) -> int:
     """Show the maps: bars, a picture, a speed table."""
     start(arguments)
-    importlib.import_module("fewfold.demo.maps").run(Path(arguments.out))
+    importlib.import_module("fewfold.demo.maps_demo").run(Path(arguments.out))
     return 0
 
 

@@ -49,8 +49,8 @@ def fit(arguments: argparse.Namespace) -> int:
     if rec.evaluation is not None and not arguments.refit:
         print_note(
             arguments,
-            "\nthe model has not learned from what was held out; with --refit it learns once more, "
-            "from everything",
+            "\nthe model was not fitted to the held-out part; --refit fits it again, to the whole "
+            "log",
         )
     print_note(
         arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM"
@@ -92,8 +92,8 @@ def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
     existing = _checkpoints(out)
     if existing and not arguments.resume:
         raise FileExistsError(
-            f"{existing[0]} is of a run that was interrupted; go on from it with --resume, or "
-            "delete it to begin anew"
+            f"{existing[0]} is of an interrupted run; resume it with --resume, or "
+            "delete it to start again"
         )
     path = out.with_name(f"{out.name}.checkpoint")
     return ff.recommender.Checkpoint(

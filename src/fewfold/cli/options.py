@@ -68,7 +68,7 @@ def _in(group: str, *options: Option) -> tuple[Option, ...]:
 
 
 _SEED = Option(
-    "seed", "the same seed gives the same answer (default: 0)", 0, non_negative_integer, "N"
+    "seed", "the same seed gives the same result (default: 0)", 0, non_negative_integer, "N"
 )
 _TEST = Option("test", "share held out; 0 for none (default: 0.2)", 0.2, _share, "SHARE")
 _SPLIT = Option(
@@ -80,7 +80,7 @@ _SPLIT = Option(
 _ALL_USERS = Option(
     "all-users", "evaluate on all users, not a sample where all take long", False, switch=True
 )
-_DRY = Option("dry-run", "say what would be read, and stop", False, switch=True)
+_DRY = Option("dry-run", "show how the log would be read, and stop", False, switch=True)
 _CORE = Option(
     "core", "drop users and items with fewer pairs, repeatedly", 1, positive_integer, "N"
 )
@@ -100,7 +100,7 @@ READING = _in(
     Option("item", "column of the items (guessed and shown otherwise)", metavar="COLUMN"),
     Option("rating", "column of the ratings", metavar="COLUMN"),
     Option("time", "column of the times", metavar="COLUMN"),
-    Option("ignore-times", "do not look at times", False, switch=True),
+    Option("ignore-times", "ignore times", False, switch=True),
     Option("min-rating", "only rows rated at least X count", None, real_number, "X"),
     Option(
         "where",
@@ -114,16 +114,16 @@ READING = _in(
         off="the first row is data; the columns are 1, 2, 3, ...",
         switch=True,
     ),
-    Option("time-format", "how times are written, as %%d/%%m/%%Y %%H:%%M", metavar="FORMAT"),
+    Option("time-format", "strptime format of the times, as %%d/%%m/%%Y %%H:%%M", metavar="FORMAT"),
     Option(
         "strip-ids",
-        "take away blanks around ids",
+        "strip blanks around ids",
         True,
         off="keep blanks around ids",
         switch=True,
         hidden=True,
     ),
-    Option("skip-bad-rows", "leave out what cannot be read", False, switch=True),
+    Option("skip-bad-rows", "skip rows that cannot be read", False, switch=True),
 )
 SHOW = (*READING, *_in("the log", _CORE))
 EVALUATE = (
@@ -154,19 +154,21 @@ _FIT = (
         _TEST,
         _SPLIT,
         _ALL_USERS,
-        Option("refit", "then learn once more, from everything", False, switch=True),
+        Option("refit", "then fit again, to the whole log", False, switch=True),
     ),
     *_in(
         "the folder",
         Option("out", "to write to (default: model)", "model", named, "DIR", short="o"),
-        Option("overwrite", "replace a model that is there", False, switch=True),
-        Option("items-table", "names of items and more, to be shown", None, named, "FILE"),
+        Option("overwrite", "replace an existing model", False, switch=True),
+        Option(
+            "items-table", "table of item names and other attributes to show", None, named, "FILE"
+        ),
         Option("items-key", "its column of items (default: what fits)", metavar="COLUMN"),
-        Option("without-users", "do not keep what users touched", False, switch=True),
+        Option("without-users", "do not save the users and their histories", False, switch=True),
     ),
     *_in(
         "the run",
-        Option("resume", "go on where an interrupted run was", False, switch=True),
+        Option("resume", "resume an interrupted run", False, switch=True),
         Option(
             "checkpoint-every",
             "time between checkpoints (default: 5m)",
@@ -179,21 +181,23 @@ _FIT = (
 )
 ANSWER = _in(
     "the answer",
-    Option("k", "how many (default: 10)", 10, positive_integer, "N", short="k"),
-    Option("filter-items", "items never to answer with", metavar="A,B"),
+    Option("k", "number of items (default: 10)", 10, positive_integer, "N", short="k"),
+    Option("filter-items", "items never to recommend", metavar="A,B"),
 )
 RECOMMEND = (
     *_in(
         "for whom",
         Option("users", "ids of users of the log; may repeat", metavar="A,B", many=True),
-        Option("history", "items somebody touched; may repeat", metavar="A,B", many=True),
-        Option("histories", "file of users and items, for anybody", None, named, "FILE"),
+        Option(
+            "history", "items of a user, in the log or not; may repeat", metavar="A,B", many=True
+        ),
+        Option("histories", "file of users and items, in the log or not", None, named, "FILE"),
     ),
     *ANSWER,
     *_in(
         "the answer",
-        Option("items", "answer with these alone", metavar="A,B"),
-        Option("include-seen", "also what was touched already", False, switch=True),
+        Option("items", "the only candidates", metavar="A,B"),
+        Option("include-seen", "also items of the history", False, switch=True),
         Option("recall", "search approximately, with this recall", None, _recall, "SHARE"),
     ),
 )
@@ -202,12 +206,12 @@ EXPORT = _in(
     Option("vectors", "write item vectors to this Parquet file", None, named, "FILE"),
     Option("faiss", "write an index of them to this file", None, named, "FILE"),
     Option("onnx", "write the scorer, history to scores, to this file", None, named, "FILE"),
-    Option("overwrite", "replace a file that is there", False, switch=True),
+    Option("overwrite", "replace an existing file", False, switch=True),
 )
 FETCH = _in(
     "the folder",
     Option("to", "folder to put it in (default: data)", "data", named, "DIR"),
-    Option("force", "fetch again what is there", False, switch=True),
+    Option("force", "fetch again what exists", False, switch=True),
 )
 
 

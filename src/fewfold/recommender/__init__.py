@@ -1,4 +1,4 @@
-"""The recommender: from logs of who touched what to recommendations, and how good they are.
+"""The recommender: from logs of users and items to recommendations, and their evaluation.
 
 `__init__.pyi` is the table of public names. A name is imported when it is first used, so that the
 command line reads the options of the models without loading torch.

@@ -150,8 +150,8 @@ class Ids:
         return value if isinstance(value, str) else int(value)
 
     def __repr__(self) -> str:
-        few = ", ".join(repr(self[i]) for i in range(min(3, len(self))))
-        return f"Ids({few}{', ...' if len(self) > 3 else ''}; {len(self)} of them)"
+        listed = ", ".join(repr(self[i]) for i in range(min(3, len(self))))
+        return f"Ids({listed}{', ...' if len(self) > 3 else ''}; {len(self)} of them)"
 
     def distinct(self) -> bool:
         """Return whether all ids are distinct."""

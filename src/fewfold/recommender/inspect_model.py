@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewfold.embeddings.anchor_inspection import AnchorInspection
-from fewfold.recommender.artifact.folder import Folder, open_artifact, steadily
+from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.recommender import Recommender
 
 __all__ = ["Inspection", "inspect"]
@@ -38,7 +38,7 @@ class Inspection:
     anchors: AnchorInspection | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "folder": self.folder, "config": dict(self.config), "metrics": dict(self.metrics),
             "bytes": dict(self.sizes), "seconds to load": self.load,
@@ -65,10 +65,10 @@ class Inspection:
             lines.append(f"tables: {learned['tables']}")
         if self.metrics:
             scores = self.metrics["overall"]["scores"]
-            told = ", ".join(f"{name} {score['mean']:.4f}" for name, score in scores.items())
+            shown = ", ".join(f"{name} {score['mean']:.4f}" for name, score in scores.items())
             ranked = self.metrics.get("users ranked", "all")
             sample = "" if ranked == "all" else f" ({ranked})"
-            lines.append(f"{told} on {self.metrics['split']}{sample}")
+            lines.append(f"{shown} on {self.metrics['split']}{sample}")
         else:
             lines.append("not evaluated: nothing was held out")
         wide = max(map(len, self.sizes))
@@ -87,7 +87,7 @@ def inspect(folder: str | os.PathLike[str]) -> Inspection:
         opened = open_artifact(root)
         return opened, Recommender.opened(opened), time.perf_counter() - began
 
-    opened, rec, load = steadily(folder, read)
+    opened, rec, load = read_consistently(folder, read)
     history, times = rec.items.take(range(min(20, len(rec.items)))), []
     for _ in range(9):
         began = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from fewfold._check import whole_number
 from fewfold.recommender.added_items import with_items_of
-from fewfold.recommender.artifact.folder import Folder, open_artifact, steadily
+from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.evaluation.log_evaluation import evaluate_on_log
 from fewfold.recommender.evaluation.metrics import Metric
@@ -307,7 +307,7 @@ class Recommender:
         One that is damaged, inconsistent or newer than this program is refused with an
         `ArtifactError`; a folder that is replaced meanwhile is read before or after that.
         """
-        return steadily(folder, lambda root: cls.opened(open_artifact(root)))
+        return read_consistently(folder, lambda root: cls.opened(open_artifact(root)))
 
     @classmethod
     def opened(cls, folder: Folder) -> "Recommender":

@@ -354,7 +354,7 @@ def test_guesses(names, expected):
     time = None if found.time is None else found.time.name
     assert (found.user.name, found.item.name, time) == expected
     assert found.user.guessed
-    assert not choose_columns(names, user=names[0], item=names[1]).user.guessed
+    assert not choose_columns(names, {"user": names[0], "item": names[1]}).user.guessed
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_guesses(names, expected):
 )
 def test_columns_that_are_not_clear(names, options, message):
     with pytest.raises(DataError, match=message):
-        choose_columns(names, **options)
+        choose_columns(names, options)
 
 
 BROKEN = {

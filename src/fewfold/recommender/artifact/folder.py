@@ -33,7 +33,7 @@ from fewfold._tensors import Found, Header, Spec, check_names, extremes, read_he
 from fewfold.recommender.artifact.schema import Source, check
 from fewfold.recommender.errors import ArtifactError
 
-__all__ = ["Folder", "Part", "check_target", "open_artifact", "steadily", "write_artifact"]
+__all__ = ["Folder", "Part", "check_target", "open_artifact", "read_consistently", "write_artifact"]
 
 FORMAT, VERSION = "fewfold recommender", 1
 _MANIFEST, _CARD = "manifest.json", "README.md"
@@ -247,7 +247,7 @@ def _manifest(root: Path) -> _Manifest:
     return manifest
 
 
-def steadily(folder: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
+def read_consistently(folder: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
     """Return the result of `read` on the folder, retrying if the folder is replaced meanwhile.
 
     A folder that a killed process left under a temporary name is read there.

@@ -129,7 +129,7 @@ def _resume(url: str, part: Path, size: int | None, yourself: str) -> None:
         if answer.status == 206:
             if not (answer.headers["Content-Range"] or "").startswith(f"bytes {present}-"):
                 part.unlink()
-                raise _DroppedError("the server went on from another place; started anew")
+                raise _DroppedError("the server resumed at another position; started again")
         else:
             present = 0  # the server ignored the range
         length = answer.headers["Content-Length"]

@@ -54,7 +54,7 @@ def hold_out(
     except ValueError:
         if split == "temporal":
             raise
-        return _random(log, test, seed, " (times are too coarse to tell the last)")
+        return _random(log, test, seed, " (times are too coarse for a split by time)")
     cold_share = cold_share_of(found.fold_in.jagged, found.test.jagged)
     share = found.test.pairs / log.pairs
     if split == "auto" and cold_share > MAX_COLD_SHARE:

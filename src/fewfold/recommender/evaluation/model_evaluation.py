@@ -13,7 +13,7 @@ from fewfold.recommender.evaluation.metrics import NDCG, HitRate, Metric, Recall
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
 from fewfold.recommender.models.model import Fitted
-from fewfold.recommender.training.run import Epoch
+from fewfold.recommender.training.train_options import Epoch
 
 __all__ = ["METRICS", "Evaluation", "assess", "ranking_work", "sample_users", "training_work"]
 

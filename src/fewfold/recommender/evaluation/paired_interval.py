@@ -27,7 +27,7 @@ class PairedInterval:
 
     @property
     def contains_zero(self) -> bool:
-        """Whether the models are equal as far as the users tell."""
+        """Whether the models are statistically equal at this level."""
         return self.low <= 0 <= self.high
 
     def __str__(self) -> str:

@@ -161,14 +161,14 @@ def held_out_users(
             )
     if count >= interactions.users:
         raise ValueError(
-            f"users must leave somebody to train on: got {count} of {interactions.users}"
+            f"users must leave at least one user to train on: got {count} of {interactions.users}"
         )
     rest = torch.ones(interactions.users, dtype=torch.bool)
-    theirs = interactions.select(held)
+    held_out = interactions.select(held)
     rest[held] = False
-    folded_in = _at_random(theirs, fold_in, generator)
+    folded_in = _at_random(held_out, fold_in, generator)
     train = interactions.select(rest.nonzero().squeeze(-1))
-    return Split(train, theirs.keep(~folded_in), theirs.keep(folded_in), held)
+    return Split(train, held_out.keep(~folded_in), held_out.keep(folded_in), held)
 
 
 def _split_by_mask(interactions: Interactions, train: Tensor) -> Split:

@@ -1,7 +1,7 @@
-"""Base classes of recommender models: `Model`, the settings, and `Fitted`, what was learned.
+"""Base classes of recommender models: `Model`, the settings, and `Fitted`, the result.
 
-A model speaks of items by number and of a user by the items of their history; ids are translated
-by `Recommender`. See "How to add a model" in docs/architecture.md.
+A model identifies items by number and a user by the items of their history; `Recommender`
+translates ids. See "How to add a model" in docs/architecture.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +17,7 @@ from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.run import Epoch
-from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.training.train_options import Epoch, Training
 
 __all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
 

@@ -16,7 +16,7 @@ __all__ = ["MostPopular"]
 @register
 @dataclass(eq=False)
 class MostPopular(Baseline):
-    """The same for everybody: ``score_i = how many users touched i``.
+    """The same ranking for all users: ``score_i = number of users of item i``.
 
     Example:
         >>> from fewfold.recommender import Interactions, MostPopular

@@ -1,4 +1,4 @@
-"""Approximate search over item vectors, with the recall it was seen to have."""
+"""Approximate search over item vectors, with its measured recall."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +18,16 @@ _SAMPLE = 500  # users on which recall is measured
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Search:
-    """Inverted lists of item vectors (faiss): looks at a share of the items alone.
+    """Inverted lists of item vectors (faiss), of which a query scans only a part.
 
     Attributes:
-        recall: the share of the exact first `k` that it finds, measured on users of the log, or
-            where they are not kept on people with one item each.
-        k: of that recall.
-        lists: how many lists there are.
-        probes: how many of them are looked at for each user.
+        fitted: the model whose item vectors are indexed.
+        index: the faiss index.
+        recall: share of the exact top `k` that it finds, measured on users of the log, or, in a
+            model saved without users, on histories of one item.
+        k: number of items for which recall is measured.
+        lists: number of lists.
+        probes: number of lists that are scanned for each query.
     """
 
     fitted: Fitted
@@ -45,7 +47,7 @@ class Search:
         k: int = 10,
         seed: int = 0,
     ) -> "Search":
-        """Look at more and more lists until the recall is reached."""
+        """Build the index, and double the number of scanned lists until the recall is reached."""
         if not 0 < recall <= 1:
             raise ValueError(f"recall must be above 0 and at most 1, got {recall}")
         vectors = fitted.vectors
@@ -56,20 +58,19 @@ class Search:
             )
         faiss = _faiss()
         lists = max(1, min(len(vectors) // 40, int(4 * len(vectors) ** 0.5)))
-        # The quantizer must outlive the index, so the index is told to own it.
+        # The quantizer must outlive the index, so the index owns it.
         quantizer = faiss.IndexFlatIP(vectors.shape[1])
         index = faiss.IndexIVFFlat(quantizer, vectors.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
         index.own_fields = True
         quantizer.this.disown()
         index.cp.seed = seed + 1
-        index.cp.min_points_per_centroid = 1  # few items are no reason to speak
+        index.cp.min_points_per_centroid = 1  # no warning for few items
         index.train(vectors.numpy())
         index.add(vectors.numpy())
         generator = torch.Generator().manual_seed(seed)
-        # Without a log, of people who touched one item each.
-        people = single_item_rows(torch.arange(len(vectors))) if log is None else log.jagged
-        some = torch.randperm(len(people.lengths), generator=generator)[:_SAMPLE]
-        history = people.rows(some)
+        rows = single_item_rows(torch.arange(len(vectors))) if log is None else log.jagged
+        sample = torch.randperm(len(rows.lengths), generator=generator)[:_SAMPLE]
+        history = rows.rows(sample)
         exact = fitted.rank(history, k, exclude=history).ids
         probes, found = 1, 0.0
         while True:
@@ -81,8 +82,8 @@ class Search:
 
     def __repr__(self) -> str:
         return (
-            f"Search(recall@{self.k}={self.recall:.3f}, {self.probes} of {self.lists} lists looked "
-            "at)"
+            f"Search(recall@{self.k}={self.recall:.3f}, {self.probes} of {self.lists} lists "
+            "scanned)"
         )
 
     def rank(
@@ -93,7 +94,7 @@ class Search:
         exclude: Jagged | None = None,
         allowed: Tensor | None = None,
     ) -> Ranking:
-        """As `Fitted.rank`, approximately."""
+        """Rank as `Fitted.rank` does, approximately."""
         faiss = _faiss()
         items = self.fitted.items
         spare = 0 if exclude is None or not len(exclude.lengths) else int(exclude.lengths.max())
@@ -109,7 +110,7 @@ class Search:
 
 
 def _first(found: Ranking, k: int, exclude: Jagged | None, items: int) -> Ranking:
-    """The first k of each row that are not excluded."""
+    """Return the first k items of each row that are not excluded."""
     ids, scores = found
     gone = ids < 0
     if exclude is not None:

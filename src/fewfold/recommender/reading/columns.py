@@ -3,8 +3,9 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.table_source import Table
@@ -50,6 +51,7 @@ _EVENT_WORDS = re.compile(
     r"skip|watch|impression|wish|remove|rent|download|install|share|save|rate|search|detail)",
     re.IGNORECASE,
 )
+_NOTHING_NAMED: Mapping[str, Any] = {}
 _ENDING = re.compile(r"(?:id|key|no|nr|num|number|code|uuid|idx|index)$")
 
 
@@ -106,11 +108,8 @@ class Columns:
 
 def choose_columns(
     columns: Sequence[str],
+    named: Mapping[str, Any] = _NOTHING_NAMED,
     *,
-    user: str | None = None,
-    item: str | None = None,
-    rating: str | None = None,
-    time: str | bool | None = None,
     rated: bool = False,
     by_position: bool = False,
     name: str = "the table",
@@ -119,8 +118,8 @@ def choose_columns(
 
     Args:
         columns: available column names.
-        user, item, rating, time: names given by the caller; None guesses. ``time=False`` means
-            no time column.
+        named: by role (user, item, rating, time), the name given by the caller; None guesses.
+            ``"time": False`` means no time column.
         rated: whether ratings are needed.
         by_position: for a table without a header: user, item, rating, time in this order.
         name: name of the table, for messages.
@@ -128,13 +127,12 @@ def choose_columns(
     Returns:
         The columns. An ambiguous or missing column raises a `DataError`.
     """
-    named = {"user": user, "item": item, "rating": rating, "time": time or None}
     chosen = {
         role: Column(_existing(str(given), columns, role, name), False)
         for role, given in named.items()
-        if given is not None
+        if given is not None and given is not False
     }
-    wanted = ["user", "item", "rating", *([] if time is False else ["time"])]
+    wanted = ["user", "item", "rating", *([] if named.get("time") is False else ["time"])]
     if by_position:
         for role, column in zip(("user", "item", "rating", "time"), columns, strict=False):
             if role in wanted and role not in chosen and not _is_chosen(column, chosen):

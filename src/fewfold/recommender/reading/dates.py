@@ -45,8 +45,8 @@ class Dates:
     """Convert text to instants, in a given or a recognised format.
 
     ISO 8601 is always recognised. For other text the first batch selects, from a list of common
-    formats, those that match some value. Day and month are told apart by numbers above 12; if there
-    is none, the dates are ambiguous, which is an error that shows both readings.
+    formats, those that match some value. Day and month are distinguished by numbers above 12; if
+    there is none, the dates are ambiguous, which is an error that shows both readings.
     """
 
     def __init__(self, given: str | None = None) -> None:
@@ -127,7 +127,7 @@ def _day_or_month(text: Any, name: str) -> str:
         readings = [_format_date(example, form) for form in forms]
         rest = _time_of_day_format(example)
         raise DataError(
-            f"{name}: {example!r} is {readings[0]} or {readings[1]}, and no date near it tells "
+            f"{name}: {example!r} is {readings[0]} or {readings[1]}, and no date near it decides "
             f"which; write time_format={forms[0] + rest!r} (--time-format '{forms[0] + rest}') "
             f"for day first, or {forms[1] + rest!r} for month first"
         )

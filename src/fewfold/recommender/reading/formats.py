@@ -1,4 +1,4 @@
-"""File formats: those that are read, how to tell them, and advice for those that are not.
+"""File formats: detection, readers, and advice on converting unsupported ones.
 
 To add a format, write a class that implements `Table` and add a row to `READERS`.
 """
@@ -210,7 +210,7 @@ def _unsupported_kind(start: bytes, path: Path, shown_as: str = "") -> tuple[str
     if _WEB.match(start.removeprefix(b"\xef\xbb\xbf").lstrip()):
         return (
             "a web page or XML",
-            "perhaps the address asked for a password; download the table itself",
+            "the server may require a login; download the table itself",
         )
     return None
 

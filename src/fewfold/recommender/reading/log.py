@@ -168,7 +168,7 @@ def _open(
     first = opened.tables[0]
     try:
         columns = choose_columns(
-            first.columns, **named, rated=min_rating is not None, by_position=first.headless,
+            first.columns, named, rated=min_rating is not None, by_position=first.headless,
             name=first.name,
         )  # fmt: skip
     except DataError as error:
@@ -216,14 +216,14 @@ def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, st
 
 def _numbered(rows: Rows, plan: LogPlan) -> Log:
     """Number the collected rows and build the log."""
-    if rows.kept == 0:
+    if rows.selected == 0:
         raise DataError(_no_rows_message(rows, plan))
-    with _progress.phase("putting the pairs in order", seconds=rows.kept * _SECONDS_PER_ROW):
+    with _progress.phase("sorting the pairs", seconds=rows.selected * _SECONDS_PER_ROW):
         interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
     summary = LogSummary(
         plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),
-        rows.kept - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
+        rows.selected - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
         rows.where.left_out, rows.stripped, rows.untimed, rows.notes(), rows.rules.strip_ids,
         rows.rules.time_format,
     )  # fmt: skip
@@ -296,17 +296,17 @@ def _k_core(log: Log, core: int) -> Log:
         return log
     try:
         with _progress.phase("finding the core"):
-            kept = log.interactions.k_core(core)
+            found = log.interactions.k_core(core)
     except ValueError:
         raise DataError(
             f"{log.summary.plan.files[0]}: nothing is left of the {core}-core of "
             f"{log.summary.before}; lower core (--core)"
         ) from None
-    left = kept.interactions
+    left = found.interactions
     size = Size(left.users, left.items, left.pairs)
     users, items = (
-        _select_ids(log.users, kept.users.numpy()),
-        _select_ids(log.items, kept.items.numpy()),
+        _select_ids(log.users, found.users.numpy()),
+        _select_ids(log.items, found.items.numpy()),
     )
     return Log(left, users, items, replace(log.summary, core=core, after=size))
 

@@ -48,9 +48,9 @@ class Rows:
         where: the conditions on rows.
         read: number of rows read.
         below: number of rows rated below the minimum.
-        kept: number of rows kept.
-        stripped: number of kept rows with an id that was stripped.
-        untimed: number of kept rows without a time.
+        selected: number of valid rows that count.
+        stripped: number of these with an id that was stripped.
+        untimed: number of these without a time.
         bad: numbers of invalid rows, by reason.
     """
 
@@ -60,7 +60,7 @@ class Rows:
     where: Filter = field(default_factory=lambda: Filter(()))
     read: int = 0
     below: int = 0
-    kept: int = 0
+    selected: int = 0
     stripped: int = 0
     untimed: int = 0
     bad: Counter[str] = field(default_factory=Counter)
@@ -92,7 +92,7 @@ class Rows:
             high = frame["rating"] >= self.rules.min_rating
             self.below += int((~high).sum())
             frame = frame.filter(high)
-        self.kept += frame.height
+        self.selected += frame.height
         if frame.height == 0:  # an empty column has no reliable type
             return
         if "stripped" in frame.columns:
@@ -181,7 +181,7 @@ class Rows:
         self._users.close()
         self._items.close()
         users, items = len(self._users), len(self._items)
-        keys, start = np.empty(self.kept, dtype=np.int64), 0
+        keys, start = np.empty(self.selected, dtype=np.int64), 0
         for who, what in zip(self._users.codes(), self._items.codes(), strict=True):
             part = keys[start : start + len(who)]
             np.multiply(who, items, out=part, dtype=np.int64)
@@ -189,7 +189,7 @@ class Rows:
             start += len(who)
         user_ids, item_ids = self._users.ids(), self._items.ids()
         moments = None
-        if self.columns.time is not None and self.untimed < self.kept:
+        if self.columns.time is not None and self.untimed < self.selected:
             moments = self._moments.taken()
             if self.untimed:
                 _make_oldest(moments)

@@ -71,8 +71,8 @@ class Partition:
         polars = library("polars")
         inside = {role: name for role, name in roles.items() if name not in self.values}
         # The number of rows is known only from a column of the table.
-        asked = inside or {"": self.table.columns[0]}
-        for batch in self.table.batches(asked):
+        needed = inside or {"": self.table.columns[0]}
+        for batch in self.table.batches(needed):
             rows = batch.frame.height
             columns = [
                 batch.frame[role]

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -26,30 +26,14 @@ from fewfold.recommender.training.schedule import (
     build_optimizers,
     relative_rate,
 )
-from fewfold.recommender.training.train_options import TrainOptions
+from fewfold.recommender.training.train_options import Epoch, TrainOptions
 from fewfold.sampling.proposal import Proposal
 
-__all__ = ["Epoch", "TrainingRun"]
+__all__ = ["TrainingRun"]
 
 _HELD_OUT = 2048  # most users that are held out to find the number of anchors
 _GROWING = 0.5  # share of the steps during which the number of anchors may change
 _TIMED = 2048  # users whose validation is timed
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """Result of an epoch: mean loss per user, seconds, and NDCG@50 on the validation set."""
-
-    number: int
-    loss: float
-    seconds: float
-    users_per_second: float
-    ndcg: float | None
-
-    @property
-    def users(self) -> int:
-        """How many there were; fewer than all where the time budget ended the epoch."""
-        return round(self.users_per_second * self.seconds)
 
 
 class TrainingRun:

@@ -15,8 +15,8 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
 from fewfold.recommender.training.checkpoint import Checkpoint, CheckpointWriter, print_message
-from fewfold.recommender.training.run import Epoch, TrainingRun
-from fewfold.recommender.training.train_options import TrainOptions
+from fewfold.recommender.training.run import TrainingRun
+from fewfold.recommender.training.train_options import Epoch, TrainOptions
 from fewfold.sampling.multi_index import MultiIndex
 
 __all__ = ["Epoch", "TrainOptions", "train"]

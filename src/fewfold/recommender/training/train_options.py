@@ -1,10 +1,10 @@
-"""Settings of training: `Training` for a recommender, `TrainOptions` for a call of `train`."""
+"""Settings of training, of a recommender and of a call of `train`; the result of an epoch."""
 
 from dataclasses import dataclass
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 
-__all__ = ["TrainOptions", "Training"]
+__all__ = ["Epoch", "TrainOptions", "Training"]
 
 _STEPS = 600  # least number of steps of a small log, by default
 
@@ -98,3 +98,19 @@ class Training:
         return TrainOptions(
             epochs, batch, self.lr, self.beta, seed=seed, time_budget=self.time_budget
         )
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Result of an epoch: mean loss per user, seconds, and NDCG@50 on the validation set."""
+
+    number: int
+    loss: float
+    seconds: float
+    users_per_second: float
+    ndcg: float | None
+
+    @property
+    def users(self) -> int:
+        """Number of users; fewer than all if the time budget ended the epoch."""
+        return round(self.users_per_second * self.seconds)

@@ -106,8 +106,8 @@ class FittedVAE(Fitted):
             return None
         table, bias = tables.without_bias(), int(tables.is_bias.sum())
         found = inspect_anchors(table, labels=labels, names=names)
-        kept = bias * table.embedding_dim + tables.table.nonzeros() - table.nonzeros()
-        return replace(found, anchors=found.anchors - bias, beside=kept)
+        bias_parameters = bias * table.embedding_dim + tables.table.nonzeros() - table.nonzeros()
+        return replace(found, anchors=found.anchors - bias, beside=bias_parameters)
 
 
 def _blocks(rows: int, size: int) -> list[slice]:

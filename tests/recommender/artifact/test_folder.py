@@ -244,7 +244,7 @@ def test_a_folder_that_is_missing_is_looked_for_a_few_times(
         return (place / "name").read_text()
 
     with pytest.raises(FileNotFoundError):
-        artifacts.steadily(folder, read)
+        artifacts.read_consistently(folder, read)
     assert seen == [folder] * 4
     assert len(naps) == 3
     assert all(nap > 0 for nap in naps)
@@ -255,7 +255,7 @@ def test_a_folder_that_is_missing_is_looked_for_a_few_times(
             (folder / "name").write_text("here")
         return read(place)
 
-    assert artifacts.steadily(folder, late) == "here"
+    assert artifacts.read_consistently(folder, late) == "here"
 
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path
                     raise OSError("half of each")
             return found
 
-        return artifacts.steadily(folder, once)
+        return artifacts.read_consistently(folder, once)
 
     replace()
     assert read(2, fails=False) == "version 2"
@@ -299,5 +299,5 @@ def test_an_error_of_a_folder_that_stays_is_raised_at_once(tmp_path: Path) -> No
         raise ff.recommender.ArtifactError("damaged")
 
     with pytest.raises(ff.recommender.ArtifactError, match="damaged"):
-        artifacts.steadily(tmp_path, read)
+        artifacts.read_consistently(tmp_path, read)
     assert seen == [tmp_path]

@@ -111,7 +111,7 @@ def test_errors():
     for split in (temporal_split, last_out_split):
         with pytest.raises(ValueError, match=r"from_pairs\(users, items, times\), or use random_s"):
             split(log)
-    with pytest.raises(ValueError, match="users must leave somebody to train on: got 2 of 2"):
+    with pytest.raises(ValueError, match="leave at least one user to train on: got 2 of 2"):
         held_out_users(log, users=2)
     with pytest.raises(ValueError, match="got none or a repetition"):
         held_out_users(log, users=[0, 0])

@@ -23,7 +23,7 @@ from fewfold.recommender.evaluation.model_evaluation import (
 )
 from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.training.run import Epoch
+from fewfold.recommender.training.train_options import Epoch
 from tests.recommender.conftest import grouped
 
 
@@ -38,7 +38,7 @@ def split() -> ff.recommender.Split:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """No work is small enough for all users, and samples are small."""
-    monkeypatch.setattr(evaluation, "MINUTE", 0.0)
+    monkeypatch.setattr(evaluation, "_MINUTE", 0.0)
     for name, value in {"_PILOT": 50, "_MIN_SAMPLE": 60, "_WIDE": 0.1, "_PRECISION": 1.0}.items():
         monkeypatch.setattr(evaluation, name, value)
 
@@ -170,7 +170,7 @@ class Screen(io.StringIO):
 
 
 SLOW = {  # what is made slow, and what must be shown meanwhile
-    "fewfold.recommender.reading.log_rows.Rows.numbered": "putting the pairs in order",
+    "fewfold.recommender.reading.log_rows.Rows.numbered": "sorting the pairs",
     "fewfold.recommender.fit_job.hold_out": "splitting the log",
     "fewfold.recommender.models.fastvae.recipe.VAE.network": "preparing the model",
     "fewfold.recommender.training.run._update_proposal": "fitting the proposal to the items",
