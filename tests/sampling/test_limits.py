@@ -134,6 +134,27 @@ def test_the_first_bad_query_is_named(row, shared):
         ff.sampling.Dynamic().fit(torch.eye(3)).given(queries, shared=shared)
 
 
+@both_paths
+@pytest.mark.parametrize("proposal", [ff.Uniform, ff.Popularity, lambda: ff.MultiIndex(2)])
+def test_ids_need_a_row_per_query_unless_shared(proposal):
+    queries, made = torch.eye(3)[:2], proposal().fit(torch.eye(3), torch.ones(3))
+    for shape in ((), (2,), (3, 2), (1, 2), (2, 2, 2)):
+        ids = torch.zeros(shape, dtype=torch.int64)
+        with pytest.raises(ValueError, match=r"ids must be \(2, m\), a row for each query, got"):
+            made.log_prob(queries, ids)
+        assert made.log_prob(queries, ids, shared=True).shape == shape
+    for shared in (False, True):
+        for wrong in (torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool), [[0], [1]]):
+            with pytest.raises(TypeError, match="ids must be a tensor of whole numbers, got"):
+                made.log_prob(queries, wrong, shared=shared)
+        found = [
+            made.log_prob(queries, torch.tensor([[0, 2], [1, 1]], dtype=kind), shared=shared)
+            for kind in (torch.int64, torch.int32, torch.uint8)
+        ]
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+
+
 class Own(ff.sampling.Proposal):
     """The least that one's own proposal may give."""
 

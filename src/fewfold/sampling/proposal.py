@@ -92,7 +92,16 @@ class Proposal(ABC):
 
     def log_prob(self, queries: Tensor, ids: Tensor, *, shared: bool = False) -> Tensor:
         """Return log q of `ids` (queries, m), or of any shape if shared."""
-        return self.given(queries, shared=shared).log_prob(ids)
+        given = self.given(queries, shared=shared)
+        dtype = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        if dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+            raise TypeError(f"ids must be a tensor of whole numbers, got {dtype}")
+        if not shared and (ids.dim() != 2 or len(ids) != len(queries)):
+            raise ValueError(
+                f"ids must be ({len(queries)}, m), a row for each query, got {tuple(ids.shape)}; "
+                "to ask the same ids of every query, write ids.expand(len(queries), -1)"
+            )
+        return given.log_prob(ids.long())
 
 
 def _without_state(proposal: Proposal) -> TypeError:
