@@ -1,5 +1,6 @@
 """Top-k in blocks equals a sort of the whole matrix, ties and exclusions included."""
 
+import math
 from dataclasses import dataclass
 
 import hypothesis
@@ -212,6 +213,42 @@ def test_items_of_zeros_leave_the_others_their_bounds(path):
     catalogue = Catalogue(vectors)
     torch.testing.assert_close(catalogue._quantised.slack[:500], usual, rtol=1e-3, atol=0)
     check(top_k(DotProduct(queries, catalogue), 501), queries @ vectors.t(), 501)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("d", [2, 8, 33, 600])
+def test_the_slack_covers_every_rounding_and_little_more(d, path):
+    """With u = 2^-24 and whole numbers up to L, relative to the norm of the query:
+
+    The query in whole numbers is off by sqrt(d - 1) / (2 L), its largest number being exact. A
+    float32 sum of d products is off by d u of the norm of the vector, and four factors, their
+    product and the sum with the slack by 6 u of the norm of t c.
+    """
+    if path == "torch":
+        pytest.skip("there is none")
+    generator = torch.Generator().manual_seed(d)
+    vectors = torch.randn(300, d, generator=generator) * torch.rand(300, 1, generator=generator)
+    made = Catalogue(vectors)._quantised
+    whole, scaled = made.code[:, :d].double(), vectors.double() * made.balance.double()
+    coded, norm = whole * made.step.double()[:, None], scaled.norm(dim=1)
+    error, most = (scaled - coded).norm(dim=1), min(32767, (2**31 - 1) // (127 * d))
+    rounding = math.sqrt(d - 1) / (2 * most) * coded.norm(dim=1)
+    needed = error + rounding + 2.0**-24 * (d * norm + 6 * coded.norm(dim=1))
+    assert (made.slack >= needed).all()
+    assert (made.slack <= 1.01 * (error + d**0.5 / (2 * most) * (norm + error) + 1e-4 * norm)).all()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("large", "small", "query"), [(1.0, 1e-42, 1.0), (3e38, 1e-11, 1e-30)], ids=["small", "large"]
+)
+def test_scores_that_underflow_among_the_bytes(large, small, query):
+    """The products of steps are 0 in float32 and so say nothing; the scores are not."""
+    vectors, queries = torch.zeros(191, 2), torch.tensor([[query, 0.0]])
+    vectors[0, 0], vectors[1:, 0] = -large, small * torch.arange(100, 290)
+    found = top_k(DotProduct(queries, Catalogue(vectors)), 3)
+    assert found.ids.tolist() == [[190, 189, 188]]
+    assert (found.scores > 0).all()
 
 
 @pytest.mark.native
