@@ -13,11 +13,17 @@ Choice = Callable[[list[str]], list[str]]
 def test_files(source: str) -> list[str]:
     """The files of tests of a source: the mirrored folder, then the examples of the source itself.
 
+    A folder of sources without a mirror has its tests in the nearest one above.
+
     Example:
         >>> test_files("src/fewfold/sampling/inverted_index.py")[-2:]
         ['tests/sampling/test_proposals.py', 'src/fewfold/sampling/inverted_index.py']
+        >>> test_files("src/fewfold/losses/linear/candidates.py")[0]
+        'tests/losses/test_anchored.py'
     """
     inside = Path(source).relative_to("src/fewfold").parent
+    while inside != Path() and not any((ROOT / "tests" / inside).glob("test_*.py")):
+        inside = inside.parent
     folder = ROOT / "tests" / inside
     files = folder.glob("test_*.py")
     if inside == Path():  # a module beside the rooms

@@ -48,6 +48,16 @@ def select(line: int, kind: str = "constant", lines: tuple[int, ...] = ()) -> tu
     return chosen.select(Mutant(SOURCE, 0, 1, "x", kind, line, lines), TEXT)
 
 
+@pytest.mark.parametrize("folder", ["losses/linear", "recommender/ranking", "structured/sparsemap"])
+def test_a_folder_without_a_mirror_has_the_tests_of_the_one_above(folder: str) -> None:
+    source = next((ROOT / "src/fewfold" / folder).glob("[!_]*.py")).relative_to(ROOT)
+    *tests, examples = nearest.test_files(str(source))
+    assert examples == str(source)
+    above = ROOT / "tests" / folder.split("/")[0]
+    assert tests == sorted(str(file.relative_to(ROOT)) for file in above.glob("test_*.py"))
+    assert len(tests) > 5
+
+
 def test_the_file_of_the_same_name_comes_first_then_the_cheapest() -> None:
     selection, seconds = select(4)
     assert list(selection.items()) == [
