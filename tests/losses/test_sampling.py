@@ -74,3 +74,11 @@ def test_errors():
     negative = Support(torch.tensor([2.0, -1.0]), torch.tensor([0, 1]), torch.tensor([0, 0]), 1)
     with pytest.raises(ValueError, match="at least 0"):
         sample_support(negative)
+
+
+def test_atoms_in_any_order_of_rows():
+    """Descending, and mixed; each row has an atom of its own."""
+    for row in ([2, 1, 0], [1, 2, 0], [0, 2, 1]):
+        support = Support(torch.ones(3), 10 * torch.tensor(row), torch.tensor(row), 3)
+        found = sample_support(support, 20, generator=generator())
+        assert (found == torch.tensor([[0], [10], [20]])).all()
