@@ -103,6 +103,17 @@ def test_budgets_of_extreme_scores_are_right_or_left_to_the_caller(size, bad, dt
 
 
 @DTYPES
+@pytest.mark.parametrize("size", [7, 500, 5000])
+def test_budgets_of_equal_scores_far_from_zero(size, dtype):
+    """The squares of such scores are rounded, so that they seem to have a spread."""
+    scores = torch.tensor([[1234567.0], [-3000001.0], [3999999.0]], dtype=dtype).expand(3, size)
+    run, probs = getattr(kernels, f"budget_{SUFFIX[dtype]}"), torch.empty(3, size, dtype=dtype)
+    for k in (1.0, 2.5, size - 1.0):
+        assert run(scores.contiguous(), probs, 3, size, k, None, 1)
+        torch.testing.assert_close(probs, torch.full_like(probs, k / size), atol=1e-6, rtol=1e-6)
+
+
+@DTYPES
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 def test_densities_whose_scales_multiply_out_of_range(scale, dtype):
     y = torch.full((2, 60), 1 / 60, dtype=dtype)

@@ -157,6 +157,30 @@ def test_derivatives_of_structures_met_twice_and_of_no_structures():
     torch.testing.assert_close(wide[:, [0, 1, 3]], own)
 
 
+@pytest.mark.parametrize("apart", [0.0, -1e-7, -1e-3])
+def test_faces_have_no_structures_that_are_nearly_as_good(apart):
+    """A change of state belongs to the face if it costs nothing, however little it costs else."""
+    steps = torch.tensor([[[0.0, apart], [apart, 0.0]]]).double()
+    chains, run = kernels.Chains(2, 2, steps, 0, 4, None, 0, None, 0), kernels.sparsemap_sequences
+    marginals, outcomes, found = solved(zeros(1, 4), 2, run, chains, widen=True)
+    assert outcomes == [CONVERGED]
+    torch.testing.assert_close(marginals, torch.full_like(marginals, 0.5))
+    assert len(found[0]) == (3 if apart == 0 else 2)
+    assert found[1][:2] == pytest.approx(0.5)
+
+
+def test_knapsacks_that_newtons_method_empties_one_by_one():
+    """Each step overshoots the heaviest item left: more steps than are taken before a bisection."""
+    costs = 4.0 ** torch.arange(12).double()
+    scores = torch.stack([torch.full((12,), 0.9), torch.linspace(0.2, 1.5, 12)]).double()
+    for room in (0.1, 3.0):
+        with _native.disabled():
+            expected = ff.sparsemap(scores, ff.structures.Knapsack(costs, room))
+        found = ff.sparsemap(scores, ff.structures.Knapsack(costs, room))
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+        torch.testing.assert_close(found @ costs, torch.full((2,), room).double())
+
+
 @pytest.mark.parametrize(
     ("scores", "pair", "expected"),
     [
@@ -180,12 +204,13 @@ def test_pairs_of_bits_with_ties(scores, pair, expected):
 class Graph:
     """Two factors over eight bits: chains of two states, or subsets of at most two bits."""
 
-    def __init__(self, kind: str = "chains") -> None:
-        self.graph = kernels.Graph(8)
-        bits, sign = torch.arange(8).view(2, 4), torch.ones(2, 4, dtype=torch.float64)
-        uses = kernels.Uses(2, 4, bits, sign)
+    def __init__(self, kind: str = "chains", positions: int = 2, states: int = 2) -> None:
+        self.bits, each = 2 * positions * states, positions * states
+        self.graph = kernels.Graph(self.bits)
+        bits, sign = torch.arange(self.bits).view(2, each), torch.ones(2, each).double()
+        uses = kernels.Uses(2, each, bits, sign)
         if kind == "chains":
-            self.graph.add_sequences(uses, kernels.Chains(2, 2, *NONE))
+            self.graph.add_sequences(uses, kernels.Chains(positions, states, *NONE))
         else:
             bonus = zeros(1, 3)
             self.graph.add_subsets(uses, kernels.Subsets(4, 2, True, bonus, 0, 1))
@@ -193,7 +218,7 @@ class Graph:
     def solve(self, scores: Tensor, warm: bool = False) -> tuple[Tensor, list[int]]:
         rows = len(scores)
         marginals, (took, *flags) = (
-            zeros(rows, 8),
+            zeros(rows, self.bits),
             [zeros(rows, dtype=I64)] + [zeros(rows, dtype=I32) for _ in range(2)],
         )
         apart, moved, steps = zeros(rows), zeros(rows), torch.ones(rows, dtype=torch.float64)
@@ -201,6 +226,7 @@ class Graph:
             scores, rows, zeros(rows, 0), 1000, 1e-9, steps, warm, marginals, took, apart, moved,
             *flags, 1,
         )  # fmt: skip
+        self.failed = flags[1].tolist()
         return marginals, flags[0].tolist()
 
 
@@ -246,3 +272,41 @@ def test_a_warm_start_leaves_structures_whose_parts_are_gone(kind):
     again, outcomes = made.solve(gone, warm=True)
     assert outcomes == [CONVERGED, CONVERGED]
     torch.testing.assert_close(again, expected, atol=1e-6, rtol=0)
+
+
+def test_a_warm_start_from_structures_of_weight_zero_alone():
+    """Exact in binary: a structure keeps the weight zero, and then the others lose their parts."""
+    scores = torch.tensor([-1.5, 0.5, 1.5, -2.0, -1.0, 0.0, 1.0, -2.0, 0.5]).double()
+    made, scores = Graph(positions=3, states=3), scores.repeat(1, 2)
+    made.solve(scores)
+    codes, weights, _, _ = made.graph.active(0, 1, None)
+    (idle,) = codes[weights == 0].tolist()
+    assert idle == [1, 4, 8]
+    gone = scores.clone()
+    gone[0, 2] = -torch.inf  # a part of every other structure
+    assert (codes[weights > 0] == 2).any(1).all()
+    again, outcomes = made.solve(gone, warm=True)
+    expected, cold = Graph(positions=3, states=3).solve(gone)
+    assert outcomes == cold == [CONVERGED]
+    torch.testing.assert_close(again, expected, atol=1e-9, rtol=0)
+
+
+def test_scores_whose_sums_overflow_have_no_answer():
+    scores = normal(3, 8)
+    scores[0] = scores[1, 4:] = 1e308  # in both factors, and in the second
+    made = Graph()
+    marginals, outcomes = made.solve(scores)
+    assert outcomes == [NO_NUMBERS, NO_NUMBERS, CONVERGED]
+    assert made.failed == [0, 1, -1]
+    assert marginals[:2].isnan().all()
+    assert marginals[2].isfinite().all()
+
+
+def test_the_first_factor_whose_active_set_grows_too_large_is_named():
+    """Nearly equal scores have more than a thousand structures in the support."""
+    scores, made = 1e-3 * normal(3, 2400), Graph(positions=2, states=600)
+    scores[0, 1200:] *= 1e6
+    scores[1, :1200] *= 1e6
+    _, outcomes = made.solve(scores)
+    assert outcomes == [STOPPED] * 3
+    assert made.failed == [0, 1, 0]
