@@ -36,7 +36,8 @@ def fuzz(room: str, isa: str, trial: str, seed: int, seconds: float) -> Tally:
             command = [sys.executable, "-m", "tests.fuzz.worker", room, trial, str(seed)]
             done = subprocess.run(
                 [*command, str(seconds), str(note)],
-                env={**os.environ, "FEWFOLD_ISA": isa},
+                # Threads that spin while they wait would take the processor from one another.
+                env={"OMP_WAIT_POLICY": "passive", **os.environ, "FEWFOLD_ISA": isa},
                 capture_output=True,
                 text=True,
             )
