@@ -218,10 +218,8 @@ template <class T> struct Stream {
       join(c, 2);
       if (full) continue;
       if (n + len + V::N > room) {
-        const int64_t before = n;
         if (n > most / 2) prune(c);
-        // Where the row is at hand, reading it again is cheaper than sifting for next to nothing.
-        if (n > most / 2 || (most == CAPACITY && before > most / 2 && n > before - before / 4)) full = true;
+        if (n > most / 2) full = true;
         else reserve(n + len > most ? most + PIECE : 2 * (n + len));
       }
       if (!full) keep(from + b, len, base + b);

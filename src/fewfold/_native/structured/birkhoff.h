@@ -159,7 +159,7 @@ class BirkhoffProjection {
         now = then;
         return true;
       }
-      by *= after > 0 ? std::clamp(slope / (slope - after), 0.1, 0.7) : 0.5;
+      by *= std::clamp(slope / (slope - after), 0.1, 0.7);
     }
     measure(b_, mu, over_);
     return false;

@@ -24,16 +24,6 @@ inline double dot(const double *a, const double *b, int64_t n) {
   return (one + two).sum();
 }
 
-// to += by * from
-inline void add_multiple(double *to, double by, const double *from, int64_t n) {
-  using V = Vec<double>;
-  const V each = V::of(by);
-  int64_t i = 0;
-  for (; i + V::N <= n; i += V::N) V::fma(each, V::load(from + i), V::load(to + i)).store(to + i);
-  const int rest = static_cast<int>(n - i);
-  if (rest) V::fma(each, V::load(from + i, rest, 0.0), V::load(to + i, rest, 0.0)).store(to + i, rest);
-}
-
 // Four columns at a time: what they do to the rest waits for one of them, not for each. Vectors begin at multiples of
 // their length, and are whole, as one that was stored in parts cannot be read at once. So x has room for n rounded up
 // to whole vectors, and so have columns of L; above the diagonal may be any numbers.
@@ -55,10 +45,10 @@ inline void solve_lower(const Factor &f, int64_t n, double *x) {
     }
     x[c] = a, x[c + 1] = b, x[c + 2] = d, x[c + 3] = e;
   }
-  for (; c < n; ++c) {
+  for (; c < n; ++c) {  // at most three
     const double *column = f.l + c * f.room;
     x[c] *= f.inverse[c];
-    add_multiple(x + c + 1, -x[c], column + c + 1, n - c - 1);
+    for (int64_t i = c + 1; i < n; ++i) x[i] -= x[c] * column[i];
   }
 }
 

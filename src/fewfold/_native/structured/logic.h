@@ -115,7 +115,7 @@ class LinearNearest {
       if (at == 0) return x;
       const double next = slope > 0 ? x + at / slope : INFINITY;
       if (std::abs(next - x) <= 1e-15 * std::abs(x)) return next;
-      if (turn < 8 && next > low && next < high && std::isfinite(next)) {
+      if (turn < 8 && next > low && next < high) {  // and so finite
         x = next;
         continue;
       }
