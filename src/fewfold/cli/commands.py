@@ -104,9 +104,10 @@ def recommend(arguments: argparse.Namespace) -> int:
         for remark in log.summary.remarks():
             print_note(arguments, f"{arguments.histories}: {remark}")
         items = log.items.tolist()
+        rows = _rows(log.interactions, arguments.histories, rec.fitted.recipe.ordered)
         histories = {
             user: [items[i] for i in row.tolist()]
-            for user, row in zip(log.users.tolist(), _rows(log.interactions), strict=True)
+            for user, row in zip(log.users.tolist(), rows, strict=True)
         }
         found = rec.recommend_from_history(histories, k, **options)
     unknown = list(dict.fromkeys(str(one) for row in found.unknown or [] for one in row))
@@ -127,8 +128,15 @@ def _users(arguments: argparse.Namespace, rec: Any) -> list[str]:
     return who
 
 
-def _rows(interactions: Any) -> Any:
-    return interactions.ids.split(interactions.jagged.lengths.tolist())
+def _rows(interactions: Any, file: str, ordered: bool) -> Any:
+    """Items of each user of a file, by time if the model depends on their order."""
+    if ordered and interactions.times is None:
+        raise ValueError(
+            f"the order of a history matters to this model, and {file} has no times; add a column "
+            "named time, or pass the items in order with --history"
+        )
+    rows = interactions.rows(slice(None), ordered=ordered)
+    return rows.values.split(rows.lengths.tolist())
 
 
 def _answer(arguments: argparse.Namespace, found: Any) -> None:

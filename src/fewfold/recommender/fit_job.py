@@ -61,7 +61,16 @@ class FitReport:
             "peak memory bytes": self.cost.memory,
             "anchors": None if comparison is None else comparison.as_dict(),
             "tables": self.tables,
+            "neighbouring events at one time": self._tied_share(),
         }
+
+    def _tied_share(self) -> float | None:
+        """Share of neighbouring events of a user with the same time; None if order is not used."""
+        log = self.log.interactions
+        if not self.recipe.ordered or log.times is None:
+            return None
+        neighbours = log.pairs - len(log.jagged.lengths.nonzero())
+        return log.tied_neighbours() / max(neighbours, 1)
 
     def __str__(self) -> str:
         lines = [] if self.evaluation is None else [str(self.evaluation), ""]
@@ -72,6 +81,12 @@ class FitReport:
         lines.append(f"{self.recipe.name}: {passes}{self.cost}")
         if self.tables is not None:
             lines.append(f"tables: {self.tables}")
+        tied = self._tied_share()
+        if tied:
+            lines.append(
+                f"{tied:.1%} of neighbouring events of a user have the same time; their order is "
+                "arbitrary"
+            )
         return "\n".join(lines)
 
 
@@ -139,7 +154,9 @@ class FitJob:
         self, learned: Learned, split: Split, description: str
     ) -> tuple[Evaluation, DenseComparison | None]:
         """Evaluate on the held-out part; compare a model with anchors with dense tables."""
-        histories, test = split.fold_in.jagged, split.test.jagged
+        ordered = learned.fitted.recipe.ordered
+        histories = split.fold_in.rows(slice(None), ordered=ordered)
+        test = split.test.jagged
         users = None
         if not self.all_users:
             work = training_work(learned.log, learned.epochs)

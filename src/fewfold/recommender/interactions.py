@@ -169,9 +169,58 @@ class Interactions:
         timed = "" if self.times is None else ", timed"
         return f"Interactions(users={self.users}, items={self.items}, pairs={self.pairs}{timed})"
 
-    def rows(self, ids: Any) -> Jagged:
-        """Return the items of the users `ids`, in this order."""
-        return self.jagged.rows(ids)
+    def rows(self, ids: Any, *, ordered: bool = False) -> Jagged:
+        """Return the items of the users `ids`, in this order; a slice selects consecutive users.
+
+        Items increase; with `ordered` they are from oldest to newest, as in `in_order`.
+        """
+        if not ordered:
+            return self.jagged.rows(ids)
+        chosen = range(self.users)[ids] if isinstance(ids, slice) else ids
+        return self.select(chosen).in_order()
+
+    def in_order(self) -> Jagged:
+        """Return the items of every user from oldest to newest; items of one time increase.
+
+        Example:
+            >>> from fewfold.recommender import Interactions
+            >>> log = Interactions.from_pairs([0, 0, 0, 1], [4, 2, 3, 4], times=[5, 9, 5, 1])
+            >>> log.in_order()
+            Jagged(values=tensor([3, 4, 2, 4]), offsets=tensor([0, 3, 4]))
+            >>> log.tied_neighbours()
+            1
+        """
+        return Jagged(self.ids[self._by_time()], self.offsets)
+
+    def tied_neighbours(self) -> int:
+        """Return the number of pairs with the same time as the pair before, in `in_order`."""
+        order = self._by_time()
+        return len(order) - len(self.jagged.lengths.nonzero()) - int(self._later(order).sum())
+
+    def time_ranks(self) -> Tensor:
+        """Return (pairs,) int64: how many different times of the same user are earlier."""
+        order = self._by_time()
+        steps = self._later(order).cumsum(0)
+        first = self.offsets[:-1].clamp(max=max(self.pairs - 1, 0))
+        ranks = torch.empty_like(self.ids)
+        ranks[order] = steps - steps[first][self.row] if self.pairs else steps
+        return ranks
+
+    def _by_time(self) -> Tensor:
+        """Return the permutation of the pairs that sorts them by user, time and item."""
+        if self.times is None:
+            raise ValueError(
+                "these interactions have no times, so their order is not known; name the column "
+                "of times with time= (--time COLUMN), or write "
+                "Interactions.from_pairs(users, items, times)"
+            )
+        return torch.from_numpy(np.lexsort((self.times.numpy(), self.row.numpy())))
+
+    def _later(self, order: Tensor) -> Tensor:
+        """Return (pairs,) true where a pair is later than the one before it of the same user."""
+        times, later = self.times[order], torch.zeros(self.pairs, dtype=torch.bool)  # type: ignore[index]
+        later[1:] = (times[1:] > times[:-1]) & (self.row[1:] == self.row[:-1])
+        return later
 
     def counts(self) -> Tensor:
         """Return the number of users of each item, (items,)."""

@@ -68,6 +68,19 @@ class Jagged(NamedTuple):
         keys = torch.cat([part.row * most + part.values for part in (self, others)])
         return Jagged(keys.sort().values % most, self.offsets + others.offsets)
 
+    def append(self, others: "Jagged") -> "Jagged":
+        """Append each row of `others` to the same row."""
+        order = torch.cat([self.row, others.row]).sort(stable=True).indices
+        values = torch.cat([self.values, others.values])[order]
+        return Jagged(values, self.offsets + others.offsets)
+
+    def sets(self) -> "Jagged":
+        """Return the different values of each row, sorted."""
+        most = _above(self)
+        keys = (self.row * most + self.values).unique()
+        lengths = torch.bincount(keys // most, minlength=len(self.offsets) - 1)
+        return Jagged(keys % most, offsets_of(lengths))
+
 
 def offsets_of(lengths: Tensor) -> Tensor:
     """Return the offsets, (rows + 1,), of rows with these lengths."""

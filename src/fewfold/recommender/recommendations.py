@@ -247,16 +247,23 @@ def user_queries(users: Any, state: RecommenderState) -> Queries:
         )
     instead = "for a new user call recommend_from_history([...]) (--history)"
     numbers = _known_ids(ids, state.users, "user", instead)
-    return Queries(state.history.rows(numbers), state.users.take(numbers), single=single)
+    histories = state.history.rows(numbers, ordered=state.fitted.recipe.ordered)
+    return Queries(histories, state.users.take(numbers), single=single)
 
 
-def history_queries(given: Any, items: Ids) -> Queries:
+def history_queries(given: Any, items: Ids, *, ordered: bool = False) -> Queries:
     """Return histories as item numbers.
 
     A history is a list of item ids; several are a list of lists, a mapping from names to lists, or
-    a scipy sparse matrix whose columns are in the order of the items.
+    a scipy sparse matrix whose columns are in the order of the items. With `ordered` a history
+    stays as it was written, with its repetitions; otherwise its items are different and sorted.
     """
     if hasattr(given, "tocsr"):
+        if ordered:
+            raise ValueError(
+                "the order of a history matters to this model, and a sparse matrix has none; pass "
+                "lists of items, oldest first"
+            )
         return _matrix_queries(given, items)
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(
@@ -273,7 +280,8 @@ def history_queries(given: Any, items: Ids) -> Queries:
         mine = numbers[at : at + len(row)]
         at += len(row)
         unknown.append([one for one, number in zip(row, mine.tolist(), strict=True) if number < 0])
-        values.append(mine[mine >= 0].unique())  # sorted, distinct
+        mine = mine[mine >= 0]
+        values.append(mine if ordered else mine.unique())  # sorted, distinct
         lengths.append(len(values[-1]))
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     histories = Jagged(torch.cat([numbers[:0], *values]), offsets)

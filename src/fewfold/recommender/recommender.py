@@ -218,7 +218,9 @@ class Recommender:
             k, exclude_seen, filter_items, items, search: as in `recommend`.
         """
         options = RankOptions(k, exclude_seen, filter_items, items, search)
-        return recommend(history_queries(histories, self.items), self._state, options)
+        ordered = self.fitted.recipe.ordered
+        queries = history_queries(histories, self.items, ordered=ordered)
+        return recommend(queries, self._state, options)
 
     def rank_items(self, users: Any, items: Any) -> Recommendations:
         """Rank these items for one or several users."""

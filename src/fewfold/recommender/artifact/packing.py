@@ -58,39 +58,54 @@ def unpack_items(part: Part) -> tuple[Ids, Attributes | None]:
 
 
 def pack_users(ids: Ids, history: Interactions) -> dict[str, Any]:
-    """Pack user ids and histories, with two or four bytes per pair."""
+    """Pack user ids and histories, with two or four bytes per pair.
+
+    If times are known, their order within each user is kept, with one, two or four bytes per pair.
+    """
     dtype = np.uint16 if _item_dtype(history.items) is torch.uint16 else np.uint32
+    order: dict[str, Any] = {}
+    if history.times is not None:
+        ranks = history.time_ranks().numpy()
+        order["order"] = ranks.astype(np.min_scalar_type(ranks.max(initial=0)))
     return {
         **_pack_ids(ids),
         "touched": history.ids.numpy().astype(dtype),
         "lengths": history.jagged.lengths.numpy().astype(np.uint32),
+        **order,
     }
 
 
 def expect_users(part: Part, items: int) -> None:
     """Raise unless the header is that of a users file for `items` items."""
     count = _count(part)
-    part.expect(
-        [
-            *_ids_layout(part, count),
-            ("touched", Spec((None,), _item_dtype(items), least=0, below=items)),
-            ("lengths", Spec((count,), torch.uint32)),
-        ]
-    )
+    layout = [
+        *_ids_layout(part, count),
+        ("touched", Spec((None,), _item_dtype(items), least=0, below=items)),
+        ("lengths", Spec((count,), torch.uint32)),
+    ]
+    if "order" in part.found:  # of logs with times; older folders have none
+        layout.append(("order", Spec((None,), (torch.uint8, torch.uint16, torch.uint32))))
+    part.expect(layout)
     _check_ends(part)
     lengths, touched = part.numbers("lengths", "<u4"), part.found["touched"][1][0]
+    if "order" in part.found and part.found["order"][1] != (touched,):
+        part.fail("order", f"must have {touched} numbers, one for each of touched")
     if int(lengths.sum(dtype=np.int64)) != touched:
         part.fail("lengths", f"must add up to {touched}, the length of touched")
 
 
 def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
-    """Unpack user ids and histories from a file validated by `expect_users`."""
+    """Unpack user ids and histories from a file validated by `expect_users`.
+
+    Times are ranks within each user: 0 is the oldest, and equal times have equal ranks.
+    """
     arrays = part.read()
     ids = _unpack_ids(part, arrays)
     lengths = arrays["lengths"].to(torch.int64)
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     try:
-        return ids, Interactions(offsets, arrays["touched"].to(torch.int64), items)
+        times = arrays["order"].to(torch.int64) if "order" in arrays else None
+        return ids, Interactions(offsets, arrays["touched"].to(torch.int64), items, times)
     except ValueError as error:
         part.fail("touched", f"cannot be used: {error}")
 

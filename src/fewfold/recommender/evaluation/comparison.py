@@ -177,18 +177,19 @@ def compare(
     with notes(progress), silence(not progress):
         log = read_log(source, **reading)
         held, how = hold_out(log.interactions, test=test, split=split, seed=seed)
-        trial = Trial.of(held.train, seed=seed)
-        queries = held.fold_in.jagged, held.test.jagged
         contenders: list[Contender] = []
         skipped: dict[str, str] = {}
         users: Tensor | None = None
         for kind in kinds:
-            why = known[kind].too_large(held.train.items)
+            why = known[kind].unsuitable(held.train)
             if why:
                 skipped[kind] = why
                 continue
             began = time.perf_counter()
+            ordered = known[kind].ordered
+            queries = held.fold_in.rows(slice(None), ordered=ordered), held.test.jagged
             with phase(f"choosing settings of {kind}"):
+                trial = (Trial.last_out if ordered else Trial.of)(held.train, seed=seed)
                 recipe = _chosen(known[kind].grid(held.train.items), trial)
             options = FitOptions(training or Training(), seed=seed, progress=progress)
             fitted = recipe.learn(held.train, options).fitted
@@ -221,8 +222,8 @@ def _chosen(recipes: Sequence[Model], trial: Trial | None) -> Model:
 
 
 def _speed(fitted: Fitted, log: Interactions) -> float:
-    history = log.rows(slice(0, 2000))
-    fitted.rank(log.rows(slice(0, 16)), 10)
+    history = log.rows(slice(0, 2000), ordered=fitted.recipe.ordered)
+    fitted.rank(history.rows(slice(0, 16)), 10)
     began = time.perf_counter()
     fitted.rank(history, 10, exclude=history)
     return len(history.lengths) / (time.perf_counter() - began)

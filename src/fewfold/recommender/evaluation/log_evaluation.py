@@ -49,13 +49,15 @@ def evaluate_on_log(
             "from the ranking; save it with users, or evaluate in the process that fits it"
         )
     who = state.users.find(log.users.tolist())
-    histories = state.history.rows(who.clamp(min=0))
+    ordered = state.fitted.recipe.ordered
+    histories = state.history.rows(who.clamp(min=0), ordered=ordered)
     histories = histories.select((who >= 0)[histories.row])
     number = state.items.find(log.items.tolist())
     number = number.where(number >= 0, len(state.items) + torch.arange(len(number)))
     chosen = evaluation_set(
-        log.interactions, histories, number, len(state.items), split=split, seed=state.seed
-    )
+        log.interactions, histories, number, len(state.items), split=split, seed=state.seed,
+        ordered=ordered,
+    )  # fmt: skip
     files, pairs = log.summary.plan.files, log.interactions.pairs
     if chosen.repeated == pairs:
         raise DataError(
@@ -102,6 +104,7 @@ def evaluation_set(
     *,
     split: str = "auto",
     seed: int = 0,
+    ordered: bool = False,
 ) -> EvaluationSet:
     """Choose the test interactions of a log and the history given to a fitted model.
 
@@ -115,6 +118,8 @@ def evaluation_set(
         number: (items of the log,) their numbers in the model; `items` or above if unknown.
         items: number of items of the model.
         split: one of `LOG_SPLITS`.
+        ordered: whether `histories` are from oldest to newest. The other interactions of the log,
+            if they are given, then follow by time; otherwise the history is sorted.
     """
     check_choice(split, LOG_SPLITS)
     fresh = ~Jagged(number[log.ids], log.offsets).isin(histories)
@@ -135,7 +140,9 @@ def evaluation_set(
         return EvaluationSet(
             histories, Jagged(number[log.ids], log.offsets), description + why, repeated
         )
-    fold_in = Jagged(number[held.fold_in.ids], held.fold_in.offsets)
+    fold_in = held.fold_in.rows(slice(None), ordered=ordered)
+    fold_in = Jagged(number[fold_in.values], fold_in.offsets)
     fold_in = fold_in.select(fold_in.values < items)
     test = Jagged(number[held.test.ids], held.test.offsets)
-    return EvaluationSet(histories.union(fold_in), test, description + why, repeated)
+    history = histories.append(fold_in) if ordered else histories.union(fold_in)
+    return EvaluationSet(history, test, description + why, repeated)

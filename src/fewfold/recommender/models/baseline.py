@@ -52,7 +52,11 @@ class Baseline(Model, Fitted):
         Returns:
             (rows, k) int64, best first; -1 where no item is left.
         """
-        known = history.jagged if isinstance(history, Interactions) else history
+        known = (
+            history.rows(slice(None), ordered=self.ordered)
+            if isinstance(history, Interactions)
+            else history
+        )
         return top_k(self.scorer(known), k, exclude=known).ids
 
     def scorer(self, history: Jagged) -> Scorer:

@@ -61,7 +61,8 @@ class Fitted:
         """Rank the best k items for each row.
 
         Args:
-            history: items of each user.
+            history: items of each user: sorted and different, or, if the model is `ordered`, from
+                oldest to newest, perhaps with repetitions.
             k: number of items.
             exclude: items of each row that are not ranked.
             allowed: (items,) boolean mask of the items that are ranked.
@@ -144,12 +145,14 @@ class Model:
     Attributes:
         name: of the model in `fewfold fit --model`, and `kind` in `config.json`.
         colour: of the model in pictures.
+        ordered: whether the order of a history matters; the log must then have times.
         resumable: whether `learn` saves checkpoints.
         extendable: whether `extended` adds items without fitting again.
     """
 
     name: ClassVar[str] = ""
     colour: ClassVar[str] = "#fde725"
+    ordered: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
     extendable: ClassVar[bool] = False
 
@@ -196,6 +199,16 @@ class Model:
     def too_large(cls, items: int) -> str:
         """Why the model cannot be fitted to this many items; empty if it can."""
         return ""
+
+    @classmethod
+    def unsuitable(cls, log: Interactions) -> str:
+        """Why the model cannot be fitted to this log; empty if it can."""
+        if cls.ordered and log.times is None:
+            return (
+                "it learns from the order of events, and this log has no times (name their column "
+                "with time=, --time COLUMN)"
+            )
+        return cls.too_large(log.items)
 
     def with_anchors(self, anchors: Any) -> "Model":
         """The same model with tables of anchors; see `Anchors.of`."""

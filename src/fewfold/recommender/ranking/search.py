@@ -68,9 +68,13 @@ class Search:
         index.train(vectors.numpy())
         index.add(vectors.numpy())
         generator = torch.Generator().manual_seed(seed)
-        rows = single_item_rows(torch.arange(len(vectors))) if log is None else log.jagged
-        sample = torch.randperm(len(rows.lengths), generator=generator)[:_SAMPLE]
-        history = rows.rows(sample)
+        # Without a log, histories of one item each.
+        count = len(vectors) if log is None else log.users
+        sample = torch.randperm(count, generator=generator)[:_SAMPLE]
+        if log is None:
+            history = single_item_rows(sample)
+        else:
+            history = log.rows(sample, ordered=fitted.recipe.ordered)
         exact = fitted.rank(history, k, exclude=history).ids
         probes, found = 1, 0.0
         while True:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fewfold._progress import phase
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
+from fewfold.recommender.evaluation.splits import last_out_split
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.shortcut import L2_PER_USER, Directions, Shortcut
@@ -48,6 +49,25 @@ class Trial:
     rest: Interactions
     visible: Jagged
     hidden: Jagged
+
+    @classmethod
+    def last_out(cls, log: Interactions, *, seed: int = 0) -> "Trial | None":
+        """Hide the last item of a sample of users with three or more; histories are by time.
+
+        Return None if times order the items of fewer than a hundred such users.
+        """
+        last = last_out_split(log).test.jagged
+        eligible = ((last.lengths > 0) & (log.jagged.lengths >= 3)).nonzero().squeeze(1)
+        if len(eligible) < 100:
+            return None
+        generator = torch.Generator().manual_seed(seed)
+        chosen = eligible[torch.randperm(len(eligible), generator=generator)]
+        chosen = chosen[: min(_USERS, len(eligible) // 4)].sort().values
+        hidden = last.rows(chosen)
+        most = max(log.items, 1)
+        hide = torch.isin(log.row * most + log.ids, chosen[hidden.row] * most + hidden.values)
+        rest = log.keep(~hide)
+        return cls(rest, rest.rows(chosen, ordered=True), hidden)
 
     @classmethod
     def of(cls, log: Interactions, *, seed: int = 0) -> "Trial | None":
