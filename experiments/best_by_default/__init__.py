@@ -1,0 +1,1 @@
+"""The models of the recommender against published figures; settings come from validation data."""
