@@ -1,6 +1,8 @@
 """Resource usage: elapsed time and peak memory of the process."""
 
 import contextlib
+import math
+import os
 import re
 import sys
 import time
@@ -8,7 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ResourceUsage", "format_bytes", "free_memory", "peak_memory", "resource_usage"]
+__all__ = [
+    "ResourceUsage",
+    "available_processors",
+    "format_bytes",
+    "free_memory",
+    "peak_memory",
+    "resource_usage",
+]
+
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass
@@ -67,6 +78,37 @@ def free_memory() -> int:
         return int(found[1]) * 1024 if found else 2**62
     except OSError:
         return 2**62
+
+
+def available_processors(cgroups: Path = _CGROUPS) -> int:
+    """Return the number of processors this process may use: its affinity and its quota.
+
+    A container with a quota of 1.5 processors on a machine with 64 may use two, not 64.
+
+    Args:
+        cgroups: where the control groups are mounted.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone
+    count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = _quota(cgroups)
+    return count if quota is None else max(1, min(count, math.ceil(quota)))
+
+
+def _quota(cgroups: Path) -> float | None:
+    """Return the processors of the control group's quota, or None without one."""
+    try:
+        first, second = (cgroups / "cpu.max").read_text().split()  # version 2
+    except (OSError, ValueError):
+        try:  # version 1
+            first = (cgroups / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            second = (cgroups / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    try:
+        quota, period = float(first), float(second)
+    except ValueError:  # "max"
+        return None
+    return quota / period if quota > 0 and period > 0 else None
 
 
 def format_bytes(size: float) -> str:
