@@ -23,7 +23,7 @@ KINDS = [
     ("min_rating", "fit", None, ("3.5", 3.5), ("4", 4.0), (["--min-rating", "-1"], -1.0)),
     ("refit", "fit", False, ("true", True), ("no", False), (["--refit"], True)),
     ("overwrite", "fit", False, ("true", True), ("1", True), (["--no-overwrite"], False)),
-    ("model", "fit", "fastvae", ('"ease"', "ease"), ("item-knn", "item-knn"),
+    ("model", "fit", None, ('"ease"', "ease"), ("item-knn", "item-knn"),
      (["--model", "popularity"], "popularity")),
     ("out", "fit", "model", ('"a"', "a"), ("b", "b"), (["-o", "c"], "c")),
     ("history", "recommend m", None, ('["a,b", "c"]', ["a,b", "c"]), ("d,e", ["d,e"]),
@@ -92,7 +92,7 @@ def test_the_command_takes_them(log: Path) -> None:
         ("[fit]\nuser = 2020-01-01\n", ("user must be one text or number",)),
         ("[fit]\nrefit = 'perhaps'\n", ("refit must be true or false, got 'perhaps'",)),
         ("[fit]\nrefit = 1\n", ("refit must be true or false, got 1",)),
-        ("[fit]\nmodel = 'easy'\n", ("model must be one of fastvae, ease", "'easy'")),
+        ("[fit]\nmodel = 'easy'\n", ("model must be one of auto, fastvae, ease", "'easy'")),
         ("[fit]\ntest = 1\n", ("test must be at least 0 and below 1, got '1'",)),
         ("[fit\nepochs = 3\n", ("is not TOML", "line 1")),
         ("[fit]\nepochs = 3\nepochs = 4\n", ("is not TOML",)),
@@ -128,7 +128,7 @@ def test_files_that_cannot_be_read() -> None:
     [
         ("EPOCHS", "x", "FEWFOLD_EPOCHS must be a whole number"),
         ("REFIT", "perhaps", "FEWFOLD_REFIT must be true or false"),
-        ("MODEL", "easy", "FEWFOLD_MODEL must be one of fastvae"),
+        ("MODEL", "easy", "FEWFOLD_MODEL must be one of auto, fastvae"),
         ("THREADS", "1000000", "FEWFOLD_THREADS must be a whole number from 1 to"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -125,7 +125,8 @@ def test_the_order_reaches_the_model_and_survives_its_folder(tmp_path: Path) -> 
         last = int(rec.history.rows([rec.users.find([f"u{user}"])[0]], ordered=True).values[-1])
         assert best == f"i{(last + 1) % 12:02}"
     # A history without order, as in a folder of before, is refused rather than sorted.
-    again.history = Interactions(again.history.offsets, again.history.ids, 12)
+    unordered = Interactions(again.history.offsets, again.history.ids, 12)
+    again._fitted_state = replace(again._state, history=unordered)
     with pytest.raises(ValueError, match="order is not known"):
         again.recommend("u0")
 

@@ -10,6 +10,7 @@ from typing import Any
 import fewfold as ff
 from fewfold._optional import optional_import
 from fewfold._progress import phase
+from fewfold._resources import available_processors
 from fewfold.cli.console import emit, note
 
 __all__: list[str] = []
@@ -22,10 +23,11 @@ def start(arguments: argparse.Namespace) -> None:
     """Import the recommender, and set the number of threads."""
     with phase("starting"):
         importlib.import_module("fewfold.recommender.recommender")
-    if arguments.threads is not None:
-        import torch
+    import torch
 
-        torch.set_num_threads(arguments.threads)
+    most = available_processors()
+    if arguments.threads or torch.get_num_threads() > most:
+        torch.set_num_threads(arguments.threads or most)
 
 
 def print_note(arguments: argparse.Namespace, text: str) -> None:

@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import glob
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,14 @@ def fit(arguments: argparse.Namespace) -> int:
         return data_show(arguments)
     from fewfold.recommender.artifact.folder import check_target
 
+    began = time.monotonic()
     start(arguments)
     out = Path(arguments.out)
     check_target(out, arguments.overwrite)
-    checkpoint = _checkpoint(arguments, out)
-    training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
-    rec = ff.Recommender(_model(arguments), training=training, seed=arguments.seed)
+    model = _model(arguments)
+    checkpoint = _checkpoint(arguments, model, out)
+    training = ff.recommender.Training(epochs=arguments.epochs)
+    rec = ff.Recommender(model, training=training, seed=arguments.seed)
     log = ff.read_log(source(arguments), **reading(arguments))
     print_note(arguments, str(log.summary))
     table = arguments.items_table or (
@@ -38,7 +42,7 @@ def fit(arguments: argparse.Namespace) -> int:
         rec.fit(
             log, test=arguments.test, split=arguments.split, refit=arguments.refit,
             checkpoint=checkpoint, all_users=arguments.all_users,
-            progress=not arguments.quiet,
+            time_budget=_time_left(arguments, began), progress=not arguments.quiet,
         )  # fmt: skip
         rec.attributes = named
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
@@ -58,12 +62,40 @@ def fit(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _time_left(arguments: argparse.Namespace, began: float) -> float | None:
+    """Seconds of --time-budget that are left for the fit, a twentieth kept for writing it."""
+    if arguments.time_budget is None:
+        return None
+    left: float = 0.95 * arguments.time_budget - (time.monotonic() - began)
+    return max(1.0, left)
+
+
+def _implied_model(values: dict[str, Any], by_model: dict[str, Any]) -> str:
+    """The one model whose options were given, or auto if none were."""
+    given = {
+        option.name: {owner for owner, options in by_model.items() if option in options}
+        for options in by_model.values()
+        for option in options
+        if values[option.dest] != option.default
+    }
+    if not given:
+        return "auto"
+    shared = set.intersection(*given.values())
+    if len(shared) == 1:
+        return shared.pop()
+    names = " and ".join(f"--{name}" for name in given)
+    owners = ", ".join(sorted(set.union(*given.values())))
+    raise ValueError(f"{names}: say for which model, --model with one of {owners}")
+
+
 def _model(arguments: argparse.Namespace) -> Any:
     """The model of --model with its options; ValueError for options that do not go together."""
     from fewfold.recommender.models.registry import model_options, models
 
     name, values = arguments.model, vars(arguments)
-    by_model = model_options([name])
+    by_model = model_options([] if name is None else [name])
+    if name is None:
+        name = _implied_model(values, by_model)
     for option in (option for options in by_model.values() for option in options):
         if option.requires is not None and values[option.dest] != option.default:
             required, hint = option.requires
@@ -83,11 +115,9 @@ def _attributes(table: Any, items: Any, key: str | None) -> Any:
         return read_attributes(table, items, key)
 
 
-def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
+def _checkpoint(arguments: argparse.Namespace, model: Any, out: Path) -> Any:
     """Checkpoint next to the model, if it saves any; an existing one requires --resume."""
-    from fewfold.recommender.models.registry import models
-
-    if not models()[arguments.model].resumable:
+    if not model.resumable:
         return None
     existing = _checkpoints(out)
     if existing and not arguments.resume:
@@ -103,8 +133,8 @@ def _checkpoint(arguments: argparse.Namespace, out: Path) -> Any:
 
 def _checkpoints(out: Path) -> list[Path]:
     """Existing checkpoints of a run that writes to this folder."""
-    stages = (out.with_name(f"{out.name}.checkpoint.{stage}") for stage in ("fit", "refit"))
-    return [path for path in stages if path.exists()]
+    found = out.parent.glob(f"{glob.escape(out.name)}.checkpoint.*")
+    return sorted(path for path in found if path.suffix != ".partial")
 
 
 @contextlib.contextmanager

@@ -145,7 +145,7 @@ _TRAINING = _in(
     Option(
         "epochs", "passes over the users (16, more for small logs)", None, positive_integer, "N"
     ),
-    Option("time-budget", "limit of a training: 90, 10m, 2h", None, _seconds, "TIME"),
+    Option("time-budget", "limit of the whole command: 90, 10m, 2h", None, _seconds, "TIME"),
     _SEED,
 )
 _FIT = (
@@ -221,7 +221,9 @@ def fit_options(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> t
     The names of all models are choices of `--model`; see `model_options` for the arguments.
     """
     by_model = model_options(plugins, skip_failing=skip_failing)
-    which = Option("model", "which (default: fastvae)", "fastvae", choices=tuple(models()))
+    which = Option(
+        "model", "which (default: auto, the best on a part of the log)", choices=tuple(models())
+    )
     others = (*SHOW, *_in("the model", which), *_TRAINING, *_FIT)
     taken = {option.name: "fewfold fit" for option in others}
     settings: dict[str, Option] = {}

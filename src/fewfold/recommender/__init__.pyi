@@ -35,7 +35,9 @@ from .inspect_model import inspect as inspect
 from .interactions import Core as Core
 from .interactions import Interactions as Interactions
 from .jagged import Jagged as Jagged
+from .models.auto import Auto as Auto
 from .models.baseline import Baseline as Baseline
+from .models.blend import Blend as Blend
 from .models.ease import EASE as EASE
 from .models.fastvae.anchor_options import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
@@ -70,6 +72,8 @@ from .reading.log import plan_log as plan_log
 from .reading.log import read_log as read_log
 from .recommendations import Recommendations as Recommendations
 from .recommender import Recommender as Recommender
+from .selection.choice import Choice as Choice
+from .selection.choice import Tried as Tried
 from .training.checkpoint import Checkpoint as Checkpoint
 from .training.checkpoint import Interrupted as Interrupted
 from .training.train import Epoch as Epoch
@@ -83,6 +87,10 @@ __all__ = [
     "Anchors",
     "DenseComparison",
     "Recommender",
+    "Auto",
+    "Choice",
+    "Tried",
+    "Blend",
     "VAE",
     "Training",
     "Recommendations",

@@ -10,17 +10,20 @@ from fewfold._resources import ResourceUsage, resource_usage
 from fewfold.recommender.evaluation.dense_comparison import DenseComparison
 from fewfold.recommender.evaluation.holdout import hold_out
 from fewfold.recommender.evaluation.model_evaluation import (
+    MINUTE,
     Evaluation,
     assess,
     sample_users,
-    training_work,
 )
 from fewfold.recommender.evaluation.splits import Split
+from fewfold.recommender.models.fastvae.objectives import training_work
 from fewfold.recommender.models.model import FitOptions, Learned, Model
 from fewfold.recommender.reading.log import Log, read_log
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
+from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.deadline import Deadline
 from fewfold.recommender.training.train import Epoch
 from fewfold.recommender.training.train_options import Training
 
@@ -39,6 +42,7 @@ class FitReport:
         cost: time and memory.
         dense_comparison: a model with anchors compared with dense tables, if it was.
         tables: how the tables of anchors were trained, if there are any.
+        choice: how the model was chosen, if it was not named.
     """
 
     log: Log
@@ -48,6 +52,7 @@ class FitReport:
     cost: ResourceUsage
     dense_comparison: DenseComparison | None = None
     tables: str | None = None
+    choice: Choice | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
@@ -61,6 +66,7 @@ class FitReport:
             "peak memory bytes": self.cost.memory,
             "anchors": None if comparison is None else comparison.as_dict(),
             "tables": self.tables,
+            "choice": None if self.choice is None else self.choice.as_dict(),
             "neighbouring events at one time": self._tied_share(),
         }
 
@@ -73,7 +79,8 @@ class FitReport:
         return log.tied_neighbours() / max(neighbours, 1)
 
     def __str__(self) -> str:
-        lines = [] if self.evaluation is None else [str(self.evaluation), ""]
+        lines = [] if self.choice is None else [str(self.choice), ""]
+        lines += [] if self.evaluation is None else [str(self.evaluation), ""]
         if self.dense_comparison is not None:
             lines += [str(self.dense_comparison), ""]
         count = len(self.epochs)
@@ -104,6 +111,7 @@ class FitJob:
         all_users: evaluate on all users instead of a sample.
         checkpoint: where to save the training.
         progress: show progress on standard error.
+        time_budget: seconds for the whole job; None for no limit.
     """
 
     model: Model
@@ -115,9 +123,11 @@ class FitJob:
     all_users: bool = False
     checkpoint: Checkpoint | None = None
     progress: bool = True
+    time_budget: float | None = None
 
     def run(self, source: Any, reading: dict[str, Any]) -> tuple[RecommenderState, FitReport]:
         """Read the log, fit and evaluate; return the fitted recommender and the report."""
+        deadline = None if self.time_budget is None else Deadline.after(self.time_budget)
         # The outermost phase is shown while no other is running, so that nothing is silent.
         with (
             resource_usage() as cost,
@@ -133,25 +143,37 @@ class FitJob:
                     split, description = hold_out(
                         log.interactions, test=self.test, split=self.split, seed=self.seed
                     )
-                learned = self.model.learn(split.train, self._options("fit"))
-                evaluation, comparison = self._evaluate(learned, split, description)
+                first = deadline and deadline.share(0.4 if self.refit else 0.8)
+                learned = self.model.learn(split.train, self._options("fit", deadline=first))
+                evaluation, comparison = self._evaluate(learned, split, description, deadline)
                 if self.refit:
-                    options = self._options("refit", previous=learned)
+                    options = self._options("refit", previous=learned, deadline=deadline)
                     learned = self.model.learn(log.interactions, options)
             else:
-                learned = self.model.learn(log.interactions, self._options("fit"))
+                options = self._options("fit", deadline=deadline)
+                learned = self.model.learn(log.interactions, options)
         state = self._state(log, learned, evaluation)
         tables = state.learned_from.get("tables")
-        report = FitReport(log, self.model, evaluation, learned.epochs, cost, comparison, tables)
+        report = FitReport(
+            log, state.model, evaluation, learned.epochs, cost, comparison, tables, learned.choice
+        )
         return state, report
 
-    def _options(self, stage: str | None = None, previous: Learned | None = None) -> FitOptions:
+    def _options(
+        self,
+        stage: str | None = None,
+        previous: Learned | None = None,
+        deadline: Deadline | None = None,
+    ) -> FitOptions:
         """Return the options of one training; `stage` names its checkpoint."""
         checkpoint = self.checkpoint.stage(stage) if self.checkpoint and stage else None
-        return FitOptions(self.training, self.seed, checkpoint, self.progress, previous)
+        return FitOptions(
+            self.training, self.seed, checkpoint, self.progress, previous, split=self.split,
+            deadline=deadline,
+        )  # fmt: skip
 
     def _evaluate(
-        self, learned: Learned, split: Split, description: str
+        self, learned: Learned, split: Split, description: str, deadline: Deadline | None
     ) -> tuple[Evaluation, DenseComparison | None]:
         """Evaluate on the held-out part; compare a model with anchors with dense tables."""
         ordered = learned.fitted.recipe.ordered
@@ -159,7 +181,9 @@ class FitJob:
         test = split.test.jagged
         users = None
         if not self.all_users:
-            work = training_work(learned.log, learned.epochs)
+            work = training_work(learned.log, sum(epoch.users for epoch in learned.epochs))
+            if deadline is not None:
+                work = min(work, deadline.left() / 60 * MINUTE)
             users = sample_users(learned.fitted, histories, test, training=work, seed=self.seed)
         seen = learned.log.counts() > 0
         measure = partial(assess, known=histories, test=test, seen=seen, split=description)
@@ -178,15 +202,17 @@ class FitJob:
             "users": trained.users, "items": trained.items, "pairs": trained.pairs,
             "everything": trained.pairs == log.interactions.pairs,
         }  # fmt: skip
-        if self.model.without_anchors() is not None:
+        model = learned.fitted.recipe
+        if model.without_anchors() is not None:
             learned_from["tables"] = (
                 "trained as anchors from the start" if learned.dense is None
                 else "trained dense, then cut to anchors"
             )  # fmt: skip
         return RecommenderState(
-            self.model, self.training, self.seed, learned.fitted, log.items, trained.counts() > 0,
+            model, self.training, self.seed, learned.fitted, log.items, trained.counts() > 0,
             log.users, log.interactions, evaluation=evaluation,
             data=_shareable(log.summary.as_dict()), learned_from=learned_from,
+            choice=learned.choice,
         )  # fmt: skip
 
 

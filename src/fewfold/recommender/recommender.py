@@ -16,6 +16,7 @@ from fewfold.recommender.evaluation.model_evaluation import METRICS, Evaluation
 from fewfold.recommender.fit_job import FitJob, FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.auto import Auto
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import Fitted, Model
@@ -42,8 +43,8 @@ class Recommender:
     """Learns from a log of users and items; recommends to users seen and unseen.
 
     Args:
-        model: `VAE()`, for any number of items, or another model such as `EASE()`, which is hard
-            to beat while there are few.
+        model: by default `Auto()`, which tries the models that suit the log on a part of it and
+            takes the best; or one of them, such as `VAE()` or `EASE()`.
         anchors: represent the tables of the `VAE` by this many anchors, tens of times smaller;
             `"auto"` finds their number; `Anchors` also sets how many of them an item combines, in
             how many bits, and whether they are trained from scratch. Otherwise dense tables are
@@ -76,7 +77,8 @@ class Recommender:
         training: Training | None = None,
         seed: int = 0,
     ) -> None:
-        model = VAE() if model is None else model
+        if model is None:
+            model = Auto() if anchors is None else VAE()
         self.model: Model = model if anchors is None else model.with_anchors(anchors)
         self.training = training or Training()
         self.seed = whole_number(seed, "seed", least=0)
@@ -132,10 +134,11 @@ class Recommender:
         self._fitted_state = replace(self._state, attributes=attributes)
 
     def __repr__(self) -> str:
+        model = self.model if self._fitted_state is None else self.fitted.recipe
         known = "" if self._fitted_state is None else f", {len(self.items):,} items"
         if self.users is not None:
             known += f", {len(self.users):,} users"
-        return f"Recommender({self.model!r}{known})"
+        return f"Recommender({model!r}{known})"
 
     def fit(
         self,
@@ -146,6 +149,7 @@ class Recommender:
         refit: bool = False,
         checkpoint: Checkpoint | None = None,
         all_users: bool = False,
+        time_budget: float | None = None,
         progress: bool = True,
         **reading: Any,
     ) -> Self:
@@ -163,15 +167,17 @@ class Recommender:
                 they have not, random without times.
             refit: fit again, to the whole log, after the evaluation. Without it a `VAE` holds out
                 a few pairs on which it chooses the weight of its shortcut.
-            checkpoint: where the training of a `VAE` is saved, so that it can be resumed.
+            checkpoint: where trials and trainings are saved, so that they can be resumed.
             all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
                 be more work than training; the report says so.
+            time_budget: seconds for everything: reading, choosing a model, training and
+                evaluation. Fewer models are tried and trainings are shortened to fit.
             progress: show progress on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
         job = FitJob(
             self.model, self.training, self.seed, test, split, refit, all_users, checkpoint,
-            progress,
+            progress, time_budget,
         )  # fmt: skip
         self._fitted_state, self.report = job.run(source, reading)
         return self

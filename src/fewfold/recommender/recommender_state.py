@@ -10,6 +10,7 @@ from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import Fitted, Model
+from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.train_options import Training
 
 __all__ = ["RecommenderState"]
@@ -32,6 +33,7 @@ class RecommenderState:
         evaluation: on held-out interactions; of a loaded model the content of `metrics.json`.
         data: summary of the log, as in `config.json`.
         learned_from: size of the training data, as in `config.json`.
+        choice: how the model was chosen, if it was not named.
     """
 
     model: Model
@@ -46,3 +48,4 @@ class RecommenderState:
     evaluation: Evaluation | dict[str, Any] | None = None
     data: dict[str, Any] = field(default_factory=dict)
     learned_from: dict[str, Any] = field(default_factory=dict)
+    choice: Choice | None = None

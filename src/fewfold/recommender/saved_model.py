@@ -30,6 +30,7 @@ from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.models.registry import models
 from fewfold.recommender.reading.summary import LogSummary
 from fewfold.recommender.recommender_state import RecommenderState
+from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.train_options import Training
 
 __all__ = ["model_as_json", "model_from_json", "read_state", "write_state"]
@@ -65,6 +66,7 @@ class _Config:
         data: summary of the log.
         learned_from: size of the training data.
         versions: versions of the libraries.
+        choice: how the model was chosen, if it was not named.
     """
 
     model: Mapping[str, Any]
@@ -73,6 +75,7 @@ class _Config:
     data: LogSummary
     learned_from: _LearnedFrom = field(metadata=key("learned from"))
     versions: Mapping[str, str]
+    choice: Choice | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.seed, "seed", least=0)
@@ -121,6 +124,8 @@ def write_state(
         "learned from": state.learned_from,
         "versions": versions(),
     }
+    if state.choice is not None:
+        config["choice"] = state.choice.as_dict()
     evaluation = state.evaluation
     metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
     with phase("writing the model"):
@@ -158,6 +163,7 @@ def read_state(folder: Folder) -> RecommenderState:
         evaluation=folder.metrics or None,
         data={**folder.config["data"], **config.data.as_dict()},
         learned_from=folder.config["learned from"],
+        choice=config.choice,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,8 +22,15 @@ def key(name: str) -> dict[str, Any]:
     return {"key": name}
 
 
-def tagged(kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Return metadata for a field that is one of these dataclasses, selected by `kind` in JSON."""
+Kinds = Mapping[str, type[Any]]
+
+
+def tagged(kinds: Kinds | Callable[[], Kinds]) -> dict[str, Any]:
+    """Return metadata for a field that is one of these dataclasses, selected by `kind` in JSON.
+
+    Args:
+        kinds: the dataclasses by kind, or a function that returns them when they are needed.
+    """
     return {"kinds": kinds}
 
 
@@ -86,9 +93,10 @@ def check(kind: type[T], value: Any, source: Source, field: str = "", *, exact: 
 
 
 def check_tagged(
-    kinds: Mapping[str, type[Any]], value: Any, source: Source, field: str = ""
+    kinds: Kinds | Callable[[], Kinds], value: Any, source: Source, field: str = ""
 ) -> Any:
     """Construct the dataclass named by `kind` of a JSON object from its other keys."""
+    kinds = kinds() if callable(kinds) else kinds
     if not isinstance(value, Mapping):
         raise source.damaged(field, f"must be an object, got {_shown(value)}")
     kind = value.get("kind")
@@ -99,7 +107,7 @@ def check_tagged(
     return check(kinds[kind], rest, source, field, exact=True)
 
 
-def plain(value: Any, kinds: Mapping[str, type[Any]] | None = None) -> Any:
+def plain(value: Any, kinds: Kinds | Callable[[], Kinds] | None = None) -> Any:
     """Convert a dataclass to a JSON value readable by `check` and `check_tagged`.
 
     Other values are returned unchanged. Raises a ValueError if `kinds` does not have its class.
@@ -108,7 +116,10 @@ def plain(value: Any, kinds: Mapping[str, type[Any]] | None = None) -> Any:
         return value
     found: dict[str, Any] = {}
     if kinds is not None:
-        kind = next((name for name, cls in kinds.items() if type(value) is cls), None)
+        kinds = kinds() if callable(kinds) else kinds
+        # The name of a registered class is looked up first: others may be costly to import.
+        names = [str(getattr(value, "name", "")), *kinds]
+        kind = next((name for name in names if kinds.get(name) is type(value)), None)
         if kind is None:
             known = ", ".join(cls.__name__ for cls in kinds.values())
             raise ValueError(

@@ -10,19 +10,16 @@ from torch import Tensor
 
 from fewfold._progress import phase
 from fewfold.recommender.evaluation.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
-from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
+from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.model import Fitted
-from fewfold.recommender.training.train_options import Epoch
 
-__all__ = ["METRICS", "Evaluation", "assess", "ranking_work", "sample_users", "training_work"]
+__all__ = ["METRICS", "MINUTE", "Evaluation", "assess", "ranking_work", "sample_users"]
 
 # Work of ranking and training is counted in multiply-adds of a product of matrices, not timed, so
 # that it is the same on every machine. Other work, such as reading rows of tables, counts as the
 # multiply-adds that take as long, measured on two cores.
-_MINUTE = 1e12  # multiply-adds that a machine with two cores does in about a minute
+MINUTE = 1e12  # multiply-adds that a machine with two cores does in about a minute
 _COMPARISON = 16  # to compare the score of an item with the best so far
-_TABLE_ROW = 40_000  # to read a row of a table in training and to update it by its gradient
 
 _DRAWS = 2 * 10**8  # maximum number of draws over all bootstrap resamples of an interval
 _PILOT = 1024  # users of the pilot sample that estimates the standard deviation
@@ -164,7 +161,7 @@ def sample_users(
     """
     users = _tested(test)
     work = ranking_work(fitted, known, len(users))
-    if len(users) <= _MIN_SAMPLE or work <= max(training, _MINUTE):
+    if len(users) <= _MIN_SAMPLE or work <= max(training, MINUTE):
         return None
     order = users[torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))]
     some = order[:_PILOT].sort().values
@@ -228,13 +225,3 @@ def _report(top: Tensor, wanted: Jagged, metrics: Sequence[Metric]) -> Report:
 def ranking_work(fitted: Fitted, known: Jagged, users: int) -> float:
     """Return the multiply-adds to rank all items for this many users with such histories."""
     return float(users) * fitted.items * (fitted.score_cost(known) + _COMPARISON)
-
-
-def training_work(log: Interactions, epochs: Sequence[Epoch]) -> float:
-    """Return the multiply-adds of training on a log.
-
-    The step of a user reads the rows of their items in two tables, and those of sampled items.
-    """
-    users = max(int((log.jagged.lengths > 0).sum()), 1)
-    rows = 2 * log.pairs / users + SampledSoftmax.samples
-    return sum(epoch.users for epoch in epochs) * rows * _TABLE_ROW

@@ -26,12 +26,14 @@ class Split:
         fold_in: histories of the same users, excluded from the ranking; identical to `train` unless
             whole users are held out.
         users: (test.users,) numbers of these users before the split.
+        kind: "random", "temporal", "last" or "users".
     """
 
     train: Interactions
     test: Interactions
     fold_in: Interactions
     users: Tensor
+    kind: str = "random"
 
 
 def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0) -> Split:
@@ -59,7 +61,7 @@ def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0
     """
     _check_share(test, "test")
     chosen = _at_random(interactions, 1 - test, torch.Generator().manual_seed(seed))
-    return _split_by_mask(interactions, chosen)
+    return _split_by_mask(interactions, chosen, "random")
 
 
 def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
@@ -92,7 +94,7 @@ def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
             f"nothing happened after {moment.item()}, which leaves test={test:g} empty; "
             "hold out a larger share, or use random_split"
         )
-    return _split_by_mask(interactions, early)
+    return _split_by_mask(interactions, early, "temporal")
 
 
 def last_out_split(interactions: Interactions) -> Split:
@@ -117,7 +119,7 @@ def last_out_split(interactions: Interactions) -> Split:
     row = interactions.row
     last = times == _extreme_of_row(times, row, interactions.users, "amax")[row]
     first = times == _extreme_of_row(times, row, interactions.users, "amin")[row]
-    return _split_by_mask(interactions, ~last | first)
+    return _split_by_mask(interactions, ~last | first, "last")
 
 
 def held_out_users(
@@ -168,14 +170,14 @@ def held_out_users(
     rest[held] = False
     folded_in = _at_random(held_out, fold_in, generator)
     train = interactions.select(rest.nonzero().squeeze(-1))
-    return Split(train, held_out.keep(~folded_in), held_out.keep(folded_in), held)
+    return Split(train, held_out.keep(~folded_in), held_out.keep(folded_in), held, "users")
 
 
-def _split_by_mask(interactions: Interactions, train: Tensor) -> Split:
+def _split_by_mask(interactions: Interactions, train: Tensor, kind: str) -> Split:
     """Split the pairs of all users by a boolean mask."""
     training = interactions.keep(train)
     everybody = torch.arange(interactions.users)
-    return Split(training, interactions.keep(~train), training, everybody)
+    return Split(training, interactions.keep(~train), training, everybody, kind)
 
 
 def _at_random(interactions: Interactions, share: float, generator: torch.Generator) -> Tensor:

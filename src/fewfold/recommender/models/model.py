@@ -16,7 +16,9 @@ from fewfold._tensors import Found, Spec
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.exact_ranking import Ranking
+from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.deadline import Deadline
 from fewfold.recommender.training.train_options import Epoch, Training
 
 __all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
@@ -107,12 +109,14 @@ class Learned:
             settings.
         epochs: of the training, if there was one.
         dense: the model with dense tables that was compressed, if it was.
+        choice: how the model was chosen, if it was not named.
     """
 
     fitted: Fitted
     log: Interactions
     epochs: list[Epoch]
     dense: Fitted | None = None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +129,9 @@ class FitOptions:
         checkpoint: where to save the training, so that it can be resumed.
         progress: show progress on standard error.
         previous: result for a part of the log; what was chosen on held-out pairs is reused.
+        effort: share of the epochs of a whole training.
+        split: how pairs are held out to choose between models; see `hold_out`.
+        deadline: by which `learn` must have ended; None for no limit.
     """
 
     training: Training = field(default_factory=Training)
@@ -132,6 +139,16 @@ class FitOptions:
     checkpoint: Checkpoint | None = None
     progress: bool = True
     previous: Learned | None = None
+    effort: float = 1.0
+    split: str = "auto"
+    deadline: Deadline | None = None
+
+    def limited_training(self) -> Training:
+        """The settings of the training, with a time budget of what is left to the deadline."""
+        if self.deadline is None:
+            return self.training
+        left = max(1.0, 0.9 * self.deadline.left())  # the rest is for what follows the training
+        return replace(self.training, time_budget=min(left, self.training.time_budget or left))
 
 
 class Model:
@@ -209,6 +226,10 @@ class Model:
                 "with time=, --time COLUMN)"
             )
         return cls.too_large(log.items)
+
+    def work(self, log: Interactions) -> float:
+        """Approximate multiply-adds of a whole fit to a log, to order and limit trials."""
+        return 1000.0 * log.pairs
 
     def with_anchors(self, anchors: Any) -> "Model":
         """The same model with tables of anchors; see `Anchors.of`."""

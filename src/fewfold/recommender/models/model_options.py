@@ -6,7 +6,7 @@ from typing import Any
 
 from fewfold._options import Option, number, positive_integer, real_number
 
-__all__ = ["BUILT_IN", "EASE", "FASTVAE", "ITEM_KNN", "BuiltIn", "Option", "setting"]
+__all__ = ["BLEND", "BUILT_IN", "EASE", "FASTVAE", "ITEM_KNN", "BuiltIn", "Option", "setting"]
 
 _GROUP = "the model"
 
@@ -41,6 +41,11 @@ def _bits(text: str) -> Any:
     return number(text, int, lambda n: 2 <= n <= 8, "a whole number from 2 to 8")
 
 
+def _weight(text: str) -> Any:
+    """Parse a weight between 0 and 1."""
+    return number(text, float, lambda x: 0 < x < 1, "above 0 and below 1")
+
+
 def _by_name(*options: Option) -> dict[str, Option]:
     return {option.dest: replace(option, group=_GROUP) for option in options}
 
@@ -71,10 +76,16 @@ ITEM_KNN = _by_name(
     Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
     Option("neighbours", "of item-knn (default: 100)", 100, positive_integer, "N"),
 )
+BLEND = _by_name(
+    Option("blend-of", "two models to blend, as ease,fastvae", metavar="A,B"),
+    Option("blend-weight", "of the second, 0 to 1 (default: 0.5)", 0.5, _weight, "X"),
+)
 _MODELS = "fewfold.recommender.models"
 BUILT_IN = {
+    "auto": BuiltIn(f"{_MODELS}.auto", {}),
     "fastvae": BuiltIn(f"{_MODELS}.fastvae.recipe", FASTVAE),
     "ease": BuiltIn(f"{_MODELS}.ease", EASE),
     "item-knn": BuiltIn(f"{_MODELS}.item_knn", ITEM_KNN),
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
+    "blend": BuiltIn(f"{_MODELS}.blend", BLEND),
 }

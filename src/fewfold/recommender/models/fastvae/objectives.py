@@ -9,10 +9,12 @@ from torch import Tensor
 from fewfold.losses.named import entmax_loss
 from fewfold.losses.sampled import sampled_softmax_loss
 from fewfold.losses.sampled_scores import Items
-from fewfold.recommender.interactions import Jagged
+from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.sampling.proposal import Proposal
 
-__all__ = ["Entmax", "FullSoftmax", "Objective", "SampledSoftmax"]
+__all__ = ["Entmax", "FullSoftmax", "Objective", "SampledSoftmax", "training_work"]
+
+_TABLE_ROW = 40_000  # multiply-adds that take as long as reading and updating a row of a table
 
 
 class Objective(Protocol):
@@ -70,3 +72,13 @@ class Entmax:
         some = lengths > 0  # an empty row has no target
         losses = entmax_loss((queries @ items.T)[some], target[some], self.alpha, reduction="none")
         return (losses * lengths[some]).sum()
+
+
+def training_work(log: Interactions, steps: int) -> float:
+    """Return the multiply-adds of training on a log, with `steps` users in all.
+
+    The step of a user reads the rows of their items in two tables, and those of sampled items.
+    """
+    users = max(int((log.jagged.lengths > 0).sum()), 1)
+    rows = 2 * log.pairs / users + SampledSoftmax.samples
+    return float(steps) * rows * _TABLE_ROW

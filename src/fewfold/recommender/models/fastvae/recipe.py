@@ -19,6 +19,7 @@ from fewfold.recommender.models.fastvae.anchored import AnchorVAE
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.objectives import training_work
 from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables
@@ -27,6 +28,7 @@ from fewfold.recommender.models.model_options import FASTVAE, setting
 from fewfold.recommender.models.new_items import with_more_items
 from fewfold.recommender.models.registry import register
 from fewfold.recommender.training.train import train
+from fewfold.recommender.training.train_options import Training
 
 __all__ = ["VAE"]
 
@@ -170,6 +172,12 @@ class VAE(Model):
             return None
         return self.without_anchors()
 
+    def work(self, log: Interactions) -> float:
+        """Multiply-adds of a training: rows read and moved, and the directions of the shortcut."""
+        users = max(int((log.jagged.lengths > 0).sum()), 1)
+        epochs = Training().options(users, 0).epochs
+        return training_work(log, epochs * users) + 40.0 * self.rank(log.items) * log.pairs
+
     def fit(self, train: Interactions) -> FittedVAE:
         """Train on interactions, with the default training."""
         return self._train(train, FitOptions()).fitted
@@ -179,7 +187,7 @@ class VAE(Model):
         return self._train(log, options)
 
     def _train(self, log: Interactions, options: FitOptions) -> "_LearnedVAE":
-        training, seed, progress = options.training, options.seed, options.progress
+        training, seed, progress = options.limited_training(), options.seed, options.progress
         previous = options.previous
         weight = previous.weight if isinstance(previous, _LearnedVAE) else None
         anchors = self.anchors if self.anchors and self.anchors.cuts(log.items) else None
@@ -190,6 +198,9 @@ class VAE(Model):
             trial = Trial.of(log, seed=seed) if rank and weight is None else None
         learn = log if trial is None else trial.rest
         train_options = training.options(int((learn.jagged.lengths > 0).sum()), seed)
+        if options.effort < 1:
+            epochs = max(1, round(options.effort * train_options.epochs))
+            train_options = replace(train_options, epochs=epochs)
         passed = train(
             model, learn, train_options, checkpoint=options.checkpoint, progress=progress
         )
@@ -208,7 +219,7 @@ class VAE(Model):
                 model = AnchorVAE.from_dense(trained, anchors, learn, seed=seed)
         with silence(not progress), phase("finishing the tables"):
             model.finalize()
-        return _LearnedVAE(FittedVAE(self, model), learn, passed, fitted_dense, weight)
+        return _LearnedVAE(FittedVAE(self, model), learn, passed, fitted_dense, weight=weight)
 
     def network(self, items: int, seed: int = 0) -> FastVAE:
         """Untrained network for this many items."""

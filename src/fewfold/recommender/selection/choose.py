@@ -1,0 +1,256 @@
+"""Choose a model for a log by trials on a validation part of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from fewfold._progress import phase
+from fewfold.recommender.evaluation.model_evaluation import MINUTE
+from fewfold.recommender.evaluation.paired_interval import PairedInterval, paired_interval
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.blend import Blend, blended
+from fewfold.recommender.models.model import FitOptions, Model
+from fewfold.recommender.models.registry import models
+from fewfold.recommender.selection.choice import Choice, Tried
+from fewfold.recommender.selection.trials import DEPTH, Trial, Trials, Validation, per_user
+from fewfold.recommender.training.deadline import Deadline
+
+__all__ = ["choose"]
+
+_USERS = 10_000  # validated users
+_FIRST = 0.25  # share of a training in the first round
+_OPTIMISM = 1.15  # factor by which a quarter of a training may fall short of the whole
+_SURVIVORS = 3  # models in the second round
+_WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)  # of the second model of a blend
+_WORTH = 0.005  # least relative gain for which two models are fitted instead of one
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A candidate with whole training: a single model, or a blend of two."""
+
+    model: Model
+    per_user: Tensor
+    bytes: int
+    cost: float
+    seconds: float
+    parts: tuple[Trial, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(self.per_user.mean())
+
+
+def choose(
+    log: Interactions, options: FitOptions, names: Sequence[str] | None = None
+) -> tuple[Model, Choice]:
+    """Return the model for a log, with its settings, and how it was chosen.
+
+    A small part of the log is held out to validate; see `Validation`. First every candidate is
+    fitted, those trained in epochs for a quarter of them; the best settings of each model stay.
+    Then at most three models that may still win are trained whole. The best of them by NDCG@10 is
+    chosen, or, if the paired 95 % interval of the difference contains 0, the smallest and fastest
+    that equals it. A blend of two models is chosen if it is significantly better on users that did
+    not choose its weight.
+
+    The choice depends on the log, the seed and the models alone, unless there is a time limit.
+
+    Args:
+        log: to choose for; nothing else is looked at.
+        options: of the fit; trials are kept in a stage of its checkpoint.
+        names: models to consider; by default all that are registered.
+    """
+    candidates, skipped = _candidates(log, names)
+    validation = Validation.of(log, split=options.split, users=_USERS, seed=options.seed)
+    if validation is None:
+        return _without_validation(log, candidates, skipped)
+    half = None if options.deadline is None else options.deadline.share(0.5)
+    trials = Trials(log, validation, replace(options, deadline=half))
+    total = sum(_share(one) * one.work(log) for group in candidates.values() for one in group)
+    with phase("choosing a model", total=1.3 * total) as progress:
+        pace, done = _Pace(half), 0.0
+        first: list[Trial] = []
+        for name, group in candidates.items():
+            best: Trial | None = None
+            for model in group:
+                work = _share(model) * model.work(log)
+                if first and not pace.allows(work):
+                    skipped.setdefault(name, "the time budget was too short")
+                    break
+                trial = trials.run(model, _share(model))
+                pace.add(work, trial.seconds)
+                best = trial if best is None or trial.mean > best.mean else best
+                done += work
+                progress.advance(done)
+            if best is not None:
+                first.append(best)
+        survivors, dropped = _halve(first)
+        whole = [
+            trials.run(one.model, 1.0)
+            if one.effort < 1 and pace.allows(one.model.work(log))
+            else one
+            for one in survivors
+        ]
+    found = [_Found(t.model, t.per_user, t.bytes, t.cost, t.seconds, (t,)) for t in whole]
+    best_single = max(found, key=lambda one: one.mean)
+    blend = _best_blend(found, best_single, validation)
+    if blend is not None:
+        found.append(blend)
+    chosen, why = _smallest_equal(found, blend, dropped)
+    rows = [_row(one, chosen) for one in found] + [_dropped_row(one, chosen) for one in dropped]
+    rows.sort(key=lambda row: (row.outcome != "chosen", -row.ndcg))
+    users = validation.histories.users
+    settings = chosen.model.summary()
+    return chosen.model, Choice(
+        chosen.model.name, settings, why, validation.split, users, tuple(rows), skipped
+    )
+
+
+class _Pace:
+    """Estimates whether a trial ends before a deadline, from the seconds of earlier ones."""
+
+    def __init__(self, deadline: Deadline | None) -> None:
+        self._deadline, self._work, self._seconds = deadline, MINUTE, 60.0
+
+    def add(self, work: float, seconds: float) -> None:
+        self._work += work
+        self._seconds += seconds
+
+    def allows(self, work: float) -> bool:
+        if self._deadline is None:
+            return True
+        return work * self._seconds / self._work <= self._deadline.left()
+
+
+def _candidates(
+    log: Interactions, names: Sequence[str] | None
+) -> tuple[dict[str, list[Model]], dict[str, str]]:
+    """Settings to try by model, cheapest model first, and why others are not tried."""
+    found: dict[str, list[Model]] = {}
+    skipped: dict[str, str] = {}
+    known = models()
+    for name in known if names is None else names:
+        try:
+            kind = known[name]
+        except ImportError as error:  # a model of another package
+            skipped[name] = str(error)
+            continue
+        grid = list(kind.grid(log.items))
+        if not grid:
+            continue
+        why = kind.unsuitable(log)
+        if why:
+            skipped[name] = why
+        else:
+            found[name] = grid
+    order = sorted(found, key=lambda name: sum(_share(m) * m.work(log) for m in found[name]))
+    return {name: found[name] for name in order}, skipped
+
+
+def _share(model: Model) -> float:
+    """Share of the training in the first round."""
+    return _FIRST if model.resumable else 1.0
+
+
+def _halve(first: list[Trial]) -> tuple[list[Trial], list[Trial]]:
+    """Split into the trials whose models may still win, at most three, and the others."""
+    by_hope = sorted(first, key=_hope, reverse=True)
+    best = max(one.mean for one in first)
+    hopeful = [one for one in by_hope if _hope(one) >= 0.75 * best]
+    survivors = hopeful[:_SURVIVORS]
+    return survivors, [one for one in by_hope if one not in survivors]
+
+
+def _hope(trial: Trial) -> float:
+    """NDCG@10 that a whole training may reach."""
+    return trial.mean * (_OPTIMISM if trial.effort < 1 else 1.0)
+
+
+def _best_blend(found: Sequence[_Found], best: _Found, validation: Validation) -> _Found | None:
+    """The blend that is significantly better than the best single model, or None.
+
+    Pair and weight are chosen on every other user, and the gain is tested on the rest.
+    """
+    users = torch.arange(validation.histories.users)
+    tune, test = users % 2 == 0, users % 2 == 1
+    top: tuple[float, _Found] | None = None
+    for one, other in combinations(found, 2):
+        first, second = one.parts[0], other.parts[0]
+        for weight in _WEIGHTS:
+            ranking = blended(first.ranking, second.ranking, weight, 10)
+            values = per_user(ranking, validation.hidden)
+            score = float(values[tune].mean())
+            if top is None or score > top[0]:
+                depth = min(DEPTH, validation.histories.items)
+                model = Blend(first.model, second.model, weight, depth)
+                top = score, _Found(
+                    model, values, one.bytes + other.bytes, one.cost + other.cost,
+                    one.seconds + other.seconds, (first, second),
+                )  # fmt: skip
+    if top is None:
+        return None
+    gain = paired_interval(top[1].per_user[test], best.per_user[test])
+    enough = gain.mean > _WORTH * best.mean
+    return top[1] if gain.low > 0 and enough else None
+
+
+def _smallest_equal(
+    found: Sequence[_Found], blend: _Found | None, dropped: Sequence[Trial]
+) -> tuple[_Found, str]:
+    """The cheapest candidate that is not significantly worse than the best, and the reason."""
+    best = max(found, key=lambda one: one.mean) if blend is None else blend
+    equal = [
+        one for one in found if one is best or paired_interval(best.per_user, one.per_user).low <= 0
+    ]
+    chosen = min(equal, key=lambda one: one.bytes * max(one.cost, 1.0))
+    name = chosen.model.name
+    if chosen is not best:
+        return chosen, (
+            f"{name} was chosen: {best.model.name} is not significantly better "
+            f"({_against(best, chosen)}), and larger or slower."
+        )
+    others: list[_Found | Trial] = [*(one for one in found if one is not chosen), *dropped]
+    if not others:
+        return chosen, f"{name} was chosen: no other model was tried."
+    rival = max(others, key=lambda one: one.mean)
+    return chosen, f"{name} was chosen, against {rival.model.name}: {_against(chosen, rival)}."
+
+
+def _against(one: _Found, other: _Found | Trial) -> str:
+    return f"NDCG@10 {paired_interval(one.per_user, other.per_user)}"
+
+
+def _row(one: _Found, chosen: _Found) -> Tried:
+    gap = paired_interval(one.per_user, chosen.per_user)
+    outcome = "chosen" if one is chosen else "whole training"
+    return _tried(one.model, one, gap, 1.0, outcome)
+
+
+def _dropped_row(one: Trial, chosen: _Found) -> Tried:
+    gap = paired_interval(one.per_user, chosen.per_user)
+    return _tried(one.model, one, gap, one.effort, "dropped after the first round")
+
+
+def _tried(
+    model: Model, one: _Found | Trial, gap: PairedInterval, effort: float, outcome: str
+) -> Tried:
+    return Tried(
+        model.name, model.summary(), model.flags(), one.mean, gap.mean, gap.low, gap.high,
+        effort, one.bytes, one.seconds, outcome,
+    )  # fmt: skip
+
+
+def _without_validation(
+    log: Interactions, candidates: dict[str, list[Model]], skipped: dict[str, str]
+) -> tuple[Model, Choice]:
+    """The choice for a log with too few users to validate: EASE where it fits, else FastVAE."""
+    name = next((name for name in ("ease", "fastvae", *candidates) if name in candidates), "")
+    if not name:
+        reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        raise ValueError(f"no model can be fitted to this log ({reasons})")
+    model = models()[name]()
+    why = f"{name} was chosen: the log has too few users with several items to compare models."
+    return model, Choice(name, model.summary(), why, "", 0, (), skipped)

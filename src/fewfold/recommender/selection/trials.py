@@ -1,0 +1,214 @@
+"""Trials of candidate models on a validation part of a log, and the file that keeps them."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fewfold._tensors import Found, Spec
+from fewfold.recommender.artifact.schema import check
+from fewfold.recommender.evaluation.holdout import hold_out
+from fewfold.recommender.evaluation.metrics import NDCG, evaluate
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.model import FitOptions, Fitted, Model
+from fewfold.recommender.ranking.exact_ranking import Ranking
+from fewfold.recommender.training.checkpoint import CheckpointWriter
+from fewfold.recommender.training.checkpoint_file import Saved, describe_log
+
+__all__ = ["METRIC", "Trial", "Trials", "Validation", "per_user"]
+
+METRIC = NDCG(10)
+DEPTH = 200  # items of the lists, as many as a blend merges
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """A part of a log to fit candidates to, and held-out items of some of its users.
+
+    Attributes:
+        train: interactions to fit to.
+        histories: interactions of the validated users in `train`.
+        hidden: items of these users that were held out.
+        split: description of how they were held out.
+    """
+
+    train: Interactions
+    histories: Interactions
+    hidden: Jagged
+    split: str
+
+    @classmethod
+    def of(cls, log: Interactions, *, split: str, users: int, seed: int) -> "Validation | None":
+        """Hold out as the evaluation does, but as little as possible, and choose random users.
+
+        A split by time cuts off the last tenth of the log. Otherwise one item is held out of each
+        of at most `users` users, not more than half of all: the last one, or one at random. So
+        candidates are compared on nearly as much data, and nearly as long histories, as the chosen
+        one will have, which matters since some models need more of them than others.
+
+        Return None if fewer than 50 users have held-out items.
+        """
+        try:
+            held, words = hold_out(log, test=0.1, split=split, seed=seed + 1)
+        except ValueError:  # too few interactions to hold any out
+            return None
+        generator = torch.Generator().manual_seed(seed)
+        if held.kind == "random":
+            chosen = _draw_users(log.jagged, log.jagged, users, generator, least=2)
+            hidden = _one_each(log.rows(chosen), generator)
+            words = "one item of each at random"
+        else:
+            chosen = _draw_users(held.test.jagged, held.fold_in.jagged, users, generator)
+            hidden = held.test.rows(chosen)
+        train = held.train if held.kind == "temporal" else _without(log, chosen, hidden)
+        return cls(train, train.select(chosen), hidden, words) if len(chosen) >= 50 else None
+
+
+def _draw_users(
+    test: Jagged, histories: Jagged, most: int, generator: torch.Generator, *, least: int = 1
+) -> Tensor:
+    """Draw users with test items and at least so many in their history, at most half of them."""
+    able = ((test.lengths > 0) & (histories.lengths >= least)).nonzero().squeeze(1)
+    order = torch.randperm(len(able), generator=generator)
+    return able[order[: min(most, max(50, len(able) // 2))]].sort().values
+
+
+def _one_each(rows: Jagged, generator: torch.Generator) -> Jagged:
+    """One random value of each row."""
+    place = (torch.rand(len(rows.lengths), generator=generator) * rows.lengths).long()
+    values = rows.values[rows.offsets[:-1] + place]
+    return Jagged(values, torch.arange(len(values) + 1))
+
+
+def _without(log: Interactions, users: Tensor, hidden: Jagged) -> Interactions:
+    """The log without the hidden items of these users."""
+    keys = users[hidden.row] * log.items + hidden.values
+    return log.keep(~torch.isin(log.row * log.items + log.ids, keys))
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Result of one candidate: its lists for the validated users and their NDCG@10.
+
+    Attributes:
+        model: the candidate.
+        effort: share of the full training, 1 for a whole one.
+        ranking: (users, 200) best items.
+        per_user: (users,) NDCG@10.
+        bytes: size of its tensors.
+        cost: multiply-adds to score one item for one user.
+        seconds: time to fit and rank.
+    """
+
+    model: Model
+    effort: float
+    ranking: Ranking
+    per_user: Tensor
+    bytes: int
+    cost: float
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """Mean NDCG@10."""
+        return float(self.per_user.mean())
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """A finished trial in a checkpoint; its lists are the tensors with its number."""
+
+    number: int
+    bytes: int
+    cost: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Finished trials in a checkpoint, by model and effort."""
+
+    trials: Mapping[str, _Facts]
+
+
+class Trials:
+    """Runs candidates on a validation part, and keeps the results in a checkpoint.
+
+    An interrupted choice repeats only the trial it was in: finished trials are read from the file.
+    """
+
+    def __init__(self, log: Interactions, validation: Validation, options: FitOptions) -> None:
+        self.validation, self.options = validation, options
+        kept = options.checkpoint and options.checkpoint.stage("choice")
+        self._writer = CheckpointWriter(kept)
+        self._done: dict[str, _Facts] = {}
+        self._tensors: dict[str, Tensor] = {}
+        settings = {"log": describe_log(log), "seed": options.seed, "split": validation.split}
+        saved = self._writer.load(settings, self._layout)
+        if saved is not None:
+            saved.expect(self._layout(saved.found))
+            found = check(_Trials, saved.facts, saved.source, exact=False).trials
+            self._done, self._tensors = dict(found), saved.tensors
+
+    def run(self, model: Model, effort: float = 1.0) -> Trial:
+        """Fit a candidate to the validation part and rank for its users."""
+        name = f"{model!r} {effort:g}"
+        if name not in self._done:
+            self._measure(model, effort, name)
+            self._writer.finish(self)
+        facts = self._done[name]
+        ids = self._tensors[f"{facts.number}.ids"]
+        ranking = Ranking(ids, self._tensors[f"{facts.number}.scores"])
+        values = per_user(ranking, self.validation.hidden)
+        return Trial(model, effort, ranking, values, facts.bytes, facts.cost, facts.seconds)
+
+    def _measure(self, model: Model, effort: float, name: str) -> None:
+        began, number = time.perf_counter(), len(self._done)
+        whole = self.options.checkpoint
+        kept = whole.stage(f"trial{number}") if whole and model.resumable else None
+        options = replace(self.options, effort=effort, checkpoint=kept, previous=None)
+        fitted = model.learn(self.validation.train, options).fitted
+        ranking = self.rank(fitted)
+        if kept is not None:
+            kept.discard()
+        self._tensors[f"{number}.ids"] = ranking.ids
+        # A file holds finite numbers alone; the score of no item is never read.
+        self._tensors[f"{number}.scores"] = ranking.scores.masked_fill(ranking.ids < 0, 0.0)
+        self._done[name] = _Facts(
+            number,
+            sum(tensor.nbytes for tensor in fitted.state().values()),
+            float(fitted.score_cost(self.validation.histories.jagged)),
+            time.perf_counter() - began,
+        )
+
+    def rank(self, fitted: Fitted) -> Ranking:
+        """Rank the validated users' best items, without those of their histories."""
+        known = self.validation.histories
+        depth = min(DEPTH, known.items)
+        history = known.rows(slice(None), ordered=fitted.recipe.ordered)
+        return fitted.rank(history, depth, exclude=known.jagged)
+
+    def _layout(self, found: Found) -> list[tuple[str, Spec]]:
+        users, items = self.validation.histories.users, self.validation.histories.items
+        depth, specs = min(DEPTH, items), []
+        for name in found:
+            number, _, kind = name.partition(".")
+            if kind == "ids":
+                specs.append((name, Spec((users, depth), torch.int64, least=-1, below=items)))
+                specs.append((f"{number}.scores", Spec((users, depth))))
+        return specs
+
+    def state(self) -> Saved:
+        """All finished trials, for the checkpoint."""
+        return Saved(self._tensors, {"trials": {k: asdict(v) for k, v in self._done.items()}})
+
+    def where(self) -> str:
+        """Number of finished trials, as text."""
+        return f"after {len(self._done)} trials"
+
+
+def per_user(ranking: Ranking, hidden: Jagged) -> Tensor:
+    """NDCG@10 of each user's list."""
+    return evaluate(ranking.ids, hidden, (METRIC,), resamples=0)[METRIC].per_user
