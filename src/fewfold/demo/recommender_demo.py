@@ -23,8 +23,9 @@ def run(out: Path) -> None:
     print("\nFour models on the same split:\n")
     comparison = compare(log, training=Training())
     print(comparison)
-    print("\nFastVAE, fitted to all data:\n")
-    rec = Recommender().fit(log).attach(bundled_items())
+    best = comparison.contenders[0]
+    print(f"\n{best.kind}, the best of them, fitted to all data:\n")
+    rec = Recommender(best.recipe).fit(log).attach(bundled_items())
     assert rec.report is not None
     folder = rec.save(out / "model", overwrite=True)
     print(f"{rec.report}\nwritten to {folder}, {_size(folder) / 1e6:.1f} MB including its users")

@@ -23,9 +23,8 @@ from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.deadline import Deadline
 from fewfold.recommender.training.train import Epoch
-from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.training.train_options import Deadline, Training
 
 __all__ = ["FitJob", "FitReport"]
 

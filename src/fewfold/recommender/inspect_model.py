@@ -56,6 +56,8 @@ class Inspection:
             f"learned from {learned['pairs']:,} interactions of {learned['users']:,} users with "
             f"{learned['items']:,} items",
         ]
+        if self.config.get("choice"):
+            lines.append(self.config["choice"]["why"])
         if data.get("where"):
             lines.append(
                 f"{data['left_out']:,} of {data['rows']:,} rows left out by where "

@@ -15,7 +15,7 @@ from fewfold.recommender import Auto, Baseline, Blend, Checkpoint, Interactions,
 from fewfold.recommender.models import registry
 from fewfold.recommender.models.model import FitOptions
 from fewfold.recommender.selection.choose import choose
-from fewfold.recommender.training.deadline import Deadline
+from fewfold.recommender.training.train_options import Deadline
 
 FITTED: list[str] = []  # names of the models as they are fitted
 
@@ -169,7 +169,10 @@ def test_the_choice_is_saved_and_loaded(monkeypatch: pytest.MonkeyPatch, tmp_pat
     again = ff.Recommender.load(rec.save(tmp_path / "model"))
     assert again.fitted.recipe.name == "good"
     assert again._state.choice == rec._state.choice
-    assert "good" in str(ff.recommender.inspect(tmp_path / "model"))
+    assert "good was chosen" in str(ff.recommender.inspect(tmp_path / "model"))
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "## Why this model" in card
+    assert "| bad |" in card
 
 
 def test_an_interrupted_choice_repeats_only_the_trial_it_was_in(tmp_path) -> None:

@@ -52,6 +52,7 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         "",
         *_counts(data),
         "",
+        *_choice(config.get("choice")),
         "## How good it is",
         "",
         *_quality(metrics, learned["everything"]),
@@ -68,6 +69,22 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _choice(choice: Mapping[str, Any] | None) -> list[str]:
+    """Return why the model was chosen and what else was tried; nothing if it was named."""
+    if choice is None:
+        return []
+    lines = ["## Why this model", "", choice["why"], ""]
+    if choice["tried"]:
+        lines[2] += f" Validated on {choice['users']:,} users of the training data."
+        lines += ["| tried | settings | NDCG@10 | against the chosen one |", "|---|---|---|---|"]
+        lines += [
+            f"| {one['model']} | {one['settings']} | {one['ndcg']:.4f} | {one['gain']:+.4f} |"
+            for one in choice["tried"]
+        ]
+        lines.append("")
+    return lines
 
 
 def _counts(data: Mapping[str, Any]) -> list[str]:

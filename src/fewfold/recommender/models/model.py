@@ -18,8 +18,7 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.deadline import Deadline
-from fewfold.recommender.training.train_options import Epoch, Training
+from fewfold.recommender.training.train_options import Deadline, Epoch, Training
 
 __all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
 

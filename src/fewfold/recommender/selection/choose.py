@@ -16,7 +16,7 @@ from fewfold.recommender.models.model import FitOptions, Model
 from fewfold.recommender.models.registry import models
 from fewfold.recommender.selection.choice import Choice, Tried
 from fewfold.recommender.selection.trials import DEPTH, Trial, Trials, Validation, per_user
-from fewfold.recommender.training.deadline import Deadline
+from fewfold.recommender.training.train_options import Deadline
 
 __all__ = ["choose"]
 
@@ -216,7 +216,10 @@ def _smallest_equal(
     if not others:
         return chosen, f"{name} was chosen: no other model was tried."
     rival = max(others, key=lambda one: one.mean)
-    return chosen, f"{name} was chosen, against {rival.model.name}: {_against(chosen, rival)}."
+    reason = f"{name} was chosen, against {rival.model.name}: {_against(chosen, rival)}"
+    if len(equal) > 1:
+        reason += "; of those that are equally good it is the smallest and fastest"
+    return chosen, f"{reason}."
 
 
 def _against(one: _Found, other: _Found | Trial) -> str:

@@ -1,10 +1,11 @@
 """Settings of training, of a recommender and of a call of `train`; the result of an epoch."""
 
+import time
 from dataclasses import dataclass
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 
-__all__ = ["Epoch", "TrainOptions", "Training"]
+__all__ = ["Deadline", "Epoch", "TrainOptions", "Training"]
 
 _STEPS = 600  # least number of steps of a small log, by default
 
@@ -114,3 +115,27 @@ class Epoch:
     def users(self) -> int:
         """Number of users; fewer than all if the time budget ended the epoch."""
         return round(self.users_per_second * self.seconds)
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment by which a computation must have ended.
+
+    Attributes:
+        ends: on the clock of `time.monotonic`.
+    """
+
+    ends: float
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """The moment so many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    def left(self) -> float:
+        """Seconds until then, 0 if it has passed."""
+        return max(0.0, self.ends - time.monotonic())
+
+    def share(self, part: float) -> "Deadline":
+        """The moment at which this part of the remaining time has passed."""
+        return Deadline.after(part * self.left())
