@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fewfold-installed
 NATIVE := $(wildcard src/fewfold/_native/*/*.cpp src/fewfold/_native/*/*.h)
-KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_laws.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
+KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_map_properties.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
   tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/models/test_bag.py tests/recommender/ranking/test_topk.py \
   tests/embeddings/test_mix.py tests/embeddings/test_tied.py tests/losses/test_anchored.py \
   tests/structured/test_sequences.py tests/structured/test_trees.py tests/structured/test_assignments.py \
@@ -47,9 +47,8 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# The laws of every map run over both paths in the first call. The second shows that the examples and
-# the package itself also hold when the kernels are switched off for the whole process, the others,
-# side by side, that a lesser processor gets the same answers.
+# The first call tests the properties of every map on both paths. The second runs the examples and the tests of the
+# package with the kernels disabled for the whole process; the others, in parallel, use older instruction sets.
 tests: $(STAMP)
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }

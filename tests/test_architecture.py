@@ -1,4 +1,4 @@
-"""The architecture page names files that exist, and every module."""
+"""The architecture page names files that exist, and every module; file names are unique."""
 
 import re
 from pathlib import Path
@@ -31,3 +31,19 @@ def test_every_module_is_named() -> None:
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert modules - {"__init__"} <= words
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    files = [
+        path.name
+        for path in PACKAGE.rglob("*")
+        if path.suffix in {".py", ".h", ".cpp"} and path.name != "__init__.py"
+    ]
+    assert len(files) > 200
+    assert sorted({name for name in files if files.count(name) > 1}) == []
+
+
+def test_property_tests_are_named_for_what_they_test() -> None:
+    names = [path.name for path in (ROOT / "tests").rglob("test_*properties.py")]
+    assert len(names) > 5
+    assert len(names) == len(set(names))

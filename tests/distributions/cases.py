@@ -1,4 +1,4 @@
-"""One table of distributions. Every law of this room runs on every row of it that it is about."""
+"""Table of distributions: every property test of this module runs on the rows it applies to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

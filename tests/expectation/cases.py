@@ -1,4 +1,4 @@
-"""One table of latents. Every law of this room runs on every row of it that it is about.
+"""Table of latents: every property test of this module runs on the rows it applies to.
 
 What a latent ranges over, and what its additional scores add, is said by a rule about 0/1 vectors;
 the reference goes through all of these. Draws are not left to chance either: a batch has a row for

@@ -1,4 +1,4 @@
-"""Fuzz the kernels: ``python -m tests.fuzz --minutes 5 --room maps``.
+"""Fuzz the kernels: ``python -m tests.fuzz --minutes 5 --module maps``.
 
 Each finding is printed with the command that repeats it; the exit code is 1 if there is any.
 """
@@ -12,28 +12,28 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fuzz import ROOMS
+from tests.fuzz import MODULES
 
 ISAS = ("avx512", "avx2", "generic")
-MOST = 10  # findings of a room and instruction set before it is left
+MOST = 10  # findings of a module and instruction set before it is left
 
 
 @dataclass
 class Tally:
-    """What one room on one instruction set came to."""
+    """What one module on one instruction set came to."""
 
     trials: int = 0
     inputs: int = 0
     findings: list[dict[str, object]] = field(default_factory=list)
 
 
-def fuzz(room: str, isa: str, trial: str, seed: int, seconds: float) -> Tally:
+def fuzz(module: str, isa: str, trial: str, seed: int, seconds: float) -> Tally:
     """Run a worker until its time is up, starting another one after a crash."""
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "note"
         while seconds >= 0 and len(tally.findings) < MOST:
-            command = [sys.executable, "-m", "tests.fuzz.worker", room, trial, str(seed)]
+            command = [sys.executable, "-m", "tests.fuzz.worker", module, trial, str(seed)]
             done = subprocess.run(
                 [*command, str(seconds), str(note)],
                 # Threads that spin while they wait would take the processor from one another.
@@ -56,38 +56,38 @@ def fuzz(room: str, isa: str, trial: str, seed: int, seconds: float) -> Tally:
     return tally
 
 
-def show(room: str, isa: str, tally: Tally) -> None:
+def show(module: str, isa: str, tally: Tally) -> None:
     """Print a line of counts, and the findings with the commands that repeat them."""
     print(
-        f"{room:<14} {isa:<8} {tally.trials:>8,} trials {tally.inputs:>12,} inputs "
+        f"{module:<14} {isa:<8} {tally.trials:>8,} trials {tally.inputs:>12,} inputs "
         f"{len(tally.findings):>4} findings",
         flush=True,
     )
     for found in tally.findings:
         print(f"  {found['error']}")
         print(
-            f"  repeat: python -m tests.fuzz --room {room} --isa {isa} "
+            f"  repeat: python -m tests.fuzz --module {module} --isa {isa} "
             f"--trial {found['trial']} --seed {found['seed']} --minutes 0",
             flush=True,
         )
 
 
 def main() -> int:
-    """Divide the time among rooms and instruction sets, and report."""
+    """Divide the time among modules and instruction sets, and report."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="in all; 0: one trial of each")
-    parser.add_argument("--room", action="append", choices=ROOMS, help="default: every room")
+    parser.add_argument("--module", action="append", choices=MODULES, help="default: every module")
     parser.add_argument("--isa", action="append", choices=ISAS, help="default: every one")
     parser.add_argument("--trial", default="", help="only the trial of this name")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     given = parser.parse_args()
-    rooms, isas = given.room or list(ROOMS), given.isa or list(ISAS)
-    seconds = 60 * given.minutes / (len(rooms) * len(isas))
+    modules, isas = given.module or list(MODULES), given.isa or list(ISAS)
+    seconds = 60 * given.minutes / (len(modules) * len(isas))
     found = 0
-    for room in rooms:
+    for module in modules:
         for isa in isas:
-            tally = fuzz(room, isa, given.trial, given.seed, seconds)
-            show(room, isa, tally)
+            tally = fuzz(module, isa, given.trial, given.seed, seconds)
+            show(module, isa, tally)
             found += len(tally.findings)
     return 1 if found else 0
 

@@ -9,9 +9,9 @@ from tests.paths import on_path
 pytestmark = pytest.mark.native
 SEEDS = range(6)
 every_trial = pytest.mark.parametrize(
-    ("room", "name"), [(room, name) for room in fuzz.ROOMS for name in fuzz.trials(room)]
+    ("module", "name"), [(module, name) for module in fuzz.MODULES for name in fuzz.trials(module)]
 )
-# What `python -m tests.fuzz` has found: room, trial, seed.
+# What `python -m tests.fuzz` has found: module, trial, seed.
 FOUND = [
     # A sampled entry of a wide row counted twice, so that others were cut off.
     *(("maps", "spikes", seed) for seed in (6, 7, 10, 11)),
@@ -26,16 +26,16 @@ def threads_as_before():
 
 
 @every_trial
-def test_kernels_agree_with_plain_torch(room, name):
+def test_kernels_agree_with_plain_torch(module, name):
     with on_path("native"):
-        checked = sum(fuzz.run(room, name, seed) for seed in SEEDS)
+        checked = sum(fuzz.run(module, name, seed) for seed in SEEDS)
     assert checked > 0
 
 
-@pytest.mark.parametrize(("room", "name", "seed"), FOUND)
-def test_what_was_found_stays_right(room, name, seed):
+@pytest.mark.parametrize(("module", "name", "seed"), FOUND)
+def test_what_was_found_stays_right(module, name, seed):
     with on_path("native"):
-        fuzz.run(room, name, seed)
+        fuzz.run(module, name, seed)
 
 
 def test_the_same_seed_draws_the_same_inputs(monkeypatch):

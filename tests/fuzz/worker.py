@@ -17,10 +17,10 @@ from tests import fuzz
 HANGS_AFTER = 120  # seconds; the slowest honest trial takes a few
 
 
-def main(room: str, name: str, seed: int, seconds: float, note: str) -> None:
-    """Run the trials of a room in turn, or the one called `name`, from `seed` on."""
+def main(module: str, name: str, seed: int, seconds: float, note: str) -> None:
+    """Run the trials of a module in turn, or the one called `name`, from `seed` on."""
     torch.set_num_threads(1)
-    names = [name] if name else list(fuzz.trials(room))
+    names = [name] if name else list(fuzz.trials(module))
     end, inputs, ran = time.monotonic() + seconds, 0, 0
     file = os.open(note, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
     while ran == 0 or time.monotonic() < end:
@@ -28,7 +28,7 @@ def main(room: str, name: str, seed: int, seconds: float, note: str) -> None:
         os.pwrite(file, f"{one} {seed:>12}".ljust(80).encode(), 0)
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
         try:
-            inputs += fuzz.run(room, one, seed)
+            inputs += fuzz.run(module, one, seed)
         except Exception as error:
             # Whatever it is, it is a finding: the trials draw valid inputs.
             print(json.dumps({"trial": one, "seed": seed, "error": _short(error)}), flush=True)

@@ -1,4 +1,4 @@
-"""One table of losses. Every law of this room runs on every row of it; a new loss is one row."""
+"""Table of losses: every property test of this module runs on every row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""One table of maps. Every law of this room runs on every row of it; a new map is one row."""
+"""Table of maps: every property test of this module runs on every row."""
 
 import functools
 from collections.abc import Callable

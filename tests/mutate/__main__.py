@@ -1,4 +1,4 @@
-"""The command: `python -m tests.mutate --room losses --sample 50`."""
+"""The command: `python -m tests.mutate --module losses --sample 50`."""
 
 import argparse
 import itertools
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tests.mutate",
         description="Change the sources line by line and list the changes that no test notices.",
     )
-    out.add_argument("--room", action="append", default=[], help="a folder of src/fewfold")
+    out.add_argument("--module", action="append", default=[], help="a folder of src/fewfold")
     out.add_argument("--file", action="append", default=[], help="a single source")
     out.add_argument("--lines", help="only these lines of it, as 10-20")
     out.add_argument("--sample", type=int, help="so many mutants, drawn at random")
@@ -60,18 +60,18 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
-def sources(rooms: list[str], files: list[str]) -> list[str]:
+def sources(modules: list[str], files: list[str]) -> list[str]:
     """The paths of the sources asked for, relative to the root."""
     found = [str(Path(file).resolve().relative_to(ROOT)) for file in files]
-    for room in rooms:
-        folder = PACKAGE / room
+    for module in modules:
+        folder = PACKAGE / module
         if not folder.is_dir():
-            raise SystemExit(f"--room {room}: there is no folder {folder.relative_to(ROOT)}")
-        suffixes = _CPP if room == "_native" else (".py",)
+            raise SystemExit(f"--module {module}: there is no folder {folder.relative_to(ROOT)}")
+        suffixes = _CPP if module == "_native" else (".py",)
         inside = sorted(file for file in folder.rglob("*") if file.suffix in suffixes)
         found += [str(file.relative_to(ROOT)) for file in inside]
     if not found:
-        raise SystemExit("say what to change: --room losses, or --file src/fewfold/maps/entmax.py")
+        raise SystemExit("say what to change: --module losses, or --file src/fewfold/maps/entmax.py")
     return found
 
 
@@ -153,7 +153,7 @@ class Run:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit code is 1 if a mutant survives."""
     options = parser().parse_args(arguments)
-    files = sources(options.room, options.file)
+    files = sources(options.module, options.file)
     pairs = drawn(files, options.lines, options.sample, options.seed)
     if options.list:
         for mutant, text in itertools.islice(pairs, options.sample):
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     BUILD.mkdir(parents=True, exist_ok=True)
     warm_up()
     run = Run(options, any(file.endswith(_CPP) for file in files))
-    name = "-".join([*options.room, *(Path(file).stem for file in options.file)])
+    name = "-".join([*options.module, *(Path(file).stem for file in options.file)])
     until = time.monotonic() + 60 * (options.minutes or 10**6)
     total = options.sample or len(list(drawn(files, options.lines, None, 0)))
     earlier: list[Outcome] = []

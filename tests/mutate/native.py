@@ -104,11 +104,11 @@ def _lines(counts: Path, objects: Path) -> dict[str, list[int]]:
 def kernel_tests() -> list[str]:
     """The files of tests that speak of kernels or of the two paths."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
-    rooms = ("experiments", "mutate", "cli")
+    modules = ("experiments", "mutate", "cli")
     return [
         str(file.relative_to(ROOT))
         for file in files
-        if file.parent.name not in rooms and _KERNELS.search(file.read_text())
+        if file.parent.name not in modules and _KERNELS.search(file.read_text())
     ]
 
 

@@ -26,7 +26,7 @@ def test_files(source: str) -> list[str]:
         inside = inside.parent
     folder = ROOT / "tests" / inside
     files = folder.glob("test_*.py")
-    if inside == Path():  # a module beside the rooms
+    if inside == Path():  # a file directly in the package
         files = folder.glob(f"test_{Path(source).stem.strip('_')}.py")
     return [*sorted(str(file.relative_to(ROOT)) for file in files), source]
 

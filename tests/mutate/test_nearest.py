@@ -110,5 +110,5 @@ def test_every_c_file_has_tests_by_name() -> None:
         selection, _ = unmeasured(mutant, lambda usual: usual)
         assert selection
         assert all((ROOT / file).exists() for file in selection)
-    assert "tests/maps/test_laws.py" in kernel_tests()
+    assert "tests/maps/test_map_properties.py" in kernel_tests()
     assert not any("experiments" in file for file in kernel_tests())

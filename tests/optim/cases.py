@@ -1,4 +1,4 @@
-"""One table of optimisers. Every law of this room runs on every row of it."""
+"""Table of optimizers: every property test of this module runs on every row."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""The proposals every law runs over."""
+"""Table of proposals: every property test of this module runs on every row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

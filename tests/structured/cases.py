@@ -1,4 +1,4 @@
-"""One table of structures. Every law of this room runs on every row of it; a new one is one row.
+"""Table of structures: every property test of this module runs on every row.
 
 What a structure is, and what its additional scores add, is said here a second time, as a rule about
 0/1 vectors; the reference goes through all of these and knows nothing of oracles or active sets.

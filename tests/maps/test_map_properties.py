@@ -1,4 +1,4 @@
-"""What holds for every map, on both paths: where answers lie and how they move with the scores."""
+"""Properties of every map, on both paths: constraints, invariances, masks, dims and strides."""
 
 import pytest
 import torch

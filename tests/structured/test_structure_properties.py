@@ -1,4 +1,4 @@
-"""What must hold for every structure.
+"""Properties of every structure: equality with enumeration, gradients, masks, transforms.
 
 Derivatives are checked on the path that is used; on the other they must only be the same. What the
 code around the structures does is checked on one structure per kind of code.

@@ -1,4 +1,4 @@
-"""Laws of every distribution: shapes, draws, moments, entropies, divergences, gradients."""
+"""Properties of every distribution: shapes, samples, moments, entropy, divergence, gradients."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""Laws of every estimator: what the cost is asked, and what has to come out the same."""
+"""Properties of every estimator: calls of the cost, batches, masks, dtypes, known values."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""What makes an optimiser of rows, asked of every optimiser in the table."""
+"""Properties of every row optimizer: equality with the dense one, saving, dtypes and layouts."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ from tests.optim.cases import (
 from tests.paths import on_path
 
 F32, F64 = torch.float32, torch.float64
-# Widths below, at and above a vector, and of more than a piece; sparse gradients or dense ones.
+# Widths below, at and above a vector, and of more than one block; sparse gradients or dense ones.
 LAYOUTS = [
     ((9,), F32, "dense"),
     ((7, 3), F64, "sparse"),

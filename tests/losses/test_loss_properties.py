@@ -1,4 +1,4 @@
-"""What makes a Fenchel-Young loss, asked of every loss in the table."""
+"""Properties of every Fenchel-Young loss: values, gradients, margins, masks and reductions."""
 
 import math
 
