@@ -1,4 +1,4 @@
-"""What every test shares: one torch thread, hypothesis that repeats itself, and both paths."""
+"""Shared fixtures and settings: one torch thread, deterministic hypothesis, both paths."""
 
 import signal
 from collections.abc import Iterator

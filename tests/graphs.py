@@ -1,4 +1,4 @@
-"""Compiled graphs to look at: which operators they call and how many nodes they have."""
+"""Inspection of compiled graphs: the operators they call and their number of nodes."""
 
 import warnings
 from collections.abc import Callable

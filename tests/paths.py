@@ -1,4 +1,4 @@
-"""Both ways to compute: the native kernels and pure torch."""
+"""The two paths of computation: native kernels and plain torch."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext

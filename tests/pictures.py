@@ -1,4 +1,4 @@
-"""Whether a picture shows anything."""
+"""Check that a figure is not blank."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The validation helpers on their own: shapes they accept, and what they say otherwise."""
+"""Validation helpers: accepted shapes, and error messages."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Atomic writing: complete or not there, whenever the process is killed, and for every reader."""
+"""Atomic writing: complete or absent, for every reader, even if the process is killed."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fewfold import _files
-from fewfold._files import move_into_place, new_file, new_folder, recovered, settled
+from fewfold._files import move_into_place, new_file, new_folder, recovered, restore_interrupted
 
 OLD, NEW = {"a": "old", "b": "old"}, {"a": "new", "b": "new", "c": "new"}
 EVENTS = {
@@ -145,7 +145,7 @@ def test_what_a_killed_writer_left_is_found_and_put_back(tmp_path: Path) -> None
     target.rename(old)
     assert recovered(target) == old
     assert not target.exists()  # a reader renames nothing
-    settled(target)
+    restore_interrupted(target)
     assert content(target) == OLD
     assert not old.exists()
     write(old, NEW)  # and beside a folder that is there it is rubbish

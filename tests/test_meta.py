@@ -1,4 +1,4 @@
-"""Tensors on device "meta", shapes without values: every row is a module or a function."""
+"""Tensors on device "meta", for every module and function."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The package itself: its table of contents, its laziness, its command."""
+"""The package itself: its public names, lazy imports and command."""
 
 import os
 import resource

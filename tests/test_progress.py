@@ -1,4 +1,4 @@
-"""The line that tells how far something is."""
+"""The progress line."""
 
 import io
 import sys

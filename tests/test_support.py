@@ -1,4 +1,4 @@
-"""Support: weighted atoms in and out of dense rows, and maps that never write the row."""
+"""Support: conversion from and to dense rows, and maps that return it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Headers of safetensors files against their length, and tensors against what they must be."""
+"""Headers of safetensors files, and tensor specifications."""
 
 import json
 from pathlib import Path
@@ -62,9 +62,9 @@ BAD: dict[str, tuple[Any, int, int | None, str]] = {
     "keys": ({"a": {"dtype": "U8"}}, 0, None, "a needs dtype, shape and data_offsets"),
     "more keys": ({"a": {**entry(0, 4), "x": 1}}, 4, None, "a needs dtype"),
     "a number": ({"a": 1}, 0, None, "a needs dtype"),
-    "a list": ([], 0, None, "is no JSON object"),
-    "metadata": ({"__metadata__": {"a": 1}}, 0, None, "metadata are not texts"),
-    "no metadata": ({"__metadata__": None}, 0, None, "metadata are not texts"),
+    "a list": ([], 0, None, "is not a JSON object"),
+    "metadata": ({"__metadata__": {"a": 1}}, 0, None, "metadata values are not strings"),
+    "no metadata": ({"__metadata__": None}, 0, None, "metadata values are not strings"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What is said of torch's state, inside each of its transforms, traces and modes."""
+"""Queries of torch's state inside its transforms, traces and modes."""
 
 from collections.abc import Callable
 

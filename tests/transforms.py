@@ -1,7 +1,7 @@
 """Every torch transform as a check of a function of one tensor, and the table of what passes.
 
-A module has its rows: `tests/MODULE/transforms.py` holds a `Table`, `tests/MODULE/test_transforms.py`
-runs it, and `python -m tests.MODULE.transforms FILE` writes it for the documentation.
+`tests/MODULE/transforms.py` holds the `Table` of a module, `tests/MODULE/test_transforms.py` runs
+it, and `python -m tests.MODULE.transforms FILE` writes it for the documentation.
 """
 
 import functools

@@ -133,9 +133,9 @@ def int64_vector(values: Any, name: str) -> Tensor:
     if given.dim() != 1:
         raise ValueError(f"{name} must have shape (n,), got {tuple(given.shape)}")
     if given.is_floating_point() and given.numel():
-        odd = (~given.isfinite()).nonzero()
-        if len(odd):
-            at = int(odd[0])
+        invalid = (~given.isfinite()).nonzero()
+        if len(invalid):
+            at = int(invalid[0])
             raise ValueError(
                 f"{name} must be whole numbers, got {float(given[at])} in row {at}; "
                 "drop the rows without one"

@@ -1,4 +1,4 @@
-"""Files and folders that are complete or not there: written beside their place, synced, renamed."""
+"""Atomic writes of files and folders: under a temporary name, synced to disk, then renamed."""
 
 import contextlib
 import ctypes
@@ -11,12 +11,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 __all__ = [
-    *("move_into_place", "new_file", "new_folder", "partial_of", "recovered", "settled", "sync"),
+    *(
+        "move_into_place",
+        "new_file",
+        "new_folder",
+        "partial_of",
+        "recovered",
+        "restore_interrupted",
+        "sync",
+    ),
     "writing",
 ]
 
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # of file systems that have none
-_NO_EXCHANGE = (*_NO_SYNC, errno.EPERM)  # what seccomp filters and network file systems answer
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # file systems without fsync
+_NO_EXCHANGE = (*_NO_SYNC, errno.EPERM)  # also from seccomp filters and network file systems
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _HERE = -100  # AT_FDCWD
@@ -24,10 +32,10 @@ _HERE = -100  # AT_FDCWD
 
 @contextlib.contextmanager
 def new_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
-    """Yield a path to write to; the file takes the place of `path` when the block ends.
+    """Yield a temporary path to write to; it is renamed to `path` when the block ends.
 
-    Until then, and if the block raises or the process is killed, what was at `path` stays. The new
-    file and its name are on the disk when this returns.
+    Until then, and if the block raises or the process is killed, the old file at `path` remains.
+    The new file and its name have been synced to disk when this returns.
 
     Args:
         path: of the file; its folder exists.
@@ -36,7 +44,7 @@ def new_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
     partial = partial_of(path) if partial is None else partial
     try:
         partial.open("wb").close()
-        mode = partial.stat().st_mode  # as this user's files are; libraries have their own ideas
+        mode = partial.stat().st_mode  # the default of this user; libraries may set another
         with writing(path):
             yield partial
         os.chmod(partial, mode)
@@ -48,26 +56,26 @@ def new_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
 
 
 def move_into_place(partial: Path, path: Path) -> None:
-    """Rename a complete file, or a folder to a name that is free; it is on the disk afterwards.
+    """Sync a complete file or folder to disk and rename it; the name of a folder must be free.
 
-    A file takes the place of what was at `path`. For a partial file that is kept when its writer is
-    interrupted, as that of a download; all others are written by `new_file`.
+    A file replaces the one at `path`. For partial files that are kept after an interruption, such
+    as downloads; all others are written by `new_file`.
     """
     sync(partial)
     os.replace(partial, path)
-    with contextlib.suppress(OSError):  # it has its name; some folders cannot be synced
+    with contextlib.suppress(OSError):  # already renamed; some folders cannot be synced
         sync(path.parent)
 
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder to write files to; it takes the place of `target` when the block ends.
+    """Yield an empty temporary folder; it replaces `target` when the block ends.
 
-    Until then, and if the block raises, what was at `target` stays. Its replacement is one step
-    where the system can exchange two names (`renameat2` of Linux). Elsewhere the old folder is
-    renamed first, to `.NAME.old`, and `recovered` finds it there if the process is killed before
-    the new one has its name. Whoever writes next removes what a killed process has left, once the
-    new folder is there.
+    Until then, and if the block raises, the old folder at `target` remains. The replacement is
+    atomic where the system can exchange two names (`renameat2` of Linux). Elsewhere the old folder
+    is renamed first, to `.NAME.old`, and `recovered` finds it there if the process is killed before
+    the new one is renamed. The next write removes the remains of a killed process after its own
+    folder is in place.
     """
     partial = partial_of(target)
     shutil.rmtree(partial, ignore_errors=True)
@@ -86,16 +94,16 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise
     with contextlib.suppress(OSError):
         sync(target.parent)
-    shutil.rmtree(partial, ignore_errors=True)  # after an exchange it is the old one
+    shutil.rmtree(partial, ignore_errors=True)  # the old folder, after an exchange
     shutil.rmtree(_old(target), ignore_errors=True)
 
 
 def _take_place(partial: Path, target: Path) -> None:
     if not target.exists() or not any(target.iterdir()):
-        partial.rename(target)  # also of an empty folder
+        partial.rename(target)  # replaces an empty folder, too
     elif not _exchanged(partial, target):
         old = _old(target)
-        shutil.rmtree(old, ignore_errors=True)  # of a process killed when the new one was there
+        shutil.rmtree(old, ignore_errors=True)  # left by a killed process
         target.rename(old)
         try:
             partial.rename(target)
@@ -105,9 +113,9 @@ def _take_place(partial: Path, target: Path) -> None:
 
 
 def recovered(folder: Path) -> Path:
-    """Where the folder is to be read: at its place, or where a killed process has left it.
+    """Return the path to read a folder from: its own, or that of `.NAME.old` if it is missing.
 
-    Nothing is renamed, for the process may be at work at this moment.
+    Nothing is renamed, because another process may be writing at this moment.
     """
     if folder.exists():
         return folder
@@ -115,15 +123,15 @@ def recovered(folder: Path) -> Path:
     return old if old.is_dir() else folder
 
 
-def settled(folder: Path) -> None:
-    """Put a folder back that a killed process has left under another name; for writers."""
+def restore_interrupted(folder: Path) -> None:
+    """Rename `.NAME.old` back if a killed process left it; to be called before writing."""
     left = recovered(folder)
     if left != folder:
         left.rename(folder)
 
 
 def partial_of(path: Path) -> Path:
-    """Where a file or folder is written before it has its name."""
+    """Return the temporary path under which a file or folder is written."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -132,7 +140,7 @@ def _old(path: Path) -> Path:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False where this system or file system cannot."""
+    """Exchange two names atomically; return False where that is not supported."""
     rename = _renameat2()
     if rename is None:
         return False
@@ -159,7 +167,7 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a folder; nothing where it cannot be asked."""
+    """Flush a file, or the entries of a folder, to disk; do nothing where that is not supported."""
     if os.name != "posix" and path.is_dir():
         return
     number = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
@@ -174,7 +182,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Turn what other libraries raise when a disk is full, or may not be written, to OSError."""
+    """Convert errors of other libraries about a full or read-only disk to OSError."""
     try:
         yield
     except OSError:

@@ -152,10 +152,10 @@ def read_header(file: Path) -> Header:
             raise HeaderError(f"its header should have {length} bytes, the file has {size}")
         found = _json_header(stream.read(length))
     if not isinstance(found, dict):
-        raise HeaderError("its header is no JSON object")
+        raise HeaderError("its header is not a JSON object")
     metadata = found.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise HeaderError("its metadata are not texts")
+        raise HeaderError("its metadata values are not strings")
     tensors, places = {}, {}
     for name, entry in found.items():
         dtype, shape, begin, end = _entry(name, entry)
@@ -224,7 +224,7 @@ def strict_json(data: bytes, *, finite: bool = True) -> Any:
         >>> from fewfold._tensors import strict_json
         >>> strict_json(b'{"a": [1, NaN]}')
         Traceback (most recent call last):
-        ValueError: NaN is no JSON
+        ValueError: NaN is not valid JSON
     """
     try:
         found = json.loads(
@@ -238,7 +238,7 @@ def strict_json(data: bytes, *, finite: bool = True) -> Any:
 
 
 def _reject_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")
 
 
 def _finite_float(text: str) -> float:
@@ -259,5 +259,5 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} comes twice")
+        raise ValueError(f"the key {twice!r} is repeated")
     return found

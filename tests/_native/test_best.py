@@ -1,4 +1,4 @@
-"""The k best of rows and of vectors stored as bytes: bounds, ends of ranges, lifetimes."""
+"""Top k of rows and of int8 vectors: bounds, range ends, object lifetimes."""
 
 import pytest
 import torch

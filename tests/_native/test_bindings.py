@@ -1,4 +1,4 @@
-"""Every binding compares sizes, ids and strides with the tensors it is handed; none is trusted."""
+"""Every binding validates sizes, ids and strides of the tensors it is given."""
 
 import math
 

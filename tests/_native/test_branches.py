@@ -1,4 +1,4 @@
-"""Branches inside the kernels that small examples never reach: long rows, blocks, threads."""
+"""Branches of the kernels that small examples do not reach: long rows, blocks, threads."""
 
 import pytest
 import torch

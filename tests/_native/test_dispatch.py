@@ -1,4 +1,4 @@
-"""How a kernel is found by name, and what is said where there is none."""
+"""Lookup of kernels by name, and the error if there is none."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A fixed selection of calls that do not fit; `python -m tests.fuzz.bindings` draws others."""
+"""A fixed selection of invalid calls; `python -m tests.fuzz.bindings` generates others."""
 
 import os
 

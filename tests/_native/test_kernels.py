@@ -1,4 +1,4 @@
-"""What the kernels promise beyond the laws of the maps: every path inside them gives one answer."""
+"""Kernels beyond the property tests of the maps: all code paths give the same results."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Ways through the kernels that the laws of the maps do not take, next to plain torch."""
+"""Code paths of the kernels that the property tests do not reach, compared with plain torch."""
 
 import pytest
 import torch

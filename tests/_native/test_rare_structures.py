@@ -1,4 +1,4 @@
-"""Structures of extreme scores and sizes in the kernels: no numbers, no parts, one position."""
+"""Structures with extreme scores and sizes in the kernels: NaN, no parts, one position."""
 
 import numpy as np
 import pytest

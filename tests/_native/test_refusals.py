@@ -1,4 +1,4 @@
-"""Arguments that bindings refuse, each with the message that says why."""
+"""Invalid arguments of bindings, each with its error message."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tiny models of transformers, randomly initialised, whose heads learn an alpha each."""
+"""Small randomly initialised transformers models with a learned alpha per head."""
 
 import json
 from collections.abc import Callable

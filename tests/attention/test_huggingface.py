@@ -1,4 +1,4 @@
-"""A tiny model of Hugging Face transformers, randomly initialised, with our attention."""
+"""A small randomly initialised transformers model with sparse attention."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Masks of `MultiheadAttention`, its surface after torch's, and where parameters are made."""
+"""Masks of `MultiheadAttention`, its torch-compatible interface, and its parameters."""
 
 import math
 

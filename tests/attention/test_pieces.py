@@ -1,4 +1,4 @@
-"""Attention in pieces where it is not ordinary: second derivatives, odd numbers, other dtypes."""
+"""Chunked attention in special cases: second derivatives, NaN and infinities, other dtypes."""
 
 import math
 
@@ -267,7 +267,7 @@ def test_omega_of_another_precision(omega, learns, dtype, path) -> None:
 
 def test_kernels_take_one_dtype() -> None:
     some = few.ChunkSupport(torch.ones(1), torch.zeros(1, dtype=torch.int32), torch.tensor([0, 1]))
-    with pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float32"):
+    with pytest.raises(TypeError, match=r"same dtype, got torch.float64, torch.float32"):
         few.blend(torch.ones(1, 1, 2, dtype=D), some.weight, some)
 
 

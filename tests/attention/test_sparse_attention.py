@@ -1,4 +1,4 @@
-"""Sparse attention against its definition, whole and in pieces."""
+"""Sparse attention against its definition, dense and in chunks."""
 
 import math
 
@@ -281,7 +281,7 @@ def test_transforms() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"query": torch.randn(2, 4, 37, 7, dtype=D)}, "vectors of one size, got 7 and 8"),
+        ({"query": torch.randn(2, 4, 37, 7, dtype=D)}, "vectors of the same size, got 7 and 8"),
         ({"value": torch.randn(2, 4, 40, 5, dtype=D)}, "every key needs a value"),
         ({"key": torch.randn(2, 2, 41, 8, dtype=D), "value": torch.randn(2, 2, 41, 5, dtype=D)},
          "enable_gqa=True"),
@@ -307,11 +307,11 @@ def test_a_mask_of_integers() -> None:
 
 def test_arguments_of_the_wrong_kind() -> None:
     query, key, value = _inputs()
-    with pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float32"):
+    with pytest.raises(TypeError, match=r"same dtype, got torch.float64, torch.float32"):
         sparse_attention(query, key.float(), value)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),  # which leaves double precision as it is
-        pytest.raises(TypeError, match=r"one dtype, got torch.float64, torch.float64 and"),
+        pytest.raises(TypeError, match=r"same dtype, got torch.float64, torch.float64 and"),
     ):
         sparse_attention(query, key, value.float())
     for scale in ("a", torch.ones(2)):

@@ -1,4 +1,4 @@
-"""Attention and memories under every torch transform, and the table that says so."""
+"""Attention and Hopfield layers under every torch transform, and the documented table."""
 
 from pathlib import Path
 

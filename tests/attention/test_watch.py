@@ -1,4 +1,4 @@
-"""What was attended to, for looking at."""
+"""Recording of attention supports."""
 
 import pytest
 import torch
@@ -81,6 +81,6 @@ def test_a_picture_has_a_cell_for_each_pair() -> None:
     with pytest.raises(ValueError, match=r"of one head, \(2, 7\)"):
         ff.attention.picture_attention(torch.eye(7), ["a", "b"], words)
     wide = ff.attention.attention_support(query[0, 0, :2], key[0, 0], ff.Shannon())
-    with pytest.raises(ValueError, match="a word for each key, got 3 for key 6"):
+    with pytest.raises(ValueError, match="one word per key, got 3 for key 6"):
         ff.attention.picture_attention(wide, ["a", "b"], words[:3])
     matplotlib.pyplot.close("all")

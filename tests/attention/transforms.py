@@ -1,4 +1,4 @@
-"""The rows of the table of transforms that attention and memories have.
+"""Rows of the table of transforms for attention and Hopfield layers.
 
 ``python -m tests.attention.transforms docs/transforms_attention.md`` writes it from what passes.
 """

@@ -40,7 +40,7 @@ FIRST = (
     "tests/sampling/test_limits.py",
     "tests/sampling/test_proposals.py",
 )
-# These use the kernels without a mark that says so; the laws are many and reach nothing more.
+# These use the kernels without the marker; the property tests are many and reach no further branch.
 UNMARKED = ("tests/structured", "--ignore=tests/structured/test_structure_properties.py")
 
 

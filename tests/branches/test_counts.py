@@ -1,4 +1,4 @@
-"""The report of branches: counts that are put together, and places explained by text."""
+"""The report of branches: merged counts, and lines explained by their text."""
 
 from pathlib import Path
 

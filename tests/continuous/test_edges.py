@@ -1,4 +1,4 @@
-"""Continuous attention at its edges: heavy tails, alphas close to 1, odd input, what is kept."""
+"""Edge cases of continuous attention: heavy tails, alpha close to 1, invalid input, caches."""
 
 import copy
 import functools
@@ -55,11 +55,11 @@ def student(density: LineDensity) -> stats.rv_continuous:
 @pytest.mark.parametrize("sigma_sq", [1e-6, 0.05, 1e3])
 def test_heavy_tails_are_those_of_student(alpha, sigma_sq) -> None:
     density = LineDensity(num(0.4)[0], num(sigma_sq)[0], alpha)
-    law = student(density)
+    dist = student(density)
     wide = float(density.unit)
     t = num(*(0.4 + wide * np.array([-30, -2.0, -0.5, 0.0, 0.1, 1.0, 5.0, 400.0])))
-    torch.testing.assert_close(density.pdf(t), torch.from_numpy(law.pdf(t)), rtol=1e-8, atol=0)
-    want = np.diff(law.cdf(t))
+    torch.testing.assert_close(density.pdf(t), torch.from_numpy(dist.pdf(t)), rtol=1e-8, atol=0)
+    want = np.diff(dist.cdf(t))
     torch.testing.assert_close(
         density.mass(t[:-1], t[1:]), torch.from_numpy(want), rtol=0, atol=1e-9
     )
@@ -96,14 +96,14 @@ def test_gaussian_functions_under_heavy_tails(alpha, width) -> None:
 @heavy
 def test_other_functions_under_heavy_tails(alpha) -> None:
     density = LineDensity(num(0.4)[0], num(0.05)[0], alpha)
-    law, freedom = student(density), 2 / (1 - alpha) - 1
+    dist, freedom = student(density), 2 / (1 - alpha) - 1
     edges = np.array([-3.0, 0.0, 0.3, 0.41, 0.9, 50.0])
     torch.testing.assert_close(
         RectangularBasis(edges).expect(density),
-        torch.from_numpy(np.diff(law.cdf(edges))), rtol=0, atol=1e-9,
+        torch.from_numpy(np.diff(dist.cdf(edges))), rtol=0, atol=1e-9,
     )  # fmt: skip
     degree = min(math.ceil(freedom) - 1, 4)
-    want = [law.moment(j) if j else 1.0 for j in range(degree + 1)]
+    want = [dist.moment(j) if j else 1.0 for j in range(degree + 1)]
     torch.testing.assert_close(
         PowerBasis(degree).expect(density), num(*map(float, want)), rtol=1e-8, atol=1e-10
     )
@@ -296,13 +296,16 @@ def test_what_is_wrong_is_said_by_name() -> None:
             ),
             r"batch of the signal \(2,\), got \(4, 3\)",
         ),
-        (lambda: layer(torch.rand(2, 3, 4), torch.rand(5, 6, 4)), "query and memory must have one"),
+        (
+            lambda: layer(torch.rand(2, 3, 4), torch.rand(5, 6, 4)),
+            "query and memory must have the same",
+        ),
     ]:
         with pytest.raises(ValueError, match=words):
             call()
     for call, words in [
         (lambda: LineDensity(half, half, 2.0, [1.0]), "weights must be a torch.Tensor"),
-        (lambda: GaussianBasis.grid(3, 0.1), "widths must be numbers, some, got 0.1"),
+        (lambda: GaussianBasis.grid(3, 0.1), "widths must be a non-empty list of numbers, got 0.1"),
         (lambda: GaussianBasis.grid(2.5), "count must be an int"),
         (lambda: ContinuousMemory(basis, sticky=True), "sticky must be"),
     ]:

@@ -1,4 +1,4 @@
-"""Averages of basis functions under densities: exact, smooth and stable."""
+"""Expectations of basis functions under densities: exact, smooth and stable."""
 
 import functools
 import json
@@ -195,13 +195,13 @@ def test_gradients_are_those_of_the_escort_and_of_the_reparametrisation(alpha, s
     psi, p = basis(t), density.pdf(t)
     # escort: p^(2 - alpha), of mass Z; covariances with (t - mu, (t - mu)^2) around the mean
     escort = w * p ** (2 - alpha)
-    law, away = escort / escort.sum(), t - density.mu
+    dist, away = escort / escort.sum(), t - density.mu
     powers = torch.stack([away, away**2])
-    covariance = (law * (powers - (law * powers).sum(1, keepdim=True))) @ psi * escort.sum()
+    covariance = (dist * (powers - (dist * powers).sum(1, keepdim=True))) @ psi * escort.sum()
     size = float(by_mu.abs().max()), float(by_sigma.abs().max())
     assert float((by_mu - covariance[0] / sigma_sq).abs().max()) < 1e-6 * size[0]
     assert float((by_sigma - covariance[1] / (2 * sigma_sq**2)).abs().max()) < 1e-6 * size[1]
-    # t = mu + a u, u of a fixed law
+    # t = mu + a u, u of a fixed distribution
     change = -(t.unsqueeze(-1) - basis.tensors["centres"]) / basis.tensors["widths"] ** 2 * psi
     mass = (w * p).unsqueeze(-1)
     scale = away.unsqueeze(-1) / ((alpha + 1) * sigma_sq)
@@ -303,7 +303,7 @@ def test_what_is_wrong_is_said() -> None:
         ((one, one, 0.0), "above 0"),
         ((one, one, -1.0), "above 0"),
         ((one, one, math.inf), "finite"),
-        ((torch.rand(3), torch.rand(2) + 1), "one shape"),
+        ((torch.rand(3), torch.rand(2) + 1), "same shape"),
         ((torch.rand(3), torch.ones(3), 2.0, torch.ones(2)), "one number per component"),
     ]:
         with pytest.raises(ValueError, match=words):

@@ -1,4 +1,4 @@
-"""The module and the memory: heads, places, masks, mixtures, and what time leaves."""
+"""The module and the memory: heads, positions, masks, mixtures, and retention over time."""
 
 import math
 

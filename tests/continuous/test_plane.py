@@ -1,4 +1,4 @@
-"""Averages under densities on the plane: of Gaussian functions, over boxes, of waves."""
+"""Expectations under densities on the plane: Gaussian functions, boxes, waves."""
 
 import functools
 import json
@@ -102,7 +102,7 @@ def test_slices_of_extreme_shapes() -> None:
     thin = torch.tensor([[1e-8, 0.0], [0.0, 0.5]], dtype=D)
     density = PlaneDensity(num(0.4, 0.5), thin, 2.0)
     basis = GaussianBasis([[0.4, 0.3], [0.4, 0.9]], 0.1)
-    # what is seen of a paraboloid from the side is a law with a power higher by one half
+    # what is seen of a paraboloid from the side is a distribution with a power higher by one half
     half = density.root[1, 1]
     side = LineDensity(num(0.5), (half / radius(1, 1 + 1 / 1.5)) ** (2 + 1 / 1.5), 1 + 1 / 1.5)
     want = GaussianBasis([0.3, 0.9], 0.1).expect(side)[0] / (0.1 * math.sqrt(2 * math.pi))

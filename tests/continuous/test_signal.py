@@ -1,4 +1,4 @@
-"""Signals fitted to values, the attention to them, and what torch makes of it."""
+"""Fit of signals to values, attention to them, and torch transforms."""
 
 import json
 from pathlib import Path

@@ -30,7 +30,7 @@ class Case:
     """which of mean, variance, entropy and kl have a closed form"""
 
     @property
-    def law(self) -> Distribution:
+    def dist(self) -> Distribution:
         return self.build(*self.given)
 
     @property

@@ -1,4 +1,4 @@
-"""Arguments are checked in every test: torch stops to, in a process that compiled something."""
+"""Enables validation in every test: torch disables it in a process that has compiled."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Closed forms of one distribution each, next to quadrature and enumeration."""
+"""Closed forms of single distributions compared with quadrature and enumeration."""
 
 import itertools
 import math
@@ -23,8 +23,8 @@ def close(found, wanted, atol=1e-8):
     )
 
 
-def points(law, at):
-    return law.log_prob(torch.tensor(at, dtype=torch.float64)).exp().item()
+def points(dist, at):
+    return dist.log_prob(torch.tensor(at, dtype=torch.float64)).exp().item()
 
 
 # Two coordinates, between which there is one number.
@@ -42,11 +42,11 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs_by_quadrature(name):
-    law, other = PAIRS[name], fd.HardConcrete(real(0.1, 0.2), 0.9, 1.3)
+    dist, other = PAIRS[name], fd.HardConcrete(real(0.1, 0.2), 0.9, 1.3)
     other = (
         fd.GaussianSparsemax(real(0.1, 0.2), 0.7) if "full" in name or "gaussian" in name else other
     )
-    density = lambda y: points(law, [y, 1 - y])  # noqa: E731
+    density = lambda y: points(dist, [y, 1 - y])  # noqa: E731
 
     def over(function):
         cuts = [
@@ -70,27 +70,27 @@ def test_pairs_by_quadrature(name):
         tight = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200}
         return sum(integrate.quad(function, a, b, **tight)[0] for a, b in parts)
 
-    ends = [points(law, [1.0, 0.0]), points(law, [0.0, 1.0])]
+    ends = [points(dist, [1.0, 0.0]), points(dist, [0.0, 1.0])]
     plogp = lambda p: p * math.log(p) if p > 0 else 0.0  # noqa: E731
     close(sum(ends) + over(density), 1.0)
-    close(law.mean[0], ends[0] + over(lambda y: y * density(y)))
+    close(dist.mean[0], ends[0] + over(lambda y: y * density(y)))
     second = ends[0] + over(lambda y: y * y * density(y))
-    close(law.variance[0], second - law.mean[0].item() ** 2)
-    close(law.entropy(), -sum(map(plogp, ends)) - over(lambda y: plogp(density(y))))
-    if type(law) is type(other):
+    close(dist.variance[0], second - dist.mean[0].item() ** 2)
+    close(dist.entropy(), -sum(map(plogp, ends)) - over(lambda y: plogp(density(y))))
+    if type(dist) is type(other):
         there = [points(other, [1.0, 0.0]), points(other, [0.0, 1.0])]
         cross = sum(p * math.log(q) for p, q in zip(ends, there, strict=True) if p > 0)
         inside = over(lambda y: density(y) * math.log(points(other, [y, 1 - y])))
-        close(kl_divergence(law, other), -law.entropy().item() - cross - inside)
+        close(kl_divergence(dist, other), -dist.entropy().item() - cross - inside)
 
 
 def test_no_closed_form_beyond_two():
-    law = fd.GaussianSparsemax(*TRIPLE)
+    dist = fd.GaussianSparsemax(*TRIPLE)
     for ask in (
-        law.entropy,
-        lambda: law.mean,
-        lambda: law.variance,
-        lambda: kl_divergence(law, law),
+        dist.entropy,
+        lambda: dist.mean,
+        lambda: dist.variance,
+        lambda: kl_divergence(dist, dist),
     ):
         with pytest.raises(NotImplementedError, match=r"two coordinates, got 3; write direct_sum"):
             ask()
@@ -122,22 +122,22 @@ def test_limits_of_the_noise():
 
 def test_a_small_scale_beside_a_large_one():
     """An edge a million times narrower than the Gaussian it cuts."""
-    law = fd.GaussianSparsemax(real(0.0, 0.3, 0.1), real(1.0, 1e-6, 1e-4))
-    y = law.sample((100,), generator=seeded())
-    assert law.log_prob(y).isfinite().all()
+    dist = fd.GaussianSparsemax(real(0.0, 0.3, 0.1), real(1.0, 1e-6, 1e-4))
+    y = dist.sample((100,), generator=seeded())
+    assert dist.log_prob(y).isfinite().all()
     # x_1 above 1.3 takes everything, as the second is at 0.3
-    close(law.log_prob(real(1.0, 0.0, 0.0)).exp(), 0.5 * math.erfc(1.3 / math.sqrt(2)), 1e-6)
+    close(dist.log_prob(real(1.0, 0.0, 0.0)).exp(), 0.5 * math.erfc(1.3 / math.sqrt(2)), 1e-6)
 
 
 def test_value_gradient_inside_a_face():
     loc, scale = TRIPLE
-    for law in (
+    for dist in (
         fd.GaussianSparsemax(loc, scale, validate_args=False),
         fd.Concrete(loc, 0.7, validate_args=False),
         fd.LogisticNormal(loc, scale, validate_args=False),
         fd.MixedDirichlet(loc, scale + 1, validate_args=False),
     ):
-        assert gradcheck(law.log_prob, (real(0.5, 0.3, 0.2).requires_grad_(),))
+        assert gradcheck(dist.log_prob, (real(0.5, 0.3, 0.2).requires_grad_(),))
     inside = fd.BinaryHardConcrete(real(0.5)[0], 0.7, 1.2)
     assert gradcheck(inside.log_prob, (real(0.2, 0.8).requires_grad_(),))
     bounded = fd.QGaussian(real(0.3, 0.6), TRIL2, 1.5)
@@ -151,9 +151,9 @@ ALPHAS = [0.5, 0.9, 1 - 1e-6, 1.0, 1 + 1e-6, 1.01, 4 / 3, 1.5, 2.0, 3.0, 10.0]
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_q_gaussian_by_quadrature(alpha):
-    law = fd.QGaussian(real(0.4), real([0.3]), alpha)
-    half = min(law.radius.item() * 0.3, math.inf)
-    density = lambda t: points(law, [0.4 + t])  # noqa: E731
+    dist = fd.QGaussian(real(0.4), real([0.3]), alpha)
+    half = min(dist.radius.item() * 0.3, math.inf)
+    density = lambda t: points(dist, [0.4 + t])  # noqa: E731
 
     def over(function):
         if math.isinf(half):
@@ -165,34 +165,34 @@ def test_q_gaussian_by_quadrature(alpha):
     log = lambda p: p * math.log(p) if p > 0 else 0.0  # noqa: E731
     close(over(density), 1)
     if alpha > 0.5:
-        close(law.variance[0], over(lambda t: t * t * density(t)))
-    close(law.entropy(), -over(lambda t: log(density(t))))
+        close(dist.variance[0], over(lambda t: t * t * density(t)))
+    close(dist.entropy(), -over(lambda t: log(density(t))))
     if abs(alpha - 1) > 1e-3:
         power = over(lambda t: density(t) ** alpha)
-        close(law.tsallis_entropy(), (1 - power) / (alpha * (alpha - 1)))
+        close(dist.tsallis_entropy(), (1 - power) / (alpha * (alpha - 1)))
 
 
 @pytest.mark.parametrize("alpha", [0.8, 1.0, 1.5, 2.0, 3.0])
 def test_q_gaussian_from_its_covariance(alpha):
     covariance = real([0.5, 0.1], [0.1, 0.3])
-    law = fd.QGaussian.from_covariance(real(1.0, 2.0), covariance, alpha)
-    close(law.covariance_matrix, covariance, 1e-9)
+    dist = fd.QGaussian.from_covariance(real(1.0, 2.0), covariance, alpha)
+    close(dist.covariance_matrix, covariance, 1e-9)
     if alpha > 1:
-        drawn = law.sample((1000,), generator=seeded())
-        assert (law._square(drawn).sqrt() <= law.radius).all()
-        assert (law._square(drawn).sqrt() > 0.8 * law.radius).any()
-    assert law.log_prob(law.loc + 1e3) == -math.inf if alpha > 1 else True
+        drawn = dist.sample((1000,), generator=seeded())
+        assert (dist._square(drawn).sqrt() <= dist.radius).all()
+        assert (dist._square(drawn).sqrt() > 0.8 * dist.radius).any()
+    assert dist.log_prob(dist.loc + 1e3) == -math.inf if alpha > 1 else True
 
 
 def test_q_gaussians_tend_to_the_gaussian():
     gauss = torch.distributions.MultivariateNormal(real(0.3, 0.6), scale_tril=TRIL2)
     at = real(0.5, 0.2)
     for alpha in (1 - 1e-7, 1.0, 1 + 1e-7):
-        law = fd.QGaussian(real(0.3, 0.6), TRIL2, alpha)
-        close(law.log_prob(at), gauss.log_prob(at), 1e-5)
-        close(law.entropy(), gauss.entropy(), 1e-6)
-        close(law.tsallis_entropy(), gauss.entropy(), 1e-6)
-        close(law.covariance_matrix, gauss.covariance_matrix, 1e-6)
+        dist = fd.QGaussian(real(0.3, 0.6), TRIL2, alpha)
+        close(dist.log_prob(at), gauss.log_prob(at), 1e-5)
+        close(dist.entropy(), gauss.entropy(), 1e-6)
+        close(dist.tsallis_entropy(), gauss.entropy(), 1e-6)
+        close(dist.covariance_matrix, gauss.covariance_matrix, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -201,15 +201,15 @@ def test_alpha_learns_at_the_gaussian(alpha, dtype):
     """Draws and closed forms have the slope of the covariance; fails by chance once in 10^4."""
     factor, n = TRIL2.to(dtype), 2
     order = torch.tensor(alpha, dtype=dtype, requires_grad=True)
-    law = fd.QGaussian(torch.zeros(n, dtype=dtype), factor, order)
+    dist = fd.QGaussian(torch.zeros(n, dtype=dtype), factor, order)
     exact = fd.QGaussian(torch.zeros(n).double(), TRIL2, order.detach().double().requires_grad_())
     at = torch.tensor([0.3, -0.2], dtype=dtype)
     for ask in (
-        lambda law: law.log_prob(at.to(law.loc)), lambda law: law.entropy(),
-        lambda law: law.tsallis_entropy(), lambda law: law.variance.sum(),
-        lambda law: law.log_peak,
+        lambda dist: dist.log_prob(at.to(dist.loc)), lambda dist: dist.entropy(),
+        lambda dist: dist.tsallis_entropy(), lambda dist: dist.variance.sum(),
+        lambda dist: dist.log_peak,
     ):  # fmt: skip
-        found, wanted = (torch.autograd.grad(ask(one), one.alpha)[0] for one in (law, exact))
+        found, wanted = (torch.autograd.grad(ask(one), one.alpha)[0] for one in (dist, exact))
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
     each = order.detach().expand(20_000).clone().requires_grad_()
     drawn = fd.QGaussian(torch.zeros(n, dtype=dtype), factor, each).rsample(generator=seeded())
@@ -223,12 +223,12 @@ def test_alpha_learns_at_the_gaussian(alpha, dtype):
 @pytest.mark.parametrize("gap", [-1e-6, 1e-6, 9e-5, -9e-5, 1.1e-4])
 def test_draws_beside_the_gaussian(n, gap):
     """Entropy and variance; fails by chance once in 10^4."""
-    law = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), 1 + gap / n)
-    drawn = law.sample((50_000,), generator=seeded())
-    logs = law.log_prob(drawn)
-    assert (-logs.mean() - law.entropy()).abs() < 4 * logs.std() / 50_000**0.5
+    dist = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), 1 + gap / n)
+    drawn = dist.sample((50_000,), generator=seeded())
+    logs = dist.log_prob(drawn)
+    assert (-logs.mean() - dist.entropy()).abs() < 4 * logs.std() / 50_000**0.5
     squares = drawn.square().sum(-1)
-    wanted = law.variance.sum()
+    wanted = dist.variance.sum()
     assert (squares.mean() - wanted).abs() < 4 * squares.std() / 50_000**0.5
 
 
@@ -236,21 +236,21 @@ def test_tsallis_entropy_that_does_not_exist():
     """Up to alpha = n / (n + 2) the integral of p^alpha diverges, as the covariance does."""
     for n, alpha in ((1, 0.2), (1, 0.33), (2, 0.4), (2, 0.5), (3, 0.55)):
         order = real(alpha)[0].requires_grad_()
-        law = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), order)
-        assert law.tsallis_entropy() == math.inf
-        assert law.fenchel_young_loss(torch.zeros(n).double()) == math.inf
-        assert law.entropy().isfinite()
-        assert torch.autograd.grad(law.tsallis_entropy(), order)[0] == 0
+        dist = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), order)
+        assert dist.tsallis_entropy() == math.inf
+        assert dist.fenchel_young_loss(torch.zeros(n).double()) == math.inf
+        assert dist.entropy().isfinite()
+        assert torch.autograd.grad(dist.tsallis_entropy(), order)[0] == 0
     close(fd.QGaussian(real(0.0), real([1.0]), 0.34).tsallis_entropy(), 508.6405440444103, 1e-6)
 
 
 def test_heavy_tails_are_those_of_student():
-    law = fd.QGaussian(real(0.4), real([0.3]), 0.5)  # alpha = 1 - 2 / (freedom + 1)
+    dist = fd.QGaussian(real(0.4), real([0.3]), 0.5)  # alpha = 1 - 2 / (freedom + 1)
     student = torch.distributions.StudentT(real(3.0)[0], 0.4, 1.0)
-    scale = ((student.log_prob(real(0.4)) - law.log_peak).exp()).item()
+    scale = ((student.log_prob(real(0.4)) - dist.log_peak).exp()).item()
     at = real(-3.0, 0.4, 7.0)
     peer = torch.distributions.StudentT(real(3.0)[0], 0.4, scale)
-    close(law.log_prob(at.unsqueeze(-1)), peer.log_prob(at))
+    close(dist.log_prob(at.unsqueeze(-1)), peer.log_prob(at))
 
 
 def test_fenchel_young_loss_matches_moments():

@@ -1,4 +1,4 @@
-"""Edges: one coordinate, no rows, wide and narrow scales, low precision, what is refused."""
+"""Edge cases: one coordinate, empty batches, extreme scales, low precision, invalid input."""
 
 import copy
 import math
@@ -16,24 +16,24 @@ from tests.distributions.cases import TRIL2, over, real, seeded
 
 @over()
 def test_no_rows(case):
-    law = case.law.expand((0,))
-    drawn = law.sample((3,))
-    assert drawn.shape == (3, 0, *law.event_shape)
-    assert law.log_prob(drawn).shape == (3, 0)
+    dist = case.dist.expand((0,))
+    drawn = dist.sample((3,))
+    assert drawn.shape == (3, 0, *dist.event_shape)
+    assert dist.log_prob(drawn).shape == (3, 0)
     built = case.build(*(value.expand(0, *value.shape) for value in case.given))
     assert built.batch_shape == (0,)
     assert built.log_prob(built.sample((3,))).shape == (3, 0)
-    none = case.law.sample((0,))
-    assert none.shape == (0, *law.event_shape)
-    assert case.law.log_prob(none).shape == (0,)
+    none = case.dist.sample((0,))
+    assert none.shape == (0, *dist.event_shape)
+    assert case.dist.log_prob(none).shape == (0,)
 
 
 @over()
 def test_copies_are_the_same(case):
-    drawn = case.law.sample((3,), generator=seeded())
-    for law in (copy.deepcopy(case.law), pickle.loads(pickle.dumps(case.law))):
-        assert torch.equal(law.log_prob(drawn), case.law.log_prob(drawn))
-    both = Independent(case.law.expand((2, 3)), 1)
+    drawn = case.dist.sample((3,), generator=seeded())
+    for dist in (copy.deepcopy(case.dist), pickle.loads(pickle.dumps(case.dist))):
+        assert torch.equal(dist.log_prob(drawn), case.dist.log_prob(drawn))
+    both = Independent(case.dist.expand((2, 3)), 1)
     assert both.log_prob(both.sample()).shape == (2,)
 
 
@@ -41,41 +41,41 @@ def test_copies_are_the_same(case):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_is_computed_in_single(case, dtype):
     given = [value.to(dtype) for value in case.given]
-    law, wide = case.build(*given), case.build(*(value.float() for value in given))
+    dist, wide = case.build(*given), case.build(*(value.float() for value in given))
     wide._validate_args = False
-    drawn = law.sample((500,), generator=seeded())
+    drawn = dist.sample((500,), generator=seeded())
     assert drawn.dtype in (dtype, torch.int64, torch.bool)
-    found = law.log_prob(drawn)
+    found = dist.log_prob(drawn)
     assert found.dtype == dtype
     exact = wide.log_prob(drawn.float() if drawn.is_floating_point() else drawn)
     coarse = 0.05 if dtype == torch.float16 else 0.3
     torch.testing.assert_close(found.float(), exact, rtol=coarse, atol=coarse)
 
 
-def alone(law):
-    y = law.sample((2,), generator=seeded())
+def alone(dist):
+    y = dist.sample((2,), generator=seeded())
     assert torch.equal(y, torch.ones(2, 1).double())
-    assert (law.log_prob(y).abs() < 1e-12).all()
-    return law
+    assert (dist.log_prob(y).abs() < 1e-12).all()
+    return dist
 
 
 def test_one_coordinate():
     given = (real(0.3), real(0.7), real(-0.2))
-    for law in (
+    for dist in (
         fd.GaussianSparsemax(given[0], given[1]),
         fd.GaussianSparsemax(given[0], scale_tril=given[1].view(1, 1)),
         fd.HardConcrete(given[0], 0.7),
     ):
-        alone(law)
-        assert law.mean == 1
-        assert law.variance == 0
-        assert law.entropy() == 0
-        assert kl_divergence(law, law) == 0
+        alone(dist)
+        assert dist.mean == 1
+        assert dist.variance == 0
+        assert dist.entropy() == 0
+        assert kl_divergence(dist, dist) == 0
     alone(fd.MixedDirichlet(given[0], given[1]))
     alone(fd.MaxEntropyMixed(1, dtype=torch.float64))
     alone(fd.Concrete(given[0], 0.5))
-    law = alone(fd.LogisticNormal(given[0], given[1]))
-    assert kl_divergence(law, fd.LogisticNormal(given[2], given[1])) == 0
+    dist = alone(fd.LogisticNormal(given[0], given[1]))
+    assert kl_divergence(dist, fd.LogisticNormal(given[2], given[1])) == 0
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.4, -3.0, 100.0])
@@ -83,7 +83,7 @@ def test_one_coordinate():
 def test_two_coordinates_at_any_scale(apart, scale):
     """Mean, variance and entropy next to fifty digits, and finite gradients."""
     loc = real(apart, 0.0).requires_grad_()
-    law = fd.GaussianSparsemax(loc, scale)
+    dist = fd.GaussianSparsemax(loc, scale)
     with mpmath.workdps(50):
         m, s = (1 + mpmath.mpf(apart)) / 2, mpmath.sqrt(2) * mpmath.mpf(scale) / 2
         below = lambda x: mpmath.erfc(-x / mpmath.sqrt(2)) / 2  # noqa: E731
@@ -96,7 +96,7 @@ def test_two_coordinates_at_any_scale(apart, scale):
         entropy = mass * mpmath.log(mpmath.sqrt(2 * mpmath.pi) * s) + second / 2
         entropy -= sum(p * mpmath.log(p) for p in (zero, one) if p > 0)
         wanted = [float(v) for v in (mean, square - mean * mean, entropy)]
-    found = [law.mean[0], law.variance[0], law.entropy()]
+    found = [dist.mean[0], dist.variance[0], dist.entropy()]
     torch.testing.assert_close(torch.stack(found).tolist(), wanted, rtol=1e-8, atol=1e-10)
     assert torch.autograd.grad(sum(found), loc)[0].isfinite().all()
     single = fd.GaussianSparsemax(loc.detach().float(), scale)
@@ -107,26 +107,26 @@ def test_two_coordinates_at_any_scale(apart, scale):
 @pytest.mark.parametrize("temperature", [1e-3, 0.1, 1.0, 30.0])
 def test_hard_concrete_without_a_stretch(temperature):
     """A relaxed bit, all of it inside: by symmetry its mean is a half."""
-    law = fd.BinaryHardConcrete(real(0.0)[0], temperature, 1.0)
-    torch.testing.assert_close(law.mean, real(0.5)[0], rtol=0, atol=1e-9)
-    assert law.nonzero == 1
-    assert law.log_zero == law.log_one == -math.inf
-    drawn = law.sample((20_000,), generator=seeded())
-    logs = law.log_prob(drawn)
+    dist = fd.BinaryHardConcrete(real(0.0)[0], temperature, 1.0)
+    torch.testing.assert_close(dist.mean, real(0.5)[0], rtol=0, atol=1e-9)
+    assert dist.nonzero == 1
+    assert dist.log_zero == dist.log_one == -math.inf
+    drawn = dist.sample((20_000,), generator=seeded())
+    logs = dist.log_prob(drawn)
     assert logs.isfinite().all()
     if temperature >= 1:  # colder, the draws nearest to 1 are rounded
-        assert (-logs.mean() - law.entropy()).abs() < 4 * logs.std() / 20_000**0.5
+        assert (-logs.mean() - dist.entropy()).abs() < 4 * logs.std() / 20_000**0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [0.1, 0.2, 0.7])
 def test_hard_concrete_without_a_stretch_is_concrete(temperature, dtype):
     scores = torch.tensor([3.0, 0.0], dtype=dtype)
-    law, peer = fd.HardConcrete(scores, temperature, 1.0), fd.Concrete(scores, temperature)
-    drawn = law.sample((1000,), generator=seeded())
+    dist, peer = fd.HardConcrete(scores, temperature, 1.0), fd.Concrete(scores, temperature)
+    drawn = dist.sample((1000,), generator=seeded())
     assert torch.equal(drawn, peer.sample((1000,), generator=seeded()))
     assert fd.face_of(drawn).all()
-    logs = law.log_prob(drawn)
+    logs = dist.log_prob(drawn)
     assert logs.isfinite().all()
     torch.testing.assert_close(logs, peer.log_prob(drawn), rtol=1e-4, atol=1e-4)
     both = fd.HardConcrete(scores, temperature, torch.tensor([1.0, 1.2], dtype=dtype))
@@ -135,7 +135,7 @@ def test_hard_concrete_without_a_stretch_is_concrete(temperature, dtype):
     assert not inside[:, 1].all()
 
 
-BITS = [  # two laws by logits, temperature and stretch, and their divergence to forty digits
+BITS = [  # logits, temperature and stretch of two, and their KL divergence to forty digits
     ((0.5, 0.1, 1.0), (0.1, 0.2, 1.0), 0.5348643924927633),
     ((0.5, 0.7, 1.5), (0.1, 0.6, 1.001), 1.3721630785851622),
     ((0.5, 0.7, 3.0), (0.1, 0.6, 1.01), 1.4824264686718645),
@@ -149,7 +149,7 @@ BITS = [  # two laws by logits, temperature and stretch, and their divergence to
 
 
 def test_divergence_of_bits_however_stretched():
-    """The integrand bends where either law does, and at the ends if the other hardly stretches."""
+    """The integrand has kinks of both distributions, and at the ends for a stretch near 1."""
     rows = [real(*(row[side] for row in BITS)).unbind(-1) for side in (0, 1)]
     p, q = (fd.BinaryHardConcrete(*row) for row in rows)
     wanted = real(*(row[2] for row in BITS))
@@ -182,19 +182,19 @@ def test_gibbs_faces_and_sizes_of_many_coordinates():
 
 
 def test_too_many_faces_are_drawn_instead():
-    law = fd.MixedDirichlet(torch.zeros(30), torch.ones(30))
+    dist = fd.MixedDirichlet(torch.zeros(30), torch.ones(30))
     with pytest.raises(NotImplementedError, match=r"K up to 20, got 30; write direct_sum_entropy"):
-        law.entropy()
-    assert fd.direct_sum_entropy(law, samples=500).standard_error > 0
-    assert fd.direct_sum_kl(law, fd.MaxEntropyMixed(30), samples=500).standard_error > 0
+        dist.entropy()
+    assert fd.direct_sum_entropy(dist, samples=500).standard_error > 0
+    assert fd.direct_sum_kl(dist, fd.MaxEntropyMixed(30), samples=500).standard_error > 0
 
 
 def test_estimates_of_torch_distributions_take_a_generator():
-    law = Independent(fd.GaussianSparsemax(torch.zeros(2, 3), 1.0), 1)
+    dist = Independent(fd.GaussianSparsemax(torch.zeros(2, 3), 1.0), 1)
     before = torch.get_rng_state()
-    one, two = (fd.direct_sum_entropy(law, samples=50, generator=seeded(1)) for _ in range(2))
+    one, two = (fd.direct_sum_entropy(dist, samples=50, generator=seeded(1)) for _ in range(2))
     assert one.value == two.value
-    assert one.value != fd.direct_sum_entropy(law, samples=50, generator=seeded(2)).value
+    assert one.value != fd.direct_sum_entropy(dist, samples=50, generator=seeded(2)).value
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -208,20 +208,20 @@ def test_q_gaussian_and_torch_normal():
 
 def test_distance_between_equals_has_a_gradient():
     loc = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    law = fd.QGaussian(loc, torch.eye(2).double())
-    distance = fd.wasserstein2(law, fd.QGaussian(loc.detach(), torch.eye(2).double()))
+    dist = fd.QGaussian(loc, torch.eye(2).double())
+    distance = fd.wasserstein2(dist, fd.QGaussian(loc.detach(), torch.eye(2).double()))
     assert torch.equal(torch.autograd.grad(distance, loc)[0], torch.zeros(2).double())
 
 
 def test_values_of_another_type():
     """Whole numbers and other precisions are points of the simplex too."""
     loc, corner = real(0.2, 0.0, 0.1), torch.tensor([1, 0, 0])
-    for law in (
+    for dist in (
         fd.GaussianSparsemax(loc, 1.0),
         fd.GaussianSparsemax(loc, scale_tril=torch.eye(3).double()),
     ):
-        exact = law.log_prob(corner.double())
-        assert law.log_prob(corner) == law.log_prob(corner.float()) == exact
+        exact = dist.log_prob(corner.double())
+        assert dist.log_prob(corner) == dist.log_prob(corner.float()) == exact
 
 
 REFUSED = {
@@ -308,46 +308,48 @@ def test_points_are_not_faces():
             ask(torch.tensor([0.6, 0.0, 0.4]))
     with pytest.raises(TypeError, match=r"omega must be a regulariser.*got str"):
         fd.SparseCategorical("gini", torch.zeros(3))
-    with pytest.raises(TypeError, match=r"faces must be a FaceLaw.* got Tensor; write ListedFaces"):
+    with pytest.raises(
+        TypeError, match=r"faces must be a FaceDistribution.* got Tensor; write ListedFaces"
+    ):
         fd.FaceMixture(torch.ones(3) / 3, torch.ones(2))
-    law = fd.QGaussian(torch.zeros(2), torch.eye(2), 1.0)
+    dist = fd.QGaussian(torch.zeros(2), torch.eye(2), 1.0)
     with pytest.raises(TypeError, match=r"got MultivariateNormal; write QGaussian\(.*1\.0\)"):
-        fd.wasserstein2(law, MultivariateNormal(torch.zeros(2), torch.eye(2)))
+        fd.wasserstein2(dist, MultivariateNormal(torch.zeros(2), torch.eye(2)))
 
 
 def test_means_of_many_coordinates():
-    law = fd.MaxEntropyMixed(30, 2, dtype=torch.float64).expand((2,))
-    torch.testing.assert_close(law.mean, torch.full((2, 30), 1 / 30, dtype=torch.float64))
+    dist = fd.MaxEntropyMixed(30, 2, dtype=torch.float64).expand((2,))
+    torch.testing.assert_close(dist.mean, torch.full((2, 30), 1 / 30, dtype=torch.float64))
     small = fd.MaxEntropyMixed(5, 1, dtype=torch.float64)
     torch.testing.assert_close(small.mean, fd.FaceMixture.mean.fget(small))
     asked = "write p.sample"
-    for law in (
+    for dist in (
         fd.MixedDirichlet(torch.zeros(30), torch.ones(30)), fd.Concrete(torch.zeros(3), 0.5),
         fd.LogisticNormal(torch.zeros(3), 1.0), fd.HardConcrete(torch.zeros(3), 0.5),
     ):  # fmt: skip
         with pytest.raises(NotImplementedError, match=asked):
-            _ = law.mean
-    for law in (fd.Concrete(torch.zeros(3), 0.5), fd.LogisticNormal(torch.zeros(3), 1.0)):
+            _ = dist.mean
+    for dist in (fd.Concrete(torch.zeros(3), 0.5), fd.LogisticNormal(torch.zeros(3), 1.0)):
         with pytest.raises(NotImplementedError, match=asked):
-            _ = law.variance
+            _ = dist.variance
         with pytest.raises(NotImplementedError, match="write direct_sum_entropy"):
-            law.entropy()
+            dist.entropy()
 
 
-def test_exact_for_torch_laws_too():
+def test_exact_for_torch_distributions_too():
     assert fd.direct_sum_entropy(Normal(0.0, 1.0), generator=seeded()).standard_error == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_sizes_of_faces_and_their_slopes_are_those_of_enumeration(size: int) -> None:
     scores = torch.linspace(-1, 2, size, dtype=torch.float64).requires_grad_()
-    law, other = ff.distributions.GibbsFaces(scores), ff.distributions.MaxEntropyMixed(size).faces
+    dist, other = ff.distributions.GibbsFaces(scores), ff.distributions.MaxEntropyMixed(size).faces
     faces = ff.distributions.all_faces(size)
-    logs = law.log_prob(faces)
+    logs = dist.log_prob(faces)
     sizes = torch.stack([logs[faces.sum(-1) == n].logsumexp(0) for n in range(1, size + 1)])
-    torch.testing.assert_close(law.log_sizes(), sizes)
+    torch.testing.assert_close(dist.log_sizes(), sizes)
     listed = (logs.exp() * (logs - other.log_prob(faces))).sum()
-    found = torch.distributions.kl_divergence(law, other)
+    found = torch.distributions.kl_divergence(dist, other)
     torch.testing.assert_close(found, listed, check_dtype=False, rtol=1e-6, atol=1e-6)
     slopes = (torch.autograd.grad(value, scores)[0] for value in (found, listed))
     torch.testing.assert_close(*slopes, rtol=1e-6, atol=1e-6)

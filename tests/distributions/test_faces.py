@@ -1,4 +1,4 @@
-"""Faces, laws of faces, and the distributions that live on them."""
+"""Faces, distributions of faces, and mixtures over them."""
 
 import itertools
 import math
@@ -66,7 +66,7 @@ def assert_drawn(faces, probs):
     assert ((frequencies(faces) - probs).abs() <= 4 * error + 1e-12).all()
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "gibbs": fd.GibbsFaces(real(0.5, -0.3, 0.1)),
     "gibbs, mostly off": fd.GibbsFaces(real(-4.0, -3.0, -5.0)),
     "by size": fd.FacesBySize(real(0.2, 1.0, -0.5)),
@@ -76,22 +76,22 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_laws_of_faces_by_enumeration(name):
-    law = LAWS[name]
-    logs = law.every()
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_face_distributions_by_enumeration(name):
+    dist = DISTRIBUTIONS[name]
+    logs = dist.every()
     probs = logs.exp()
     assert (probs.sum() - 1).abs() < 1e-6
-    assert_drawn(law.sample((10**5,), generator=seeded()), probs)
+    assert_drawn(dist.sample((10**5,), generator=seeded()), probs)
     entropy = torch.special.entr(probs).sum()
-    torch.testing.assert_close(law.entropy(), entropy)
+    torch.testing.assert_close(dist.entropy(), entropy)
     every = fd.all_faces(3)
-    torch.testing.assert_close(law.marginals(), probs @ every.to(probs))
-    assert logs[fd.face_index(law.mode)] == logs.max()
-    for other in LAWS.values():
+    torch.testing.assert_close(dist.marginals(), probs @ every.to(probs))
+    assert logs[fd.face_index(dist.mode)] == logs.max()
+    for other in DISTRIBUTIONS.values():
         exact = (probs * (logs - other.every()))[probs > 0].sum()
         torch.testing.assert_close(
-            kl_divergence(law, other), exact, check_dtype=False, rtol=1e-5, atol=1e-6
+            kl_divergence(dist, other), exact, check_dtype=False, rtol=1e-5, atol=1e-6
         )
 
 
@@ -112,18 +112,18 @@ def test_gibbs_faces_far_out():
 def test_gibbs_faces_farther_out_than_probabilities(low, dtype):
     """One bit is on, although the probability of it, were it alone, is not a number."""
     scores = torch.full((3,), low, dtype=dtype, requires_grad=True)
-    law = fd.GibbsFaces(scores)
+    dist = fd.GibbsFaces(scores)
     third = torch.tensor(math.log(3), dtype=dtype)
     close = {"rtol": 0, "atol": 2e-7 * -low if dtype == torch.float32 else 1e-11}
-    torch.testing.assert_close(law.log_prob(torch.eye(3).bool()), -third.expand(3), **close)
-    torch.testing.assert_close(law.marginals(), torch.full((3,), 1 / 3, dtype=dtype), **close)
-    torch.testing.assert_close(law.entropy(), third, **close)
-    torch.testing.assert_close(law.log_sizes()[0], 0 * third, **close)
-    torch.testing.assert_close(law.log_normaliser, third - low, **close)
-    assert kl_divergence(law, fd.GibbsFaces(scores.detach() / 2)).isfinite()
-    (slope,) = torch.autograd.grad(law.log_prob(torch.tensor([True, False, False])), scores)
+    torch.testing.assert_close(dist.log_prob(torch.eye(3).bool()), -third.expand(3), **close)
+    torch.testing.assert_close(dist.marginals(), torch.full((3,), 1 / 3, dtype=dtype), **close)
+    torch.testing.assert_close(dist.entropy(), third, **close)
+    torch.testing.assert_close(dist.log_sizes()[0], 0 * third, **close)
+    torch.testing.assert_close(dist.log_normaliser, third - low, **close)
+    assert kl_divergence(dist, fd.GibbsFaces(scores.detach() / 2)).isfinite()
+    (slope,) = torch.autograd.grad(dist.log_prob(torch.tensor([True, False, False])), scores)
     torch.testing.assert_close(slope, torch.tensor([4, -2, -2], dtype=dtype) / 3, **close)
-    (slope,) = torch.autograd.grad(law.entropy(), scores)
+    (slope,) = torch.autograd.grad(dist.entropy(), scores)
     torch.testing.assert_close(slope, 0 * slope, rtol=0, atol=1e-4)
     mixed = fd.GibbsFaces(torch.tensor([low, -low, low], dtype=dtype))
     assert mixed.log_prob(torch.tensor([False, True, False])) == 0
@@ -131,24 +131,24 @@ def test_gibbs_faces_farther_out_than_probabilities(low, dtype):
 
 def test_gibbs_faces_of_many_coordinates():
     scores = torch.linspace(-2, 1, 300, dtype=torch.float64)
-    law, other = fd.GibbsFaces(scores), fd.GibbsFaces(-scores)
-    drawn = law.sample((20000,), generator=seeded())
-    logs = law.log_prob(drawn)
-    assert (-logs.mean() - law.entropy()).abs() <= 3 * logs.std() / 20000**0.5
+    dist, other = fd.GibbsFaces(scores), fd.GibbsFaces(-scores)
+    drawn = dist.sample((20000,), generator=seeded())
+    logs = dist.log_prob(drawn)
+    assert (-logs.mean() - dist.entropy()).abs() <= 3 * logs.std() / 20000**0.5
     ratio = logs - other.log_prob(drawn)
-    assert (ratio.mean() - kl_divergence(law, other)).abs() <= 3 * ratio.std() / 20000**0.5
+    assert (ratio.mean() - kl_divergence(dist, other)).abs() <= 3 * ratio.std() / 20000**0.5
 
 
 def test_listed_faces_of_which_one_is_never_drawn():
     probs = real(0.5, 0.5, 0.0).requires_grad_()
-    law = fd.ListedFaces(probs)
+    dist = fd.ListedFaces(probs)
     other = fd.ListedFaces(real(0.25, 0.5, 0.25))
-    mixed = fd.FaceMixture(law, torch.ones(2).double())
-    for value in (law.entropy(), kl_divergence(law, other), mixed.entropy(), mixed.mean[0]):
+    mixed = fd.FaceMixture(dist, torch.ones(2).double())
+    for value in (dist.entropy(), kl_divergence(dist, other), mixed.entropy(), mixed.mean[0]):
         assert value.isfinite()
         assert torch.autograd.grad(value, probs)[0].isfinite().all()
-    assert law.log_prob(torch.tensor([True, True])) == -math.inf
-    assert kl_divergence(other, law) == math.inf
+    assert dist.log_prob(torch.tensor([True, True])) == -math.inf
+    assert kl_divergence(other, dist) == math.inf
 
 
 def test_faces_of_gaussian_sparsemax():
@@ -160,23 +160,23 @@ def test_faces_of_gaussian_sparsemax():
 
 def test_faces_of_hard_concrete():
     """K = 3: the projection of a stretched concrete, whatever its density."""
-    law = fd.HardConcrete(real(0.5, 0.1, 0.0), 0.6, 1.3)
-    drawn = law.sample((1000,), generator=seeded())
-    soft = fd.Concrete(law.scores, 0.6).sample((1000,), generator=seeded())
+    dist = fd.HardConcrete(real(0.5, 0.1, 0.0), 0.6, 1.3)
+    drawn = dist.sample((1000,), generator=seeded())
+    soft = fd.Concrete(dist.scores, 0.6).sample((1000,), generator=seeded())
     torch.testing.assert_close(drawn, ff.sparsemax(1.3 * soft))
-    inside = fd.HardConcrete(law.scores, 0.6, 1.0).sample((1000,), generator=seeded())
+    inside = fd.HardConcrete(dist.scores, 0.6, 1.0).sample((1000,), generator=seeded())
     assert fd.face_of(inside).all()
-    cold = fd.HardConcrete(law.scores, 0.01, 3.0).sample((10**5,), generator=seeded())
+    cold = fd.HardConcrete(dist.scores, 0.01, 3.0).sample((10**5,), generator=seeded())
     corners = (fd.face_of(cold) & (cold == 1)).double().mean(0)
-    torch.testing.assert_close(corners, law.scores.softmax(-1), rtol=0, atol=0.02)
+    torch.testing.assert_close(corners, dist.scores.softmax(-1), rtol=0, atol=0.02)
 
 
 def test_mixed_dirichlet_by_enumeration():
     scores, concentration = real(0.5, -0.3, 0.1), real(0.7, 1.5, 2.5)
-    law = fd.MixedDirichlet(scores, concentration)
+    dist = fd.MixedDirichlet(scores, concentration)
     prior = fd.MaxEntropyMixed(3, dtype=torch.float64)
-    faces, probs = fd.all_faces(3), law.faces.every().exp()
-    entropy, divergence = law.faces.entropy(), kl_divergence(law.faces, prior.faces)
+    faces, probs = fd.all_faces(3), dist.faces.every().exp()
+    entropy, divergence = dist.faces.entropy(), kl_divergence(dist.faces, prior.faces)
     for face, prob in zip(faces, probs, strict=True):
         if face.sum() > 1:
             within = torch.distributions.Dirichlet(concentration[face])
@@ -188,19 +188,19 @@ def test_mixed_dirichlet_by_enumeration():
                 torch.arange(1.0, face.sum() + 1).double() / torch.arange(face.sum() + 1).sum()
             )
             wanted = prob.log() + within.log_prob(y[face])
-            torch.testing.assert_close(law.log_prob(y), wanted)
-    torch.testing.assert_close(law.entropy(), entropy)
-    torch.testing.assert_close(kl_divergence(law, prior), divergence)
-    drawn = law.sample((10**5,), generator=seeded())
+            torch.testing.assert_close(dist.log_prob(y), wanted)
+    torch.testing.assert_close(dist.entropy(), entropy)
+    torch.testing.assert_close(kl_divergence(dist, prior), divergence)
+    drawn = dist.sample((10**5,), generator=seeded())
     assert_drawn(fd.face_of(drawn), probs)
 
 
 def test_tiny_concentrations_stay_on_their_face():
-    law = fd.MixedDirichlet(torch.full((5,), 5.0), torch.full((5,), 1e-3))
-    faces = law.faces.sample((1000,), generator=seeded())
-    drawn = law.rsample_on(faces, generator=seeded())
+    dist = fd.MixedDirichlet(torch.full((5,), 5.0), torch.full((5,), 1e-3))
+    faces = dist.faces.sample((1000,), generator=seeded())
+    drawn = dist.rsample_on(faces, generator=seeded())
     assert torch.equal(fd.face_of(drawn), faces)
-    assert law.log_prob(drawn).isfinite().all()
+    assert dist.log_prob(drawn).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -208,11 +208,11 @@ def test_tiny_concentrations_stay_on_their_face():
 def test_draws_on_a_face_have_the_moments_of_dirichlet(concentration, dtype):
     """However small the concentration; fails by chance once in 10^4 at each row."""
     a = torch.tensor([1.0, 1.0, 2.0, 1.0], dtype=dtype) * concentration
-    law = fd.MixedDirichlet(torch.zeros(4, dtype=dtype), a)
+    dist = fd.MixedDirichlet(torch.zeros(4, dtype=dtype), a)
     face = torch.tensor([True, False, True, True])
-    drawn = law.rsample_on(face.expand(50_000, 4), generator=seeded())
+    drawn = dist.rsample_on(face.expand(50_000, 4), generator=seeded())
     assert torch.equal(fd.face_of(drawn), face.expand(50_000, 4))
-    assert law.log_prob(drawn).isfinite().all()
+    assert dist.log_prob(drawn).isfinite().all()
     inside, total = a[face].double(), 4 * concentration
     mean = inside / total
     squares = mean * (inside + 1) / (total + 1)
@@ -228,19 +228,19 @@ def test_gradients_of_draws_on_a_face(concentration):
     exact = (a * (a + 1) / (a.sum() * (a.sum() + 1)))[2]
     wanted = torch.autograd.grad(exact, a)[0]
     each = a.detach().expand(200_000, 3).clone().requires_grad_()
-    law = fd.MixedDirichlet(torch.zeros(3).double(), each)
-    drawn = law.rsample_on(torch.ones(200_000, 3, dtype=torch.bool), generator=seeded())
+    dist = fd.MixedDirichlet(torch.zeros(3).double(), each)
+    drawn = dist.rsample_on(torch.ones(200_000, 3, dtype=torch.bool), generator=seeded())
     slopes = torch.autograd.grad(drawn[:, 2].square().sum(), each)[0]
     assert ((slopes.mean(0) - wanted).abs() < 4 * slopes.std(0) / 200_000**0.5).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_stays_on_its_face(dtype):
-    law = fd.MixedDirichlet(torch.zeros(3, dtype=dtype), torch.full((3,), 0.05, dtype=dtype))
-    faces = law.faces.sample((500,), generator=seeded())
-    drawn = law.rsample_on(faces, generator=seeded())
+    dist = fd.MixedDirichlet(torch.zeros(3, dtype=dtype), torch.full((3,), 0.05, dtype=dtype))
+    faces = dist.faces.sample((500,), generator=seeded())
+    drawn = dist.rsample_on(faces, generator=seeded())
     assert torch.equal(fd.face_of(drawn), faces)
-    assert law.log_prob(drawn).isfinite().all()
+    assert dist.log_prob(drawn).isfinite().all()
 
 
 def test_draws_on_a_face_are_differentiable():
@@ -253,7 +253,7 @@ def test_draws_on_a_face_are_differentiable():
 
 
 def test_longest_code_is_the_longest():
-    """No other law of sizes with flat faces has more, and the sizes count C(K, k)."""
+    """No other distribution of sizes with flat faces has more, and the sizes count C(K, k)."""
     best = fd.MaxEntropyMixed(4, dtype=torch.float64)
     for seed in range(5):
         weights = torch.randn(4, generator=seeded(seed), dtype=torch.float64)
@@ -264,11 +264,11 @@ def test_longest_code_is_the_longest():
 
 
 def test_faces_of_given_sizes():
-    """Sizes as given, whatever number of faces has them: so is the law that was published."""
+    """Probabilities of sizes as given, whatever their number of faces, as published."""
     logs = real([0.3, -1.0, 0.2, 0.5], [-math.inf, 0.0, -math.inf, 1.0])
-    law = fd.FacesBySize.of_sizes(logs)
-    torch.testing.assert_close(law.sizes(), logs.softmax(-1))
-    alike = law.every().exp()[..., fd.all_faces(4).sum(-1) == 2]
+    dist = fd.FacesBySize.of_sizes(logs)
+    torch.testing.assert_close(dist.sizes(), logs.softmax(-1))
+    alike = dist.every().exp()[..., fd.all_faces(4).sum(-1) == 2]
     torch.testing.assert_close(alike, (logs.softmax(-1)[:, 1:2] / 6).expand(2, 6))
 
 
@@ -276,19 +276,19 @@ def test_faces_of_given_sizes():
 
 
 def test_sparse_categorical():
-    law = fd.SparseCategorical(ff.Gini(), real(-2.0, 0.0, 0.5))
+    dist = fd.SparseCategorical(ff.Gini(), real(-2.0, 0.0, 0.5))
     probs = real(0.0, 0.25, 0.75)
-    torch.testing.assert_close(law.probs, probs)
-    assert law.log_prob(torch.tensor(0)) == -math.inf
-    assert law.face.tolist() == [False, True, True]
-    assert law.mode == 2
-    torch.testing.assert_close(law.entropy(), torch.special.entr(probs).sum())
-    drawn = law.sample((4000,), generator=seeded())
+    torch.testing.assert_close(dist.probs, probs)
+    assert dist.log_prob(torch.tensor(0)) == -math.inf
+    assert dist.face.tolist() == [False, True, True]
+    assert dist.mode == 2
+    torch.testing.assert_close(dist.entropy(), torch.special.entr(probs).sum())
+    drawn = dist.sample((4000,), generator=seeded())
     assert set(drawn.tolist()) == {1, 2}
-    assert law.enumerate_support().tolist() == [0, 1, 2]
+    assert dist.enumerate_support().tolist() == [0, 1, 2]
     wide = fd.SparseCategorical(ff.Shannon(), real(0.1, 0.2, 0.3))
-    assert kl_divergence(law, wide).isfinite()
-    assert kl_divergence(wide, law) == math.inf
+    assert kl_divergence(dist, wide).isfinite()
+    assert kl_divergence(wide, dist) == math.inf
     with pytest.raises(ValueError, match=r"probs.*constraint"):
         fd.SparseCategorical(ff.Subset(2), torch.zeros(4))
 
@@ -307,10 +307,10 @@ def test_probabilities_up_to_rounding(dtype):
 
 @pytest.mark.parametrize("omega", [ff.Shannon(), ff.Tsallis(1.5), ff.Norm(2.0)], ids=str)
 def test_sparse_categorical_of_any_map(omega):
-    law = fd.SparseCategorical(omega, torch.zeros(2, 3, 4))
-    assert law.batch_shape == (2, 3)
-    assert law.sample((5, 6)).shape == (5, 6, 2, 3)
-    torch.testing.assert_close(law.entropy(), torch.full((2, 3), math.log(4)))
+    dist = fd.SparseCategorical(omega, torch.zeros(2, 3, 4))
+    assert dist.batch_shape == (2, 3)
+    assert dist.sample((5, 6)).shape == (5, 6, 2, 3)
+    torch.testing.assert_close(dist.entropy(), torch.full((2, 3), math.log(4)))
 
 
 def test_pairs_are_all_faces():

@@ -1,4 +1,4 @@
-"""The expected product by the kernels: the numbers of plain torch, and of many digits."""
+"""Expected products by the kernels, compared with plain torch and high-precision values."""
 
 import os
 
@@ -171,12 +171,12 @@ def test_what_is_differentiated_stays_in_torch() -> None:
 def test_densities_of_a_law_each(size: int, spread: float) -> None:
     draw = seeded(size)
     loc, noise = torch.randn(2, 300, size, generator=draw)
-    law = fd.GaussianSparsemax(loc, (spread * noise).exp(), validate_args=False)
-    y = law.sample(generator=draw)
-    wide = fd.GaussianSparsemax(law.loc.double(), law.scale.double(), validate_args=False)
-    found, exact = law.log_prob(y), wide.log_prob(y.double())
+    dist = fd.GaussianSparsemax(loc, (spread * noise).exp(), validate_args=False)
+    y = dist.sample(generator=draw)
+    wide = fd.GaussianSparsemax(dist.loc.double(), dist.scale.double(), validate_args=False)
+    found, exact = dist.log_prob(y), wide.log_prob(y.double())
     with _native.disabled():
-        rough, wanted = law.log_prob(y), wide.log_prob(y.double())
+        rough, wanted = dist.log_prob(y), wide.log_prob(y.double())
     torch.testing.assert_close(exact, wanted, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(found, rough, rtol=2e-5, atol=2e-5)
 
@@ -191,10 +191,10 @@ def test_densities_of_odd_rows_and_any_layout(dtype: torch.dtype) -> None:
     loc = loc.clone(memory_format=torch.preserve_format)
     loc[5, 2], loc[7, 2], y[9, 4] = torch.nan, torch.inf, torch.nan
     for shape in (scale, scale.expand(40, 9).clone(), scale.repeat_interleave(2)[::2]):
-        law = fd.GaussianSparsemax(loc, shape, validate_args=False)
-        found = law.log_prob(y)
+        dist = fd.GaussianSparsemax(loc, shape, validate_args=False)
+        found = dist.log_prob(y)
         with _native.disabled():
-            wanted = law.log_prob(y)
+            wanted = dist.log_prob(y)
         torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
         assert found.isfinite().sum() >= 36
-    assert law.log_prob(y[:0, None]).shape == (0, 40)
+    assert dist.log_prob(y[:0, None]).shape == (0, 40)

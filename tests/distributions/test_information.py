@@ -1,4 +1,4 @@
-"""Entropy, divergence and information: exact where known, otherwise with their standard errors."""
+"""Entropy, divergence and mutual information: exact, or estimates with standard errors."""
 
 import itertools
 import math
@@ -28,23 +28,23 @@ def everywhere(size, count=40):
 
 @over("entropy")
 def test_exact_where_a_closed_form_is_known(case):
-    found = fd.direct_sum_entropy(case.law)
+    found = fd.direct_sum_entropy(case.dist)
     assert found.standard_error == 0
-    assert found.value == case.law.entropy()
+    assert found.value == case.dist.entropy()
 
 
 @over("kl")
 def test_exact_divergence(case):
-    found = fd.direct_sum_kl(case.law, case.rival)
+    found = fd.direct_sum_kl(case.dist, case.rival)
     assert found.standard_error == 0
-    assert found.value == kl_divergence(case.law, case.rival)
+    assert found.value == kl_divergence(case.dist, case.rival)
 
 
 @over("kl")
 def test_exact_divergences_broadcast_batches(case):
-    one = kl_divergence(case.law, case.rival)
+    one = kl_divergence(case.dist, case.rival)
     for p, q in (((), (4,)), ((4,), ()), ((2, 1), (4,))):
-        found = fd.direct_sum_kl(case.law.expand(p), case.rival.expand(q)).value
+        found = fd.direct_sum_kl(case.dist.expand(p), case.rival.expand(q)).value
         torch.testing.assert_close(found, one.expand(torch.broadcast_shapes(p, q)))
 
 
@@ -63,7 +63,7 @@ def test_estimates_agree_with_quadrature():
 
 
 def test_estimates_broadcast_batches():
-    """Each draw is scored under every law, not under the one in its place."""
+    """Each draw is scored under every distribution, not under the one in its place."""
     p = fd.GaussianSparsemax(*TRIPLE)
     loc = torch.stack([TRIPLE[0], real(0.0, 0.2, 0.1), real(1.0, 0.2, 0.1), real(0.0, 0.0, 2.0)])
     q = fd.GaussianSparsemax(loc, TRIPLE[1])
@@ -82,10 +82,10 @@ def test_estimates_broadcast_batches():
         fd.direct_sum_kl(p.expand((3,)), q)
 
 
-def test_information_of_many_laws_takes_their_precision():
+def test_information_of_many_distributions_has_their_precision():
     """A seventh is not the same number in single precision."""
-    law = fd.GaussianSparsemax(torch.zeros(3, 3).double(), 1.0)
-    found = fd.mutual_information(law, samples=50)
+    dist = fd.GaussianSparsemax(torch.zeros(3, 3).double(), 1.0)
+    found = fd.mutual_information(dist, samples=50)
     assert found.value.dtype == found.standard_error.dtype == torch.float64
     many = fd.BinaryHardConcrete(torch.linspace(-30, 30, 7).double(), 0.05, 1.5)
     exact = fd.mutual_information(
@@ -101,35 +101,35 @@ def test_information_of_many_laws_takes_their_precision():
 def test_gradient_of_an_estimated_entropy():
     """That of the integral, although the density jumps between faces."""
     loc, scale = (value.clone().requires_grad_() for value in TRIPLE)
-    law = fd.GaussianSparsemax(loc, scale)
-    found = fd.direct_sum_entropy(law, samples=100_000, generator=seeded())
+    dist = fd.GaussianSparsemax(loc, scale)
+    found = fd.direct_sum_entropy(dist, samples=100_000, generator=seeded())
     ours = torch.autograd.grad(found.value, [loc, scale])
     y, weight = everywhere(3)
-    logs = law.log_prob(y)
+    logs = dist.log_prob(y)
     exact = torch.autograd.grad(-(weight * logs.exp() * logs).sum(), [loc, scale])
     for found, wanted in zip(ours, exact, strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=0.03)
     assert abs(ours[0].sum()) < 1e-6  # a common shift changes nothing
 
 
-def test_mutual_information_of_two_laws():
+def test_mutual_information_of_two_distributions():
     loc = real([0.8, 0.0], [0.0, 0.3])
-    law = fd.GaussianSparsemax(loc, 0.5)
+    dist = fd.GaussianSparsemax(loc, 0.5)
     weights = real(0.3, 0.7)
     y, weight = everywhere(2, 60)
-    each = law.log_prob(y.unsqueeze(1))
+    each = dist.log_prob(y.unsqueeze(1))
     mixed = (each + weights.log()).logsumexp(-1)
     exact = (weight * (weights * each.exp() * (each - mixed.unsqueeze(-1))).sum(-1)).sum()
-    found = fd.mutual_information(law, weights, samples=100_000, generator=seeded())
+    found = fd.mutual_information(dist, weights, samples=100_000, generator=seeded())
     assert (found.value - exact).abs() < 3 * found.standard_error
     assert found.standard_error < 0.01
 
 
 def test_mutual_information_of_categories():
-    law = fd.SparseCategorical(ff.Gini(), real([3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 0.0]))
-    found = fd.mutual_information(law)
-    mixed = law.probs.mean(0)
-    exact = torch.special.entr(mixed).sum() - law.entropy().mean()
+    dist = fd.SparseCategorical(ff.Gini(), real([3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 0.0]))
+    found = fd.mutual_information(dist)
+    mixed = dist.probs.mean(0)
+    exact = torch.special.entr(mixed).sum() - dist.entropy().mean()
     torch.testing.assert_close(found.value, exact)
     assert found.standard_error == 0
     same = fd.SparseCategorical(ff.Gini(), torch.zeros(4, 3))
@@ -143,7 +143,7 @@ def test_any_distribution_with_a_density():
 
 
 def test_missing_faces_cost_everything():
-    """A law inside the simplex has no density on the faces of the other."""
+    """A distribution inside the simplex has no density on the faces of the other."""
     p, q = fd.GaussianSparsemax(torch.zeros(3), 1.0), fd.Concrete(torch.zeros(3), 0.5)
     assert fd.direct_sum_kl(p, q, samples=100, generator=seeded()).value == math.inf
     assert fd.direct_sum_kl(q, p, samples=100, generator=seeded()).value.isfinite()

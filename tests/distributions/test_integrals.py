@@ -1,4 +1,4 @@
-"""log_ndtr, the expected product and the orthant, next to many digits and brute force."""
+"""log_ndtr, expected products and orthants against high precision and brute force."""
 
 import math
 
@@ -170,9 +170,9 @@ def test_orthant_of_any_correlation(size):
     deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
     scaled = matrix / (deviation[:, :, None] * deviation[:, None])
     torch.testing.assert_close(found, plackett(-mean / deviation, scaled, 32), rtol=0, atol=1e-8)
-    law = multivariate_normal(mean[0].numpy(), matrix[0].numpy())
-    law.maxpts, law.abseps = 2_000_000, 1e-7
-    assert (found[0] - law.cdf([0] * size)).abs() < 1e-5
+    dist = multivariate_normal(mean[0].numpy(), matrix[0].numpy())
+    dist.maxpts, dist.abseps = 2_000_000, 1e-7
+    assert (found[0] - dist.cdf([0] * size)).abs() < 1e-5
 
 
 def test_orthant_far_out():
@@ -190,9 +190,9 @@ def test_orthant_of_more():
     matrix = factor @ factor.T + torch.eye(8)
     mean = torch.randn(8, generator=draw, dtype=torch.float64)
     found = log_orthant(mean[None], matrix[None]).exp()
-    law = multivariate_normal(mean.numpy(), matrix.numpy())
-    law.maxpts, law.abseps = 2_000_000, 1e-7
-    assert (found / law.cdf([0] * 8) - 1).abs() < 2e-3
+    dist = multivariate_normal(mean.numpy(), matrix.numpy())
+    dist.maxpts, dist.abseps = 2_000_000, 1e-7
+    assert (found / dist.cdf([0] * 8) - 1).abs() < 2e-3
 
 
 @pytest.mark.parametrize("size", [3, 4, 6])
@@ -223,7 +223,7 @@ def test_full_covariance_agrees_with_the_integral():
 @pytest.mark.parametrize("size", [3, 8, 64])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.5, 5.0])
 def test_a_shared_grid_agrees_with_each_its_own(size, spread):
-    """Many points under one law, and the same points under as many copies of it."""
+    """Many points under one distribution, and the same points under as many copies of it."""
     draw = seeded(size)
     loc = torch.randn(size, generator=draw, dtype=torch.float64).requires_grad_()
     noise = torch.randn(size, generator=draw, dtype=torch.float64)
@@ -235,6 +235,6 @@ def test_a_shared_grid_agrees_with_each_its_own(size, spread):
     ours, theirs = (torch.autograd.grad(found.sum(), [loc, scale]) for found in (shared, each))
     for one, two in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-7, atol=1e-7)
-    law = fd.GaussianSparsemax(loc.float(), scale.float(), validate_args=False)
-    single = law.log_prob(y.float())
+    dist = fd.GaussianSparsemax(loc.float(), scale.float(), validate_args=False)
+    single = dist.log_prob(y.float())
     torch.testing.assert_close(single.double(), each, rtol=1e-4, atol=1e-4)

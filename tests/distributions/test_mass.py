@@ -27,15 +27,15 @@ def simplex_points(corners: int, count: int) -> tuple[torch.Tensor, torch.Tensor
     return torch.cat([rows, left.unsqueeze(-1)], -1), total
 
 
-def mass(law, count=lambda corners: 12) -> torch.Tensor:
-    size = law.event_shape[0]
+def mass(dist, count=lambda corners: 12) -> torch.Tensor:
+    size = dist.event_shape[0]
     total = torch.zeros((), dtype=torch.float64)
     for corners in range(1, size + 1):
         inside, weights = simplex_points(corners, count(corners))
         for face in itertools.combinations(range(size), corners):
             y = torch.zeros(len(inside), size, dtype=torch.float64)
             y[:, list(face)] = inside
-            total += (weights * law.log_prob(y).exp()).sum()
+            total += (weights * dist.log_prob(y).exp()).sum()
     return total
 
 
@@ -49,8 +49,8 @@ def test_gaussian_sparsemax(size):
 
 
 def test_full_gaussian_sparsemax():
-    law = fd.GaussianSparsemax(real(0.5, 0.2, 0.0), scale_tril=TRIL3)
-    assert (mass(law, lambda corners: 30) - 1).abs() < 1e-6
+    dist = fd.GaussianSparsemax(real(0.5, 0.2, 0.0), scale_tril=TRIL3)
+    assert (mass(dist, lambda corners: 30) - 1).abs() < 1e-6
 
 
 @pytest.mark.parametrize("size", [4, 5, 6])
@@ -59,13 +59,13 @@ def test_full_gaussian_sparsemax_of_more(size):
     noise = torch.randn(size, size, generator=draw, dtype=torch.float64)
     factor = 0.25 * noise.tril(-1) + 0.6 * torch.eye(size, dtype=torch.float64)
     loc = 0.3 * torch.randn(size, generator=draw, dtype=torch.float64)
-    law = fd.GaussianSparsemax(loc, scale_tril=factor)
-    assert (mass(law, lambda corners: 10 if corners > 4 else 14) - 1).abs() < 1e-6
+    dist = fd.GaussianSparsemax(loc, scale_tril=factor)
+    assert (mass(dist, lambda corners: 10 if corners > 4 else 14) - 1).abs() < 1e-6
 
 
 def test_mixed_dirichlet():
-    law = fd.MixedDirichlet(real(0.5, -0.3, 0.1, 0.0), real(1.0, 2.0, 3.0, 2.0))
-    assert (mass(law) - 1).abs() < 1e-10
+    dist = fd.MixedDirichlet(real(0.5, -0.3, 0.1, 0.0), real(1.0, 2.0, 3.0, 2.0))
+    assert (mass(dist) - 1).abs() < 1e-10
 
 
 def test_longest_code():
@@ -75,19 +75,19 @@ def test_longest_code():
 
 
 def test_hard_concrete_of_two():
-    law = fd.HardConcrete(real(0.5, 0.1), 0.9, 1.3)
-    assert (mass(law, lambda corners: 60) - 1).abs() < 1e-10
+    dist = fd.HardConcrete(real(0.5, 0.1), 0.9, 1.3)
+    assert (mass(dist, lambda corners: 60) - 1).abs() < 1e-10
 
 
-@pytest.mark.parametrize("law", [
+@pytest.mark.parametrize("dist", [
     fd.Concrete(real(0.2, -0.1, 0.4), 0.9),
     fd.LogisticNormal(real(0.2, -0.1, 0.4), real(0.9, 0.8, 1.1)),
 ])  # fmt: skip
-def test_inside_only(law):
+def test_inside_only(dist):
     """In scores that are 0 in the last place, where the integrand is smooth and decays."""
     axis = torch.linspace(-14, 14, 400, dtype=torch.float64)
     x = torch.cartesian_prod(axis, axis)
     y = torch.cat([x, torch.zeros(len(x), 1, dtype=torch.float64)], -1).softmax(-1)
-    law._validate_args = False
-    density = law.log_prob(y) + y.log().sum(-1)
+    dist._validate_args = False
+    density = dist.log_prob(y) + y.log().sum(-1)
     assert (density.exp().sum() * (axis[1] - axis[0]) ** 2 - 1).abs() < 1e-4

@@ -1,4 +1,4 @@
-"""Distributions under every torch transform, and the table in the documentation that says so."""
+"""Distributions under every torch transform, and the documented table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 from fewfold import distributions
 from tests.transforms import EAGER, FUNCTIONAL, TRACED, WARNINGS
 
-from .transforms import CASES, LAWS, TABLE
+from .transforms import CASES, DISTRIBUTIONS, TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "transforms_distributions.md"
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -49,12 +49,12 @@ def test_the_documented_table_is_what_these_tests_prove() -> None:
 
 
 def test_every_law_is_in_the_table() -> None:
-    laws = {
+    dists = {
         name
         for name in distributions.__all__
         if isinstance(found := getattr(distributions, name), type)
         and issubclass(found, Distribution)
     }
-    named = {name.partition(",")[0] for name in LAWS}
-    # what all laws of faces share, one that is listed within FaceMixture, one without parameters
-    assert laws - named == {"FaceLaw", "ListedFaces", "MaxEntropyMixed"}
+    named = {name.partition(",")[0] for name in DISTRIBUTIONS}
+    # the base class, one that is tested within FaceMixture, one without parameters
+    assert dists - named == {"FaceDistribution", "ListedFaces", "MaxEntropyMixed"}

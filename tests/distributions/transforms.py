@@ -1,4 +1,4 @@
-"""The rows of the table of transforms that distributions have.
+"""Rows of the table of transforms for distributions.
 
 Each is a density, an entropy or a draw as a function of parameters. Arguments are not checked, as
 in torch's own distributions under a transform. `python -m tests.distributions.transforms FILE`
@@ -28,20 +28,20 @@ POINTS = {
 """On a face and inside; numbers that half precision has."""
 
 
-class Law(nn.Module):
-    """A density at two points, an entropy, or a draw of a law whose parameters are its input."""
+class DistributionModule(nn.Module):
+    """Density at two points, entropy or sample of a distribution with the input as parameters."""
 
-    def __init__(self, law: Callable[[Tensor], Distribution], what: str, points: str) -> None:
+    def __init__(self, dist: Callable[[Tensor], Distribution], what: str, points: str) -> None:
         super().__init__()
-        self.law, self.what = law, what
+        self.dist, self.what = dist, what
         self.points = torch.tensor(POINTS[points])
 
     def forward(self, raw: Tensor) -> Tensor:
-        law = self.law(raw)
+        dist = self.dist(raw)
         if self.what == "log_prob":
             points = self.points.to(raw) if self.points.is_floating_point() else self.points
-            return torch.stack([law.log_prob(point) for point in points.unbind(0)], -1)
-        found: Tensor = law.entropy() if self.what == "entropy" else law.rsample()
+            return torch.stack([dist.log_prob(point) for point in points.unbind(0)], -1)
+        found: Tensor = dist.entropy() if self.what == "entropy" else dist.rsample()
         return found
 
 
@@ -63,7 +63,7 @@ def quadratic(raw: Tensor, low: float, learns: bool = True) -> Distribution:
     return fd.QGaussian(loc / 8, factor + torch.eye(2).to(raw), alpha)
 
 
-LAWS: dict[str, tuple[Callable[[Tensor], Distribution], int, str, str]] = {
+DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor], Distribution], int, str, str]] = {
     "GaussianSparsemax": (lambda x: fd.GaussianSparsemax(*halves(x)), 6, "three", "dr"),
     "GaussianSparsemax, two": (lambda x: fd.GaussianSparsemax(*halves(x)), 4, "two", "de"),
     "GaussianSparsemax, full": (
@@ -102,18 +102,20 @@ LAWS: dict[str, tuple[Callable[[Tensor], Distribution], int, str, str]] = {
     "QGaussian, heavy tails": (lambda x: quadratic(x, 0.375), 7, "line", "de"),
     "QGaussian, alpha fixed": (lambda x: quadratic(x, 1.25, learns=False), 7, "line", "r"),
 }  # fmt: skip
-"""A law of raw numbers, how many of them, points, and which of density, rsample and entropy."""
+"""Distribution of raw parameters, their number, points, and which of d, r and e to test."""
 
 WHAT = {"d": "log_prob", "r": "rsample", "e": "entropy"}
 WIDE = {"Concrete.log_prob", "LogisticNormal.rsample"}
 
 
-def _case(name: str, law: Callable[[Tensor], Distribution], n: int, points: str, what: str) -> Case:
+def _case(
+    name: str, dist: Callable[[Tensor], Distribution], n: int, points: str, what: str
+) -> Case:
     first, _, rest = name.partition(", ")
     label = f"{first}.{what}" + (f", {rest}" if rest else "")
     return Case(
         label,
-        lambda: Law(law, what, points),
+        lambda: DistributionModule(dist, what, points),
         wide=label in WIDE,
         shape=(n,),
         draws=what == "rsample",
@@ -121,8 +123,8 @@ def _case(name: str, law: Callable[[Tensor], Distribution], n: int, points: str,
 
 
 CASES = [
-    _case(name, law, n, points, WHAT[letter])
-    for name, (law, n, points, letters) in LAWS.items()
+    _case(name, dist, n, points, WHAT[letter])
+    for name, (dist, n, points, letters) in DISTRIBUTIONS.items()
     for letter in letters
 ]
 
@@ -158,7 +160,7 @@ LIMITS = {
     for check in checks
 }
 
-TABLE = Table("law", CASES, CHECKS, LIMITS)
+TABLE = Table("distribution", CASES, CHECKS, LIMITS)
 
 if __name__ == "__main__":
     Distribution.set_default_validate_args(False)

@@ -1,4 +1,4 @@
-"""Sparse codes of a table and anchors learned for it."""
+"""Sparse codes of a table, and dictionary learning."""
 
 import pytest
 import torch

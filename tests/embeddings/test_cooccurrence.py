@@ -1,4 +1,4 @@
-"""Relations from what stands near what."""
+"""Relations from co-occurrence."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""A table and the optimiser that keeps it sparse: copied, pickled and saved together."""
+"""Copying, pickling and saving a table together with its proximal optimiser."""
 
 import copy
 import pickle
@@ -87,7 +87,7 @@ def test_a_pickled_table_owes_nothing() -> None:
 def test_settle_brings_the_bare_parameter_up_to_date() -> None:
     table, optimizer = owing()
     late = table.transform.detach().clone()
-    optimizer.settle()
+    optimizer.apply_deferred()
     assert not torch.equal(late, table.transform)
     settled = table.transform.detach().clone()
     table.nonzeros()

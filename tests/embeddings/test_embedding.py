@@ -1,4 +1,4 @@
-"""An anchor table is the `nn.Embedding` of the table it stands for."""
+"""`AnchorEmbedding` against the `nn.Embedding` of its materialised table."""
 
 import copy
 from pathlib import Path

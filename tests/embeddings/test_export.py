@@ -1,4 +1,4 @@
-"""Anchor tables in files, and straight from them."""
+"""Saving, loading and memory mapping of anchor tables."""
 
 import json
 import os
@@ -222,7 +222,7 @@ def test_damage_is_found_when_loading(file: Path, name: str, value: float, messa
         ({"rows": "201"}, r"should be \(201,\)"),
         ({"dim": "13"}, r"anchors should be \(20, 13\)"),
         ({"nonzeros": "3"}, r"should be \(3,\)"),
-        ({"padding_idx": "200"}, "is no row"),
+        ({"padding_idx": "200"}, "is not a row"),
     ],
 )
 def test_metadata_that_does_not_fit(file: Path, about: dict[str, str], message: str) -> None:
@@ -236,7 +236,7 @@ def test_parts_that_are_missing_or_foreign(file: Path) -> None:
     with pytest.raises(FileNotFoundError, match="save_anchors"):
         load_anchors(file)
     file.write_bytes(b"something else entirely")
-    with pytest.raises(ValueError, match="no safetensors file"):
+    with pytest.raises(ValueError, match="not a safetensors file"):
         load_anchors(file)
     save_file({"weight": torch.zeros(2, 2)}, file)
     with pytest.raises(ValueError, match="does not hold anchors"):
@@ -248,7 +248,7 @@ def test_parts_that_are_missing_or_foreign(file: Path) -> None:
     tensors = load_file(file)
     del tensors["values"]
     save_file(tensors, file, metadata(file))
-    with pytest.raises(ValueError, match="lacks or should not have values"):
+    with pytest.raises(ValueError, match="missing or unexpected tensors: values"):
         load_anchors(file)
 
 
@@ -427,7 +427,7 @@ def test_a_lookup_of_few_bits_reads_only_its_rows(file: Path) -> None:
         ({"zero": "14"}, "zero cannot be 14 of 5 bits"),
         ({"zero": "0"}, "zero cannot be 0 of 5 bits"),
         ({"values": "7"}, "damaged"),
-        ({"layout": "another"}, "parts of 'another'"),
+        ({"layout": "another"}, "tensors for 'another'"),
         ({"version": "1"}, "damaged"),
     ],
 )
@@ -443,7 +443,7 @@ def test_mapped_few_bits_are_checked(file: Path) -> None:
     save_anchors(laid_out("rows", True), file, values=torch.int8, bits=5)
     tensors, about = load_file(file), metadata(file)
     save_file({name: part for name, part in tensors.items() if name != "slots"}, file, about)
-    with pytest.raises(ValueError, match="parts of 'rows'"):
+    with pytest.raises(ValueError, match="tensors for 'rows'"):
         MappedAnchors(file)
     tensors["lengths"][0] = K + 1
     save_file(tensors, file, about)

@@ -1,4 +1,4 @@
-"""The number of anchors follows a validation loss."""
+"""Selection of the number of anchors by a validation loss."""
 
 import copy
 import json

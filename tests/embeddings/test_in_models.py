@@ -1,4 +1,4 @@
-"""Anchor tables inside other people's models: tied language models, bags, Hugging Face."""
+"""Anchor tables inside models: tied language models, bags, Hugging Face."""
 
 import copy
 from collections.abc import Callable, Iterator

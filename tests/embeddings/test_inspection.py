@@ -1,4 +1,4 @@
-"""What anchors stand for."""
+"""Inspection of anchors."""
 
 import json
 from pathlib import Path

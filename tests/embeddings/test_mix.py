@@ -1,4 +1,4 @@
-"""Rows mixed from anchors: values, gradients and errors, by the kernels and in plain torch."""
+"""Weighted sums of anchors: values, gradients and errors, by kernels and in plain torch."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Two processes with half a batch each learn what one learns from the whole."""
+"""Two processes with half a batch each train as one with the whole batch."""
 
 import contextlib
 import gc
@@ -55,7 +55,7 @@ def trained(whole: nn.Sequential, run: nn.Module, case: str, part: slice) -> dic
         others.step()
         tables.zero_grad()
         others.zero_grad()
-    tables.settle()
+    tables.apply_deferred()
     return found | {name: value.clone() for name, value in whole.state_dict().items()}
 
 

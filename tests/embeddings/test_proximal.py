@@ -1,4 +1,4 @@
-"""The proximal step: in the optimiser's metric, exact, lazy where rows are few."""
+"""The proximal step: step sizes of the optimiser, exactness, deferred penalties."""
 
 import copy
 import json
@@ -322,7 +322,7 @@ def test_refuses_optimisers_it_does_not_know() -> None:
     sparse = make(sparse=True)
     optimizer = ff.proximal(torch.optim.SGD([sparse.transform], lr=0.1), sparse)
     sparse(torch.arange(3)).sum().backward()
-    with pytest.raises(TypeError, match=r"want an optimiser of fewfold\.optim"):
+    with pytest.raises(TypeError, match=r"need an optimiser of fewfold\.optim"):
         optimizer.step()
 
 
@@ -514,7 +514,7 @@ def test_what_was_owed_before_loading_is_forgotten() -> None:
     second, other = stepped(3, 5.0)  # its rows owe
     second.load_state_dict(first.state_dict())
     other.load_state_dict(optimizer.state_dict())
-    other.settle()
+    other.apply_deferred()
     torch.testing.assert_close(second.transform, first.transform, rtol=0, atol=0)
     (loaded,) = other.winners()
     assert fixed is not None

@@ -1,4 +1,4 @@
-"""Rows of fixed width find the anchors they need."""
+"""Regrowth of rows of fixed width."""
 
 import torch
 

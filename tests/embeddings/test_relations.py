@@ -1,4 +1,4 @@
-"""Relations between objects and anchors, and objects that are pushed apart."""
+"""Relations between objects and anchors, and the penalty on shared anchors."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewfold.embeddings.relations.relations import Relations, apart
+from fewfold.embeddings.relations.relations import Relations, dissimilarity_penalty
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 OBJECTS, ANCHORS = 30, 7
@@ -142,7 +142,7 @@ def test_apart_is_its_definition(width: int | None, signed: bool) -> None:
     pairs = torch.tensor([[0, 1], [4, 2], [0, 29], [7, 8]])
     rows = dense(embedding).detach().abs()
     expected = 0.3 * sum(float(rows[u] @ rows[v]) for u, v in pairs.tolist())
-    assert apart(embedding, pairs, 0.3).item() == pytest.approx(expected, rel=1e-12)
+    assert dissimilarity_penalty(embedding, pairs, 0.3).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("width", [None, 3])
@@ -150,7 +150,7 @@ def test_apart_is_its_definition(width: int | None, signed: bool) -> None:
 def test_apart_has_a_gradient_where_the_pairs_are(width: int | None, sparse: bool) -> None:
     embedding = table(width, sparse=sparse)
     pairs = torch.tensor([[u, v] for u in (3, 5) for v in (1, 8, 9)])
-    apart(embedding, pairs, 1.0).backward()
+    dissimilarity_penalty(embedding, pairs, 1.0).backward()
     gradient = embedding.transform.grad
     assert gradient is not None
     assert gradient.is_sparse == sparse
@@ -166,7 +166,7 @@ def test_apart_leaves_anchors_that_are_not_in_use() -> None:
     embedding = table(None)
     embedding.active = 2
     rows = dense(embedding).detach()[:, :2]
-    value = apart(embedding, torch.tensor([[0, 1]]), 1.0)
+    value = dissimilarity_penalty(embedding, torch.tensor([[0, 1]]), 1.0)
     assert value.item() == pytest.approx(float(rows[0] @ rows[1]))
 
 
@@ -176,25 +176,29 @@ def test_a_sample_of_the_pairs_is_unbiased(width: int | None) -> None:
     pairs = torch.combinations(torch.arange(OBJECTS), 2)
     generator = torch.Generator().manual_seed(0)
     draws = torch.stack(
-        [apart(embedding, pairs, 1.0, samples=20, generator=generator) for _ in range(400)]
+        [
+            dissimilarity_penalty(embedding, pairs, 1.0, samples=20, generator=generator)
+            for _ in range(400)
+        ]
     ).detach()
-    exact = apart(embedding, pairs, 1.0).detach()
+    exact = dissimilarity_penalty(embedding, pairs, 1.0).detach()
     error = draws.std() / len(draws) ** 0.5
     assert abs(draws.mean() - exact) < 4 * error  # fails once in 16,000 seeds
     assert torch.equal(
-        apart(embedding, pairs[:5], 1.0, samples=5), apart(embedding, pairs[:5], 1.0)
+        dissimilarity_penalty(embedding, pairs[:5], 1.0, samples=5),
+        dissimilarity_penalty(embedding, pairs[:5], 1.0),
     )
 
 
 def test_apart_of_no_pairs_is_nothing() -> None:
-    assert apart(table(3), torch.empty(0, 2, dtype=torch.int64), 1.0).item() == 0
+    assert dissimilarity_penalty(table(3), torch.empty(0, 2, dtype=torch.int64), 1.0).item() == 0
 
 
 def test_apart_refuses() -> None:
     with pytest.raises(ValueError, match="weight must be finite and at least 0"):
-        apart(table(None), torch.tensor([[0, 1]]), -1.0)
+        dissimilarity_penalty(table(None), torch.tensor([[0, 1]]), -1.0)
     with pytest.raises(ValueError, match="samples must be at least 1"):
-        apart(table(None), torch.tensor([[0, 1]]), 1.0, samples=0)
+        dissimilarity_penalty(table(None), torch.tensor([[0, 1]]), 1.0, samples=0)
 
 
 def test_refuses_a_number_of_objects_that_is_none() -> None:

@@ -1,4 +1,4 @@
-"""All scores of a table of anchors: values, gradients, and what a threshold leaves of them."""
+"""Tied logits of an anchor table: values, gradients and the gradient threshold."""
 
 from functools import partial
 

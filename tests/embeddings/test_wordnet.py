@@ -1,4 +1,4 @@
-"""Relations from the files of WordNet: a hand-made lexicon, and the real one where there is one."""
+"""Relations from WordNet files: a small lexicon, and the real one if available."""
 
 import tarfile
 from pathlib import Path

@@ -39,7 +39,7 @@ class Latent:
     """(structures, *additional scores) -> (m,) what these add"""
 
     @property
-    def law(self) -> type[Any]:
+    def dist(self) -> type[Any]:
         """The class that draws it."""
         if self.over is None:
             return CategoricalLatent
@@ -70,7 +70,7 @@ class Latent:
         return found + self.adds(self.every, *(additional or self.over.additional))
 
     def log_probs(self, scores: Tensor, additional: tuple[Tensor, ...] | None = None) -> Tensor:
-        """`(*batch, m)` under the law in which a value has a share of exp(its score)."""
+        """`(*batch, m)` under the distribution in which a value has a share of exp(its score)."""
         return self.totals(scores, additional).log_softmax(-1)
 
     def scores(self, *batch: int, seed: int = 0, scale: float = 0.7) -> Tensor:
@@ -145,7 +145,7 @@ def drawing(latent: Latent, *given: Tensor) -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(latent.law, "sample", sample)
+        patch.setattr(latent.dist, "sample", sample)
         yield
     assert not left
 

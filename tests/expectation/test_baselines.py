@@ -1,4 +1,4 @@
-"""Baselines: what they remember, what they learn, and what they leave alone."""
+"""Baselines: state, training, and independence of other gradients."""
 
 import copy
 
@@ -199,8 +199,8 @@ def test_a_self_critic_gives_the_cost_no_gradient(kind, monkeypatch):
         with drawing(CATEGORIES, given):
             out = ff.expect(lambda atoms, row: weight[atoms], scores, estimators[kind])
     else:
-        real = CATEGORIES.law.sample_excluding
-        monkeypatch.setattr(CATEGORIES.law, "sample_excluding", lambda *a: (given, real(*a)[1]))
+        real = CATEGORIES.dist.sample_excluding
+        monkeypatch.setattr(CATEGORIES.dist, "sample_excluding", lambda *a: (given, real(*a)[1]))
         out = ff.expect(lambda atoms, row: weight[atoms], scores, estimators[kind])
     (grad,) = torch.autograd.grad(out.loss, weight, retain_graph=True)
     assert grad[critic] == 0

@@ -1,5 +1,8 @@
-"""What is drawn follows its law. A statistical test fixes its seed; unless it says otherwise each
-number in it is off by more than 5 deviations once in two million seeds."""
+"""Samples follow their distribution.
+
+Statistical tests fix their seed; unless stated otherwise each number in them is off by more than 5
+standard deviations once in two million seeds.
+"""
 
 import math
 
@@ -27,8 +30,8 @@ def near(share, probs, draws):
 def test_draws_follow_the_law(latent):
     draws = 10_000
     scores = latent.scores(2)
-    law = latent_distribution(scores, ff.Dense(), latent.over, None)
-    found = law.sample(draws, seeded())
+    dist = latent_distribution(scores, ff.Dense(), latent.over, None)
+    found = dist.sample(draws, seeded())
     assert found.shape[:2] == (2, draws)
     every = latent.every
     same = found.unsqueeze(2) == every
@@ -40,24 +43,24 @@ def test_draws_follow_the_law(latent):
 @over(LATENTS)
 def test_log_probabilities(latent):
     scores = latent.scores(2)
-    law = latent_distribution(scores, ff.Dense(), latent.over, None)
+    dist = latent_distribution(scores, ff.Dense(), latent.over, None)
     every = latent.every
     row = torch.arange(2).repeat_interleave(len(every))
-    found = law.log_prob(torch.cat([every, every]), row)
+    found = dist.log_prob(torch.cat([every, every]), row)
     torch.testing.assert_close(found.view(2, -1), latent.log_probs(scores), rtol=0, atol=1e-12)
 
 
 def test_categories_are_drawn_without_those_chosen(monkeypatch):
     scores = CATEGORIES.scores(3)
-    law = CategoricalLatent(scores)
+    dist = CategoricalLatent(scores)
     asked = []
     real = categories._sample
     monkeypatch.setattr(
         categories, "_sample", lambda logs, *more: (asked.append(logs.exp()), real(logs, *more))[1]
     )
     for k in (1, 2, 3):
-        chosen, valid = law.k_best(k)
-        found, mass = law.sample_excluding(chosen, valid, 7, seeded())
+        chosen, valid = dist.k_best(k)
+        found, mass = dist.sample_excluding(chosen, valid, 7, seeded())
         left = scores.softmax(1).scatter(1, chosen, 0.0)
         torch.testing.assert_close(mass, left.sum(1), rtol=1e-12, atol=0)
         torch.testing.assert_close(asked.pop(), left / left.sum(1, keepdim=True))
@@ -67,10 +70,10 @@ def test_categories_are_drawn_without_those_chosen(monkeypatch):
 @over(FREE)
 def test_the_best_are_the_most_probable(latent):
     scores = latent.scores(3)
-    law = latent_distribution(scores, ff.Dense(), latent.over, None)
+    dist = latent_distribution(scores, ff.Dense(), latent.over, None)
     probs = latent.log_probs(scores).exp()
     for k in (1, 3, len(latent.every)):
-        chosen, valid = law.k_best(k)
+        chosen, valid = dist.k_best(k)
         assert valid.all()
         order = probs.topk(k).indices
         assert torch.equal(chosen, latent.every[order].to(chosen))
@@ -108,8 +111,8 @@ def test_a_generator_repeats_itself(kind, name):
 
 @over([CATEGORIES, BITS])
 def test_noise_given_a_draw_leads_to_the_draw(latent):
-    law = latent_distribution(latent.scores(2000), ff.Dense(), latent.over, None)
-    draw, noisy, again = law.sample_coupled(seeded())
+    dist = latent_distribution(latent.scores(2000), ff.Dense(), latent.over, None)
+    draw, noisy, again = dist.sample_coupled(seeded())
     for scores in (noisy, again):
         if latent is BITS:
             assert torch.equal(scores > 0, draw > 0.5)
@@ -182,14 +185,14 @@ def test_half_precision_draws_what_is_rare_as_seldom_as_it_is(dtype):
     chance, draws = 2.0**-10, 400_000
     scores = torch.full((draws, 1), math.log(chance / (1 - chance)), dtype=dtype)
     chance = scores[0, 0].double().sigmoid()
-    law = BernoulliLatent(scores, ff.structures.Bits())
-    assert near(law.sample(1, seeded()).double().mean(), chance, draws)
-    assert near((law.sample_coupled(seeded())[1] > 0).double().mean(), chance, draws)
+    dist = BernoulliLatent(scores, ff.structures.Bits())
+    assert near(dist.sample(1, seeded()).double().mean(), chance, draws)
+    assert near((dist.sample_coupled(seeded())[1] > 0).double().mean(), chance, draws)
     out = ff.expect(
         lambda atoms, row: atoms[:, 0],
         scores,
         ff.expectation.DisARM(),
-        law.over,
+        dist.over,
         generator=seeded(),
     )
     assert near(out.support.atoms.double().mean(), chance, 2 * draws)

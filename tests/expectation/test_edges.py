@@ -1,4 +1,4 @@
-"""Expectations where numbers are few, huge, tiny or none."""
+"""Edge cases of expectations: few, huge, tiny and no values."""
 
 import math
 

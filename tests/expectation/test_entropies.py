@@ -1,4 +1,4 @@
-"""Entropies and divergences, exact and with their gradients, against going through all values."""
+"""Entropies and divergences with their gradients, against enumeration."""
 
 import math
 from dataclasses import replace
@@ -52,7 +52,7 @@ def free(atoms, row):
 
 
 @over(LATENTS)
-@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["law", "dense"])
+@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["distribution", "dense"])
 def test_entropy_and_its_gradient(latent, estimator):
     structure, more = latent.live()
     scores = latent.scores(2, 3).requires_grad_()
@@ -66,7 +66,7 @@ def test_entropy_and_its_gradient(latent, estimator):
 
 
 @over(LATENTS)
-@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["law", "dense"])
+@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["distribution", "dense"])
 def test_divergence_from_uniform(latent, estimator):
     structure, more = latent.live()
     scores = latent.scores(2, 3).requires_grad_()
@@ -79,7 +79,7 @@ def test_divergence_from_uniform(latent, estimator):
 
 
 @over(LATENTS)
-@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["law", "dense"])
+@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["distribution", "dense"])
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3)], ids=str)
 def test_divergence_from_a_prior(latent, estimator, shape):
     """Its scores broadcast, and get a gradient too."""
@@ -162,9 +162,9 @@ def test_numerical_gradients(latent):
 
     def run(scores, prior, *more):
         own = structure.with_additional(more) if more else structure
-        law = latent_distribution(scores, DRAWS, own, None)
+        dist = latent_distribution(scores, DRAWS, own, None)
         said = [own] if latent.adds else []
-        return law.entropy(), law.kl(law.with_scores(prior, *said)), law.kl(law.uniform())
+        return dist.entropy(), dist.kl(dist.with_scores(prior, *said)), dist.kl(dist.uniform())
 
     torch.autograd.gradcheck(run, (scores, prior, *given))
 
@@ -283,7 +283,7 @@ def test_entropy_is_within_its_bounds(values):
 
 
 @over([latent for latent in LATENTS if latent.over is not None and latent not in FREE])
-@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["law", "dense"])
+@pytest.mark.parametrize("estimator", [DRAWS, ff.Dense()], ids=["distribution", "dense"])
 def test_of_what_a_mask_leaves(latent, estimator):
     """Against going through all values, those that hold a masked part left out."""
     scores = latent.scores(3, scale=1.0)

@@ -1,4 +1,4 @@
-"""Bad input says what was expected, what came and what to write."""
+"""Error messages: what was expected, what was given, and what to write."""
 
 import math
 
@@ -64,7 +64,7 @@ CASES = {
     "a map that is no distribution": (
         lambda: ff.SparseMarginal(ff.Subset(2)),
         ValueError,
-        ("Subset(k=2", "no distribution", "over=ff.structures.KSubset(k)"),
+        ("Subset(k=2", "not a distribution", "over=ff.structures.KSubset(k)"),
     ),
     "a map of categories for structures": (
         lambda: go(ff.SparseMarginal(ff.Tsallis(1.5)), BITS),
@@ -150,12 +150,12 @@ CASES = {
     "soft structures": (
         lambda: go(ff.Gumbel(), SUBSET),
         TypeError,
-        ("KSubset cannot be relaxed", "Gumbel serves categories", "ff.structures.Bits()"),
+        ("KSubset cannot be relaxed", "Gumbel supports categories", "ff.structures.Bits()"),
     ),
     "coupled structures": (
         lambda: go(ff.expectation.REBAR(), SUBSET),
         TypeError,
-        ("KSubset cannot be relaxed", "REBAR serves categories", "ff.structures.Bits()"),
+        ("KSubset cannot be relaxed", "REBAR supports categories", "ff.structures.Bits()"),
     ),
     "too many": (
         lambda: go(ff.Dense(), BITS, scores=torch.zeros(1, 21)),
@@ -170,7 +170,7 @@ CASES = {
     "a row of nothing": (
         lambda: go(ff.ScoreFunction(), scores=torch.tensor([[0.0, 0.0], [-INF, -INF]])),
         ValueError,
-        ("row 1 has no category left", "leave such rows out", "SparseMarginal"),
+        ("row 1 has no unmasked category", "leave such rows out", "SparseMarginal"),
     ),
     "a structure too few": (
         lambda: go(ff.Dense(), SUBSET, scores=torch.tensor([[0.0] * 3, [0.0, -INF, -INF]])),
@@ -226,14 +226,14 @@ CASES = {
     "a prior that leaves transitions open": (
         lambda: go(ff.ScoreFunction(), SEQUENCE).kl(torch.zeros(2, 3)),
         ValueError,
-        ("Sequence has scores of its own", "write prior_over="),
+        ("Sequence has additional scores", "write prior_over="),
     ),
     "a prior over something else": (
         lambda: go(ff.ScoreFunction(), SUBSET).kl(
             torch.zeros(3), prior_over=ff.structures.KSubset(1)
         ),
         ValueError,
-        ("prior_over must be KSubset(k=2)", "got KSubset(k=1)"),
+        ("prior_over must equal KSubset(k=2)", "got KSubset(k=1)"),
     ),
     "a prior of categories over something": (
         lambda: go().kl(torch.zeros(3), prior_over=SUBSET),

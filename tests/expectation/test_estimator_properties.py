@@ -483,10 +483,10 @@ def weights(scores, own, sparse_first, sparse_second):
         support = ff.sparsemap_support(second, ff.structures.Bits())
         place = (support.atoms.unsqueeze(1) == pair).all(2).double().argmax(1)
         flat = torch.zeros(12, dtype=torch.float64)
-        law = flat.index_add(0, support.row * 4 + place, support.weights).view(3, 4)
+        dist = flat.index_add(0, support.row * 4 + place, support.weights).view(3, 4)
     else:
-        law = ON_OFF.log_probs(second).exp()
-    return first.unsqueeze(1) * law
+        dist = ON_OFF.log_probs(second).exp()
+    return first.unsqueeze(1) * dist
 
 
 @pytest.fixture
@@ -523,9 +523,9 @@ def test_sparse_outside_and_draws_inside(two):
     scores, own, table = two
     wanted = (weights(scores, own, True, False) * all_costs(table)).sum()
     assert (ff.sparsemax(scores) > 0).all()
-    law = ON_OFF.log_probs(inner_scores(own.expand(3, 2), torch.arange(3))).exp().detach()
+    dist = ON_OFF.log_probs(inner_scores(own.expand(3, 2), torch.arange(3))).exp().detach()
     places = torch.cartesian_prod(*[torch.arange(4)] * 3)  # (64, 3): of each outer atom
-    chance = law[torch.arange(3), places].prod(1)
+    chance = dist[torch.arange(3), places].prod(1)
     with drawing(BITS, ON_OFF.every[places].flatten(0, 1).unsqueeze(1)):
         out = nested(
             ff.SparseMarginal(), ff.ScoreFunction(), scores.expand(64, 3), own.expand(64, 2), table

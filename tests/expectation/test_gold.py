@@ -1,4 +1,4 @@
-"""Values computed elsewhere, to all their digits: four categories and their costs."""
+"""Reference values computed independently: four categories and their costs."""
 
 import pytest
 import torch
@@ -50,8 +50,8 @@ def spread(estimator, places, chance, monkeypatch=None):
     """The mean and the total variance of the gradients of all that may be drawn."""
     rows = SCORES.expand(len(chance), 4).clone().requires_grad_()
     if isinstance(estimator, ff.SumAndSample):
-        real = CATEGORIES.law.sample_excluding
-        monkeypatch.setattr(CATEGORIES.law, "sample_excluding", lambda *a: (places, real(*a)[1]))
+        real = CATEGORIES.dist.sample_excluding
+        monkeypatch.setattr(CATEGORIES.dist, "sample_excluding", lambda *a: (places, real(*a)[1]))
         out = ff.expect(cost, rows, estimator)
     else:
         with drawing(CATEGORIES, places):

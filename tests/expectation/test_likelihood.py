@@ -1,4 +1,4 @@
-"""The likelihood: exact on the support, and unbiased elsewhere, proven by going through all."""
+"""Likelihood: exact on the support and unbiased elsewhere, checked by enumeration."""
 
 import math
 
@@ -163,9 +163,9 @@ def test_draws_are_not_held_all_at_once(estimator, monkeypatch):
     held: list[int] = []
     sample = CategoricalLatent.sample
 
-    def counted(law, draws, generator):
-        held.append(draws * law.rows)
-        return sample(law, draws, generator)
+    def counted(dist, draws, generator):
+        held.append(draws * dist.rows)
+        return sample(dist, draws, generator)
 
     monkeypatch.setattr(CategoricalLatent, "sample", counted)
     scores, cost = CATEGORIES.scores(6), mild(CATEGORIES)

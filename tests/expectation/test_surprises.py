@@ -1,4 +1,4 @@
-"""What went wrong once, or might surprise: each was a report."""
+"""Regression tests of reported bugs."""
 
 import math
 
@@ -287,8 +287,8 @@ def test_structures_of_single_numbers_are_summed_in_double() -> None:
     scores = (3000 + torch.randn(3, 12, generator=draw)).requires_grad_()
     over = ff.structures.KSubset(6)
     out = ff.expect(price, scores, ff.ScoreFunction(64), over, generator=draw)
-    law = latent_distribution(scores.double(), ff.ScoreFunction(), over, None)
+    dist = latent_distribution(scores.double(), ff.ScoreFunction(), over, None)
     atoms, row = out.support.atoms, out.support.row
-    wanted = law.log_prob(atoms.double(), row)
+    wanted = dist.log_prob(atoms.double(), row)
     found = out.latent.log_prob(atoms, row)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Unbiased estimators, proven by going through all that may be drawn: nothing here is random.
+"""Unbiasedness of estimators, checked by enumeration of all samples; nothing is random.
 
 Each row of a batch holds one thing that may be drawn; the rows are weighted by its probability.
 """
@@ -99,7 +99,7 @@ def test_score_function(latent, samples, name):
 def test_sum_and_sample(latent, name, monkeypatch):
     probs = latent.log_probs(latent.scores()).exp()
     order = probs.argsort(descending=True)
-    real = latent.law.sample_excluding
+    real = latent.dist.sample_excluding
     for k in range(1, len(probs) + 2):
         others = order[k:]
         draws = (1 + (name == "self-critic")) if len(others) else 0
@@ -110,7 +110,7 @@ def test_sum_and_sample(latent, name, monkeypatch):
             found, mass = real(self, chosen, valid, wanted, generator)
             return given if given.shape[1] else found, mass
 
-        monkeypatch.setattr(latent.law, "sample_excluding", outside)
+        monkeypatch.setattr(latent.dist, "sample_excluding", outside)
         estimator = ff.SumAndSample(k, BASELINES[name]())
         out = check(latent, chance, partial(ff.expect, estimator=estimator))
         assert (out.calls == min(k, len(probs)) + draws).all()
@@ -232,9 +232,9 @@ def test_bits_are_drawn_without_those_chosen(monkeypatch):
                 point[i, t, 0] = (chance + (1e-9 if atom[i] == 0 else -1e-9)).clamp(0, 1)
         points = iter(point)
         monkeypatch.setattr(bits, "uniform", lambda *_, points=points: next(points))
-        law = BernoulliLatent(scores.expand(len(others), 3), BITS.over)
+        dist = BernoulliLatent(scores.expand(len(others), 3), BITS.over)
         given = every[chosen].expand(len(others), count, 3)
         valid = torch.ones(len(others), count, dtype=torch.bool)
-        found, mass = law.sample_excluding(given, valid, 1, None)
+        found, mass = dist.sample_excluding(given, valid, 1, None)
         assert torch.equal(found[:, 0], every[others])
         torch.testing.assert_close(mass, left.sum().expand(len(others)), rtol=1e-12, atol=0)

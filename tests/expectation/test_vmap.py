@@ -142,7 +142,7 @@ def test_what_cannot_be_mapped_says_so() -> None:
     for estimator, over, event, words in (
         (ff.SparseMarginal(), chain, (3, 3), "give expect the whole batch"),
         (ff.SparseMarginal(k=2), chain, (3, 3), "give expect the whole batch"),
-        (ff.ScoreFunction(), chain, (3, 3), "cannot be drawn inside torch.func.vmap"),
+        (ff.ScoreFunction(), chain, (3, 3), "cannot be sampled inside torch.func.vmap"),
         (ff.SumAndSample(2), bits, (4,), "give expect the whole batch"),
         (ff.ScoreFunction(baseline=ff.expectation.RunningMean()), None, (5,), "LeaveOneOut"),
         (

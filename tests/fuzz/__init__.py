@@ -1,7 +1,7 @@
 """Differential fuzzing: random inputs made for every branch, the kernels against plain torch.
 
 ``python -m tests.fuzz --minutes 5 --module maps`` draws until the time is up and prints how to
-repeat what it finds. Each module has a file in this folder with a table ``TRIALS`` of functions that
+repeat what it finds. A module has a file in this folder with a table ``TRIALS`` of functions that
 take a random generator, check one batch of inputs and return how many inputs it had.
 `tests/fuzz/test_selection.py` runs a fixed selection with the other tests.
 """

@@ -1,11 +1,11 @@
-"""Damage model folders, checkpoints and tables of anchors, with checksums made right again.
+"""Fuzzing of model folders, checkpoints and anchor tables, with valid checksums.
 
     python -m tests.fuzz.artifact --minutes 5
     python -m tests.fuzz.artifact --only 1234          # one mutant again, with its traceback
 
-The law: reading raises the documented error, which names the file, or what was read answers, saves,
-loads again and is inspected without any other error, and answers as the original does unless the
-mutation changed learned numbers or ids in a valid way.
+The invariant: reading raises the documented error, which names the file, or the model recommends,
+saves, loads again and is inspected without any other error, with the same recommendations as before
+unless the mutation changed learned numbers or ids in a valid way.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SLOW, SLOW_ON_GIANT, GIANT = 2.0, 0.15, 1 << 28  # seconds of a processor, bytes
 
 
 class Broken(Exception):  # noqa: N818
-    """The law does not hold; the first argument says how."""
+    """The invariant is violated; the first argument describes how."""
 
 
 def run(seed: int, place: Path) -> tuple[str, str]:
@@ -355,7 +355,7 @@ def parent(options: argparse.Namespace) -> int:
             for example in examples.get(outcome, [])[: options.examples]:
                 print(f"           {example[:300]}")
     broken = sum(count for outcome, count in outcomes.items() if "BROKEN" in outcome)
-    print(f"{sum(outcomes.values())} mutants, {broken} broke the law")
+    print(f"{sum(outcomes.values())} mutants, {broken} violated the invariant")
     return 1 if broken else 0
 
 

@@ -1,7 +1,7 @@
-"""Calls of every binding, and of the functions above them, with arguments that do not fit.
+"""Calls of every binding, and of the functions above them, with invalid arguments.
 
-The law: a call answers, or raises TypeError, ValueError, IndexError or MemoryError. It never ends
-the process, hangs, reads what it was not given, or lets another error through.
+The invariant: a call returns, or raises TypeError, ValueError, IndexError or MemoryError. It never
+crashes the process, hangs, reads out of bounds, or raises another error.
 
 ``python -m tests.fuzz.bindings --minutes 5`` runs alone: batches of calls in a child, so that a
 crash is reported with its seed; ``--seed N --batch NAME`` repeats one.
@@ -94,7 +94,7 @@ def _in_child(name: str, seed: int) -> int:
 
 
 def main() -> int:
-    """Run batches until the time is up; report those that broke the law."""
+    """Run batches until the time is up; report violations."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.bindings", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first batch")

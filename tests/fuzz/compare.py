@@ -1,4 +1,4 @@
-"""Comparisons of what the kernels answer with what plain torch answers in double precision."""
+"""Comparison of kernel results with plain torch in double precision."""
 
 from collections.abc import Callable
 

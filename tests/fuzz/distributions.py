@@ -37,8 +37,8 @@ def densities(rng: np.random.Generator) -> int:
     points = ff.sparsemax(float(pick(rng, (0.1, 1.0, 5.0))) * normal(rng, rows, n, dtype=dtype))
 
     def log_prob(y: torch.Tensor, at: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-        law = ff.GaussianSparsemax(at, by, validate_args=False)
-        return law.log_prob(y)
+        dist = ff.GaussianSparsemax(at, by, validate_args=False)
+        return dist.log_prob(y)
 
     found, want = native(log_prob, points, loc, scale), plain(log_prob, points, loc, scale)
     tight = 1e-7 if dtype == torch.float64 else 2e-3

@@ -1,4 +1,4 @@
-"""Structure-aware damage to model folders, checkpoints and tables of anchors.
+"""Structure-aware mutations of model folders, checkpoints and anchor tables.
 
 Every mutation takes the bytes of a file and a `random.Random` and returns the new bytes and whether
 a reader may rightly give other answers for them (learned numbers or ids changed in a valid way).

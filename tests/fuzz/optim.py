@@ -1,4 +1,4 @@
-"""Optimisers of rows: weights after a few steps with sparse gradients."""
+"""Row optimisers: weights after a few steps with sparse gradients."""
 
 import numpy as np
 import torch

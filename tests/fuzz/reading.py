@@ -1,12 +1,12 @@
-"""Nasty logs in every format: each is read, or refused by an error of ours that says what to do.
+"""Malformed logs in every format: each is read, or raises an error that says what to do.
 
 ``python -m tests.fuzz.reading --minutes 5`` makes files from seeds, reads them with random options,
 and counts what came of it. A worker process reads them, so that a crash of a library is found too.
-What breaks the law is kept in the folder named by ``--keep``, with its seed.
+Violations are saved in the folder named by ``--keep``, with their seeds.
 
-The law: a log, or a `ValueError`, `TypeError` or `OSError` of this library whose message names the
-source and is more than a few words. Never another error, a panic on standard error, more than a
-minute, or more than 1 GB of memory.
+The invariant: the result is a log, or a `ValueError`, `TypeError` or `OSError` of this library
+whose message names the source and is more than a few words. Never another error, a panic on
+standard error, more than a minute, or more than 1 GB of memory.
 """
 
 import argparse
@@ -361,7 +361,7 @@ def _too_long(*_: object) -> None:
 
 
 def main() -> int:
-    """Run workers until the time is over; the exit code says whether the law held."""
+    """Run workers until the time is over; the exit code tells whether there were violations."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
@@ -404,9 +404,7 @@ def main() -> int:
         seed = last + 1 if done.returncode else seed + CHUNK
     for name, number in sorted(counts.items()):
         print(f"{number:8,}  {name}")
-    print(
-        f"{sum(counts.values()):,} files, {len(broken)} broke the law, {peak / 1e6:,.0f} MB at most"
-    )
+    print(f"{sum(counts.values()):,} files, {len(broken)} violations, {peak / 1e6:,.0f} MB at most")
     return int(bool(broken))
 
 

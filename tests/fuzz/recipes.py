@@ -1,4 +1,4 @@
-"""A fitting list of arguments for every binding, of random sizes."""
+"""Valid argument lists for every binding, of random sizes."""
 
 from collections.abc import Callable
 

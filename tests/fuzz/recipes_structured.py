@@ -1,4 +1,4 @@
-"""A fitting list of arguments for every binding of structured inference."""
+"""Valid argument lists for every binding of structured inference."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Arguments made wrong: other sizes, strides, types, ids and numbers than a call expects."""
+"""Corrupted arguments: wrong sizes, strides, dtypes, ids and values."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Structures: the best, the k best and SparseMAP of small and odd instances."""
+"""Structures: the best, the k best and SparseMAP of small and extreme instances."""
 
 import itertools
 

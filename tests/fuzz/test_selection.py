@@ -1,4 +1,4 @@
-"""A fixed, quick selection of the fuzzing trials, and inputs that once were answered wrongly."""
+"""A fixed, quick selection of the fuzzing trials, and inputs that once failed."""
 
 import pytest
 import torch

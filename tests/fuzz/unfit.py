@@ -1,4 +1,4 @@
-"""Public functions above the bindings, called with what does not fit."""
+"""Public functions above the bindings, called with invalid arguments."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Inputs drawn for the branches of the kernels: lengths around thresholds, rows of every kind."""
+"""Inputs for the branches of the kernels: lengths around thresholds, rows of every kind."""
 
 import numpy as np
 import torch

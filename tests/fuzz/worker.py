@@ -1,4 +1,4 @@
-"""Runs trials until its time is up; the process that a crash may take with it.
+"""Worker process that runs trials until its time is up, isolated from crashes.
 
 Before each trial its name and seed go to a file, so that whoever started this process can say
 what it died of. Findings are printed as lines of JSON.

@@ -1,4 +1,4 @@
-"""Associative memories: energies fall, patterns are retrieved exactly when they should be."""
+"""Associative memories: energies decrease, and patterns are retrieved as predicted."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_energy_never_rises(name, beta) -> None:
     memory, query = _random(7, 5), _random(40, 5, seed=1)
     for psi in (ff.hopfield.Quadratic(), Sphere(2.0), LayerNormed()):
         energy = FenchelYoung(OMEGAS[name], beta, psi)
-        state = psi.settle(query)  # where the energy is finite
+        state = psi.conjugate_grad(query)  # where the energy is finite
         value = energy.value(state, memory)
         for _ in range(20):
             state = energy.step(state, memory)
@@ -280,7 +280,7 @@ def test_storage_bound() -> None:
     [
         (lambda: FenchelYoung(beta=0.0), "beta must be finite and greater than 0"),
         (lambda: DenseAssociative(1), "power must be at least 2"),
-        (lambda: hopfield_retrieve(_random(2, 3), _random(4, 5)), "one size, got 3 and 5"),
+        (lambda: hopfield_retrieve(_random(2, 3), _random(4, 5)), "same size, got 3 and 5"),
         (lambda: hopfield_retrieve(_random(3), _random(4, 3)), r"query must be .* vectors"),
         (lambda: hopfield_retrieve(_random(2, 3), _random(4, 3), max_steps=0), "max_steps must"),
         (lambda: hopfield_retrieve(_random(2, 3, 3), _random(4, 5, 3)), "must broadcast, got"),
@@ -306,7 +306,7 @@ def test_an_energy_is_a_value() -> None:
         FenchelYoung(psi=Sphere)
     with pytest.raises(TypeError, match=r"beta must be a number, got a tensor; write float.beta."):
         FenchelYoung(beta=torch.tensor(2.0))
-    with pytest.raises(TypeError, match=r"one dtype, got torch.float64 and torch.float32"):
+    with pytest.raises(TypeError, match=r"same dtype, got torch.float64 and torch.float32"):
         hopfield_retrieve(_random(2, 3), _random(4, 3).float())
     with pytest.raises(TypeError, match="energy must be a value such as"):
         hopfield_retrieve(_random(2, 3), _random(4, 3), ff.Gini())

@@ -1,4 +1,4 @@
-"""The modules: masks, heads, several queries, every map."""
+"""Hopfield modules: masks, heads, several queries, every map."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What is said about a memory beforehand, against what then happens."""
+"""Predicted storage and retrieval compared with actual retrieval."""
 
 import pytest
 import torch
@@ -169,7 +169,7 @@ def test_the_ball_around_a_pattern() -> None:
                 m, ff.FenchelYoung(ff.Gini(), psi=ff.hopfield.Sphere())
             ),
             ValueError,
-            r"known with Quadratic\(\)",
+            r"known only for psi=Quadratic\(\)",
         ),
         (
             lambda m: ff.hopfield.retrieved_in_one_step(

@@ -1,4 +1,4 @@
-"""Items from anchors: the losses of a few of them are those of the dense table."""
+"""Sampled losses of anchored items against those of the dense table."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Defaults, limits of arguments, and branches that agree with one another."""
+"""Defaults, argument limits, and agreement of implementations."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""Bad input says what was expected, what came and what to write."""
+"""Error messages: what was expected, what was given, and what to write."""
 
 import pytest
 import torch
@@ -107,7 +107,7 @@ def test_linear():
     hidden, table = torch.zeros(4, 3), torch.zeros(5, 3)
     with pytest.raises(ValueError, match=r"linear_weight must have shape \(classes, 3\)"):
         linear_entmax_loss(hidden, table.T, INDEX)
-    with pytest.raises(TypeError, match=r"one dtype, got torch.float32 and torch.float64"):
+    with pytest.raises(TypeError, match=r"same dtype, got torch.float32 and torch.float64"):
         linear_entmax_loss(hidden, table.double(), INDEX)
     with pytest.raises(ValueError, match=r"linear_bias must have shape \(5,\), got \(3,\)"):
         linear_entmax_loss(hidden, table, INDEX, linear_bias=torch.zeros(3))

@@ -1,4 +1,4 @@
-"""Values computed elsewhere, to all their digits."""
+"""Reference values computed independently in high precision."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The fused output layer against the same thing in two steps."""
+"""The fused output layer against separate layer and loss."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Losses in a compiled model: by the kernels, with the numbers of eager mode."""
+"""Losses in compiled models: kernels, with the results of eager mode."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Losses from a few items: they tend to the full ones, and touch nothing else."""
+"""Sampled losses: convergence to the full losses, and sparse gradients."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Draws from a sparse map: only from the support, and as often as its weights say."""
+"""Sampling from a sparse map: support only, with the right frequencies."""
 
 import math
 

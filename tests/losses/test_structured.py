@@ -1,4 +1,4 @@
-"""Fenchel-Young losses over structures: the one formula, for all of them."""
+"""Fenchel-Young losses over structures."""
 
 import copy
 

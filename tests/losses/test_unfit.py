@@ -1,4 +1,4 @@
-"""Sampled losses given what does not fit, or nothing: an error that says so, or nothing's loss."""
+"""Sampled losses with invalid or empty input: errors, or a loss of zero."""
 
 import itertools
 
@@ -73,14 +73,14 @@ class Odd(ff.Uniform):
 
 
 UNFIT = {
-    "too large": (Odd(ids=lambda ids: ids + ITEMS), IndexError, "Odd must draw ids between 0"),
+    "too large": (Odd(ids=lambda ids: ids + ITEMS), IndexError, "Odd must return ids between 0"),
     "huge": (Odd(ids=lambda ids: ids + 2**60), IndexError, r"29, got 1152921504606\d+ at"),
     "negative": (Odd(ids=lambda ids: ids - ITEMS), IndexError, r"0 and 29, got -\d+ at position"),
-    "one too many": (Odd(ids=lambda ids: torch.cat([ids, ids], -1)), ValueError, "must draw ids"),
-    "one more dimension": (Odd(ids=lambda ids: ids[None]), ValueError, "must draw ids"),
-    "none": (Odd(ids=lambda ids: ids[..., :0]), ValueError, "must draw ids"),
-    "no integers": (Odd(ids=lambda ids: ids.float()), TypeError, "whole numbers as ids"),
-    "truths": (Odd(ids=lambda ids: ids.bool()), TypeError, "whole numbers as ids"),
+    "one too many": (Odd(ids=lambda ids: torch.cat([ids, ids], -1)), ValueError, "must return ids"),
+    "one more dimension": (Odd(ids=lambda ids: ids[None]), ValueError, "must return ids"),
+    "none": (Odd(ids=lambda ids: ids[..., :0]), ValueError, "must return ids"),
+    "no integers": (Odd(ids=lambda ids: ids.float()), TypeError, "integer ids"),
+    "truths": (Odd(ids=lambda ids: ids.bool()), TypeError, "integer ids"),
     "no tensor": (Odd(ids=lambda ids: ids.tolist()), TypeError, "ids as a tensor, got list"),
     "long log q": (Odd(log_q=lambda q: q.repeat_interleave(2, -1)), ValueError, "shaped like its"),
     "log q of rows": (Odd(log_q=lambda q: q[..., :0]), ValueError, "shaped like its ids"),

@@ -1,4 +1,4 @@
-"""The maps once more: slow numpy code in float64 that shares no line with the library.
+"""Reference implementations of the maps: slow numpy code in float64, independent of the library.
 
 Every function takes a (rows, n) array and loops over the rows. Each is a bisection on one
 number, or an enumeration, of the definition

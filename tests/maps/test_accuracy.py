@@ -1,4 +1,4 @@
-"""Digits: every dtype against the float64 twin, at every scale, offset and length."""
+"""Accuracy of every dtype against the float64 reference, at every scale, offset and length."""
 
 import functools
 import itertools
@@ -154,7 +154,7 @@ def test_long_fusedmax_meets_its_optimality_conditions(n):
         assert reference.fusedmax_gap(scores, np.round(probs, 13), strength) < 1e-9 * max(n, 100)
 
 
-def test_long_oscarmax_keeps_its_laws():
+def test_long_oscarmax_satisfies_its_constraints():
     scores = random_scores(2, 20_000)
     for strength in (1e-6, 1e-3, 0.1):
         probs = ff.oscarmax(scores, strength)

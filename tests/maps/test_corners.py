@@ -1,4 +1,4 @@
-"""Corners every map must turn: nothing kept, one entry, no rows, infinities, NaN, ties."""
+"""Corner cases of every map: fully masked, one entry, no rows, infinities, NaN, ties."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Bad input: what was expected, what came, and what to write instead."""
+"""Error messages: what was expected, what was given, and what to write."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Hundreds of random rows per map: ties, huge scales, holes, every dtype, both paths."""
+"""Random rows for every map: ties, huge scales, masks, every dtype, both paths."""
 
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ class Batch:
         top = torch.finfo(self.dtype).max / 4
         scores = torch.from_numpy(np.clip(rows, -top, top)).to(self.dtype)
         mask = torch.from_numpy(rng.random((ROWS, self.n)) >= self.holes)
-        if case.smallest > 1:  # fewer kept than k is another law
+        if case.smallest > 1:  # with fewer unmasked entries than k the result differs
             mask[:, : case.smallest] = True
         mask[torch.from_numpy(rng.random(ROWS) < 0.03)] = False
         upper = torch.from_numpy(rng.uniform(0.02, 1.0, (ROWS, self.n)))

@@ -1,4 +1,4 @@
-"""Numbers computed once with 50 digits (bisection, finite differences, two QP solvers)."""
+"""Reference values in 50 digits (bisection, finite differences, two QP solvers)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Derivatives: the Jacobian of every map, and what its parameters learn."""
+"""Derivatives: the Jacobian of every map, and gradients of its parameters."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Rows long enough for the shortcuts: candidates, saved supports, blocks, threads."""
+"""Rows long enough for shortcuts: candidates, saved supports, blocks, threads."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The few modules: a map for nn.Sequential, and an alpha that is learnt per head."""
+"""The modules: `Map` for nn.Sequential, and a learned alpha per head."""
 
 import io
 import math

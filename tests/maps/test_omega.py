@@ -1,4 +1,4 @@
-"""Regularisers: value, argmax, conjugate and margin say the same thing."""
+"""Regularisers: consistency of value, argmax, conjugate and margin."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A compiled model calls the kernels: as operators, with the numbers of eager mode."""
+"""Compiled models call the kernels as operators, with the results of eager mode."""
 
 import pytest
 import torch

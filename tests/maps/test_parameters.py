@@ -1,4 +1,4 @@
-"""alpha and k as numbers, as tensors, one per head, and learnt."""
+"""alpha and k as numbers, as tensors, one per head, and learned."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The package `entmax` as a peer: its test-suite on our functions, and long rows side by side."""
+"""The package `entmax` as a peer: its tests on our functions, and comparisons on long rows."""
 
 import functools
 import importlib

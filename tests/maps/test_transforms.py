@@ -1,4 +1,4 @@
-"""Every map under every torch transform, and the table in the documentation that says so."""
+"""Every map under every torch transform, and the documented table."""
 
 from collections.abc import Container, Iterable
 from pathlib import Path

@@ -71,7 +71,9 @@ def sources(modules: list[str], files: list[str]) -> list[str]:
         inside = sorted(file for file in folder.rglob("*") if file.suffix in suffixes)
         found += [str(file.relative_to(ROOT)) for file in inside]
     if not found:
-        raise SystemExit("say what to change: --module losses, or --file src/fewfold/maps/entmax.py")
+        raise SystemExit(
+            "say what to change: --module losses, or --file src/fewfold/maps/entmax.py"
+        )
     return found
 
 

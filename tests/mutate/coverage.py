@@ -1,4 +1,4 @@
-"""Which test executes which lines, measured once for each file of tests and kept in build."""
+"""Which test executes which lines, measured once per test file and cached in build."""
 
 import ast
 import functools

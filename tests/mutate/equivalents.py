@@ -1,4 +1,4 @@
-"""Mutants known to compute the same, with the reason, so that nobody looks at them twice.
+"""Mutants known to be equivalent, with the reason.
 
 `equivalents.toml` lists them by file and by the text of the changed line, not by its number. A line
 that stands in a file more than once, such as a decorator, may be listed with the line below it.

@@ -1,4 +1,4 @@
-"""Which file of tests executes which lines of the C++ kernels, by a build that counts (gcov)."""
+"""Which test file executes which lines of the C++ kernels, measured by gcov."""
 
 import ctypes
 import functools

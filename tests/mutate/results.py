@@ -1,4 +1,4 @@
-"""What came of the mutants: progress while they run, a table at the end, and JSON."""
+"""Results of mutants: progress, a final table, and JSON."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Building a mutant of C++ compiles what it must, and leaves the sources as they were."""
+"""Builds of C++ mutants recompile only what is needed and leave the sources unchanged."""
 
 import ctypes
 import shutil

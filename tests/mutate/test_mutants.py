@@ -1,4 +1,4 @@
-"""The mutators make the mutants they say, and none that is a no-op."""
+"""The mutators generate the expected mutants, and no no-ops."""
 
 import ast
 

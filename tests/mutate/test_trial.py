@@ -1,4 +1,4 @@
-"""A mutant runs in a fork: what is noticed is killed, the rest survives."""
+"""Mutants run in a fork: detected ones are killed, others survive."""
 
 import os
 import sys

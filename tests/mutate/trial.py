@@ -1,4 +1,4 @@
-"""Try one mutant: run its tests in a fork that sees the mutated source, and say what came of it."""
+"""Run the tests of one mutant in a fork that imports the mutated source; return the outcome."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Penalties: rates, shrinking with the step, and shrinking later; natively and in plain torch."""
+"""L1 penalties: step sizes, immediate and deferred shrinkage, by kernels and in plain torch."""
 
 import copy
 import io

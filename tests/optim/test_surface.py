@@ -1,4 +1,4 @@
-"""The surface of torch.optim: groups, schedules, closures, errors, and layers that feed it."""
+"""The interface of torch.optim: groups, schedulers, closures, errors, and layers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Hundreds of odd indexes: crowded and empty cells, masses and scores of any size."""
+"""Random indexes: crowded and empty cells, masses and scores of any size."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The edges of proposals: what is refused, defaults, and each branch against the other."""
+"""Edge cases of proposals: invalid arguments, defaults, agreement of implementations."""
 
 import inspect
 import math
@@ -88,7 +88,7 @@ def test_item_vectors_are_checked():
         with pytest.raises(ValueError, match="item_vectors must be a floating-point tensor"):
             fit(bad)
     for bad in (torch.zeros(0, 2), torch.zeros(2, 0)):
-        with pytest.raises(ValueError, match="item_vectors must hold something"):
+        with pytest.raises(ValueError, match="item_vectors must not be empty"):
             fit(bad)
     vectors = torch.zeros(4, 2)
     vectors[2:, 1] = torch.inf

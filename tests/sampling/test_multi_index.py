@@ -1,4 +1,4 @@
-"""What only the multi-index promises."""
+"""Properties of the multi-index alone."""
 
 import pytest
 import torch
@@ -103,7 +103,7 @@ def test_arguments_out_of_range():
         ff.MultiIndex(61).fit(items)
     with pytest.raises(ValueError, match="residual=True"):
         ff.MultiIndex(4, codebooks=6).fit(items)
-    with pytest.raises(ValueError, match="counts are needed"):
+    with pytest.raises(ValueError, match="needs counts"):
         ff.MultiIndex(4, within="popularity").fit(items)
     for bad in (-1.0, torch.nan):
         counts[5] = bad

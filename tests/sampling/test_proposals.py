@@ -1,4 +1,4 @@
-"""Laws of every proposal: log q is the distribution it says, and draws obey it."""
+"""Properties of every proposal: log q is a distribution, and samples follow it."""
 
 import pytest
 import torch
@@ -156,7 +156,7 @@ def test_errors_say_what_to_do(case):
         proposal.fit(bad, counts)
     with pytest.raises(ValueError, match="item_vectors must be"):
         proposal.fit(items[0], counts)
-    with pytest.raises(ValueError, match="item_vectors must hold"):
+    with pytest.raises(ValueError, match="item_vectors must not be empty"):
         proposal.fit(items[:0], counts)
     proposal.fit(items, counts)
     with pytest.raises(ValueError, match="positive int, got 0"):

@@ -1,4 +1,4 @@
-"""Random numbers, and a graph with cycles, for the tests of factors."""
+"""Random scores, and a graph with cycles, for the tests of factors."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Assignments and matchings, against all of them at small sizes and certificates at large ones."""
+"""Assignments and matchings, against enumeration at small sizes and certificates at large ones."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bits, subsets and budgets: closed forms, the k best, sums over all, draws."""
+"""Bits, subsets and budgets: closed forms, k best, sums, samples."""
 
 import math
 
@@ -62,9 +62,9 @@ def test_sums_over_all_structures(choice: Choice) -> None:
     x, every = scores(3).requires_grad_(), choice.enumerate(EVENT).double()
     total = choice.log_partition(x)
     torch.testing.assert_close(total, (x @ every.T).logsumexp(1))
-    law = (x.detach() @ every.T).softmax(1)
+    probs = (x.detach() @ every.T).softmax(1)
     marginals = ff.structured.gibbs_marginals(x.detach(), choice)
-    torch.testing.assert_close(marginals, law @ every)
+    torch.testing.assert_close(marginals, probs @ every)
     draws = choice.sample(x.detach(), 3000, generator=torch.Generator().manual_seed(0))
     assert (draws.unsqueeze(2) == every.bool()).all(3).any(2).all()
     # 30 frequencies within 5 standard errors: wrong by chance in one of 50,000 seeds

@@ -1,4 +1,4 @@
-"""Structures of one's own, and sparsemax over the k best."""
+"""Custom structures, and sparsemax over the k best."""
 
 import math
 

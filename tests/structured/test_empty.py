@@ -1,4 +1,4 @@
-"""Batches of no instances: the answers are empty, in the right shapes."""
+"""Batches without instances: empty results of the right shapes."""
 
 import pytest
 import torch

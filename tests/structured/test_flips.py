@@ -1,4 +1,4 @@
-"""The cheapest sets, next to all of them."""
+"""The cheapest subsets, against enumeration."""
 
 import itertools
 import math

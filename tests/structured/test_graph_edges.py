@@ -1,4 +1,4 @@
-"""Factor graphs: what has no answer, numbers that are none, and what is empty."""
+"""Edge cases of factor graphs: infeasible, NaN and empty input."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Factor graphs: derivatives, batches, and what transforms and the compiler make of them."""
+"""Factor graphs: derivatives, batches, transforms and compilation."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

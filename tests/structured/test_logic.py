@@ -1,4 +1,4 @@
-"""Logic over bits: against brute force, known values, and itself without kernels."""
+"""Logical constraints over bits: against brute force, known values, and plain torch."""
 
 import itertools
 import math

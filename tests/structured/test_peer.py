@@ -1,4 +1,4 @@
-"""Sums, marginals and best structures next to torch-struct, at sizes no enumeration reaches.
+"""Sums, marginals and best structures against torch-struct, at sizes beyond enumeration.
 
 Its alignments need genbmm, a CUDA extension that no wheel provides; those are compared with the
 recursion written cell by cell.
@@ -21,15 +21,15 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def compare(structure: ff.structures.Structure, scores: Tensor, law: object, parts) -> None:  # type: ignore[no-untyped-def]
+def compare(structure: ff.structures.Structure, scores: Tensor, crf: object, parts) -> None:  # type: ignore[no-untyped-def]
     """Log-partitions, marginals and the best; `parts` brings what the peer says to our parts."""
-    torch.testing.assert_close(structure.log_partition(scores), law.partition, **NEAR)  # type: ignore[attr-defined]
+    torch.testing.assert_close(structure.log_partition(scores), crf.partition, **NEAR)  # type: ignore[attr-defined]
     torch.testing.assert_close(
         ff.structured.gibbs_marginals(scores, structure),
-        parts(law.marginals.detach()),  # type: ignore[attr-defined]
+        parts(crf.marginals.detach()),  # type: ignore[attr-defined]
         **NEAR,
     )
-    assert torch.equal(structure.argmax(scores), parts(law.argmax.detach()))  # type: ignore[attr-defined]
+    assert torch.equal(structure.argmax(scores), parts(crf.argmax.detach()))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("n", [20, 37])
@@ -49,9 +49,9 @@ def test_linear_chains(n: int) -> None:
 def test_projective_trees(n: int, single: bool) -> None:
     scores = normal(3, n, n)
     own = scores.clone().requires_grad_()  # it fills a view, which must not be one of a leaf
-    law = peer.DependencyCRF(own, multiroot=not single)
+    crf = peer.DependencyCRF(own, multiroot=not single)
     structure = S.DependencyTree(projective=True, single_root=single)
-    compare(structure, scores, law, lambda found: found)
+    compare(structure, scores, crf, lambda found: found)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -68,11 +68,11 @@ def test_trees(n: int, single: bool) -> None:
 @pytest.mark.parametrize("labels", [1, 4])
 def test_constituency_trees(labels: int) -> None:
     scores = normal(3, 25, 25, labels)
-    law = peer.TreeCRF(scores.clone())
-    compare(S.ConstituencyTree(labelled=True), scores, law, lambda found: found)
+    crf = peer.TreeCRF(scores.clone())
+    compare(S.ConstituencyTree(labelled=True), scores, crf, lambda found: found)
     if labels == 1:
         plain = S.ConstituencyTree()
-        torch.testing.assert_close(plain.log_partition(scores[..., 0]), law.partition, **NEAR)
+        torch.testing.assert_close(plain.log_partition(scores[..., 0]), crf.partition, **NEAR)
 
 
 @pytest.mark.parametrize(("n", "longest"), [(20, 4), (31, 7)])

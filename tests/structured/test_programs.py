@@ -1,4 +1,4 @@
-"""Segmentations, alignments and constituency trees: what the laws of all do not reach."""
+"""Segmentations, alignments and constituency trees, beyond the property tests."""
 
 import math
 
@@ -31,11 +31,11 @@ def test_a_position_in_the_middle_that_nothing_covers_is_left_out() -> None:
             whole = torch.zeros(4, 2, 2, dtype=torch.bool)
             whole[0, 0, label], whole[2:] = True, one
             members.append(whole)
-    law = torch.stack(values)
-    torch.testing.assert_close(structure.log_partition(scores, mask=mask), law.logsumexp(0))
+    totals = torch.stack(values)
+    torch.testing.assert_close(structure.log_partition(scores, mask=mask), totals.logsumexp(0))
     found = structure.argmax(scores, mask=mask)
-    assert torch.equal(found.bool(), members[int(law.argmax())])
-    torch.testing.assert_close(structure.score_of(scores, found), law.max())
+    assert torch.equal(found.bool(), members[int(totals.argmax())])
+    torch.testing.assert_close(structure.score_of(scores, found), totals.max())
 
 
 def test_what_would_begin_before_the_first_position_covers_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Sequences and sequential subsets against brute force: best, k best, sums, draws, SparseMAP."""
+"""Sequences and sequential subsets against brute force: best, k best, sums, samples, SparseMAP."""
 
 import itertools
 import math
@@ -123,8 +123,8 @@ def test_sums_over_all(structure: Structure, event: tuple[int, ...]) -> None:
     x = normal(*event, seed=9)
     known = values(structure, event, x)
     torch.testing.assert_close(structure.log_partition(x), known.logsumexp(0))
-    law = known.softmax(0)
-    expected = (law.view(-1, *[1] * len(event)) * members(structure, event)).sum(0)
+    probs = known.softmax(0)
+    expected = (probs.view(-1, *[1] * len(event)) * members(structure, event)).sum(0)
     torch.testing.assert_close(ff.structured.gibbs_marginals(x, structure), expected)
     draws = structure.sample(x, 4000, generator=torch.Generator().manual_seed(1))
     every = members(structure, event).flatten(1).double()
@@ -133,7 +133,7 @@ def test_sums_over_all(structure: Structure, event: tuple[int, ...]) -> None:
     assert (every[where].bool() == draws.flatten(1)).all()
     frequency = torch.bincount(where, minlength=len(every)) / 4000
     # at most 81 frequencies within 5 standard errors: wrong by chance in one of 20,000 seeds
-    assert ((frequency - law).abs() <= 5 * (law * (1 - law) / 4000).sqrt() + 1e-9).all()
+    assert ((frequency - probs).abs() <= 5 * (probs * (1 - probs) / 4000).sqrt() + 1e-9).all()
 
 
 @every_structure

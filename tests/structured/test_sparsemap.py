@@ -1,4 +1,4 @@
-"""What all structures share: warm starts, sizes of scores, empty events, compiled graphs."""
+"""Features common to all structures: warm starts, large scores, empty events, compiled graphs."""
 
 import contextlib
 from typing import Any

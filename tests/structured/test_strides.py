@@ -1,4 +1,4 @@
-"""Scores and transitions that repeat in memory (a stride of 0) give the answers of their copies."""
+"""Expanded scores and transitions (a stride of 0) give the results of their copies."""
 
 import math
 

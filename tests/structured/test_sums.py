@@ -1,4 +1,4 @@
-"""Sums over all structures, the k best and draws: every structure that offers them, by brute force.
+"""Sums over all structures, k best and samples, against brute force.
 
 A Gibbs distribution gives each structure a share in proportion to exp(score).
 """
@@ -42,7 +42,7 @@ def blocked(case: Case, *batch: int, seed: int = 0) -> Tensor:
     return scores
 
 
-def test_the_laws_run_on_what_is_offered() -> None:
+def test_the_table_covers_all_structures_with_sums() -> None:
     names = {type(case.structure).__name__ for case in SUMMED}
     new = {"ConstituencyTree", "Segmentation", "Alignment"}
     assert names >= new | {"Bits", "KSubset", "Sequence", "DependencyTree", "SpanningTree"}
@@ -110,10 +110,10 @@ def test_draws_follow_the_distribution(case: Case) -> None:
     for row, own in enumerate(scores):
         same = (draws[:, row].flatten(1).unsqueeze(1) == every).all(2)
         assert same.sum(1).eq(1).all()  # each is a structure
-        law = case.values(own).softmax(0)
+        probs = case.values(own).softmax(0)
         # at most 125 shares within 5 deviations: wrong by chance in one of 10,000 seeds
-        far = (same.double().mean(0) - law).abs()
-        assert (far <= 5 * (law * (1 - law) / 2000).sqrt() + 1e-9).all()
+        far = (same.double().mean(0) - probs).abs()
+        assert (far <= 5 * (probs * (1 - probs) / 2000).sqrt() + 1e-9).all()
 
 
 @summed
@@ -225,9 +225,9 @@ def test_log_probabilities_are_those_of_brute_force(case: Case) -> None:
     scores, structure = case.scores(3, seed=51), case.structure
     every = case.every()
     for temperature in (1.0, 0.6):
-        law = torch.stack([case.values(row) for row in scores]).div(temperature).log_softmax(1)
+        probs = torch.stack([case.values(row) for row in scores]).div(temperature).log_softmax(1)
         found = structure.log_prob(scores, every.unsqueeze(1), temperature=temperature)
-        torch.testing.assert_close(found, law.T, **NEAR)  # every structure in every row
+        torch.testing.assert_close(found, probs.T, **NEAR)  # every structure in every row
     draws = structure.sample(scores, 4, generator=torch.Generator().manual_seed(0))
     assert structure.log_prob(scores, draws).shape == (4, 3)
     assert structure.log_prob(scores.float(), draws[0]).dtype == torch.float32
@@ -316,8 +316,8 @@ def test_the_gibbs_loss_is_the_negative_log_likelihood(case: Case) -> None:
     omega = ff.Gibbs(case.structure.with_additional(inputs[1:]))
     losses = ff.fenchel_young_loss(inputs[0], target, omega, reduction="none")
     for row in range(3):
-        law = case.values(inputs[0][row]).log_softmax(0)
-        torch.testing.assert_close(losses[row].detach(), -law[which[row]], **NEAR)
+        probs = case.values(inputs[0][row]).log_softmax(0)
+        torch.testing.assert_close(losses[row].detach(), -probs[which[row]], **NEAR)
     (slope,) = torch.autograd.grad(losses.sum(), inputs[0], retain_graph=True)
     marginals = ff.structured.gibbs_marginals(inputs[0], omega.structure)
     torch.testing.assert_close(slope, (marginals - target).detach(), **NEAR)

@@ -1,4 +1,4 @@
-"""Dependency trees and spanning trees, next to all of them written down."""
+"""Dependency trees and spanning trees, against enumeration."""
 
 import contextlib
 import math

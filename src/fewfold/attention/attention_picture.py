@@ -45,7 +45,7 @@ def picture_attention(
     keys = queries if keys is None else keys
     if isinstance(weights, Support) and bool((weights.atoms >= len(keys)).any()):
         raise ValueError(
-            f"there must be a word for each key, got {len(keys)} for key {int(weights.atoms.max())}"
+            f"keys must have one word per key, got {len(keys)} for key {int(weights.atoms.max())}"
         )
     dense = weights.to_dense(len(keys)) if isinstance(weights, Support) else weights
     if dense.shape != (len(queries), len(keys)):

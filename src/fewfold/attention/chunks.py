@@ -128,8 +128,8 @@ class Plan:
             ]
             for value in parameters
         ]
-        mine = with_tensors(self.omega, dict(zip(tensors(self.omega), cut, strict=True)))
-        return mine.for_size(chunk.keys)
+        omega = with_tensors(self.omega, dict(zip(tensors(self.omega), cut, strict=True)))
+        return omega.for_size(chunk.keys)
 
     def dropout_mask(self, shape: torch.Size, number: int, like: Tensor) -> Tensor | None:
         """Dropout factors of chunk `number`, 0 or 1 / (1 - p); the same at every call."""

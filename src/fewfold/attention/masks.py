@@ -90,8 +90,8 @@ def _check_padding_mask(mask: Tensor, shape: torch.Size) -> Tensor:
 
 def _check_dtype(mask: Tensor, name: str, meaning: str) -> None:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"{name} must be boolean ({meaning}) or numbers to add, got {came}")
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{name} must be boolean ({meaning}) or numbers to add, got {got}")
 
 
 def _to_take_part(mask: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from fewfold._check import fits, fraction, whole_number
 from fewfold.attention.masks import joint_mask
 from fewfold.attention.shapes import check_vectors, joint_batch
 from fewfold.attention.sparse_attention import sparse_attention, weighted_attention
-from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_module import OmegaModule
@@ -191,9 +190,7 @@ class MultiheadAttention(nn.Module):
         return heads, joint_mask(shape, mask, attn_mask, key_padding_mask)
 
     def _map(self) -> Omega:
-        return (
-            self.omega.value if isinstance(self.omega, OmegaModule) else Tsallis(self.omega.alpha)
-        )
+        return self.omega.value
 
     @property
     def _drop(self) -> float:

@@ -56,7 +56,7 @@ class Layout:
                 )
         if query.shape[-1] != key.shape[-1]:
             raise ValueError(
-                f"query and key must have vectors of one size, got {query.shape[-1]} and "
+                f"query and key must have vectors of the same size, got {query.shape[-1]} and "
                 f"{key.shape[-1]}"
             )
         if key.shape[-2] != value.shape[-2]:
@@ -84,10 +84,8 @@ class Layout:
         if not isinstance(self.mask, Tensor) or not (
             self.mask.dtype == torch.bool or self.mask.is_floating_point()
         ):
-            came = self.mask.dtype if isinstance(self.mask, Tensor) else type(self.mask).__name__
-            raise TypeError(
-                f"mask must be boolean (True = take part) or numbers to add, got {came}"
-            )
+            got = self.mask.dtype if isinstance(self.mask, Tensor) else type(self.mask).__name__
+            raise TypeError(f"mask must be boolean (True = take part) or numbers to add, got {got}")
         try:
             fits = torch.broadcast_shapes(self.mask.shape, self.shape) == self.shape
         except RuntimeError:
@@ -161,7 +159,7 @@ def _check_dtypes(query: Tensor, key: Tensor, value: Tensor) -> None:
     cast = autocasts(query) and torch.float64 not in kinds
     if not (cast or query.dtype == key.dtype == value.dtype):
         raise TypeError(
-            f"query, key and value must have one dtype, got {query.dtype}, {key.dtype} and "
+            f"query, key and value must have the same dtype, got {query.dtype}, {key.dtype} and "
             f"{value.dtype}; write key.to(query.dtype)"
         )
 

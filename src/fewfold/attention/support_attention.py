@@ -110,7 +110,7 @@ def _check_same_dtype(*given: Tensor) -> None:
     """Raise unless all tensors have the same dtype, which the kernels do not check."""
     if any(one.dtype != given[0].dtype for one in given):
         kinds = ", ".join(str(one.dtype) for one in given)
-        raise TypeError(f"what a kernel works on must have one dtype, got {kinds}")
+        raise TypeError(f"the tensors of a kernel must have the same dtype, got {kinds}")
 
 
 def backward_support(

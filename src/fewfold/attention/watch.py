@@ -36,8 +36,10 @@ class Attended:
         for i, n in zip(index, batch, strict=True):
             first = first * n + i % n
         whole, first = self.support, first * queries
-        mine = (whole.row >= first) & (whole.row < first + queries)
-        return Support(whole.weights[mine], whole.atoms[mine], whole.row[mine] - first, queries)
+        of_head = (whole.row >= first) & (whole.row < first + queries)
+        return Support(
+            whole.weights[of_head], whole.atoms[of_head], whole.row[of_head] - first, queries
+        )
 
     @property
     def density(self) -> float:

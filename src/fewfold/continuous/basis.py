@@ -119,7 +119,7 @@ class GaussianBasis(Basis):
         plane = centres.dim() == 2
         if centres.dim() not in (1, 2) or (plane and centres.shape[1] != 2) or not len(centres):
             raise ValueError(
-                f"centres must be (n,) on the line or (n, 2) on the plane, some, got "
+                f"centres must be (n,) on the line or (n, 2) on the plane with n >= 1, got "
                 f"{tuple(centres.shape)}"
             )
         check_finite(centres, "centres")
@@ -142,7 +142,9 @@ class GaussianBasis(Basis):
         if dim not in (1, 2):
             raise ValueError(f"dim must be 1, the line, or 2, the plane, got {dim}")
         if not isinstance(widths, Sequence) or not len(widths):
-            raise TypeError(f"widths must be numbers, some, got {widths!r}; write [0.1, 0.5]")
+            raise TypeError(
+                f"widths must be a non-empty list of numbers, got {widths!r}; write [0.1, 0.5]"
+            )
         line = torch.linspace(0, 1, count, dtype=torch.float64)
         centres = line if dim == 1 else torch.cartesian_prod(line, line)
         each = torch.as_tensor(list(widths), dtype=torch.float64)

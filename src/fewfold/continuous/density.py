@@ -69,9 +69,9 @@ class Density:
             )
         if untransformed(weights) and not bool(probabilities.check(weights).all()):
             total = weights.detach().sum(-1).flatten()
-            odd = total[(total - 1).abs().argmax()]
+            invalid = total[(total - 1).abs().argmax()]
             raise ValueError(
-                f"weights must sum to 1, got a sum of {float(odd):g}; write "
+                f"weights must sum to 1, got a sum of {float(invalid):g}; write "
                 "weights / weights.sum(-1, True)"
             )
 
@@ -169,7 +169,7 @@ class LineDensity(Density):
     def _check_shapes(self) -> None:
         if joint_shape(self.mu.shape, self.sigma_sq.shape) is None:
             raise ValueError(
-                f"mu and sigma_sq must have one shape, got {tuple(self.mu.shape)} and "
+                f"mu and sigma_sq must have the same shape, got {tuple(self.mu.shape)} and "
                 f"{tuple(self.sigma_sq.shape)}"
             )
         check_positive(self.sigma_sq, "sigma_sq")
@@ -263,8 +263,8 @@ def check_finite(values: Tensor, name: str) -> None:
     """Raise unless values are finite and real; finiteness is not checked under transforms."""
     check_scores(values.reshape(-1) if isinstance(values, Tensor) else values, name)
     if untransformed(values) and not bool(values.isfinite().all()):
-        odd = values.detach().flatten()
-        raise ValueError(f"{name} must be finite, got {float(odd[~odd.isfinite()][0])}")
+        invalid = values.detach().flatten()
+        raise ValueError(f"{name} must be finite, got {float(invalid[~invalid.isfinite()][0])}")
 
 
 def check_positive(values: Tensor, name: str) -> None:

@@ -102,7 +102,7 @@ class ContinuousMemory:
         """
         check_scores(vectors, "vectors")
         if vectors.dim() < 2 or vectors.shape[-2] == 0:
-            raise ValueError(f"vectors must be (..., L, d), some, got {tuple(vectors.shape)}")
+            raise ValueError(f"vectors must be (..., L, d) with L >= 1, got {tuple(vectors.shape)}")
         length = vectors.shape[-2]
         if self.signal is None:
             self.signal = Signal.fit(vectors, self.basis, ridge=self.ridge)

@@ -141,13 +141,13 @@ class ContinuousAttention(nn.Module):
             ("memory", memory, 1 + len(shape.split(", "))),
         ):
             if not isinstance(one, Tensor) or one.dim() < least or one.shape[-1] != self.dim:
-                came = tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__
+                got = tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__
                 where = "m" if name == "query" else shape
-                raise ValueError(f"{name} must be (..., {where}, {self.dim}), got {came}")
+                raise ValueError(f"{name} must be (..., {where}, {self.dim}), got {got}")
         rest = memory.shape[: -1 - len(shape.split(", "))]
         if joint_shape(query.shape[:-2], rest) is None:
             raise ValueError(
-                f"query and memory must have one batch, got {tuple(query.shape)} and "
+                f"query and memory must have the same batch shape, got {tuple(query.shape)} and "
                 f"{tuple(memory.shape)}"
             )
 

@@ -190,16 +190,16 @@ def _check_definite(matrices: Tensor, name: str) -> None:
     with torch.no_grad():
         given = working(matrices).reshape(-1, 2, 2)
         first, _, last = _factor(given)
-        apart = (given[:, 0, 1] - given[:, 1, 0]).abs()
+        asymmetry = (given[:, 0, 1] - given[:, 1, 0]).abs()
         wrong = ~((first > 0) & (last > 0))  # NaN, the root of a negative number, is not above 0
-        odd = ~wrong & (apart > _ASYMMETRY * first * given[:, 1, 1].clamp(min=0).sqrt())
+        asymmetric = ~wrong & (asymmetry > _ASYMMETRY * first * given[:, 1, 1].clamp(min=0).sqrt())
         if bool(wrong.any()):
             raise ValueError(
                 f"{name} must be positive definite, got {given[wrong][0].tolist()}; add a little "
                 "to the diagonal"
             )
-        if bool(odd.any()):
+        if bool(asymmetric.any()):
             raise ValueError(
-                f"{name} must be symmetric, got {given[odd][0].tolist()}; from a factor write "
-                "factor @ factor.mT"
+                f"{name} must be symmetric, got {given[asymmetric][0].tolist()}; from a factor "
+                "write factor @ factor.mT"
             )

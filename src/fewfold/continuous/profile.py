@@ -16,9 +16,9 @@ __all__ = [
     "spread",
 ]
 
-STEEP = 50.0  # powers above which the profile is over well before one
+STEEP = 50.0  # exponents above which the profile is negligible well before radius 1
 
-_LARGEST = 12  # powers of the profile that are still worked off as polynomials
+_LARGEST = 12  # largest exponent that is evaluated as a polynomial
 
 
 def checked_alpha(alpha: float) -> float:

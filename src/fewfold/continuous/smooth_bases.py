@@ -102,7 +102,7 @@ class FourierBasis(Basis):
         flat = given.dim() == 1
         if not (flat or (given.dim() == 2 and given.shape[1] == 2)) or not len(given):
             raise ValueError(
-                f"frequencies must be (n,) on the line or (n, 2) on the plane, some, got "
+                f"frequencies must be (n,) on the line or (n, 2) on the plane with n >= 1, got "
                 f"{tuple(given.shape)}"
             )
         check_finite(given, "frequencies")

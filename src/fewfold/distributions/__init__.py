@@ -2,7 +2,7 @@
 
 from fewfold.distributions import q_gaussian_divergence as _divergence  # noqa: F401
 from fewfold.distributions.concrete import Concrete, LogisticNormal
-from fewfold.distributions.faces.face_distribution import FaceLaw
+from fewfold.distributions.faces.face_distribution import FaceDistribution
 from fewfold.distributions.faces.faces_by_size import FacesBySize, ListedFaces, uniform_faces
 from fewfold.distributions.faces.geometry import all_faces, face_dimension, face_index, face_of
 from fewfold.distributions.faces.gibbs_faces import GibbsFaces
@@ -23,7 +23,7 @@ __all__ = [
     "BinaryHardConcrete",
     "Concrete",
     "Estimate",
-    "FaceLaw",
+    "FaceDistribution",
     "FaceMixture",
     "FacesBySize",
     "GaussianSparsemax",

@@ -9,7 +9,7 @@ from torch.distributions import Distribution, kl_divergence
 from torch.types import _size
 
 from fewfold._check import non_negative_number, whole_number
-from fewfold.distributions.faces.face_distribution import FaceLaw, same_size
+from fewfold.distributions.faces.face_distribution import FaceDistribution, same_size
 from fewfold.distributions.faces.faces_by_size import FacesBySize
 from fewfold.distributions.faces.geometry import all_faces, face_dimension, face_of, on_simplex
 from fewfold.distributions.faces.gibbs_faces import GibbsFaces
@@ -53,11 +53,11 @@ class FaceMixture(Distribution):
     support = on_simplex
 
     def __init__(
-        self, faces: FaceLaw, concentration: Tensor, *, validate_args: bool | None = None
+        self, faces: FaceDistribution, concentration: Tensor, *, validate_args: bool | None = None
     ) -> None:
-        if not isinstance(faces, FaceLaw):
+        if not isinstance(faces, FaceDistribution):
             raise TypeError(
-                f"faces must be a FaceLaw (a distribution of faces), got {type(faces).__name__}; "
+                f"faces must be a FaceDistribution, got {type(faces).__name__}; "
                 "write ListedFaces(probs), or MixedDirichlet(scores, concentration)"
             )
         check_vector(concentration, "concentration")

@@ -166,13 +166,13 @@ class QGaussian(Reparameterised):
 
     def _square(self, value: Tensor) -> Tensor:
         """Squared Mahalanobis distance `(t - loc)^T Sigma^-1 (t - loc)`."""
-        apart = (value - self.loc).unsqueeze(-1)
-        shape = torch.broadcast_shapes(apart.shape[:-2], self.batch_shape)
+        difference = (value - self.loc).unsqueeze(-1)
+        shape = torch.broadcast_shapes(difference.shape[:-2], self.batch_shape)
         factor = self.scale_tril.expand(*shape, *self.scale_tril.shape[-2:])
-        apart = apart.expand(*shape, *apart.shape[-2:])
-        if apart.numel() == 0:
-            return apart.sum((-2, -1))
-        solved: Tensor = torch.linalg.solve_triangular(factor, apart, upper=False)
+        difference = difference.expand(*shape, *difference.shape[-2:])
+        if difference.numel() == 0:
+            return difference.sum((-2, -1))
+        solved: Tensor = torch.linalg.solve_triangular(factor, difference, upper=False)
         return solved.square().sum((-2, -1))
 
     @in_single

@@ -11,15 +11,18 @@ from fewfold.embeddings.files.mapped import MappedAnchors
 from fewfold.embeddings.files.save_load import Sizes, load_anchors, save_anchors
 from fewfold.embeddings.initial.features import cooccurrence_features
 from fewfold.embeddings.initial.initial_anchors import (
+    AnchorInitialisation,
+    Pretrained,
+    RandomBasis,
+    initialise_anchors,
+)
+from fewfold.embeddings.initial.object_anchors import (
     Clusters,
     Frequent,
     FrequentThenClusters,
-    Pretrained,
-    RandomBasis,
     TfIdf,
-    start,
 )
-from fewfold.embeddings.relations.relations import Relations, apart
+from fewfold.embeddings.relations.relations import Relations, dissimilarity_penalty
 from fewfold.embeddings.sparsify.growth import AnchorGrowth, GrowthStep
 from fewfold.embeddings.sparsify.orthogonality import orthogonality
 from fewfold.embeddings.sparsify.proximal import Proximal, proximal
@@ -34,6 +37,7 @@ __all__ = [
     "AnchorEmbedding",
     "AnchorEmbeddingBag",
     "AnchorGrowth",
+    "AnchorInitialisation",
     "AnchorInspection",
     "AnchorMixture",
     "Clusters",
@@ -53,8 +57,9 @@ __all__ = [
     "SparseRows",
     "TfIdf",
     "Warmup",
-    "apart",
     "cooccurrence_features",
+    "dissimilarity_penalty",
+    "initialise_anchors",
     "inspect_anchors",
     "learn_dictionary",
     "load_anchors",
@@ -63,5 +68,4 @@ __all__ = [
     "proximal",
     "save_anchors",
     "sparse_code",
-    "start",
 ]

@@ -64,7 +64,7 @@ class AnchorInspection:
         alike: pairs of names and their cosine, the most alike first, from a sample of objects.
         purity: mean over the groups, weighted by their members; None without labels.
         chance: the same for groups of these sizes drawn at random.
-        beside: number of further parameters, such as a bias.
+        other_parameters: number of further parameters, such as a bias.
     """
 
     rows: int
@@ -76,12 +76,12 @@ class AnchorInspection:
     alike: tuple[tuple[str, str, float], ...]
     purity: float | None
     chance: float | None
-    beside: int = 0
+    other_parameters: int = 0
 
     @property
     def size(self) -> int:
-        """Number of parameters: anchors in use, non-zeros and `beside`."""
-        return len(self.groups) * self.dim + self.nonzeros + self.beside
+        """Number of parameters: anchors in use, non-zeros and `other_parameters`."""
+        return len(self.groups) * self.dim + self.nonzeros + self.other_parameters
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""

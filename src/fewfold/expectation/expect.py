@@ -245,10 +245,10 @@ def evaluate_costs(cost: Cost, atoms: Tensor, row: Tensor) -> Tensor:
         return torch.zeros(0, device=row.device)
     found = cost(atoms, row)
     if not isinstance(found, Tensor) or found.shape != row.shape:
-        came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(
             f"cost must return one number for each of the {len(row)} pairs, a tensor of shape "
-            f"({len(row)},), got {came}"
+            f"({len(row)},), got {got}"
         )
     if not found.is_floating_point():
         raise TypeError(f"cost must return floating-point numbers, got {found.dtype}")

@@ -184,8 +184,8 @@ def check_pattern_mask(mask: Tensor, state: Tensor, stored: Tensor) -> None:
     """Raise unless the mask is boolean, of patterns or of queries and patterns."""
     pairs = (*joint_batch(state, stored), state.shape[-2], stored.shape[-2])
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a boolean tensor (True = keep), got {came}")
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean tensor (True = keep), got {got}")
     if mask.shape not in (stored.shape[:-1], pairs):
         raise ValueError(
             f"mask must be {tuple(stored.shape[:-1])}, of the patterns, or "

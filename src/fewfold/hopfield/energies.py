@@ -39,7 +39,7 @@ class Psi(Protocol):
     def value(self, query: Tensor) -> Tensor:
         """`(...,)` value at queries `(..., d)`."""
 
-    def settle(self, mixed: Tensor) -> Tensor:
+    def conjugate_grad(self, mixed: Tensor) -> Tensor:
         """Gradient of the conjugate at a mix of patterns: the next query."""
 
 
@@ -50,7 +50,7 @@ class Quadratic:
     def value(self, query: Tensor) -> Tensor:
         return query.square().sum(-1) / 2
 
-    def settle(self, mixed: Tensor) -> Tensor:
+    def conjugate_grad(self, mixed: Tensor) -> Tensor:
         return mixed
 
 
@@ -67,7 +67,7 @@ class Sphere:
         inside = query.norm(dim=-1) <= self.radius * (1 + _slack(query))
         return torch.where(inside, 0.0, math.inf).to(query)
 
-    def settle(self, mixed: Tensor) -> Tensor:
+    def conjugate_grad(self, mixed: Tensor) -> Tensor:
         norm = mixed.norm(dim=-1, keepdim=True)
         return self.radius * mixed / torch.where(norm > 0, norm, 1.0)  # zero stays zero
 
@@ -81,7 +81,7 @@ class LayerNormed:
         inside = query.square().mean(-1) <= 1 + 10 * _slack(query)
         return torch.where(centre & inside, 0.0, math.inf).to(query)
 
-    def settle(self, mixed: Tensor) -> Tensor:
+    def conjugate_grad(self, mixed: Tensor) -> Tensor:
         # The smallest eps leaves vectors of zero variance at zero and changes no other.
         return F.layer_norm(mixed, mixed.shape[-1:], eps=torch.finfo(mixed.dtype).tiny)
 
@@ -149,7 +149,7 @@ class FenchelYoung(Energy):
         return self.psi.value(query) - found / self.beta
 
     def step(self, query: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return self.psi.settle(self.probs(query, memory, mask=mask) @ memory)
+        return self.psi.conjugate_grad(self.probs(query, memory, mask=mask) @ memory)
 
     def offset(self, memory: Tensor) -> Tensor:
         """Constant that makes the energy non-negative on the convex hull of the patterns.
@@ -249,19 +249,20 @@ def check_memory(query: Tensor, memory: Tensor) -> None:
     """Raise unless queries and patterns have the same size, dtype and compatible batches."""
     for name, tensor in (("memory", memory), ("query", query)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
-            came = (
+            got = (
                 f"{tensor.dtype} of shape {tuple(tensor.shape)}"
                 if isinstance(tensor, Tensor)
                 else type(tensor).__name__
             )
-            raise ValueError(f"{name} must be floating-point vectors (..., count, d), got {came}")
+            raise ValueError(f"{name} must be floating-point vectors (..., count, d), got {got}")
     if query.shape[-1] != memory.shape[-1]:
         raise ValueError(
-            f"queries and patterns must have one size, got {query.shape[-1]} and {memory.shape[-1]}"
+            f"queries and patterns must have the same size, got {query.shape[-1]} and "
+            f"{memory.shape[-1]}"
         )
     if query.dtype != memory.dtype and not autocasts(query):
         raise TypeError(
-            f"queries and patterns must have one dtype, got {query.dtype} and {memory.dtype}; "
+            f"queries and patterns must have the same dtype, got {query.dtype} and {memory.dtype}; "
             "write memory.to(query.dtype)"
         )
     joint_batch(query, memory)

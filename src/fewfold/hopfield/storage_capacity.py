@@ -69,7 +69,7 @@ def is_stored(memory: Tensor, energy: FenchelYoung, chosen: Tensor | None = None
     if not energy.omega.on_simplex:
         raise ValueError(
             f"{energy.omega} takes several patterns at once; write is_stored(memory, energy, "
-            "chosen) with the sets to ask about"
+            "chosen) with the sets to test"
         )
     own = torch.arange(memory.shape[-2], device=memory.device).expand(memory.shape[:-1])
     return retrieved_in_one_step(memory, memory, own, energy)
@@ -174,10 +174,7 @@ def _check_energy(energy: Any) -> None:
             f"energy must be a value such as ff.FenchelYoung(ff.Gini(), beta=4.0), got {energy!r}"
         )
     if not isinstance(energy.psi, Quadratic):
-        raise ValueError(
-            f"what is retrieved exactly is known with Quadratic() on the side of queries, got "
-            f"{energy.psi}"
-        )
+        raise ValueError(f"exact retrieval is known only for psi=Quadratic(), got {energy.psi}")
 
 
 def _check_sets(chosen: Any, memory: Tensor) -> None:
@@ -199,8 +196,7 @@ def _margin(omega: Omega) -> float:
         return 0.0
     if isinstance(margin, Tensor) and margin.numel() > 1:
         raise ValueError(
-            f"omega must have one margin, got {tuple(margin.shape)} of them; ask for one alpha "
-            "at a time"
+            f"omega must have one margin, got shape {tuple(margin.shape)}; pass one alpha at a time"
         )
     return math.inf if margin is None else float(margin)
 
@@ -219,12 +215,12 @@ def _ids(target: Tensor, scores: Tensor, more: str = "") -> Tensor:
     """`(..., m, 1)` validated pattern id of each query."""
     wanted, count = tuple(scores.shape[:-1]), scores.shape[-1]
     if not isinstance(target, Tensor) or target.dtype != torch.int64 or target.shape != wanted:
-        came = (
+        got = (
             f"{target.dtype} of shape {tuple(target.shape)}"
             if isinstance(target, Tensor)
             else type(target).__name__
         )
-        raise ValueError(f"target must be {wanted} int64, ids of patterns{more}, got {came}")
+        raise ValueError(f"target must be {wanted} int64, ids of patterns{more}, got {got}")
     if untransformed(target) and bool(((target < 0) | (target >= count)).any()):
         raise ValueError(
             f"target must be ids from 0 to {count - 1}, got {int(target.min())} to "

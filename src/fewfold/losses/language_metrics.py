@@ -72,9 +72,9 @@ def optimal_epsilon(target_probs: Tensor, classes: int) -> float:
     if not isinstance(classes, int) or classes < 1:
         raise ValueError(f"classes must be a positive int, got {classes}")
     if not isinstance(target_probs, Tensor):
-        came = type(target_probs).__name__
+        got = type(target_probs).__name__
         raise TypeError(
-            f"target_probs must be a torch.Tensor, got {came}; write torch.as_tensor(target_probs)"
+            f"target_probs must be a torch.Tensor, got {got}; write torch.as_tensor(target_probs)"
         )
     given = target_probs.detach().double().reshape(-1)
     if given.numel() == 0:
@@ -164,12 +164,10 @@ def _target_probs(probs: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
             f"of shape {tuple(target.shape)}; write target.argmax(-1)"
         )
     if not isinstance(target, Tensor) or target.dtype not in INTEGERS:
-        came = type(target).__name__
+        got = type(target).__name__
         if isinstance(target, Tensor):
-            came = f"{target.dtype} of shape {tuple(target.shape)}"
-        raise TypeError(
-            f"target must be a tensor of class indices, got {came}; write target.long()"
-        )
+            got = f"{target.dtype} of shape {tuple(target.shape)}"
+        raise TypeError(f"target must be a tensor of class indices, got {got}; write target.long()")
     if target.shape != probs.shape[:-1] or probs.shape[-1] == 0:
         raise ValueError(
             f"target must have shape {tuple(probs.shape[:-1])} for probs of shape "

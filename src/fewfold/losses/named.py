@@ -190,10 +190,10 @@ def ksubset_loss(
     check_scores(scores)
     omega = Subset(k, at_most)
     if not isinstance(target, Tensor) or target.shape != scores.shape:
-        came = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
+        got = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
         raise ValueError(
             f"target must have the shape of the scores {tuple(scores.shape)}, with k ones in "
-            f"every row, got {came}; write torch.zeros_like(scores).scatter(1, chosen, 1.0)"
+            f"every row, got {got}; write torch.zeros_like(scores).scatter(1, chosen, 1.0)"
         )
     if eager(scores, target):
         _check_mass(target, 0 if scores.dim() == 1 else 1, k, at_most)

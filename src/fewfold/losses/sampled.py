@@ -45,7 +45,7 @@ def sampled_softmax_loss(
     see `fewfold.optim`.
 
     Args:
-        queries: (B, d), or any leading shape in the place of B.
+        queries: (B, d), or with any leading dimensions instead of B.
         items: the table (M, d), an `nn.Embedding`, or a function from ids to their vectors.
         positives: (B,), (B, m), or a variable number per row as a pair: values (n,), offsets
             (B + 1,).
@@ -182,7 +182,7 @@ def _sample(
     never = positive_q == -torch.inf
     if never.any():
         raise ValueError(
-            f"item {values[never][0].item()} is a positive but the proposal never draws it; "
+            f"item {values[never][0].item()} is a positive but its proposal probability is 0; "
             "give it a count, for example counts + 1"
         )
     if remove_hits:
@@ -202,10 +202,10 @@ def _check_shapes(
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must return {what} as a tensor, got {type(value).__name__}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} must draw whole numbers as ids, got {ids.dtype}")
+        raise TypeError(f"{name} must return integer ids, got {ids.dtype}")
     if ids.shape not in ((rows, samples), (samples,)):
         raise ValueError(
-            f"{name} must draw ids ({rows}, {samples}), or ({samples},) if shared, "
+            f"{name} must return ids ({rows}, {samples}), or ({samples},) if shared, "
             f"got {tuple(ids.shape)}"
         )
     if not fits(log_q.shape, (rows, samples)):
@@ -223,7 +223,7 @@ def _check_values(
     """Raise unless all sampled ids are valid and all log q are below inf and not NaN."""
     name = type(proposal).__name__
     if items is not None:
-        check_ids(ids, items, f"{name} must draw ids", "; fit it to the items of the loss")
+        check_ids(ids, items, f"{name} must return ids", "; fit it to the items of the loss")
     for what, value in (("log q", log_q), ("log q of positives", positive_q)):
         fine = value < torch.inf  # false for NaN
         if not bool(fine.all()):
@@ -269,8 +269,8 @@ def _flat_positives(
 ) -> _Positives:
     """Validate the positives and remove padding."""
     if not isinstance(queries, Tensor) or queries.dim() < 2 or not queries.is_floating_point():
-        came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
-        raise ValueError(f"queries must be a floating-point tensor (B, d), got {came}")
+        got = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
+        raise ValueError(f"queries must be a floating-point tensor (B, d), got {got}")
     lead = queries.shape[:-1]
     rows = lead.numel()
     if isinstance(positives, Tensor):
@@ -310,9 +310,9 @@ def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:
     if ids.numel() == 0:
         return torch.zeros(rows, ids.shape[-1], dtype=torch.bool)
     span = int(max(ids.max(), values.max() if len(values) else 0)) + 1
-    mine = (row * span + values).sort().values
+    positives_sorted = (row * span + values).sort().values
     sampled = torch.arange(rows)[:, None] * span + ids
-    if len(mine) == 0:
+    if len(positives_sorted) == 0:
         return torch.zeros_like(sampled, dtype=torch.bool)
-    place = torch.searchsorted(mine, sampled).clamp_(max=len(mine) - 1)
-    return mine[place] == sampled
+    place = torch.searchsorted(positives_sorted, sampled).clamp_(max=len(positives_sorted) - 1)
+    return positives_sorted[place] == sampled

@@ -53,10 +53,10 @@ def item_vectors(items: Items, ids: Tensor) -> Tensor:
         return F.embedding(ids, items, sparse=items.is_leaf)
     vectors = items(ids)
     if not isinstance(vectors, Tensor) or vectors.dim() != 2 or len(vectors) != len(ids):
-        came = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
+        got = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
         raise ValueError(
             f"items must be a function from ids ({len(ids)},) to vectors ({len(ids)}, d), "
-            f"but returned {came}"
+            f"but returned {got}"
         )
     return vectors
 

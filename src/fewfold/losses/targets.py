@@ -87,8 +87,8 @@ def check_weight(weight: Tensor | None, classes: int) -> None:
     if weight is None:
         return
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        came = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
-        raise TypeError(f"weight must be a floating-point tensor, one per class, got {came}")
+        got = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"weight must be a floating-point tensor, one per class, got {got}")
     if weight.shape != (classes,):
         raise ValueError(
             f"weight must have shape ({classes},), one per class, got {tuple(weight.shape)}"

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fewfold._check import check_scores, fits, normal_dim
 from fewfold.maps.entmax import entmax_within
+from fewfold.maps.entropies import Tsallis
 from fewfold.maps.omega import Omega, check_omega
 
 __all__ = ["AdaptiveEntmax", "Map"]
@@ -102,6 +103,11 @@ class AdaptiveEntmax(nn.Module):
     def alpha(self) -> Tensor:
         """Current value of alpha."""
         return self.low + (self.high - self.low) * torch.sigmoid(self.raw)
+
+    @property
+    def value(self) -> Omega:
+        """The regulariser of the map, with the current alpha."""
+        return Tsallis(self.alpha)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return probabilities of the shape of the scores."""

@@ -151,9 +151,9 @@ class Omega(ABC):
 def check_omega(omega: object) -> None:
     """Raise unless `omega` is an instance of `Omega`."""
     if isinstance(omega, type) or not isinstance(omega, Omega):
-        came = getattr(omega, "__name__", repr(omega))
+        got = getattr(omega, "__name__", repr(omega))
         raise TypeError(
-            f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {came}; "
+            f"omega must be a regulariser such as Gini() or Tsallis(1.5), got {got}; "
             "to define your own, derive from ff.Omega"
         )
 

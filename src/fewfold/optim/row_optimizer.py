@@ -120,7 +120,7 @@ class RowOptimizer(torch.optim.Optimizer):
         Args:
             param: a parameter of this optimiser.
             rows: (n,) which rows; all of them if None.
-            lr: in the place of the learning rate that is set.
+            lr: used instead of the learning rate of the group.
 
         Returns:
             A tensor that broadcasts to (n, *param.shape[1:]).
@@ -322,7 +322,7 @@ def _row_error(row: Tensor, rows: int) -> ValueError:
 
 
 def _kernels_support(param: Tensor, values: Tensor, state: dict[str, Tensor]) -> bool:
-    """Whether the tensors are contiguous and of one dtype that has kernels."""
+    """Whether the tensors are contiguous and have the same dtype, one with kernels."""
     memory, step, square = state.get("memory", param), state.get("step"), state.get("square")
     return (
         dispatch.ready(param, values, memory)

@@ -115,10 +115,10 @@ def _without_state(proposal: Proposal) -> TypeError:
 def check_items(vectors: Tensor) -> Tensor:
     """Return item vectors as detached float32; raise ValueError naming the first bad row."""
     if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or vectors.dim() != 2:
-        came = f"{tuple(vectors.shape)} {vectors.dtype}" if isinstance(vectors, Tensor) else vectors
-        raise ValueError(f"item_vectors must be a floating-point tensor (items, d), got {came}")
+        got = f"{tuple(vectors.shape)} {vectors.dtype}" if isinstance(vectors, Tensor) else vectors
+        raise ValueError(f"item_vectors must be a floating-point tensor (items, d), got {got}")
     if vectors.numel() == 0:
-        raise ValueError(f"item_vectors must hold something, got shape {tuple(vectors.shape)}")
+        raise ValueError(f"item_vectors must not be empty, got shape {tuple(vectors.shape)}")
     vectors = vectors.detach().float()
     if not vectors.sum(1).isfinite().all() and not (fine := vectors.isfinite().all(1)).all():
         row = int(fine.logical_not().nonzero()[0])
@@ -129,10 +129,8 @@ def check_items(vectors: Tensor) -> Tensor:
 def check_counts(counts: Tensor, items: int, name: str = "counts") -> Tensor:
     """Return counts as float64; raise unless one per item, non-negative and not all zero."""
     if not isinstance(counts, Tensor) or counts.shape != (items,):
-        came = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
-        raise ValueError(
-            f"{name} must be a tensor with one number per item, ({items},), got {came}"
-        )
+        got = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
+        raise ValueError(f"{name} must be a tensor with one number per item, ({items},), got {got}")
     counts = counts.detach().double()
     bad = (counts < 0) | ~counts.isfinite()
     if bad.any():
@@ -141,15 +139,15 @@ def check_counts(counts: Tensor, items: int, name: str = "counts") -> Tensor:
             f"{name} must be finite and not negative; {name}[{row}] is {counts[row].item():g}"
         )
     if not (counts > 0).any():
-        raise ValueError(f"{name} must not all be zero: nothing could ever be drawn")
+        raise ValueError(f"{name} must not all be zero: nothing could be sampled")
     return counts
 
 
 def check_queries(queries: Tensor, dim: int) -> Tensor:
     """Return queries (queries, dim) as detached float32; raise for another shape."""
     if not isinstance(queries, Tensor) or queries.dim() != 2 or queries.shape[1] != dim:
-        came = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
-        raise ValueError(f"queries must be a tensor (queries, {dim}), like the items, got {came}")
+        got = tuple(queries.shape) if isinstance(queries, Tensor) else type(queries).__name__
+        raise ValueError(f"queries must be a tensor (queries, {dim}), like the items, got {got}")
     return queries.detach().float()
 
 
@@ -170,9 +168,9 @@ def stored(state: Mapping[str, Tensor], name: str, owner: Proposal) -> Tensor:
     """Return a tensor of a saved state; raise ValueError if it is missing."""
     value = state.get(name)
     if not isinstance(value, Tensor):
-        came = "nothing" if value is None else type(value).__name__
+        got = "nothing" if value is None else type(value).__name__
         raise ValueError(
-            f"the state of {type(owner).__name__} must hold a tensor {name!r}, got {came}"
+            f"the state of {type(owner).__name__} must hold a tensor {name!r}, got {got}"
         )
     return value
 

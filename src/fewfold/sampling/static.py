@@ -131,7 +131,7 @@ class Popularity(Proposal):
 def powered(counts: Tensor | None, items: int, power: float = 1.0) -> Tensor:
     """Return counts to a power; counts of zero stay zero, also for power 0."""
     if counts is None:
-        raise ValueError("counts are needed to draw by popularity; write fit(vectors, counts=...)")
+        raise ValueError("sampling by popularity needs counts; write fit(vectors, counts=...)")
     checked = check_counts(counts, items)
     return torch.where(checked > 0, checked.pow(power), checked)
 

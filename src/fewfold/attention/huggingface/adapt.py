@@ -10,7 +10,6 @@ from torch import nn
 
 from fewfold._optional import optional_import
 from fewfold.attention.huggingface.register import offer_attention
-from fewfold.maps.entropies import Tsallis
 from fewfold.maps.modules import AdaptiveEntmax
 from fewfold.maps.omega import Omega
 
@@ -72,7 +71,9 @@ def adapt_attention(
     added = {name: _entmax(module, low, high, start) for name, module in modules.items()}
     model.set_attn_implementation(_NAME)
     if model.config._attn_implementation != _NAME:
-        raise ValueError(f"{type(model).__name__} does not let its attention implementation be set")
+        raise ValueError(
+            f"{type(model).__name__} does not support setting its attention implementation"
+        )
     for name, module in modules.items():
         setattr(module, _PART, added[name])
     setattr(model.config, _SETTINGS, {"low": low, "high": high})
@@ -128,7 +129,7 @@ def _map_of(module: Any) -> Omega:
             f"{type(module).__name__} has no alpha, so its model was not adapted; call "
             "adapt_attention(model), or load it by load_adapted"
         )
-    return Tsallis(found.alpha)
+    return found.value
 
 
 def _attention_modules(model: Any) -> dict[str, nn.Module]:
@@ -180,7 +181,7 @@ def _heads(module: nn.Module) -> int:
             if isinstance(count, int) and count > 0:
                 return count
     raise ValueError(
-        f"{type(module).__name__} does not say how many heads it has; expected an int "
+        f"{type(module).__name__} has no known number of heads; expected an int "
         f"{', '.join(_HEADS)} in it or in its config"
     )
 

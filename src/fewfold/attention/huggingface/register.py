@@ -81,8 +81,8 @@ def offer_attention(
 
 def _same(name: str, known: Any, source: object) -> bool:
     """Whether the same attention is already registered under the name."""
-    mine, before = _OURS.get(name, (None, None))
-    if known is None or known is not mine:
+    registered, before = _OURS.get(name, (None, None))
+    if known is None or known is not registered:
         return False
     if before is source:
         return True

@@ -11,12 +11,12 @@ from torch.types import _size
 from fewfold.distributions.faces.geometry import MOST, all_faces, nonempty_bits
 from fewfold.distributions.kl_registration import divergence
 
-__all__ = ["FaceLaw", "expected", "log_of", "same_size"]
+__all__ = ["FaceDistribution", "expected", "log_of", "same_size"]
 
 _EMPTY_SHAPE = torch.Size()
 
 
-class FaceLaw(Distribution):
+class FaceDistribution(Distribution):
     """Distribution of non-empty boolean vectors; `parameter` is the name of its only tensor."""
 
     support = nonempty_bits
@@ -36,7 +36,7 @@ class FaceLaw(Distribution):
         new: Self = self._get_checked_instance(type(self), _instance)
         tensor = getattr(self, self.parameter).expand(*batch_shape, self._width)
         names = {"name": self.parameter, "size": self.size}
-        FaceLaw.__init__(new, tensor, self._width, validate_args=False, **names)  # type: ignore[arg-type]
+        FaceDistribution.__init__(new, tensor, self._width, validate_args=False, **names)  # type: ignore[arg-type]
         new._validate_args = self._validate_args
         return new
 
@@ -78,8 +78,8 @@ class FaceLaw(Distribution):
         return value.bool()
 
 
-@divergence(FaceLaw, FaceLaw)
-def _kl_faces(p: FaceLaw, q: FaceLaw) -> Tensor:
+@divergence(FaceDistribution, FaceDistribution)
+def _kl_faces(p: FaceDistribution, q: FaceDistribution) -> Tensor:
     same_size(p.size, q.size)
     log_p = p.every()
     return expected(log_p, log_p) - expected(log_p, q.every())

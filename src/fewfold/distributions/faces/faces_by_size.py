@@ -5,7 +5,12 @@ from torch import Tensor
 from torch.types import _size
 
 from fewfold._check import check_scores, whole_number
-from fewfold.distributions.faces.face_distribution import FaceLaw, expected, log_of, same_size
+from fewfold.distributions.faces.face_distribution import (
+    FaceDistribution,
+    expected,
+    log_of,
+    same_size,
+)
 from fewfold.distributions.faces.geometry import all_faces, face_index, probabilities
 from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.parameters import check_vector, some_finite
@@ -16,7 +21,7 @@ __all__ = ["FacesBySize", "ListedFaces", "uniform_faces"]
 _EMPTY_SHAPE = torch.Size()
 
 
-class FacesBySize(FaceLaw):
+class FacesBySize(FaceDistribution):
     """Distribution of faces that depends only on the number of corners.
 
     `P(f) = exp(w_|f|) / Z` with `Z = sum_k C(K, k) exp(w_k)`.
@@ -101,7 +106,7 @@ class FacesBySize(FaceLaw):
         return torch.arange(self.size, device=best.device) <= best
 
 
-class ListedFaces(FaceLaw):
+class ListedFaces(FaceDistribution):
     """Distribution of faces given by the probability of each.
 
     Args:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.types import _size
 
-from fewfold.distributions.faces.face_distribution import FaceLaw, expected, same_size
+from fewfold.distributions.faces.face_distribution import FaceDistribution, expected, same_size
 from fewfold.distributions.faces.faces_by_size import FacesBySize
 from fewfold.distributions.kl_registration import divergence
 from fewfold.distributions.parameters import check_vector, finite_vector
@@ -18,7 +18,7 @@ __all__ = ["GibbsFaces"]
 _EMPTY_SHAPE = torch.Size()
 
 
-class GibbsFaces(FaceLaw):
+class GibbsFaces(FaceDistribution):
     """Independent bits, conditioned on at least one being on.
 
     `P(f) = exp(sum_k w_k (2 f_k - 1)) / Z` over non-empty f, with

@@ -41,8 +41,10 @@ def interpolation(count: int, places: int, inner: float) -> Tensor:
     """
     sign = 1 - 2 * (torch.arange(count, dtype=torch.float64) % 2)
     weight = sign * _angles(count).sin()
-    apart = torch.linspace(-1, 1, places, dtype=torch.float64) - inner * chebyshev(count)[:, None]
-    part = weight[:, None] / torch.where(apart.abs() < 1e-14, 1e-14, apart)
+    distance = (
+        torch.linspace(-1, 1, places, dtype=torch.float64) - inner * chebyshev(count)[:, None]
+    )
+    part = weight[:, None] / torch.where(distance.abs() < 1e-14, 1e-14, distance)
     return part / part.sum(0)
 
 

@@ -77,9 +77,9 @@ class Rectified:
     def _by_moments(self, mean: Tensor) -> Tensor:
         """`E[(x - mean)^2; 0 < x < 1]` in closed form."""
         mass, first, second = self.moments()
-        apart = self.loc - mean
-        square = self.scale.square() * second + 2 * apart * self.scale * first
-        return square + apart.square() * mass
+        difference = self.loc - mean
+        square = self.scale.square() * second + 2 * difference * self.scale * first
+        return square + difference.square() * mass
 
     def _by_points(self, mean: Tensor) -> Tensor:
         """The same by quadrature, accurate because a wide Gaussian is smooth on [0, 1]."""
@@ -100,8 +100,10 @@ class Rectified:
         mass, first, second = self.moments()
         logs_p, logs_q = (self.log_zero, self.log_one), (other.log_zero, other.log_one)
         points = sum(a.exp() * (a - b) for a, b in zip(logs_p, logs_q, strict=True))
-        ratio, apart = self.scale / other.scale, (self.loc - other.loc) / other.scale
-        square = ratio.square() * second + 2 * ratio * apart * first + apart.square() * mass
+        ratio, difference = self.scale / other.scale, (self.loc - other.loc) / other.scale
+        square = (
+            ratio.square() * second + 2 * ratio * difference * first + difference.square() * mass
+        )
         return points - mass * ratio.log() + (square - second) / 2
 
 

@@ -69,5 +69,5 @@ def log_expected_on_grid(
 
 def _log_sum(logs: Tensor, t: Tensor, place: Tensor, width: Tensor) -> Tensor:
     """Log of the sum over grid points t (points,), weighted by the density of t in each row."""
-    apart = (t - place.unsqueeze(-1)) / width.unsqueeze(-1)
-    return (logs - apart.square() / 2).logsumexp(-1) - width.log() - math.log(2 * math.pi) / 2
+    deviation = (t - place.unsqueeze(-1)) / width.unsqueeze(-1)
+    return (logs - deviation.square() / 2).logsumexp(-1) - width.log() - math.log(2 * math.pi) / 2

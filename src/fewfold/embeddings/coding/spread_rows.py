@@ -55,6 +55,6 @@ def spread_rows(
 
 def _nearer(far: Tensor, rows: Tensor, row: int) -> None:
     """Update the squared distances to the nearest selected row with one more row."""
-    apart = (rows - rows[row]).square_().sum(1)
-    torch.minimum(far, apart.double(), out=far)
+    distance = (rows - rows[row]).square_().sum(1)
+    torch.minimum(far, distance.double(), out=far)
     far[row] = 0.0  # exactly zero, whatever the rounding

@@ -69,5 +69,5 @@ def whole(text: str) -> int:
     """Parse an integer of at most 19 digits in canonical form."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or str(int(text)) != text:
-        raise ValueError(f"{text[:40]!r} is no whole number")
+        raise ValueError(f"{text[:40]!r} is not a whole number")
     return int(text)

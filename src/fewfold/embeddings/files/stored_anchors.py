@@ -81,7 +81,7 @@ class Stored:
                 names = set(file.keys())
                 tensors = {name: file.get_tensor(name) for name in sorted(names & _NAMES)}
         except (library.SafetensorError, HeaderError) as error:
-            raise ValueError(f"{path} is no safetensors file, or a damaged one: {error}") from error
+            raise ValueError(f"{path} is not a safetensors file, or is damaged: {error}") from error
         return cls.of(tensors, about, path)
 
     @classmethod
@@ -109,16 +109,20 @@ class Stored:
         except ValueError as error:
             raise ValueError(f"{path} is damaged: its metadata cannot be used: {error}") from error
         if layout != layout_of(tensors):
-            raise ValueError(f"{path} is damaged: it lacks or should not have parts of {layout!r}")
+            raise ValueError(
+                f"{path} is damaged: it has missing or unexpected tensors for {layout!r}"
+            )
         stored._check_shapes()
         return stored
 
     @classmethod
     def bare(cls, tensors: dict[str, Tensor], *, bits: int, signed: bool) -> "Stored":
         """Build from tensors without metadata; raise ValueError if inconsistent."""
-        odd = [name for name, part in tensors.items() if not part.dim()]
-        if odd or tensors["anchors"].dim() != 2:
-            raise ValueError(f"the table is damaged: {', '.join(odd) or 'anchors'} have no rows")
+        unexpected = [name for name, part in tensors.items() if not part.dim()]
+        if unexpected or tensors["anchors"].dim() != 2:
+            raise ValueError(
+                f"the table is damaged: {', '.join(unexpected) or 'anchors'} have no rows"
+            )
         count, dim = tensors["anchors"].shape
         lengths, values = tensors.get("lengths"), tensors["values"]
         rows = len(values if lengths is None else lengths)
@@ -214,9 +218,9 @@ class Stored:
             return
         if not 0 <= int(lengths.min()) <= int(lengths.max()) <= self.anchors:
             raise ValueError(f"{self.path} is damaged: lengths are not from 0 to {self.anchors}")
-        room = len(self.tensors["values"]) if self.values is None else self.values
-        if int(lengths.sum()) != room:
-            raise ValueError(f"{self.path} is damaged: lengths do not add up to {room}")
+        count = len(self.tensors["values"]) if self.values is None else self.values
+        if int(lengths.sum()) != count:
+            raise ValueError(f"{self.path} is damaged: lengths do not add up to {count}")
 
     def _where(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the offset and the length of each row."""
@@ -226,8 +230,8 @@ class Stored:
         before = lengths[near.clamp(max=self.rows - 1)].long()
         begin = self.tensors["starts"][rows // BLOCK] + (before * (near < rows[:, None])).sum(1)
         length = lengths[rows].long()
-        room = len(self.tensors["values"]) if self.values is None else self.values
-        if len(rows) and not 0 <= int(begin.min()) <= int((begin + length).max()) <= room:
+        count = len(self.tensors["values"]) if self.values is None else self.values
+        if len(rows) and not 0 <= int(begin.min()) <= int((begin + length).max()) <= count:
             raise ValueError(f"{self.path} is damaged: rows lie outside of it")
         if len(rows) and int(length.max()) > self.anchors:
             raise ValueError(f"{self.path} is damaged: a row is longer than there are anchors")
@@ -273,7 +277,7 @@ class Stored:
         if min(self.rows, self.dim, self.anchors) < 1 or self.nonzeros < 0:
             raise ValueError(f"{self.path} is damaged: it cannot have {self.rows} rows")
         if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
-            raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is no row")
+            raise ValueError(f"{self.path} is damaged: padding_idx {self.padding_idx} is not a row")
         zeros = {0} if self.bits == 8 else {zero_code(self.bits, True)}
         if not self.signed:  # an unsigned table may still be stored with either code of zero
             zeros.add(0)
@@ -306,8 +310,10 @@ class Stored:
             if name in self.tensors and not self.tensors[name].is_floating_point():
                 expected[scales] = ((self.anchors,), {torch.float32})
         if set(self.tensors) != set(expected):
-            odd = ", ".join(sorted(set(self.tensors) ^ set(expected)))
-            raise ValueError(f"{self.path} is damaged: it lacks or should not have {odd}")
+            unexpected = ", ".join(sorted(set(self.tensors) ^ set(expected)))
+            raise ValueError(
+                f"{self.path} is damaged: it has missing or unexpected tensors: {unexpected}"
+            )
         for name, (shape, dtypes) in expected.items():
             found = self.tensors[name]
             if tuple(found.shape) != shape or found.dtype not in dtypes:

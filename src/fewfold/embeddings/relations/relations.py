@@ -15,7 +15,7 @@ from fewfold.embeddings.initial import cooccurrence
 from fewfold.embeddings.relations import wordnet
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
-__all__ = ["Relations", "apart"]
+__all__ = ["Relations", "dissimilarity_penalty"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Relations:
         offsets: (V + 1,) int64, where the anchors of each object begin.
         slots: (n,) int64, the numbers 0..K-1 of those anchors, rising within an object.
         anchors: (K,) int64, the object that each anchor is.
-        unrelated: (p, 2) int64, objects that should share no anchor; see `apart`.
+        unrelated: (p, 2) int64, objects that should share no anchor; see `dissimilarity_penalty`.
 
     Example:
         >>> import fewfold as ff
@@ -203,7 +203,7 @@ class Relations:
         return exempt
 
 
-def apart(
+def dissimilarity_penalty(
     embedding: AnchorEmbedding,
     pairs: Tensor,
     weight: float,
@@ -230,11 +230,11 @@ def apart(
 
     Example:
         >>> import torch, fewfold as ff
-        >>> from fewfold.embeddings.relations.relations import apart
+        >>> from fewfold.embeddings.relations.relations import dissimilarity_penalty
         >>> table = ff.AnchorEmbedding(3, 8, anchors=2)
         >>> with torch.no_grad():
         ...     _ = table.transform.copy_(torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 4.0]]))
-        >>> apart(table, torch.tensor([[0, 1], [1, 2]]), 0.5).item()  # (3 + 0) / 2
+        >>> dissimilarity_penalty(table, torch.tensor([[0, 1], [1, 2]]), 0.5).item()  # (3 + 0) / 2
         1.5
     """
     weight = _check.non_negative_number(weight, "weight")

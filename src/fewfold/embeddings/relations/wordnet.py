@@ -73,7 +73,7 @@ class Lexicon:
             except (IndexError, KeyError, ValueError):
                 raise ValueError(
                     f"every antonym in {folder} must be there, got a pointer from {a} to word "
-                    f"{ends[2:]} of {b}, which is not; has a file been cut short?"
+                    f"{ends[2:]} of {b}, which is missing; is a file truncated?"
                 ) from None
             opposite.append(((a[0], one), (b[0], other)))
         return cls(dict(synsets), dict(linked), opposite, _irregular(folder))

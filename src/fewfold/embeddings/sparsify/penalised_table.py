@@ -19,9 +19,9 @@ __all__ = ["DeferredPenalty", "PenalisedTable"]
 class PenalisedTable:
     """Applies the proximal step to one table, before and after each step of the optimiser.
 
-    With a dense gradient all rows are shrunk after every step. With a sparse one the rows that have
-    a gradient are; the penalty of the others is accumulated and applied by `settle`, which the
-    table calls before it reads them.
+    With a dense gradient all rows are shrunk after every step. With a sparse one only the rows that
+    have a gradient are; the penalty of the others is accumulated and applied by `apply_deferred`,
+    which the table calls before it reads them.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class PenalisedTable:
         self.attach()
 
     def attach(self) -> None:
-        """Let the table call `settle` before it reads rows, if a penalty may be deferred."""
-        settle = None if self._deferred is None else self.settle
-        self.table.attached.set_before_read(settle)
+        """Make the table call `apply_deferred` before it reads rows, if penalties are deferred."""
+        callback = None if self._deferred is None else self.apply_deferred
+        self.table.attached.set_before_read(callback)
 
     @property
     def _param(self) -> Tensor:
@@ -63,21 +63,21 @@ class PenalisedTable:
             self.optimizer.penalties.pop(self._param, None)
         if grad is None or grad.layout is torch.strided:
             if grad is not None:
-                self.settle(None)  # deferred penalties use the step sizes before this step
+                self.apply_deferred(None)  # deferred penalties use the step sizes before this step
             if self._has_inactive():
                 self._inactive = self._param[:, self.table.active :].clone()
             return
         if not isinstance(self.optimizer, RowOptimizer):
             raise TypeError(
-                "sparse gradients of an anchor table want an optimiser of fewfold.optim; write "
-                "fewfold.optim.Adam in the place of "
+                "sparse gradients of an anchor table need an optimiser of fewfold.optim; write "
+                "fewfold.optim.Adam instead of "
                 f"{type(self.optimizer).__name__}, or sparse=False"
             )
         self._rows = grad._indices()[0]  # may repeat: equal values are written for each
         if self._deferred is None:
             self._deferred = DeferredPenalty(len(self._param), self._param.device)
             self.attach()
-        self.settle(self._rows)
+        self.apply_deferred(self._rows)
         if self._has_inactive():
             self._inactive = self._param[self._rows, self.table.active :]
         if self.relations is None and l1:  # the optimiser shrinks rows in the pass that moves them
@@ -101,14 +101,14 @@ class PenalisedTable:
             self._param[rows, self.table.active :] = self._inactive
         if self.limit is not None:
             if self.limit.compares(step):  # with rows whose penalty may be deferred
-                self.settle(None)
+                self.apply_deferred(None)
             in_use = self._param[:, : self.table.active]
             self.limit.enforce(in_use, self._rows, step)
         if self.regrow is not None and self.regrow.due(step):
             self._regrow(l1)
         self._l1 = l1
         if self._collapse.due(step):
-            self.settle(self._collapse.rows())
+            self.apply_deferred(self._collapse.rows())
             self._collapse.look(l1)
 
     def _shrink(self, l1: float, rows: Tensor | None) -> None:
@@ -129,7 +129,7 @@ class PenalisedTable:
             param[rows] = values
 
     @torch.no_grad()
-    def settle(self, ids: Tensor | None) -> None:
+    def apply_deferred(self, ids: Tensor | None) -> None:
         """Apply the deferred penalty to the rows of `ids`, or to all rows if None."""
         if self._deferred is None or not self._deferred.any:
             return

@@ -42,7 +42,7 @@ def proximal(
 
     All methods of a table (lookup, `weight`, `rows`, `nonzeros`, `state_dict`, copying) apply the
     deferred penalty first. Reading the bare parameter `table.transform`, or another module that
-    shares it, does not: call `settle` of the returned optimiser before.
+    shares it, does not: call `apply_deferred` of the returned optimiser before.
 
     Args:
         optimizer: SGD, Adam or AdamW of torch, or any of `fewfold.optim`, which has the transforms
@@ -148,7 +148,7 @@ class Proximal(torch.optim.Optimizer):
             self.param_groups.append(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()  # so that the copy has no deferred penalty, in whatever order it is restored
+        self.apply_deferred()  # a copy has no deferred penalty, whatever is restored first
         own = {name: getattr(self, name) for name in ("inner", "_parts", "l1", "_steps")}
         return {**super().__getstate__(), **own}
 
@@ -164,10 +164,10 @@ class Proximal(torch.optim.Optimizer):
         """Number of steps taken."""
         return self._steps
 
-    def settle(self) -> None:
+    def apply_deferred(self) -> None:
         """Apply all deferred penalties; needed before reading a bare `transform`."""
         for part in self._parts:
-            part.settle(None)
+            part.apply_deferred(None)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -209,7 +209,7 @@ class Proximal(torch.optim.Optimizer):
 
         Applies all deferred penalties first.
         """
-        self.settle()
+        self.apply_deferred()
         own = {"steps": self._steps, "winners": self.winners()}
         return {**self.inner.state_dict(), "proximal": own}
 

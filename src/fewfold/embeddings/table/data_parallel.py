@@ -102,10 +102,10 @@ class DataParallel(DistributedDataParallel):
         sizes = [int(size) for size in counts]
         gathered = []
         for part in (rows, gradients / world):
-            mine = part.new_zeros(max(sizes), *part.shape[1:])
-            mine[: len(part)] = part
-            theirs = [torch.empty_like(mine) for _ in range(world)]
-            dist.all_gather(theirs, mine, group=self.process_group)
+            padded = part.new_zeros(max(sizes), *part.shape[1:])
+            padded[: len(part)] = part
+            theirs = [torch.empty_like(padded) for _ in range(world)]
+            dist.all_gather(theirs, padded, group=self.process_group)
             gathered.append(torch.cat([one[:n] for one, n in zip(theirs, sizes, strict=True)]))
         return gathered[0], gathered[1]
 

@@ -31,8 +31,9 @@ class AnchorEmbedding(AnchorStorage):
 
     While a `proximal` optimiser with sparse gradients is in use, read T by `rows()`, not from
     `transform`: the penalty on rows without a gradient is deferred until the table reads them, and
-    a bare parameter does not notice reads. `optimizer.settle()` applies it to all rows. The same
-    holds for another table that shares this `transform`: call `settle` before reading it.
+    a bare parameter cannot detect reads. `optimizer.apply_deferred()` applies it to all rows. The
+    same holds for another table that shares this `transform`: call `apply_deferred` before reading
+    it.
 
     Args:
         num_embeddings: number of rows.

@@ -116,7 +116,7 @@ class Learned(Baseline):
             )
         if context is None:
             raise ValueError(
-                "a Learned baseline looks at the context of each row; write expect(..., context=x)"
+                "a Learned baseline needs the context of each row; write expect(..., context=x)"
             )
         found: Tensor = self.network(context)
         if found.numel() != len(costs):

@@ -63,8 +63,8 @@ class SparseMarginal(Estimator):
             )
         if self.omega.structure is None and not self.omega.on_simplex:
             raise ValueError(
-                f"{self.omega!r} gives several categories weight 1, which is no distribution; the "
-                "latent is then a set: write SparseMarginal() and over=ff.structures.KSubset(k)"
+                f"{self.omega!r} gives several categories weight 1, which is not a distribution; "
+                "the latent is then a set: write SparseMarginal() and over=ff.structures.KSubset(k)"
             )
         if self.k is not None:
             whole_number(self.k, "k")
@@ -90,13 +90,13 @@ class SparseMarginal(Estimator):
             return self._categories(latent)
         if not self.omega.euclidean:
             raise ValueError(
-                f"structures are mixed by SparseMAP, and the k best by sparsemax, got "
+                f"structures are weighted by SparseMAP, and the k best by sparsemax, got "
                 f"{self.omega!r}; write SparseMarginal() or SparseMarginal(k=...)"
             )
         if under_vmap():
             raise RuntimeError(
                 "which structures SparseMarginal visits depends on the scores, which "
-                "torch.func.vmap does not show; give expect the whole batch, whose rows are "
+                "torch.func.vmap hides; give expect the whole batch, whose rows are "
                 "independent, or use Dense()"
             )
         if self.k is not None:

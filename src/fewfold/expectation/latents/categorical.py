@@ -42,12 +42,12 @@ class CategoricalLatent(LatentDistribution):
         if bool(self.invalid_rows.any()):
             raise ValueError(
                 f"row {int(self.invalid_rows.nonzero()[0])} has a score that is NaN or +inf, so "
-                "nothing can be drawn; in expect SparseMarginal and Dense answer such rows with NaN"
+                "it cannot be sampled; in expect SparseMarginal and Dense return NaN for it"
             )
         empty = (self.log_probs.detach() == -math.inf).all(-1)
         if bool(empty.any()):
             raise ValueError(
-                f"row {int(empty.nonzero()[0])} has no category left, so none can be drawn; leave "
+                f"row {int(empty.nonzero()[0])} has no unmasked category to sample; leave "
                 "such rows out; in expect SparseMarginal and Dense give them nothing"
             )
         return self.log_probs

@@ -92,9 +92,9 @@ class LatentDistribution(ABC):
         if over is not None:
             raise ValueError(f"{self.kind} have no additional scores; leave prior_over out")
         if not isinstance(scores, Tensor) or not fits(scores.shape, self.scores.shape):
-            came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
-                f"a prior must be scores that broadcast to {tuple(self.scores.shape)}, got {came}"
+                f"a prior must be scores that broadcast to {tuple(self.scores.shape)}, got {got}"
             )
         expanded = scores.expand(self.scores.shape).to(self.scores)
         return replace(self, scores=torch.where(self.scores == -math.inf, -math.inf, expanded))
@@ -112,22 +112,22 @@ class LatentDistribution(ABC):
     def k_best(self, k: int) -> tuple[Tensor, Tensor]:
         """The k most likely atoms `(rows, k, *atom)`, and the mask (rows, k) of valid ones."""
         raise TypeError(
-            f"{self.kind} cannot be summed in part; SumAndSample serves categories (over=None) and "
-            "ff.structures.Bits(); write ScoreFunction() or SparseMarginal()"
+            f"{self.kind} cannot be summed in part; SumAndSample supports categories (over=None) "
+            "and ff.structures.Bits(); write ScoreFunction() or SparseMarginal()"
         )
 
     def sample_excluding(
         self, chosen: Tensor, valid: Tensor, draws: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Samples `(rows, draws, *atom)` outside `chosen`, and the (rows,) mass outside it."""
-        raise TypeError(f"{self.kind} cannot be drawn without some of them")
+        raise TypeError(f"{self.kind} cannot be sampled with some of them excluded")
 
     def sample_relaxed(
         self, temperature: float, draws: int, generator: torch.Generator | None
     ) -> Tensor:
         """`(rows, draws, *event)` relaxed samples, differentiable."""
         raise TypeError(
-            f"{self.kind} cannot be relaxed; Gumbel serves categories (over=None) and "
+            f"{self.kind} cannot be relaxed; Gumbel supports categories (over=None) and "
             "ff.structures.Bits()"
         )
 
@@ -138,7 +138,7 @@ class LatentDistribution(ABC):
         scores are differentiable.
         """
         raise TypeError(
-            f"{self.kind} cannot be relaxed; REBAR serves categories (over=None) and "
+            f"{self.kind} cannot be relaxed; REBAR supports categories (over=None) and "
             "ff.structures.Bits()"
         )
 

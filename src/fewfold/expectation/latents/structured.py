@@ -91,8 +91,8 @@ class StructuredLatent(LatentDistribution):
     def sample(self, draws: int, generator: torch.Generator | None) -> Tensor:
         if under_vmap():
             raise RuntimeError(
-                f"{self.kind} cannot be drawn inside torch.func.vmap; give expect the whole batch, "
-                "whose rows are independent, or use Dense()"
+                f"{self.kind} cannot be sampled inside torch.func.vmap; give expect the whole "
+                "batch, whose rows are independent, or use Dense()"
             )
         found = self.flat_structure.sample(
             self.wide.detach(), draws, mask=self.possible, generator=generator
@@ -132,16 +132,16 @@ class StructuredLatent(LatentDistribution):
         given = (self.scores, *own.additional)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in given)
         with torch.inference_mode(False), torch.enable_grad():
-            mine = [_as_differentiable(value) for value in (self.wide, *own.additional)]
-            total = own.with_additional(mine[1:]).log_partition(
-                mine[0], mask=clone_if_inference(self.possible)
+            leaves = [_as_differentiable(value) for value in (self.wide, *own.additional)]
+            total = own.with_additional(leaves[1:]).log_partition(
+                leaves[0], mask=clone_if_inference(self.possible)
             )
-            marginals = torch.autograd.grad(total.sum(), mine, create_graph=tracked)
+            marginals = torch.autograd.grad(total.sum(), leaves, create_graph=tracked)
         if not tracked:
-            total, mine = total.detach(), [value.detach() for value in mine]
+            total, leaves = total.detach(), [value.detach() for value in leaves]
         found = prior.log_partition() - total
-        theirs = (prior.flat, *its.additional)
-        for marginal, here, there in zip(marginals, mine, theirs, strict=True):
+        prior_values = (prior.flat, *its.additional)
+        for marginal, here, there in zip(marginals, leaves, prior_values, strict=True):
             others = torch.where(marginal.detach() > 0, there.double(), 0.0)
             found = found + (marginal * (zero_where_masked(here) - others)).flatten(1).sum(1)
         return found.to(self.scores)
@@ -164,7 +164,8 @@ class StructuredLatent(LatentDistribution):
         elif bool(blocked.any()):
             raise ValueError(
                 f"row {int(never.nonzero()[0])} has no {self.kind} of {tuple(self.event)} that its "
-                "mask allows, and Dense lists no smaller ones; use SparseMarginal or ScoreFunction"
+                "mask allows, and Dense does not enumerate smaller ones; use SparseMarginal or "
+                "ScoreFunction"
             )
         # Rows whose parts are all masked get the empty structure.
         empty = totals.new_full((self.rows, 1), -math.inf).masked_fill(never.unsqueeze(1), 0.0)
@@ -178,7 +179,7 @@ class StructuredLatent(LatentDistribution):
     def with_scores(self, scores: Tensor, over: Structure | None = None) -> Self:
         if over is None and self.over.additional:
             raise ValueError(
-                f"{self.kind} has scores of its own, and the prior must say which are its; write "
+                f"{self.kind} has additional scores, and those of the prior are unknown; write "
                 "prior_over=, a structure with those of the prior or the one of the latent"
             )
         found = super().with_scores(scores)
@@ -186,7 +187,8 @@ class StructuredLatent(LatentDistribution):
             return found
         if not self.over.same_set(over):
             raise ValueError(
-                f"prior_over must be {self.over!r} but for its additional scores, got {over!r}"
+                f"prior_over must equal {self.over!r} except for its additional scores, got "
+                f"{over!r}"
             )
         return replace(found, over=over)
 

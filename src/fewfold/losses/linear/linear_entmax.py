@@ -207,13 +207,14 @@ def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Te
         )
     if weight.dtype != hidden.dtype and not autocasts(hidden):
         raise TypeError(
-            f"hidden and linear_weight must have one dtype, got {hidden.dtype} and {weight.dtype}"
+            f"hidden and linear_weight must have the same dtype, got {hidden.dtype} and "
+            f"{weight.dtype}"
         )
     if bias is not None:
         check_scores(bias, "linear_bias")
         if widen(bias).dtype != widen(weight).dtype:
             raise TypeError(
-                f"linear_bias and linear_weight must have one dtype, got {bias.dtype} and "
+                f"linear_bias and linear_weight must have the same dtype, got {bias.dtype} and "
                 f"{weight.dtype}; write linear_bias.to(linear_weight.dtype)"
             )
         if bias.shape != weight.shape[:1]:

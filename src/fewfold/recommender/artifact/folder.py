@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewfold._files import new_folder, recovered, settled
+from fewfold._files import new_folder, recovered, restore_interrupted
 from fewfold._optional import optional_import
 from fewfold._progress import over
 from fewfold._tensors import Found, Header, Spec, check_names, extremes, read_header
@@ -79,7 +79,7 @@ def write_artifact(
 
 def check_target(target: Path, overwrite: bool) -> None:
     """Raise unless an artifact may be written there; restores one left by a killed process."""
-    settled(target)
+    restore_interrupted(target)
     if not target.exists():
         return
     if target.is_dir() and not any(target.iterdir()):

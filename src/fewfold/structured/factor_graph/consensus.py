@@ -281,8 +281,8 @@ def _advance(search: _DualSearch, found: _State, dual: Tensor, on: Tensor, turns
     change = mean - found.marginals
     moved = (change.square().sum(1) / max(1, len(search.links.bit))).sqrt()
     moved = torch.where(on, moved, found.moved)
-    took = found.iterations + turns * on
-    return _State(mean, dual, differ, faces, took, search.size(differ), moved)
+    iterations = found.iterations + turns * on
+    return _State(mean, dual, differ, faces, iterations, search.size(differ), moved)
 
 
 def _marginals_jvp(links: Links, faces: Faces, marginals: Tensor, change: Tensor) -> Tensor:

@@ -45,12 +45,12 @@ class NativeSolver:
         """As `PlainSolver.solve`."""
         scores, step = scores.contiguous(), step.contiguous()
         marginals = torch.empty_like(scores)
-        took = torch.empty(self.rows, dtype=torch.int64)
-        apart, moved = scores.new_empty(self.rows), scores.new_empty(self.rows)
+        iterations = torch.empty(self.rows, dtype=torch.int64)
+        disagreement, moved = scores.new_empty(self.rows), scores.new_empty(self.rows)
         outcome, failed = torch.empty(2, self.rows, dtype=torch.int32)
         self._graph.solve(
-            scores, self.rows, self._pairs, turns, tolerance, step, warm, marginals, took, apart,
-            moved, outcome, failed, dispatch.threads(),
+            scores, self.rows, self._pairs, turns, tolerance, step, warm, marginals, iterations,
+            disagreement, moved, outcome, failed, dispatch.threads(),
         )  # fmt: skip
         factors_converged, impossible = failed == -1, (outcome == 2).nonzero()[:, 0].tolist()
         if impossible:
@@ -59,7 +59,7 @@ class NativeSolver:
             raise_infeasible_factor(
                 self.links.groups[place], impossible[0], factor - self._first[place]
             )
-        return SolverResult(marginals, took, apart, moved, factors_converged)
+        return SolverResult(marginals, iterations, disagreement, moved, factors_converged)
 
     def pull(self, grad: Tensor) -> Tensor:
         """As `PlainSolver.pull`."""

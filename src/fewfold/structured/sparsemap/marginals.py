@@ -49,7 +49,7 @@ class Problem:
     def solve(self, scores: Tensor, additional: tuple[Tensor, ...]) -> Tensor:
         """Compute marginals in the shape of the scores."""
         known = self.structure.additional
-        if any(mine is not given for mine, given in zip(known, additional, strict=True)):
+        if any(previous is not given for previous, given in zip(known, additional, strict=True)):
             self.structure = self.structure.with_additional(additional)
         rows, flat, event = self.structure.solver_inputs(scores, None)
         closed = None if additional else flat.project(rows)

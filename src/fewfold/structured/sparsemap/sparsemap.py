@@ -74,9 +74,9 @@ class SolvedProblem:
         matching = ((rows > -math.inf) == self.allowed) & (rows < math.inf)  # no NaN either
         same = matching.flatten(1).all(1)
         pairs = zip(structure.additional, self.structure.additional, strict=False)
-        for mine, its in pairs:
-            if mine.shape == its.shape:
-                same &= by_row(mine.isneginf() == its.isneginf(), len(same)).all(1)
+        for ours, its in pairs:
+            if ours.shape == its.shape:
+                same &= by_row(ours.isneginf() == its.isneginf(), len(same)).all(1)
         if not structure.same_set(self.structure):
             same = torch.zeros_like(same)
         return self.active.select_rows(same)

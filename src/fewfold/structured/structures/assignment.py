@@ -120,8 +120,8 @@ class Pairing(Structure):
     ) -> NoReturn:  # fmt: skip
         """Not implemented, for the same reason as `log_partition`."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no sample: exact draws need a permanent, which is "
-            "#P-hard; draw from the weights of sparsemap_support"
+            f"{type(self).__name__} has no sample: exact sampling needs a permanent, which is "
+            "#P-hard; sample from the weights of sparsemap_support"
         )
 
     def _k_best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ def best_assignment(scores: Array, rows: Chosen | None = None) -> Chosen | None:
     price, taker = np.zeros(columns), np.full(columns, -1)
     chosen = np.full(count, -1)
     for start in rows:
-        reach, came = np.full(columns, math.inf), np.full(columns, -1)
+        reach, predecessor = np.full(columns, math.inf), np.full(columns, -1)
         done = np.zeros(columns, dtype=bool)
         row, gone = int(start), 0.0
         best = float((scores[row] - price).max())
@@ -39,7 +39,7 @@ def best_assignment(scores: Array, rows: Chosen | None = None) -> Chosen | None:
         while True:
             through = gone + best - (scores[row] - price)
             nearer = ~done & (through < reach)
-            reach[nearer], came[nearer] = through[nearer], row
+            reach[nearer], predecessor[nearer] = through[nearer], row
             column = int(np.where(done, math.inf, reach).argmin())
             if done[column] or not reach[column] < math.inf:
                 return None
@@ -51,7 +51,7 @@ def best_assignment(scores: Array, rows: Chosen | None = None) -> Chosen | None:
             best = float(scores[row, column] - price[column])
         price[done] += gone - reach[done]
         while True:
-            row = int(came[column])
+            row = int(predecessor[column])
             taker[column] = row
             chosen[row], column = column, int(chosen[row])
             if row == start:

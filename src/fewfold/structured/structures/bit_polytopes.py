@@ -130,7 +130,7 @@ class Knapsack(ClosedForm):
 
     def plain_best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError(
-            "Knapsack has shares of bits, not sets of bits: use it with sparsemap and "
+            "the vertices of Knapsack may be fractional: use it with sparsemap and "
             "FactorGraph.solve; for sets of at most k bits write Budget(k)"
         )
 
@@ -163,9 +163,9 @@ class Pair(ClosedForm):
         if isinstance(self.score, (int, float)):  # stored as a tensor, like all additional scores
             object.__setattr__(self, "score", torch.tensor(float(self.score), dtype=torch.float64))
         elif not isinstance(self.score, Tensor) or not self.score.is_floating_point():
-            came = self.score.dtype if isinstance(self.score, Tensor) else type(self.score).__name__
+            got = self.score.dtype if isinstance(self.score, Tensor) else type(self.score).__name__
             raise TypeError(
-                f"score must be a number or a floating-point tensor, got {came}; write "
+                f"score must be a number or a floating-point tensor, got {got}; write "
                 "torch.as_tensor(score, dtype=torch.float32)"
             )
 

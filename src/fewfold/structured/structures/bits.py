@@ -185,7 +185,7 @@ class Bits(Choice):
 
     def check_factor(self) -> None:
         if self.on_off:
-            raise ValueError("Bits(on_off=True) is no constraint on shared bits; write Bits()")
+            raise ValueError("Bits(on_off=True) does not constrain shared bits; write Bits()")
 
     def bounds(self, size: int) -> tuple[int, int]:
         return 0, size

@@ -170,5 +170,5 @@ def nearest_pair(y: Tensor, w: Tensor, score: Tensor) -> tuple[Tensor, Face]:
     free = torch.stack([(one > 0) & (one < 1), (two > 0) & (two < 1)], 1)
     sign = torch.where(flipped, 1.0, -1.0).to(y)
     normal = torch.stack([torch.ones_like(sign), sign], 1)
-    apart = (above | below).unsqueeze(1)
-    return z, Face(free, torch.where(apart, 0.0, normal), torch.zeros_like(free), w)
+    separate = (above | below).unsqueeze(1)
+    return z, Face(free, torch.where(separate, 0.0, normal), torch.zeros_like(free), w)

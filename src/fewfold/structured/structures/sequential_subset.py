@@ -57,9 +57,9 @@ class SequentialSubset(Structure):
             given = torch.tensor(float(self.bonus), dtype=torch.float64)
             object.__setattr__(self, "bonus", given)
         elif not isinstance(self.bonus, Tensor) or not self.bonus.is_floating_point():
-            came = self.bonus.dtype if isinstance(self.bonus, Tensor) else type(self.bonus).__name__
+            got = self.bonus.dtype if isinstance(self.bonus, Tensor) else type(self.bonus).__name__
             raise TypeError(
-                f"bonus must be a number or a floating-point tensor, got {came}; write "
+                f"bonus must be a number or a floating-point tensor, got {got}; write "
                 "torch.as_tensor(bonus, dtype=torch.float32)"
             )
 

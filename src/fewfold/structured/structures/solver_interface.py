@@ -132,11 +132,15 @@ class SolverInterface(ABC):
         if type(self) is not type(other):
             return False
         for field in fields(self):  # type: ignore[arg-type]
-            mine, its = getattr(self, field.name), getattr(other, field.name)
+            value, other_value = getattr(self, field.name), getattr(other, field.name)
             if field.name in self.additional_names + self.layout_names:
                 continue
-            both = isinstance(mine, Tensor) and isinstance(its, Tensor)
-            if not (torch.equal(mine, its) if both else mine is its or mine == its):
+            both = isinstance(value, Tensor) and isinstance(other_value, Tensor)
+            if not (
+                torch.equal(value, other_value)
+                if both
+                else value is other_value or value == other_value
+            ):
                 return False
         return True
 

@@ -53,7 +53,7 @@ class Structure(SolverInterface, ABC):
             ValueError: where an instance has no structure, or a score that is NaN or inf.
         """
         if type(self)._draws is Structure._draws:
-            raise NotImplementedError(f"draws from all {type(self).__name__} are not implemented")
+            raise NotImplementedError(f"sampling of {type(self).__name__} is not implemented")
         rows, flat, _ = self.solver_inputs(scores, mask, temperature)
         raise_invalid_scores(flat.invalid_rows(rows), self)
         raise_infeasible(flat.log_partition(rows) == -math.inf, self)

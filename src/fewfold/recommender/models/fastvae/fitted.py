@@ -107,7 +107,7 @@ class FittedVAE(Fitted):
         table, bias = tables.without_bias(), int(tables.is_bias.sum())
         found = inspect_anchors(table, labels=labels, names=names)
         bias_parameters = bias * table.embedding_dim + tables.table.nonzeros() - table.nonzeros()
-        return replace(found, anchors=found.anchors - bias, beside=bias_parameters)
+        return replace(found, anchors=found.anchors - bias, other_parameters=bias_parameters)
 
 
 def _blocks(rows: int, size: int) -> list[slice]:
