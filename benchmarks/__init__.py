@@ -1,1 +1,1 @@
-"""Every speed claim, as a ratio to its peer in the same process: ``python -m benchmarks``."""
+"""Benchmarks, each a ratio to a peer in the same process: ``python -m benchmarks``."""

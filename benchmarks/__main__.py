@@ -1,4 +1,4 @@
-"""``python -m benchmarks [SUITE ...]``: measure, print the tables, keep the results."""
+"""``python -m benchmarks [SUITE ...]``: measure, print the tables and write the results."""
 
 import argparse
 import importlib
@@ -26,7 +26,7 @@ QUICK = Path("build/benchmarks")
 
 
 def main() -> int:
-    """Run the suites; the exit code is 1 when a bar was missed."""
+    """Run the suites; the exit code is 1 if a target was missed."""
     arguments = _arguments()
     missed = 0
     for suite in arguments.suites or SUITES:

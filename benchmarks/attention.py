@@ -1,4 +1,4 @@
-"""Attention and memories with few weights, next to the same with all of them.
+"""Sparse attention and Hopfield retrieval compared with their dense counterparts.
 
 ``python -m benchmarks.attention NAME`` prints the peak memory, beyond its inputs, of one step of
 the attention of that name. The process does nothing else: a high-water mark cannot be taken back.
@@ -24,7 +24,7 @@ LONG, SHORT, HEADS, WIDTH = 8192, 2048, 8, 64
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_pooling(), *_long(), *_short()]
 
 
@@ -89,14 +89,14 @@ ATTENTIONS: dict[str, Attention] = {
 
 
 def _inputs(length: int) -> list[Tensor]:
-    """Queries, keys and values whose scores are N(0, 1)."""
+    """Return queries, keys and values whose scores are N(0, 1)."""
     generator = torch.Generator().manual_seed(0)
     shape = (1, HEADS, length, WIDTH)
     return [torch.randn(shape, generator=generator).requires_grad_() for _ in range(3)]
 
 
 def _step(attention: Attention, inputs: list[Tensor]) -> None:
-    """Forward, backward, and the gradients thrown away."""
+    """Run forward and backward, and discard the gradients."""
     torch.autograd.grad(attention(*inputs).sum(), inputs)
 
 
@@ -110,7 +110,7 @@ def _peaks(ours: str, peer: str) -> Peak:
 
 
 def _peak(name: str) -> float:
-    """Of a process of its own, so that nothing else is counted."""
+    """Return the peak memory of one step, measured in a new process."""
     command = [sys.executable, "-m", "benchmarks.attention", name]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

@@ -1,4 +1,4 @@
-"""Random points of the simplex: draws next to torch's relaxed choice, densities within a limit."""
+"""Mixed distributions: samples next to torch's relaxed categorical, densities next to a limit."""
 
 import torch
 from torch.distributions import RelaxedOneHotCategorical
@@ -14,7 +14,7 @@ LIMIT = 0.05
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [
         Case(
             "Gaussian-sparsemax, draws",
@@ -24,7 +24,7 @@ def cases() -> list[Case]:
             _draws,
         ),
         Case(
-            "Gaussian-sparsemax, log_prob, one law",
+            "Gaussian-sparsemax, log_prob, one distribution",
             f"{POINTS:,} x {SIZE}",
             "50 ms",
             1.0,
@@ -32,7 +32,7 @@ def cases() -> list[Case]:
             threads=2,
         ),
         Case(
-            "Gaussian-sparsemax, log_prob, a law each",
+            "Gaussian-sparsemax, log_prob, a distribution each",
             f"{POINTS:,} x {SIZE}",
             "50 ms",
             1.0,
@@ -52,10 +52,10 @@ def _draws() -> Pair:
 
 
 def _densities(batch: torch.Size) -> Peak:
-    """Of as many points, by one law or by a batch of them."""
+    """Measure log_prob of the same number of points under one distribution or under a batch."""
     torch.manual_seed(0)
-    law = GaussianSparsemax(torch.randn(*batch, SIZE), torch.ones(SIZE))
-    y = law.sample(torch.Size() if batch else torch.Size([POINTS]))
+    dist = GaussianSparsemax(torch.randn(*batch, SIZE), torch.ones(SIZE))
+    y = dist.sample(torch.Size() if batch else torch.Size([POINTS]))
     with torch.no_grad():
-        taken = race({"ours": lambda: law.log_prob(y)}, seconds=3.0)["ours"]
+        taken = race({"ours": lambda: dist.log_prob(y)}, seconds=3.0)["ours"]
     return Peak(taken.median, LIMIT, unit="seconds")

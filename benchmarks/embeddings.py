@@ -1,4 +1,4 @@
-"""Tables of anchors next to dense ones: a training step, what it keeps, lookups, all scores."""
+"""Anchor tables compared with dense ones: training step, memory, lookups and logits."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -21,7 +21,7 @@ Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_rows()]
 
 
@@ -48,7 +48,7 @@ def _rows() -> Iterator[Case]:
 
 
 def _batches() -> Iterator[tuple[Tensor, Tensor]]:
-    """Ids at random, and what comes back for them."""
+    """Return random ids and gradients of their vectors."""
     draw = torch.Generator().manual_seed(0)
     ids = [torch.randint(ROWS, (BATCH,), generator=draw) for _ in range(8)]
     pull = torch.randn(BATCH, WIDTH, generator=draw)
@@ -56,7 +56,7 @@ def _batches() -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _anchored() -> tuple[Step, Proximal, torch.optim.Optimizer, AnchorEmbedding]:
-    """A step of lookup, gradient and update with its penalty; what it updates with, and what."""
+    """Build a training step (lookup, gradient, proximal update) with its optimisers and tables."""
     table = AnchorEmbedding(ROWS, WIDTH, anchors=ANCHORS, width=NONZEROS, sparse=True)
     rows = proximal(ff.optim.Adam([table.transform], lr=1e-3, by_row=True), table, l1=1e-6)
     anchors = torch.optim.Adam([table.anchors], fused=True)
@@ -90,7 +90,7 @@ def _training(sparse: bool, make: Make) -> Pair:
 
 
 def _bytes() -> Peak:
-    """Parameters, buffers, and all that the optimisers keep, each after a step."""
+    """Return the bytes of parameters, buffers and optimiser state, each after one step."""
     step, rows, anchors, table = _anchored()
     other, optimizer, dense = _dense(True, torch.optim.SparseAdam)
     batch = next(_batches())

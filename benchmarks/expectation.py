@@ -1,4 +1,4 @@
-"""Expected costs of discrete latents: the few pairs that matter next to a loop over everything.
+"""Expected costs of discrete latents: the support alone compared with a loop over all pairs.
 
 ``python -m benchmarks.expectation`` prints the seconds of both sides of the row of bits.
 """
@@ -25,7 +25,7 @@ KEEPING = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [
         Case(
             "sparse marginal, a step",
@@ -121,7 +121,7 @@ def _bits() -> Pair:
 
 
 def _keeping() -> Peak:
-    """The row before, both sides in one process whose allocator keeps freed memory."""
+    """Measure the row before with both sides in one process whose allocator keeps freed memory."""
     command = [sys.executable, "-m", "benchmarks.expectation"]
     found = subprocess.run(command, env={**os.environ, **KEEPING}, capture_output=True, check=True)
     ours, peer = json.loads(found.stdout)
@@ -129,7 +129,7 @@ def _keeping() -> Peak:
 
 
 def _best_bits(scores: list[float], k: int) -> list[list[float]]:
-    """The k best bit vectors, by flipping the least certain bits of the best one in a heap."""
+    """Return the k best bit vectors by flipping the least certain bits of the best, in a heap."""
     price = sorted((abs(score), i) for i, score in enumerate(scores))
     best = [float(score > 0) for score in scores]
     found = [best]
@@ -155,7 +155,7 @@ def _learn(loss: Tensor, *parameters: Tensor) -> None:
 
 
 def _agree(ours: Callable[[], None], peer: Callable[[], None], scores: Tensor) -> None:
-    """A race is fair only between two that compute the same."""
+    """Raise unless both sides compute the same values."""
     grads = []
     for call in (ours, peer):
         call()
@@ -165,7 +165,7 @@ def _agree(ours: Callable[[], None], peer: Callable[[], None], scores: Tensor) -
 
 
 def main() -> None:
-    """Race the row of bits; print the seconds of both sides."""
+    """Time both sides of the row of bits and print their seconds."""
     with threads(1):
         pair = _bits()
         times = race({"ours": pair.ours, "peer": pair.peer}, seconds=1.5)

@@ -1,4 +1,4 @@
-"""A step of FastVAE next to the full softmax, however many items there are; and its sampler.
+"""Training step of FastVAE compared with the full softmax for growing catalogues, and its sampler.
 
 Both have an encoder without further layers. Ours moves its tables as `train` does, by a step
 size per row without momentum, which is part of the gain; the full softmax has torch's fused Adam.
@@ -27,7 +27,7 @@ Step = Callable[[], object]
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_sampler(), *_against_full(), *_flat(), _memory(), *_anchored()]
 
 
@@ -132,7 +132,7 @@ def _often(step: Step) -> Step:
 
 
 def sampled_step(items: int, shared: bool) -> Step:
-    """One step of ours, on the next batch each time."""
+    """Build a training step of fewfold; each call uses the next batch."""
     model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.outputs())
     objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
@@ -144,7 +144,7 @@ def sampled_step(items: int, shared: bool) -> Step:
 
 
 def anchored_step(items: int, shared: bool) -> Step:
-    """The same with tables of anchors."""
+    """Build the same step with anchor tables."""
     model = ff.recommender.AnchorVAE(items, ANCHORS, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     proposal = ff.MultiIndex(16).fit(model.outputs())
     objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
@@ -154,7 +154,7 @@ def anchored_step(items: int, shared: bool) -> Step:
 
 
 def full_step(items: int) -> Step:
-    """The same model with all scores, dense gradients and torch's fused Adam."""
+    """Build the step with all scores, dense gradients and torch's fused Adam."""
     model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
     model.tables.sparse = False
     return _step(
@@ -193,7 +193,7 @@ def _batch(items: int, generator: torch.Generator) -> ff.recommender.Jagged:
 
 
 def _trained(items: int) -> None:
-    """One epoch of a whole training with anchors, on users who touch anything."""
+    """Train one epoch with anchors on users with random histories."""
     generator = torch.Generator().manual_seed(0)
     users = torch.repeat_interleave(torch.arange(20_000), LENGTH)
     ids = torch.randint(items, users.shape, generator=generator)

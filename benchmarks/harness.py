@@ -1,4 +1,4 @@
-"""One harness for every suite: rows with a peer and a bar in, JSON and a Markdown table out.
+"""Harness of all suites: measures rows with a peer and a target; writes JSON and Markdown tables.
 
 A row is ours next to its peer: both are built from the same inputs, each allocates its own output,
 the calls are interleaved in one process, and the ratio of the medians is compared with the bar.
@@ -26,7 +26,7 @@ from fewfold._timing import Call, race
 
 @dataclass(frozen=True)
 class Pair:
-    """The two calls of a row; ``before_*`` runs untimed ahead of each of them.
+    """The two calls of a row; ``before_*`` runs untimed before each of them.
 
     ``copy`` joins the race where ours must read and write as much as a plain copy does: memory has
     faster and slower minutes, and only the same minute tells what is possible.
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Peak:
-    """What each side came to, where there is nothing to race: memory, or a fixed limit."""
+    """Values of both sides of a row that is not timed: memory, or a fixed limit."""
 
     ours: float
     peer: float
@@ -63,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A measured row: seconds (or bytes) of ours and of the peer, and whether the bar holds."""
+    """A measured row: seconds (or bytes) of fewfold and the peer, and whether the target is met."""
 
     what: str
     size: str
@@ -81,7 +81,7 @@ class Row:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run torch, and with it our kernels, on ``count`` threads."""
+    """Run torch, and with it the kernels, on ``count`` threads."""
     earlier = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -91,7 +91,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def run(cases: Iterable[Case], *, seconds: float) -> list[Row]:
-    """Measure the cases one after the other, reporting each on stderr as it is done."""
+    """Measure the cases one after the other and report each on stderr."""
     todo = list(cases)
     rows = []
     for number, case in enumerate(todo, 1):
@@ -143,7 +143,7 @@ def _time(pair: Pair, seconds: float) -> tuple[float, float, dict[str, float]]:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers depend on: processor, instruction sets, versions, date."""
+    """Return what the numbers depend on: processor, instruction sets, versions, date."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -197,7 +197,7 @@ def markdown(rows: list[Row], facts: dict[str, str]) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Say seconds or bytes in the unit a person would choose.
+    """Format seconds or bytes in a readable unit.
 
     >>> quantity(0.00123, "seconds"), quantity(3.2e8, "bytes")
     ('1.23 ms', '305 MiB')
@@ -211,5 +211,5 @@ def quantity(value: float, unit: str) -> str:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Progress goes to stderr; stdout is for the tables."""
+    """Print progress to stderr; stdout is for the tables."""
     print(text, end=end, file=sys.stderr, flush=True)

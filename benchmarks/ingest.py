@@ -1,4 +1,4 @@
-"""Reading a log: a CSV file next to pandas and scipy, and the memory a large one takes.
+"""Reading a log: CSV compared with pandas and scipy, and the peak memory of a large one.
 
 ``python -m benchmarks.ingest FILE``: peak memory of reading FILE, in bytes. The rows that were read
 stay in memory: this is what a training begins with.
@@ -25,7 +25,7 @@ PIECE = 1_000_000  # rows that are drawn and written at a time
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_speed(), *_race(), *_memory()]
 
 
@@ -106,7 +106,7 @@ def _peak(ids: str, timed: bool, rows: int) -> Peak:
 
 
 def _pieces(ids: str, rows: int) -> Iterator[Any]:
-    """Frames of rows: users evenly, items by popularity, half-star ratings, years of seconds."""
+    """Yield frames of rows: uniform users, popular items, half-star ratings, timestamps."""
     import polars as pl
 
     draws = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The losses next to F.cross_entropy, and the fused output layer next to F.linear_cross_entropy."""
+"""Losses compared with F.cross_entropy, and the fused output layer with F.linear_cross_entropy."""
 
 import subprocess
 import sys
@@ -21,17 +21,17 @@ LAYER = f"N={TOKENS} d={WIDTH} V={VOCABULARY}"
 
 
 def fused(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Ours: the scores never exist at once and the weight's gradient is sparse."""
+    """Compute the fused loss: scores are never stored, the gradient of the weight is sparse."""
     return ff.linear_entmax_loss(hidden, weight, target, sparse_grad=True)
 
 
 def unfused_entmax(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """The same loss as ours, with all scores at once."""
+    """Compute the same loss from stored scores."""
     return ff.entmax_loss(hidden @ weight.T, target)
 
 
 def unfused(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """The usual way: all scores, then the softmax loss."""
+    """Compute the softmax loss from stored scores."""
     return F.cross_entropy(hidden @ weight.T, target)
 
 
@@ -44,7 +44,7 @@ LINEAR: dict[str, LinearLoss] = {
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_losses(), *_linear()]
 
 
@@ -93,7 +93,7 @@ def _linear() -> Iterator[Case]:
 
 
 def layer() -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states, output weights so scaled that the scores are N(0, 1), and targets."""
+    """Return hidden states, output weights scaled such that scores are N(0, 1), and targets."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(TOKENS, WIDTH, generator=generator)
     weight = torch.randn(VOCABULARY, WIDTH, generator=generator).mul_(WIDTH**-0.5)
@@ -102,7 +102,7 @@ def layer() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def step(loss: LinearLoss, hidden: Tensor, weight: Tensor, target: Tensor) -> None:
-    """Forward, backward, and the gradients thrown away."""
+    """Run forward and backward, and discard the gradients."""
     loss(hidden, weight, target).backward()
     hidden.grad = weight.grad = None
 
@@ -119,6 +119,6 @@ def _peaks(peer: str) -> Peak:
 
 
 def _peak(name: str) -> float:
-    """Peak memory of one step, in a process of its own so that nothing else is counted."""
+    """Return the peak memory of one step, measured in a new process."""
     command = [sys.executable, "-m", "benchmarks.memory", name]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

@@ -1,4 +1,4 @@
-"""The maps next to torch.softmax: forward, through autograd, hard rows, threads, tiny calls."""
+"""Maps compared with torch.softmax: forward, backward, hard rows, threads, small inputs."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,17 +18,17 @@ GENERAL = (4.5, 3.6, 2.4, 1.5, 0.7)
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """The peer."""
+    """Compute softmax, the peer."""
     return torch.softmax(scores, -1)
 
 
 def general(scores: Tensor) -> Tensor:
-    """An alpha without a closed form."""
+    """Compute entmax for an alpha without a closed form."""
     return ff.entmax(scores, 1.25)
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_forward(), *_gradient(), *_adversarial(), *_threads(), *_tiny()]
 
 
@@ -130,7 +130,7 @@ def _two_threads(fun: Map, shape: tuple[int, int]) -> Pair:
 
 
 def _following(fun: Map, shape: tuple[int, int]) -> Pair:
-    """Time a threaded torch op on data of its own right after each map; the map is not timed.
+    """Time a threaded torch op on other data after each map; the map itself is not timed.
 
     A second pool of threads, still spinning for work, would slow it down.
     """
@@ -144,7 +144,7 @@ def _following(fun: Map, shape: tuple[int, int]) -> Pair:
 
 
 def draw(kind: str, shape: tuple[int, int], seed: int = 0) -> Tensor:
-    """Scores of a kind: normal ones, or rows made to defeat a threshold search."""
+    """Sample scores of a kind: normal, or rows that are hard for a threshold search."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(*shape, generator=generator)
     if kind == "constant":

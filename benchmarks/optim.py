@@ -1,4 +1,4 @@
-"""A step on a large table next to torch.optim: its sparse optimisers, and the fused dense one."""
+"""Row-wise optimiser steps on a large table compared with sparse and fused dense torch.optim."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_rows()]
 
 
@@ -44,7 +44,7 @@ def _rows() -> Iterator[Case]:
 
 
 def gradients(nnz: int, width: int) -> Iterator[Tensor]:
-    """A few batches of a table's gradient over and over, as an embedding leaves them."""
+    """Cycle over a few sparse gradients of a table, as an embedding produces them."""
     draw = torch.Generator().manual_seed(0)
     batches = []
     for _ in range(4):
@@ -57,7 +57,7 @@ def gradients(nnz: int, width: int) -> Iterator[Tensor]:
 
 
 def _step(make: Make, width: int) -> tuple[Callable[[Tensor], None], Tensor]:
-    """A step with a gradient, on a table that has been written, and that table."""
+    """Return a step with a gradient on a table that has been written, and that table."""
     weight = torch.randn(ROWS, width).requires_grad_()
     optimizer = make([weight])
 
@@ -78,7 +78,7 @@ def _against_sparse(ours: Make, peer: Make, nnz: int, width: int) -> Pair:
 
 
 def _against_dense(nnz: int, width: int) -> Pair:
-    """The dense step is given its gradient ready: making it would cost it more."""
+    """Compare with a dense step whose gradient is given, which favours the peer."""
     (step, _), (other, weight) = _step(ff.optim.Adam, width), _step(_fused_adam, width)
     own = gradients(nnz, width)
     dense = torch.randn_like(weight)

@@ -1,4 +1,4 @@
-"""The pure-torch path, kernels switched off, next to the exact maps of entmax from PyPI."""
+"""The plain torch path, kernels disabled, compared with the exact maps of the package entmax."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ PEERS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 
 
 def cases() -> list[Case]:
-    """Five times faster for rows of at least 4096, never slower."""
+    """Yield the rows: five times faster for rows of at least 4096 entries, never slower."""
     return [
         Case(
             what=f"{name} forward, pure torch",

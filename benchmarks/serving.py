@@ -1,4 +1,4 @@
-"""From a history to the exact best k items: one user at a time, and many.
+"""From a history to the exact top k items: one user at a time, and batches.
 
 The first rows are the recommender as it is used: ids in, ids out, from a model that was loaded. The
 others are its ranking alone.
@@ -29,7 +29,7 @@ TORCH, IMPLICIT = "torch matmul, topk", "implicit, recommend"
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*_served(), *_limits(), *_against_peers()]
 
 
@@ -79,7 +79,7 @@ def _answer(users: int, limit: float) -> Peak:
 
 @cache
 def _recommender() -> ff.Recommender:
-    """A model of 50,000 items with ids of text, hardly trained: quality costs no time here."""
+    """Build a briefly trained model of 50,000 items with string ids; only time is measured."""
     generator = torch.Generator().manual_seed(0)
     users = torch.arange(10_000).repeat_interleave(30)
     items = torch.cat(
@@ -139,7 +139,7 @@ def _pair(users: int, items: int, peer: str) -> Pair:
 
 @dataclass(frozen=True, eq=False)
 class Shop:
-    """A model of random weights, its item vectors, and users to serve."""
+    """A model with random weights, its item vectors, and the users to serve."""
 
     model: ff.recommender.FastVAE
     catalogue: ff.recommender.Catalogue
@@ -150,7 +150,7 @@ class Shop:
         return [self.log.rows(slice(b * users, (b + 1) * users)) for b in range(min(count, 64))]
 
     def ours(self, users: int, k: int) -> Call:
-        """The next users' lists, at every call."""
+        """Recommend to the next users by fewfold."""
         blocks = self._blocks(users)
 
         def call() -> ff.recommender.Ranking:
@@ -163,7 +163,7 @@ class Shop:
         return call
 
     def by_torch(self, users: int, k: int) -> Call:
-        """The same in plain torch, all scores at once."""
+        """Recommend to them in plain torch, from all scores at once."""
         blocks, vectors = self._blocks(users), self.catalogue.vectors
 
         def call() -> object:
@@ -175,7 +175,7 @@ class Shop:
         return call
 
     def by_implicit(self, users: int, k: int) -> Call:
-        """The ranking of implicit alone: its user vectors are given."""
+        """Rank by implicit alone: its user vectors are given."""
         import scipy.sparse
         from implicit.cpu.als import AlternatingLeastSquares
         from threadpoolctl import ThreadpoolController

@@ -1,4 +1,4 @@
-"""SparseMAP, forward and backward, next to lp-sparsemap.
+"""SparseMAP, forward and backward, compared with lp-sparsemap.
 
 The peer joins the race where it can be imported (`pip install lp-sparsemap`; it needs Eigen and
 Cython to build). Where it cannot, ours is compared with what version 1.0 of it once took on an AVX2
@@ -33,7 +33,7 @@ Build = Callable[[Any, Any, Tensor, Tensor | None], None]
 
 @dataclass(frozen=True)
 class Problem:
-    """One kind of instance, how each side solves it, and how much faster ours must be."""
+    """One kind of instance, the solvers of both sides, and the required speed-up."""
 
     what: str
     size: str
@@ -48,7 +48,7 @@ class Problem:
 
 
 def cases() -> list[Case]:
-    """Every row, in the order of the claims."""
+    """Yield all rows of the suite, in the order of the claims."""
     return [*map(_against_peer, _problems()), *_threads()]
 
 
@@ -100,7 +100,7 @@ def _threads() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Instances:
-    """A batch of random scores, and what comes back from above."""
+    """A batch of random scores and of gradients of the marginals."""
 
     scores: Tensor
     additional: Tensor | None

@@ -1,1 +1,1 @@
-"""One folder per published table; `datasets` finds the logs they need."""
+"""Experiments: one folder per published table; `datasets` locates the data."""

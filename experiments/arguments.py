@@ -1,10 +1,10 @@
-"""What the command lines of several experiments have in common."""
+"""Command-line arguments shared by several experiments."""
 
 import argparse
 
 
 def whole(text: str) -> int:
-    """A whole number above zero."""
+    """Parse a positive integer."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
@@ -12,7 +12,7 @@ def whole(text: str) -> int:
 
 
 def add_epochs(parser: argparse.ArgumentParser, default: int, full: int) -> None:
-    """`--epochs`, and `--full` for the published number of them; `options.epochs` has either."""
+    """Add `--epochs`, and `--full` for the published number; both set `options.epochs`."""
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=whole, default=default, help=f"by default {default}")
     length.add_argument(

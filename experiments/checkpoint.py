@@ -1,4 +1,4 @@
-"""A training on its way, in one file without pickles: it goes on as if it had never stopped."""
+"""Checkpoints of training in one file without pickles; a resumed run is bitwise the same."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,9 @@ def save(
     learned: nn.Module,
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
-    told: dict[str, Any],
+    record: dict[str, Any],
 ) -> None:
-    """All that the next step depends on, and what else is to be `told`; never half of it."""
+    """Write the training state and a JSON-serialisable record, atomically."""
     from safetensors.torch import save_file
 
     tensors = {f"learned.{name}": value for name, value in learned.state_dict().items()}
@@ -27,7 +27,7 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {name: value.contiguous() for name, value in tensors.items()}
     with new_file(path) as partial:
-        save_file(whole, partial, {"told": json.dumps(told)})
+        save_file(whole, partial, {"told": json.dumps(record)})
 
 
 def load(
@@ -36,13 +36,13 @@ def load(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Put everything back to where `save` was called, and return what it was told."""
+    """Restore the state written by `save`, and return its record."""
     from safetensors import safe_open
 
     modules: dict[str, Tensor] = {}
     states: dict[int, dict[str, Tensor]] = {}
     with safe_open(path, "pt") as file:
-        told: dict[str, Any] = json.loads(file.metadata()["told"])
+        record: dict[str, Any] = json.loads(file.metadata()["told"])
         for key in file.keys():  # noqa: SIM118  (it is no dict)
             kind, _, name = key.partition(".")
             if kind == "learned":
@@ -53,4 +53,4 @@ def load(
         generator.set_state(file.get_tensor("generator"))
     learned.load_state_dict(modules)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
-    return told
+    return record

@@ -1,4 +1,4 @@
-"""Where the experiments and the data tests find real logs."""
+"""Paths and loaders of the datasets of the experiments and data tests."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ import torch
 
 from fewfold.recommender import Interactions, Split, random_split
 
-_BESIDE = Path(__file__).parents[2] / "shared" / "datasets"
-DATA = Path(os.environ.get("FEWFOLD_DATA", _BESIDE))
+_DEFAULT = Path(__file__).parents[2] / "shared" / "datasets"
+DATA = Path(os.environ.get("FEWFOLD_DATA", _DEFAULT))
 
 
 def has(name: str) -> bool:
@@ -19,17 +19,17 @@ def has(name: str) -> bool:
 
 
 def interactions(name: str) -> Interactions:
-    """A log stored as a scipy CSR matrix of ones, such as ``ml-10m-fastvae``."""
+    """Load a log stored as a scipy CSR matrix of ones, such as ``ml-10m-fastvae``."""
     return Interactions.from_csr(scipy.sparse.load_npz(DATA / name / "interactions.npz"))
 
 
 def ml10m(seed: int) -> Split:
-    """The FastVAE authors' MovieLens-10M: 10-core, each user's items 80/20 at random."""
+    """Return the MovieLens-10M of the FastVAE authors: 10-core, random 80/20 split per user."""
     return random_split(interactions("ml-10m-fastvae").k_core(10).interactions, seed=seed)
 
 
 def gowalla(seed: int) -> Split:
-    """Gowalla as split by the authors of LightGCN; there is one split, whatever the seed."""
+    """Return Gowalla as split by the authors of LightGCN; the split does not depend on the seed."""
     train, test = (
         Interactions.from_csr(scipy.sparse.load_npz(DATA / "gowalla" / f"{part}.npz"))
         for part in ("train", "test")
@@ -38,7 +38,7 @@ def gowalla(seed: int) -> Split:
 
 
 def epinions(seed: int) -> Split:
-    """Who rated what at Epinions, whatever the rating: 80/20 at random, no filter."""
+    """Return the ratings of Epinions as implicit feedback: random 80/20 split, no filter."""
     import pandas
 
     table = pandas.read_parquet(DATA / "epinions" / "ratings.parquet")

@@ -1,4 +1,4 @@
-"""The small grey images of the experiments: MNIST and Fashion-MNIST."""
+"""Loader of MNIST and Fashion-MNIST."""
 
 import gzip
 import struct
@@ -14,7 +14,7 @@ _STEM = {"train": "train", "test": "t10k"}
 
 
 def images(name: str, part: str) -> tuple[Tensor, Tensor]:
-    """The images, uint8 (n, 28, 28), and what they show, int64 (n,).
+    """Return the images, uint8 (n, 28, 28), and their labels, int64 (n,).
 
     Args:
         name: the folder, ``mnist`` or ``fashion-mnist``.
@@ -37,7 +37,7 @@ def images(name: str, part: str) -> tuple[Tensor, Tensor]:
 
 
 def read_idx(path: Path) -> Tensor:
-    """The bytes of a gzipped idx file, uint8 of the shape that its header says."""
+    """Read a gzipped idx file as uint8, in the shape of its header."""
     content = gzip.decompress(path.read_bytes())
     kind, dims = content[2], content[3]  # behind two zeros
     if content[:2] != b"\0\0" or kind != 8:

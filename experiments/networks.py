@@ -1,4 +1,4 @@
-"""Networks that several experiments are made of."""
+"""Networks shared by several experiments."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Linear layers of these sizes with rectifiers between them."""
+    """Return a multilayer perceptron with ReLU between linear layers of these sizes."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

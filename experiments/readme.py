@@ -1,4 +1,4 @@
-"""The generated part of an experiment's README, and its pictures."""
+"""Generated part of the README of an experiment, and its figures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 def insert(text: str, generated: str) -> str:
-    """The text with what is between the two markers replaced."""
+    """Return the text with the part between the two markers replaced."""
     if BEGIN not in text or END not in text:
         raise ValueError(f"the text must hold the lines {BEGIN} and {END}")
     before, rest = text.split(BEGIN, 1)
@@ -20,13 +20,13 @@ def insert(text: str, generated: str) -> str:
 
 
 def update(path: Path, generated: str) -> None:
-    """Put this between the markers of a file; it is never half written."""
+    """Replace the part between the markers of a file, atomically."""
     with new_file(path) as partial:
         partial.write_text(insert(path.read_text(), generated))
 
 
 def keep(figure: "Figure", path: Path) -> None:
-    """Write a picture, and let go of it."""
+    """Save a figure and close it."""
     from matplotlib import pyplot
 
     figure.savefig(path, dpi=120)

@@ -1,4 +1,4 @@
-"""Measured rows in a JSON file, one per line, so that an experiment may be stopped and resumed."""
+"""Measured rows in a JSON file, one per line, so that an experiment can be stopped and resumed."""
 
 import fcntl
 import json
@@ -18,18 +18,18 @@ Row = dict[str, Any]
 
 
 class Record:
-    """The rows of one file; a row says where it comes from and how long it took."""
+    """The rows of one file; each row has its origin and its running time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rows(self, **key: Any) -> list[Row]:
-        """Those with these fields; without a file there are none."""
+        """Return the rows with these fields; none without a file."""
         every = json.loads(self.path.read_text()) if self.path.exists() else []
         return [row for row in every if key.items() <= row.items()]
 
     def once(self, make: Callable[[], Row], **key: Any) -> Row:
-        """The row with these fields, made and kept unless it is there."""
+        """Return the row with these fields, computing and storing it if it is missing."""
         found = self.rows(**key)
         if found:
             return found[0]
@@ -42,7 +42,7 @@ class Record:
         return row
 
     def add(self, rows: list[Row]) -> None:
-        """Keep these rows beside those there are; two processes wait for each other."""
+        """Append rows under a file lock."""
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -54,7 +54,7 @@ class Record:
 
 
 def origin() -> Row:
-    """The commit, the threads, the processor and torch."""
+    """Return the commit, the number of threads, the processor and the version of torch."""
     found = machine()
     return {
         "commit": _COMMIT,
@@ -66,7 +66,7 @@ def origin() -> Row:
 
 
 def _commit() -> str:
-    """Of the code; with a mark if it has been changed since, and `unknown` outside of git."""
+    """Return the commit of the code, marked if there are changes; `unknown` outside of git."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
     found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     if found.returncode:

@@ -1,4 +1,4 @@
-"""Learn which words of two languages belong together from sentences whose order tells nothing."""
+"""Learn which words of two languages correspond, from sentences in different word order."""
 
 import sys
 
@@ -45,13 +45,13 @@ optimizer = torch.optim.Adam([left, right, lexicon], lr=0.05)
 
 
 def pairs(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sentences of different words, and the same words in another order."""
+    """Return sentences of different words, and the translated words in another order."""
     source = torch.rand(count, words).argsort(1)[:, :length]
     return source, source.gather(1, torch.rand(count, length).argsort(1))
 
 
 def matched(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """(count, English, German): which word is which, every word once."""
+    """Return (count, English, German) marginals of a one-to-one matching of words."""
     scores = left[source] @ right[target].transpose(1, 2)
     return ff.sparsemap(scores, ff.structures.Assignment())
 
@@ -67,9 +67,9 @@ for step in range(301):
     if step % 100 == 0:
         true = source.unsqueeze(2) == target.unsqueeze(1)
         right_ones = (match * true).sum((1, 2)).mean() / length
-        few = (match > 0).sum((1, 2)).float().mean()
+        pairs_used = (match > 0).sum((1, 2)).float().mean()
         print(f"step {step:3}: loss {loss:.3f}, {right_ones:.0%} of the weight on true pairs, "
-              f"{few:.1f} of {length * length} pairs in use")  # fmt: skip
+              f"{pairs_used:.1f} of {length * length} pairs in use")  # fmt: skip
 
 source, target = pairs(1)
 weights = matched(source, target)[0].detach()

@@ -1,4 +1,4 @@
-"""Find anchors for Debian's packages from who builds against them, and see what they stand for."""
+"""Learn anchors for Debian packages from their build dependencies, and inspect them."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A layer of attention learns two habits, and its heads learn how sparse to be."""
+"""An attention layer learns two patterns, and its heads learn how sparse to be."""
 
 import sys
 
@@ -16,7 +16,7 @@ letters, length, dim, heads = 26, 12, 32, 4
 
 
 class Model(nn.Module):
-    """For each position two guesses: the letter before it, and its mirror image in the word."""
+    """Predict two letters for each position: the preceding one, and its mirror in the word."""
 
     def __init__(self) -> None:
         super().__init__()

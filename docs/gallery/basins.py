@@ -1,4 +1,4 @@
-"""Where queries of the plane end in a memory of five patterns, for five ways to mix them."""
+"""Basins of attraction in the plane of a memory of five patterns, for five maps."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Continuous attention: four densities over a sequence, and what they see of an image."""
+"""Continuous attention: four densities over a sequence, and their expectations over an image."""
 
 import sys
 
@@ -23,7 +23,7 @@ line = torch.linspace(-0.1, 1.1, 1200)
 
 
 def dense(kind: float) -> tuple[ff.continuous.LineDensity, ff.continuous.LineDensity]:
-    """Equal means and variances, so that only the shape differs."""
+    """Return a density and a mixture of two, whose moments do not depend on `kind`."""
     one = ff.continuous.LineDensity.from_moments(torch.tensor([0.35]), torch.tensor([0.006]), kind)
     two = ff.continuous.LineDensity.from_moments(
         torch.tensor([[0.2, 0.75]]),

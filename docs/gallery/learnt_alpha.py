@@ -1,4 +1,4 @@
-"""Four heads learn the alpha that made the attention they are shown."""
+"""Four heads learn the alpha that generated the attention weights they are trained on."""
 
 import sys
 
@@ -27,7 +27,7 @@ for _ in range(200):
 
 print("true   ", [f"{alpha:.3f}" for alpha in true.flatten()])
 print("learnt ", [f"{alpha:.3f}" for alpha in history[-1]])
-print("kept of 32", [f"{kept:.1f}" for kept in (heads(scores) > 0).sum(-1).float().mean(-1)])
+print("support of 32", [f"{size:.1f}" for size in (heads(scores) > 0).sum(-1).float().mean(-1)])
 
 figure, axes = plt.subplots(figsize=(8, 3.5), dpi=150, layout="constrained")
 for head, path in enumerate(torch.stack(history).T):

@@ -1,4 +1,4 @@
-"""Parse a sentence from rough guesses, and once more with at most two dependents for a word."""
+"""Parse a sentence from noisy scores, without and with a limit of two dependents per word."""
 
 import sys
 
@@ -10,20 +10,23 @@ import fewfold as ff
 
 words = ["the", "old", "dog", "chased", "a", "cat", "across", "the", "wet", "garden"]
 kinds = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "ADP", "DET", "ADJ", "NOUN"]
-likes = {  # which kind hangs from which, roughly
+affinity = {  # rough scores of (head, dependent)
     ("NOUN", "DET"): 2.0, ("NOUN", "ADJ"): 2.0, ("VERB", "NOUN"): 1.6, ("VERB", "ADP"): 1.3,
     ("ADP", "NOUN"): 1.5, ("NOUN", "ADP"): 1.1,
 }  # fmt: skip
 size = len(words)
 scores = torch.tensor([
-    [likes.get((kinds[head], kinds[word]), 0.0) - 0.15 * abs(head - word) for word in range(size)]
+    [
+        affinity.get((kinds[head], kinds[word]), 0.0) - 0.15 * abs(head - word)
+        for word in range(size)
+    ]
     for head in range(size)
 ])  # fmt: skip
 scores[range(size), range(size)] = torch.tensor([1.5 if kind == "VERB" else -0.5 for kind in kinds])
 
 
 def parsed(dependents: int | None) -> torch.Tensor:
-    """[head, word] -> how much; on the diagonal, how much a word hangs from the root."""
+    """Return marginals [head, word]; the diagonal holds those of the root."""
     graph = ff.FactorGraph()
     arc = graph.variable(scores)
     graph.add(ff.structures.DependencyTree(projective=True), arc)

@@ -1,4 +1,4 @@
-"""Draw p(alpha) for alpha in [1, 3]."""
+"""Plot p(alpha) for alpha in [1, 3]."""
 
 import sys
 from pathlib import Path

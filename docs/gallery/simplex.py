@@ -1,4 +1,4 @@
-"""Points of a simplex, inside only or on its corners and edges too; and q-Gaussians."""
+"""Samples on the simplex from distributions with and without mass on the faces; and q-Gaussians."""
 
 import sys
 
@@ -10,7 +10,7 @@ import fewfold as ff
 draw = torch.Generator().manual_seed(0)
 loc, scale = torch.tensor([0.4, 0.2, 0.0]), torch.full((3,), 0.6)
 corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])
-laws = {
+dists = {
     "logistic-normal": ff.distributions.LogisticNormal(loc, scale),
     "Gaussian-sparsemax": ff.GaussianSparsemax(loc, scale),
     "hard concrete": ff.HardConcrete(loc, 0.7, 1.5),
@@ -18,8 +18,8 @@ laws = {
 }
 figure = Figure(figsize=(12, 3.2), dpi=130, layout="constrained")
 panels = figure.subplots(1, 5)
-for axes, (name, law) in zip(panels[:4], laws.items(), strict=True):
-    y = law.sample((1500,), generator=draw)
+for axes, (name, dist) in zip(panels[:4], dists.items(), strict=True):
+    y = dist.sample((1500,), generator=draw)
     dimension = ff.distributions.face_dimension(ff.distributions.face_of(y))
     share = [float((dimension == d).float().mean()) for d in range(3)]
     print(f"{name:18} corners {share[0]:4.0%}, edges {share[1]:4.0%}, inside {share[2]:4.0%}")
@@ -32,8 +32,8 @@ for axes, (name, law) in zip(panels[:4], laws.items(), strict=True):
     axes.axis("off")
 line = torch.linspace(-4, 4, 400)
 for alpha in (0.5, 1.0, 4 / 3, 1.5, 2.0):
-    law = ff.distributions.QGaussian(torch.zeros(1), torch.eye(1), alpha=alpha)
-    panels[4].plot(line, law.log_prob(line.unsqueeze(1)).exp(), label=f"alpha {alpha:.3g}", lw=1.2)
+    dist = ff.distributions.QGaussian(torch.zeros(1), torch.eye(1), alpha=alpha)
+    panels[4].plot(line, dist.log_prob(line.unsqueeze(1)).exp(), label=f"alpha {alpha:.3g}", lw=1.2)
 panels[4].set(title="q-Gaussians", yticks=[])
 panels[4].legend(fontsize=7)
 figure.savefig(sys.argv[1])

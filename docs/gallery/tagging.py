@@ -33,7 +33,7 @@ start = torch.tensor([0.0, 0.0, -torch.inf])  # nothing goes on at the first wor
 
 
 def tagged(names: int | None) -> torch.Tensor:
-    """(words, tags), with so many names at most."""
+    """Return marginals (words, tags) with at most this many names."""
     graph = ff.FactorGraph()
     bits = graph.variable(scores)
     graph.add(ff.structures.Sequence(transitions, start=start), bits)

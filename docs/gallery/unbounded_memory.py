@@ -1,4 +1,4 @@
-"""A memory of fixed size takes in a stream without end, and keeps what was attended to."""
+"""A memory of fixed size compresses an unbounded stream and keeps what was attended to."""
 
 import sys
 
@@ -10,15 +10,15 @@ import fewfold as ff
 
 torch.manual_seed(0)
 updates, length, dim = 24, 32, 48
-said = torch.nn.functional.normalize(torch.randn(updates, dim), dim=1)  # each update says one thing
+vectors = torch.nn.functional.normalize(torch.randn(updates, dim), dim=1)  # one vector per update
 basis = ff.continuous.GaussianBasis.grid(96, [0.01, 0.03])
 line = torch.linspace(0, 1, 600)
-dear = 12  # the update that is asked for again and again
+attended_update = 12  # the update that is attended to repeatedly
 
 
 def looking_at(signal: Tensor) -> ff.continuous.LineDensity:
-    """A little attention to where the memory resembles what is dear, the rest to everything."""
-    scores = torch.relu(signal @ said[dear]) ** 4
+    """Return a mixture: a tenth where the memory resembles the marked vector, the rest uniform."""
+    scores = torch.relu(signal @ vectors[attended_update]) ** 4
     narrow = ff.continuous.LineDensity.from_attention(scores / scores.sum(), line)
     mean = torch.stack([narrow.mu, torch.tensor(0.5)])
     variance = torch.stack([narrow.variance, torch.tensor(1 / 12)])
@@ -33,27 +33,29 @@ for axes, (name, sticky) in zip(
     memory = ff.ContinuousMemory(basis, samples=256, ridge=0.1, sticky=sticky)
     generator, attended, history = torch.Generator().manual_seed(0), None, []
     for step in range(updates):
-        memory.update(said[step].expand(length, dim), attended, generator=generator)
+        memory.update(vectors[step].expand(length, dim), attended, generator=generator)
         signal = torch.nn.functional.normalize(memory.signal(line), dim=1)
-        history.append(signal @ said.T)
-        attended = looking_at(signal) if step >= dear else None
+        history.append(signal @ vectors.T)
+        attended = looking_at(signal) if step >= attended_update else None
     shown = torch.stack(history)[-1].T.clamp(0, 1)
     axes.imshow(shown, aspect="auto", extent=(0, 1, updates, 0), cmap="magma")
-    axes.axhline(dear + 0.5, color="white", linewidth=0.5, linestyle=":")
-    axes.text(0.98, dear + 0.2, "asked for", color="white", ha="right", fontsize=8)
-    axes.set(title=f"{name} samples", xlabel="place in the memory", ylabel="said in update")
+    axes.axhline(attended_update + 0.5, color="white", linewidth=0.5, linestyle=":")
+    axes.text(0.98, attended_update + 0.2, "attended to", color="white", ha="right", fontsize=8)
+    axes.set(title=f"{name} samples", xlabel="position in the memory", ylabel="update")
     best = torch.stack(history)[-1].amax(0)
     panels[2].plot(range(updates - 1, -1, -1), best, label=name)
-    width = float((shown[dear] > 0.5).float().mean())
+    width = float((shown[attended_update] > 0.5).float().mean())
     mu = (memory.interval(0)[0] + 1) / 2
     newest = ff.continuous_attention(memory.signal, torch.tensor([mu]), torch.tensor([1e-4]))
     print(
         f"{name:7} {tuple(memory.signal.coefficients.shape)} after {updates * length} vectors; "
-        f"newest {float(newest[0] @ said[-1]):.2f}, 5 ago {float(best[-6]):.2f}, "
-        f"20 ago {float(best[-21]):.2f}; update {dear} takes {width:.1%} of the line"
+        f"newest {float(newest[0] @ vectors[-1]):.2f}, 5 ago {float(best[-6]):.2f}, "
+        f"20 ago {float(best[-21]):.2f}; update {attended_update} takes {width:.1%} of the line"
     )
-panels[2].axvline(updates - 1 - dear, color="0.6", linewidth=0.7, linestyle=":")
-panels[2].text(updates - 1.2 - dear, 0.02, "asked for", rotation=90, ha="right", fontsize=8)
-panels[2].set(title="what is left", xlabel="age in updates", ylabel="best match", ylim=(0, 1.05))
+panels[2].axvline(updates - 1 - attended_update, color="0.6", linewidth=0.7, linestyle=":")
+panels[2].text(
+    updates - 1.2 - attended_update, 0.02, "attended to", rotation=90, ha="right", fontsize=8
+)
+panels[2].set(title="retention", xlabel="age in updates", ylabel="best match", ylim=(0, 1.05))
 panels[2].legend(title="samples", fontsize=8, loc="lower left")
 figure.savefig(sys.argv[1])

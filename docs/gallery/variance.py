@@ -1,4 +1,4 @@
-"""How much the gradient of each estimator varies, and how often it asks for the cost."""
+"""Variance of the gradient of each estimator against the number of cost evaluations."""
 
 import sys
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ nought = 0.005  # where no variance is drawn
 
 @dataclass
 class Toy:
-    """For each problem a point, to be met by one vector of a table, or by a sum of some."""
+    """Problems with one target point each, matched by one table row or by a sum of rows."""
 
     title: str
     over: ff.structures.Structure | None
@@ -34,7 +34,7 @@ class Toy:
     def expect(
         self, estimator: ff.expectation.Estimator, copies: int
     ) -> tuple[ff.expectation.Expectation, Tensor]:
-        """What is expected, and its gradients, (copies, problems, n)."""
+        """Return the expectation and its gradients, (copies, problems, n)."""
         scores = self.scores.repeat(copies, 1, 1).requires_grad_()
         context = self.points.expand(copies, -1, -1)
         out = ff.expect(self.cost, scores, estimator, self.over, context=context)
@@ -42,20 +42,20 @@ class Toy:
         return out, gradients
 
     def measure(self, series: list[ff.expectation.Estimator]) -> Tensor:
-        """Calls for a row, variance and bias; the gradient is of length one. (3, estimators)"""
+        """Return calls per row, variance and bias of normalised gradients, (3, estimators)."""
         _, (true,) = self.expect(ff.Dense(), 1)
         rows = []
         for estimator in series:
             out, found = self.expect(estimator, copies)
             variance = found.var(0).sum() / true.square().sum()
-            apart = (found.mean(0) - true).square().sum() / true.square().sum()
-            bias = (apart - variance / copies).clamp(min=0).sqrt()
+            error = (found.mean(0) - true).square().sum() / true.square().sum()
+            bias = (error - variance / copies).clamp(min=0).sqrt()
             rows.append(torch.stack([out.calls.float().mean(), variance, bias]))
         return torch.stack(rows, 1)
 
 
 def baselines(toy: Toy) -> tuple[ff.expectation.RunningMean, ff.expectation.Learned]:
-    """Both after they have seen some costs."""
+    """Return both baselines after some updates."""
     mean = ff.expectation.RunningMean()
     toy.expect(ff.ScoreFunction(baseline=mean), copies)
     learned = ff.expectation.Learned(nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1)))
@@ -69,7 +69,7 @@ def baselines(toy: Toy) -> tuple[ff.expectation.RunningMean, ff.expectation.Lear
 
 
 def unbiased(toy: Toy) -> dict[str, list[ff.expectation.Estimator]]:
-    """Each kind, asking for more and more."""
+    """Return each kind of estimator with increasing numbers of samples."""
     mean, learned = baselines(toy)
     many = (1, 2, 4, 8, 16)
     found: dict[str, list[ff.expectation.Estimator]] = {
@@ -125,7 +125,7 @@ def write(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], na
 
 
 def exact(axes: Axes, toy: Toy) -> None:
-    """Those that draw nothing, in a band of their own below the others."""
+    """Plot the estimators without sampling in a band below the others."""
     for name, estimator in {"dense": ff.Dense(), "sparse": ff.SparseMarginal()}.items():
         calls = toy.expect(estimator, 1)[0].calls.float().mean().item()
         print(f"  {name:18}{calls:.3g}: 0")
@@ -169,7 +169,7 @@ for i, (toy, part) in enumerate(zip(toys, figure.subfigures(1, 2, squeeze=False)
         line(soft, name, bias, variance, markerfacecolor="white")
         soft.text(0.06, 0.9 + 0.05 * high, name, transform=soft.transAxes, fontsize=9,
                   color=colours[name])  # fmt: skip
-    for told, x, y in zip(temperatures.values(), bias.tolist(), variance.tolist(), strict=True):
-        write(soft, told, x, y, (6, 4), "straight-through")
+    for label, x, y in zip(temperatures.values(), bias.tolist(), variance.tolist(), strict=True):
+        write(soft, label, x, y, (6, 4), "straight-through")
     dress(soft, main)
 figure.savefig(sys.argv[1])

@@ -1,4 +1,4 @@
-"""The support of a row of two million scores, and a gradient through it."""
+"""Support of a row of two million scores, and the gradient through it."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The autoencoder with a latent of bits, and what each method trains it with."""
+"""The autoencoder with a latent bit vector, and the training methods."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ Sizes = dict[int, float]
 
 
 class BitVAE(nn.Module):
-    """Images to scores of bits, and bits to a categorical distribution of every pixel."""
+    """Encoder from images to scores of bits; decoder from bits to a categorical per pixel."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class BitVAE(nn.Module):
         self.output = nn.Linear(RANK, VALUES)
 
     def cost(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """-log p(image | bits), for the pairs of one of these `(rows, pixels)` and some bits."""
+        """Return the cost -log p(image | bits) of pairs of an image `(rows, pixels)` and bits."""
 
         def cost(atoms: Tensor, row: Tensor) -> Tensor:
             features = self.decoder(atoms).view(-1, RANK, PIXELS)
@@ -38,7 +38,7 @@ class BitVAE(nn.Module):
 
 @dataclass(frozen=True)
 class Method:
-    """How one row of the table is trained; numbers that depend on the bits are given by them."""
+    """Training method of one row of the table; some settings depend on the number of bits."""
 
     estimator: Callable[[], ff.expectation.Estimator]
     lr: Sizes
@@ -47,7 +47,7 @@ class Method:
     rate: Sizes = field(default_factory=dict)  # at which a temperature falls
 
     def scores(self, found: Tensor, bits: int) -> Tensor:
-        """What the latent is scored by, from what the encoder finds.
+        """Return the scores of the latent from the output of the encoder.
 
         A bit that is off is a part of its own, as in `Bits(on_off=True)`; over a budget that is the
         same as half of score and one.
@@ -57,21 +57,21 @@ class Method:
     def at(
         self, estimator: ff.expectation.Estimator, step: int, bits: int
     ) -> ff.expectation.Estimator:
-        """The estimator after so many steps."""
+        """Return the estimator at a training step."""
         if not isinstance(estimator, ff.Gumbel):
             return estimator
         return replace(estimator, temperature=ff.expectation.annealed(step, rate=self.rate[bits]))
 
 
 def testing(estimator: ff.expectation.Estimator, samples: int) -> ff.expectation.Estimator:
-    """With so many draws, where it draws, and without a baseline, which is for gradients."""
+    """Return the estimator for evaluation: this many samples, and no baseline."""
     if isinstance(estimator, ff.ScoreFunction):
         return ff.ScoreFunction(samples)
     return replace(estimator, samples=samples) if isinstance(estimator, ff.Gumbel) else estimator
 
 
 def learned(width: int = 512) -> ff.expectation.Learned:
-    """A network that expects a cost, given the image."""
+    """Return a baseline network that predicts the cost of an image."""
     return ff.expectation.Learned(perceptron(PIXELS, width, width, width, 1))
 
 

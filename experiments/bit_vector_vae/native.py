@@ -1,4 +1,4 @@
-"""pixels.cpp, compiled at first use for the processor of this machine."""
+"""Compiles pixels.cpp at first use for the processor of this machine."""
 
 import ctypes
 import functools
@@ -21,7 +21,7 @@ Kernel = Callable[..., int]
 
 @functools.cache
 def kernel() -> Kernel | None:
-    """The function of pixels.cpp; none without a compiler, or with `FEWFOLD_NATIVE=0`."""
+    """Return the function of pixels.cpp; None without a compiler, or with `FEWFOLD_NATIVE=0`."""
     if os.environ.get("FEWFOLD_NATIVE", "1") == "0":
         return None
     try:
@@ -38,7 +38,7 @@ def kernel() -> Kernel | None:
 
 
 def _compiled() -> Path:
-    """The library, which is compiled unless it is there, for this source and this processor."""
+    """Return the library, compiling it unless it is cached for this source and processor."""
     told = "\n".join([*FLAGS, _processor(), SOURCE.read_text()])
     path = BUILD / f"pixels-{hashlib.sha256(told.encode()).hexdigest()[:16]}.so"
     if path.exists():
@@ -55,7 +55,7 @@ def _compiled() -> Path:
 
 
 def _processor() -> str:
-    """What instructions there are: a folder may be seen by more than one machine."""
+    """Return the instruction sets of the processor, as a cache may be shared by machines."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The negative log-likelihood of grey images whose pixels are categorical with logits of low rank.
+"""Negative log-likelihood of grey images whose pixels are categorical with low-rank logits.
 
 The logits of one image are (784, 256), those of a batch of pairs half a gigabyte. Here they exist
 for a few pixels at a time, in the cache of one core, and what is kept of them are gradients. That
@@ -70,7 +70,7 @@ class _PixelNLL(torch.autograd.Function):
 
 
 def _fits(features: Tensor, weight: Tensor, bias: Tensor, pixels: Tensor, row: Tensor) -> bool:
-    """Whether the kernel is for such tensors: a byte is a value of its table without a check."""
+    """Whether the kernel supports these tensors; pixel values are bytes and need no check."""
     m, _, size = features.shape
     shapes = (m, 5, size), (256, 5), (256,), (len(pixels), size), (m,)
     dtypes = (torch.float32,) * 3 + (torch.uint8, torch.int64)
@@ -91,7 +91,7 @@ def _native(
     row: Tensor,
     differentiate: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """What `_plain` gives, by the kernel."""
+    """Compute `_plain` by the kernel."""
     given = [x.contiguous() for x in (features, weight, bias, pixels, row)]
     m, rank, size = features.shape
     nll = features.new_empty(m)
@@ -112,7 +112,7 @@ def _plain(
     row: Tensor,
     differentiate: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Values `(m,)`, slopes of each in its features, and in W and b, `(m, rank + 1, values)`."""
+    """Return values `(m,)`, gradients in the features, and in W and b `(m, rank + 1, values)`."""
     m, rank, size = features.shape
     lifted = torch.cat([features, features.new_ones(m, 1, size)], 1)
     columns = torch.cat([weight.t(), bias.unsqueeze(0)])  # the bias is one weight more
@@ -132,7 +132,7 @@ def _plain(
 def _log_sums(
     lifted: Tensor, columns: Tensor, differentiate: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Log sums `(m, pixels)`, and their slopes: in h `(m, rank, pixels)`, in W and b, `outer`.
+    """Return log-sums `(m, pixels)`, their gradients in h `(m, rank, pixels)`, and in W and b.
 
     With E = exp(W h + b), the sums are E 1, the slopes E W / sums and E' (h / sums): two products
     with E as it is, which is never divided nor read in any other way.

@@ -1,4 +1,4 @@
-"""Autoencoders whose latent is a vector of bits, trained by every method on Fashion-MNIST.
+"""Train autoencoders with a latent bit vector on Fashion-MNIST, by every method.
 
 ``python -m experiments.bit_vector_vae.run --bits 32 --epochs 10`` adds what is missing to
 results.json. It may be stopped at any time: an epoch that was begun is begun again.
@@ -25,14 +25,14 @@ VALID = {"samples": 16, "likely": 200}
 
 
 def fashion() -> Data:
-    """The first 55,000 for training, 5,000 for validation, and the 10,000 of the test."""
+    """Return 55,000 training, 5,000 validation and 10,000 test images."""
     (train, _), (test, _) = images("fashion-mnist", "train"), images("fashion-mnist", "test")
     train, test = train.flatten(1), test.flatten(1)
     return Data(train[:-HELD_OUT], train[-HELD_OUT:], test)
 
 
 def train(name: str, bits: int, seed: int, epochs: int, data: Data) -> Row:
-    """A row: the test figures after so many epochs, and the curve until then."""
+    """Return a row: the test metrics after the last epoch, and the learning curve."""
     run = Run(METHODS[name], bits, seed)
     path = STATES / f"{name}, {bits} bits, seed {seed}.safetensors"
     if path.exists():
@@ -68,12 +68,12 @@ def train(name: str, bits: int, seed: int, epochs: int, data: Data) -> Row:
 
 
 def per_pixel(nats: float) -> float:
-    """Bits per dimension."""
+    """Convert nats per image to bits per dimension."""
     return nats / PIXELS / math.log(2)
 
 
 def run(names: list[str], bits: int, seed: int, epochs: int, data: Data | None = None) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     for name in names:
         key = {"method": name, "bits": bits, "seed": seed, "epochs": epochs}
         if RECORD.rows(**key):
@@ -83,7 +83,7 @@ def run(names: list[str], bits: int, seed: int, epochs: int, data: Data | None =
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--bits", type=int, choices=[SMALL, LARGE], default=SMALL)

@@ -1,4 +1,4 @@
-"""results.json as the table of the README, and as pictures.
+"""Write the table and the figures of the README from results.json.
 
 ``python -m experiments.bit_vector_vae.table``
 """
@@ -45,25 +45,25 @@ HEAD = [
 
 
 def lengths(rows: list[Row], method: str, bits: int) -> list[list[Row]]:
-    """The runs with as many epochs, one for each seed, the shortest first."""
+    """Return the runs by number of epochs, ascending; each has one row per seed."""
     own = [row for row in rows if (row["method"], row["bits"]) == (method, bits)]
     epochs = sorted({row["epochs"] for row in own})
     return [[row for row in own if row["epochs"] == some] for some in epochs]
 
 
 def longest(rows: list[Row], method: str, bits: int) -> list[Row]:
-    """The runs with the most epochs."""
+    """Return the runs with the most epochs."""
     return next(reversed(lengths(rows, method, bits)), [])
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: a line for each method and number of bits, the published figure beside ours."""
+    """Return a Markdown table: one line per method and number of bits, with published figures."""
     lines = [HEAD, ["---"] * len(HEAD)]
     for place, bits in enumerate((SMALL, LARGE)):
         for method in METHODS:
             published = f"{PUBLISHED[method][place]:.2f}" if method in PUBLISHED else ""
-            told = [_cells(own) for own in lengths(rows, method, bits)]
-            for cells in told or [["not run", *[""] * (len(HEAD) - 4)]]:
+            labels = [_cells(own) for own in lengths(rows, method, bits)]
+            for cells in labels or [["not run", *[""] * (len(HEAD) - 4)]]:
                 lines.append([method, str(bits), published, *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -93,7 +93,7 @@ def _calls(calls: Row) -> str:
 
 
 def curves(rows: list[Row]) -> Figure:
-    """Validation against epochs, and against decoder calls; calls against epochs."""
+    """Plot validation against epochs and decoder calls, and calls against epochs."""
     sizes = [bits for bits in (SMALL, LARGE) if any(row["bits"] == bits for row in rows)]
     figure, panels = pyplot.subplots(
         len(sizes), 3, figsize=(12, 3.4 * len(sizes)), squeeze=False, layout="constrained"
@@ -113,24 +113,29 @@ def curves(rows: list[Row]) -> Figure:
                 calls.fill_between(epochs, low, high, color=color, alpha=0.15, linewidth=0)
         over_epochs.set(ylabel=f"{bits} bits\n-ELBO on validation images, bits/dim")
         calls.set(yscale="log", ylabel="median calls for an image, quartiles")
-        for axes, told in (
+        for axes, labels in (
             (over_epochs, "epochs"),
             (over_calls, "median decoder calls, summed over epochs"),
             (calls, "epochs"),
         ):
-            axes.set(xlabel=told)
+            axes.set(xlabel=labels)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
-    told = {line.get_label(): line for row in panels for line in row[0].get_lines()}
+    labels = {line.get_label(): line for row in panels for line in row[0].get_lines()}
     figure.legend(
-        told.values(), told, frameon=False, fontsize=8, ncols=len(STYLE), loc="outside upper center"
+        labels.values(),
+        labels,
+        frameon=False,
+        fontsize=8,
+        ncols=len(STYLE),
+        loc="outside upper center",
     )
     return figure
 
 
 def plane(rows: list[Row]) -> Figure:
-    """Distortion against rate of the test images."""
+    """Plot distortion against rate of the test images."""
     sizes = [bits for bits in (SMALL, LARGE) if any(row["bits"] == bits for row in rows)]
     figure, panels = pyplot.subplots(
         1, len(sizes), figsize=(4.5 * len(sizes), 3.6), squeeze=False, layout="constrained"
@@ -156,7 +161,7 @@ def _bound(measured: Row) -> float:
 
 
 def main() -> None:
-    """Rewrite the README and the pictures."""
+    """Rewrite the README and the figures."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

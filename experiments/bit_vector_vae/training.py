@@ -1,4 +1,4 @@
-"""One run: epochs, what is measured after each of them, and a file to go on from."""
+"""One training run: epochs, evaluation after each, and checkpoints."""
 
 import math
 import time
@@ -28,7 +28,7 @@ class Data:
 
 
 class Run:
-    """A model in training; the same seed gives the same numbers, stopped in between or not."""
+    """A model in training, reproducible from its seed even if interrupted and resumed."""
 
     def __init__(self, method: Method, bits: int, seed: int) -> None:
         self.method, self.bits, self.over = method, bits, method.over(bits)
@@ -45,12 +45,12 @@ class Run:
         self.steps, self.curve = 0, list[Row]()
 
     def scores(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The scores of the bits of images, and the images as the networks see them."""
+        """Return the scores of the bits, and the images as network inputs."""
         seen = images.float() / 255
         return self.method.scores(self.model.encoder(seen), self.bits), seen
 
     def step(self, images: Tensor) -> ff.expectation.Expectation:
-        """Down the gradient of the negative ELBO, whose KL is a constant less the entropy."""
+        """Take a gradient step on the negative ELBO, whose KL is a constant minus the entropy."""
         estimator = self.method.at(self.estimator, self.steps, self.bits)
         scores, seen = self.scores(images)
         out = ff.expect(
@@ -64,7 +64,7 @@ class Run:
         return out
 
     def epoch(self, data: Data, *, samples: int, likely: int) -> None:
-        """Over all training images once, and a line of the curve."""
+        """Train on all images once, and append to the learning curve."""
         wall, processor = time.perf_counter(), time.process_time()
         order = torch.randperm(len(data.train), generator=self.generator)
         batches = order.split(int(self.method.batch.get(self.bits, 64)))
@@ -92,7 +92,7 @@ class Run:
 
     @torch.no_grad()
     def measure(self, images: Tensor, *, samples: int, likely: int, batch: int = 100) -> Row:
-        """The ELBO of all images, and their likelihood, which is estimated for `likely` of them.
+        """Return the ELBO of all images, and the estimated likelihood of `likely` of them.
 
         Both in nats for an image. The likelihood is the mean of the negative ELBO of all images,
         less the mean of what that is too large by for the first `likely`: this varies much less
@@ -107,42 +107,42 @@ class Run:
             cost = self.model.cost(some)
             out = ff.expect(cost, scores, testing(now, 1), self.over, generator=generator)
             value, rate = out.value, out.kl()
-            few = min(len(some), max(0, likely - first))
-            if few:  # the ELBO of these few by more draws, if it is drawn
+            count = min(len(some), max(0, likely - first))
+            if count:  # their ELBO with more samples, if it is sampled
                 likelihood = ff.expectation.log_likelihood(
-                    cost, scores[:few], now, self.over,
+                    cost, scores[:count], now, self.over,
                     samples=samples, generator=generator, pairs=1024,
                 )  # fmt: skip
                 often = testing(now, DRAWS)
-                near = ff.expect(cost, scores[:few], often, self.over, generator=generator)
-                tighter.append(-likelihood - near.value - rate[:few])
-                value = torch.cat([near.value, value[few:]])
+                near = ff.expect(cost, scores[:count], often, self.over, generator=generator)
+                tighter.append(-likelihood - near.value - rate[:count])
+                value = torch.cat([near.value, value[count:]])
             costs.append(value)
             rates.append(rate)
             calls.append(out.calls)
-        distortion, spent, gap = (float(torch.cat(x).mean()) for x in (costs, rates, tighter))
+        distortion, mean_rate, gap = (float(torch.cat(x).mean()) for x in (costs, rates, tighter))
         error = float(torch.cat(tighter).std()) / math.sqrt(len(torch.cat(tighter)))
         return {
             "distortion": round(distortion, 2),
-            "rate": round(spent, 3),
-            "nll": round(distortion + spent + gap, 2),
+            "rate": round(mean_rate, 3),
+            "nll": round(distortion + mean_rate + gap, 2),
             "nll error": round(error, 3),
             "calls": spread(torch.cat(calls)),
         }
 
     def save(self, path: Path) -> None:
-        """All that the next epoch depends on."""
-        told = {"steps": self.steps, "curve": self.curve}
-        checkpoint.save(path, self.parts, self.optimizer, self.generator, told)
+        """Save the training state."""
+        record = {"steps": self.steps, "curve": self.curve}
+        checkpoint.save(path, self.parts, self.optimizer, self.generator, record)
 
     def load(self, path: Path) -> None:
-        """Go on from what `save` wrote."""
-        told = checkpoint.load(path, self.parts, self.optimizer, self.generator)
-        self.steps, self.curve = told["steps"], told["curve"]
+        """Restore a state written by `save`."""
+        record = checkpoint.load(path, self.parts, self.optimizer, self.generator)
+        self.steps, self.curve = record["steps"], record["curve"]
 
 
 def spread(calls: Tensor) -> Row:
-    """Mean and deviation, median and quartiles."""
+    """Return mean, standard deviation, median and quartiles."""
     found = calls.double()
     quarters = found.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=found.dtype)).tolist()
     return {

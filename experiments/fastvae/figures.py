@@ -1,4 +1,4 @@
-"""Figures 2 to 5 of the FastVAE paper, re-made: ``python -m experiments.fastvae.figures``.
+"""Figures 2 to 5 of the FastVAE paper: ``python -m experiments.fastvae.figures``.
 
 The numbers are kept in figures.json: what is there is drawn again without being measured again.
 """
@@ -43,11 +43,11 @@ LEGEND = {"loc": "upper left", "frameon": False}
 USERS, EPOCHS = 15_000, 8
 SAMPLES, CODEWORDS = (20, 50, 200, 1000), (1, 4, 16, 64)
 ITEMS = (10_000, 50_000, 200_000, 1_000_000)
-FEW, MANY = 20, 200  # draws: far fewer than the paper's, and as many
+SMALL_SAMPLE, PUBLISHED_SAMPLE = 20, 200  # samples per query: few, and as published
 
 
 def proposal(sampler: str, codewords: int) -> ff.sampling.Proposal:
-    """What items are drawn from, by name."""
+    """Return the proposal of a sampler, by name."""
     if sampler == "uniform":
         return ff.Uniform()
     if sampler == "popularity":
@@ -57,7 +57,7 @@ def proposal(sampler: str, codewords: int) -> ff.sampling.Proposal:
 
 
 def objective(sampler: str, samples: int, codewords: int) -> ff.recommender.Objective:
-    """What the decoder is trained on, by name."""
+    """Return the training objective of the decoder, by name."""
     if sampler == FULL:
         return ff.recommender.FullSoftmax()
     return ff.recommender.SampledSoftmax(
@@ -71,7 +71,7 @@ def objective(sampler: str, samples: int, codewords: int) -> ff.recommender.Obje
 def divergence(
     model: ff.recommender.FastVAE, split: ff.recommender.Split, sampler: str, codewords: int = 64
 ) -> Row:
-    """KL(q || softmax) of 200 users, and the probability that the first items by count have."""
+    """Return KL(q || softmax) of 200 users, and the cumulative probability by item count."""
     users = torch.randperm(split.train.users, generator=torch.Generator().manual_seed(0))[:200]
     queries = model.queries(split.train.rows(users))
     counts = split.train.counts()
@@ -98,11 +98,11 @@ def divergence(
 def trained(
     split: ff.recommender.Split, file: Path, epochs: int = EPOCHS
 ) -> ff.recommender.FastVAE:
-    """A model from its file, which is made first if need be."""
+    """Load a model from its file, training it first if necessary."""
     model = ff.recommender.FastVAE(split.train.items, seed=0)
     if not file.exists():
         ff.recommender.train(
-            model, split.train, objective=objective(INDEXED[0], MANY, 16), epochs=epochs
+            model, split.train, objective=objective(INDEXED[0], PUBLISHED_SAMPLE, 16), epochs=epochs
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         state = {name: value.numpy() for name, value in model.state_dict().items()}
@@ -114,7 +114,7 @@ def trained(
 
 
 def measure_divergence(seeds: int = 1) -> None:
-    """The numbers behind Figure 2."""
+    """Compute the data of Figure 2."""
     split = datasets.ml10m(0)
     untrained = ff.recommender.FastVAE(split.train.items, seed=0)
     for state, model in (("untrained", untrained), ("trained", trained(split, WEIGHTS))):
@@ -124,7 +124,7 @@ def measure_divergence(seeds: int = 1) -> None:
 
 
 def draw_divergence(rows: list[Row]) -> Figure:
-    """Cumulative probability by popularity, before and after training."""
+    """Plot the cumulative probability by popularity, before and after training."""
     figure, panels = _panels(2, sharey=True)
     for axes, state in zip(panels, ("untrained", "trained"), strict=True):
         for row in (row for row in rows if row["model"] == state):
@@ -145,14 +145,14 @@ def draw_divergence(rows: list[Row]) -> Figure:
 
 
 def subset(users: int) -> ff.recommender.Split:
-    """A part of MovieLens's training users, and a validation part of what they have there."""
+    """Return a subset of MovieLens training users, and a validation split of their items."""
     train = datasets.ml10m(0).train
     some = torch.randperm(train.users, generator=torch.Generator().manual_seed(0))[:users]
     return ff.recommender.random_split(train.select(some), seed=0)
 
 
 def curve(split: ff.recommender.Split, key: dict[str, Any], epochs: int = EPOCHS) -> Row:
-    """NDCG@50 on the validation part after every epoch."""
+    """Return NDCG@50 on the validation part after every epoch."""
     model = ff.recommender.FastVAE(split.train.items, seed=key["seed"])
     chosen = objective(key["sampler"], key["samples"], key["codewords"])
     log = ff.recommender.train(
@@ -166,12 +166,12 @@ def curve(split: ff.recommender.Split, key: dict[str, Any], epochs: int = EPOCHS
 
 
 def trainings(seed: int) -> Iterable[dict[str, Any]]:
-    """Every model of Figures 3 and 5; numbers that do not concern a sampler are zero."""
+    """Return the models of Figures 3 and 5; settings a sampler does not have are zero."""
     yield {"sampler": FULL, "samples": 0, "codewords": 0, "seed": seed}
     yield {"sampler": SHARED, "samples": 1000, "codewords": 16, "seed": seed}
     for words in CODEWORDS:
         for sampler in INDEXED:
-            yield {"sampler": sampler, "samples": FEW, "codewords": words, "seed": seed}
+            yield {"sampler": sampler, "samples": SMALL_SAMPLE, "codewords": words, "seed": seed}
     for samples in SAMPLES:
         for sampler in (*INDEXED, *STATIC):
             words = 16 if sampler in INDEXED else 0
@@ -179,7 +179,7 @@ def trainings(seed: int) -> Iterable[dict[str, Any]]:
 
 
 def measure_training(seeds: int) -> None:
-    """The numbers behind Figures 3 and 5."""
+    """Compute the data of Figures 3 and 5."""
     split = subset(USERS)
     for seed in range(seeds):
         for key in trainings(seed):
@@ -187,16 +187,16 @@ def measure_training(seeds: int) -> None:
 
 
 def scores(rows: list[Row], **key: Any) -> Tensor:
-    """NDCG@50 of the models with these fields, (seeds, epochs)."""
+    """Return NDCG@50 of the models with these fields, (seeds, epochs)."""
     found = [row["NDCG@50"] for row in rows if key.items() <= row.items()]
     return torch.tensor(found or [[]], dtype=torch.float64)
 
 
 def draw_convergence(rows: list[Row]) -> Figure:
-    """NDCG@50 by epoch for every sampler, with as many draws as the paper and with few."""
+    """Plot NDCG@50 by epoch for every sampler, with the published and a small sample size."""
     figure, panels = _panels(2, sharey=True)
-    for axes, samples in zip(panels, (MANY, FEW), strict=True):
-        for sampler in STYLE if samples == MANY else (FULL, *INDEXED, *STATIC):
+    for axes, samples in zip(panels, (PUBLISHED_SAMPLE, SMALL_SAMPLE), strict=True):
+        for sampler in STYLE if samples == PUBLISHED_SAMPLE else (FULL, *INDEXED, *STATIC):
             key = {} if sampler in (FULL, SHARED) else {"samples": samples}
             words = {"codewords": 16} if sampler in INDEXED else {}
             by_epoch = scores(rows, sampler=sampler, **key, **words).T
@@ -209,12 +209,19 @@ def draw_convergence(rows: list[Row]) -> Figure:
 
 
 def draw_sensitivity(rows: list[Row]) -> Figure:
-    """NDCG@50 after the last epoch against the number of draws, and of codewords."""
+    """Plot the final NDCG@50 against the number of samples and of codewords."""
     figure, (left, right) = _panels(2, sharey=True)
     full = float(scores(rows, sampler=FULL)[:, -1].mean())
     for axes, field, ticks, samplers, fixed, title in (
         (left, "samples", SAMPLES, (*INDEXED, *STATIC), {}, "draws per user (16 codewords)"),
-        (right, "codewords", CODEWORDS, INDEXED, {"samples": FEW}, f"codewords ({FEW} draws)"),
+        (
+            right,
+            "codewords",
+            CODEWORDS,
+            INDEXED,
+            {"samples": SMALL_SAMPLE},
+            f"codewords ({SMALL_SAMPLE} draws)",
+        ),
     ):
         for sampler in samplers:
             words = {"codewords": 16} if sampler in INDEXED else {}
@@ -242,7 +249,7 @@ MODES = {
 
 
 def step_time(mode: str, items: int, seconds: float = 3.0) -> Row:
-    """The shortest step of several, in milliseconds of processor time on one thread.
+    """Return the minimum CPU time of a training step in milliseconds, on one thread.
 
     Whatever else the machine does meanwhile can only make a step longer.
     """
@@ -257,7 +264,7 @@ def step_time(mode: str, items: int, seconds: float = 3.0) -> Row:
 
 
 def measure_time(seeds: int = 1) -> None:
-    """The numbers behind Figure 4."""
+    """Compute the data of Figure 4."""
     for items in ITEMS:
         for mode in MODES:
             key = {"figure": "time", "sampler": mode, "items": items, "seed": 1}
@@ -265,7 +272,7 @@ def measure_time(seeds: int = 1) -> None:
 
 
 def draw_time(rows: list[Row]) -> Figure:
-    """Milliseconds per step against the number of items."""
+    """Plot milliseconds per step against the number of items."""
     figure, (axes,) = _panels(1)
     figure.set_figwidth(8)
     for mode, like in ((FULL, FULL), (PER_USER, INDEXED[1]), (PER_BATCH, SHARED)):
@@ -292,7 +299,7 @@ def _panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
 
 
 def _line(axes: Axes, points: dict[int, Tensor], name: str, sampler: str) -> None:
-    """The mean of the seeds at every point that was measured, and a bar from least to largest."""
+    """Plot the mean over seeds at every measured point, with bars from minimum to maximum."""
     points = {x: y for x, y in points.items() if len(y)}
     style = {"linewidth": 1.8, "markersize": 5, "label": name, **STYLE[sampler]}
     mean = [float(y.mean()) for y in points.values()]
@@ -310,7 +317,7 @@ FIGURES = {
 
 
 def draw_all(numbers: Iterable[str], seeds: int) -> None:
-    """Measure what is missing, then draw."""
+    """Measure missing data, then draw all figures."""
     for number in numbers:
         part, measure, draw = FIGURES[number]
         measure(seeds)
@@ -320,7 +327,7 @@ def draw_all(numbers: Iterable[str], seeds: int) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figures", nargs="*", default=[*FIGURES], help="2, 3, 4, 5; all of them")
     parser.add_argument("--seeds", type=int, default=1, help="of the training runs")

@@ -1,4 +1,4 @@
-"""The table of the FastVAE paper on real logs, ours next to the published numbers.
+"""The table of the FastVAE paper on real logs, with published numbers.
 
 ``python -m experiments.fastvae.run ml10m`` adds what is missing to results.json: it may be stopped
 and started again.
@@ -26,7 +26,7 @@ METRICS = (ff.recommender.NDCG(50), ff.recommender.Recall(50))
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset and what was chosen for it on a validation part of its training set."""
+    """A dataset and its settings, chosen on a validation part of the training set."""
 
     split: Callable[[int], ff.recommender.Split]
     epochs: int
@@ -58,7 +58,7 @@ SHORT = ", 3 epochs"  # how soon a user may have something: the same, in less ti
 
 
 def objectives(data: Data) -> dict[str, Callable[[], ff.recommender.Objective]]:
-    """What the decoder may be trained on, by name."""
+    """Return the training objectives of the decoder, by name."""
 
     def sampled(
         proposal: ff.sampling.Proposal, shared: bool = False
@@ -79,7 +79,7 @@ def objectives(data: Data) -> dict[str, Callable[[], ff.recommender.Objective]]:
 
 
 def baselines(data: Data) -> dict[str, Callable[[], ff.recommender.Baseline]]:
-    """Models without training to speak of, by name."""
+    """Return the baseline models, by name."""
     models: dict[str, Callable[[], ff.recommender.Baseline]] = {
         "most popular": ff.recommender.MostPopular,
         "item-KNN, cosine": lambda: ff.recommender.ItemKNN(20),
@@ -90,13 +90,13 @@ def baselines(data: Data) -> dict[str, Callable[[], ff.recommender.Baseline]]:
 
 
 def quality(top: torch.Tensor, split: ff.recommender.Split) -> dict[str, float]:
-    """The metrics of the table."""
+    """Return the metrics of the table."""
     report = ff.recommender.evaluate(top, split.test, METRICS, resamples=1)
     return {str(metric): round(report[metric].mean, 4) for metric in METRICS}
 
 
 def fastvae(name: str, data: Data, split: ff.recommender.Split, seed: int) -> list[dict[str, Any]]:
-    """Two rows: the autoencoder alone, and with its shortcut."""
+    """Return two rows: the autoencoder alone, and with its shortcut."""
     model = ff.recommender.FastVAE(split.train.items, seed=seed)
     start = _clocks()
     objective = objectives(data)[name.removesuffix(SHORT)]()
@@ -125,7 +125,7 @@ def fastvae(name: str, data: Data, split: ff.recommender.Split, seed: int) -> li
 
 
 def baseline(name: str, data: Data, split: ff.recommender.Split) -> list[dict[str, Any]]:
-    """One row."""
+    """Return one row."""
     start = _clocks()
     model = baselines(data)[name]().fit(split.train)
     seconds = _seconds(_clocks() - start)
@@ -134,7 +134,7 @@ def baseline(name: str, data: Data, split: ff.recommender.Split) -> list[dict[st
 
 
 def als(data: Data, split: ff.recommender.Split, seed: int) -> list[dict[str, Any]]:
-    """One row: the package implicit, where a pair weighs alpha and any other 1."""
+    """Return one row: ALS of the package implicit, with weight alpha for observed pairs."""
     from implicit.als import AlternatingLeastSquares
     from threadpoolctl import threadpool_limits
 
@@ -164,7 +164,7 @@ def _seconds(clocks: np.ndarray) -> dict[str, float]:
 
 
 def run(dataset: str, names: list[str], seeds: int) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     data = DATA[dataset]
     for seed in range(seeds):
         split = data.split(seed)
@@ -185,7 +185,7 @@ def run(dataset: str, names: list[str], seeds: int) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", choices=DATA)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The table of the README from results.json: ``python -m experiments.fastvae.table``."""
+"""Write the table of the README from results.json: ``python -m experiments.fastvae.table``."""
 
 import json
 import statistics
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the published rows, then ours, both metrics in a cell and the seconds beside."""
+    """Return a Markdown table: published rows, then ours; both metrics per cell, and seconds."""
     shown = [name for name in DATA if any(row["data"] == name for row in rows)]
     published = {name for model in PUBLISHED.values() for name in model}
     columns = [name for name in DATA if name in published or name in shown]

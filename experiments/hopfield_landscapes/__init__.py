@@ -1,1 +1,1 @@
-"""Where associative memories lead: basins, energies, and states between patterns."""
+"""Basins of attraction, energies and metastable states of associative memories."""

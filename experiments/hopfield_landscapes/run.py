@@ -1,4 +1,4 @@
-"""How many memories a digit ends between, for eight maps and two temperatures.
+"""Number of patterns in the fixed points of MNIST queries, for eight maps and two temperatures.
 
 ``python -m experiments.hopfield_landscapes.run`` adds the rows that are missing to results.json:
 ``--map sparsemax --beta 1`` some of them, ``--full`` those of all 10,000 test images. The pictures
@@ -32,31 +32,31 @@ MAPS: dict[str, ff.Omega] = {
 BETAS = (0.1, 1.0)
 QUERIES, FULL = 1000, 10_000
 STEPS = 5
-SEEN = 0.01  # softmax has no zeros: what counts there
+SOFTMAX_THRESHOLD = 0.01  # weight above which a pattern counts under softmax
 LARGEST = 10  # sizes beyond are counted together
 _AT_ONCE = 250  # queries, each of which is compared with all memories
 
 
 def digits(part: str) -> Tensor:
-    """(n, 784) from -1 to 1."""
+    """Return images (n, 784) scaled to [-1, 1]."""
     return images("mnist", part)[0].flatten(1) / 127.5 - 1
 
 
 def sizes(
     queries: Tensor, memory: Tensor, omega: ff.Omega, beta: float, steps: int = STEPS
 ) -> Tensor:
-    """(queries,) between how many memories each is after some steps."""
+    """Return the support size (queries,) of each query after some steps."""
     energy = ff.FenchelYoung(omega, beta)
     state = ff.hopfield_retrieve(queries, memory, energy, max_steps=steps - 1).state
-    least = SEEN if isinstance(omega, ff.Shannon) else 0.0
+    least = SOFTMAX_THRESHOLD if isinstance(omega, ff.Shannon) else 0.0
     return (energy.probs(state, memory) > least).sum(1)
 
 
 def count(name: str, beta: float, queries: int) -> Row:
-    """A row: per cent of the queries that end between 1, 2, ... memories."""
-    memory, asked, found = digits("train"), digits("test")[:queries].split(_AT_ONCE), []
-    for number, some in enumerate(asked):
-        _progress.line(f"{name}, beta {beta:g}: part {number + 1} of {len(asked)}")
+    """Return a row: the percentage of queries with support size 1, 2, ...."""
+    memory, batches, found = digits("train"), digits("test")[:queries].split(_AT_ONCE), []
+    for number, some in enumerate(batches):
+        _progress.line(f"{name}, beta {beta:g}: part {number + 1} of {len(batches)}")
         found.append(sizes(some, memory, MAPS[name], beta))
     _progress.line("")
     every = torch.cat(found)
@@ -69,14 +69,14 @@ def count(name: str, beta: float, queries: int) -> Row:
 
 
 def run(names: list[str], betas: list[float], queries: int) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     for beta, name in product(betas, names):
         make = partial(count, name, beta, queries)
         RECORD.once(make, map=name, beta=beta, queries=queries)
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--map", choices=MAPS, action="append", help="by default all")
     parser.add_argument("--beta", type=float, action="append", help="by default 0.1 and 1")

@@ -1,4 +1,4 @@
-"""The pictures of the plane, and results.json as a picture and as the table of the README.
+"""Write the figures of the plane, and the figure and table of results.json.
 
 ``python -m experiments.hopfield_landscapes.table``
 """
@@ -28,7 +28,7 @@ _REACH = 1.25  # of the pictures, around a circle of radius 1
 
 
 def memories() -> list[Tensor]:
-    """Three patterns at corners, and three times five that were drawn on the circle."""
+    """Return memories: three patterns at corners, and three random sets of five on the circle."""
     generator = torch.Generator().manual_seed(42)
     corners = torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]])
     drawn = torch.randn(3, 5, 2, generator=generator)
@@ -36,13 +36,13 @@ def memories() -> list[Tensor]:
 
 
 def grid(points: int, reach: float = _REACH) -> Tensor:
-    """(points^2, 2) of the plane around the circle."""
+    """Return points (points^2, 2) of the plane around the circle."""
     line = torch.linspace(-reach, reach, points, dtype=torch.float64)
     return torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).view(-1, 2)
 
 
 def basins(points: int = 100) -> Figure:
-    """Where queries end: the colour of a pattern at it, colours mixed between several."""
+    """Plot the retrieved state of each query: colours of patterns, mixed between several."""
     every = memories()
     figure, panels = _panels(len(every))
     for row, memory in zip(panels, every, strict=True):
@@ -57,13 +57,13 @@ def basins(points: int = 100) -> Figure:
             box = (-_REACH, _REACH, -_REACH, _REACH)
             image = shade.view(points, points, 3)
             axes.imshow(image.numpy(), origin="lower", extent=box, interpolation="nearest")
-    told = "full: led to one pattern, or one set of two; pale: to a mix"
-    figure.supxlabel(told, fontsize="medium")
+    legend = "full: led to one pattern, or one set of two; pale: to a mix"
+    figure.supxlabel(legend, fontsize="medium")
     return figure
 
 
 def contours(points: int = 60) -> Figure:
-    """The energy, and the way of one query."""
+    """Plot the energy, and the trajectory of one query."""
     every = memories()
     figure, panels = _panels(len(every))
     for row, memory in zip(panels, every, strict=True):
@@ -84,7 +84,7 @@ def contours(points: int = 60) -> Figure:
 
 
 def states(rows: list[Row]) -> Figure:
-    """Shares of queries by how many memories they end between."""
+    """Plot the distribution of support sizes."""
     figure, panels = pyplot.subplots(
         len(BETAS), len(MAPS), figsize=(13, 4.2), sharex=True, sharey=True, layout="constrained"
     )
@@ -102,7 +102,7 @@ def states(rows: list[Row]) -> Figure:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: per cent of the queries, a column for each size."""
+    """Return a Markdown table: percentage of queries by support size."""
     sizes = [*map(str, range(LARGEST + 1)), f"more than {LARGEST}"]
     lines = [["beta", "map", *sizes, "median"], ["---"] * (3 + len(sizes))]
     for beta in BETAS:
@@ -114,7 +114,7 @@ def table(rows: list[Row]) -> str:
 
 
 def _rows(rows: list[Row], name: str, beta: float) -> list[Row]:
-    """Those of a cell, with the most queries last."""
+    """Return the rows of a cell, the one with the most queries last."""
     own = [row for row in rows if (row["map"], row["beta"]) == (name, beta)]
     return sorted(own, key=lambda row: row["queries"])[-1:]
 
@@ -136,7 +136,7 @@ def _show(axes: Axes, memory: Tensor) -> None:
 
 
 def main() -> None:
-    """Rewrite the README and the pictures."""
+    """Rewrite the README and the figures."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

@@ -1,1 +1,1 @@
-"""A word-level language model whose softmax is sampled."""
+"""A word-level language model trained with sampled softmax."""

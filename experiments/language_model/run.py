@@ -1,4 +1,4 @@
-"""A language model with one table for input and output, by the full softmax and by sampled ones.
+"""A language model with tied embeddings, trained with full and sampled softmax.
 
 ``python -m experiments.language_model.run`` adds what is missing to results.json: it may be stopped
 and started again. ``--race 12`` writes timings.json instead: steps of all methods in turn.
@@ -32,7 +32,7 @@ _BLOCK = 128  # queries whose scores of all words are held at once when measurin
 
 @dataclass(frozen=True)
 class Text:
-    """Words as numbers below `words`, each of which occurs in the training part."""
+    """A corpus as word ids below `words`; every word occurs in the training part."""
 
     train: Tensor  # (tokens,) int64
     valid: Tensor
@@ -40,13 +40,13 @@ class Text:
 
     @property
     def counts(self) -> Tensor:
-        """How often each word occurs in the training part."""
+        """Word counts of the training part."""
         return torch.bincount(self.train, minlength=self.words)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything."""
+    """Training settings."""
 
     steps: int = 500
     batch: int = 20
@@ -60,7 +60,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A loss over a few words that are drawn."""
+    """A sampled loss and its proposal."""
 
     proposal: Callable[[], ff.sampling.Proposal]
     samples: int
@@ -92,7 +92,7 @@ METHODS: dict[str, Sampled | None] = {
 
 
 class LanguageModel(nn.Module):
-    """A GRU between two uses of one table.
+    """GRU language model with tied input and output embeddings.
 
     A row of the table is a word's vector, and behind it the word's bias: the score of a word is
     row . (state of the GRU, 1). The bias begins as the log of the word's frequency, so that before
@@ -110,20 +110,20 @@ class LanguageModel(nn.Module):
         self.sparse = sparse
 
     def forward(self, words: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries (length * batch, width) after each of the words (length, batch)."""
+        """Return queries (length * batch, width) after each of the words (length, batch)."""
         vectors = F.embedding(words, self.table, sparse=self.sparse)[..., :-1]
         hidden, state = self.gru(self.dropout(vectors), state)
         queries = F.pad(self.dropout(hidden), (0, 1), value=1.0)
         return queries.flatten(0, 1), state.detach()
 
     def vectors(self, proposal: ff.sampling.Proposal) -> Tensor:
-        """What a proposal is to look at: the rows, without what it knows from the counts."""
+        """Return the item vectors for a proposal: rows, without the bias it knows from counts."""
         counted = isinstance(proposal, ff.MultiIndex) and proposal.within == "popularity"
         return self.table.detach() - self.prior if counted else self.table.detach()
 
 
 def batches(tokens: Tensor, batch: int, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Words (length, batch) and the words after them, (length * batch,); columns continue."""
+    """Yield words (length, batch) and next words (length * batch,) of contiguous columns."""
     columns = tokens[: len(tokens) // batch * batch].view(batch, -1).T
     for start in range(0, len(columns) - 1, length):
         words = columns[start : start + length + 1]
@@ -132,7 +132,7 @@ def batches(tokens: Tensor, batch: int, length: int) -> Iterator[tuple[Tensor, T
 
 @torch.no_grad()
 def perplexity(model: LanguageModel, tokens: Tensor, budget: Budget) -> float:
-    """exp of the mean cross-entropy, by the full softmax."""
+    """Return the perplexity under the full softmax."""
     model.eval()
     state, total, count = None, 0.0, 0
     for words, after in batches(tokens, budget.batch, budget.length):
@@ -147,7 +147,7 @@ def perplexity(model: LanguageModel, tokens: Tensor, budget: Budget) -> float:
 def loss_of(
     model: LanguageModel, method: Sampled | None, counts: Tensor, seed: int
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[], object]]:
-    """The loss of queries and the words after them, and what keeps it up to date."""
+    """Return the loss of queries and next words, and the function that refreshes its proposal."""
     if method is None:
         return lambda queries, after: F.cross_entropy(queries @ model.table.T, after), lambda: None
     proposal = method.proposal()
@@ -164,7 +164,7 @@ def loss_of(
 
 
 def optimizers_of(model: LanguageModel, lr: float) -> list[torch.optim.Optimizer]:
-    """One for the rows in use and one for the rest; where all rows are in use, one for all."""
+    """Return an optimiser for looked-up rows and one for the rest, or one for all if dense."""
     if not model.sparse:
         return [torch.optim.Adam(model.parameters(), lr=lr, fused=True)]
     rest = torch.optim.Adam(model.gru.parameters(), lr=lr, fused=True)
@@ -172,7 +172,7 @@ def optimizers_of(model: LanguageModel, lr: float) -> list[torch.optim.Optimizer
 
 
 class Training:
-    """A model on its way, one step at a time."""
+    """State of a training run."""
 
     def __init__(self, method: Sampled | None, text: Text, budget: Budget, seed: int) -> None:
         torch.manual_seed(seed)
@@ -182,7 +182,7 @@ class Training:
         self.state: Tensor | None = None
 
     def step(self, words: Tensor, after: Tensor, first: bool) -> None:
-        """Learn from one batch; the state of the GRU goes on unless it is the first."""
+        """Train on one batch; the GRU state carries over unless the batch is the first."""
         queries, self.state = self.model(words, None if first else self.state)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
@@ -192,7 +192,7 @@ class Training:
 
 
 def train(method: Sampled | None, text: Text, budget: Budget, seed: int) -> dict[str, Any]:
-    """Train a model and say how good it became and how long a step took."""
+    """Train a model; return its perplexity and the time of a step."""
     training = Training(method, text, budget, seed)
     refreshing, seconds = 0.0, []
     data = endless(text.train, budget.batch, budget.length)
@@ -216,7 +216,7 @@ def train(method: Sampled | None, text: Text, budget: Budget, seed: int) -> dict
 
 
 def race(text: Text, budget: Budget, rounds: int) -> dict[str, float]:
-    """Processor seconds of a step by every method, the methods taking turns.
+    """Return the CPU seconds of a step of each method, measured in interleaved rounds.
 
     The median over the rounds, but for the first two; with the proposal's upkeep spread over steps.
     """
@@ -237,14 +237,14 @@ def race(text: Text, budget: Budget, rounds: int) -> dict[str, float]:
 
 
 def endless(tokens: Tensor, batch: int, length: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
-    """Batches without end, and whether each is the first of its epoch."""
+    """Yield batches without end, and whether each is the first of its epoch."""
     while True:
         for place, (words, after) in enumerate(batches(tokens, batch, length)):
             yield words, after, place == 0
 
 
 def wikitext2() -> Text:
-    """WikiText-2: 33,278 words, the most frequent first."""
+    """Load WikiText-2: 33,278 words, by descending frequency."""
 
     def read(part: str) -> list[str]:
         path = datasets.DATA / "wikitext-2" / f"wiki.{part}.tokens.xz"
@@ -257,7 +257,7 @@ def wikitext2() -> Text:
 
 
 def run(text: Text, names: list[str], budget: Budget, seeds: int, results: Path) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     record = Record(results)
     for seed in range(seeds):
         for name in names:
@@ -266,7 +266,7 @@ def run(text: Text, names: list[str], budget: Budget, seeds: int, results: Path)
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", help="separated by semicolons; by default all of them")
     parser.add_argument("--steps", type=int, default=Budget.steps)

@@ -1,1 +1,1 @@
-"""The signalling game with messages that are neither one symbol nor all of them."""
+"""The signalling game with messages that are sparse mixtures of symbols."""

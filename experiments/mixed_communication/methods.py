@@ -1,4 +1,4 @@
-"""Messages that are points of the simplex of symbols, and the players who send them."""
+"""Messages as points of the simplex of symbols, and the agents that send them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,29 +16,29 @@ Message = Callable[[Tensor, int, torch.Generator], Tensor]
 
 
 def temperature(step: int) -> float:
-    """Falls to a half."""
+    """Return the temperature, annealed to 0.5."""
     return ff.expectation.annealed(step, rate=1e-5, every=1000)
 
 
 def gumbel_softmax(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
-    """Every symbol has a share."""
+    """Sample a dense message by Gumbel-softmax."""
     return ff.distributions.Concrete(scores, temperature(step)).rsample(generator=generator)
 
 
 def straight_through(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
-    """One symbol, with the gradient of shares."""
+    """Sample a one-hot message with the straight-through gradient."""
     soft = gumbel_softmax(scores, step, generator)
     hard = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft)
     return hard + soft - soft.detach()
 
 
 def hard_concrete(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
-    """Shares that are stretched and cut: some are 0."""
+    """Sample a message with exact zeros from the hard concrete distribution."""
     return ff.HardConcrete(scores, temperature(step), STRETCH).rsample(generator=generator)
 
 
 def gaussian_sparsemax(scale: float) -> Message:
-    """Scores with noise of this deviation, projected: most shares are 0."""
+    """Return a sampler of Gaussian-sparsemax messages with this standard deviation."""
 
     def message(scores: Tensor, step: int, generator: torch.Generator) -> Tensor:
         return ff.GaussianSparsemax(scores, scale).rsample(generator=generator)
@@ -48,13 +48,13 @@ def gaussian_sparsemax(scale: float) -> Message:
 
 @dataclass(frozen=True)
 class Method:
-    """What a message is, and how fast to learn with it."""
+    """Distribution of the messages, and its learning rate."""
 
     message: Message
     lr: float = 1e-3
 
     def players(self, dim: int, **sizes: int) -> "Players":
-        """Before training, for images of this dimension."""
+        """Return untrained agents for images of this dimension."""
         return Players(self.message, dim, **sizes)
 
 
@@ -70,7 +70,7 @@ METHODS = {
 
 
 class Players(nn.Module):
-    """A sender whose scores make a message, and a receiver that hears the mix of its symbols."""
+    """Sender that maps images to messages, and receiver of the mixed symbol embeddings."""
 
     def __init__(self, message: Message, dim: int, **sizes: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Players(nn.Module):
         self.agents = Agents(dim, relaxed=True, **sizes)
 
     def play(self, batch: Batch, step: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The loss to follow, and the symbols in each message."""
+        """Return the training loss, and the number of symbols in each message."""
         message = self.message(self.agents.sender(batch.shown), step, generator)
         return F.cross_entropy(self._answer(message, batch), batch.target), _symbols(message)
 
@@ -86,7 +86,7 @@ class Players(nn.Module):
     def success(
         self, batch: Batch, step: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Per game: whether it is won with a message; with the best symbol; symbols in it."""
+        """Return per game: success with a sample, success with the best symbol, support size."""
         scores = self.agents.sender(batch.shown)
         message = self.message(scores, step, generator)
         best = F.one_hot(scores.argmax(1), scores.shape[1]).to(scores)
@@ -94,11 +94,11 @@ class Players(nn.Module):
         return won, alone, _symbols(message)
 
     def _answer(self, message: Tensor, batch: Batch) -> Tensor:
-        """(games, candidates) scores."""
+        """Return the scores of the candidates (games, candidates)."""
         found: Tensor = self.agents.receiver(message, torch.arange(len(message)), batch.candidates)
         return found
 
 
 def _symbols(message: Tensor) -> Tensor:
-    """(games,) how many have a share."""
+    """Return the number of symbols with positive weight (games,)."""
     return (message.detach() > 0).sum(-1)

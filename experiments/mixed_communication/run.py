@@ -1,4 +1,4 @@
-"""The signalling game with messages of several symbols.
+"""The signalling game with mixed messages.
 
 ``python -m experiments.mixed_communication.run`` adds the rows that are missing to results.json:
 ``--method Gaussian-sparsemax --seed 322 --epochs 100`` some of them, ``--lr 0.005`` those of a
@@ -28,7 +28,7 @@ RUNS = HERE.parents[1] / "build" / "mixed_communication"
 def run(
     name: str, chosen: list[str], seeds: list[int], budget: Budget, rate: float | None = None
 ) -> None:
-    """Add the rows that are not there yet; without a rate, with the method's own."""
+    """Add the missing rows; without a rate, the learning rate is that of the method."""
     for seed in seeds:
         for method in chosen:
             own = METHODS[method] if rate is None else replace(METHODS[method], lr=rate)
@@ -44,7 +44,7 @@ def run(
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     found = data.FEATURES if datasets.has(data.FEATURES) else data.NAMES[0]
     parser.add_argument("--data", choices=data.NAMES, default=found)

@@ -1,4 +1,4 @@
-"""results.json as the table of the README, and as a picture.
+"""Write the table and the figure of the README from results.json.
 
 ``python -m experiments.mixed_communication.table``
 """
@@ -34,7 +34,7 @@ HEAD = ["", "published", "symbols", "won", "best symbol", "symbols", "epochs", "
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the longest run of each method, then what rates were tried."""
+    """Return Markdown tables: the longest run of each method, and the learning rates tried."""
     parts = []
     for place in places(rows):
         lines = [HEAD, ["---"] * len(HEAD)]
@@ -48,13 +48,13 @@ def table(rows: list[Row]) -> str:
 
 
 def places(rows: list[Row]) -> list[str]:
-    """What was played."""
+    """Return the datasets of the games."""
     found = {row["data"] for row in rows}
     return [place for place in PLACES if place in found]
 
 
 def chosen(rows: list[Row], place: str, method: str) -> list[Row]:
-    """The longest runs, of the rate that wins the most validation games."""
+    """Return the longest runs with the learning rate of highest validation success."""
     own = [row for row in rows if (row["data"], row["method"]) == (place, method)]
     most = max((row["epochs"] for row in own), default=0)
     alike: dict[float, list[Row]] = {}
@@ -65,7 +65,7 @@ def chosen(rows: list[Row], place: str, method: str) -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Figure:
-    """Won games and symbols in a message against epochs, of the longest runs."""
+    """Plot success and support size against epochs, for the longest runs."""
     shown = places(rows)
     figure, panels = pyplot.subplots(
         len(shown), 2, figsize=(9, 3.2 * len(shown)), squeeze=False, layout="constrained"
@@ -73,10 +73,10 @@ def draw(rows: list[Row]) -> Figure:
     for line, place in zip(panels, shown, strict=True):
         for method, color in COLORS.items():
             for number, row in enumerate(chosen(rows, place, method)):
-                told = method if number == 0 else None
+                label = method if number == 0 else None
                 for axes, what in zip(line, ("success", "calls"), strict=True):
                     curve = row["curve"][what]
-                    axes.plot(range(1, len(curve) + 1), curve, c=color, lw=1, label=told)
+                    axes.plot(range(1, len(curve) + 1), curve, c=color, lw=1, label=label)
         line[0].set(ylabel=f"{PLACES[place]}\nvalidation games won, %")
         line[1].set(yscale="log", ylabel="symbols in a message")
         for axes in line:
@@ -89,7 +89,7 @@ def draw(rows: list[Row]) -> Figure:
 
 
 def _tried(rows: list[Row]) -> list[str]:
-    """Markdown: per cent of validation games won by runs of one length, if with several rates."""
+    """Return a Markdown table: validation success in per cent for several learning rates."""
     rates = sorted({row["lr"] for row in rows})
     if len(rates) < 2:
         return []
@@ -98,8 +98,8 @@ def _tried(rows: list[Row]) -> list[str]:
         found = [[r for r in rows if (r["method"], r["lr"]) == (method, rate)] for rate in rates]
         if any(found):
             lines.append([method, *(f"{_valid(own):.1f}" if own else "" for own in found)])
-    told = f"Validation games won after {rows[0]['epochs']} epochs, in per cent:"
-    return [f"{told}\n\n{_markdown(lines)}"]
+    label = f"Validation games won after {rows[0]['epochs']} epochs, in per cent:"
+    return [f"{label}\n\n{_markdown(lines)}"]
 
 
 def _valid(rows: list[Row]) -> float:
@@ -123,7 +123,7 @@ def _markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

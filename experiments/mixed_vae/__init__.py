@@ -1,1 +1,1 @@
-"""An autoencoder of digits whose ten numbers may be zeros."""
+"""An autoencoder of MNIST with a ten-dimensional latent that may have exact zeros."""

@@ -1,4 +1,4 @@
-"""The autoencoder, and how it is trained and tested."""
+"""The autoencoder, its training and its evaluation."""
 
 import math
 import time
@@ -16,7 +16,7 @@ PIXELS = 784
 
 
 class Autoencoder(nn.Module):
-    """Two networks of two layers of 500 units between an image and ten numbers."""
+    """Encoder and decoder with two layers of 500 units and a ten-dimensional latent."""
 
     def __init__(self, latent: Latent, width: int = 500, pixels: int = PIXELS) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Autoencoder(nn.Module):
         self.decoder = perceptron(SIZE, width, width, pixels)
 
     def cost(self, shown: Tensor, points: Tensor, row: Tensor) -> Tensor:
-        """(m,) minus the log-likelihoods of the images of these rows, given points."""
+        """Return negative log-likelihoods (m,) of the images of these rows, given latents."""
         logits = self.decoder(points)
         return F.binary_cross_entropy_with_logits(logits, shown[row], reduction="none").sum(-1)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Grey images (n, pixels) from 0 to 1."""
+    """Grey images (n, pixels) in [0, 1]."""
 
     train: Tensor
     valid: Tensor
@@ -40,13 +40,13 @@ class Split:
 
 
 def load() -> Split:
-    """MNIST: 55,000, 5,000 and 10,000."""
+    """Load MNIST: 55,000 training, 5,000 validation and 10,000 test images."""
     known, test = (images("mnist", part)[0].flatten(1).float() / 255 for part in ("train", "test"))
     return Split(known[:55_000], known[55_000:], test)
 
 
 class Training:
-    """A model on its way."""
+    """State of a training run."""
 
     def __init__(self, latent: Latent, split: Split, seed: int, width: int = 500) -> None:
         torch.manual_seed(seed)
@@ -61,13 +61,13 @@ class Training:
         self.curve: list[dict[str, float]] = []
 
     def epoch(self, size: int = 100) -> dict[str, float]:
-        """Every image once, drawn in black and white; then what validation costs."""
+        """Train on all images once, binarised at random; return the validation loss."""
         latent, began = self.model.latent, time.process_time()
         grey = self.split.train
         for rows in torch.randperm(len(grey), generator=self.generator).split(size):
             shown = torch.bernoulli(grey[rows], generator=self.generator)
-            said = self.model.encoder(shown)
-            loss, _ = latent.loss(said, self._cost(shown), self.generator)
+            encoded = self.model.encoder(shown)
+            loss, _ = latent.loss(encoded, self._cost(shown), self.generator)
             self.optimizer.zero_grad()
             loss.mean().backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), latent.clip)
@@ -79,27 +79,27 @@ class Training:
 
     @torch.no_grad()
     def measure(self, grey: Tensor, samples: int = 0, seed: int = 0) -> dict[str, float]:
-        """Distortion and rate in nats per image, and with samples the negative log-likelihood."""
+        """Return distortion and rate in nats per image and, with samples, the likelihood."""
         generator = torch.Generator().manual_seed(seed)
         found: list[Tensor] = []
         for part in grey.split(500):
             shown = torch.bernoulli(part, generator=generator)
-            said, latent = self.model.encoder(shown), self.model.latent
-            _, cost = latent.loss(said, self._cost(shown), generator)
-            rows = [cost, latent.rate(said, generator)]
+            encoded, latent = self.model.encoder(shown), self.model.latent
+            _, cost = latent.loss(encoded, self._cost(shown), generator)
+            rows = [cost, latent.rate(encoded, generator)]
             if samples:
-                rows.append(-self._likelihood(shown, said, samples, generator))
+                rows.append(-self._likelihood(shown, encoded, samples, generator))
             found.append(torch.stack(rows))
         mean = torch.cat(found, 1).mean(1).tolist()
         return dict(zip(("distortion", "rate", "nll"), mean, strict=False))
 
     def _likelihood(
-        self, shown: Tensor, said: Tensor, samples: int, generator: torch.Generator
+        self, shown: Tensor, encoded: Tensor, samples: int, generator: torch.Generator
     ) -> Tensor:
-        """(n,) logarithm of the mean of p(x | y) p(y) / q(y) over draws of q."""
+        """Return log of the mean of p(x | y) p(y) / q(y) over samples of q, (n,)."""
         every, row = [], torch.arange(len(shown))
         for _ in range(samples):
-            point, weight = self.model.latent.weighted(said, generator)
+            point, weight = self.model.latent.weighted(encoded, generator)
             every.append(weight - self.model.cost(shown, point, row))
         return torch.stack(every).logsumexp(0) - math.log(samples)
 

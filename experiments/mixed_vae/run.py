@@ -1,8 +1,8 @@
-"""Digits as ten numbers, of six laws.
+"""Autoencoders of MNIST with six distributions of the latent.
 
 ``python -m experiments.mixed_vae.run`` adds the rows that are missing to results.json:
 ``--method "mixed Dirichlet" --seed 1 --epochs 20`` some of them, ``--full`` those of the published
-length. It may be stopped and started again: a run on its way is kept in build/mixed_vae.
+length. It may be stopped and started again: a run on its way is path in build/mixed_vae.
 """
 
 import argparse
@@ -26,22 +26,22 @@ SAMPLES = 100
 
 
 def train(name: str, split: Split, epochs: int, seed: int, width: int = 500) -> Row:
-    """A row: distortion, rate and likelihood of the test after the last epoch."""
-    kept = RUNS / f"{name.replace(' ', '-')}-{seed}.safetensors"
+    """Return a row: distortion, rate and likelihood on the test set after the last epoch."""
+    path = RUNS / f"{name.replace(' ', '-')}-{seed}.safetensors"
     state = Training(LATENTS[name], split, seed, width)
-    if kept.exists():
-        told = checkpoint.load(kept, state.model, state.optimizer, state.generator)
-        state.curve = told["curve"]
+    if path.exists():
+        record = checkpoint.load(path, state.model, state.optimizer, state.generator)
+        state.curve = record["curve"]
         if len(state.curve) > epochs:
             raise ValueError(
-                f"{kept} has had {len(state.curve)} epochs, more than {epochs}; move it away"
+                f"{path} has had {len(state.curve)} epochs, more than {epochs}; move it away"
             )
     while len(state.curve) < epochs:
         point = state.epoch()
-        said = ", ".join(f"{what} {value:g}" for what, value in point.items())
-        _progress.line(f"{name}, seed {seed}, epoch {len(state.curve)} of {epochs}: {said}")
-        told = {"curve": state.curve}
-        checkpoint.save(kept, state.model, state.optimizer, state.generator, told)
+        metrics = ", ".join(f"{what} {value:g}" for what, value in point.items())
+        _progress.line(f"{name}, seed {seed}, epoch {len(state.curve)} of {epochs}: {metrics}")
+        record = {"curve": state.curve}
+        checkpoint.save(path, state.model, state.optimizer, state.generator, record)
     _progress.line("")
     found = state.measure(split.test, SAMPLES, seed=1)
     curve = {what: [point[what] for point in state.curve] for what in state.curve[-1]}
@@ -49,7 +49,7 @@ def train(name: str, split: Split, epochs: int, seed: int, width: int = 500) -> 
 
 
 def run(names: list[str], seeds: list[int], epochs: int) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     split: Split | None = None
     for seed in seeds:
         for name in names:
@@ -62,7 +62,7 @@ def run(names: list[str], seeds: list[int], epochs: int) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=LATENTS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 1")

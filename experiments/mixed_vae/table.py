@@ -1,4 +1,4 @@
-"""results.json as the table of the README, and as a picture.
+"""Write the table and the figure of the README from results.json.
 
 ``python -m experiments.mixed_vae.table``
 """
@@ -37,14 +37,14 @@ HEAD = [
 
 
 def longest(rows: list[Row], method: str) -> list[Row]:
-    """The runs with the most epochs, one for each seed."""
+    """Return the runs with the most epochs, one per seed."""
     own = [row for row in rows if row["method"] == method]
     most = max((row["epochs"] for row in own), default=0)
     return [row for row in own if row["epochs"] == most]
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: nats for an image, published next to ours."""
+    """Return a Markdown table: nats per image, published and ours."""
     lines = [HEAD, ["---"] * len(HEAD)]
     for method in LATENTS:
         theirs = [f"{value:.2f}" for value in PUBLISHED.get(method, ())] or [""] * 3
@@ -61,7 +61,7 @@ def _cells(rows: list[Row]) -> list[str]:
 
 
 def draw(rows: list[Row]) -> Figure:
-    """The bound on validation against epochs, and distortion against rate of the test."""
+    """Plot the validation bound against epochs, and distortion against rate on the test set."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
     for method, color in COLORS.items():
         if method in PUBLISHED:
@@ -70,8 +70,8 @@ def draw(rows: list[Row]) -> Figure:
         for number, row in enumerate(longest(rows, method)):
             pairs = zip(row["curve"]["distortion"], row["curve"]["rate"], strict=True)
             bound = [sum(pair) for pair in pairs]
-            told = method if number == 0 else None
-            left.plot(range(1, len(bound) + 1), bound, c=color, lw=1.2, label=told)
+            label = method if number == 0 else None
+            left.plot(range(1, len(bound) + 1), bound, c=color, lw=1.2, label=label)
             right.scatter(row["rate"], row["distortion"], c=color)
     left.set(xlabel="epoch", ylabel="distortion + rate on validation, nats")
     right.set(xlabel="rate, nats", ylabel="distortion, nats", title="full: ours, hollow: published")
@@ -84,7 +84,7 @@ def draw(rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

@@ -1,1 +1,1 @@
-"""Ratings of films from few parameters: the MovieLens-1M table of Anchor & Transform."""
+"""Rating prediction with few parameters: the MovieLens-1M table of Anchor & Transform."""

@@ -1,4 +1,4 @@
-"""A rating as the product of a user's and an item's vector, from tables of several kinds."""
+"""Matrix factorisation of ratings, with user and item tables of several kinds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Make = Callable[[Tensor, torch.Generator], nn.Module]
 
 
 class Factors(nn.Module):
-    """stars = <u + u0, v + v0> + bias; u0 and v0, the vectors of nobody and of nothing, may be 0.
+    """stars = <u + u0, v + v0> + bias, with optional global offsets u0 and v0.
 
     A row that is zero is then an average user or an average film, and what a table says is how the
     others differ.
@@ -33,7 +33,7 @@ class Factors(nn.Module):
         self.bias = nn.Parameter(torch.tensor(mean - offset * float(start @ start)))
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        """Stars of pairs."""
+        """Return the predicted stars of pairs."""
         vectors = [self.users(users), self.items(items)]
         if self.offsets:
             vectors = [one + offset for one, offset in zip(vectors, self.offsets, strict=True)]
@@ -42,12 +42,12 @@ class Factors(nn.Module):
 
     @property
     def tables(self) -> list[AnchorEmbedding]:
-        """Those that are anchor tables."""
+        """The anchor tables of the model."""
         return [one for one in (self.users, self.items) if isinstance(one, AnchorEmbedding)]
 
     @torch.no_grad()
     def size(self) -> int:
-        """Numbers to be kept, as published, and the offsets; the bias is not counted there."""
+        """Number of parameters as published, plus the offsets; without the bias."""
         count: int = sum(offset.numel() for offset in self.offsets)
         for table in (self.users, self.items):
             if not isinstance(table, AnchorEmbedding):
@@ -58,14 +58,14 @@ class Factors(nn.Module):
 
 
 def dense(counts: Tensor, generator: torch.Generator) -> nn.Module:
-    """A row of its own for everybody."""
+    """Build a dense table."""
     table = nn.Embedding(len(counts), WIDTH)
     nn.init.normal_(table.weight, std=0.1, generator=generator)
     return table
 
 
 def sparse_rows(counts: Tensor, generator: torch.Generator) -> nn.Module:
-    """The same for a penalty on every entry: the anchors are the axes."""
+    """Build a dense table for an L1 penalty on every entry: the anchors are unit vectors."""
     table = sparse_table(len(counts), WIDTH, generator=generator)
     with torch.no_grad():
         table.transform.mul_(0.1)
@@ -73,7 +73,7 @@ def sparse_rows(counts: Tensor, generator: torch.Generator) -> nn.Module:
 
 
 def anchored(anchors: int, *, length: float = 1.0, weight: float = 0.1) -> Make:
-    """A few anchors, about this long, and mixes with entries up to `weight`.
+    """Return a builder of anchor tables with anchors of this norm and weights up to `weight`.
 
     Anchors come in pairs of opposites, so that a row may lie to either side with one entry.
     """
@@ -90,7 +90,7 @@ def anchored(anchors: int, *, length: float = 1.0, weight: float = 0.1) -> Make:
 
 
 def plainly_anchored(anchors: int) -> Make:
-    """Anchors and mixes as they begin in the authors' code: nothing is negative."""
+    """Return a builder of tables initialised as in the authors' code: nothing is negative."""
 
     def make(counts: Tensor, generator: torch.Generator) -> nn.Module:
         table = AnchorEmbedding(len(counts), WIDTH, anchors=anchors, generator=generator)
@@ -103,7 +103,7 @@ def plainly_anchored(anchors: int) -> Make:
 
 
 class MixedDimension(nn.Module):
-    """Rows in blocks, the most used first; each block narrower than the last, and widened again.
+    """Table in blocks by frequency; rarer blocks are narrower and projected to the full width.
 
     Blocks have equal shares of the uses, and widths in proportion to (rows in it)^-temperature,
     rounded to powers of two.
@@ -137,7 +137,7 @@ class MixedDimension(nn.Module):
                 nn.init.normal_(layer.weight, std=layer.in_features**-0.5, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Ids (n,) to vectors (n, d)."""
+        """Return the vectors (n, d) of ids (n,)."""
         parts = zip(self.blocks, self.widen, strict=True)  # a batch is larger than the table
         whole = torch.cat([widen(block.weight) for block, widen in parts])
         return F.embedding(self.place[ids], whole)
@@ -149,5 +149,5 @@ def _widths(sizes: Sequence[int], temperature: float) -> list[int]:
 
 
 def mixed_dimension(blocks: int, temperature: float) -> Make:
-    """Rows of different widths."""
+    """Return a builder of mixed-dimension tables."""
     return lambda counts, generator: MixedDimension(counts, blocks, temperature, generator)

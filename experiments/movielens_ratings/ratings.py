@@ -1,4 +1,4 @@
-"""Who rated what how, shuffled as published, and two ways to cut it."""
+"""Ratings in the published order, and two splits."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ SHUFFLE = 1446557  # the seed of the published split
 
 @dataclass(frozen=True)
 class Ratings:
-    """Users, items and stars, one of each per rating."""
+    """Users, items and stars; one entry per rating."""
 
     users: Tensor
     items: Tensor
@@ -28,7 +28,7 @@ class Ratings:
 
 @dataclass(frozen=True)
 class Split:
-    """What is learnt from, what chooses, and what is reported; and how many users and items."""
+    """Training, validation and test ratings, and the numbers of users and items."""
 
     train: Ratings
     valid: Ratings
@@ -38,13 +38,13 @@ class Split:
 
 
 def published(ratings: Ratings) -> Split:
-    """Nine tenths to learn from; the last tenth chooses the epoch and is reported, too."""
+    """Split 90/10; the last tenth selects the epoch and is reported, as in the paper."""
     last = ratings[int(len(ratings) * 0.9) :]
     return Split(ratings[: int(len(ratings) * 0.9)], last, last, *_sizes(ratings))
 
 
 def honest(ratings: Ratings) -> Split:
-    """Eight tenths to learn from, one to choose by; the last tenth is only reported."""
+    """Split 80/10/10; the last tenth is only reported."""
     first, second = int(len(ratings) * 0.8), int(len(ratings) * 0.9)
     return Split(ratings[:first], ratings[first:second], ratings[second:], *_sizes(ratings))
 
@@ -54,7 +54,7 @@ def _sizes(ratings: Ratings) -> tuple[int, int]:
 
 
 def ml1m() -> Ratings:
-    """MovieLens-1M in the order of the published shuffle; only films that have a rating count."""
+    """Load MovieLens-1M in the order of the published shuffle; unrated items are dropped."""
     import pandas
 
     table = pandas.read_parquet(datasets.DATA / "ml-1m" / "ratings.parquet")

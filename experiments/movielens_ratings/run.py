@@ -1,4 +1,4 @@
-"""Ratings of MovieLens-1M by tables of few parameters.
+"""Rating prediction on MovieLens-1M with compact tables.
 
 ``python -m experiments.movielens_ratings.run`` adds what is missing to results.json: it may be
 stopped and started again.
@@ -38,7 +38,7 @@ SPLITS = {"published": published, "third": honest}
 
 @dataclass(frozen=True)
 class Method:
-    """Tables of users and of items alike, and how they are trained."""
+    """Builder of the user and item tables, and their training recipe."""
 
     table: Make
     recipe: Recipe
@@ -80,7 +80,7 @@ GRID = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, the epochs to choose from, and how its anchors were chosen, if they were."""
+    """A trained model, its epochs, and the growth history of its anchors, if any."""
 
     model: Factors
     epochs: list[Epoch]
@@ -88,7 +88,7 @@ class Fitted:
 
 
 def fit(method: Method, split: Split, seed: int) -> Fitted:
-    """Choose the number of anchors if need be, and train."""
+    """Select the number of anchors if required, and train."""
     if method.growing is not None:
         widest = replace(method, table=anchored(method.growing.most), growing=None)
         growth = grow(
@@ -103,7 +103,7 @@ def fit(method: Method, split: Split, seed: int) -> Fitted:
 
 
 def model_of(method: Method, split: Split, seed: int) -> Factors:
-    """A model before training."""
+    """Return an untrained model."""
     train_set = split.train
     counts = (
         torch.bincount(train_set.users, minlength=split.users),
@@ -114,7 +114,7 @@ def model_of(method: Method, split: Split, seed: int) -> Factors:
 
 
 def measure(method: Method, split: Split, seed: int) -> Row:
-    """Train a model and say what it reaches at the epoch that is best on the validation part."""
+    """Train a model; return its metrics at the epoch that is best on the validation part."""
     start = time.process_time()
     fitted = fit(method, split, seed)
     model, last = fitted.model, fitted.epochs
@@ -137,7 +137,7 @@ def measure(method: Method, split: Split, seed: int) -> Row:
 def run(
     ratings: Ratings, methods: dict[str, Method], splits: list[str], seeds: int, results: Path
 ) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     record = Record(results)
     for seed in range(seeds):
         for name, method in methods.items():
@@ -148,7 +148,7 @@ def run(
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", help="separated by semicolons; by default all of them")
     parser.add_argument("--grid", action="store_true", help="numbers of anchors instead")

@@ -1,4 +1,4 @@
-"""README and picture from results.json: ``python -m experiments.movielens_ratings.table``."""
+"""Write README and figure from results.json: ``python -m experiments.movielens_ratings.table``."""
 
 import json
 import statistics
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the published rows, then ours on both splits."""
+    """Return a Markdown table: the published rows, then ours on both splits."""
     heading = ["", "MSE, as published", "parameters", "MSE, third split", "parameters"]
     lines = [[*heading, "processor seconds"], ["---"] * 6]
     for name, (error, size) in PUBLISHED.items():
@@ -41,7 +41,7 @@ def table(rows: list[Row]) -> str:
 
 
 def grid(rows: list[Row]) -> str:
-    """Markdown: the objective of every number of anchors, and of NBANT, on validation ratings."""
+    """Return a Markdown table: the validation objective by number of anchors, and of NBANT."""
     heading = ["anchors of each table", "MSE, validation", "MSE, test", "non-zeros", "objective"]
     lines = [heading, ["---"] * len(heading)]
     some = [row for row in rows if row["split"] == "third" and _compared(row["method"])]
@@ -56,18 +56,18 @@ def grid(rows: list[Row]) -> str:
 
 
 def nonzeros(row: Row) -> int:
-    """Of both transforms, at the epoch that was chosen: without anchors and offsets."""
+    """Return the non-zeros of both transforms at the selected epoch."""
     return int(row["parameters"]) - (sum(row["anchors"]) + 2) * WIDTH
 
 
 def objective(row: Row) -> float:
-    """What NBANT minimises, of a trained model."""
+    """Return the objective of NBANT for a trained model."""
     cost = COSTS.l1 * nonzeros(row) + (COSTS.per_anchor - COSTS.l1) * sum(row["anchors"])
     return float(row["validation mse"]) + cost
 
 
 def picture(rows: list[Row], path: Path) -> None:
-    """Mean squared error against parameters."""
+    """Plot mean squared error against parameters."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -119,7 +119,7 @@ def _markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     costs = f"{COSTS.l1:g} for a non-zero and {COSTS.per_anchor:g} for an anchor"
     both = f"{table(rows)}\n\nThe objective, with {costs}:\n\n{grid(rows)}"

@@ -1,4 +1,4 @@
-"""Training a model of ratings: under the penalty, and then without it on what is left."""
+"""Training of rating models: with the L1 penalty, then without it on the remaining entries."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _BLOCK = 50_000  # ratings predicted at once when measuring
 
 @dataclass(frozen=True)
 class Growing:
-    """Anchors that come and go, in epochs of their own that choose how many."""
+    """Settings of the epochs that select the number of anchors."""
 
     l1: float
     per_anchor: float
@@ -31,7 +31,7 @@ class Growing:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained."""
+    """Training settings of a model."""
 
     epochs: int = 12
     after: int = 5
@@ -53,7 +53,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was measured after it."""
+    """Metrics after one epoch."""
 
     valid: float
     test: float
@@ -62,7 +62,7 @@ class Epoch:
 
 @torch.no_grad()
 def mse(model: Factors, ratings: Ratings) -> float:
-    """The mean squared error in stars."""
+    """Return the mean squared error in stars."""
     errors = [(model(p.users, p.items) - p.stars).square().sum() for p in _parts(ratings, _BLOCK)]
     return float(torch.stack(errors).sum()) / len(ratings)
 
@@ -70,7 +70,7 @@ def mse(model: Factors, ratings: Ratings) -> float:
 def train(
     model: Factors, split: Split, recipe: Recipe, *, seed: int
 ) -> tuple[list[Epoch], list[Epoch]]:
-    """Epochs under the penalty, if there is one, and epochs to choose from: the size is fixed."""
+    """Train with the penalty, if any, then the epochs to select from, with fixed non-zeros."""
     order = torch.Generator().manual_seed(seed)
     steps = -(-len(split.train) // recipe.batch)
     optimizer = _optimizer(model, recipe, recipe.lr, _penalty(recipe, steps))
@@ -145,7 +145,7 @@ def _phase(
 
 
 def _penalty(recipe: Recipe, steps: int) -> Schedule | float:
-    """What it is at each step, with so many steps in an epoch."""
+    """Return the schedule of the penalty, given the steps per epoch."""
     if recipe.subgradient:
         return 0.0
     return Warmup(recipe.l1, after=recipe.warmup * steps, over=recipe.warmup * steps)
@@ -180,9 +180,9 @@ def _parts(ratings: Ratings, size: int, order: torch.Generator | None = None) ->
 
 
 def _only(transform: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gradients of the entries that are not zero now."""
-    kept = transform.detach() != 0
-    return lambda gradient: gradient * kept
+    """Mask gradients to the entries that are currently non-zero."""
+    nonzero = transform.detach() != 0
+    return lambda gradient: gradient * nonzero
 
 
 def _absolute(model: Factors) -> Tensor:
@@ -191,7 +191,7 @@ def _absolute(model: Factors) -> Tensor:
 
 @torch.no_grad()
 def _drop(model: Factors, keep: int) -> None:
-    """Set the smallest entries of the transforms to zero, so that `keep` numbers are left."""
+    """Set the smallest entries of the transforms to zero, leaving `keep` parameters."""
     every = torch.cat([table.transform.abs().flatten() for table in model.tables])
     others = model.size() - sum(table.nonzeros() for table in model.tables)
     least = every.topk(min(keep - others, len(every))).values[-1]

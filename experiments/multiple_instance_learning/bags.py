@@ -1,4 +1,4 @@
-"""Bags: sets of instances of which only the whole has a label."""
+"""Bags: labelled sets of unlabelled instances."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ TEST_SEED = 50000
 
 @dataclass(frozen=True)
 class Bags:
-    """Some bags.
+    """A set of bags.
 
     Attributes:
         instances: (n, ...) that bags are made of, in no order.
@@ -36,7 +36,7 @@ class Bags:
         return len(self.labels)
 
     def select(self, which: Tensor) -> "Bags":
-        """The bags of these numbers, in this order."""
+        """Return the bags with these indices, in this order."""
         sizes = self.first.diff()[which]
         first = F.pad(sizes.cumsum(0), (1, 0))
         shift = torch.repeat_interleave(self.first[which] - first[:-1], sizes)
@@ -44,7 +44,7 @@ class Bags:
         return Bags(self.instances, members, first, self.labels[which])
 
     def padded(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """(bags, places, dim) of one vector per member, and which places are taken.
+        """Return padded vectors (bags, members, dim) and their mask, from one vector per member.
 
         There are places for the largest bag, and for subsets of `PLACES` to choose from.
         """
@@ -55,7 +55,7 @@ class Bags:
 
 
 def gather(instances: Tensor, bags: list[np.ndarray], labels: list[int]) -> Bags:
-    """Bags of these members."""
+    """Build bags of these members."""
     sizes = torch.tensor([len(bag) for bag in bags])
     members = torch.from_numpy(np.concatenate(bags))
     first = F.pad(sizes.cumsum(0), (1, 0))
@@ -63,7 +63,7 @@ def gather(instances: Tensor, bags: list[np.ndarray], labels: list[int]) -> Bags
 
 
 def pairs(labels: np.ndarray, least: int, count: int, seed: int) -> list[np.ndarray]:
-    """Members of `count` bags with less than `least` nines, and as many with at least as many.
+    """Return members of `count` bags with fewer than `least` nines, and as many with at least that.
 
     They alternate, and two neighbours are equally large.
     """
@@ -74,14 +74,17 @@ def pairs(labels: np.ndarray, least: int, count: int, seed: int) -> list[np.ndar
         size = max(least, int(chance.normal(9 + least, least)))
         many = int(chance.randint(least, size + 1))
         full = [chance.choice(nines, many, False), chance.choice(others, size - many, False)]
-        few = int(chance.randint(0, least)) if least > 1 else 0
-        poor = [chance.choice(nines, few, False), chance.choice(others, size - few, False)]
+        positive_count = int(chance.randint(0, least)) if least > 1 else 0
+        poor = [
+            chance.choice(nines, positive_count, False),
+            chance.choice(others, size - positive_count, False),
+        ]
         bags += [np.concatenate(poor), np.concatenate(full)]
     return bags
 
 
 def digits(part: str, least: int, count: int, seed: int) -> Bags:
-    """`count` bags of MNIST digits; those with at least `least` nines are positive."""
+    """Return `count` bags of MNIST digits; positive if they contain at least `least` nines."""
     pixels, labels = images("mnist", part)
     shown = (pixels.float() / 255 - 0.1307) / 0.3081
     bags = pairs(labels.numpy(), least, count // 2, seed)
@@ -89,7 +92,7 @@ def digits(part: str, least: int, count: int, seed: int) -> Bags:
 
 
 def animals(name: str) -> Bags:
-    """Regions of 200 photographs, half of which show the animal."""
+    """Return region features of 200 photographs, half of which show the animal."""
     with np.load(DATA / "mil" / f"{name}.npz") as file:
         vectors, bag, label = file["X"], file["bag"], file["y"]
     numbers = np.unique(bag)
@@ -99,7 +102,7 @@ def animals(name: str) -> Bags:
 
 
 def folds(labels: Tensor, count: int, seed: int) -> Tensor:
-    """(bags,) in which of `count` parts each is; all parts have nearly as many of each label."""
+    """Return the stratified fold (bags,) of each bag."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]

@@ -1,4 +1,4 @@
-"""A network for bags: instances to vectors, vectors to one, that one to a score."""
+"""Network for bags: instance encoder, Hopfield pooling, linear classifier."""
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ MAPS: dict[str, ff.Omega] = {
 
 
 class Filters(nn.Module):
-    """(n, 28, 28) to (n, filters, 24, 24): a convolution of one channel with filters of 5 by 5.
+    """Convolution of one channel with 5 x 5 filters: (n, 28, 28) to (n, filters, 24, 24).
 
     As a product with all windows it takes a third of the time of `nn.Conv2d` on a processor.
     """
@@ -38,7 +38,7 @@ class Filters(nn.Module):
 
 
 def see_digits(dim: int = 500) -> nn.Module:
-    """(n, 28, 28) to (n, dim)."""
+    """Return an encoder of digits, (n, 28, 28) to (n, dim)."""
     return nn.Sequential(
         Filters(20), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.ReLU(),
@@ -48,12 +48,12 @@ def see_digits(dim: int = 500) -> nn.Module:
 
 
 def see_regions(dim: int) -> nn.Module:
-    """(n, 230) to (n, dim)."""
+    """Return an encoder of regions, (n, 230) to (n, dim)."""
     return nn.Sequential(*perceptron(230, dim, dim), nn.ReLU())
 
 
 class Pooled(nn.Module):
-    """The score of a bag.
+    """Classifier of bags.
 
     Args:
         see: an instance as a vector.
@@ -67,7 +67,7 @@ class Pooled(nn.Module):
         self.judge = nn.Sequential(nn.ReLU() if relu else nn.Identity(), nn.Linear(pool.dim, 1))
 
     def forward(self, bags: Bags) -> Tensor:
-        """(bags,) logits."""
+        """Return logits (bags,)."""
         vectors, taken = bags.padded(self.see(bags.instances[bags.members]))
         pooled = self.pool(vectors, mask=taken).squeeze(1)
         score: Tensor = self.judge(pooled).squeeze(1)
@@ -76,7 +76,7 @@ class Pooled(nn.Module):
 
 @torch.no_grad()
 def scores(network: nn.Module, bags: Bags, size: int = 16) -> Tensor:
-    """(bags,) logits, with nothing dropped."""
+    """Return logits (bags,) in evaluation mode."""
     network.eval()
     parts = torch.arange(len(bags)).split(size)
     return torch.cat([network(bags.select(part)) for part in parts])

@@ -1,4 +1,4 @@
-"""Bags told apart by Hopfield pooling with eight maps.
+"""Classification of bags by Hopfield pooling with eight maps.
 
 ``python -m experiments.multiple_instance_learning.run`` adds the rows that are missing to
 results.json: ``--task 3 --task fox`` those of some tasks (a number is how many nines make a bag of
@@ -35,7 +35,7 @@ SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything.
+    """Training settings.
 
     Attributes:
         digits: how to train on bags of digits.
@@ -50,7 +50,7 @@ class Budget:
     folds: int = 10
 
     def of(self, task: str) -> Settings:
-        """How to train for a task."""
+        """Return the settings of a task."""
         return self.digits if task in NINES else self.animals
 
 
@@ -63,7 +63,7 @@ FULL = Budget(Settings(1e-5), Settings(1e-3))
 
 @dataclass(frozen=True)
 class Pooling:
-    """What is chosen for each map: how sharp it is, and what share of its weights is dropped."""
+    """Hyperparameters of a map: inverse temperature and dropout."""
 
     beta: float
     dropout: float = 0.0
@@ -76,12 +76,12 @@ GRID = {
 
 
 def kind(task: str) -> str:
-    """Of digits or of animals."""
+    """Return whether a task uses digits or animals."""
     return "digits" if task in NINES else "animals"
 
 
 def network(task: str, name: str, pooling: Pooling) -> Pooled:
-    """For a task and a map, before training."""
+    """Return an untrained network for a task and a map."""
     if task in NINES:
         see, dim, heads = see_digits(), 500, ff.hopfield.Heads(8, 16, pooling.dropout)
     else:
@@ -91,7 +91,7 @@ def network(task: str, name: str, pooling: Pooling) -> Pooled:
 
 
 def parts(task: str, budget: Budget, seed: int) -> Iterator[tuple[Bags, Bags, Bags]]:
-    """Bags to learn from, to stop by and to test with: once for digits, once per fold for animals.
+    """Yield training, validation and test bags: once for digits, once per fold for animals.
 
     Seed 0 is that of the search for settings.
     """
@@ -115,18 +115,18 @@ def parts(task: str, budget: Budget, seed: int) -> Iterator[tuple[Bags, Bags, Ba
 
 
 def measure(task: str, name: str, pooling: Pooling, budget: Budget, seed: int) -> Row:
-    """A row: the mean over the folds, at the epoch that is best on validation."""
+    """Return a row: the mean over folds at the epoch that is best on validation."""
     start, found = time.process_time(), list[Fitted]()
     generator = torch.Generator().manual_seed(seed)
     for fold, split in enumerate(parts(task, budget, seed)):
         torch.manual_seed(1000 * seed + fold)
         label = f"{task}, {name}, beta {pooling.beta:g}, seed {seed}, part {fold + 1}"
 
-        def told(epoch: int, valid: dict[str, float], label: str = label) -> None:
+        def report(epoch: int, valid: dict[str, float], label: str = label) -> None:
             _progress.line(f"{label}: epoch {epoch}, area {valid['area']:.1f} of validation")
 
         model = network(task, name, pooling)
-        found.append(fit(model, split, budget.of(task), generator, told))
+        found.append(fit(model, split, budget.of(task), generator, report))
     _progress.line("")
     return {
         "test": {what: round(_mean(f.test[what] for f in found), 2) for what in found[0].test},
@@ -142,12 +142,12 @@ def _mean(values: Iterator[float]) -> float:
 
 
 def length(settings: Settings) -> Row:
-    """What tells a short training from a long one, in a row."""
+    """Return the fields of a row that describe the length of training."""
     return {"most epochs": settings.epochs, "bags per step": settings.size}
 
 
 def tune(tasks: list[str], names: list[str], budget: Budget) -> None:
-    """Try every setting of the grid with seed 0, on the tasks that are for that."""
+    """Evaluate every setting of the grid with seed 0 on the tuning tasks."""
     chosen = [task for task in tasks if task in TUNED_ON[kind(task)]]
     for task, name in product(chosen, names):
         for pooling in GRID[kind(task)]:
@@ -157,7 +157,7 @@ def tune(tasks: list[str], names: list[str], budget: Budget) -> None:
 
 
 def best(task: str, name: str) -> Pooling:
-    """The setting with the largest area on validation, the smaller loss where two are equal."""
+    """Return the setting with the largest validation AUC; ties go to the smaller loss."""
     tuned = TUNED_ON[kind(task)]
     own = TUNING.rows(task=task if task in tuned else tuned[0], map=name)
     if not own:
@@ -167,7 +167,7 @@ def best(task: str, name: str) -> Pooling:
 
 
 def run(tasks: list[str], names: list[str], seeds: list[int], budget: Budget) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     for seed, task, name in product(seeds, tasks, names):
         pooling = best(task, name)
         make = partial(measure, task, name, pooling, budget, seed)
@@ -178,7 +178,7 @@ def run(tasks: list[str], names: list[str], seeds: list[int], budget: Budget) ->
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=TASKS, action="append", help="by default all")
     parser.add_argument("--map", choices=MAPS, action="append", help="by default all")

@@ -1,4 +1,4 @@
-"""results.json as the table of the README, and as a picture.
+"""Write the table and the figure of the README from results.json.
 
 ``python -m experiments.multiple_instance_learning.table``
 """
@@ -33,13 +33,13 @@ Cell = tuple[float, float]
 
 
 def published(name: str) -> dict[str, Cell]:
-    """Mean and deviation of a map, for each task."""
+    """Return the published mean and standard deviation of a map for each task."""
     cells = (cell.split("±") for cell in PUBLISHED[name].split())
     return {task: (float(a), float(b)) for task, (a, b) in zip(TASKS, cells, strict=True)}
 
 
 def ours(rows: list[Row], task: str, name: str) -> Cell | None:
-    """Mean and deviation (of the runs themselves) over the seeds; one has no deviation, NaN.
+    """Return mean and standard deviation over the seeds; NaN deviation for a single seed.
 
     Of trainings of different lengths the longest counts.
     """
@@ -53,29 +53,29 @@ def ours(rows: list[Row], task: str, name: str) -> Cell | None:
 
 
 def _steps(row: Row) -> float:
-    """At most, for one bag."""
+    """Return the maximum number of steps for one bag."""
     return float(row["most epochs"] / row["bags per step"])
 
 
 def far(cell: Cell, other: Cell) -> bool:
-    """Whether two means are further apart than two deviations, the larger of both."""
+    """Whether two means differ by more than two standard deviations, the larger of both."""
     return abs(cell[0] - other[0]) > 2 * max(cell[1], other[1])
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: under each map what was published and what we find; * is what is far from it."""
+    """Return a Markdown table: published and ours per map; * marks significant differences."""
     head = [f"K = {task}" if task in NINES else task.capitalize() for task in TASKS]
     lines = [["map", "", *head], ["---"] * (2 + len(TASKS))]
     for name in MAPS:
         theirs = published(name)
         cells = {task: ours(rows, task, name) for task in TASKS}
         lines.append([name, "published", *(f"{m:.1f} ± {s:.1f}" for m, s in theirs.values())])
-        told = [_told(cell, theirs[task]) for task, cell in cells.items()]
-        lines.append(["", "ours", *told])
+        cells_text = [_cell_text(cell, theirs[task]) for task, cell in cells.items()]
+        lines.append(["", "ours", *cells_text])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _told(cell: Cell | None, other: Cell) -> str:
+def _cell_text(cell: Cell | None, other: Cell) -> str:
     if cell is None:
         return ""
     if math.isnan(cell[1]):
@@ -84,7 +84,7 @@ def _told(cell: Cell | None, other: Cell) -> str:
 
 
 def draw(rows: list[Row]) -> Figure:
-    """One panel per task; published as a hollow mark, ours as a full one, with deviations."""
+    """Plot one panel per task; published as hollow marks, ours as filled ones, with deviations."""
     figure, panels = pyplot.subplots(
         1, len(TASKS), figsize=(13, 3.4), sharey=True, layout="constrained"
     )
@@ -108,7 +108,7 @@ def draw(rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

@@ -1,4 +1,4 @@
-"""Training of a network for bags, which stops when validation no longer gains."""
+"""Training of a bag classifier with early stopping."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from experiments.multiple_instance_learning.model import scores
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train.
+    """Training settings.
 
     Attributes:
         lr: learning rate of AdamW, which decays by weights of 1e-4.
@@ -33,7 +33,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came out of a training.
+    """Result of a training run.
 
     Attributes:
         epoch: of the best validation, from 1.
@@ -53,13 +53,13 @@ def fit(
     parts: tuple[Bags, Bags, Bags],
     settings: Settings,
     generator: torch.Generator,
-    told: Callable[[int, dict[str, float]], None] = lambda epoch, valid: None,
+    report: Callable[[int, dict[str, float]], None] = lambda epoch, valid: None,
 ) -> Fitted:
-    """Train on the first part, stop by the second, and test the best epoch with the third."""
+    """Train on the first part, stop early by the second, and test the best epoch on the third."""
     train, valid, test = parts
     optimizer = torch.optim.AdamW(network.parameters(), settings.lr, weight_decay=1e-4, fused=True)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, settings.gamma)
-    best, kept, top = 0, {}, {"area": -math.inf}
+    best, best_state, top = 0, {}, {"area": -math.inf}
     epoch = 0
     while epoch < settings.epochs and epoch - best < settings.patience:
         epoch += 1
@@ -73,16 +73,16 @@ def fit(
             optimizer.step()
         scheduler.step()
         found = measure(scores(network, valid), valid.labels)
-        told(epoch, found)
+        report(epoch, found)
         if found["area"] > top["area"]:
             best, top = epoch, found
-            kept = {name: value.clone() for name, value in network.state_dict().items()}
-    network.load_state_dict(kept)
+            best_state = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(best_state)
     return Fitted(best, epoch, top, measure(scores(network, test), test.labels))
 
 
 def measure(found: Tensor, labels: Tensor) -> dict[str, float]:
-    """Per cent that are right, the area under the curve in per cent, and the mean loss."""
+    """Return accuracy and AUC in per cent, and the mean loss."""
     return {
         "right": 100 * float(((found > 0) == labels.bool()).float().mean()),
         "area": 100 * area(found, labels),
@@ -91,7 +91,7 @@ def measure(found: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def area(found: Tensor, labels: Tensor) -> float:
-    """How probably a positive bag scores higher than a negative one; equal scores are half."""
+    """Return the area under the ROC curve; ties count half."""
     positive, negative = found[labels.bool()].double(), found[~labels.bool()].double()
     wins = torch.searchsorted(negative.sort().values, positive).sum()
     ties = torch.searchsorted(negative.sort().values, positive, right=True).sum()

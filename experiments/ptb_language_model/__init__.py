@@ -1,1 +1,1 @@
-"""Language models whose table of words is made of few anchors."""
+"""Language models whose embedding table is made of few anchors."""

@@ -1,4 +1,4 @@
-"""Anchors for a trained table, and the entries that the loss would miss most."""
+"""Anchors and important entries of a trained table, by the curvature of the loss."""
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +9,11 @@ from experiments.language_model.run import batches
 from experiments.ptb_language_model.models import Budget, LanguageModel
 
 _TOKENS = 20_000
-_POWER = 0.5  # of the count of a word, in what its entries are worth
+_POWER = 0.5  # power of the word count in the importance of its entries
 
 
 def sensitivity(model: LanguageModel, tokens: Tensor, budget: Budget, seed: int) -> Tensor:
-    """M (d, d): a row that is wrong by e costs, for each occurrence of its word, about e' M e / 2.
+    """Return M (d, d): an error e in a row costs about e' M e / 2 per occurrence of its word.
 
     That is Fisher's information. As the next word it costs E[z z'] over the states z, times the
     chance of the word; as the last word E[g g'] over the gradients g of the loss at the input of
@@ -39,7 +39,7 @@ def sensitivity(model: LanguageModel, tokens: Tensor, budget: Budget, seed: int)
 
 
 def weighted_axes(table: Tensor, metric: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The principal axes of weighted rows (words, d) where lengths are those of a metric (d, d).
+    """Return the principal axes of weighted rows (words, d) in the metric (d, d).
 
     Returns:
         Anchors (d, d) of unit length, the most important first; the transform (words, d) that gives
@@ -61,10 +61,11 @@ def weighted_axes(table: Tensor, metric: Tensor, weights: Tensor) -> tuple[Tenso
 def anchored(
     table: Tensor, anchors: int, keep: int, *, metric: Tensor, counts: Tensor
 ) -> ff.AnchorEmbedding:
-    """A table as mixes of its axes, of the entries only those that matter most.
+    """Return the table in its principal axes, with only the most important entries.
 
-    Entry k of a word is worth its square, times that of the length of anchor k in the metric, times
-    a root of the count of the word. Anchors beyond the axes are the most frequent words themselves.
+    The importance of entry k of a word is its square, times the squared norm of anchor k in the
+    metric, times a root of the count of the word. Anchors
+    beyond the axes are the vectors of the most frequent words.
 
     Args:
         table: (words, d), the most frequent first.
@@ -76,21 +77,23 @@ def anchored(
     made = unfilled(len(table), table.shape[1], anchors)
     weights = counts.clamp(min=1) ** _POWER
     axes, transform, lengths = weighted_axes(table, metric, weights)
-    few = min(anchors, len(axes))
-    more = anchors - few
-    made.anchors.copy_(torch.cat([axes[:few], table[:more]]))
-    made.transform[more:, :few] = transform[more:, :few]
-    worth = made.transform[:, :few].abs() * lengths[:few] * weights.sqrt().unsqueeze(1)
-    number = min(keep * len(table) - more, worth.numel())
-    best = worth.flatten().topk(number, sorted=False).indices
-    kept = torch.zeros(worth.numel(), dtype=torch.bool).index_fill_(0, best, True)
-    made.transform[:, :few] *= kept.view_as(worth)
-    made.transform[:more, few:] = torch.eye(more)
+    axis_count = min(anchors, len(axes))
+    more = anchors - axis_count
+    made.anchors.copy_(torch.cat([axes[:axis_count], table[:more]]))
+    made.transform[more:, :axis_count] = transform[more:, :axis_count]
+    importance = (
+        made.transform[:, :axis_count].abs() * lengths[:axis_count] * weights.sqrt().unsqueeze(1)
+    )
+    number = min(keep * len(table) - more, importance.numel())
+    best = importance.flatten().topk(number, sorted=False).indices
+    selected = torch.zeros(importance.numel(), dtype=torch.bool).index_fill_(0, best, True)
+    made.transform[:, :axis_count] *= selected.view_as(importance)
+    made.transform[:more, axis_count:] = torch.eye(more)
     return made
 
 
 def unfilled(words: int, width: int, anchors: int) -> ff.AnchorEmbedding:
-    """One whose transform is zero."""
+    """Return an anchor table with a zero transform."""
     made = ff.AnchorEmbedding(words, width, sparse=True, anchors=anchors, signed=True)
     with torch.no_grad():
         made.transform.zero_()

@@ -1,4 +1,4 @@
-"""The language model, the tables it may have, and how each of them is trained."""
+"""The language model, its tables, and the training of each."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ State = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything, for every method alike."""
+    """Training settings, the same for every method."""
 
     epochs: float = 2
     batch: int = 20
@@ -33,12 +33,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Dense:
-    """A vector for each word."""
+    """Dense table."""
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """A vector of this rank for each word, and a matrix for all."""
+    """Low-rank table."""
 
     rank: int
     shared_rate: float = 0.1  # times lr is what the matrix learns with
@@ -46,7 +46,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Anchored:
-    """A sparse mix of anchors for each word, made of a dense table in the course of training."""
+    """Anchor table, sparsified from a dense one during training."""
 
     anchors: int
     keep: int  # non-zeros per word, on average
@@ -56,7 +56,7 @@ class Anchored:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The trained dense table, each row written with its nearest among the most frequent ones."""
+    """Post-training code of the dense table by the nearest of its most frequent rows."""
 
     anchors: int
     width: int
@@ -64,7 +64,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class KSvd:
-    """The trained dense table, written with anchors that k-SVD learns for it."""
+    """Post-training code of the dense table by anchors learned with k-SVD."""
 
     anchors: int
     width: int
@@ -72,7 +72,7 @@ class KSvd:
 
 @dataclass(frozen=True)
 class Axes:
-    """The trained dense table in its principal axes, all entries zero but for the largest."""
+    """Post-training code of the dense table: its largest entries in its principal axes."""
 
     keep: int  # per word, on average
 
@@ -82,7 +82,7 @@ Method = Dense | LowRank | Anchored | Nearest | KSvd | Axes
 
 
 class Factors(nn.Module):
-    """An embedding of low rank."""
+    """Low-rank embedding."""
 
     def __init__(self, words: int, width: int, rank: int) -> None:
         super().__init__()
@@ -92,13 +92,13 @@ class Factors(nn.Module):
         nn.init.normal_(self.codes.weight, std=0.1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Ids of any shape to their vectors."""
+        """Return the vectors of ids of any shape."""
         vectors: Tensor = self.codes(ids) @ self.basis
         return vectors
 
 
 class LanguageModel(nn.Module):
-    """Two LSTM layers between two uses of one table.
+    """Two-layer LSTM language model with tied embeddings.
 
     The score of a word is its row . state + its bias. The bias begins as the log of the word's
     frequency, so that before any training the model is nearly the unigram one.
@@ -114,18 +114,18 @@ class LanguageModel(nn.Module):
             nn.init.uniform_(parameter, -0.05, 0.05)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Vectors of the words, and behind each its bias."""
+        """Return the vectors of words with their biases appended."""
         return torch.cat([self.table(ids), self.bias[ids].unsqueeze(-1)], -1)
 
     def forward(self, words: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Queries (length * batch, width + 1) after each of the words (length, batch)."""
+        """Return queries (length * batch, width + 1) after each of the words (length, batch)."""
         hidden, (h, c) = self.lstm(self.dropout(self.table(words)), state)
         queries = F.pad(self.dropout(hidden), (0, 1), value=1.0)
         return queries.flatten(0, 1), (h.detach(), c.detach())
 
 
 def table_of(method: Method, words: int, width: int) -> nn.Module:
-    """The embedding of this many words."""
+    """Return the embedding for this many words."""
     if isinstance(method, LowRank):
         return Factors(words, width, method.rank)
     table = nn.Embedding(words, width, sparse=True)
@@ -134,7 +134,7 @@ def table_of(method: Method, words: int, width: int) -> nn.Module:
 
 
 def principal_axes(table: Tensor) -> Tensor:
-    """Orthonormal columns (d, d), those along which the rows (words, d) are longest first."""
+    """Return orthonormal principal axes (d, d) of rows (words, d), by descending variance."""
     ascending: Tensor = torch.linalg.eigh(table.T @ table).eigenvectors
     return ascending.flip(1)
 
@@ -142,7 +142,7 @@ def principal_axes(table: Tensor) -> Tensor:
 def optimizers_of(
     model: LanguageModel, method: Method, budget: Budget
 ) -> list[torch.optim.Optimizer]:
-    """One for the rows in use and one for the rest, from this step on."""
+    """Return an optimiser for looked-up rows and one for the rest, from this step on."""
     table, betas, lr = model.table, (0.9, 0.99), budget.rate * budget.lr
     groups: list[dict[str, Any]] = [{"params": [model.bias, *model.lstm.parameters()]}]
     if isinstance(table, ff.AnchorEmbedding) and isinstance(method, Anchored):
@@ -160,7 +160,7 @@ def optimizers_of(
 
 
 def coded(table: Tensor, method: Coded, seed: int) -> tuple[Tensor, int]:
-    """What a dense table becomes, and how many numbers that is."""
+    """Return the post-training code of a dense table, and its number of parameters."""
     if isinstance(method, Axes):
         anchors = principal_axes(table).T
         full = table @ anchors.T
@@ -181,7 +181,7 @@ def coded(table: Tensor, method: Coded, seed: int) -> tuple[Tensor, int]:
 
 
 def size(table: nn.Module) -> int:
-    """Numbers that are kept: for a table of anchors those, and the non-zeros."""
+    """Number of parameters; for an anchor table the anchors and the non-zeros."""
     if isinstance(table, ff.AnchorEmbedding):
         return table.size()
     return sum(parameter.numel() for parameter in table.parameters())
@@ -189,7 +189,7 @@ def size(table: nn.Module) -> int:
 
 @torch.no_grad()
 def perplexity(model: LanguageModel, tokens: Tensor, budget: Budget) -> float:
-    """exp of the mean cross-entropy, by the full softmax."""
+    """Return the perplexity under the full softmax."""
     model.eval()
     rows = model.rows(torch.arange(len(model.bias)))
     state, total, count = None, 0.0, 0

@@ -1,4 +1,4 @@
-"""Language models on Penn Treebank and WikiText-2, their table dense or made of few anchors.
+"""Language models on Penn Treebank and WikiText-2 with dense and compact tables.
 
 ``python -m experiments.ptb_language_model.run`` adds the rows that are missing to results.json. It
 may be stopped and started again: a model on its way is kept after every epoch in
@@ -82,7 +82,7 @@ METHODS: dict[str, dict[str, Method]] = {
 
 @dataclass(frozen=True)
 class Text:
-    """Words as numbers, the most frequent of the training part first."""
+    """A corpus as word ids, by descending frequency in the training part."""
 
     name: str
     words: int
@@ -92,12 +92,12 @@ class Text:
 
     @property
     def counts(self) -> Tensor:
-        """How often each word occurs in the training part."""
+        """Word counts of the training part."""
         return torch.bincount(self.train, minlength=self.words).float()
 
 
 class Training:
-    """A model on its way, one epoch at a time."""
+    """State of a training run, advanced one epoch at a time."""
 
     def __init__(self, method: Method, text: Text, budget: Budget, seed: int) -> None:
         torch.manual_seed(seed)
@@ -113,7 +113,7 @@ class Training:
         self.proposal.fit(self.model.bias.detach().unsqueeze(1), text.counts + 0.5)
 
     def _begin(self) -> None:
-        """New optimisers, for the parameters there are now."""
+        """Create new optimisers for the current parameters."""
         self.optimizers = optimizers_of(self.model, self.method, self.budget)
         schedulers = [LambdaLR(each, partial(self._rate, self.step)) for each in self.optimizers]
         self.moved: list[Any] = [*self.optimizers, *schedulers]
@@ -128,12 +128,12 @@ class Training:
         self._begin()
 
     def _rate(self, before: int, step: int) -> float:
-        """Up in a straight line, and down in another."""
+        """Return the learning rate: linear warmup, then linear decay."""
         step, rise = before + step, self.budget.warmup * self.steps
         return min((step + 1) / rise, (self.steps - step) / (self.steps - rise))
 
     def epoch(self) -> None:
-        """Learn from all batches, or from as many as there are steps left."""
+        """Train on all batches, or on those that remain."""
         state, total, begin = None, 0.0, time.process_time()
         data = batches(self.text.train, self.budget.batch, self.budget.length)
         for place, (words, after) in enumerate(data, start=1):
@@ -165,13 +165,13 @@ class Training:
         return loss.item(), state
 
     def path(self, models: Path, step: int) -> Path:
-        """Where the model after so many steps is kept: with anchors it begins as a dense one."""
+        """Return the checkpoint after this many steps; anchor tables start from a dense model."""
         method = Dense() if step <= self.change else self.method
         about = f"{self.text.name} {self.seed} {method} {self.budget} {step}"
         return models / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.pt"
 
     def save(self, models: Path) -> None:
-        """Keep all of it."""
+        """Save the training state."""
         parts = [each.state_dict() for each in (self.model, *self.moved)]
         draws = (torch.get_rng_state(), self.generator.get_state())
         models.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class Training:
             torch.save((parts, draws, self.step, self.seconds), unfinished)
 
     def load(self, models: Path) -> None:
-        """Take back the last that was kept, if there is one."""
+        """Restore the latest checkpoint, if there is one."""
         ends = range(self.per_epoch, self.steps + self.per_epoch, self.per_epoch)
         paths = [self.path(models, min(end, self.steps)) for end in ends]
         path = next((path for path in reversed(paths) if path.exists()), None)
@@ -199,7 +199,7 @@ class Training:
 
 
 def trained(method: Method, text: Text, budget: Budget, seed: int, models: Path) -> Training:
-    """A model that has been through all epochs."""
+    """Return a fully trained model."""
     training = Training(method, text, budget, seed)
     training.load(models)
     while training.step < training.steps:
@@ -213,7 +213,7 @@ def trained(method: Method, text: Text, budget: Budget, seed: int, models: Path)
 
 
 def measure(method: Method, text: Text, budget: Budget, seed: int, models: Path) -> Row:
-    """How large the table is and how good the model became."""
+    """Return the size of the table and the perplexity of the model."""
     if isinstance(method, Nearest | KSvd | Axes):
         training = trained(Dense(), text, budget, seed, models)
         table = training.model.table.get_parameter("weight")
@@ -236,13 +236,13 @@ def _text(name: str, read: Callable[[str], str]) -> Text:
 
 
 def ptb() -> Text:
-    """Penn Treebank: 10,000 words, 929,589 tokens to learn from."""
+    """Load Penn Treebank: 10,000 words, 929,589 training tokens."""
     folder = datasets.DATA / "ptb"
     return _text("ptb", lambda part: gzip.open(folder / f"ptb.{part}.txt.gz", "rt").read())
 
 
 def wikitext2() -> Text:
-    """WikiText-2: 33,278 words, 2,088,628 tokens to learn from."""
+    """Load WikiText-2: 33,278 words, 2,088,628 training tokens."""
 
     def read(part: str) -> str:
         path = datasets.DATA / "wikitext-2" / f"wiki.{part}.tokens.xz"
@@ -254,7 +254,7 @@ def wikitext2() -> Text:
 def run(
     text: Text, methods: dict[str, Method], budget: Budget, seed: int, results: Path, models: Path
 ) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     record = Record(results)
     for name, method in methods.items():
         print(f"{text.name}: {name}", flush=True)
@@ -264,7 +264,7 @@ def run(
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", choices=["ptb", "wikitext2"], default="ptb")
     parser.add_argument("--methods", help="separated by semicolons; by default all of them")

@@ -1,4 +1,4 @@
-"""The tables of the README and its figure, from results.json.
+"""Write the tables and the figure of the README from results.json.
 
 ``python -m experiments.ptb_language_model.table``
 """
@@ -32,7 +32,7 @@ LINES = {
 
 
 def of_seeds(rows: list[Row], text: str) -> list[Row]:
-    """One row for each table of a text, its means over seeds, the largest table first.
+    """Return one row per table of a text, averaged over seeds, the largest table first.
 
     It is compared with the dense table of the same seeds.
     """
@@ -51,7 +51,7 @@ def of_seeds(rows: list[Row], text: str) -> list[Row]:
 
 
 def table(rows: list[Row], text: str) -> list[list[str]]:
-    """The rows of one text, each next to the dense table."""
+    """Return the rows of one text, each relative to the dense table."""
     heading = ["table", "numbers", "times fewer", "valid", "test", "test / dense", "seeds"]
     lines = [heading, ["---", *["--:"] * (len(heading) - 1)]]
     for row in of_seeds(rows, text):
@@ -63,7 +63,7 @@ def table(rows: list[Row], text: str) -> list[list[str]]:
 
 
 def published() -> list[list[str]]:
-    """What the paper has."""
+    """Return the published rows."""
     lines = [["published, 500 epochs", "numbers", "times fewer", "test", "test / dense"]]
     lines.append(["---", *["--:"] * 4])
     most, best = PUBLISHED["dense"][::-1]
@@ -74,12 +74,12 @@ def published() -> list[list[str]]:
 
 
 def markdown(lines: list[list[str]]) -> str:
-    """As a table."""
+    """Format rows as a Markdown table."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Perplexity over that of the dense table, against how many times fewer numbers there are."""
+    """Plot perplexity relative to the dense table against the compression ratio."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -107,12 +107,12 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def _line(method: str) -> str:
-    """Its name up to the first number, and whether nothing was trained after it was made."""
+    """Return the name of a method up to its first number, and whether it is post-training."""
     return re.split(r",? \d", method)[0] + (_AFTER if method.endswith(_AFTER) else "")
 
 
 def main() -> None:
-    """Rewrite the README and draw the figure."""
+    """Rewrite the README and the figure."""
     rows = Record(RESULTS).rows()
     parts = [markdown(published()), "Ours, Penn Treebank:", markdown(table(rows, "ptb"))]
     if any(row["text"] == "wikitext2" for row in rows):

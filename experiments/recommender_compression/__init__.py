@@ -1,1 +1,1 @@
-"""How small the two tables of FastVAE may become."""
+"""Compression of the two tables of FastVAE."""

@@ -1,4 +1,4 @@
-"""FastVAE with tables of anchors: NDCG@50 against bytes, next to dense, rounded and low-rank ones.
+"""NDCG@50 against bytes of FastVAE with anchor tables, and with dense, rounded and low-rank ones.
 
 ``python -m experiments.recommender_compression.run ml10m`` adds what is missing to results.json: it
 may be stopped and started again.
@@ -28,7 +28,7 @@ METRICS = (ff.recommender.NDCG(50), ff.recommender.Recall(50))
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset, how it is trained on, and the anchors of each of the ratios asked for."""
+    """A dataset, its training settings, and the anchors of each compression ratio."""
 
     split: Callable[[int], ff.recommender.Split]
     epochs: int
@@ -59,31 +59,31 @@ DATA = {
 
 
 class LowRank(AnchoredTables):
-    """Anchored tables whose transform stays full: their size follows from the rank."""
+    """Anchored tables with a dense transform: their size follows from the rank."""
 
     def row_optimizer(
         self, optimizer: RowOptimizer, steps: int, counts: Tensor
     ) -> torch.optim.Optimizer:
-        """No entry is dropped."""
+        """Return an optimiser that drops no entry."""
         return optimizer
 
 
 def methods(data: Data) -> list[str]:
-    """All that is measured, the dense tables first."""
+    """Return all methods, the dense tables first."""
     return [DENSE] + [f"{kind}, {ratio}x" for kind in (ANCHORS, LOW_RANK) for ratio in data.anchors]
 
 
 def given_by(method: str, data: Data) -> list[str]:
-    """The rows that one training gives: those of all cuts come from the dense tables."""
+    """Return the rows that one training produces: all cuts are made of the same dense tables."""
     return [DENSE, *map(CUT.format, data.cuts), ROUNDED] if method == DENSE else [method]
 
 
 def rows_of(
     method: str, data: Data, split: ff.recommender.Split, seed: int
 ) -> list[dict[str, Any]]:
-    """What one training gives, as `given_by` names it."""
+    """Train a method and return the rows that `given_by` names."""
     items = split.train.items
-    kind, _, asked = method.partition(", ")
+    kind, _, setting = method.partition(", ")
     if kind == DENSE:
         model = ff.recommender.FastVAE(items, seed=seed)
         whole = 4 * (model.inputs.numel() + model.items.numel())
@@ -93,10 +93,10 @@ def rows_of(
         rows += cut_rows(model, data, split)
         rows.append(_row(ROUNDED, model, split, _round(model), parameters))
     else:
-        anchors = data.anchors[int(asked.removesuffix("x"))]
+        anchors = data.anchors[int(setting.removesuffix("x"))]
         tables: type[AnchoredTables] = AnchoredTables if kind == ANCHORS else LowRank
         if kind == LOW_RANK:
-            anchors = Anchors(rank := _rank(items, int(asked.removesuffix("x"))), rank)
+            anchors = Anchors(rank := _rank(items, int(setting.removesuffix("x"))), rank)
         model = ff.recommender.FastVAE(tables=tables(items, anchors), seed=seed)
         seconds = _trained(model, data, split, seed)
         model.finalize()
@@ -114,31 +114,31 @@ WIDTH = 264  # of both dense tables
 def cut_rows(
     model: ff.recommender.FastVAE, data: Data, split: ff.recommender.Split
 ) -> list[dict[str, Any]]:
-    """The trained model with so many anchors, nothing trained on: a row for each ratio."""
+    """Return one row per ratio: the trained model cut to so many anchors, without fine-tuning."""
     rows = []
     for ratio, anchors in data.cuts.items():
         start = time.process_time()
-        few = AnchorVAE.from_dense(model, anchors, split.train)
-        few.finalize()
+        small = AnchorVAE.from_dense(model, anchors, split.train)
+        small.finalize()
         seconds = round(time.process_time() - start, 1)
-        row = _row(CUT.format(ratio), few, split, small_size(few), few.table.size())
+        row = _row(CUT.format(ratio), small, split, small_size(small), small.table.size())
         made = {"anchors": anchors.count, "per item": anchors.width, "bits": anchors.bits}
         rows.append({**row, **made, "cut seconds": seconds})
     return rows
 
 
 def small_size(model: ff.recommender.FastVAE) -> int:
-    """Bytes of the tensors that are shipped in the place of the two tables."""
+    """Return the bytes of the tensors that replace the two tables."""
     return sum(part.numel() * part.element_size() for part in model.tables.packed.values())
 
 
 def _rank(items: int, ratio: int) -> int:
-    """The largest that is as small as asked for, one byte per number and the bias a column."""
+    """Return the largest rank of the required size, with one byte per number and a bias column."""
     return max(1, 4 * items * WIDTH // ratio // (items + WIDTH + 8) - 1)
 
 
 def _item(packed: dict[str, Tensor]) -> Tensor:
-    """The item of each of the numbers kept."""
+    """Return the item of each stored number."""
     if "lengths" in packed:
         lengths = packed["lengths"].long()
         return torch.arange(len(lengths)).repeat_interleave(lengths)
@@ -147,7 +147,7 @@ def _item(packed: dict[str, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _round(model: ff.recommender.FastVAE) -> int:
-    """Bring the tables to one byte per number and a scale per row, in place; their bytes."""
+    """Quantise the tables to one byte per number and a scale per row, in place; return bytes."""
     for table in model.tables.row_parameters:
         scale = table.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
         table.copy_((table / scale).round() * scale)
@@ -185,7 +185,7 @@ def _row(
 
 
 def run(dataset: str, names: list[str], seeds: list[int]) -> None:
-    """Measure what results.json lacks."""
+    """Add the missing rows."""
     data = DATA[dataset]
     for seed in seeds:
         split = data.split(seed)
@@ -200,7 +200,7 @@ def run(dataset: str, names: list[str], seeds: list[int]) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", choices=DATA)
     parser.add_argument("--methods", help="separated by semicolons; by default all")

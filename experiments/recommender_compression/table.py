@@ -1,4 +1,4 @@
-"""The table of the README, the bars and the picture, from results.json.
+"""Write the table, the targets and the figure of the README from results.json.
 
 ``python -m experiments.recommender_compression.table`` writes the two into this folder.
 """
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: a line per dataset and method, means over the seeds."""
+    """Return a Markdown table: one line per dataset and method, averaged over seeds."""
     heading = "Data", "Method", "Bytes", "Smaller", "Parameters", NDCG, RECALL, "Lost", "Seconds"
     lines = [heading, ["---"] * len(heading)]
     for data, title in DATA.items():
@@ -36,7 +36,7 @@ def table(rows: list[Row]) -> str:
 
 
 def loss(rows: list[Row], data: str, method: str) -> float | None:
-    """Per cent of the dense tables' NDCG that are lost, over the seeds both have."""
+    """Return the loss of NDCG relative to the dense tables in per cent, over common seeds."""
     mine, dense = ({row["seed"]: row[NDCG] for row in _some(rows, data, name)}
                    for name in (method, DENSE))  # fmt: skip
     both = mine.keys() & dense.keys()
@@ -48,7 +48,7 @@ def loss(rows: list[Row], data: str, method: str) -> float | None:
 
 
 def bars(rows: list[Row]) -> str:
-    """Markdown: which of the bars are met."""
+    """Return a Markdown table: which targets are met."""
     lines = []
     for data, title in DATA.items():
         dense = [row[NDCG] for row in _some(rows, data, DENSE)]
@@ -74,7 +74,7 @@ def bars(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """NDCG@50 against the bytes of both tables, a panel per dataset."""
+    """Plot NDCG@50 against the bytes of both tables, one panel per dataset."""
     from matplotlib.figure import Figure
 
     shown = [data for data in DATA if _methods(rows, data)]
@@ -102,7 +102,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def _methods(rows: list[Row], data: str) -> list[str]:
-    """In the order of kinds, the largest first."""
+    """Return the methods by kind, the largest first."""
     mine = {row["method"]: row["bytes"] for row in rows if row["data"] == data}
     kinds = [DENSE, ANCHORS, LOW_RANK]
     return sorted(mine, key=lambda name: (kinds.index(name.partition(", ")[0]), -mine[name]))
@@ -122,7 +122,7 @@ def _spread(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Write both."""
+    """Rewrite the README and the figure."""
     rows = RECORD.rows()
     readme.update(README, f"{bars(rows)}\n\n{table(rows)}")
     draw(rows, PICTURE)

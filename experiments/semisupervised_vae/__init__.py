@@ -1,1 +1,1 @@
-"""Digits classified from 5,000 labels and 45,000 images without: the label is a latent variable."""
+"""Semi-supervised MNIST with 5,000 labels: the label of other images is a latent variable."""

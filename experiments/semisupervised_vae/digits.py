@@ -1,4 +1,4 @@
-"""MNIST, of which 5,000 images are labelled, as black and white images drawn anew at every look."""
+"""MNIST with 5,000 labels, binarised at random in every epoch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from experiments.images import images
 
 @dataclass(frozen=True)
 class Digits:
-    """Grey images and what they show.
+    """Grey images and their labels.
 
     Attributes:
         grey: (n, pixels) int16, what a random number must be below for a pixel to be white.
@@ -37,7 +37,7 @@ class Split:
     test: Digits
 
     def batches(self, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """An epoch: images without label and as many with, below them, and the labels of these.
+        """Yield batches: unlabelled images, as many labelled ones below them, and their labels.
 
         Every unlabelled image comes once, and with it the labelled one of the same number, modulo
         how many there are; so every labelled image comes nine times an epoch.
@@ -51,7 +51,7 @@ class Split:
 
 
 def draw(grey: Tensor, generator: torch.Generator) -> Tensor:
-    """Images of zeros and ones, float32: a pixel is one as often as it is bright.
+    """Binarise images at random, float32: a pixel is one with probability its brightness.
 
     A brightness of 8 bits needs no noise of 24: 16 are within 2e-5 of the probability, and a word
     of the generator is enough for four pixels.
@@ -62,12 +62,12 @@ def draw(grey: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digits(pixels: Tensor, labels: Tensor) -> Digits:
-    """From images of bytes (n, ...): one is white with probability pixel / 255."""
+    """Convert images of bytes (n, ...) to probabilities, pixel / 255."""
     return Digits((pixels.flatten(1).int() * 257 - 2**15).to(torch.int16), labels)
 
 
 def load() -> Split:
-    """The published split of MNIST: 5,000 labelled, 45,000 without, 10,000 for validation."""
+    """Load the published split of MNIST: 5,000 labelled, 45,000 unlabelled, 10,000 validation."""
     train, test = digits(*images("mnist", "train")), digits(*images("mnist", "test"))
     with np.load(DATA / "mnist" / "lvm_semisup_splits.npz") as parts:
         rows = [torch.from_numpy(parts[n]) for n in ("labeled", "unlabeled", "validation")]

@@ -44,7 +44,7 @@ class SemisupervisedVAE(nn.Module):
         self.decoder = nn.Sequential(nn.ReLU(), *perceptron(hidden, hidden, pixels))
 
     def costs(self, images: Tensor, generator: torch.Generator) -> Cost:
-        """The cost of labels: ``-log p(x | z, h) + KL(q(h | x, z) || p(h))`` with one h drawn.
+        """Return the cost of labels: ``-log p(x | z, h) + KL(q(h | x, z) || p(h))``, one sample h.
 
         Args:
             images: (n, pixels) of zeros and ones.
@@ -75,7 +75,7 @@ class SemisupervisedVAE(nn.Module):
 
 
 def _two_inputs(first: int, classes: int, outputs: int) -> tuple[nn.Linear, nn.Parameter]:
-    """A layer over a vector and a one-hot label side by side, as one part for each of them."""
+    """A linear layer of a concatenated vector and one-hot label, as two separate parts."""
     whole, part = nn.Linear(first + classes, outputs), nn.Linear(first, outputs)
     with torch.no_grad():
         part.weight.copy_(whole.weight[:, :first])

@@ -1,4 +1,4 @@
-"""Digits from few labels: the label of the others is a latent variable, summed over or drawn.
+"""Semi-supervised learning with latent labels, marginalised or sampled.
 
 ``python -m experiments.semisupervised_vae.run`` adds what is missing to results.json: it may be
 stopped and started again.
@@ -28,7 +28,7 @@ from fewfold import _progress
 from fewfold._timing import race
 
 RECORD = Record(Path(__file__).parent / "results.json")
-KEPT = Path(__file__).parents[2] / "build" / "semisupervised_vae"
+CHECKPOINTS = Path(__file__).parents[2] / "build" / "semisupervised_vae"
 FULL = 200
 
 METHODS = {
@@ -59,38 +59,38 @@ LOOPS = {"dense, label by label": LabelByLabel, "dense, as the authors' code": I
 
 
 def training(name: str, split: Split, budget: Budget, seed: int) -> Training:
-    """The method at its checkpoint if there is one, otherwise at its warm start."""
-    if not _kept(name, seed).exists():
+    """Return the run from its checkpoint if there is one, otherwise from its warm start."""
+    if not _checkpoint(name, seed).exists():
         return warm(name, split, budget, seed)
     state = Training(METHODS[name], split, budget, seed)
-    state.load(_kept(name, seed))
+    state.load(_checkpoint(name, seed))
     if len(state.curve) > budget.epochs:
         raise ValueError(
-            f"{_kept(name, seed)} has had {len(state.curve)} epochs, more than "
+            f"{_checkpoint(name, seed)} has had {len(state.curve)} epochs, more than "
             f"{budget.epochs}; move it away"
         )
     return state
 
 
 def warm(name: str, split: Split, budget: Budget, seed: int) -> Training:
-    """The method at its warm start."""
+    """Return the run after its warm start."""
     state = Training(METHODS[name], split, budget, seed)
-    state.warm_start(_kept("warm sparsemax" if state.method.sparse else "warm softmax", seed))
+    state.warm_start(_checkpoint("warm sparsemax" if state.method.sparse else "warm softmax", seed))
     return state
 
 
 def train(name: str, split: Split, budget: Budget, seed: int) -> Row:
-    """A row: the accuracy after the last epoch, and how it got there."""
+    """Return a row: the accuracy after the last epoch, and the learning curve."""
     state = training(name, split, budget, seed)
     while len(state.curve) < budget.epochs:
         point = state.epoch()
         done = len(state.curve)
-        told = ", ".join(f"{what} {value:g}" for what, value in point.items())
-        said = f"{name}, seed {seed}, epoch {done} of {budget.epochs}: {told}"
-        _progress.line(said)
+        metrics = ", ".join(f"{what} {value:g}" for what, value in point.items())
+        message = f"{name}, seed {seed}, epoch {done} of {budget.epochs}: {metrics}"
+        _progress.line(message)
         if done % budget.keep == 0 or done == budget.epochs:
-            state.save(_kept(name, seed))
-            print(said, flush=True)
+            state.save(_checkpoint(name, seed))
+            print(message, flush=True)
     _progress.line("")
     last = bound(state.model, split.test, state.method.exact, seed)
     return {
@@ -107,7 +107,7 @@ def train(name: str, split: Split, budget: Budget, seed: int) -> Row:
 def step_times(
     split: Split, budget: Budget, seed: int, *, names: Sequence[str] = (), seconds: float = 30.0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Milliseconds that a step of each method takes, side by side, from its warm start.
+    """Return milliseconds per step of each method, interleaved, from the warm start.
 
     With the method ``dense`` comes the same sum with one call of the decoder after the other, and
     that of the authors' code, where each of these calls looks at the images again. The second are
@@ -118,22 +118,22 @@ def step_times(
         for name, kind in LOOPS.items():
             states[name] = kind(METHODS["dense"], split, budget, seed)
             states[name].model.load_state_dict(states["dense"].model.state_dict())
-    asked: dict[str, list[float]] = {name: [] for name in states}
-    steps = {name: partial(_step, _endless(state), asked[name]) for name, state in states.items()}
+    calls: dict[str, list[float]] = {name: [] for name in states}
+    steps = {name: partial(_step, _endless(state), calls[name]) for name, state in states.items()}
     times = race(steps, seconds=seconds)
     return (
         {name: round(1e3 * time.median, 3) for name, time in times.items()},
-        {name: round(sum(each) / len(each), 3) for name, each in asked.items()},
+        {name: round(sum(each) / len(each), 3) for name, each in calls.items()},
     )
 
 
-def _step(steps: Iterator[ff.expectation.Expectation], asked: list[float]) -> None:
+def _step(steps: Iterator[ff.expectation.Expectation], calls: list[float]) -> None:
     out = next(steps)
-    asked.append(len(out.support.row) / out.latent.rows)
+    calls.append(len(out.support.row) / out.latent.rows)
 
 
 def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     split: Split | None = None
     for seed in seeds:
         for name in names:
@@ -146,17 +146,17 @@ def run(names: Sequence[str], seeds: Sequence[int], budget: Budget) -> None:
 
 
 def _endless(state: Training) -> Iterator[ff.expectation.Expectation]:
-    """One epoch after the other."""
+    """Yield steps of one epoch after the other."""
     while True:
         yield from state.steps()
 
 
-def _kept(name: str, seed: int) -> Path:
-    return KEPT / f"{name.replace(' ', '-')}-{seed}.safetensors"
+def _checkpoint(name: str, seed: int) -> Path:
+    return CHECKPOINTS / f"{name.replace(' ', '-')}-{seed}.safetensors"
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 43 and 44")

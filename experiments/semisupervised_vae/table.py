@@ -1,4 +1,4 @@
-"""results.json as the tables of the README, and as curves.
+"""Write the tables and learning curves of the README from results.json.
 
 ``python -m experiments.semisupervised_vae.table``
 """
@@ -41,7 +41,7 @@ COLOURS = {
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: published next to ours, the mean of the seeds and each of them."""
+    """Return a Markdown table: published and ours, mean over seeds and each seed."""
     head = [
         "method",
         "published (200 epochs)",
@@ -62,7 +62,7 @@ def table(rows: list[Row]) -> str:
 
 
 def times(rows: list[Row]) -> str:
-    """Markdown: milliseconds of a step, side by side, as last measured."""
+    """Return a Markdown table: milliseconds per step of the latest interleaved measurement."""
     measured = [row for row in rows if "milliseconds" in row]
     if not measured:
         return ""
@@ -70,13 +70,13 @@ def times(rows: list[Row]) -> str:
     lines = [["method", "calls per image", "ms per step", "of dense", "of SFE"], ["---"] * 5]
     for method, time in taken.items():
         peers = (f"{time / taken[peer]:.2f}" if peer in taken else "" for peer in ("dense", "SFE"))
-        asked = f"{calls[method]:.2f}" if method in calls else ""
-        lines.append([method, asked, f"{time:.2f}", *peers])
+        call_text = f"{calls[method]:.2f}" if method in calls else ""
+        lines.append([method, call_text, f"{time:.2f}", *peers])
     return _markdown(lines)
 
 
 def draw(rows: list[Row]) -> Figure:
-    """Test accuracy against epochs, and against calls of the decoder."""
+    """Plot test accuracy against epochs and against decoder calls."""
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(9, 3.8), sharey=True, layout="constrained"
     )
@@ -84,8 +84,8 @@ def draw(rows: list[Row]) -> Figure:
         own = [row for row in rows if row.get("method") == method]
         for number, row in enumerate(own):
             curve = row["curve"]
-            told = method if number == 0 else None
-            style = {"color": colour, "label": told, "lw": 1.2, "alpha": 0.9}
+            columns = method if number == 0 else None
+            style = {"color": colour, "label": columns, "lw": 1.2, "alpha": 0.9}
             left.plot(range(1, len(curve["test"]) + 1), curve["test"], **style)
             right.plot([*itertools.accumulate(curve["calls"])], curve["test"], **style)
     _dress(left, "epochs")
@@ -111,14 +111,14 @@ def _cells(method: str, rows: list[Row]) -> list[str]:
     )
     seconds = statistics.mean(row["processor seconds"] / row["epochs"] for row in rows)
     late = statistics.mean(statistics.mean(row["curve"]["test"][-10:]) for row in rows)
-    told = [
+    columns = [
         ours,
         f"{late:.2f}",
         seeds,
         str(rows[0]["epochs"]),
         f"{calls:.3f}".rstrip("0").rstrip("."),
     ]
-    return [method, *published, *told, f"{bound:.2f}", f"{start:.2f}", f"{seconds:.1f}"]
+    return [method, *published, *columns, f"{bound:.2f}", f"{start:.2f}", f"{seconds:.1f}"]
 
 
 def _markdown(lines: list[list[str]]) -> str:
@@ -132,7 +132,7 @@ def _dress(axes: Axes, label: str) -> None:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, f"{table(rows)}\n\n{times(rows)}".rstrip())

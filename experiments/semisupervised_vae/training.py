@@ -1,4 +1,4 @@
-"""Training the autoencoder with any estimator, so that it may be stopped and resumed."""
+"""Training of the autoencoder with any estimator, with checkpoints."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ from fewfold._files import new_file
 
 Point = dict[str, float]
 Baseline = nn.Module | None
-_TOLD = ("step", "curve", "seconds", "wall", "start")  # what is no tensor
+_RECORDED = ("step", "curve", "seconds", "wall", "start")  # what is no tensor
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to learn without labels.
+    """A training method for unlabelled images.
 
     Attributes:
         lr: of Adam, as published.
@@ -40,17 +40,17 @@ class Method:
 
     @property
     def exact(self) -> ff.expectation.Estimator:
-        """The expectation under what the method predicts, to evaluate with."""
+        """Return the estimator of the exact expectation under the predictions, for evaluation."""
         return ff.SparseMarginal() if self.sparse else ff.Dense()
 
     def supervised(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a classifier."""
+        """Return the loss of the classifier."""
         return (ff.sparsemax_loss if self.sparse else F.cross_entropy)(scores, labels)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything; as published but for the number of epochs, which is 200 there."""
+    """Training settings; as published except for the number of epochs, which is 200 there."""
 
     epochs: int = 60
     warm: int = 100
@@ -63,7 +63,7 @@ class Budget:
 
 
 class Training:
-    """A model, its optimiser and its generator somewhere between the first epoch and the last."""
+    """A model, its optimiser and its generator between the first epoch and the last."""
 
     def __init__(self, method: Method, split: Split, budget: Budget, seed: int) -> None:
         self.method, self.split, self.budget, self.seed = method, split, budget, seed
@@ -78,7 +78,7 @@ class Training:
         self.curve: list[Point] = []
 
     def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.expectation.Expectation]:
-        """Of images with these labels, and as many others above them.
+        """Return the loss of labelled images and of as many unlabelled ones above them.
 
         Both kinds go through the decoder in one call: the cost of the estimator's labels takes
         the known ones along.
@@ -104,7 +104,7 @@ class Training:
         return supervised + times * (out.loss - out.entropy.mean()), out
 
     def steps(self) -> Iterator[ff.expectation.Expectation]:
-        """One after the other, for one epoch."""
+        """Yield the losses of one epoch."""
         for images, labels in self.split.batches(self.budget.batch, self.generator):
             loss, out = self.loss(images, labels)
             self._descend(loss)
@@ -112,7 +112,7 @@ class Training:
             yield out
 
     def epoch(self) -> Point:
-        """Every unlabelled image once."""
+        """Train on every unlabelled image once."""
         began, since = time.process_time(), time.perf_counter()
         calls = bound = 0.0
         for out in self.steps():
@@ -130,7 +130,7 @@ class Training:
         return point
 
     def warm_epoch(self) -> None:
-        """Every labelled image once, and no other."""
+        """Train on the labelled images only, once each."""
         known = self.split.labelled
         for rows in torch.randperm(len(known), generator=self.generator).split(self.budget.batch):
             images, labels = draw(known.grey[rows], self.generator), known.labels[rows]
@@ -139,7 +139,7 @@ class Training:
             self._descend(costs.mean() + self.method.supervised(scores, labels))
 
     def warm_start(self, path: Path) -> None:
-        """Begin from the labels alone; the weights are kept at this path for the next method."""
+        """Pretrain on the labels alone; the weights are stored at this path for other methods."""
         from safetensors.torch import load_file, save_file
 
         if not path.exists():
@@ -155,15 +155,15 @@ class Training:
         self.start = accuracy(self.model, self.split.test, 0)
 
     def save(self, path: Path) -> None:
-        """All that the next epoch depends on."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        checkpoint.save(path, self.learned, self.optimizer, self.generator, told)
+        """Save the training state."""
+        record = {name: getattr(self, name) for name in _RECORDED}
+        checkpoint.save(path, self.learned, self.optimizer, self.generator, record)
 
     def load(self, path: Path) -> None:
-        """Go on where `save` was called."""
-        told = checkpoint.load(path, self.learned, self.optimizer, self.generator)
-        for name in _TOLD:
-            setattr(self, name, told[name])
+        """Restore a state written by `save`."""
+        record = checkpoint.load(path, self.learned, self.optimizer, self.generator)
+        for name in _RECORDED:
+            setattr(self, name, record[name])
 
     def _adam(self, lr: float) -> torch.optim.Optimizer:
         parameters = self.learned.parameters()
@@ -176,14 +176,14 @@ class Training:
 
 
 class LabelByLabel(Training):
-    """The sum over all labels as one would write it first: a call of the decoder for each."""
+    """Naive sum over all labels: one decoder call per label."""
 
     def price(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """The cost of labels; the first layer has seen the images once for all of them."""
+        """Return the cost of labels; the first layer is evaluated once per image."""
         return self.model.costs(images, self.generator)
 
     def loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ff.expectation.Expectation]:
-        """The same number as that of `Dense`, up to the noise."""
+        """Return the same value as `Dense`, up to noise."""
         count = len(images) - len(labels)
         scores, price = self.model.classifier(images), self.price(images)
         rows = torch.arange(len(images))
@@ -200,10 +200,10 @@ class LabelByLabel(Training):
 
 
 class ImageAndLabel(LabelByLabel):
-    """As in the authors' code: image and label enter q(h | x, z) together, anew for each label."""
+    """As in the authors' code: q(h | x, z) takes image and label together, once per label."""
 
     def price(self, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """The cost of labels, from the images of these rows."""
+        """Return the cost of labels, from the images of these rows."""
 
         def cost(labels: Tensor, row: Tensor) -> Tensor:
             seen = self.model.costs(images.index_select(0, row), self.generator)
@@ -214,7 +214,7 @@ class ImageAndLabel(LabelByLabel):
 
 @torch.no_grad()
 def accuracy(model: SemisupervisedVAE, part: Digits, seed: int) -> float:
-    """Per cent of the images, drawn once, whose most likely label is the right one."""
+    """Return the accuracy in per cent on images binarised once."""
     generator = torch.Generator().manual_seed(seed)
     hits = sum(
         int((model.classifier(draw(grey, generator)).argmax(1) == labels).sum())
@@ -227,7 +227,7 @@ def accuracy(model: SemisupervisedVAE, part: Digits, seed: int) -> float:
 def bound(
     model: SemisupervisedVAE, part: Digits, estimator: ff.expectation.Estimator, seed: int
 ) -> Point:
-    """The negative ELBO, without the constant log 10, and the calls of the decoder per image."""
+    """Return the negative ELBO without the constant log 10, and the decoder calls per image."""
     generator = torch.Generator().manual_seed(seed)
     total = calls = 0.0
     for grey in part.grey.split(250):

@@ -1,1 +1,1 @@
-"""A game of two agents that must agree on what 256 symbols mean."""
+"""A signalling game of two agents with 256 symbols."""

@@ -1,4 +1,4 @@
-"""Games: sixteen candidates, one of which the sender sees and the receiver must find.
+"""Games of sixteen candidate images: the sender sees the target, the receiver must find it.
 
 The published features are the folder ``signal-game`` under ``FEWFOLD_DATA``, as they come:
 ``train`` and ``test``, each with ``ours_images_single_sm0.h5`` (one matrix, an image per row) and
@@ -27,14 +27,14 @@ _STEM = "ours_images_single_sm0"
 
 @dataclass(frozen=True)
 class Batch:
-    """Some games at once: what the receiver sees, (games, candidates, dim), and which was meant."""
+    """A batch of games: candidates (games, candidates, dim) and the index of the target."""
 
     candidates: Tensor
     target: Tensor
 
     @property
     def shown(self) -> Tensor:
-        """(games, dim) what the sender sees."""
+        """Targets (games, dim), which the sender sees."""
         games, candidates, _ = self.candidates.shape
         return self.candidates.flatten(0, 1).index_select(
             0, torch.arange(games) * candidates + self.target
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Games:
-    """Images from which games are drawn.
+    """Images from which games are sampled.
 
     Attributes:
         features: (images, dim), all of one length.
@@ -60,7 +60,7 @@ class Games:
     distinct: bool = False
 
     def draw(self, games: int, candidates: int, generator: torch.Generator) -> Batch:
-        """Candidates are different images; the target is any of them, evenly."""
+        """Sample games with distinct candidates and a uniform target."""
         sizes = self.first.diff()
         if self.one_class:
             chosen = torch.randint(len(sizes), (games,), generator=generator)
@@ -77,13 +77,13 @@ class Games:
 
 
 def below(bound: Tensor, generator: torch.Generator) -> Tensor:
-    """Whole numbers from 0 to below each bound, evenly."""
+    """Sample uniform integers from 0 to below each bound."""
     drawn = torch.rand(bound.shape, dtype=torch.float64, generator=generator)
     return (drawn * bound).long()
 
 
 def different(bound: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """(n, count) different numbers below the bound of each row; rows with equals are redrawn."""
+    """Sample distinct integers (n, count) below the bound of each row, by rejection."""
     if int(bound.min()) < count:
         raise ValueError(f"{count} different candidates need as many, got {int(bound.min())}")
     drawn = below(bound[:, None].expand(-1, count), generator)
@@ -95,7 +95,7 @@ def different(bound: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 
 def gather(features: Tensor, labels: Tensor, length: float = 1.0, **kind: bool) -> Games:
-    """Games over these images, as vectors of this length."""
+    """Build games over these images, as vectors of this length."""
     sizes = torch.unique(labels, return_counts=True)[1]
     first = F.pad(sizes.cumsum(0), (1, 0))
     vectors = length * F.normalize(features, dim=1)
@@ -103,7 +103,7 @@ def gather(features: Tensor, labels: Tensor, length: float = 1.0, **kind: bool) 
 
 
 def load(name: str, part: str, *, one_class: bool = False) -> Games:
-    """Games with ``train`` or ``test`` images of a dataset."""
+    """Load games with ``train`` or ``test`` images of a dataset."""
     if name == FEATURES:
         features, labels = published(datasets.DATA / name / part)
         return gather(features, labels, one_class=one_class, distinct=not one_class)
@@ -113,7 +113,7 @@ def load(name: str, part: str, *, one_class: bool = False) -> Games:
 
 
 def published(folder: Path) -> tuple[Tensor, Tensor]:
-    """The features of the published game, (images, 4096), and the concept of each."""
+    """Load the features of the published game, (images, 4096), and the concept of each."""
     with (folder / f"{_STEM}.objects").open("rb") as file:
         names = [str(name) for name in _Arrays(file, encoding="latin1").load()]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -124,7 +124,7 @@ def published(folder: Path) -> tuple[Tensor, Tensor]:
 
 
 def matrix(path: Path) -> Any:
-    """The one array of an HDF5 file."""
+    """Read the one array of an HDF5 file."""
     try:
         import h5py  # type: ignore[import-not-found]
     except ImportError as error:
@@ -135,10 +135,10 @@ def matrix(path: Path) -> Any:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads arrays and lists, and refuses whatever else a pickle might do."""
+    """Unpickler that accepts only arrays and lists."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few names that an array needs."""
+        """Return the classes that arrays need; raise for all others."""
         module = module.replace("numpy.core", "numpy._core")
         allowed = {
             ("numpy", "ndarray"),

@@ -1,4 +1,4 @@
-"""The ways to train the two agents, and the settings that were published for each."""
+"""Training methods of the two agents, with their published settings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from fewfold.expectation.estimators.control_variates import Baseline
 
 @dataclass(frozen=True)
 class Method:
-    """An estimator for the sender's symbol, and how fast to learn with it.
+    """An estimator for the sender's symbol, and its learning rate.
 
     Attributes:
         lr: learning rate of Adam.
@@ -35,17 +35,17 @@ class Method:
     relaxed: bool = field(default=False, kw_only=True)
 
     def players(self, dim: int, **sizes: int) -> "Players":
-        """Before training, for images of this dimension."""
+        """Return untrained agents for images of this dimension."""
         return Players(self, dim, **sizes)
 
 
 def score_function(step: int, baseline: Baseline | None) -> ff.expectation.Estimator:
-    """One draw."""
+    """Return the score-function estimator with one sample."""
     return ff.ScoreFunction(baseline=baseline)
 
 
 def gumbel(*, straight_through: bool) -> Callable[[int, Baseline | None], ff.expectation.Estimator]:
-    """One relaxed draw, of a temperature that falls to a half."""
+    """Return the Gumbel-softmax estimator with a temperature annealed to 0.5."""
 
     def at(step: int, baseline: Baseline | None) -> ff.expectation.Estimator:
         temperature = ff.expectation.annealed(step, rate=1e-5, every=1000)
@@ -55,17 +55,17 @@ def gumbel(*, straight_through: bool) -> Callable[[int, Baseline | None], ff.exp
 
 
 def running_mean(dim: int) -> Baseline:
-    """Of all costs before."""
+    """Return a running-mean baseline."""
     return ff.expectation.RunningMean()
 
 
 def self_critic(dim: int) -> Baseline:
-    """Another draw."""
+    """Return a self-critic baseline."""
     return ff.expectation.SelfCritic()
 
 
 def learned(dim: int) -> Baseline:
-    """What a network makes of the candidates."""
+    """Return a baseline network of the candidates."""
     return ff.expectation.Learned(Expected(dim))
 
 
@@ -82,7 +82,7 @@ METHODS = {
 
 
 class Players(nn.Module):
-    """The agents and what their costs are compared with."""
+    """The agents and the baselines of their costs."""
 
     def __init__(self, method: Method, dim: int, **sizes: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Players(nn.Module):
         )
 
     def baseline(self, agent: int) -> Baseline | None:
-        """That of the sender (0) or the receiver (1)."""
+        """Return the baseline of the sender (0) or the receiver (1)."""
         if not self.training or not len(self.baselines):
             return None
         found = self.baselines[agent]
@@ -107,7 +107,7 @@ class Players(nn.Module):
         step: int,
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
-        """The loss to follow, and the calls of the receiver per game."""
+        """Return the training loss, and the receiver calls per game."""
         method, bonus = self.method, []
 
         def surprise(symbols: Tensor, row: Tensor) -> Tensor:
@@ -140,11 +140,11 @@ class Players(nn.Module):
     def success(
         self, batch: Batch, step: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Per game: how probably the answer is right, given a symbol of the sender's law; whether
-        the likeliest is, given its best symbol; and the calls of the receiver for the former.
+        """Return per game: probability of success, success of the best symbol, receiver calls.
 
-        Marginals are exact, estimators that draw do so once, and Gumbel's mixes stay mixed. The
-        answer is the likeliest, or drawn by receivers that learned to draw it.
+        The probability is under the sender's distribution: exact for marginalisation, from one
+        sample for sampling estimators, with a relaxed symbol for Gumbel. The answer is the most
+        likely one, or sampled for receivers that were trained with samples.
         """
         receiver, scores = self.agents.receiver, self.agents.sender(batch.shown)
 

@@ -1,4 +1,4 @@
-"""The two agents of the game of Lazaridou et al., of whom the sender sees the target alone."""
+"""The two agents of the game of Lazaridou et al.; the sender sees the target alone."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 import fewfold as ff
 from experiments.networks import perceptron
 
-_APART = 0.1  # of nodes, where the steepest sigmoid has a slope of 1/4
+_NODE_DISTANCE = 0.1  # of nodes, where the steepest sigmoid has a slope of 1/4
 _NEARBY = 12  # pairs per row beyond which all symbols are scored at once
 
 
 class Units(nn.Module):
-    """One function of a number, the same for every entry: `sum_j v_j sigmoid(w_j x)`.
+    """An elementwise function `sum_j v_j sigmoid(w_j x)`, shared by all entries.
 
     A few thousand entries times 512 sigmoids would be most of the work of a step. As all entries go
     through the same smooth function, it and its slope are evaluated at equal distances only, and
@@ -26,7 +26,7 @@ class Units(nn.Module):
         self.outer = nn.Parameter(nn.Linear(units, 1, bias=False).weight.detach().view(-1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the shape of `x`."""
+        """Apply to every entry of `x`."""
         radius = max(float(x.detach().abs().max()), 1e-6)
         nodes = self.nodes(radius)
         if 2 * nodes >= x.numel():
@@ -44,16 +44,16 @@ class Units(nn.Module):
         return first + t * (rising + t * (last - first - rising - bend + t * bend))
 
     def plain(self, x: Tensor) -> Tensor:
-        """Every sigmoid of every entry."""
+        """Evaluate every sigmoid at every entry."""
         return torch.sigmoid(x[..., None] * self.inner.to(x.dtype)) @ self.outer.to(x.dtype)
 
     def nodes(self, radius: float) -> int:
-        """How many are needed between plus and minus this."""
-        return math.ceil(2 * radius * float(self.inner.detach().abs().max()) / _APART) + 2
+        """Return the number of interpolation nodes required on [-radius, radius]."""
+        return math.ceil(2 * radius * float(self.inner.detach().abs().max()) / _NODE_DISTANCE) + 2
 
 
 class Sender(nn.Module):
-    """A score for each symbol, from the target."""
+    """Maps the target to a score for each symbol."""
 
     def __init__(self, dim: int, symbols: int, embedding: int, hidden: int) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class Sender(nn.Module):
         self.temperature = 10.0
 
     def forward(self, target: Tensor) -> Tensor:
-        """(games, dim) to (games, symbols)."""
+        """Return scores (games, symbols) of targets (games, dim)."""
         scores: Tensor = self.say(torch.sigmoid(self.units(self.see(target)))) / self.temperature
         return scores
 
 
 class Receiver(nn.Module):
-    """A score for each candidate, from a symbol."""
+    """Maps a symbol to a score for each candidate."""
 
     def __init__(self, dim: int, symbols: int, embedding: int, relaxed: bool) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Receiver(nn.Module):
         self.meaning = nn.Parameter(first)
 
     def forward(self, atoms: Tensor, row: Tensor, shown: Tensor) -> Tensor:
-        """(m, candidates) scores of the images shown in the game `row`, given each symbol.
+        """Return scores (m, candidates) of the images in the game `row`, given each symbol.
 
         The score is that of an image as it is seen next to a meaning, `(W x) m`. There are fewer
         meanings than images, so that `x (W' m)` is less work. A product per pair where pairs are
@@ -118,13 +118,13 @@ class Agents(nn.Module):
 
 
 class Expected(nn.Module):
-    """What the cost will be, from all candidates: the mean of a network over them (NVIL)."""
+    """Baseline network (NVIL): the mean of a network over all candidates."""
 
     def __init__(self, dim: int, hidden: int = 512) -> None:
         super().__init__()
         self.each = perceptron(dim, hidden, hidden, hidden, 1)
 
     def forward(self, candidates: Tensor) -> Tensor:
-        """(games, candidates, dim) to (games,)."""
+        """Return predicted costs (games,) of candidates (games, candidates, dim)."""
         mean: Tensor = self.each(candidates).squeeze(-1).mean(-1)
         return mean

@@ -1,10 +1,10 @@
-"""A sender tells a receiver, by one of 256 symbols, which of sixteen images it sees.
+"""A sender describes one of sixteen images to a receiver by one of 256 symbols.
 
 ``python -m experiments.signalling_game.run`` adds the rows that are missing to results.json:
 ``--method sparse --seed 322 --epochs 100`` some of them, ``--data mnist`` those of other images,
 ``--one-class`` those of games whose images are all of one class, ``--lr 0.005 --entropy 0.05``
 those of another learning rate or reward of an even choice, ``--full`` those of the published
-length. It may be stopped and started again: a run on its way is kept in build/signalling_game, and
+length. It may be stopped and started again: a run on its way is path in build/signalling_game, and
 goes on as if it had never stopped.
 """
 
@@ -34,7 +34,7 @@ RUNS = HERE.parents[1] / "build" / "signalling_game"
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything."""
+    """Training settings."""
 
     epochs: int = 100
     batches: int = 100
@@ -49,7 +49,7 @@ FULL = 500  # epochs, as published
 
 
 class Playable(Protocol):
-    """What a run is of: a learning rate, and players who learn with it.
+    """Interface of a method: a learning rate, and agents to train with it.
 
     Players have `play` and `success`, as those of `methods.py` have.
     """
@@ -58,11 +58,11 @@ class Playable(Protocol):
     def lr(self) -> float: ...
 
     def players(self, dim: int, **sizes: int) -> Any:
-        """Before training, for images of this dimension."""
+        """Return untrained agents for images of this dimension."""
 
 
 class Run:
-    """A method on its way: players, their optimiser, chance, and what was measured."""
+    """State of a training run: agents, optimiser, generator and learning curve."""
 
     def __init__(self, method: Playable, dim: int, budget: Budget, seed: int) -> None:
         torch.manual_seed(seed)
@@ -74,30 +74,35 @@ class Run:
 
     @property
     def step(self) -> int:
-        """How many were made."""
+        """Number of steps taken."""
         return len(self.curve) * self.budget.batches
 
     def epoch(self, games: Games, valid: Games) -> None:
-        """Learn from some batches, and measure."""
+        """Train on some batches, then evaluate."""
         began, calls, start = time.perf_counter(), [], self.step
         self.players.train()
         for step in range(start, start + self.budget.batches):
             batch = games.draw(self.budget.games, self.budget.candidates, self.generator)
-            loss, asked = self.players.play(batch, step, self.generator)
+            loss, receiver_calls = self.players.play(batch, step, self.generator)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-            calls.append(asked)
+            calls.append(receiver_calls)
         seconds = time.perf_counter() - began
-        asked = torch.cat(calls).float()
-        low, high = asked.quantile(torch.tensor([0.1, 0.9])).tolist()
+        receiver_calls = torch.cat(calls).float()
+        low, high = receiver_calls.quantile(torch.tensor([0.1, 0.9])).tolist()
         end = start + self.budget.batches
         found = self.measure(valid, self.budget.valid, data.VALID_SEED, end)
-        spent = {"calls": float(asked.mean()), "low": low, "high": high, "seconds": seconds}
-        self.curve.append({name: round(x, 4) for name, x in {**found, **spent}.items()})
+        usage = {
+            "calls": float(receiver_calls.mean()),
+            "low": low,
+            "high": high,
+            "seconds": seconds,
+        }
+        self.curve.append({name: round(x, 4) for name, x in {**found, **usage}.items()})
 
     def measure(self, games: Games, count: int, seed: int, step: int) -> dict[str, float]:
-        """Per cent of some games, always the same ones, that are won after so many steps."""
+        """Return the success in per cent on a fixed set of games."""
         self.players.eval()
         generator = torch.Generator().manual_seed(seed)
         parts: list[tuple[Tensor, ...]] = []
@@ -112,35 +117,35 @@ class Run:
         }
 
     def save(self, path: Path) -> None:
-        """All of it, in one file."""
-        told = {"curve": self.curve}
-        checkpoint.save(path, self.players, self.optimizer, self.generator, told)
+        """Save the training state."""
+        record = {"curve": self.curve}
+        checkpoint.save(path, self.players, self.optimizer, self.generator, record)
 
     def load(self, path: Path) -> None:
-        """Go on from what was saved."""
-        told = checkpoint.load(path, self.players, self.optimizer, self.generator)
-        self.curve = told["curve"]
+        """Restore a saved state."""
+        record = checkpoint.load(path, self.players, self.optimizer, self.generator)
+        self.curve = record["curve"]
 
 
 def train(
-    name: str, method: Playable, games: tuple[Games, Games], budget: Budget, seed: int, kept: Path
+    name: str, method: Playable, games: tuple[Games, Games], budget: Budget, seed: int, path: Path
 ) -> Row:
-    """A row: how many games of test images are won after the last epoch, and the way there."""
+    """Return a row: success on test images after the last epoch, and the learning curve."""
     train_games, test_games = games
     run = Run(method, train_games.features.shape[1], budget, seed)
-    if kept.exists():
-        run.load(kept)
+    if path.exists():
+        run.load(path)
     if len(run.curve) > budget.epochs:
-        raise ValueError(f"{kept} has had {len(run.curve)} epochs, more than {budget.epochs}")
+        raise ValueError(f"{path} has had {len(run.curve)} epochs, more than {budget.epochs}")
     while len(run.curve) < budget.epochs:
         run.epoch(train_games, train_games)
         last = run.curve[-1]
-        said = f"{name}: epoch {len(run.curve)} of {budget.epochs}, {last['success']:.1f} %, "
-        said += f"{last['calls']:.2f} calls per game, {last['seconds']:.1f} s"
-        _progress.line(said)
+        message = f"{name}: epoch {len(run.curve)} of {budget.epochs}, {last['success']:.1f} %, "
+        message += f"{last['calls']:.2f} calls per game, {last['seconds']:.1f} s"
+        _progress.line(message)
         if len(run.curve) % 5 == 0 or len(run.curve) == budget.epochs:
-            run.save(kept)
-            print(said, flush=True)
+            run.save(path)
+            print(message, flush=True)
     _progress.line("")
     found = run.measure(test_games, budget.test, data.TEST_SEED, run.step)
     names = ("success", "best", "calls", "low", "high")
@@ -160,7 +165,7 @@ def run(
     one_class: bool = False,
     settings: Sequence[dict[str, Any]] = ({},),
 ) -> None:
-    """Add the rows that are not there yet; settings that are not given are the method's own."""
+    """Add the missing rows; settings that are not given are those of the method."""
     loaded: tuple[Games, Games] | None = None
     for seed, other in product(seeds, settings):
         for method in chosen:
@@ -181,13 +186,13 @@ def run(
 
 
 def file_name(key: dict[str, Any]) -> str:
-    """Of the state of a run: more epochs go on from fewer."""
-    told = (str(value) for name, value in key.items() if name != "epochs")
-    return "-".join(told).replace("/", "").replace(" ", "-") + ".safetensors"
+    """Return the file name of the state of a run; longer runs continue shorter ones."""
+    record = (str(value) for name, value in key.items() if name != "epochs")
+    return "-".join(record).replace("/", "").replace(" ", "-") + ".safetensors"
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     found = data.FEATURES if datasets.has(data.FEATURES) else data.NAMES[0]
     parser.add_argument("--data", choices=data.NAMES, default=found)

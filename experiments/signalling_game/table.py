@@ -1,4 +1,4 @@
-"""results.json as the table of the README, and as a picture.
+"""Write the table and the figure of the README from results.json.
 
 ``python -m experiments.signalling_game.table``
 """
@@ -55,19 +55,19 @@ def table(rows: list[Row]) -> str:
         lines = [head, ["---"] * len(head)]
         for method, published in PUBLISHED.items():
             lines.append([method, *published, *_cells(_of(rows, place, method))])
-        told = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-        parts.append(f"{PLACES[place]}:\n\n{told}")
+        table_text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        parts.append(f"{PLACES[place]}:\n\n{table_text}")
     return "\n\n".join(parts)
 
 
 def places(rows: list[Row]) -> list[tuple[str, bool]]:
-    """What was played."""
+    """Return the games that were played."""
     found = {(row["data"], row["one class"]) for row in rows}
     return [place for place in PLACES if place in found]
 
 
 def draw(rows: list[Row]) -> Figure:
-    """Won games against epochs and against calls of the receiver, and the calls of an epoch."""
+    """Plot success against epochs and receiver calls, and the calls of an epoch."""
     shown = places(rows)
     figure, panels = pyplot.subplots(
         len(shown), 3, figsize=(11, 3.0 * len(shown)), squeeze=False, layout="constrained"
@@ -93,12 +93,12 @@ def draw(rows: list[Row]) -> Figure:
 def _curves(panels: list, row: Row, method: str, color: str) -> None:  # type: ignore[type-arg]
     curve = row["curve"]
     epochs = range(1, 1 + len(curve["success"]))
-    total, spent = 0.0, []
+    total, total_calls = 0.0, []
     for calls in curve["calls"]:
         total += calls
-        spent.append(total)
+        total_calls.append(total)
     panels[0].plot(epochs, curve["success"], c=color, label=method, lw=1)
-    panels[1].plot(spent, curve["success"], c=color, lw=1)
+    panels[1].plot(total_calls, curve["success"], c=color, lw=1)
     panels[2].plot(epochs, curve["calls"], c=color, lw=1)
     panels[2].fill_between(epochs, curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
 
@@ -134,7 +134,7 @@ def _mean(values: list[float]) -> str:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

@@ -1,4 +1,4 @@
-"""Labelled texts as numbers of words."""
+"""Labelled texts as word ids."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ _HELD = {"valid": 0.1, "test": 0.2}  # shares, where a corpus comes without a sp
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents, each a list of words below the size of the vocabulary, and their classes."""
+    """Documents, each a list of word ids, and their classes."""
 
     words: list[Tensor]
     labels: Tensor
@@ -26,13 +26,13 @@ class Texts:
         return len(self.words)
 
     def select(self, rows: Tensor) -> "Texts":
-        """Some of them."""
+        """Return a subset."""
         return Texts([self.words[row] for row in rows.tolist()], self.labels[rows])
 
     def batches(
         self, size: int, generator: torch.Generator | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Words (batch, longest) padded at the end, and labels; shuffled given a generator.
+        """Yield padded words (batch, longest) and labels; shuffled if a generator is given.
 
         Documents of like length go together: padding costs as much as words.
         """
@@ -53,7 +53,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Three parts; `vocabulary` names the words, of which the first is padding."""
+    """Training, validation and test texts; `vocabulary` lists the words, the first is padding."""
 
     train: Texts
     valid: Texts
@@ -63,14 +63,14 @@ class Corpus:
 
     @property
     def counts(self) -> Tensor:
-        """How often each word occurs in the training part."""
+        """Word counts of the training part."""
         return torch.bincount(torch.cat(self.train.words), minlength=len(self.vocabulary))
 
 
 def corpus(
     texts: Sequence[str], labels: Sequence[str], parts: Sequence[str], *, length: int = 100
 ) -> Corpus:
-    """Lower-case words, the first `length` of a text; words that training never sees are left out.
+    """Build a corpus of lower-case words, texts cut to `length`, without words unseen in training.
 
     `parts` are "train", "valid" and "test", and the vocabulary is that of "train".
     """
@@ -95,7 +95,7 @@ def corpus(
 
 
 def load(name: str, *, length: int = 100, seed: int = 0) -> Corpus:
-    """A corpus by name; a tenth of its training part is for validation."""
+    """Load a corpus by name; a tenth of its training part is for validation."""
     import pandas
 
     folder = "ag-news-partial" if name == "ag_news_partial" else "text-classification"

@@ -1,4 +1,4 @@
-"""The convolutional classifier of sentences, over any table of word vectors."""
+"""Convolutional sentence classifier over any table of word vectors."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ WIDTHS = (3, 4, 5)
 
 
 class TextCNN(nn.Module):
-    """Filters over three, four and five words, the maximum of each over the text, one linear layer.
+    """Convolutions over three, four and five words, max pooling over time, one linear layer.
 
     What a filter says to a word at each of its places is worked out once for the different words of
     a batch, and added up where they stand. That is a third of the work of a convolution over all
@@ -40,7 +40,7 @@ class TextCNN(nn.Module):
         self.output = nn.Linear(len(WIDTHS) * filters, classes)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Scores of the classes, (batch, classes)."""
+        """Return logits (batch, classes)."""
         words = F.pad(words, (0, max(0, max(WIDTHS) - words.shape[1])))
         different, place = words.unique(return_inverse=True)
         responses = self.table(different) @ self.taps.flatten(1)
@@ -50,7 +50,7 @@ class TextCNN(nn.Module):
 
 
 class _Maxima(torch.autograd.Function):
-    """Sums of the responses to the words that a filter covers, maximised over where it begins.
+    """Filter responses summed over the words they cover, maximised over positions.
 
     Row 12 word + tap of the responses is what all filters say to the word at that tap.
     """

@@ -1,4 +1,4 @@
-"""Texts classified by a convolution over word vectors, from tables of very different sizes.
+"""Text classification by a CNN over word tables of very different sizes.
 
 ``python -m experiments.text_classification.run ag_news_partial`` adds what is missing to
 results.json: it may be stopped and started again.
@@ -36,7 +36,7 @@ RECORD = Record(Path(__file__).parent / "results.json")
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything."""
+    """Training settings."""
 
     epochs: int
     batch: int = 256
@@ -70,7 +70,7 @@ BUDGETS = {
 
 @torch.no_grad()
 def accuracy(model: TextCNN, texts: Texts) -> float:
-    """Per cent."""
+    """Return the accuracy in per cent."""
     model.eval()
     hits = sum(int((model(words).argmax(1) == label).sum()) for words, label in texts.batches(512))
     model.train()
@@ -80,7 +80,7 @@ def accuracy(model: TextCNN, texts: Texts) -> float:
 def optimizer(
     model: TextCNN, method: Table, corpus: Corpus, lr: float, steps: int
 ) -> torch.optim.Optimizer:
-    """Adam, which for anchors also shrinks their weights, and leaves fewer of them."""
+    """Return Adam; for anchor tables with the proximal step and its schedule."""
     inner = torch.optim.Adam(model.parameters(), lr, fused=True)
     if isinstance(method, Mixed) and isinstance(model.table, ff.embeddings.AnchorMixture):
         return ff.proximal(inner, model.table.tables, l1=method.l1)
@@ -97,7 +97,7 @@ def optimizer(
 
 
 def train(method: Table, corpus: Corpus, budget: Budget, seed: int) -> dict[str, Any]:
-    """A row: the test accuracy and the size at the epoch that validation likes best."""
+    """Return a row: test accuracy and size at the epoch that is best on validation."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     table = method.make(corpus, budget.dim, generator)
@@ -129,7 +129,7 @@ def train(method: Table, corpus: Corpus, budget: Budget, seed: int) -> dict[str,
 
 
 def shape(table: torch.nn.Module) -> dict[str, int]:
-    """Of anchors: the non-zero weights, and the words that have none."""
+    """Return the non-zeros of an anchor table, and the number of zero rows."""
     if not isinstance(table, ff.AnchorEmbedding):
         return {}
     per_word: Tensor = table.rows().offsets.diff()
@@ -137,7 +137,7 @@ def shape(table: torch.nn.Module) -> dict[str, int]:
 
 
 def run(name: str, chosen: list[str], seeds: int) -> None:
-    """Add the rows that are not there yet."""
+    """Add the missing rows."""
     budget = BUDGETS[name]
     corpus: Corpus | None = None
     for seed in range(seeds):
@@ -152,7 +152,7 @@ def run(name: str, chosen: list[str], seeds: int) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", choices=BUDGETS, nargs="+")
     parser.add_argument("--methods", help="separated by semicolons; by default all")

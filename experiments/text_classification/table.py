@@ -1,4 +1,4 @@
-"""results.json as the table of the README, and as a picture.
+"""Write the table and the figure of the README from results.json.
 
 ``python -m experiments.text_classification.table``
 """
@@ -40,7 +40,7 @@ STYLE = {
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the published rows, then ours; accuracy, millions of numbers and times fewer."""
+    """Return a Markdown table: published rows, then ours; accuracy, size and compression."""
     shown = [name for name in DATA if any(row["data"] == name for row in rows)]
     whole = PUBLISHED["CNN"][1]
     lines = [["accuracy, millions of numbers", *(DATA[name] for name in shown)]]
@@ -54,15 +54,17 @@ def table(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row]) -> Figure:
-    """Accuracy against the numbers of the table, one panel per corpus."""
+    """Plot accuracy against table size, one panel per corpus."""
     shown = [name for name in DATA if any(row["data"] == name for row in rows)]
     figure, panels = pyplot.subplots(
         1, len(shown), figsize=(3.2 * len(shown), 3.2), squeeze=False, layout="constrained"
     )
     for axes, name in zip(panels[0], shown, strict=True):
         for family, (color, marker) in STYLE.items():
-            few = [row for row in rows if row["data"] == name and row["method"].startswith(family)]
-            points = [(row["numbers"], row["test"]) for row in few]
+            selected = [
+                row for row in rows if row["data"] == name and row["method"].startswith(family)
+            ]
+            points = [(row["numbers"], row["test"]) for row in selected]
             if points:
                 axes.scatter(*zip(*points, strict=True), c=color, marker=marker, label=family)
         axes.set(xscale="log", title=DATA[name], xlabel="numbers in the table")
@@ -89,7 +91,7 @@ def _cell(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Rewrite the README and the picture."""
+    """Rewrite the README and the figure."""
     matplotlib.use("Agg")
     rows = RECORD.rows()
     readme.update(README, table(rows))

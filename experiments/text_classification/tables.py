@@ -1,4 +1,4 @@
-"""Tables of word vectors that are compared: the whole one, sparse mixes of anchors, and others."""
+"""The word tables that are compared: dense, anchored and other compact ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ Knowledge = Callable[[Corpus, Tensor], ff.embeddings.Relations]
 
 
 class Table(Protocol):
-    """How a method makes its table."""
+    """Builder of the table of a method."""
 
     def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
-        """Ids (n,) to vectors (n, dim), zero for the padding."""
+        """Return an embedding of ids (n,) to vectors (n, dim), zero for the padding."""
         ...
 
 
@@ -37,17 +37,17 @@ class Table(Protocol):
 
 
 def frequent(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
-    """The most frequent: a vocabulary is in that order."""
+    """Select the most frequent words; the vocabulary is sorted by frequency."""
     return torch.arange(1, count + 1)
 
 
 def drawn(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
-    """Any."""
+    """Select random words."""
     return 1 + torch.randperm(len(corpus.vocabulary) - 1, generator=generator)[:count]
 
 
 def spread(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
-    """Far from each other by the documents they are in: seeds of k-means++.
+    """Select words with different document profiles: the seeds of k-means++.
 
     Features are the first 32 singular vectors of words by documents, TF-IDF, scaled to length one.
     Words with fewer than five occurrences are left out: each of them is far from everything.
@@ -76,7 +76,7 @@ def spread(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Near:
-    """Words that occur near an anchor; the few anchors that tell most about each."""
+    """Relations from co-occurrence: words near an anchor, for the most informative anchors."""
 
     width: int = 2
     least: int = 5
@@ -89,7 +89,7 @@ class Near:
 
 
 def wordnet(corpus: Corpus, anchors: Tensor) -> ff.embeddings.Relations:
-    """Synonyms, hypernyms and hyponyms."""
+    """Return synonyms, hypernyms and hyponyms as relations."""
     return ff.embeddings.Relations.from_wordnet(corpus.vocabulary, _wordnet(), anchors=anchors)
 
 
@@ -112,7 +112,7 @@ def _wordnet() -> Path:
 
 @dataclass(frozen=True)
 class Dense:
-    """A vector of its own for each word."""
+    """Dense table."""
 
     def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
         return _embedding(len(corpus.vocabulary), dim, _DENSE, generator)
@@ -120,7 +120,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Anchored:
-    """Few non-zero weights on the vectors of anchors, which are words that start as one of them."""
+    """Anchor table whose anchors are selected words."""
 
     anchors: int = 20
     choice: Choice = frequent
@@ -140,17 +140,17 @@ class Anchored:
         return table
 
     def chosen(self, corpus: Corpus) -> Tensor:
-        """The words that are anchors."""
+        """Return the words that are anchors."""
         return self.choice(corpus, self.anchors, torch.Generator().manual_seed(0))
 
     def relations(self, corpus: Corpus) -> ff.embeddings.Relations | None:
-        """What is known, if anything."""
+        """Return the relations, if any."""
         return None if self.knowledge is None else self.knowledge(corpus, self.chosen(corpus))
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """A sum of soft mixes, each over anchors of its own: softmax(T) A, with T sparse.
+    """Sum of softmax mixtures over several sets of anchors: softmax(T) A, with T sparse.
 
     Anchors start with a mean of zero, so that a word without entries is zero and not their mean.
     """
@@ -175,7 +175,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class LowRank:
-    """The product of two matrices, with as many numbers as a table `times` smaller."""
+    """Low-rank table, `times` smaller than the dense one."""
 
     times: int = 40
 
@@ -191,7 +191,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Rows:
-    """Vectors for the most frequent words; the others share some, or have none.
+    """Vectors of the most frequent words; the others share vectors or have none.
 
     A table `times` smaller, of which `shared` is the part that is shared by hashing.
     """
@@ -232,7 +232,7 @@ def _embedding(rows: int, dim: int, std: float, generator: torch.Generator) -> n
 
 
 def size(table: nn.Module) -> int:
-    """Numbers of a table, as published: of anchors those and the non-zero weights."""
+    """Number of parameters as published; for anchor tables the anchors and the non-zeros."""
     if isinstance(table, ff.AnchorEmbedding | ff.embeddings.AnchorMixture):
         return table.size()
     return sum(param.numel() for param in table.parameters())

@@ -1,4 +1,4 @@
-"""The experiment with latent bits runs from end to end, on images that need no dataset."""
+"""The bit-vector experiment end to end, on small generated images."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The likelihood of grey images: the kernel, what torch does without it, and the plain formula."""
+"""Likelihood of grey images: kernel, torch fallback and plain formula."""
 
 import subprocess
 import sys

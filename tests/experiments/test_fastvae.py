@@ -1,4 +1,4 @@
-"""The experiment on FastVAE runs from end to end, on data small enough to need no dataset."""
+"""The FastVAE experiment end to end, on small generated data."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_divergence(sampler: str) -> None:
 def test_figures(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SAMPLES", (4, 8)), ("CODEWORDS", (1, 4)), ("ITEMS", (100, 1000))):
         monkeypatch.setattr(figures, name, value)
-    for name, value in (("FEW", 4), ("MANY", 8), ("USERS", 40)):
+    for name, value in (("SMALL_SAMPLE", 4), ("PUBLISHED_SAMPLE", 8), ("USERS", 40)):
         monkeypatch.setattr(figures, name, value)
     monkeypatch.setattr(figures.steps, "USERS", 8)
     for function, changed in (("trained", {"epochs": 1}), ("curve", {"epochs": 2})):

@@ -1,4 +1,4 @@
-"""Landscapes are drawn, and states between memories are counted."""
+"""Figures of energy landscapes, and counts of metastable states."""
 
 import json
 from pathlib import Path

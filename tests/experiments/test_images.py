@@ -1,4 +1,4 @@
-"""The reader of MNIST and its like."""
+"""The reader of MNIST files."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Messages of several symbols are sent, heard and learned from."""
+"""The game with mixed messages end to end."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Digits become ten numbers of six laws: losses, gradients, likelihoods, and a run of each."""
+"""Autoencoders with six latent distributions: losses, gradients, likelihoods, one run each."""
 
 from pathlib import Path
 
@@ -74,9 +74,9 @@ def expected_slope(latent: Latent, start: Tensor, rows: int) -> tuple[Tensor, Te
     """Of cost and rate, and its standard error."""
     if isinstance(latent, Projected):  # by the score function alone, with other draws
         leaf = start.expand(rows, -1).clone().requires_grad_()
-        law = latent.law(leaf)
-        point = law.sample(generator=seeded(5))
-        log_prob = law.log_prob(point)
+        dist = latent.dist(leaf)
+        point = dist.sample(generator=seeded(5))
+        log_prob = dist.log_prob(point)
         prior = ff.distributions.MaxEntropyMixed(SIZE).log_prob(point)
         total = (linear(point, point) + log_prob - prior).detach()
         ((total - total.mean()) * log_prob).sum().backward()
@@ -86,13 +86,13 @@ def expected_slope(latent: Latent, start: Tensor, rows: int) -> tuple[Tensor, Te
     if isinstance(latent, Corners):
         mean, rate = leaf.softmax(-1), latent.rate(leaf, seeded())
     elif isinstance(latent, Mixed):
-        law = latent.law(leaf)
+        dist = latent.dist(leaf)
         mean, rate = (
-            law.mean,
-            kl_divergence(law, ff.distributions.MaxEntropyMixed(SIZE).expand((1,))),
+            dist.mean,
+            kl_divergence(dist, ff.distributions.MaxEntropyMixed(SIZE).expand((1,))),
         )
     else:
-        mean, rate = latent.law(leaf).mean, latent.rate(leaf, seeded())
+        mean, rate = latent.dist(leaf).mean, latent.rate(leaf, seeded())
     (linear(mean, mean) + rate).sum().backward()
     assert leaf.grad is not None
     return leaf.grad[0], torch.zeros_like(leaf[0])
@@ -136,7 +136,7 @@ def test_it_learns(name: str, digits: Split) -> None:
 
 
 @pytest.mark.parametrize("name", LATENTS)
-def test_laws_of_corners_begin_with_the_mean_image(name: str, digits: Split) -> None:
+def test_decoders_of_corners_begin_with_the_mean_image(name: str, digits: Split) -> None:
     state = Training(LATENTS[name], digits, seed=0, width=24)
     mean = digits.train.mean(0).clamp(0.001, 0.999)
     begins = torch.allclose(state.model.decoder[-1].bias.sigmoid(), mean, atol=1e-5)

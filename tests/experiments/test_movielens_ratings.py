@@ -1,4 +1,4 @@
-"""The experiment on ratings, with a few hundred made-up users and films."""
+"""The rating experiment, with a few hundred generated users and films."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Bags are made as published, and told apart from end to end."""
+"""Construction of bags as published, and the experiment end to end."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The experiment with tables of few anchors, on a text of a few words and without a dataset."""
+"""The experiment with anchor tables in language models, on a text of a few words."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The three experiments with discrete latents have the settings that were published for them.
+"""Published settings of the three experiments with discrete latents.
 
 Correia, Niculae, Aziz and Martins, 2020, with the corrections of their code: a learning rate that
 is off by ten changes a table and breaks nothing else.

@@ -1,4 +1,4 @@
-"""The experiment on small tables runs from end to end, on data that needs no dataset."""
+"""The compression experiment end to end, on small generated data."""
 
 from pathlib import Path
 

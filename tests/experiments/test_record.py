@@ -1,4 +1,4 @@
-"""Rows that are measured are not lost."""
+"""Storage of measured rows."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

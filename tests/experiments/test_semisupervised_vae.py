@@ -1,4 +1,4 @@
-"""The semi-supervised autoencoder learns, on images small enough to need no dataset."""
+"""The semi-supervised experiment end to end, on small generated images."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: Split) -> Rec
     kept = Record(tmp_path / "results.json")
     monkeypatch.setattr(run, "RECORD", kept)
     monkeypatch.setattr(table, "RECORD", kept)
-    monkeypatch.setattr(run, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(run, "CHECKPOINTS", tmp_path / "kept")
     monkeypatch.setattr(run, "load", lambda: split)
     return kept
 
@@ -205,7 +205,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
 ) -> None:
     stopped = run.train(name, split, replace(TINY, epochs=2), seed=7)
     resumed = run.train(name, split, TINY, seed=7)
-    monkeypatch.setattr(run, "KEPT", tmp_path / "elsewhere")
+    monkeypatch.setattr(run, "CHECKPOINTS", tmp_path / "elsewhere")
     whole = run.train(name, split, TINY, seed=7)
     assert resumed["curve"] == whole["curve"]
     assert stopped["curve"]["calls"] == whole["curve"]["calls"][:2]

@@ -1,4 +1,4 @@
-"""The game is played from end to end, with images small enough to need no dataset."""
+"""The signalling game end to end, on small generated images."""
 
 import pickle
 import sys
@@ -181,12 +181,12 @@ def test_what_is_won(name: str) -> None:
         return
     if METHODS[name].zero_one:
         right = answers.detach().softmax(1)[:, one.target[0]]
-    law = ff.sparsemax(scores) if name == "sparse" else scores.softmax(0)
-    wanted = float(law @ right)
+    dist = ff.sparsemax(scores) if name == "sparse" else scores.softmax(0)
+    wanted = float(dist @ right)
     assert 0.02 < wanted < 0.98
     error = 0.0 if many == 1 else 5 * (wanted * (1 - wanted) / many) ** 0.5
     assert float(won.mean()) == pytest.approx(wanted, abs=error + 1e-6)
-    assert (calls == (law > 0).sum() if many == 1 else calls == 1).all()
+    assert (calls == (dist > 0).sum() if many == 1 else calls == 1).all()
 
 
 def test_the_test_is_of_other_games_and_time_goes_on(

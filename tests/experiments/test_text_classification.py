@@ -1,4 +1,4 @@
-"""The experiment on texts runs from end to end, on texts small enough to need no dataset."""
+"""The text classification experiment end to end, on small generated texts."""
 
 from dataclasses import replace
 from pathlib import Path
