@@ -42,7 +42,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def run_gallery(app: Sphinx) -> None:
-    """Run each gallery script, keeping what it prints and draws for the pages that show it."""
+    """Run each gallery script and store its output and figures for the pages."""
     out = HERE / "_generated"
     out.mkdir(exist_ok=True)
     for script in sorted((HERE / "gallery").glob("*.py")):
@@ -57,12 +57,12 @@ def run_gallery(app: Sphinx) -> None:
 
 
 def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: Any) -> None:
-    """A value such as a dict has the docstring of its type, which says nothing of the value."""
+    """Drop the docstring of the type of a value such as a dict."""
     if what == "data":
         lines.clear()
 
 
 def setup(app: Sphinx) -> None:
-    """Have the gallery's output ready before pages are read."""
+    """Run the gallery before pages are read."""
     app.connect("builder-inited", run_gallery)
     app.connect("autodoc-process-docstring", without_type)

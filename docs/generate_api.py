@@ -26,7 +26,7 @@ INTERNAL_BASES = (AnchorStorage,)
 
 
 def entry(path: str, value: object) -> list[str]:
-    """The directive for one name."""
+    """Return the directive of one name."""
     if inspect.isclass(value):
         lines = [f".. autoclass:: {path}", "   :members:"]
         if value.__base__ in INTERNAL_BASES:  # its public methods are those of the subclass
@@ -38,12 +38,12 @@ def entry(path: str, value: object) -> list[str]:
 
 
 def section(title: str, text: str, entries: list[str]) -> list[str]:
-    """A heading and its directives."""
+    """Return a heading and its directives."""
     return [f"## {title}", "", text, "", "```{eval-rst}", *entries, "```", ""]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     names = [name for name in fewfold.__all__ if name not in ("__version__", "structures")]
     top = {name: getattr(fewfold, name) for name in names}
     top = {name: one for name, one in top.items() if not isinstance(one, types.ModuleType)}
