@@ -276,6 +276,30 @@ def _catalogue(rng: Rng) -> tuple[Callable[..., object], list[object]]:
 RECIPES["Catalogue"] = _catalogue
 
 
+def _sessions(rng: Rng) -> tuple[Callable[..., object], list[object]]:
+    sessions, items, longest, n = size(rng, 9), size(rng, 9, 1), size(rng, 5, 1), size(rng, 5, 1)
+    at, starts, rows = offsets(rng, sessions, longest + 1), offsets(rng, items), size(rng)
+    if sessions == 0:  # there is no session that an entry could name
+        starts = torch.zeros_like(starts)
+    entries, asked, gone = int(starts[-1]), offsets(rng, rows), offsets(rng, rows)
+    index = [whole(rng, high, entries, dtype=I32) for high in (sessions, longest)]
+    made = [at, whole(rng, items, int(at[-1]), dtype=I32), starts, *index]
+    query = [asked, whole(rng, items, int(asked[-1])), real(rng, int(asked[-1])).exp()]
+    near, allowed = torch.rand(2 * longest - 1), torch.ones(items, dtype=torch.bool)
+    excluded = [whole(rng, items, int(gone[-1])), gone]
+    answer = [_empty(rows, n, dtype=I64), _empty(rows, n, dtype=torch.float32)]
+
+    def run(*arguments: object) -> object:
+        made = _native.kernels.Sessions(*arguments[:8])  # type: ignore[union-attr]
+        return made.rank(*arguments[8:])
+
+    wanted = [rows, *query, near, size(rng, 5, 1), *excluded, allowed, n, *answer, _threads(rng)]
+    return run, [sessions, items, longest, *made, *wanted]
+
+
+RECIPES["Sessions"] = _sessions
+
+
 # ---- anchors ------------------------------------------------------------------------------------
 
 

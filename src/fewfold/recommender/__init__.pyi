@@ -59,6 +59,7 @@ from .models.model_options import Option as Option
 from .models.model_options import setting as setting
 from .models.popularity import MostPopular as MostPopular
 from .models.registry import register as register
+from .models.session_knn import SessionKNN as SessionKNN
 from .ranking.catalogue import Catalogue as Catalogue
 from .ranking.exact_ranking import DotProduct as DotProduct
 from .ranking.exact_ranking import Ranking as Ranking
@@ -157,6 +158,7 @@ __all__ = [
     "ItemKNN",
     "Cosine",
     "BM25",
+    "SessionKNN",
     "EASE",
     "Baseline",
     "Model",

@@ -10,6 +10,7 @@ void bind_expected(nanobind::module_ &m);
 void bind_graphs(nanobind::module_ &m);
 void bind_sampling(nanobind::module_ &m);
 void bind_sequences(nanobind::module_ &m);
+void bind_sessions(nanobind::module_ &m);
 void bind_structured(nanobind::module_ &m);
 void bind_touch(nanobind::module_ &m);  // `Update`, touch_RULE_f32 and touch_RULE_f64, and pay_
 void bind_trees(nanobind::module_ &m);

@@ -325,6 +325,7 @@ NB_MODULE(kernels, m) {
   bind_graphs(m);
   bind_sampling(m);
   bind_sequences(m);
+  bind_sessions(m);
   bind_structured(m);
   bind_touch(m);
   bind_trees(m);

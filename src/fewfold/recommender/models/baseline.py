@@ -57,7 +57,7 @@ class Baseline(Model, Fitted):
             if isinstance(history, Interactions)
             else history
         )
-        return top_k(self.scorer(known), k, exclude=known).ids
+        return self.rank(known, k, exclude=known).ids
 
     def scorer(self, history: Jagged) -> Scorer:
         """Scores of all items for every row of `history`, as `top_k` reads them."""

@@ -1,12 +1,16 @@
 """Built-in models: their names, modules and command-line options; imports no torch."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fewfold._options import Option, number, positive_integer, real_number
 
-__all__ = ["BLEND", "BUILT_IN", "EASE", "FASTVAE", "ITEM_KNN", "BuiltIn", "Option", "setting"]
+__all__ = [
+    *("BLEND", "BUILT_IN", "EASE", "FASTVAE", "ITEM_KNN", "SESSION_KNN", "BuiltIn", "Option"),
+    "setting",
+]
 
 _GROUP = "the model"
 
@@ -44,6 +48,9 @@ def _bits(text: str) -> Any:
 def _weight(text: str) -> Any:
     """Parse a weight between 0 and 1."""
     return number(text, float, lambda x: 0 < x < 1, "above 0 and below 1")
+def _positive(text: str) -> Any:
+    """Parse a finite number above 0."""
+    return number(text, float, lambda x: 0 < x < math.inf, "a number above 0")
 
 
 def _by_name(*options: Option) -> dict[str, Option]:
@@ -80,12 +87,31 @@ BLEND = _by_name(
     Option("blend-of", "two models to blend, as ease,fastvae", metavar="A,B"),
     Option("blend-weight", "of the second, 0 to 1 (default: 0.5)", 0.5, _weight, "X"),
 )
+SESSION_KNN = _by_name(
+    Option(
+        "session-neighbours", "sessions that session-knn reads (default: 500)", 500,
+        positive_integer, "N",
+    ),
+    Option(
+        "session-sample", "newest sessions of an item it chooses from (default: 1000)", 1000,
+        positive_integer, "N",
+    ),
+    Option(
+        "session-decay", "places back at which an item weighs 1/e (default: 2)", 2.0,
+        _positive, "X",
+    ),
+    Option(
+        "session-spread", "places apart at which an item counts 1/e (default: 4)", 4.0,
+        _positive, "X",
+    ),
+)  # fmt: skip
 _MODELS = "fewfold.recommender.models"
 BUILT_IN = {
     "auto": BuiltIn(f"{_MODELS}.auto", {}),
     "fastvae": BuiltIn(f"{_MODELS}.fastvae.recipe", FASTVAE),
     "ease": BuiltIn(f"{_MODELS}.ease", EASE),
     "item-knn": BuiltIn(f"{_MODELS}.item_knn", ITEM_KNN),
+    "session-knn": BuiltIn(f"{_MODELS}.session_knn", SESSION_KNN),
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
     "blend": BuiltIn(f"{_MODELS}.blend", BLEND),
 }
