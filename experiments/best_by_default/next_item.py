@@ -1,7 +1,7 @@
 """Next-item tasks, and their metrics: the place of one item in a ranking of all items."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from fewfold._progress import phase
 from fewfold.recommender import Jagged, Ranking
 
-__all__ = ["Task", "drop_last", "evaluate_next_item", "prefixes_of"]
+__all__ = ["Task", "drop_last", "evaluate_next_item", "prefixes_of", "sampled"]
 
 _ROWS_AT_ONCE = 4096
 
@@ -70,6 +70,13 @@ def evaluate_next_item(
         found[f"mrr@{k}"] = (near / place).mean().item()
         found[f"ndcg@{k}"] = (near / (1 + place).log2()).mean().item()
     return found
+
+
+def sampled(task: Task, cases: int, *, seed: int = 0) -> Task:
+    """The task with so many of its cases, drawn at random."""
+    generator = torch.Generator().manual_seed(seed)
+    some = torch.randperm(len(task.targets), generator=generator)[:cases].sort().values
+    return replace(task, prefixes=task.prefixes.rows(some), targets=task.targets[some])
 
 
 def prefixes_of(sessions: Jagged) -> tuple[Jagged, Tensor]:

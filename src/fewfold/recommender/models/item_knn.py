@@ -16,7 +16,7 @@ from fewfold.recommender.models.baseline import Baseline
 from fewfold.recommender.models.model_options import ITEM_KNN as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
-from fewfold.recommender.ranking.exact_ranking import Ranking, top_k
+from fewfold.recommender.ranking.exact_ranking import Ranking, positive, top_k
 
 __all__ = ["BM25", "Cosine", "ItemKNN"]
 
@@ -141,11 +141,7 @@ class ItemKNN(Baseline):
 
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the nearest neighbours of each item; -1 where there are fewer than k."""
-        found = super().similar(items, k, allowed=allowed)
-        apart = found.scores <= 0
-        return Ranking(
-            found.ids.masked_fill(apart, -1), found.scores.masked_fill(apart, -torch.inf)
-        )
+        return positive(super().similar(items, k, allowed=allowed))
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield the specifications of the counts, and of ids and similarity of the neighbours."""

@@ -22,7 +22,7 @@ from fewfold.recommender.models.session_index import (
     cut,
     last_places,
 )
-from fewfold.recommender.ranking.exact_ranking import Ranking, top_k
+from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, positive, top_k
 
 __all__ = ["SessionKNN"]
 
@@ -145,7 +145,8 @@ class SessionKNN(Baseline):
         gone = Jagged(ids[ids >= 0], torch.cat([ids.new_zeros(1), (ids >= 0).sum(1).cumsum(0)]))
         if exclude is not None:
             gone = gone.append(exclude.rows(rows))
-        popular = top_k(_Same(self._popularity(), len(rows)), k, exclude=gone, allowed=allowed)
+        scorer = DotProduct(torch.ones(len(rows), 1), self._popularity().unsqueeze(1))
+        popular = top_k(scorer, k, exclude=gone, allowed=allowed)
         both = torch.cat([ids, popular.ids], 1), torch.cat([scores, popular.scores], 1)
         order = (both[0] < 0).byte().argsort(dim=1, stable=True)[:, :k]
         found.ids[rows], found.scores[rows] = (part.gather(1, order) for part in both)
@@ -169,11 +170,7 @@ class SessionKNN(Baseline):
 
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank what stood near each item; -1 where there are fewer than k such items."""
-        found = super().similar(items, k, allowed=allowed)
-        apart = found.scores <= 0
-        return Ranking(
-            found.ids.masked_fill(apart, -1), found.scores.masked_fill(apart, -torch.inf)
-        )
+        return positive(super().similar(items, k, allowed=allowed))
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield the specifications of the counts, and of the items and offsets of the sessions."""
@@ -196,18 +193,3 @@ class SessionKNN(Baseline):
         fitted = super().from_state(tensors, items)
         fitted._index_sessions()
         return fitted
-
-
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """The scorer that gives all rows the same scores."""
-
-    scores: Tensor
-    rows: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, len(self.scores)
-
-    def __call__(self, users: slice, items: slice) -> Tensor:
-        return self.scores[items].repeat(users.stop - users.start, 1)

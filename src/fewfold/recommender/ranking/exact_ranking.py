@@ -13,7 +13,7 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.catalogue import Catalogue
 from fewfold.recommender.ranking.row_top_k import Heaps, Sorted, padded
 
-__all__ = ["DotProduct", "Ranking", "Scorer", "top_k"]
+__all__ = ["DotProduct", "Ranking", "Scorer", "positive", "top_k"]
 
 _QUANTISED_USERS = 4  # up to so many users, scanning quantised vectors beats a matrix product
 _SUBSET_FACTOR = 8  # if at most one item in 8 is allowed, copy their vectors
@@ -86,6 +86,12 @@ class Ranking(NamedTuple):
 
     ids: Tensor
     scores: Tensor
+
+
+def positive(found: Ranking) -> Ranking:
+    """Return a ranking that ends where scores are 0 or less."""
+    gone = found.scores <= 0
+    return Ranking(found.ids.masked_fill(gone, -1), found.scores.masked_fill(gone, -torch.inf))
 
 
 def top_k(
