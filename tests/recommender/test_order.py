@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import fewfold as ff
-from fewfold._tensors import Found, Spec
+from fewfold._tensors import Found, Spec, read_header
 from fewfold.recommender import Baseline, Interactions, Jagged
+from fewfold.recommender.artifact.folder import Part
+from fewfold.recommender.artifact.packing import expect_users, pack_users
 from fewfold.recommender.evaluation.log_evaluation import evaluation_set
 from fewfold.recommender.models import registry
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial
@@ -201,3 +204,17 @@ def test_without_times_an_ordered_model_says_what_is_missing(tmp_path: Path) -> 
     assert '"i06"' in told
     histories.write_text("user,item\na,i05\na,i02\n")
     assert "has no times; add a column" in fewfold("recommend", out, "--histories", histories).err
+
+
+def test_an_order_that_does_not_fit_the_histories_is_refused(tmp_path: Path) -> None:
+    rec = ff.Recommender(Follows()).fit(circle(), progress=False)
+    assert rec.users is not None
+    assert rec.history is not None
+    stored = pack_users(rec.users, rec.history)
+    assert stored["order"].dtype == np.uint8
+    file = tmp_path / "users.safetensors"
+    for wrong in (stored["order"][1:], stored["order"].astype(np.int64)):
+        arrays = {**stored, "order": wrong}
+        save_file({name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, file)
+        with pytest.raises(ff.recommender.ArtifactError, match="order must"):
+            expect_users(Part(file, read_header(file), ""), 12)

@@ -8,7 +8,14 @@ from typing import Any
 from fewfold._options import Option, number, positive_integer, real_number
 
 __all__ = [
-    *("BLEND", "BUILT_IN", "EASE", "FASTVAE", "ITEM_KNN", "SESSION_KNN", "BuiltIn", "Option"),
+    "BLEND",
+    "BUILT_IN",
+    "EASE",
+    "FASTVAE",
+    "ITEM_KNN",
+    "SESSION_KNN",
+    "BuiltIn",
+    "Option",
     "setting",
 ]
 
@@ -48,6 +55,8 @@ def _bits(text: str) -> Any:
 def _weight(text: str) -> Any:
     """Parse a weight between 0 and 1."""
     return number(text, float, lambda x: 0 < x < 1, "above 0 and below 1")
+
+
 def _positive(text: str) -> Any:
     """Parse a finite number above 0."""
     return number(text, float, lambda x: 0 < x < math.inf, "a number above 0")
