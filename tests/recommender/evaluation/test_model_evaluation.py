@@ -167,7 +167,7 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.models.fastvae.shortcut.torch.linalg.qr": "finding directions",
     "fewfold.recommender.models.fastvae.shortcut_weight._ndcg": "weighing the shortcut",
     "fewfold.recommender.models.fastvae.recipe.Weight.of": "computing the shortcut",
-    "fewfold.recommender.training.run.TrainingRun._held_out_loss": "judging the number of anchors",
+    "fewfold.recommender.training.vae_run.VAERun.held_out_loss": "judging the number of anchors",
     "fewfold.recommender.training.checkpoint.write": "writing the checkpoint",
     "fewfold.recommender.reading.log.Interactions.k_core": "finding the core",
     "fewfold.recommender.saved_model.pack_users": "writing the model",

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import check
-from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.training.checkpoint_file import Saved
 
 __all__ = ["Progress", "checkpoint_layout"]
@@ -79,14 +78,16 @@ class Progress:
 
 
 def checkpoint_layout(
-    found: Found, model: FastVAE, others: Sequence[Tensor], generator: Tensor
-) -> Iterator[tuple[str, Spec]]:
+    found: Found, model: nn.Module, tables: Sequence[Tensor], others: Sequence[Tensor],
+    generator: Tensor,
+) -> Iterator[tuple[str, Spec]]:  # fmt: skip
     """Yield the tensors that a checkpoint of a training must have.
 
     Args:
         found: those it has: an optimiser has no state of parameters that it has not updated yet.
         model: that is trained.
-        others: its parameters without those of the rows of tables.
+        tables: its parameters with a row per item.
+        others: its other parameters.
         generator: the state of a generator of random numbers.
     """
     for name in ("generator.now", "generator.begin"):
@@ -100,10 +101,14 @@ def checkpoint_layout(
             yield f"others.{index}.step", Spec((), least=0)
             yield f"others.{index}.exp_avg", Spec(tuple(each.shape), each.dtype)
             yield f"others.{index}.exp_avg_sq", Spec(tuple(each.shape), each.dtype, least=0)
-    for index, table in enumerate(model.tables.row_parameters):
+    for index, table in enumerate(tables):
         if f"tables.{index}.step" in found:
             yield f"tables.{index}.step", Spec((len(table),), torch.int32, least=0)
-            yield f"tables.{index}.square", Spec((len(table),), table.dtype, least=0)
+            if f"tables.{index}.memory" in found:  # both moments of each entry
+                shape = (len(table), 2, *table.shape[1:])
+                yield f"tables.{index}.memory", Spec(shape, table.dtype)
+            else:
+                yield f"tables.{index}.square", Spec((len(table),), table.dtype, least=0)
     for name, (dtype, shape) in found.items():  # validated by the objects that load them
         if name.startswith(("winners.", "proposal.")):
             yield name, Spec(shape, dtype)

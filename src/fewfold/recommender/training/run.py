@@ -1,67 +1,95 @@
-"""State of one training of a FastVAE: its steps, epochs and what a checkpoint stores."""
+"""State of one training: its steps, its epochs, and what a checkpoint stores."""
 
 import math
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fewfold._progress import line, phase, silence
 from fewfold._tensors import Found, Spec
+from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.embeddings.sparsify.proximal import Proximal
-from fewfold.recommender.evaluation.metrics import NDCG, evaluate
-from fewfold.recommender.evaluation.splits import Split
-from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
-from fewfold.recommender.training.checkpoint_file import Saved, describe, describe_log
+from fewfold.recommender.training.checkpoint_file import Saved, describe
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
-from fewfold.recommender.training.schedule import (
-    BestWeights,
-    TimeBudget,
-    build_optimizers,
-    relative_rate,
-)
+from fewfold.recommender.training.schedule import BestWeights, TimeBudget, relative_rate
 from fewfold.recommender.training.train_options import Epoch, TrainOptions
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["TrainingRun"]
 
-_HELD_OUT = 2048  # most users that are held out to find the number of anchors
 _GROWING = 0.5  # share of the steps during which the number of anchors may change
-_TIMED = 2048  # users whose validation is timed
 
 
-class TrainingRun:
-    """A training in progress. An epoch is `begin`, `advance` with each of its batches, `end`."""
+class TrainingRun(ABC):
+    """A training in progress. An epoch is `begin`, `advance` with each of its batches, `end`.
+
+    A subclass defines the batches of an epoch, their loss, and the validation.
+
+    Attributes:
+        model: that is trained.
+        optimizers: "tables", of parameters with a row per item, and "others".
+        growth: what adapts the size of the tables, if there is anything.
+    """
+
+    growth: AnchorGrowth | None = None
 
     def __init__(
-        self, model: FastVAE, interactions: Interactions, objective: Objective,
-        validation: Split | None, options: TrainOptions, progress: bool,
+        self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer],
+        objective: Objective, options: TrainOptions, steps_per_epoch: int, progress: bool,
+        generator: torch.Generator,
     ) -> None:  # fmt: skip
-        self.model, self.interactions, self.objective = model, interactions, objective
-        self.validation, self.options, self.progress = validation, options, progress
-        self.users = interactions.jagged.lengths.nonzero().squeeze(1)
-        self.mean_length = interactions.jagged.lengths[self.users].double().mean().item()
-        self.generator = torch.Generator().manual_seed(options.seed)
-        self.growth = model.tables.growth()
-        if self.growth is not None:
-            shuffled = self.users[torch.randperm(len(self.users), generator=self.generator)]
-            size = min(_HELD_OUT, len(shuffled) // 20 + 1)
-            self.held_out, self.users = shuffled[:size], shuffled[size:].sort().values
-        self.epoch_start = self.generator.get_state()
-        self.steps_per_epoch = math.ceil(len(self.users) / options.batch)
-        self.step, self.steps = 0, max(1, options.epochs * self.steps_per_epoch)
-        self.total = 0.0  # loss of this epoch, summed over users
-        self.optimizers = build_optimizers(model, options.lr, self.steps, interactions.counts())
+        self.model, self.optimizers, self.objective = model, optimizers, objective
+        self.options, self.progress, self.generator = options, progress, generator
+        self.epoch_start = generator.get_state()
+        self.steps_per_epoch = steps_per_epoch
+        self.step, self.steps = 0, max(1, options.epochs * steps_per_epoch)
+        self.total = 0.0  # loss of this epoch, summed over its terms
         self.log: list[Epoch] = []
         self.best = BestWeights(options.patience)
         self.finished = False
         self.time = TimeBudget(options.time_budget)
+
+    @abstractmethod
+    def epoch_batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Draw the rows of each step of an epoch; the number of steps is always the same."""
+
+    @abstractmethod
+    def loss(self, rows: Tensor) -> tuple[Tensor, int]:
+        """Return the mean loss of these rows, and the number of terms of the mean."""
+
+    @abstractmethod
+    def passed(self) -> tuple[int, int]:
+        """Return the numbers of rows and of terms of the loss in this epoch so far."""
+
+    @abstractmethod
+    def counts(self) -> Tensor:
+        """Return the number of interactions of each item, (items,)."""
+
+    @abstractmethod
+    def item_vectors(self) -> Tensor:
+        """Return the vectors of all items to which the proposal is fitted, (items, d)."""
+
+    @abstractmethod
+    def validate(self) -> float | None:
+        """Return NDCG@50 on the validation set; None if there is none."""
+
+    @abstractmethod
+    def validation_seconds(self) -> float:
+        """Estimate the seconds of a validation."""
+
+    def held_out_loss(self) -> float:
+        """Return the mean loss on what is held out to find the number of anchors."""
+        raise NotImplementedError(f"{type(self).__name__} has no tables that grow")
+
+    @abstractmethod
+    def data_settings(self) -> dict[str, Any]:
+        """Return a description of data and model beyond the shapes of its tensors."""
 
     @property
     def position(self) -> int:
@@ -77,21 +105,23 @@ class TrainingRun:
         if isinstance(self.objective, SampledSoftmax) and (
             (number - 1) % self.options.refresh_every == 0
         ):
-            counts = self.interactions.counts() if number == 1 else None
+            counts = self.counts() if number == 1 else None
             with phase("fitting the proposal to the items"):
-                _update_proposal(self.objective.proposal, self.model.outputs(), counts)
+                _update_proposal(self.objective.proposal, self.item_vectors(), counts)
             self.time.proposal_updated(self.options.refresh_every)
         self.epoch_start = self.generator.get_state()
-        torch.randperm(len(self.users), generator=self.generator)  # as batches() draws it
+        self.epoch_batches(self.generator)  # as batches() draws them
 
     def batches(self) -> Sequence[Tensor]:
-        """Return the users of each remaining step of this epoch."""
+        """Return the rows of each remaining step of this epoch."""
+        end = self.position + self.steps - self.step
+        return self.all_batches()[self.position : end]
+
+    def all_batches(self) -> Sequence[Tensor]:
+        """Return the rows of each step of this epoch, those done included."""
         generator = torch.Generator()
         generator.set_state(self.epoch_start)
-        order = self.users[torch.randperm(len(self.users), generator=generator)]
-        end = self.position + self.steps - self.step
-        batches: Sequence[Tensor] = order.split(self.options.batch)[self.position : end]
-        return batches
+        return self.epoch_batches(generator)
 
     def epoch_name(self) -> str:
         """Return the number of this epoch and of all, as text."""
@@ -101,49 +131,35 @@ class TrainingRun:
     def _epochs(self) -> int:
         return math.ceil(self.steps / self.steps_per_epoch)
 
-    def advance(self, users: Tensor) -> None:
-        """Make one step of both optimisers with these users."""
+    def advance(self, rows: Tensor) -> None:
+        """Make one step of both optimisers with these rows."""
         options, optimizers = self.options, self.optimizers.values()
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = options.lr * group["share"] * relative_rate(self.step, self.steps)
-        history = self.interactions.rows(users)
-        rise = options.annealing * self.steps
-        weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
-        weights = weight * history.lengths / self.mean_length if options.beta_by_length else weight
-        loss = self.model.loss(history, self.objective, beta=weights, generator=self.generator)
+        loss, terms = self.loss(rows)
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self.total += loss.item() * len(users)
+        self.total += loss.item() * terms
         self.step += 1
         self.steps = self.time.total_steps(self)
 
     def end(self) -> None:
         """End an epoch: evaluate, report, and decide whether training is finished."""
         seconds = max(self.time.epoch_seconds(), 1e-9)
-        users = min(self.position * self.options.batch, len(self.users))
+        users, terms = self.passed()
         with silence(not self.progress):
-            ndcg = None if self.validation is None else _ndcg(self.model, self.validation)
+            ndcg = self.validate()
         if self.growth is not None and self.step < _GROWING * self.steps:
             with silence(not self.progress), phase("judging the number of anchors"):
-                self.growth.epoch(self._held_out_loss())
+                self.growth.epoch(self.held_out_loss())
         number = len(self.log) + 1
-        self.log.append(Epoch(number, self.total / users, seconds, users / seconds, ndcg))
+        self.log.append(Epoch(number, self.total / terms, seconds, users / seconds, ndcg))
         if self.progress:
             _report_epoch(self.log, self._epochs)
         self.finished = self.best.update(self.model, ndcg) or self.step >= self.steps
-
-    @torch.no_grad()
-    def _held_out_loss(self) -> float:
-        """Return the mean loss per interaction of the held-out users."""
-        total, generator = 0.0, torch.Generator().manual_seed(self.options.seed)
-        for users in self.held_out.split(self.options.batch):
-            history = self.interactions.rows(users)
-            loss = self.model.loss(history, self.objective, beta=0.0, generator=generator)
-            total += loss.item() * len(users)
-        return total / max(int(self.interactions.rows(self.held_out).lengths.sum()), 1)
 
     def where(self) -> str:
         """Return the current step and epoch, as text."""
@@ -154,17 +170,14 @@ class TrainingRun:
         """Return everything that must be equal for a checkpoint to be resumed."""
         if isinstance(self.objective, SampledSoftmax):
             self.objective.proposal.state_dict()  # raises before training if it has none
-        held = self.validation
         return {
             **asdict(self.options),
             **{
                 f"model.{name}": f"{tuple(value.shape)} {value.dtype}"
                 for name, value in self.model.state_dict().items()
             },
-            "dropout": self.model.dropout,
             "objective": describe(self.objective),
-            "interactions": describe_log(self.interactions),
-            "validation": held and [describe_log(held.fold_in), describe_log(held.test)],
+            **self.data_settings(),
         }
 
     def state(self) -> Saved:
@@ -193,9 +206,11 @@ class TrainingRun:
 
     def layout(self, found: Found) -> Iterator[tuple[str, Spec]]:
         """Return the tensors that a checkpoint of this training must have, given those `found`."""
-        groups = self.optimizers["others"].param_groups
-        others = [each for group in groups for each in group["params"]]
-        return checkpoint_layout(found, self.model, others, self.epoch_start)
+        tables, others = (
+            [each for group in self.optimizers[name].param_groups for each in group["params"]]
+            for name in ("tables", "others")
+        )
+        return checkpoint_layout(found, self.model, tables, others, self.epoch_start)
 
     def restore(self, saved: Saved) -> None:
         """Restore what `state` returned; ArtifactError names what does not fit."""
@@ -237,17 +252,6 @@ class TrainingRun:
             with saved.taking("growth"):
                 self.growth.load_state_dict(facts["growth"])
 
-    def validation_seconds(self) -> float:
-        """Estimate the seconds of a validation, from a part of its users."""
-        if self.validation is None:
-            return 0.0
-        known = self.validation.fold_in
-        users = min(_TIMED, known.users)
-        began = time.perf_counter()
-        with silence():
-            self.model.recommend(known.rows(slice(0, users)), 50)
-        return (time.perf_counter() - began) * known.users / max(users, 1)
-
 
 def _update_proposal(proposal: Proposal, items: Tensor, counts: Tensor | None) -> None:
     """Fit the proposal if there are counts, otherwise refresh it."""
@@ -256,11 +260,6 @@ def _update_proposal(proposal: Proposal, items: Tensor, counts: Tensor | None) -
     else:
         # Plus one: an item without interactions may be a positive of a new user.
         proposal.fit(items, (counts + 1).log1p())
-
-
-def _ndcg(model: FastVAE, validation: Split) -> float:
-    top = model.recommend(validation.fold_in, 50)
-    return evaluate(top, validation.test, (NDCG(50),), resamples=1)[NDCG(50)].mean
 
 
 def _report_epoch(log: list[Epoch], epochs: int) -> None:

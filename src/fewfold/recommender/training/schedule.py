@@ -5,7 +5,7 @@ import time
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fewfold import optim
 from fewfold.recommender.models.fastvae.network import FastVAE
@@ -129,7 +129,7 @@ class BestWeights:
         self._patience, self._score, self._since = patience, -math.inf, 0
         self.state: dict[str, Tensor] = {}
 
-    def update(self, model: FastVAE, score: float | None) -> bool:
+    def update(self, model: nn.Module, score: float | None) -> bool:
         """Copy the weights if the score is the best; return whether patience has run out."""
         if self._patience is None or score is None:
             return False
@@ -139,7 +139,7 @@ class BestWeights:
             self.state = {name: value.clone() for name, value in model.state_dict().items()}
         return self._since >= self._patience
 
-    def restore(self, model: FastVAE) -> None:
+    def restore(self, model: nn.Module) -> None:
         """Load the best weights into the model."""
         if self.state:
             model.load_state_dict(self.state)

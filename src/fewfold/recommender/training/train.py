@@ -1,7 +1,7 @@
 """Training of a FastVAE."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -17,9 +17,10 @@ from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoft
 from fewfold.recommender.training.checkpoint import Checkpoint, CheckpointWriter, print_message
 from fewfold.recommender.training.run import TrainingRun
 from fewfold.recommender.training.train_options import Epoch, TrainOptions
+from fewfold.recommender.training.vae_run import VAERun
 from fewfold.sampling.multi_index import MultiIndex
 
-__all__ = ["Epoch", "TrainOptions", "train"]
+__all__ = ["Epoch", "TrainOptions", "run_training", "train"]
 
 
 def train(
@@ -61,17 +62,34 @@ def train(
     options = _changed(options or TrainOptions(), changes)
     _check(model, interactions)
     objective = default_objective(interactions) if objective is None else objective
+
+    def prepare() -> TrainingRun:
+        return VAERun(model, interactions, objective, validation, options, progress)
+
+    return run_training(prepare, checkpoint, progress=progress)
+
+
+def run_training(
+    prepare: Callable[[], TrainingRun], checkpoint: Checkpoint | None, *, progress: bool
+) -> list[Epoch]:
+    """Run a training to its end, with checkpoints; return an `Epoch` for each pass.
+
+    Args:
+        prepare: returns the training at its first step.
+        checkpoint: where to save it, and whether to resume it.
+        progress: write a line per epoch to standard error.
+    """
     writer = CheckpointWriter(checkpoint)
     with writer.defer_signals(), _repeatable(), silence(not progress):
         with phase("preparing the training"):
-            run = TrainingRun(model, interactions, objective, validation, options, progress)
+            run = prepare()
             saved = writer.load({} if checkpoint is None else run.settings(), run.layout)
             if saved is not None:
                 run.restore(saved)
         if progress and checkpoint is not None and checkpoint.resume:
             missing = f"no checkpoint at {writer.path} yet"
             print_message(missing if saved is None else f"resumed {run.where()}")
-        model.train()
+        run.model.train()
         while not run.finished:
             run.begin()
             batches = run.batches()
@@ -84,8 +102,8 @@ def train(
             run.end()
             if run.finished:
                 writer.finish(run)
-    run.best.restore(model)
-    model.eval()
+    run.best.restore(run.model)
+    run.model.eval()
     return run.log
 
 

@@ -1,4 +1,4 @@
-"""A trained FastVAE: rankings, similar items, tensors, ONNX."""
+"""A trained FastVAE: queries, item vectors, tensors, ONNX."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,22 +14,18 @@ from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_ancho
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.network import FastVAE
-from fewfold.recommender.models.model import Fitted, Model, single_item_rows
-from fewfold.recommender.ranking.catalogue import Catalogue
-from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
+from fewfold.recommender.models.fitted_vectors import FittedVectors
+from fewfold.recommender.models.model import Model
 
 __all__ = ["FittedVAE"]
 
-_USERS = 8192  # ranked at once
 
-
-class FittedVAE(Fitted):
+class FittedVAE(FittedVectors):
     """A trained `FastVAE`: scores are inner products of a query with the vectors of the items."""
 
     def __init__(self, recipe: Model, model: FastVAE) -> None:
         self._recipe, self.model = recipe, model.eval().requires_grad_(False)
         self.items = model.count
-        self._table: Catalogue | None = None
 
     @property
     def recipe(self) -> Model:
@@ -42,10 +38,6 @@ class FittedVAE(Fitted):
         with phase("preparing the ranking"):
             return self.model.vectors.contiguous()
 
-    def prepare(self) -> None:
-        """Build a compact copy of the vectors, which speeds up rankings of single users."""
-        self._table = self._table or Catalogue(self.vectors)
-
     @cached_property
     def directions(self) -> Tensor:
         """(items, d - 1) item vectors without their bias, of length one."""
@@ -56,29 +48,6 @@ class FittedVAE(Fitted):
         """(rows, d) query vectors of users with these items."""
         return self.model.queries(history)
 
-    def rank(
-        self,
-        history: Jagged,
-        k: int,
-        *,
-        exclude: Jagged | None = None,
-        allowed: Tensor | None = None,
-    ) -> Ranking:
-        """Rank the best k items for each row by inner products."""
-        parts, found = _blocks(len(history.offsets) - 1, _USERS), []
-        with phase("ranking items", total=len(parts)) as progress:
-            table = self._table or self.vectors
-            for block in progress.each(parts):  # so that not all queries are in memory
-                scorer = DotProduct(self.model.queries(history.rows(block)), table)
-                mine = None if exclude is None else exclude.rows(block)
-                found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
-        return _concatenated(found)
-
-    def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
-        """Rank the k items with the largest cosine similarity of vectors."""
-        scorer = DotProduct(self.directions[items], self.directions)
-        return top_k(scorer, k, exclude=single_item_rows(items), allowed=allowed)
-
     def state(self) -> dict[str, Tensor]:
         """Parameters of the network, tensors of its tables, and shortcut."""
         state = {f"vae.{name}": value for name, value in self.model.encoder_state().items()}
@@ -88,10 +57,6 @@ class FittedVAE(Fitted):
             state["shortcut.table"], state["shortcut.scale"] = linear.table, linear.scale
             state["shortcut.strength"] = torch.tensor(linear.strength, dtype=torch.float64)
         return state
-
-    def score_cost(self, known: Jagged) -> float:
-        """Multiply-adds to score one item for one user: the width of the vectors."""
-        return self.vectors.shape[1]
 
     def to_onnx(self) -> nn.Module:
         """Module from padded histories to scores."""
@@ -108,19 +73,6 @@ class FittedVAE(Fitted):
         found = inspect_anchors(table, labels=labels, names=names)
         bias_parameters = bias * table.embedding_dim + tables.table.nonzeros() - table.nonzeros()
         return replace(found, anchors=found.anchors - bias, other_parameters=bias_parameters)
-
-
-def _blocks(rows: int, size: int) -> list[slice]:
-    """Slices of at most `size` rows; one empty slice where there are no rows."""
-    starts = range(0, max(rows, 1), size)
-    return [slice(start, min(start + size, rows)) for start in starts]
-
-
-def _concatenated(found: list[Ranking]) -> Ranking:
-    """One ranking of the rows of all."""
-    if len(found) == 1:
-        return found[0]
-    return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 class _PaddedScores(nn.Module):

@@ -1,0 +1,81 @@
+"""Base class of fitted models whose scores are inner products of queries and item vectors."""
+
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewfold._progress import phase
+from fewfold.recommender.interactions import Jagged
+from fewfold.recommender.models.model import Fitted, single_item_rows
+from fewfold.recommender.ranking.catalogue import Catalogue
+from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
+
+__all__ = ["FittedVectors"]
+
+_USERS = 8192  # ranked at once
+
+
+class FittedVectors(Fitted):
+    """A fitted model that ranks items by inner products.
+
+    A subclass defines `recipe`, `items`, `vectors`, a property that is computed once, `queries`
+    and `state`.
+    """
+
+    _table: Catalogue | None = None
+
+    @property
+    def vectors(self) -> Tensor:
+        """(items, d) item vectors, contiguous."""
+        raise NotImplementedError(f"{type(self).__name__} must define vectors")
+
+    def prepare(self) -> None:
+        """Build a compact copy of the vectors, which speeds up rankings of single users."""
+        self._table = self._table or Catalogue(self.vectors)
+
+    @cached_property
+    def directions(self) -> Tensor:
+        """(items, d) item vectors of length one, by which items are similar."""
+        return F.normalize(self.vectors)
+
+    def rank(
+        self,
+        history: Jagged,
+        k: int,
+        *,
+        exclude: Jagged | None = None,
+        allowed: Tensor | None = None,
+    ) -> Ranking:
+        """Rank the best k items for each row by inner products."""
+        parts, found = _blocks(len(history.offsets) - 1, _USERS), []
+        with phase("ranking items", total=len(parts)) as progress:
+            table = self._table or self.vectors
+            for block in progress.each(parts):  # so that not all queries are in memory
+                scorer = DotProduct(self.queries(history.rows(block)), table)
+                mine = None if exclude is None else exclude.rows(block)
+                found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
+        return _concatenated(found)
+
+    def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
+        """Rank the k items with the largest cosine similarity of vectors."""
+        scorer = DotProduct(self.directions[items], self.directions)
+        return top_k(scorer, k, exclude=single_item_rows(items), allowed=allowed)
+
+    def score_cost(self, known: Jagged) -> float:
+        """Multiply-adds to score one item for one user: the width of the vectors."""
+        return self.vectors.shape[1]
+
+
+def _blocks(rows: int, size: int) -> list[slice]:
+    """Slices of at most `size` rows; one empty slice where there are no rows."""
+    starts = range(0, max(rows, 1), size)
+    return [slice(start, min(start + size, rows)) for start in starts]
+
+
+def _concatenated(found: list[Ranking]) -> Ranking:
+    """One ranking of the rows of all."""
+    if len(found) == 1:
+        return found[0]
+    return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))

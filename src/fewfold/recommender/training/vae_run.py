@@ -1,0 +1,115 @@
+"""Training of a FastVAE in progress: batches of users, their loss, the validation."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfold._progress import silence
+from fewfold.recommender.evaluation.metrics import NDCG, evaluate
+from fewfold.recommender.evaluation.splits import Split
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.objectives import Objective
+from fewfold.recommender.training.checkpoint_file import describe_log
+from fewfold.recommender.training.run import TrainingRun
+from fewfold.recommender.training.schedule import build_optimizers
+from fewfold.recommender.training.train_options import TrainOptions
+
+__all__ = ["VAERun"]
+
+_HELD_OUT = 2048  # most users that are held out to find the number of anchors
+_TIMED = 2048  # users whose validation is timed
+
+
+class VAERun(TrainingRun):
+    """A training of a FastVAE; its rows are users."""
+
+    model: FastVAE
+
+    def __init__(
+        self, model: FastVAE, interactions: Interactions, objective: Objective,
+        validation: Split | None, options: TrainOptions, progress: bool,
+    ) -> None:  # fmt: skip
+        self.interactions, self.validation = interactions, validation
+        self.users = interactions.jagged.lengths.nonzero().squeeze(1)
+        self.mean_length = interactions.jagged.lengths[self.users].double().mean().item()
+        generator = torch.Generator().manual_seed(options.seed)
+        growth = model.tables.growth()
+        if growth is not None:
+            shuffled = self.users[torch.randperm(len(self.users), generator=generator)]
+            size = min(_HELD_OUT, len(shuffled) // 20 + 1)
+            self.held_out, self.users = shuffled[:size], shuffled[size:].sort().values
+        count = math.ceil(len(self.users) / options.batch)
+        steps = max(1, options.epochs * count)
+        optimizers = build_optimizers(model, options.lr, steps, interactions.counts())
+        super().__init__(model, optimizers, objective, options, count, progress, generator)
+        self.growth = growth
+
+    def epoch_batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Draw the users of each step of an epoch."""
+        order = self.users[torch.randperm(len(self.users), generator=generator)]
+        batches: Sequence[Tensor] = order.split(self.options.batch)
+        return batches
+
+    def loss(self, rows: Tensor) -> tuple[Tensor, int]:
+        """Return the mean loss of these users, and their number."""
+        options, history = self.options, self.interactions.rows(rows)
+        rise = options.annealing * self.steps
+        weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
+        weights = weight * history.lengths / self.mean_length if options.beta_by_length else weight
+        loss = self.model.loss(history, self.objective, beta=weights, generator=self.generator)
+        return loss, len(rows)
+
+    def passed(self) -> tuple[int, int]:
+        """Return the number of users in this epoch so far, twice."""
+        users = min(self.position * self.options.batch, len(self.users))
+        return users, users
+
+    def counts(self) -> Tensor:
+        """Return the number of interactions of each item, (items,)."""
+        return self.interactions.counts()
+
+    def item_vectors(self) -> Tensor:
+        """Return the decoder's item vectors, (items, latent + 1)."""
+        return self.model.outputs()
+
+    def validate(self) -> float | None:
+        """Return NDCG@50 on the validation set; None if there is none."""
+        if self.validation is None:
+            return None
+        top = self.model.recommend(self.validation.fold_in, 50)
+        return evaluate(top, self.validation.test, (NDCG(50),), resamples=1)[NDCG(50)].mean
+
+    def validation_seconds(self) -> float:
+        """Estimate the seconds of a validation, from a part of its users."""
+        if self.validation is None:
+            return 0.0
+        known = self.validation.fold_in
+        users = min(_TIMED, known.users)
+        began = time.perf_counter()
+        with silence():
+            self.model.recommend(known.rows(slice(0, users)), 50)
+        return (time.perf_counter() - began) * known.users / max(users, 1)
+
+    @torch.no_grad()
+    def held_out_loss(self) -> float:
+        """Return the mean loss per interaction of the held-out users."""
+        total, generator = 0.0, torch.Generator().manual_seed(self.options.seed)
+        for users in self.held_out.split(self.options.batch):
+            history = self.interactions.rows(users)
+            loss = self.model.loss(history, self.objective, beta=0.0, generator=generator)
+            total += loss.item() * len(users)
+        return total / max(int(self.interactions.rows(self.held_out).lengths.sum()), 1)
+
+    def data_settings(self) -> dict[str, Any]:
+        """Return the dropout, and descriptions of interactions and validation."""
+        held = self.validation
+        return {
+            "dropout": self.model.dropout,
+            "interactions": describe_log(self.interactions),
+            "validation": held and [describe_log(held.fold_in), describe_log(held.test)],
+        }
