@@ -14,6 +14,7 @@ __all__ = [
     "FASTVAE",
     "ITEM_KNN",
     "SESSION_KNN",
+    "TRANSFORMER",
     "BuiltIn",
     "Option",
     "setting",
@@ -60,6 +61,11 @@ def _weight(text: str) -> Any:
 def _positive(text: str) -> Any:
     """Parse a finite number above 0."""
     return number(text, float, lambda x: 0 < x < math.inf, "a number above 0")
+
+
+def _share(text: str) -> Any:
+    """Parse a number from 0 to below 1."""
+    return number(text, float, lambda x: 0 <= x < 1, "a number from 0 to below 1")
 
 
 def _by_name(*options: Option) -> dict[str, Option]:
@@ -114,6 +120,12 @@ SESSION_KNN = _by_name(
         _positive, "X",
     ),
 )  # fmt: skip
+TRANSFORMER = _by_name(
+    Option("width", "of the transformer's item vectors (default: 96)", 96, positive_integer, "N"),
+    Option("layers", "of the transformer (default: 1)", 1, positive_integer, "N"),
+    Option("length", "last items the transformer reads (default: 50)", 50, positive_integer, "N"),
+    Option("dropout", "of the transformer (default: 0.2)", 0.2, _share, "X"),
+)
 _MODELS = "fewfold.recommender.models"
 BUILT_IN = {
     "auto": BuiltIn(f"{_MODELS}.auto", {}),
@@ -123,4 +135,5 @@ BUILT_IN = {
     "session-knn": BuiltIn(f"{_MODELS}.session_knn", SESSION_KNN),
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
     "blend": BuiltIn(f"{_MODELS}.blend", BLEND),
+    "transformer": BuiltIn(f"{_MODELS}.next_item.recipe", TRANSFORMER),
 }
