@@ -16,6 +16,7 @@ SUITES = (
     "distributions",
     "attention",
     "fastvae",
+    "next_item",
     "serving",
     "ingest",
     "pure",

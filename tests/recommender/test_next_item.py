@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from fewfold.recommender import (
     TrainOptions,
     Transformer,
 )
+from fewfold.recommender.export_model import padded
 from fewfold.recommender.models.model import FitOptions
 from fewfold.recommender.models.next_item.next_item_run import (
     HeldOut,
@@ -133,6 +135,8 @@ def test_held_out_items_are_last_and_not_trained_on() -> None:
     for row, target in enumerate(held.targets.values.tolist()):
         before = held.history.values[held.history.offsets[row] : held.history.offsets[row + 1]]
         assert (*before.tolist(), target) in whole
+    assert held.repeated
+    assert not HeldOut.draw(cycles(), seed=0).repeated
 
 
 class _EveryItem(Proposal):
@@ -267,6 +271,16 @@ def test_a_saved_recommender_answers_the_same(tmp_path: Path) -> None:
     assert one.items[0] != one.items[1]
     assert rec.recommend("u1", k=3).items == again.recommend("u1", k=3).items
     assert rec.similar_items("i1", k=3).items == again.similar_items("i1", k=3).items
+    told = ff.recommender.export(rec, onnx=tmp_path / "scorer.onnx")
+    assert "scores (rows, items)" in told["onnx"]
+    rows = sequences(items=9)  # some are longer than the window, one is empty
+    rows = Jagged(rows.values, torch.cat([rows.offsets, rows.offsets[-1:]]))
+    given = padded(rows)
+    scores = onnxruntime.InferenceSession(tmp_path / "scorer.onnx").run(
+        None, {"history": given.numpy()}
+    )[0]
+    wanted = rec.fitted.queries(rows) @ rec.fitted.vectors.T  # type: ignore[operator]
+    torch.testing.assert_close(torch.from_numpy(scores), wanted, rtol=1e-4, atol=1e-4)
     found = rec.index(recall=1.0)
     assert rec.recommend_from_history(asked[0], k=3, search=found).items == one.items[0][:3]
 

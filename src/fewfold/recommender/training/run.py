@@ -68,8 +68,8 @@ class TrainingRun(ABC):
         """Return the numbers of rows and of terms of the loss in this epoch so far."""
 
     @abstractmethod
-    def counts(self) -> Tensor:
-        """Return the number of interactions of each item, (items,)."""
+    def proposal_counts(self) -> Tensor:
+        """Return the counts of the items to which the proposal is fitted, (items,), positive."""
 
     @abstractmethod
     def item_vectors(self) -> Tensor:
@@ -105,7 +105,7 @@ class TrainingRun(ABC):
         if isinstance(self.objective, SampledSoftmax) and (
             (number - 1) % self.options.refresh_every == 0
         ):
-            counts = self.counts() if number == 1 else None
+            counts = self.proposal_counts() if number == 1 else None
             with phase("fitting the proposal to the items"):
                 _update_proposal(self.objective.proposal, self.item_vectors(), counts)
             self.time.proposal_updated(self.options.refresh_every)
@@ -258,8 +258,7 @@ def _update_proposal(proposal: Proposal, items: Tensor, counts: Tensor | None) -
     if counts is None:
         proposal.refresh(items)
     else:
-        # Plus one: an item without interactions may be a positive of a new user.
-        proposal.fit(items, (counts + 1).log1p())
+        proposal.fit(items, counts)
 
 
 def _report_epoch(log: list[Epoch], epochs: int) -> None:

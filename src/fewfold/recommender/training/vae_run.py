@@ -69,9 +69,10 @@ class VAERun(TrainingRun):
         users = min(self.position * self.options.batch, len(self.users))
         return users, users
 
-    def counts(self) -> Tensor:
-        """Return the number of interactions of each item, (items,)."""
-        return self.interactions.counts()
+    def proposal_counts(self) -> Tensor:
+        """Return logarithms of the numbers of interactions of each item, (items,)."""
+        # Plus one: an item without interactions may be a positive of a new user.
+        return (self.interactions.counts() + 1).log1p()
 
     def item_vectors(self) -> Tensor:
         """Return the decoder's item vectors, (items, latent + 1)."""

@@ -16,7 +16,7 @@ from fewfold.recommender.models.fastvae.objectives import FullSoftmax, Objective
 from fewfold.recommender.models.next_item.network import NextItemNetwork
 from fewfold.recommender.models.next_item.windows import Windows
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
-from fewfold.recommender.training.checkpoint import digest
+from fewfold.recommender.training.checkpoint_file import digest
 from fewfold.recommender.training.run import TrainingRun
 from fewfold.recommender.training.train_options import TrainOptions
 from fewfold.sampling.static import Popularity
@@ -67,6 +67,12 @@ class HeldOut:
         rest = Jagged(sequences.values[kept], F.pad(lengths.cumsum(0), (1, 0)))
         targets = Jagged(sequences.values[last], torch.arange(len(last) + 1))
         return cls(rest, rest.rows(chosen), targets)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether an item held out occurs in the history before it."""
+        same = self.history.values == self.targets.values[self.history.row]
+        return bool(same.any())
 
 
 class NextItemRun(TrainingRun):
@@ -120,9 +126,9 @@ class NextItemRun(TrainingRun):
         rows = torch.cat([*self.all_batches()[: self.position]])
         return len(rows), int((self.windows.lengths[rows] - 1).sum())
 
-    def counts(self) -> Tensor:
-        """Return the number of times each item occurs, (items,)."""
-        return torch.bincount(self.held_out.rest.values, minlength=self.model.count)
+    def proposal_counts(self) -> Tensor:
+        """Return one more than the number of times each item occurs, (items,)."""
+        return torch.bincount(self.held_out.rest.values, minlength=self.model.count) + 1
 
     def item_vectors(self) -> Tensor:
         """Return the vectors of all items, of length one."""
@@ -143,10 +149,11 @@ class NextItemRun(TrainingRun):
         return (time.perf_counter() - began) * rows / min(rows, _TIMED)
 
     def _ndcg(self, rows: slice) -> float:
-        """Return NDCG@50 of a part of the items held out; items of the history may be ranked."""
+        """Return NDCG@50 of a part of the items held out."""
         self.model.eval()
-        queries = self.model.queries(self.held_out.history.rows(rows))
-        top = top_k(DotProduct(queries, self.model.vectors), 50).ids
+        history = self.held_out.history.rows(rows)
+        scorer = DotProduct(self.model.queries(history), self.model.vectors)
+        top = top_k(scorer, 50, exclude=None if self.held_out.repeated else history).ids
         self.model.train()
         targets = self.held_out.targets.rows(rows)
         return evaluate(top, targets, (NDCG(50),), resamples=1)[NDCG(50)].mean

@@ -22,9 +22,8 @@ from fewfold.recommender.models.next_item.next_item_run import (
     default_objective,
 )
 from fewfold.recommender.models.registry import register
-from fewfold.recommender.training.run import Epoch
 from fewfold.recommender.training.train import run_training
-from fewfold.recommender.training.train_options import TrainOptions
+from fewfold.recommender.training.train_options import Epoch, TrainOptions
 
 __all__ = ["Transformer"]
 
