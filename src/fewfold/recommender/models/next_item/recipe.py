@@ -87,6 +87,11 @@ class Transformer(Model):
             dropout=self.dropout,
         )  # fmt: skip
 
+    def work(self, log: Interactions) -> float:
+        """Multiply-adds of a training: the blocks, the sampled softmax and rows of the table."""
+        blocks = 36.0 * self.layers * self.width**2 + 3000.0 * self.width
+        return _epochs(log.jagged) * log.pairs * (blocks + 80_000)
+
     def fit(self, train: Interactions) -> FittedTransformer:
         """Train on interactions with times, with the default training."""
         return self._train(train.in_order(), train.items, FitOptions())[0]
@@ -118,10 +123,12 @@ class Transformer(Model):
         with silence(not options.progress), phase("preparing the model"):
             network = self.network(items, options.seed)
             held = HeldOut.draw(sequences, options.seed)
-        epochs = options.training.epochs or _epochs(held.rest)
+        training = options.limited_training()
+        epochs = training.epochs or _epochs(held.rest)
+        epochs = max(1, round(options.effort * epochs))
         settings = TrainOptions(
             epochs, _positions(held.rest), _LR, patience=max(_PATIENCE, epochs // 4),
-            seed=options.seed, time_budget=options.training.time_budget,
+            seed=options.seed, time_budget=training.time_budget,
         )  # fmt: skip
 
         def prepare() -> NextItemRun:
