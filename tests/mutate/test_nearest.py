@@ -48,7 +48,7 @@ def select(line: int, kind: str = "constant", lines: tuple[int, ...] = ()) -> tu
     return chosen.select(Mutant(SOURCE, 0, 1, "x", kind, line, lines), TEXT)
 
 
-@pytest.mark.parametrize("folder", ["losses/linear", "recommender/ranking", "structured/sparsemap"])
+@pytest.mark.parametrize("folder", ["losses/linear", "embeddings/table", "structured/sparsemap"])
 def test_a_folder_without_a_mirror_has_the_tests_of_the_one_above(folder: str) -> None:
     source = next((ROOT / "src/fewfold" / folder).glob("[!_]*.py")).relative_to(ROOT)
     *tests, examples = nearest.test_files(str(source))
