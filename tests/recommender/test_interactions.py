@@ -10,7 +10,7 @@ import scipy.sparse
 import torch
 from hypothesis import strategies as st
 
-from fewfold.recommender import Interactions
+from fewfold.recommender import Interactions, random_split
 from tests.recommender.cases import logs, pairs
 
 
@@ -84,6 +84,29 @@ def test_keep_and_repr():
         log.keep(torch.tensor([0, 1]))
 
 
+def test_weights_are_added_and_go_where_their_pairs_go():
+    users, items = [1, 0, 1, 2, 1, 0], [2, 1, 2, 0, 0, 0]
+    log = Interactions.from_pairs(users, items, weights=[1, 2, 0.5, 4, 8, 16])
+    assert repr(log) == "Interactions(users=3, items=3, pairs=5, weighted)"
+    assert log.weights.dtype == torch.float32
+    assert log.weights.tolist() == [16, 2, 8, 1.5, 4]
+    timed = Interactions.from_pairs(users, items, [5, 1, 9, 2, 3, 4], (3, 3), [1, 2, 0.5, 4, 8, 16])
+    assert timed.times.tolist() == [4, 1, 3, 9, 2]
+    assert timed.weights.tolist() == log.weights.tolist()
+    assert log.select([2, 1]).weights.tolist() == [4, 8, 1.5]
+    assert log.keep(log.ids > 0).weights.tolist() == [2, 1.5]
+    pair = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 2, 0, 2, 1], weights=[1, 2, 3, 4, 5])
+    assert pair.k_core(2).interactions.weights.tolist() == [1, 2, 3, 4]
+    assert Interactions(log.offsets, log.ids, 3, None, log.weights.double()).weights.tolist() == [
+        *(16, 2, 8, 1.5, 4)
+    ]
+    split = random_split(
+        Interactions.from_pairs([0] * 10, range(10), weights=range(1, 11)), test=0.4, seed=0
+    )
+    for part in (split.train, split.test):
+        assert part.weights.tolist() == (part.ids + 1).tolist()
+
+
 def test_an_explicit_zero_is_no_interaction():
     matrix = scipy.sparse.csr_array(([1, 0, 1], [0, 1, 1], [0, 2, 3]), shape=(2, 2))
     assert pairs(Interactions.from_csr(matrix)) == {(0, 0), (1, 1)}
@@ -108,6 +131,10 @@ def test_an_explicit_zero_is_no_interaction():
         ([0, 1], [0], {}, "same length, got 2 and 1"),
         ([], [], {}, r"no pairs; to mean an empty log write shape=\(users, items\)"),
         ([0], [0], {"times": [float("nan")]}, "times must be numbers, got nan in row 0"),
+        ([0], [0], {"weights": [1, 2]}, r"weights must have shape \(1,\), got \(2,\)"),
+        ([0, 1], [0, 0], {"weights": [1, 0]}, "finite and above 0, got 0 in row 1; drop pairs"),
+        ([0], [0], {"weights": [float("nan")]}, "finite and above 0, got nan in row 0"),
+        ([0], [0], {"weights": [1e300]}, "finite and above 0, got 1e.300 in row 0"),
         ([0], [0], {"times": [1, 2]}, r"times must have shape \(1,\), got \(2,\)"),
         ([0], [0], {"times": np.array(["2020-01-01"], "M8[s]")}, "astype.'int64'. for dates"),
     ],

@@ -27,6 +27,7 @@ class Interactions:
         ids: (pairs,) int64, the items.
         items: number of items.
         times: (pairs,) time of each pair, int64 or float64, or None.
+        weights: (pairs,) float32 weight of each pair, finite and above 0, or None if all are 1.
 
     Example:
         >>> from fewfold.recommender import Interactions
@@ -43,6 +44,7 @@ class Interactions:
     ids: Tensor
     items: int
     times: Tensor | None = None
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("offsets", "ids"):
@@ -73,10 +75,17 @@ class Interactions:
             )
         if self.times is not None:
             object.__setattr__(self, "times", _times(self.times, self.pairs))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _weights(self.weights, self.pairs).float())
 
     @classmethod
     def from_pairs(
-        cls, users: Any, items: Any, times: Any = None, shape: tuple[int, int] | None = None
+        cls,
+        users: Any,
+        items: Any,
+        times: Any = None,
+        shape: tuple[int, int] | None = None,
+        weights: Any = None,
     ) -> "Interactions":
         """Construct from pairs in any order (lists, arrays or tensors); repeated pairs are merged.
 
@@ -85,6 +94,7 @@ class Interactions:
             items: (n,) item numbers from 0.
             times: (n,) times in chronological numbers; merged pairs keep the latest.
             shape: (users, items); by default one more than the largest numbers.
+            weights: (n,) finite numbers above 0; those of merged pairs are added.
 
         Returns:
             The interactions, sorted by user and item.
@@ -93,6 +103,8 @@ class Interactions:
             >>> from fewfold.recommender import Interactions
             >>> Interactions.from_pairs([0, 1, 1], [2, 0, 0], times=[5, 3, 9], shape=(4, 3)).times
             tensor([5, 9])
+            >>> Interactions.from_pairs([0, 1, 1], [2, 0, 0], weights=[1, 2, 0.5]).weights
+            tensor([1.0000, 2.5000])
         """
         who, what = int64_vector(users, "users"), int64_vector(items, "items")
         if len(who) != len(what):
@@ -105,8 +117,12 @@ class Interactions:
         check_range(who, rows, "users", "users")
         check_range(what, columns, "items", "items")
         when = None if times is None else _times(times, len(who))
+        weight = None if weights is None else _weights(weights, len(who))
         return from_keys(
-            (who * columns + what).numpy(), None if when is None else when.numpy(), (rows, columns)
+            (who * columns + what).numpy(),
+            None if when is None else when.numpy(),
+            (rows, columns),
+            None if weight is None else weight.numpy(),
         )
 
     @classmethod
@@ -166,8 +182,9 @@ class Interactions:
         return self.jagged.row
 
     def __repr__(self) -> str:
-        timed = "" if self.times is None else ", timed"
-        return f"Interactions(users={self.users}, items={self.items}, pairs={self.pairs}{timed})"
+        also = "" if self.times is None else ", timed"
+        also += "" if self.weights is None else ", weighted"
+        return f"Interactions(users={self.users}, items={self.items}, pairs={self.pairs}{also})"
 
     def rows(self, ids: Any, *, ordered: bool = False) -> Jagged:
         """Return the items of the users `ids`, in this order; a slice selects consecutive users.
@@ -229,8 +246,7 @@ class Interactions:
     def select(self, users: Any) -> "Interactions":
         """Select users, renumbered in the given order."""
         offsets, positions = self.jagged.positions(users)
-        times = None if self.times is None else self.times[positions]
-        return _unchecked(offsets, self.ids[positions], self.items, times)
+        return _unchecked(offsets, self.ids[positions], self.items, *self._values(positions))
 
     def keep(self, mask: Tensor) -> "Interactions":
         """Select the pairs where `mask` (pairs,) is true; users and items keep their numbers."""
@@ -240,8 +256,7 @@ class Interactions:
                 f"got {mask.dtype} with shape {tuple(mask.shape)}"
             )
         lengths = torch.bincount(self.row[mask], minlength=self.users)
-        times = None if self.times is None else self.times[mask]
-        return _unchecked(offsets_of(lengths), self.ids[mask], self.items, times)
+        return _unchecked(offsets_of(lengths), self.ids[mask], self.items, *self._values(mask))
 
     def k_core(self, n: int) -> "Core":
         """Repeatedly drop users and items with fewer than `n` pairs.
@@ -273,9 +288,16 @@ class Interactions:
         users, items = busy.nonzero().squeeze(-1), known.nonzero().squeeze(-1)
         number = torch.cumsum(known, 0) - 1
         lengths = torch.bincount(row[alive], minlength=self.users)[users]
-        times = None if self.times is None else self.times[alive]
-        core = _unchecked(offsets_of(lengths), number[item[alive]], len(items), times)
+        values = self._values(alive)
+        core = _unchecked(offsets_of(lengths), number[item[alive]], len(items), *values)
         return Core(core, users, items)
+
+    def _values(self, chosen: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return times and weights of the chosen pairs, by position or mask."""
+        return (
+            None if self.times is None else self.times[chosen],
+            None if self.weights is None else self.weights[chosen],
+        )
 
 
 class Core(NamedTuple):
@@ -292,15 +314,23 @@ class Core(NamedTuple):
     items: Tensor
 
 
-def _unchecked(offsets: Tensor, ids: Tensor, items: int, times: Tensor | None) -> Interactions:
+def _unchecked(
+    offsets: Tensor, ids: Tensor, items: int, times: Tensor | None, weights: Tensor | None
+) -> Interactions:
     """Construct without validation; inputs are already sorted."""
     log = object.__new__(Interactions)
-    for name, value in (("offsets", offsets), ("ids", ids), ("items", items), ("times", times)):
+    values = {"offsets": offsets, "ids": ids, "items": items, "times": times, "weights": weights}
+    for name, value in values.items():
         object.__setattr__(log, name, value)
     return log
 
 
-def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]) -> Interactions:
+def from_keys(
+    keys: np.ndarray,
+    times: np.ndarray | None,
+    shape: tuple[int, int],
+    weights: np.ndarray | None = None,
+) -> Interactions:
     """Construct from pairs in any order, each encoded as user * items + item.
 
     Args:
@@ -308,22 +338,28 @@ def from_keys(keys: np.ndarray, times: np.ndarray | None, shape: tuple[int, int]
             memory.
         times: (n,) int64 or float64, or None; merged pairs keep the latest.
         shape: (users, items).
+        weights: (n,) float64, or None; those of merged pairs are added.
     """
     rows, columns = shape
     step = max(columns, 1)
-    if times is not None:
-        times = times[_order(keys, rows * step)]
+    if times is not None or weights is not None:
+        order = _order(keys, rows * step)
+        times = None if times is None else times[order]
+        weights = None if weights is None else weights[order]
     keys.sort()  # several times faster than torch's sort
     new = np.ones(len(keys), dtype=bool)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
     if not new.all():
         if times is not None:
             times = np.maximum.reduceat(times, np.flatnonzero(new))
+        if weights is not None:
+            weights = np.add.reduceat(weights, np.flatnonzero(new))
         keys = keys[new]
     offsets = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) * step)
     np.remainder(keys, step, out=keys)
     when = None if times is None else torch.from_numpy(times)
-    return _unchecked(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when)
+    weight = None if weights is None else torch.from_numpy(weights).float()
+    return _unchecked(torch.from_numpy(offsets), torch.from_numpy(keys), columns, when, weight)
 
 
 def _order(keys: np.ndarray, below: int) -> np.ndarray:
@@ -354,4 +390,21 @@ def _times(times: Any, pairs: int) -> Tensor:
     missing = given.isnan()
     if bool(missing.any()):
         raise ValueError(f"times must be numbers, got nan in row {int(missing.nonzero()[0])}")
+    return given
+
+
+def _weights(weights: Any, pairs: int) -> Tensor:
+    """Convert weights to float64, one per pair, finite in single precision and above 0."""
+    given = weights if isinstance(weights, Tensor) else torch.as_tensor(np.array(weights))
+    if given.shape != (pairs,):
+        raise ValueError(f"weights must have shape ({pairs},), got {tuple(given.shape)}")
+    given = given.double()
+    single = given.float()
+    wrong = ~(single.isfinite() & (single > 0))
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"weights must be finite and above 0, got {float(given[at]):g} in row {at}; "
+            "drop pairs that do not count"
+        )
     return given
