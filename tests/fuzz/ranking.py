@@ -1,4 +1,6 @@
-"""Ranking: the best k items of every user, with ties and exclusions; sums of item vectors."""
+"""Ranking: the best k items of every user, with ties and exclusions; sums of item vectors, and
+regressions on them.
+"""
 
 import numpy as np
 import torch
@@ -6,6 +8,7 @@ from torch import Tensor
 
 from fewfold.recommender import Catalogue, DotProduct, Jagged, top_k
 from fewfold.recommender.models.fastvae.tables import bags
+from fewfold.recommender.models.least_squares import diagonalise, regress
 from tests.fuzz.compare import native, plain, similar
 from tests.fuzz.values import length, normal, pick, threads
 
@@ -62,4 +65,21 @@ def sums(rng: np.random.Generator) -> int:
     return users
 
 
-TRIALS = {"best": best, "sums": sums}
+def regressions(rng: np.random.Generator) -> int:
+    """Users from item vectors with a diagonal Gram matrix, whatever the numbers of both."""
+    threads(rng)
+    users, items, d = int(rng.integers(1, 30)), length(rng, 400), length(rng, 150)
+    table, gram = plain(diagonalise, normal(rng, items, d))
+    rows = lists(rng, users, items)
+    ridge = torch.from_numpy(rng.random(users) * items + 0.1).float()
+    pairs = len(rows.values)
+    weights = torch.from_numpy(rng.random(pairs) * 3 + 0.1).float() if rng.random() < 0.5 else None
+
+    def solved(table: Tensor) -> list[Tensor]:
+        return [regress(rows, table, gram, ridge, weights)]
+
+    similar(native(solved, table), plain(solved, table), 1e-4, ("vectors",))
+    return users
+
+
+TRIALS = {"best": best, "sums": sums, "regressions": regressions}

@@ -300,6 +300,34 @@ def _sessions(rng: Rng) -> tuple[Callable[..., object], list[object]]:
 RECIPES["Sessions"] = _sessions
 
 
+# ---- factorization ------------------------------------------------------------------------------
+
+
+@recipe("regress")
+def _regress(rng: Rng, name: str) -> list[object]:
+    rows, items, d = size(rng), size(rng, 9, 1), size(rng, 40, 1)
+    at, f32 = offsets(rng, rows, 30), torch.float32
+    pairs = int(at[-1])
+    weights = real(rng, pairs, dtype=f32).abs() + 0.1 if rng.random() < 0.5 else None
+    table, gram = real(rng, items, d, dtype=f32), real(rng, d, dtype=f32).abs()
+    ridge = real(rng, rows, dtype=f32).abs() + 0.1
+    found = [table, items, d, gram, ridge, torch.empty(rows, d)]
+    return [at, whole(rng, items, pairs), weights, rows, *found, _threads(rng)]
+
+
+@recipe("gram")
+def _gram(rng: Rng, name: str) -> list[object]:
+    rows, d = size(rng, 300), size(rng, 40, 1)
+    return [real(rng, rows, d, dtype=torch.float32), rows, d, _empty(d, d), _threads(rng)]
+
+
+@recipe("multiply_rows")
+def _multiply_rows(rng: Rng, name: str) -> list[object]:
+    rows, d = size(rng, 30), size(rng, 40, 1)
+    table, by = (real(rng, n, d, dtype=torch.float32) for n in (rows, d))
+    return [table, rows, d, by, _threads(rng)]
+
+
 # ---- anchors ------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,8 @@ from .inspect_model import inspect as inspect
 from .interactions import Core as Core
 from .interactions import Interactions as Interactions
 from .jagged import Jagged as Jagged
+from .models.als import ALS as ALS
+from .models.als import FittedALS as FittedALS
 from .models.auto import Auto as Auto
 from .models.baseline import Baseline as Baseline
 from .models.blend import Blend as Blend
@@ -164,6 +166,8 @@ __all__ = [
     "BM25",
     "SessionKNN",
     "EASE",
+    "ALS",
+    "FittedALS",
     "Baseline",
     "Model",
     "Fitted",

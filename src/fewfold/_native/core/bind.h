@@ -8,6 +8,7 @@ void bind_best(nanobind::module_ &m);
 void bind_assignments(nanobind::module_ &m);
 void bind_expected(nanobind::module_ &m);
 void bind_graphs(nanobind::module_ &m);
+void bind_least_squares(nanobind::module_ &m);
 void bind_sampling(nanobind::module_ &m);
 void bind_sequences(nanobind::module_ &m);
 void bind_sessions(nanobind::module_ &m);

@@ -73,4 +73,25 @@ template <class F> void share(int64_t rows, int64_t k, int threads, F work) {
   if (rows > 0) work(int64_t(0), rows);
 }
 
+// Calls work(row, lane) for every row; a lane is what one thread keeps to itself. Rows differ in what they cost.
+template <class F> void each_row(int64_t rows, int threads, F work) {
+#ifdef _OPENMP
+  const int n = lanes_for(rows, threads);
+  if (n > 1) {
+    Caught caught;
+#pragma omp parallel num_threads(n)
+    {
+      const int lane = omp_get_thread_num();
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t r = 0; r < rows; ++r)
+        if (!caught.any()) caught.run([&] { work(r, lane); });
+    }
+    caught.rethrow();
+    return;
+  }
+#endif
+  (void)threads;
+  for (int64_t r = 0; r < rows; ++r) work(r, 0);
+}
+
 }  // namespace fewfold

@@ -84,7 +84,7 @@ struct Prox {
 };
 
 // Calls work(prox, row) for every row, the rows shared out over threads.
-template <class F> void each_row(int64_t rows, int threads, F work) {
+template <class F> void each_prox(int64_t rows, int threads, F work) {
   Caught caught;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -109,7 +109,7 @@ template <class F> void each_row(int64_t rows, int threads, F work) {
 template <class T>
 void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
                     int threads) {
-  each_row(rows, threads, [=](Prox &prox, int64_t row) {
+  each_prox(rows, threads, [=](Prox &prox, int64_t row) {
     const T *x = z + row * k;
     int64_t *g = group + row * k;
     T *p = pull + row * k;
@@ -150,7 +150,7 @@ void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k
 template <class T>
 void oscar_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
                        int threads) {
-  each_row(rows, threads, [=](Prox &prox, int64_t row) {
+  each_prox(rows, threads, [=](Prox &prox, int64_t row) {
     const T *x = z + row * k;
     int64_t *g = group + row * k;
     T *p = pull + row * k;

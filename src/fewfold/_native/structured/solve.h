@@ -7,36 +7,12 @@
 #include <memory>
 #include <utility>
 #include <vector>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "active.h"
 #include "argument.h"
 #include "share.h"
 
 namespace fewfold {
-
-// Calls work(row, lane) for every row; a lane is what one thread keeps to itself. Rows differ in what they cost.
-template <class F> void each_row(int64_t rows, int threads, F work) {
-#ifdef _OPENMP
-  const int n = lanes_for(rows, threads);
-  if (n > 1) {
-    Caught caught;
-#pragma omp parallel num_threads(n)
-    {
-      const int lane = omp_get_thread_num();
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t r = 0; r < rows; ++r)
-        if (!caught.any()) caught.run([&] { work(r, lane); });
-    }
-    caught.rethrow();
-    return;
-  }
-#endif
-  (void)threads;
-  for (int64_t r = 0; r < rows; ++r) work(r, 0);
-}
 
 // Codes (m, slots): the part at each slot, or -1 for none.
 inline const int32_t *check_codes(const Buffer &codes, int64_t m, int64_t slots, int64_t parts, const char *name) {

@@ -8,6 +8,7 @@ from typing import Any
 from fewfold._options import Option, number, positive_integer, real_number
 
 __all__ = [
+    "ALS",
     "BLEND",
     "BUILT_IN",
     "EASE",
@@ -126,11 +127,24 @@ TRANSFORMER = _by_name(
     Option("length", "last items the transformer reads (default: 50)", 50, positive_integer, "N"),
     Option("dropout", "of the transformer (default: 0.2)", 0.2, _share, "X"),
 )
+ALS = _by_name(
+    Option("factors", "length of the vectors of als (default: 128)", 128, positive_integer, "N"),
+    Option(
+        "regularisation", "of als, relative to the number of pairs (default: 0.003)", 0.003,
+        real_number, "X",
+    ),
+    Option(
+        "unobserved-weight", "of all pairs in als, next to 1 of a pair of the log (default: 0.1)",
+        0.1, real_number, "X",
+    ),
+    Option("iterations", "of als (default: 16)", 16, positive_integer, "N"),
+)  # fmt: skip
 _MODELS = "fewfold.recommender.models"
 BUILT_IN = {
     "auto": BuiltIn(f"{_MODELS}.auto", {}),
     "fastvae": BuiltIn(f"{_MODELS}.fastvae.recipe", FASTVAE),
     "ease": BuiltIn(f"{_MODELS}.ease", EASE),
+    "als": BuiltIn(f"{_MODELS}.als", ALS),
     "item-knn": BuiltIn(f"{_MODELS}.item_knn", ITEM_KNN),
     "session-knn": BuiltIn(f"{_MODELS}.session_knn", SESSION_KNN),
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
