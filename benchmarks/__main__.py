@@ -17,6 +17,7 @@ SUITES = (
     "attention",
     "fastvae",
     "next_item",
+    "als",
     "serving",
     "ingest",
     "pure",

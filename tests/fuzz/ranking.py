@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfold.recommender import Catalogue, DotProduct, Jagged, top_k
 from fewfold.recommender.models.fastvae.tables import bags
-from fewfold.recommender.models.least_squares import diagonalise, regress
+from fewfold.recommender.models.least_squares import Rotated, diagonalise, regress
 from tests.fuzz.compare import native, plain, similar
 from tests.fuzz.values import length, normal, pick, threads
 
@@ -69,15 +69,17 @@ def regressions(rng: np.random.Generator) -> int:
     """Users from item vectors with a diagonal Gram matrix, whatever the numbers of both."""
     threads(rng)
     users, items, d = int(rng.integers(1, 30)), length(rng, 400), length(rng, 150)
-    table, gram = plain(diagonalise, normal(rng, items, d))
+    rotated = plain(diagonalise, normal(rng, items, d))
     rows = lists(rng, users, items)
     ridge = torch.from_numpy(rng.random(users) * items + 0.1).float()
     pairs = len(rows.values)
     weights = torch.from_numpy(rng.random(pairs) * 3 + 0.1).float() if rng.random() < 0.5 else None
 
     def solved(table: Tensor) -> list[Tensor]:
-        return [regress(rows, table, gram, ridge, weights)]
+        others = Rotated(table, rotated.gram.to(table), rotated.rotation)
+        return [regress(rows, others, ridge.to(table), weights)]
 
+    table = rotated.table.float()
     similar(native(solved, table), plain(solved, table), 1e-4, ("vectors",))
     return users
 

@@ -305,13 +305,14 @@ RECIPES["Sessions"] = _sessions
 
 @recipe("regress")
 def _regress(rng: Rng, name: str) -> list[object]:
-    rows, items, d = size(rng), size(rng, 9, 1), size(rng, 40, 1)
-    at, f32 = offsets(rng, rows, 30), torch.float32
+    rows, items, d = size(rng), size(rng, 9, 1), size(rng, 100, 1)
+    at, f32 = offsets(rng, rows, 150), torch.float32
     pairs = int(at[-1])
     weights = real(rng, pairs, dtype=f32).abs() + 0.1 if rng.random() < 0.5 else None
     table, gram = real(rng, items, d, dtype=f32), real(rng, d, dtype=f32).abs()
     ridge = real(rng, rows, dtype=f32).abs() + 0.1
-    found = [table, items, d, gram, ridge, torch.empty(rows, d)]
+    rotation = torch.eye(d) if rng.random() < 0.5 else None
+    found = [table, items, d, gram, ridge, rotation, torch.zeros(rows, d)]
     return [at, whole(rng, items, pairs), weights, rows, *found, _threads(rng)]
 
 

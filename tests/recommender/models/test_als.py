@@ -65,7 +65,7 @@ def test_each_half_minimises_the_objective(factors: int, weighted: bool, path: s
     model = ALS(factors, regularisation=0.02, unobserved_weight=0.3, frequency_exponent=0.5)
     start = torch.randn(train.items, factors, generator=torch.Generator().manual_seed(0)) / 3
     with on_path(path):
-        users = model._side(train.jagged, train.weights, start.clone())
+        users = model.solve_side(train.jagged, train.weights, start.clone())
         rotated = ff.recommender.models.least_squares.diagonalise(start.clone())[0]
     leaf = users.double().requires_grad_()
     (slope,) = torch.autograd.grad(loss(model, train, leaf, rotated.double()), leaf)

@@ -1,4 +1,5 @@
 // Matrix factorisation for Python: regressions of many rows, Gram matrices and products of tables.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -43,14 +44,24 @@ void check_values(const float *x, int64_t n, bool zero, const char *name) {
   if (!fine) refuse(std::string(name) + " must be finite and " + (zero ? "at least 0" : "above 0"));
 }
 
+// A matrix (d, d) with rows pitch(d) apart.
+std::vector<float> pitched(const float *from, int64_t d) {
+  std::vector<float> to(static_cast<size_t>(d * pitch(d)));
+  for (int64_t i = 0; i < d; ++i) std::copy_n(from + i * d, d, to.begin() + i * pitch(d));
+  return to;
+}
+
 using Room = std::unique_ptr<float[]>;
 
 // Solves the regressions of all rows; see `Regressions`.
 void regress(const Buffer &offsets, const Buffer &ids_, const Buffer &weights, int64_t rows, const Buffer &table_,
-             int64_t items, int64_t d, const Buffer &gram_, const Buffer &ridge_, const Buffer &out_, int threads) {
+             int64_t items, int64_t d, const Buffer &gram_, const Buffer &ridge_, const Buffer &rotation_,
+             const Buffer &out_, int threads) {
   check_columns(d);
   const int64_t *at = offsets.numbers<int64_t>("offsets", count_of(rows) + 1);
   const int64_t pairs = check_offsets(at, rows, ids_.count(), "offsets");
+  const float *rotation = rotation_.maybe<float>("rotation", count_of(d, d));
+  const std::vector<float> rotated = rotation ? pitched(rotation, d) : std::vector<float>();
   const Regressions q{at,
                       ids_.numbers<int64_t>("ids", pairs),
                       weights.maybe<float>("weights", pairs),
@@ -58,16 +69,20 @@ void regress(const Buffer &offsets, const Buffer &ids_, const Buffer &weights, i
                       d,
                       gram_.numbers<float>("gram", d),
                       ridge_.numbers<float>("ridge", rows),
+                      rotation ? rotated.data() : nullptr,
                       out_.numbers<float>("out", count_of(rows, d))};
   check_ids(q.id, pairs, items, "ids", threads);
   if (q.weight) check_values(q.weight, pairs, false, "weights");
   check_values(q.gram, d, true, "gram");
   check_values(q.ridge, rows, false, "ridge");
+  int64_t longest = 0;
+  for (int64_t r = 0; rotation && r < rows; ++r)
+    if (in_blocks(at[r + 1] - at[r], d)) longest = std::max(longest, at[r + 1] - at[r]);
   const int64_t pieces = (rows + ROWS - 1) / ROWS;
   std::vector<Room> rooms(static_cast<size_t>(lanes_for(pieces, threads)));
   each_row(pieces, threads, [&](int64_t piece, int lane) {
     Room &room = rooms[static_cast<size_t>(lane)];
-    if (!room) room.reset(new float[static_cast<size_t>(regression_room(d))]);
+    if (!room) room.reset(new float[static_cast<size_t>(regression_room(d, longest))]);
     factorization().regress(q, piece * ROWS, std::min(rows, (piece + 1) * ROWS), room.get());
   });
 }
@@ -97,8 +112,7 @@ void multiply(const Buffer &table_, int64_t rows, int64_t d, const Buffer &by_, 
   check_columns(d);
   float *x = table_.numbers<float>("table", count_of(rows, d));
   const float *by = by_.numbers<float>("by", count_of(d, d));
-  std::vector<float> b(static_cast<size_t>(d * pitch(d)));
-  for (int64_t i = 0; i < d; ++i) std::copy_n(by + i * d, d, b.begin() + i * pitch(d));
+  const std::vector<float> b = pitched(by, d);
   share(rows, d * d / 16, threads, [&](int64_t first, int64_t last) {
     const Room room(new float[static_cast<size_t>(product_room(d))]);
     factorization().multiply(x + first * d, last - first, d, b.data(), room.get());

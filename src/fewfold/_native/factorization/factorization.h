@@ -21,13 +21,20 @@ struct Regressions {
   const float *table;
   int64_t d;
   const float *gram, *ridge;  // (d), (rows); their sums are positive
-  float *out;                 // (rows, d)
+  // Null, or (d, d) with rows pitch(d) apart: `out` holds vectors which, multiplied by it, are close to the answer. Long
+  // rows then take one step from there, in blocks of columns; all others are solved exactly.
+  const float *rotation;
+  float *out;  // (rows, d)
 };
 
-// Numbers to work in.
-static constexpr int64_t regression_room(int64_t d) {
+static constexpr int64_t BLOCK = 64;  // columns, about, of a step in blocks
+// Where a row of so many pairs is quicker solved in blocks.
+static constexpr bool in_blocks(int64_t n, int64_t d) { return padded(d) > BLOCK && n > BLOCK + BLOCK / 2; }
+
+// Numbers to work in; `longest` of the rows that are solved in blocks.
+static constexpr int64_t regression_room(int64_t d, int64_t longest) {
   const int64_t rows = padded(d) > CHUNK ? padded(d) : CHUNK;
-  return padded(d) * pitch(d) + rows * pitch(d) + 6 * pitch(d);
+  return padded(d) * pitch(d) + rows * pitch(d) + 6 * pitch(d) + padded(longest);
 }
 static constexpr int64_t gram_room(int64_t d) { return (padded(d) + CHUNK) * pitch(d); }
 static constexpr int64_t product_room(int64_t d) { return 2 * PAD * pitch(d); }

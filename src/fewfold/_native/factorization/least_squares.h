@@ -20,59 +20,64 @@ constexpr int HIGH = 4, WIDE = 2;
 constexpr int HIGH = 4, WIDE = 1;
 #endif
 
-// A panel whose number k of column i is at [k * along + i * across].
-struct Panel {
-  const float *at;
-  int64_t along, across;
-};
+// Sums stay in registers only if these loops are gone before the compiler looks for what to keep there.
+#if defined(__GNUC__)
+#define FEWFOLD_UNROLL _Pragma("GCC unroll 16")
+#else
+#define FEWFOLD_UNROLL
+#endif
 
-// c (HIGH, W vectors) += by * a' b, where b has rows of vectors `apart`.
+// c (HIGH, W vectors) += by * a' b for panels of n rows: HIGH numbers of a, W vectors of b.
 template <int W>
-inline void tile(Panel a, const float *b, int64_t apart, int64_t n, float by, float *c, int64_t between) {
+inline void tile(const float *a, int64_t a_apart, const float *b, int64_t b_apart, int64_t n, float by, float *c,
+                 int64_t between) {
   V sum[HIGH][W];
-  for (int r = 0; r < HIGH; ++r)
-    for (int w = 0; w < W; ++w) sum[r][w] = V::of(0.f);
-  for (int64_t k = 0; k < n; ++k, b += apart) {
+  FEWFOLD_UNROLL for (int r = 0; r < HIGH; ++r) {
+    FEWFOLD_UNROLL for (int w = 0; w < W; ++w) sum[r][w] = V::of(0.f);
+  }
+  for (int64_t k = 0; k < n; ++k, a += a_apart, b += b_apart) {
     V x[W];
-    for (int w = 0; w < W; ++w) x[w] = V::load(b + w * V::N);
-    const float *column = a.at + k * a.along;
-    for (int r = 0; r < HIGH; ++r) {
-      const V y = V::of(column[r * a.across]);
-      for (int w = 0; w < W; ++w) sum[r][w] = V::fma(y, x[w], sum[r][w]);
+    FEWFOLD_UNROLL for (int w = 0; w < W; ++w) x[w] = V::load(b + w * V::N);
+    FEWFOLD_UNROLL for (int r = 0; r < HIGH; ++r) {
+      const V y = V::of(a[r]);
+      FEWFOLD_UNROLL for (int w = 0; w < W; ++w) sum[r][w] = V::fma(y, x[w], sum[r][w]);
     }
   }
-  for (int r = 0; r < HIGH; ++r)
-    for (int w = 0; w < W; ++w) {
+  const V scale = V::of(by);
+  FEWFOLD_UNROLL for (int r = 0; r < HIGH; ++r) {
+    FEWFOLD_UNROLL for (int w = 0; w < W; ++w) {
       float *to = c + r * between + w * V::N;
-      V::fma(sum[r][w], V::of(by), V::load(to)).store(to);
+      V::fma(sum[r][w], scale, V::load(to)).store(to);
     }
+  }
 }
 
 // HIGH rows of c from column `first`, a multiple of V::N, to `last`.
-inline void stripe(Panel a, const float *b, int64_t apart, int64_t n, float by, float *c, int64_t between, int64_t first,
-                   int64_t last) {
+inline void stripe(const float *a, int64_t a_apart, const float *b, int64_t b_apart, int64_t n, float by, float *c,
+                   int64_t between, int64_t first, int64_t last) {
   int64_t j = first;
-  for (; j + WIDE * V::N <= last; j += WIDE * V::N) tile<WIDE>(a, b + j, apart, n, by, c + j, between);
+  for (; j + WIDE * V::N <= last; j += WIDE * V::N) tile<WIDE>(a, a_apart, b + j, b_apart, n, by, c + j, between);
   if constexpr (WIDE > 2)
-    if (j + 2 * V::N <= last) tile<2>(a, b + j, apart, n, by, c + j, between), j += 2 * V::N;
-  for (; j < last; j += V::N) tile<1>(a, b + j, apart, n, by, c + j, between);
+    if (j + 2 * V::N <= last) tile<2>(a, a_apart, b + j, b_apart, n, by, c + j, between), j += 2 * V::N;
+  for (; j < last; j += V::N) tile<1>(a, a_apart, b + j, b_apart, n, by, c + j, between);
 }
 
 inline int64_t whole(int64_t i) { return i / V::N * V::N; }
 
-// The upper triangle of c (columns wide, and `more` numbers behind them) += x' x for n rows of x.
-inline void add_products(const float *x, int64_t apart, int64_t n, int64_t columns, int64_t more, float *c,
+// The upper triangle of c (m, m), and `more` numbers behind its columns, += x' x for n rows of x. Of c only the first
+// `high` rows, in whole tiles: what is below is zero.
+inline void add_products(const float *x, int64_t apart, int64_t n, int64_t high, int64_t m, int64_t more, float *c,
                          int64_t between) {
-  for (int64_t i = 0; i < columns; i += HIGH)
-    stripe({x + i, apart, 1}, x, apart, n, 1.f, c + i * between, between, whole(i), columns + more);
+  for (int64_t i = 0; i < high; i += HIGH)
+    stripe(x + i, apart, x, apart, n, 1.f, c + i * between, between, whole(i), m + more);
 }
 
 // a = u' u for the upper triangle of a (m, m), m a multiple of PAD, in place; PAD numbers behind the columns, right-hand
 // sides, become u'^-1 of themselves. `inverse` are those of the diagonal. A pivot that rounding has made too small to
-// divide by is replaced: the answer stays finite.
-inline void factorise(float *a, int64_t m, int64_t between, float *inverse) {
-  for (int64_t i = 0; i < m; i += HIGH) {
-    stripe({a + i, between, 1}, a, between, i, -1.f, a + i * between, between, whole(i), m + PAD);
+// divide by is replaced: the answer stays finite. Only the first `high` rows, in whole tiles: below them a is diagonal.
+inline void factorise(float *a, int64_t high, int64_t m, int64_t between, float *inverse) {
+  for (int64_t i = 0; i < high; i += HIGH) {
+    stripe(a + i, between, a, between, i, -1.f, a + i * between, between, whole(i), m + PAD);
     for (int64_t r = i; r < i + HIGH; ++r) {
       float *row = a + r * between;
       const float least = 1e-30f, pivot = row[r];
@@ -88,10 +93,10 @@ inline void factorise(float *a, int64_t m, int64_t between, float *inverse) {
   }
 }
 
-// The x of u x = y, where y is the number behind the columns of each row.
-inline void solve_upper(const float *u, int64_t m, int64_t between, const float *inverse, float *x) {
+// The x of u x = y, where y is the number behind the columns of each row, and zero from row `high` on.
+inline void solve_upper(const float *u, int64_t high, int64_t m, int64_t between, const float *inverse, float *x) {
   for (int64_t i = 0; i < m; ++i) x[i] = 0.f;
-  for (int64_t i = m; i-- > 0;) {
+  for (int64_t i = high; i-- > 0;) {
     const float *row = u + i * between;
     V sum = V::of(0.f);
     for (int64_t j = whole(i); j < m; j += V::N) sum = V::fma(V::load(row + j), V::load(x + j), sum);
@@ -135,11 +140,11 @@ inline void regress_long(const Regressions &q, int64_t row, float *room) {
       clear(x + i * apart + m, PAD);
       x[i * apart + m] = by;  // so that the last column is X' C 1
     }
-    add_products(x, apart, n, m, PAD, a, apart);
+    add_products(x, apart, n, m, m, PAD, a, apart);
   }
-  factorise(a, m, apart, inverse);
+  factorise(a, m, m, apart, inverse);
   float *answer = inverse + apart;
-  solve_upper(a, m, apart, inverse, answer);
+  solve_upper(a, m, m, apart, inverse, answer);
   for (int64_t k = 0; k < q.d; ++k) q.out[row * q.d + k] = answer[k];
 }
 
@@ -184,9 +189,9 @@ inline void regress_short(const Regressions &q, int64_t row, float *room) {
     a[i * apart + i] = i < n && q.weight ? 1.f / q.weight[first + i] : 1.f;
     a[i * apart + m] = i < n ? 1.f : 0.f;
   }
-  add_products(x, apart, q.d, m, 0, a, apart);
-  factorise(a, m, apart, inverse);
-  solve_upper(a, m, apart, inverse, z);
+  add_products(x, apart, q.d, n, m, 0, a, apart);
+  factorise(a, n, m, apart, inverse);
+  solve_upper(a, n, m, apart, inverse, z);
   clear(answer, padded(q.d));
   for (int64_t i = 0; i < n; ++i) {
     const float *from = q.table + q.id[first + i] * q.d;
@@ -198,11 +203,80 @@ inline void regress_short(const Regressions &q, int64_t row, float *room) {
   for (int64_t k = 0; k < q.d; ++k) q.out[row * q.d + k] = answer[k] * by[k] * by[k];
 }
 
+// sum_j a[j] b[j]
+inline float dot(const float *a, const float *b, int64_t n) {
+  V sum = V::of(0.f), more = V::of(0.f);
+  int64_t j = 0;
+  for (; j + 2 * V::N <= n; j += 2 * V::N) {
+    sum = V::fma(V::load(a + j), V::load(b + j), sum);
+    more = V::fma(V::load(a + j + V::N), V::load(b + j + V::N), more);
+  }
+  for (; j < n; j += V::N) {
+    const int left = static_cast<int>(n - j < V::N ? n - j : V::N);
+    sum = V::fma(V::load(a + j, left, 0.f), V::load(b + j, left, 0.f), sum);
+  }
+  return (sum + more).sum();
+}
+
+constexpr int64_t FEW = 96;  // rows of a block at a time, which the first cache holds
+
+// One step of block coordinate descent (Rendle, Krichene, Zhang, Koren 2021, iALS++): the columns of x in blocks, each
+// solved exactly while the others stay, from a start that the last iteration has left.
+inline void regress_blocks(const Regressions &q, int64_t row, float *room) {
+  const int64_t first = q.offset[row], n = q.offset[row + 1] - first, d = q.d;
+  const int64_t blocks = (d + BLOCK - 1) / BLOCK, width = padded((d + blocks - 1) / blocks);
+  const int64_t apart = pitch(width);
+  float *a = room, *packed = a + width * apart, *inverse = packed + FEW * apart, *move = inverse + apart;
+  float *x = move + apart, *rest = x + pitch(d);
+  float *out = q.out + row * d;
+  clear(x, padded(d));
+  for (int64_t j = 0; j < d; ++j) {
+    const V by = V::of(out[j]);
+    const float *from = q.rotation + j * pitch(d);
+    for (int64_t k = 0; k < d; k += V::N) V::fma(by, V::load(from + k), V::load(x + k)).store(x + k);
+  }
+  for (int64_t p = 0; p < n; ++p) {
+    ask_row(q, first + p + EARLY, first + n);
+    rest[p] = 1.f - dot(x, q.table + q.id[first + p] * d, d);
+  }
+  for (int64_t begin = 0; begin < d; begin += width) {
+    const int64_t here = d - begin < width ? d - begin : width;
+    const float *table = q.table + begin;
+    clear(a, width * apart);
+    for (int64_t k = 0; k < width; ++k) {
+      const float ridge = k < here ? q.gram[begin + k] + q.ridge[row] : 1.f;
+      a[k * apart + k] = ridge;
+      a[k * apart + width] = k < here ? -ridge * x[begin + k] : 0.f;
+    }
+    for (int64_t start = 0; start < n; start += FEW) {
+      const int64_t count = n - start < FEW ? n - start : FEW;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t p = start + i;
+        if (p + EARLY < n) ask_for<3>(table + q.id[first + p + EARLY] * d, here);
+        const float by = q.weight ? std::sqrt(q.weight[first + p]) : 1.f;
+        float *to = packed + i * apart;
+        clear(to, width + PAD);
+        copy_row(table + q.id[first + p] * d, here, by, to);
+        to[width] = by * rest[p];
+      }
+      add_products(packed, apart, count, width, width, PAD, a, apart);
+    }
+    factorise(a, width, width, apart, inverse);
+    solve_upper(a, width, width, apart, inverse, move);
+    for (int64_t k = 0; k < here; ++k) x[begin + k] += move[k];
+    if (begin + width < d)
+      for (int64_t p = 0; p < n; ++p) rest[p] -= dot(move, table + q.id[first + p] * d, here);
+  }
+  for (int64_t k = 0; k < d; ++k) out[k] = x[k];
+}
+
 inline void regress(const Regressions &q, int64_t first, int64_t last, float *room) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = q.offset[row + 1] - q.offset[row];
     if (n == 0) {
       for (int64_t k = 0; k < q.d; ++k) q.out[row * q.d + k] = 0.f;
+    } else if (q.rotation && in_blocks(n, q.d)) {
+      regress_blocks(q, row, room);
     } else if (padded(n) < padded(q.d)) {
       regress_short(q, row, room);
     } else {
@@ -220,7 +294,7 @@ inline void add_gram(const float *x, int64_t rows, int64_t d, double *sum, float
     const int64_t n = rows - begin < CHUNK ? rows - begin : CHUNK;
     for (int64_t i = 0; i < n; ++i) copy_row(x + (begin + i) * d, d, 1.f, packed + i * apart);
     clear(a, m * apart);
-    add_products(packed, apart, n, m, 0, a, apart);
+    add_products(packed, apart, n, m, m, 0, a, apart);
     for (int64_t i = 0; i < d; ++i)
       for (int64_t j = i; j < d; ++j) sum[i * d + j] += static_cast<double>(a[i * apart + j]);
   }
@@ -231,10 +305,10 @@ inline void multiply(float *x, int64_t rows, int64_t d, const float *b, float *r
   float *packed = room, *product = packed + PAD * apart;
   for (int64_t begin = 0; begin < rows; begin += HIGH) {
     const int64_t n = rows - begin < HIGH ? rows - begin : HIGH;
-    clear(packed, HIGH * apart);
-    for (int64_t i = 0; i < n; ++i) copy_row(x + (begin + i) * d, d, 1.f, packed + i * apart);
+    for (int64_t i = 0; i < HIGH; ++i)
+      for (int64_t k = 0; k < d; ++k) packed[k * HIGH + i] = i < n ? x[(begin + i) * d + k] : 0.f;
     clear(product, HIGH * apart);
-    stripe({packed, 1, apart}, b, apart, d, 1.f, product, apart, 0, m);
+    stripe(packed, HIGH, b, apart, d, 1.f, product, apart, 0, m);
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < d; ++j) x[(begin + i) * d + j] = product[i * apart + j];
   }

@@ -1,7 +1,7 @@
 """Alternating least squares for implicit feedback: item vectors, and users solved from their items.
 
-Every regression is exact. The vectors are rotated so that their Gram matrix is diagonal; a user or
-item with n pairs then takes a system of min(n, factors) unknowns instead of `factors`.
+The vectors are rotated so that their Gram matrix is diagonal. A user or item with few pairs then
+takes a system of as many unknowns as pairs, instead of `factors`.
 """
 
 import math
@@ -20,13 +20,13 @@ from fewfold._resources import format_bytes, free_memory
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fitted_vectors import FittedVectors
-from fewfold.recommender.models.least_squares import diagonalise, regress
+from fewfold.recommender.models.least_squares import Rotated, diagonalise, regress
 from fewfold.recommender.models.model import FitOptions, Learned, Model
 from fewfold.recommender.models.model_options import ALS as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
 
-__all__ = ["ALS", "FittedALS"]
+__all__ = ["ALS", "FittedALS", "users_by_item"]
 
 _START = 0.1  # norm of a random item vector
 _POPULARITY = 1e-3  # of the most popular item, in the column for users without items
@@ -46,9 +46,10 @@ class ALS(Model):
 
     for a the unobserved weight, l the regularisation, v the `frequency_exponent`, n_u and n_i the
     numbers of pairs, and confidences c_ui: `Interactions.weights`, or 1. Vectors of users and of
-    items are computed in turn, each side exactly. Those of users are not stored: a query is solved
-    from the items of the history, with the mean confidence of the log for each of them, so that
-    users of the log and new ones are treated alike. A user without items gets the most popular.
+    items are computed in turn, each side by least squares. Those of users are not stored: a query
+    is solved exactly from the items of the history, with the mean confidence of the log for each of
+    them, so that users of the log and new ones are treated alike. A user without items gets the
+    most popular.
 
     Attributes:
         factors: length of the vectors.
@@ -129,20 +130,31 @@ class ALS(Model):
         items = torch.randn(log.items, self.factors, generator=generator)
         items *= _START / self.factors**0.5
         with phase("fitting ALS", total=self.iterations) as progress:
-            turned, weights = _by_item(log)
-            for _ in progress.each(range(self.iterations)):
-                users = self._side(log.jagged, log.weights, items)
-                items = self._side(turned, weights, users)
-            items, gram = diagonalise(items)
+            turned, weights = users_by_item(log)
+            users: Tensor | None = None
+            for iteration in progress.each(range(self.iterations)):
+                users = self.solve_side(log.jagged, log.weights, items, users)
+                items = self.solve_side(turned, weights, users, items if iteration else None)
+            rotated = diagonalise(items)
         counts = log.counts().float()
         confidence = torch.ones(()) if log.weights is None else log.weights.mean()
-        return FittedALS(self, items, gram, counts, confidence)
+        return FittedALS(self, rotated.table, rotated.gram, counts, confidence)
 
-    def _side(self, rows: Jagged, weights: Tensor | None, others: Tensor) -> Tensor:
-        """Vectors of users, or of items, from those of the others."""
-        table, gram = diagonalise(others)
-        ridge = self.ridge(rows.lengths, len(table))
-        return regress(rows, table, self.unobserved_weight * gram, ridge, weights)
+    def solve_side(
+        self, rows: Jagged, weights: Tensor | None, others: Tensor, start: Tensor | None = None
+    ) -> Tensor:
+        """Vectors of users, or of items, from those of the others; overwrites `others` and `start`.
+
+        Args:
+            rows: numbers of the others, for each row.
+            weights: of these pairs, or None.
+            others: (n, factors) vectors.
+            start: (rows, factors) vectors of the last iteration, from which long rows are improved
+                instead of solved.
+        """
+        table = diagonalise(others)
+        ridge = self.ridge(rows.lengths, len(others))
+        return regress(rows, table, ridge, weights, start, scale=self.unobserved_weight)
 
     def ridge(self, pairs: Tensor, others: int) -> Tensor:
         """(rows,) regularisation of vectors with so many pairs out of `others` possible ones."""
@@ -210,13 +222,9 @@ class FittedALS(FittedVectors):
         recipe, lengths = self._recipe, history.lengths
         weight = float(self.confidence)
         weights = None if weight == 1 else self.confidence.expand(len(history.values)).contiguous()
-        found = regress(
-            history,
-            self.item_vectors,
-            recipe.unobserved_weight * self.gram,
-            recipe.ridge(lengths, self.items),
-            weights,
-        )
+        others = Rotated(self.item_vectors, self.gram, torch.empty(0))
+        ridge = recipe.ridge(lengths, self.items)
+        found = regress(history, others, ridge, weights, scale=recipe.unobserved_weight)
         return torch.cat([found, (lengths == 0).float().unsqueeze(1)], 1)
 
     def state(self) -> dict[str, Tensor]:
@@ -233,7 +241,7 @@ class FittedALS(FittedVectors):
         return _PaddedScores(self)
 
 
-def _by_item(log: Interactions) -> tuple[Jagged, Tensor | None]:
+def users_by_item(log: Interactions) -> tuple[Jagged, Tensor | None]:
     """Users of every item, and the weights of these pairs."""
     order = log.ids.argsort(stable=True)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), log.counts().cumsum(0)])

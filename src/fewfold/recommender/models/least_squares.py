@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,12 +10,26 @@ from torch import Tensor
 from fewfold._native import dispatch
 from fewfold.recommender.interactions import Jagged
 
-__all__ = ["diagonalise", "regress"]
+__all__ = ["Rotated", "diagonalise", "regress"]
 
 _AT_ONCE = 2**24  # numbers in a block of the plain path
 
 
-def diagonalise(table: Tensor) -> tuple[Tensor, Tensor]:
+class Rotated(NamedTuple):
+    """A table whose Gram matrix is diagonal.
+
+    Attributes:
+        table: (rows, d).
+        gram: (d,) the diagonal of the Gram matrix, at least 0.
+        rotation: (d, d), by which the table was multiplied.
+    """
+
+    table: Tensor
+    gram: Tensor
+    rotation: Tensor
+
+
+def diagonalise(table: Tensor) -> Rotated:
     """Rotate a table so that its Gram matrix is diagonal; inner products of its rows stay the same.
 
     With the eigenvectors Q of ``table.T @ table`` this is ``table @ Q``. The same for any number of
@@ -22,9 +37,6 @@ def diagonalise(table: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         table: (rows, d), contiguous; kernels, which are for float32, overwrite it.
-
-    Returns:
-        The rotated table, and the diagonal of its Gram matrix, (d,).
     """
     rows, d = table.shape
     native = _has_kernels(table)
@@ -42,36 +54,54 @@ def diagonalise(table: Tensor) -> tuple[Tensor, Tensor]:
         dispatch.kernel("multiply_rows")(table, rows, d, rotation, dispatch.threads())
     else:
         table = table @ rotation
-    return table, values.clamp(min=0).to(table.dtype)
+    return Rotated(table, values.clamp(min=0).to(table.dtype), rotation)
 
 
 def regress(
-    rows: Jagged, table: Tensor, gram: Tensor, ridge: Tensor, weights: Tensor | None = None
+    rows: Jagged,
+    others: Rotated,
+    ridge: Tensor,
+    weights: Tensor | None = None,
+    start: Tensor | None = None,
+    *,
+    scale: float = 1.0,
 ) -> Tensor:
     """Return the solution of one ridge regression for each row, with all targets equal to 1.
 
-    Row r minimises ``sum_p c_p (1 - <x, v_p>)^2 + sum_k (gram_k + ridge_r) x_k^2`` over x, where p
-    are the pairs of the row, v_p their rows of the table and c_p their weights. A row with fewer
-    pairs than columns is solved in its pairs: ``x = D^-1 V^T (C^-1 + V D^-1 V^T)^-1 1``,
-    ``D = gram + ridge_r``.
+    Row r minimises ``sum_p c_p (1 - <x, v_p>)^2 + sum_k (scale gram_k + ridge_r) x_k^2`` over x,
+    where p are the pairs of the row, v_p their rows of the table and c_p their weights. A row with
+    fewer pairs than columns is solved in its pairs, as ``x = D^-1 V^T (C^-1 + V D^-1 V^T)^-1 1``
+    with the diagonal ``D = scale gram + ridge_r``.
+
+    With a `start`, kernels solve a row of more than 96 pairs in blocks of 64 columns, each of them
+    exactly while the others stay, once: in alternating least squares that converges as quickly, and
+    takes a fraction of the time. All other rows, and all without kernels, are exact.
 
     Args:
         rows: rows of the table for each regression; repetitions count as often as they occur.
-        table: (n, d); kernels are for float32.
-        gram: (d,), at least 0.
+        others: the table; kernels are for float32.
         ridge: (rows,), above 0.
-        weights: (m,) float32 of the pairs, above 0; None if all are 1.
+        weights: (m,) of the pairs, above 0; None if all are 1.
+        start: (rows, d) vectors which, multiplied by ``others.rotation``, are close to the
+            solution; overwritten.
+        scale: of the Gram matrix, above 0.
 
     Returns:
         (rows, d); zeros for an empty row. The same for any number of threads.
+
+    Reference:
+        Rendle, Krichene, Zhang, Koren (2021). iALS++: speeding up matrix factorization with
+        subspace optimization. arXiv:2110.14044.
     """
+    table, gram = others.table, others.gram * scale
     if not _has_kernels(table, gram, ridge):
         return _regress_plain(rows, table, gram, ridge, weights)
     count, (n, d) = len(rows.offsets) - 1, table.shape
-    out = dispatch.table(count, d)
+    out = dispatch.table(count, d) if start is None else start.contiguous()
     values, offsets = (part.contiguous() for part in rows)
+    rotation = None if start is None else others.rotation.contiguous()
     dispatch.kernel("regress")(
-        offsets, values, weights, count, table.contiguous(), n, d, gram, ridge, out,
+        offsets, values, weights, count, table.contiguous(), n, d, gram, ridge, rotation, out,
         dispatch.threads(),
     )  # fmt: skip
     return out
