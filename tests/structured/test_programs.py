@@ -117,3 +117,10 @@ def test_inside_inference_mode() -> None:
         assert structure.sample(scores, 2).shape == (2, *scores.shape)
         assert ff.structured.gibbs_marginals(scores, structure).isfinite().all()
     assert best.sum() > 0
+
+
+@pytest.mark.parametrize("structure", [S.Alignment(), S.ConstituencyTree()], ids=repr)
+def test_the_best_parts_of_all_instances_follow_one_another(structure: S.Structure) -> None:
+    parts, values, event = structure.k_best_parts(normal(2, 3, 3), 2)
+    assert parts.shape == (4, 3, 3)
+    assert (values.shape, event) == ((2, 2), (3, 3))
