@@ -104,8 +104,8 @@ def _held(table: nn.Module, *optimizers: torch.optim.Optimizer) -> int:
     state = [
         value
         for optimizer in optimizers
-        for kept in optimizer.state.values()
-        for value in kept.values()
+        for entry in optimizer.state.values()
+        for value in entry.values()
     ]
     return _sum([*table.parameters(), *table.buffers(), *state])
 

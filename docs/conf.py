@@ -62,7 +62,16 @@ def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, li
         lines.clear()
 
 
+def without_aliases(
+    app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any
+) -> bool | None:
+    """Skip the fields of named tuples, which the docstring of the class describes."""
+    alias = str(getattr(value, "__doc__", "")).startswith("Alias for field number")
+    return True if alias else None
+
+
 def setup(app: Sphinx) -> None:
     """Run the gallery before pages are read."""
     app.connect("builder-inited", run_gallery)
     app.connect("autodoc-process-docstring", without_type)
+    app.connect("autodoc-skip-member", without_aliases)

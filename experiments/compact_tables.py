@@ -87,7 +87,7 @@ class HashedEmbedding(CompactEmbedding):
         self.vectors = nn.Parameter(first)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (*shape, d) of ids of any shape."""
+        """Return the vectors `(*shape, d)` of ids of any shape."""
         return F.embedding(_at(self.place, input), self.vectors)
 
 
@@ -124,7 +124,7 @@ class FrequentEmbedding(CompactEmbedding):
         self.vectors = nn.Parameter(first)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (*shape, d) of ids of any shape."""
+        """Return the vectors `(*shape, d)` of ids of any shape."""
         place = _at(self.place, input)
         known = place < len(self.vectors)
         found = F.embedding(torch.where(known, place, 0), self.vectors)
@@ -204,7 +204,7 @@ class MixedDimEmbedding(CompactEmbedding):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (*shape, d) of ids of any shape."""
+        """Return the vectors `(*shape, d)` of ids of any shape."""
         ids = input.flatten()
         block, place = _at(self.block, ids), _at(self.place, ids)
         out: Tensor = self.blocks[0].new_zeros(len(ids), self.embedding_dim)

@@ -27,9 +27,9 @@ def kernel() -> Kernel | None:
     try:
         found = ctypes.CDLL(str(_compiled())).pixel_nll
     except (OSError, subprocess.CalledProcessError) as error:
-        told = error.stderr if isinstance(error, subprocess.CalledProcessError) else error
+        reason = error.stderr if isinstance(error, subprocess.CalledProcessError) else error
         logging.getLogger(__name__).warning(
-            "no kernel, torch will be several times slower: %s", told
+            "no kernel, torch will be several times slower: %s", reason
         )
         return None
     found.restype = ctypes.c_int64
@@ -39,8 +39,8 @@ def kernel() -> Kernel | None:
 
 def _compiled() -> Path:
     """Return the library, compiling it unless it is cached for this source and processor."""
-    told = "\n".join([*FLAGS, _processor(), SOURCE.read_text()])
-    path = BUILD / f"pixels-{hashlib.sha256(told.encode()).hexdigest()[:16]}.so"
+    key = "\n".join([*FLAGS, _processor(), SOURCE.read_text()])
+    path = BUILD / f"pixels-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
     if path.exists():
         return path
     compiler = shutil.which(os.environ.get("CXX", "c++"))

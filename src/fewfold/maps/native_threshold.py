@@ -127,10 +127,11 @@ def forward(
     probs = rows.new_empty(shape)
     size = shape[-1]
     one, each = row_numbers(alpha, rows)
-    room = 0 if places is None else places.shape[1]
+    capacity = 0 if places is None else places.shape[1]
     infinite: bool = dispatch.kernel("forward", rows.dtype)(
-        rows, probs, rows.numel() // size, size, one, each, norm, places, room, dispatch.threads()
-    )
+        rows, probs, rows.numel() // size, size, one, each, norm, places, capacity,
+        dispatch.threads(),
+    )  # fmt: skip
     return probs, infinite
 
 
@@ -187,9 +188,9 @@ def backward(
     out = probs.new_empty(shape)
     size = shape[-1]
     one, each = row_numbers(alpha, probs)
-    room = 0 if places is None else places.shape[1]
+    capacity = 0 if places is None else places.shape[1]
     dispatch.kernel("backward", probs.dtype)(
-        probs, grad, out, probs.numel() // size, size, one, each, norm, places, room,
+        probs, grad, out, probs.numel() // size, size, one, each, norm, places, capacity,
         dispatch.threads(),
     )  # fmt: skip
     return out

@@ -99,9 +99,9 @@ def check_state(param: Tensor, rows: int, state: dict[str, Tensor], *, slots: in
         raise _wrong_state("memory", memory, param)
 
 
-def _wrong_state(name: str, came: Tensor, param: Tensor) -> ValueError:
+def _wrong_state(name: str, got: Tensor, param: Tensor) -> ValueError:
     return ValueError(
-        f"the state {name!r} of shape {tuple(came.shape)} and dtype {came.dtype} does not belong "
+        f"the state {name!r} of shape {tuple(got.shape)} and dtype {got.dtype} does not belong "
         f"to a parameter of shape {tuple(param.shape)} and these options; load the state_dict that "
         "was saved with them"
     )

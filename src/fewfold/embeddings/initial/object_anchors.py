@@ -61,7 +61,7 @@ class Frequent(_ObjectAnchors):
     counts: Tensor
     """(V,) how often each object occurs"""
     vectors: Tensor | None = None
-    """(V, d) initial anchors are the vectors of their objects; None: random"""
+    """(V, d) initial anchors are the vectors of their objects; random if None"""
 
     def check_values(self, embedding: AnchorEmbedding) -> None:
         _check_counts(self.counts, embedding)

@@ -71,9 +71,9 @@ class Narrowing:
     every: int = 10
     """steps between two cuts"""
     together: bool = False
-    """rank the entries of the whole table: the limits are then means over the rows"""
+    """rank the entries of the whole table; the limits are then means over the rows"""
     shares: Tensor | None = None
-    """(rows,) non-negative, e.g. popularity: limits are proportional to it, with the given means"""
+    """(rows,) non-negative, e.g. popularity; limits are proportional to it, with the given means"""
 
     def __post_init__(self) -> None:
         for name in ("first", "last", "over", "every"):

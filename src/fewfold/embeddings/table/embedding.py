@@ -62,11 +62,11 @@ class AnchorEmbedding(AnchorStorage):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (*shape, d) of ids of any shape."""
+        """Return the vectors `(*shape, d)` of ids of any shape."""
         return self.vectors(input)
 
     def vectors(self, input: Tensor) -> Tensor:
-        """Return the vectors (*shape, d) of ids, also in `AnchorEmbeddingBag`."""
+        """Return the vectors `(*shape, d)` of ids, also in `AnchorEmbeddingBag`."""
         ids = _int64(input)
         self._check_parallel()
         self.attached.before_read(ids)

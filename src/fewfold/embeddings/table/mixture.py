@@ -73,7 +73,7 @@ class AnchorMixture(nn.Module):
         return [part for part in self.parts if isinstance(part, AnchorEmbedding)]
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (*shape, d) of ids of any shape."""
+        """Return the vectors `(*shape, d)` of ids of any shape."""
         ids = input.to(torch.int64)
         vectors = torch.stack([_softmax_mixture(table, ids) for table in self.tables]).sum(0)
         if self.padding_idx is None:

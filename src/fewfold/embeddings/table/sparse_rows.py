@@ -16,9 +16,9 @@ class SparseRows(NamedTuple):
     """Non-zeros of a transform in compressed sparse row order."""
 
     offsets: Tensor
-    """(rows + 1,) int64: where each row begins"""
+    """(rows + 1,) int64, where each row begins"""
     slots: Tensor
-    """(nonzeros,) int64: indices of anchors, ascending within a row"""
+    """(nonzeros,) int64, indices of anchors, ascending within a row"""
     values: Tensor
     """(nonzeros,)"""
 

@@ -216,7 +216,7 @@ def fetch(
     """Download a public data set and convert it to Parquet.
 
     Writes `folder`/`name` with log.parquet (user, item and, if available, rating and time in
-    seconds since 1970), items.parquet (item, name and, if available, genres separated by |) and
+    seconds since 1970), items.parquet (item, name and, if available, genres separated by `|`) and
     LICENCE.txt; the folder is written completely or not at all. If it exists, nothing is done. An
     archive in `folder` under its original name is used instead of a download, and is not deleted.
 

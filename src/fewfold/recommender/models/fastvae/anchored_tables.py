@@ -289,7 +289,7 @@ class AnchoredTables(Tables):
 
     @property
     def is_bias(self) -> Tensor:
-        """(anchors,) whether an anchor is that of the bias: zero but for the bias's column."""
+        """(anchors,) whether an anchor is that of the bias, zero except for the bias column."""
         return (self.table.anchors.detach()[:, :-1] == 0).all(1)
 
     @torch.no_grad()
