@@ -67,9 +67,9 @@ def quiet(**training: Any) -> FitOptions:
     return FitOptions(Training(**training), progress=False)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_later_items_do_not_change_earlier_queries(alpha: float) -> None:
-    model, ids = network(alpha=alpha), torch.randint(12, (3, 8))
+@pytest.mark.parametrize("settings", [{}, {"alpha": 1.5}, {"correction": False}])
+def test_later_items_do_not_change_earlier_queries(settings: dict[str, Any]) -> None:
+    model, ids = network(**settings), torch.randint(12, (3, 8))
     queries, changed = model(ids), ids.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % 12
     other = model(changed)
@@ -249,6 +249,19 @@ def test_a_resumed_training_gives_the_same_weights(
         assert torch.equal(again.state()[name], value), name
     with pytest.raises(ValueError, match="epochs"):
         dropped.fit_sequences(rows, 9, replace(options, training=Training(epochs=4)))
+
+
+def test_queries_stay_near_their_items_where_items_repeat() -> None:
+    repeated, other = sequences(rows=60, items=9), cycles(rows=60)
+    for rows, correction in ((repeated, False), (other, True)):
+        fitted = SMALL.fit_sequences(rows, 9, quiet(epochs=1))
+        assert (fitted.network.beyond is not None) == correction
+        again = SMALL.from_state(fitted.state(), 9)
+        assert torch.equal(again.queries(rows), fitted.queries(rows))
+        found = {name: (it.dtype, tuple(it.shape)) for name, it in fitted.state().items()}
+        assert set(dict(SMALL.layout(found, 9))) == set(found)
+    forced = replace(SMALL, correction=True).fit_sequences(repeated, 9, quiet(epochs=1))
+    assert forced.network.beyond is not None
 
 
 def _events(rows: Jagged) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,8 @@ class NextItemNetwork(nn.Module):
         query_t = scale unit(sum_{s <= t} weight_ts e_s + W norm(x_t)),    score_i = query_t . e_i.
 
     The last attention averages the item vectors themselves, so that a session is close to its own
-    items from the first step on, and W, zero at first, learns what follows beyond them. Position t
+    items from the first step on, and W, zero at first, learns what follows beyond them; without
+    `correction` there is no W, which is better where items repeat. Position t
     attends to positions s <= t, with a learned bias for each head and distance t - s: a position
     knows how far back an item is, and one pass gives the query of every prefix. One table is input
     and output. Scores are cosines times `scale`, so that popular items do not win by the length of
@@ -38,6 +39,7 @@ class NextItemNetwork(nn.Module):
         dropout: share of the entries of item vectors and of block outputs set to zero in training.
         scale: of the cosine scores, the inverse temperature of their softmax.
         alpha: of the entmax that makes attention weights: 1 is softmax, more is sparser.
+        correction: add W norm(x_t) to the average.
         seed: of the initial weights.
 
     Example:
@@ -53,7 +55,8 @@ class NextItemNetwork(nn.Module):
 
     def __init__(
         self, items: int, *, width: int = 96, layers: int = 1, heads: int = 2, length: int = 50,
-        dropout: float = 0.2, scale: float = 16.0, alpha: float = 1.0, seed: int = 0,
+        dropout: float = 0.4, scale: float = 16.0, alpha: float = 1.0,
+        correction: bool = True, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         whole_number(items, "items")
@@ -68,7 +71,7 @@ class NextItemNetwork(nn.Module):
         )
         self.norm = nn.LayerNorm(width)
         self.average = _Average(width, length, alpha, generator)
-        self.beyond = _linear(width, width, 0.0, generator)
+        self.beyond = _linear(width, width, 0.0, generator) if correction else None
         # The query of users without items.
         self.start = nn.Buffer(torch.zeros(width))
 
@@ -118,7 +121,10 @@ class NextItemNetwork(nn.Module):
         for block in self.blocks:
             x = block(x, share, generator)
         x = self.norm(x)
-        return F.normalize(self.average(x, vectors) + self.beyond(x), dim=-1) * self.scale
+        query = self.average(x, vectors)
+        if self.beyond is not None:
+            query = query + self.beyond(x)
+        return F.normalize(query, dim=-1) * self.scale
 
     @torch.no_grad()
     def queries(self, history: Jagged) -> Tensor:

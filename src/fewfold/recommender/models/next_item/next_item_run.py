@@ -23,13 +23,13 @@ from fewfold.sampling.static import Popularity
 
 __all__ = ["HeldOut", "NextItemRun", "default_objective"]
 
-_FULL = 20_000  # items up to which the whole softmax is as fast as a sampled one
+_FULL = 2_000  # items up to which the whole softmax is about as fast as a sampled one
 _SAMPLES = 1024  # items, drawn for all positions of a batch together
 _POWER = 0.75  # of the counts in the proposal
 _HELD_OUT = 2048  # most sequences whose last item is held out
 _ENOUGH = 100  # fewest by which the best epoch is chosen
 _TIMED = 256  # of those, whose validation is timed
-_DENSE = 0.5  # of the learning rate, for parameters other than the table
+_DENSE = 0.1  # of the learning rate, for parameters other than the table
 
 
 def default_objective(items: int) -> Objective:

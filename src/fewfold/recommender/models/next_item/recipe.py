@@ -27,10 +27,10 @@ from fewfold.recommender.training.train_options import Epoch, TrainOptions
 
 __all__ = ["Transformer"]
 
-_POSITIONS = 512  # of a step
-_LR = 1e-2
+_POSITIONS = 1024  # of a step
+_LR = 3e-2  # of the table
 _PATIENCE = 4  # epochs without a better validation
-_WANTED = 8_000_000  # positions that are read in all epochs together, unless that is too many
+_WANTED = 2_000_000  # positions that all epochs read together, within the following limits
 _EPOCHS = 8, 60  # fewest and most
 
 
@@ -52,6 +52,8 @@ class Transformer(Model):
         dropout: share of entries that are set to zero in training.
         scale: of the cosines, the inverse temperature of their softmax.
         alpha: of the entmax that makes attention weights; 1 is softmax.
+        correction: let a query leave the average of its items' vectors; by default unless items
+            come again within sequences, where to stay near them is better.
 
     Example:
         >>> import torch, fewfold as ff
@@ -72,9 +74,10 @@ class Transformer(Model):
     layers: int = field(default=1, metadata=setting(TRANSFORMER["layers"], "layers {}"))
     heads: int = 2
     length: int = field(default=50, metadata=setting(TRANSFORMER["length"], "length {}"))
-    dropout: float = field(default=0.2, metadata=setting(TRANSFORMER["dropout"], "dropout {:g}"))
+    dropout: float = field(default=0.4, metadata=setting(TRANSFORMER["dropout"], "dropout {:g}"))
     scale: float = 16.0
     alpha: float = 1.0
+    correction: bool | None = None
 
     def __post_init__(self) -> None:
         positive_number(self.scale, "scale")
@@ -121,8 +124,9 @@ class Transformer(Model):
     ) -> tuple[FittedTransformer, list[Epoch]]:
         sequences = _checked(sequences, items)
         with silence(not options.progress), phase("preparing the model"):
-            network = self.network(items, options.seed)
             held = HeldOut.draw(sequences, options.seed)
+            correction = not _repeats(sequences) if self.correction is None else self.correction
+            network = self.network(items, options.seed, correction=correction)
         training = options.limited_training()
         epochs = training.epochs or _epochs(held.rest)
         epochs = max(1, round(options.effort * epochs))
@@ -138,20 +142,27 @@ class Transformer(Model):
         network.fit_start(torch.bincount(sequences.values, minlength=items))
         return FittedTransformer(self, network), passed
 
-    def network(self, items: int, seed: int = 0) -> NextItemNetwork:
+    def network(self, items: int, seed: int = 0, *, correction: bool = True) -> NextItemNetwork:
         """Untrained network for this many items."""
         return NextItemNetwork(
             items, width=self.width, layers=self.layers, heads=self.heads, length=self.length,
-            dropout=self.dropout, scale=self.scale, alpha=self.alpha, seed=seed,
+            dropout=self.dropout, scale=self.scale, alpha=self.alpha, correction=correction,
+            seed=seed,
         )  # fmt: skip
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
-        """Yield name and specification of each tensor."""
+        """Yield name and specification of each tensor.
+
+        Args:
+            found: names in the file: whether there is a correction may be a result of the data.
+            items: number of items.
+        """
         width, length = self.width, self.length
         yield "table", Spec((items, width))
         yield "start", Spec((width,))
         yield from _norm_layout("norm", width)
-        yield from _linear_layout("beyond", width, width)
+        if self.correction or (self.correction is None and "beyond.weight" in found):
+            yield from _linear_layout("beyond", width, width)
         yield from _linear_layout("average.projections", width, 2 * width)
         yield "average.distance", Spec((1, length))
         for number in range(self.layers):
@@ -186,12 +197,15 @@ class Transformer(Model):
         last = normed("norm")
         parts = linear("average.projections", last, self.width)
         found += [self.width * parts**2 + size["average.distance"]]
-        found += [1 + linear("beyond", last, self.width)]
+        if "beyond.weight" in size:
+            found += [1 + linear("beyond", last, self.width)]
         return max(found) if all(map(math.isfinite, found)) else math.inf
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedTransformer:
         """The fitted model with these tensors."""
-        network = self.network(1)  # its table is replaced, not drawn
+        network = self.network(
+            1, correction="beyond.weight" in tensors
+        )  # its table is replaced, not drawn
         network.table = nn.Parameter(tensors["table"])
         network.load_state_dict(tensors, assign=True)
         return FittedTransformer(self, network)
@@ -207,6 +221,12 @@ def _checked(sequences: Jagged, items: int) -> Jagged:
             f"got {int(values.min())} to {int(values.max())}"
         )
     return Jagged(values, offsets)
+
+
+def _repeats(sequences: Jagged) -> bool:
+    """Return whether an item comes twice in one of the sequences."""
+    keys = sequences.row * (int(sequences.values.max()) + 1) + sequences.values
+    return len(keys.unique()) < len(keys)
 
 
 def _positions(sequences: Jagged) -> int:
