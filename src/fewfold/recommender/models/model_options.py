@@ -125,7 +125,7 @@ TRANSFORMER = _by_name(
     Option("width", "of the transformer's item vectors (default: 96)", 96, positive_integer, "N"),
     Option("layers", "of the transformer (default: 1)", 1, positive_integer, "N"),
     Option("length", "last items the transformer reads (default: 50)", 50, positive_integer, "N"),
-    Option("dropout", "of the transformer (default: 0.4)", 0.4, _share, "X"),
+    Option("dropout", "of the transformer (default: 0.5)", 0.5, _share, "X"),
 )
 ALS = _by_name(
     Option("factors", "length of the vectors of als (default: 128)", 128, positive_integer, "N"),

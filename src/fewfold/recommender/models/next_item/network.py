@@ -55,7 +55,7 @@ class NextItemNetwork(nn.Module):
 
     def __init__(
         self, items: int, *, width: int = 96, layers: int = 1, heads: int = 2, length: int = 50,
-        dropout: float = 0.4, scale: float = 16.0, alpha: float = 1.0,
+        dropout: float = 0.5, scale: float = 16.0, alpha: float = 1.0,
         correction: bool = True, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()

@@ -74,7 +74,7 @@ class Transformer(Model):
     layers: int = field(default=1, metadata=setting(TRANSFORMER["layers"], "layers {}"))
     heads: int = 2
     length: int = field(default=50, metadata=setting(TRANSFORMER["length"], "length {}"))
-    dropout: float = field(default=0.4, metadata=setting(TRANSFORMER["dropout"], "dropout {:g}"))
+    dropout: float = field(default=0.5, metadata=setting(TRANSFORMER["dropout"], "dropout {:g}"))
     scale: float = 16.0
     alpha: float = 1.0
     correction: bool | None = None
