@@ -1,60 +1,65 @@
-"""The next-item transformer on sessions and sequences, with its default settings.
+"""The next-item transformer on the session and sequence tasks.
 
-python -m experiments.best_by_default.transformer --data diginetica --seed 0
-
-Rows go to results.json; those with `--validation` measure the validation part of the training data,
-which settings are chosen on, and are printed only.
+``python -m experiments.best_by_default.transformer diginetica s3rec/beauty --seed 0`` adds what is
+missing to results.json: for each data set a row of the test cases with the defaults of the model.
+With ``--validation`` it prints the figures of validation cases instead, by which defaults are
+chosen. Training is kept in build/ and resumed if it was stopped.
 """
 
 import argparse
-import json
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from experiments.best_by_default.next_item import Task, evaluate_next_item
-from experiments.best_by_default.sequences import SEQUENCES, sequence_task
-from experiments.best_by_default.sessions import SESSIONS, session_task
-from experiments.record import Record
-from fewfold.recommender import Training, Transformer
+from experiments.best_by_default.next_item import Task, evaluate_next_item, sampled
+from experiments.best_by_default.sequences import SEQUENCES
+from experiments.best_by_default.session_knn import CASES, RECORD, load
+from experiments.best_by_default.sessions import SESSIONS
+from experiments.record import Row
+from fewfold.recommender import Checkpoint, Transformer
 from fewfold.recommender.models.model import FitOptions
 from fewfold.recommender.models.model_options import TRANSFORMER
 
-RESULTS = Record(Path(__file__).with_name("results.json"))
+TRAININGS = Path("build/best_by_default")
 
 
-def measure(task: Task, model: Transformer, training: Training, seed: int) -> dict[str, Any]:
-    """Train and evaluate; times are those of the processors, without evaluation."""
+def measure(model: Transformer, task: Task, options: FitOptions) -> Row:
+    """Metrics of the model, rounded, and the seconds of the processor that training took."""
     began = time.process_time()
-    fitted = model.fit_sequences(task.train, task.items, FitOptions(training, seed=seed))
-    took = time.process_time() - began
+    fitted = model.fit_sequences(task.train, task.items, options)
+    took = round(time.process_time() - began)
     found = evaluate_next_item(fitted.rank, task.prefixes, task.targets, exclude=task.exclude)
-    return {"training processor seconds": round(took), **found}
+    return {
+        "training processor seconds": took,
+        **{metric: round(value, 5) for metric, value in found.items()},
+    }
+
+
+def with_defaults(name: str, seed: int) -> Row:
+    """A row of the test cases with the settings that a user gets."""
+    model = Transformer()
+    TRAININGS.mkdir(parents=True, exist_ok=True)
+    checkpoint = Checkpoint(TRAININGS / f"{name.replace('/', '-')}-{seed}", resume=True)
+    options = FitOptions(seed=seed, checkpoint=checkpoint)
+    return {"settings": model.flags().strip(), **measure(model, load(name), options)}
 
 
 def main() -> None:
-    """Measure one data set with one seed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", choices=(*SESSIONS, *SEQUENCES), required=True)
+    """Measure the data sets that are named, all by default."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="*", default=[*SESSIONS, *SEQUENCES])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--time-budget", type=float, metavar="SECONDS")
     parser.add_argument("--validation", action="store_true")
     for option in TRANSFORMER.values():
         parser.add_argument(f"--{option.name}", type=option.type, default=option.default)
     given = parser.parse_args()
-    make = session_task if given.data in SESSIONS else sequence_task
-    task = make(given.data, validation=given.validation)
-    model = Transformer.from_options(vars(given))
-    training = Training(epochs=given.epochs, time_budget=given.time_budget)
-    if given.validation:
-        print(json.dumps(measure(task, model, training, given.seed)))
-        return
-    key = {
-        "task": given.data, "model": "transformer", "settings": model.flags().strip(),
-        "epochs": given.epochs, "seed": given.seed,
-    }  # fmt: skip
-    print(json.dumps(RESULTS.once(lambda: measure(task, model, training, given.seed), **key)))
+    for name in given.data:
+        if given.validation:
+            model, task = Transformer.from_options(vars(given)), load(name, validation=True)
+            print(name, measure(model, sampled(task, CASES), FitOptions(seed=given.seed)))
+            continue
+        make = partial(with_defaults, name, given.seed)
+        RECORD.once(make, task=name, model="transformer", tuning="default", seed=given.seed)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _POSITIONS = 1024  # of a step
 _LR = 3e-2  # of the table
 _PATIENCE = 4  # epochs without a better validation
 _WANTED = 2_000_000  # positions that all epochs read together, within the following limits
-_EPOCHS = 8, 60  # fewest and most
+_EPOCHS = 10, 60  # fewest and most
 
 
 @register
