@@ -59,8 +59,8 @@ from .models.model import Fitted as Fitted
 from .models.model import Model as Model
 from .models.model_options import Option as Option
 from .models.model_options import setting as setting
-from .models.next_item.network import NextItemNetwork as NextItemNetwork
-from .models.next_item.recipe import Transformer as Transformer
+from .models.next_item.next_item_network import NextItemNetwork as NextItemNetwork
+from .models.next_item.transformer import Transformer as Transformer
 from .models.popularity import MostPopular as MostPopular
 from .models.registry import register as register
 from .models.session_knn import SessionKNN as SessionKNN

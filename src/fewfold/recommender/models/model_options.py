@@ -149,5 +149,5 @@ BUILT_IN = {
     "session-knn": BuiltIn(f"{_MODELS}.session_knn", SESSION_KNN),
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
     "blend": BuiltIn(f"{_MODELS}.blend", BLEND),
-    "transformer": BuiltIn(f"{_MODELS}.next_item.recipe", TRANSFORMER),
+    "transformer": BuiltIn(f"{_MODELS}.next_item.transformer", TRANSFORMER),
 }

@@ -13,7 +13,7 @@ from fewfold import optim
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.objectives import FullSoftmax, Objective, SampledSoftmax
-from fewfold.recommender.models.next_item.network import NextItemNetwork
+from fewfold.recommender.models.next_item.next_item_network import NextItemNetwork
 from fewfold.recommender.models.next_item.windows import Windows
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
 from fewfold.recommender.training.checkpoint_file import digest

@@ -9,7 +9,7 @@ from fewfold._progress import phase
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fitted_vectors import FittedVectors
 from fewfold.recommender.models.model import Model
-from fewfold.recommender.models.next_item.network import NextItemNetwork
+from fewfold.recommender.models.next_item.next_item_network import NextItemNetwork
 
 __all__ = ["FittedTransformer"]
 

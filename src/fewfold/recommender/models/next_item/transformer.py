@@ -14,8 +14,8 @@ from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.model import FitOptions, Learned, Model
 from fewfold.recommender.models.model_options import TRANSFORMER, setting
-from fewfold.recommender.models.next_item.fitted import FittedTransformer
-from fewfold.recommender.models.next_item.network import NextItemNetwork
+from fewfold.recommender.models.next_item.fitted_transformer import FittedTransformer
+from fewfold.recommender.models.next_item.next_item_network import NextItemNetwork
 from fewfold.recommender.models.next_item.next_item_run import (
     HeldOut,
     NextItemRun,
