@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fewfold as ff
-from fewfold._progress import phase
 from fewfold.cli.commands import data_show, parts, print_note, reading, source, start
 from fewfold.cli.console import emit
 
@@ -35,16 +34,15 @@ def fit(arguments: argparse.Namespace) -> int:
     table = arguments.items_table or (
         ff.recommender.bundled_items() if arguments.log is None else None
     )
-    # Read before the training, so that errors in it come early.
-    named = None if table is None else _attributes(table, log.items, arguments.items_key)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(out):
         rec.fit(
             log, test=arguments.test, split=arguments.split, refit=arguments.refit,
             checkpoint=checkpoint, all_users=arguments.all_users,
             time_budget=_time_left(arguments, began), progress=not arguments.quiet,
+            items_table=table, items_key=arguments.items_key,
+            use_attributes=arguments.use_attributes,
         )  # fmt: skip
-        rec.attributes = named
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
         if checkpoint is not None:
             checkpoint.discard()
@@ -106,13 +104,6 @@ def _model(arguments: argparse.Namespace) -> Any:
             if option.exclusive and owner != name and values[option.dest] != option.default:
                 raise ValueError(f"--{option.name} is for {owner}; {name} {option.exclusive}")
     return models()[name].from_options(values)
-
-
-def _attributes(table: Any, items: Any, key: str | None) -> Any:
-    from fewfold.recommender.attributes import read_attributes
-
-    with phase("reading the items table"):
-        return read_attributes(table, items, key)
 
 
 def _checkpoint(arguments: argparse.Namespace, model: Any, out: Path) -> Any:

@@ -163,6 +163,12 @@ _FIT = (
         Option(
             "items-table", "table of item names and other attributes to show", None, named, "FILE"
         ),
+        Option(
+            "use-attributes",
+            "also rank items by them, those not in the log too",
+            False,
+            switch=True,
+        ),
         Option("items-key", "its column of items (default: what fits)", metavar="COLUMN"),
         Option("without-users", "do not save the users and their histories", False, switch=True),
     ),

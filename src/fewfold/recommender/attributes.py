@@ -12,7 +12,7 @@ from fewfold.recommender.reading.columns import called
 from fewfold.recommender.reading.source import Source, open_source
 from fewfold.recommender.reading.table_source import Batch, explained, within_calendar
 
-__all__ = ["Attributes", "read_attributes"]
+__all__ = ["Attributes", "read_attributes", "read_catalogue"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,31 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     Of several rows for one item the first is used; items without a row have no attributes, and rows
     of unknown items are ignored.
     """
+    columns, key, found = _read_table(source, items, key)
+    return _aligned(columns, key, found, len(items))
+
+
+def read_catalogue(source: Any, items: Ids, key: str | None = None) -> tuple[Ids, Attributes]:
+    """Read a table of item attributes; return the items with those of the table appended.
+
+    As `read_attributes`, but rows of unknown items add them. A row without an id, or with one that
+    the ids of the log cannot be (text where they are whole numbers), is ignored.
+    """
+    columns, key, found = _read_table(source, items, key)
+    texts = [value.strip() if isinstance(value, str) else value for value in columns[key]]
+    more: dict[Any, int] = {}
+    for row in (found < 0).nonzero().squeeze(1).tolist():
+        value = items.convert(texts[row]) if texts[row] not in (None, "") else None
+        if value is not None:
+            found[row] = len(items) + more.setdefault(value, len(more))
+    everything = items.extended(Ids.of(list(more))) if more else items
+    return everything, _aligned(columns, key, found, len(everything))
+
+
+def _read_table(
+    source: Any, items: Ids, key: str | None
+) -> tuple[dict[str, list[Any]], str, torch.Tensor]:
+    """Read a table; return its columns, the one of items, and the item number of each row."""
     opened = open_source(source)
     table = f"the table {opened.files[0]}"
     columns = _columns(opened)
@@ -71,15 +96,21 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     found = {name: _found(items, columns[name]) for name in ([key] if key else columns)}
     # The column that matches the most items; ties go to a common name for items.
     key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, "item")))
-    rows = {number: row for row, number in reversed(list(enumerate(found[key].tolist())))}
-    rows.pop(-1, None)
-    if not rows:
+    if not bool((found[key] >= 0).any()):
         raise DataError(
             f"no row of {table} is about an item of the model: its items are written as "
             f"{items[0]!r}, the column {key!r} as {columns[key][0] if columns[key] else None!r}; "
             "to name another column of items write key=... (--items-key)"
         )
-    order = [rows.get(number) for number in range(len(items))]
+    return columns, key, found[key]
+
+
+def _aligned(
+    columns: dict[str, list[Any]], key: str, found: torch.Tensor, items: int
+) -> Attributes:
+    """Return the columns but the key in the order of the items, by the item of each row."""
+    rows = {number: row for row, number in reversed(list(enumerate(found.tolist())))}
+    order = [rows.get(number) for number in range(items)]
     return Attributes.of(
         {
             name: [None if row is None else values[row] for row in order]

@@ -1,12 +1,13 @@
 """Fitting a recommender: read the log, hold out, train, evaluate, perhaps train on everything."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import ResourceUsage, resource_usage
+from fewfold.recommender.attributes import Attributes, read_attributes, read_catalogue
 from fewfold.recommender.evaluation.dense_comparison import DenseComparison
 from fewfold.recommender.evaluation.holdout import hold_out
 from fewfold.recommender.evaluation.model_evaluation import (
@@ -16,8 +17,12 @@ from fewfold.recommender.evaluation.model_evaluation import (
     sample_users,
 )
 from fewfold.recommender.evaluation.splits import Split
+from fewfold.recommender.item_features import ItemFeatures, item_features
+from fewfold.recommender.models.auto import Auto
 from fewfold.recommender.models.fastvae.objectives import training_work
+from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import FitOptions, Learned, Model
+from fewfold.recommender.models.warm import Warm
 from fewfold.recommender.reading.log import Log, read_log
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
@@ -25,8 +30,9 @@ from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train import Epoch
 from fewfold.recommender.training.train_options import Deadline, Training
+from fewfold.recommender.warm_vectors import WarmSettings
 
-__all__ = ["FitJob", "FitReport"]
+__all__ = ["CatalogueTable", "FitJob", "FitReport"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +48,8 @@ class FitReport:
         dense_comparison: a model with anchors compared with dense tables, if it was.
         tables: how the tables of anchors were trained, if there are any.
         choice: how the model was chosen, if it was not named.
+        attributes: how item vectors were completed from attributes, if they were.
+        features: what the attributes were used as, likewise.
     """
 
     log: Log
@@ -52,6 +60,8 @@ class FitReport:
     dense_comparison: DenseComparison | None = None
     tables: str | None = None
     choice: Choice | None = None
+    attributes: WarmSettings | None = None
+    features: ItemFeatures | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
@@ -67,6 +77,8 @@ class FitReport:
             "tables": self.tables,
             "choice": None if self.choice is None else self.choice.as_dict(),
             "neighbouring events at one time": self._tied_share(),
+            "attributes": None if self.attributes is None else asdict(self.attributes),
+            "features": None if self.features is None else self.features.columns,
         }
 
     def _tied_share(self) -> float | None:
@@ -87,6 +99,8 @@ class FitReport:
         lines.append(f"{self.recipe.name}: {passes}{self.cost}")
         if self.tables is not None:
             lines.append(f"tables: {self.tables}")
+        lines += [] if self.features is None else [f"attributes: {self.features}"]
+        lines += [] if self.attributes is None else [str(self.attributes)]
         tied = self._tied_share()
         if tied:
             lines.append(
@@ -94,6 +108,30 @@ class FitReport:
                 "arbitrary"
             )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class CatalogueTable:
+    """A table of item attributes for a fit.
+
+    Attributes:
+        source: the table.
+        key: its column of items; None for the one that fits.
+        use: complete the item vectors from attributes; otherwise they are shown in answers only.
+    """
+
+    source: Any
+    key: str | None = None
+    use: bool = False
+
+    def read(self, log: Log) -> tuple[Log, Attributes]:
+        """Return the log, with the other items of the table if attributes are used, and these."""
+        with phase("reading the items table"):
+            if not self.use:
+                return log, read_attributes(self.source, log.items, self.key)
+            items, attributes = read_catalogue(self.source, log.items, self.key)
+            pairs = replace(log.interactions, items=len(items))
+            return replace(log, interactions=pairs, items=items), attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +149,7 @@ class FitJob:
         checkpoint: where to save the training.
         progress: show progress on standard error.
         time_budget: seconds for the whole job; None for no limit.
+        catalogue: table of item attributes, if there is one.
     """
 
     model: Model
@@ -123,6 +162,7 @@ class FitJob:
     checkpoint: Checkpoint | None = None
     progress: bool = True
     time_budget: float | None = None
+    catalogue: CatalogueTable | None = None
 
     def run(self, source: Any, reading: dict[str, Any]) -> tuple[RecommenderState, FitReport]:
         """Read the log, fit and evaluate; return the fitted recommender and the report."""
@@ -134,7 +174,10 @@ class FitJob:
             silence(not self.progress),
             phase("fitting the model"),
         ):
-            log = read_log(source, **reading)
+            log, attributes = read_log(source, **reading), None
+            if self.catalogue is not None:
+                log, attributes = self.catalogue.read(log)
+            model, features = self._with_attributes(attributes)
             evaluation: Evaluation | None = None
             comparison: DenseComparison | None = None
             if self.test:
@@ -143,19 +186,20 @@ class FitJob:
                         log.interactions, test=self.test, split=self.split, seed=self.seed
                     )
                 first = deadline and deadline.share(0.4 if self.refit else 0.8)
-                learned = self.model.learn(split.train, self._options("fit", deadline=first))
+                learned = model.learn(split.train, self._options("fit", deadline=first))
                 evaluation, comparison = self._evaluate(learned, split, description, deadline)
                 if self.refit:
                     options = self._options("refit", previous=learned, deadline=deadline)
-                    learned = self.model.learn(log.interactions, options)
+                    learned = model.learn(log.interactions, options)
             else:
                 options = self._options("fit", deadline=deadline)
-                learned = self.model.learn(log.interactions, options)
-        state = self._state(log, learned, evaluation)
+                learned = model.learn(log.interactions, options)
+        state = self._state(log, learned, evaluation, attributes)
         tables = state.learned_from.get("tables")
         report = FitReport(
-            log, state.model, evaluation, learned.epochs, cost, comparison, tables, learned.choice
-        )
+            log, state.model, evaluation, learned.epochs, cost, comparison, tables,
+            learned.choice, learned.attributes, features,
+        )  # fmt: skip
         return state, report
 
     def _options(
@@ -195,7 +239,27 @@ class FitJob:
         dense_evaluation = measure(dense, users=users)
         return evaluation, DenseComparison.of(learned.fitted, dense, evaluation, dense_evaluation)
 
-    def _state(self, log: Log, learned: Learned, evaluation: Evaluation | None) -> RecommenderState:
+    def _with_attributes(self, attributes: Attributes | None) -> tuple[Model, ItemFeatures | None]:
+        """Return the model, which completes item vectors if attributes are used, and features."""
+        if self.catalogue is None or not self.catalogue.use or attributes is None:
+            return self.model, None
+        features = item_features(attributes)
+        if features.matrix.shape[1] == 0:
+            raise ValueError(
+                "the items table says nothing that two items share, so that attributes cannot be "
+                "used; add columns, or leave out use_attributes (--use-attributes)"
+            )
+        # The choice among models may fall on one without item vectors, after a long time.
+        inner = VAE() if isinstance(self.model, Auto) else self.model
+        return Warm(inner).with_features(features.matrix), features
+
+    def _state(
+        self,
+        log: Log,
+        learned: Learned,
+        evaluation: Evaluation | None,
+        attributes: Attributes | None,
+    ) -> RecommenderState:
         trained = learned.log
         learned_from: dict[str, Any] = {
             "users": trained.users, "items": trained.items, "pairs": trained.pairs,
@@ -209,9 +273,9 @@ class FitJob:
             )  # fmt: skip
         return RecommenderState(
             model, self.training, self.seed, learned.fitted, log.items, trained.counts() > 0,
-            log.users, log.interactions, evaluation=evaluation,
+            log.users, log.interactions, attributes, evaluation=evaluation,
             data=_shareable(log.summary.as_dict()), learned_from=learned_from,
-            choice=learned.choice,
+            choice=learned.choice, warm=learned.attributes,
         )  # fmt: skip
 
 

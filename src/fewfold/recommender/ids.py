@@ -183,6 +183,10 @@ class Ids:
         number, textual = self._number, self.textual
         return torch.tensor([number.get(_as(one, textual), -1) for one in ids], dtype=torch.int64)
 
+    def convert(self, value: Any) -> Id | None:
+        """Return a value as an id of the type of these; None if it cannot be one."""
+        return _as(value, self.textual)
+
     def extended(self, more: "Ids") -> "Ids":
         """Append `more` ids, which must be new."""
         if self.textual == more.textual:

@@ -13,7 +13,7 @@ from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.evaluation.log_evaluation import evaluate_on_log
 from fewfold.recommender.evaluation.metrics import Metric
 from fewfold.recommender.evaluation.model_evaluation import METRICS, Evaluation
-from fewfold.recommender.fit_job import FitJob, FitReport
+from fewfold.recommender.fit_job import CatalogueTable, FitJob, FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.auto import Auto
@@ -150,6 +150,9 @@ class Recommender:
         checkpoint: Checkpoint | None = None,
         all_users: bool = False,
         time_budget: float | None = None,
+        items_table: Any = None,
+        items_key: str | None = None,
+        use_attributes: bool = False,
         progress: bool = True,
         **reading: Any,
     ) -> Self:
@@ -172,12 +175,25 @@ class Recommender:
                 be more work than training; the report says so.
             time_budget: seconds for everything: reading, choosing a model, training and
                 evaluation. Fewer models are tried and trainings are shortened to fit.
+            items_table: table of item attributes, shown in every recommendation; see `attach`.
+            items_key: its column of item ids; by default the one with the most known items.
+            use_attributes: learn from the attributes: items of the table that have few
+                interactions or none are ranked by what they are; see `Warm`. The model must have
+                item vectors; `Auto` is replaced by `VAE`. Fitting takes twice as long.
             progress: show progress on standard error.
             reading: passed to `read_log`, as user="customer", item="sku".
         """
+        if use_attributes and items_table is None:
+            raise ValueError(
+                "use_attributes (--use-attributes) needs a table of attributes; write "
+                "items_table=... (--items-table FILE)"
+            )
+        table = None
+        if items_table is not None:
+            table = CatalogueTable(items_table, items_key, use_attributes)
         job = FitJob(
             self.model, self.training, self.seed, test, split, refit, all_users, checkpoint,
-            progress, time_budget,
+            progress, time_budget, table,
         )  # fmt: skip
         self._fitted_state, self.report = job.run(source, reading)
         return self

@@ -12,6 +12,7 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.warm_vectors import WarmSettings
 
 __all__ = ["RecommenderState"]
 
@@ -34,6 +35,7 @@ class RecommenderState:
         data: summary of the log, as in `config.json`.
         learned_from: size of the training data, as in `config.json`.
         choice: how the model was chosen, if it was not named.
+        warm: how item vectors were completed from attributes, if they were.
     """
 
     model: Model
@@ -49,3 +51,4 @@ class RecommenderState:
     data: dict[str, Any] = field(default_factory=dict)
     learned_from: dict[str, Any] = field(default_factory=dict)
     choice: Choice | None = None
+    warm: WarmSettings | None = None

@@ -32,6 +32,7 @@ from fewfold.recommender.reading.summary import LogSummary
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.warm_vectors import WarmSettings
 
 __all__ = ["model_as_json", "model_from_json", "read_state", "write_state"]
 
@@ -67,6 +68,7 @@ class _Config:
         learned_from: size of the training data.
         versions: versions of the libraries.
         choice: how the model was chosen, if it was not named.
+        attributes: how item vectors were completed from attributes, if they were.
     """
 
     model: Mapping[str, Any]
@@ -76,6 +78,7 @@ class _Config:
     learned_from: _LearnedFrom = field(metadata=key("learned from"))
     versions: Mapping[str, str]
     choice: Choice | None = None
+    attributes: WarmSettings | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.seed, "seed", least=0)
@@ -126,6 +129,8 @@ def write_state(
     }
     if state.choice is not None:
         config["choice"] = state.choice.as_dict()
+    if state.warm is not None:
+        config["attributes"] = asdict(state.warm)
     evaluation = state.evaluation
     metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
     with phase("writing the model"):
@@ -164,6 +169,7 @@ def read_state(folder: Folder) -> RecommenderState:
         data={**folder.config["data"], **config.data.as_dict()},
         learned_from=folder.config["learned from"],
         choice=config.choice,
+        warm=config.attributes,
     )  # fmt: skip
 
 

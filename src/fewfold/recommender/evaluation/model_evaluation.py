@@ -85,10 +85,11 @@ class Evaluation:
         if self.cold_pairs:
             lines.append(
                 f"{self.cold_pairs:,} of {self.pairs:,} test pairs are of items that were never "
-                "seen in training: no model can rank them, and they count as misses"
+                "seen in training: only attributes can rank them, otherwise they are misses"
             )
         if self.slices:
-            shown = self.overall.scores[:2]
+            # Recall@50, if it was computed, tells most about items that are hard to rank.
+            shown = [*self.overall.scores[:2], *self.overall.scores[4:5]]
             wide = max(len(name) for name in self.slices)
             heading = "".join(f"{score.metric!s:>12}" for score in shown)
             lines += ["", f"{'slice':{wide}}  {'users':>9}{heading}"]
@@ -200,6 +201,10 @@ def _evaluate_users(
         everybody = torch.ones_like(had)
         slices["items seen in training (warm) alone"] = _slice(
             top, wanted.select(warm), everybody, metrics
+        )
+    if not bool(warm.all()):
+        slices["items without interactions in training (cold)"] = _slice(
+            top, wanted.select(~warm), torch.ones_like(had), metrics
         )
     return Evaluation(
         split,

@@ -59,8 +59,9 @@ class Auto(Model):
             replace(options, checkpoint=kept if model.resumable else None, previous=previous),
         )
         return _LearnedChoice(
-            learned.fitted, learned.log, learned.epochs, learned.dense, choice, model, learned
-        )
+            learned.fitted, learned.log, learned.epochs, learned.dense, choice,
+            learned.attributes, model, learned,
+        )  # fmt: skip
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Raise: a saved model is the one that was chosen."""

@@ -19,7 +19,7 @@ from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import models, register
 from fewfold.recommender.ranking.exact_ranking import Ranking
 
-__all__ = ["Blend", "FittedBlend", "blended"]
+__all__ = ["Blend", "FittedBlend", "blended", "inside"]
 
 _DEPTH = 200  # items of each list that are blended
 
@@ -231,24 +231,24 @@ class Blend(Model):
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield the specifications of both models' tensors, with their prefixes."""
         for part, model in (("first.", self.first), ("second.", self.second)):
-            for name, spec in model.layout(_inside(found, part), items):
+            for name, spec in model.layout(inside(found, part), items):
                 yield f"{part}{name}", spec
 
     def largest(self, ranges: Mapping[str, tuple[float, float]], items: int) -> float:
         """Upper bound of the scores and intermediate values of both models."""
         return max(
-            model.largest(_inside(ranges, part), items)
+            model.largest(inside(ranges, part), items)
             for part, model in (("first.", self.first), ("second.", self.second))
         )
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedBlend:
         """The fitted blend with these tensors."""
-        first = self.first.from_state(dict(_inside(tensors, "first.")), items)
-        second = self.second.from_state(dict(_inside(tensors, "second.")), items)
+        first = self.first.from_state(dict(inside(tensors, "first.")), items)
+        second = self.second.from_state(dict(inside(tensors, "second.")), items)
         return FittedBlend(self, first, second)
 
 
-def _inside(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def inside(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Entries whose names begin with the prefix, without it."""
     return {
         name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)

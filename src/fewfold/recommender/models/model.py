@@ -19,6 +19,7 @@ from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train_options import Deadline, Epoch, Training
+from fewfold.recommender.warm_vectors import WarmSettings
 
 __all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
 
@@ -109,6 +110,7 @@ class Learned:
         epochs: of the training, if there was one.
         dense: the model with dense tables that was compressed, if it was.
         choice: how the model was chosen, if it was not named.
+        attributes: how item vectors were completed from attributes, if they were.
     """
 
     fitted: Fitted
@@ -116,6 +118,7 @@ class Learned:
     epochs: list[Epoch]
     dense: Fitted | None = None
     choice: Choice | None = None
+    attributes: WarmSettings | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,4 +150,5 @@ BUILT_IN = {
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),
     "blend": BuiltIn(f"{_MODELS}.blend", BLEND),
     "transformer": BuiltIn(f"{_MODELS}.next_item.transformer", TRANSFORMER),
+    "warm": BuiltIn(f"{_MODELS}.warm", {}),
 }
