@@ -105,7 +105,7 @@ def _kind(values: Sequence[str]) -> tuple[str, Encode]:
         parts = [part for value in there for part in _parts(value, mark)]
         listed = sum(mark in value for value in there) >= _LISTED * len(there)
         if listed and len(set(parts)) <= 0.5 * len(parts):
-            return f"tags separated by {mark!r}", lambda values, width, mark=mark: _tags(  # type: ignore[misc]
+            return f"tags separated by {mark!r}", lambda values, width, mark=mark: _tags(
                 [_parts(value, mark) for value in values]
             )
     if all(_number(value) is not None for value in there):  # few different numbers
