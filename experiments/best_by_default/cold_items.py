@@ -106,11 +106,7 @@ def fixed_recalls(task: ColdTask, scores: Tensor) -> Row:
 
 
 def category_popularity(task: ColdTask, categories: list[list[str]]) -> Tensor:
-    """(items,) mean interactions in training of the items of each category, averaged over them.
-
-    Items with interactions have their own count, so that the ranking among all items is that of
-    popularity with the hidden items where their categories put them.
-    """
+    """(items,) mean interactions in training of the items of each category, averaged over them."""
     counts = task.train.counts().double()
     total: dict[str, list[float]] = {}
     for item, mine in enumerate(categories):
@@ -119,12 +115,8 @@ def category_popularity(task: ColdTask, categories: list[list[str]]) -> Tensor:
                 total.setdefault(category, []).append(float(counts[item]))
     mean = {category: float(np.mean(values)) for category, values in total.items()}
     overall = float(counts[~task.cold].mean())
-    by_category = torch.tensor(
-        [np.mean([mean.get(category, overall) for category in mine] or [overall]) for mine in
-         categories],
-        dtype=torch.float64,
-    )  # fmt: skip
-    return torch.where(task.cold, by_category, counts)
+    means = [[mean.get(category, overall) for category in mine] for mine in categories]
+    return torch.tensor([np.mean(mine or [overall]) for mine in means], dtype=torch.float64)
 
 
 def read(name: str) -> tuple[Interactions, dict[str, list[Any]]]:
@@ -176,13 +168,16 @@ def main() -> None:
         task = ColdTask.of(log, options.seed)
         generator = torch.Generator().manual_seed(options.seed)
         key = {"data": name, "seed": options.seed}
-        chance = torch.rand(log.items, generator=generator, dtype=torch.float64)
         by_category = category_popularity(task, categories_of(columns))
-        record.once(lambda t=task, s=chance: fixed_recalls(t, s), method="random", **key)  # type: ignore[misc]
-        record.once(
-            lambda t=task, s=by_category: fixed_recalls(t, s),  # type: ignore[misc]
-            method="popularity by category", **key,
-        )  # fmt: skip
+        rankings = {
+            "random": torch.rand(log.items, generator=generator, dtype=torch.float64),
+            # Items with interactions by their own: hidden items are where their categories are.
+            "popularity by category": by_category.where(task.cold, task.train.counts().double()),
+            # All items by their categories, so that hidden ones compete on equal terms.
+            "popularity by category, for all items": by_category,
+        }
+        for method, scores in rankings.items():
+            record.once(lambda t=task, s=scores: fixed_recalls(t, s), method=method, **key)  # type: ignore[misc]
         record.once(
             lambda t=task, c=columns: warm_row(t, c, options.seed, options.epochs),  # type: ignore[misc]
             method="fastvae with attributes", epochs=options.epochs, **key,

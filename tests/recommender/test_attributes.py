@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fewfold.recommender.attributes import read_attributes
+from fewfold.recommender.attributes import read_attributes, read_catalogue
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 
@@ -99,3 +99,21 @@ def test_json_lines_and_no_header(tmp_path: Path) -> None:
     path = tmp_path / "movies.dat"
     path.write_text("1::Toy Story\n2::Heat\n")
     assert read_attributes(path, Ids.of([1, 2]))[0] == {"2": "Toy Story"}
+
+
+def test_a_catalogue_adds_the_items_that_the_log_does_not_have() -> None:
+    table = {"item": ["cola", "tea", " ", None, "cola", " oil"], "shelf": [*"abcdef"]}
+    items, attributes = read_catalogue(table, ITEMS)
+    assert items.tolist() == ["tea", "milk", "nuts", "cola", "oil"]
+    assert [attributes[n].get("shelf") for n in range(5)] == ["b", None, None, "a", "f"]
+    same, _ = read_catalogue({"item": ["tea"], "shelf": ["a"]}, ITEMS)
+    assert same.tolist() == ITEMS.tolist()
+
+
+def test_a_catalogue_of_numbers_ignores_what_is_none() -> None:
+    numbers = Ids.of([7, 3])
+    items, attributes = read_catalogue({"sku": ["3", "x", "12"], "shelf": ["a", "b", "c"]}, numbers)
+    assert items.tolist() == [7, 3, 12]
+    assert [attributes[n].get("shelf") for n in range(3)] == [None, "a", "c"]
+    with pytest.raises(DataError, match="no row of the table"):
+        read_catalogue({"sku": ["12"], "shelf": ["c"]}, numbers)

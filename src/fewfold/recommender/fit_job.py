@@ -249,6 +249,8 @@ class FitJob:
                 "the items table says nothing that two items share, so that attributes cannot be "
                 "used; add columns, or leave out use_attributes (--use-attributes)"
             )
+        if isinstance(self.model, Warm):  # of a loaded recommender
+            return self.model.with_features(features.matrix), features
         # The choice among models may fall on one without item vectors, after a long time.
         inner = VAE() if isinstance(self.model, Auto) else self.model
         return Warm(inner).with_features(features.matrix), features

@@ -247,6 +247,21 @@ def test_slices_have_their_limits() -> None:
     assert (found.cold_pairs, found.pairs, found.tested) == (0, 6, 6)
 
 
+def test_pairs_of_items_without_training_interactions_get_a_slice() -> None:
+    """Three users; the items 1 and 199 have no interactions, and the model ranks 0, 1, 2 first."""
+    nothing = ff.recommender.Jagged(
+        torch.empty(0, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    )
+    test = ff.recommender.Jagged(torch.tensor([0, 1, 199, 0]), torch.tensor([0, 2, 3, 4]))
+    seen = torch.ones(200, dtype=torch.bool)
+    seen[[1, 199]] = False
+    found = assess(Constant(), nothing, test, seen, split="so")
+    cold = found.slices["items without interactions in training (cold)"]
+    assert (cold.users, found.cold_pairs) == (2, 2)
+    assert cold[ff.recommender.Recall(50)].mean == 0.5
+    assert "Recall@50" in str(found).splitlines()[-len(found.slices) - 1]
+
+
 @pytest.mark.parametrize(("cold", "shown"), [(1, False), (2, True)])
 def test_items_never_seen_get_a_slice_above_one_in_a_hundred(cold: int, shown: bool) -> None:
     nothing = ff.recommender.Jagged(

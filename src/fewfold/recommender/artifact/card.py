@@ -60,7 +60,7 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         "## Limits",
         "",
         "Scores order the items for one user; they are not probabilities and do not compare across "
-        "users. Items that are not in the log cannot be recommended (see `add_items`). The "
+        f"users. {_new_items(config)} The "
         "model reproduces the behaviour in the data, including its biases.",
         "",
         "## Made with",
@@ -69,6 +69,13 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _new_items(config: Mapping[str, Any]) -> str:
+    """Return which items can be recommended although nobody had them."""
+    if "attributes" in config:
+        return "Items without interactions are ranked by their attributes, as well as these tell."
+    return "Items that are not in the log cannot be recommended (see `add_items`)."
 
 
 def _choice(choice: Mapping[str, Any] | None) -> list[str]:

@@ -20,7 +20,7 @@ _DEPTH = 50  # of the rankings
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 _STRENGTHS = (1.0, 3.0, 10.0)
 _OFFSETS = torch.linspace(-4, 8, 49).tolist()
-_WORTH = 0.005  # least relative gain for which learned vectors are changed
+_WORTH = 0.02  # least relative gain, above its noise, for which learned vectors are changed
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def tuned_settings(
     The penalty is that of the best Recall@50 of hidden items ranked among themselves. The offset is
     the one with which most of them are found among all items, while other items lose at most the
     share `warm_loss` of their recall. The strength is the one with the best recall of other items,
-    0 unless that gains half a percent.
+    0 unless that gains two percent.
     """
     vectors = fitted.vectors
     assert vectors is not None
