@@ -212,6 +212,8 @@ def test_items_of_zeros_leave_the_others_their_bounds(path):
     vectors = torch.cat([vectors, torch.zeros(1, 16)])
     catalogue = Catalogue(vectors)
     torch.testing.assert_close(catalogue._quantised.slack[:500], usual, rtol=1e-3, atol=0)
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert catalogue.best(queries[0], 3, nothing, None) is not None  # by the bytes
     check(top_k(DotProduct(queries, catalogue), 501), queries @ vectors.t(), 501)
 
 
@@ -233,6 +235,8 @@ def test_the_slack_covers_every_rounding_and_little_more(d, path):
     whole, scaled = made.code[:, :d].double(), vectors.double() * made.balance.double()
     coded, norm = whole * made.step.double()[:, None], scaled.norm(dim=1)
     error, most = (scaled - coded).norm(dim=1), min(32767, (2**31 - 1) // (127 * d))
+    torch.testing.assert_close(made.step.double(), scaled.abs().amax(1) / 127)
+    assert (error <= 0.501 * d**0.5 * made.step).all()  # to the nearest whole number
     rounding = math.sqrt(d - 1) / (2 * most) * coded.norm(dim=1)
     needed = error + rounding + 2.0**-24 * (d * norm + 6 * coded.norm(dim=1))
     assert (made.slack >= needed).all()
