@@ -69,7 +69,7 @@ def _whole(target: Path, write: Callable[[Path], str]) -> str:
 def _item_vectors(rec: Recommender) -> Tensor:
     vectors = rec.fitted.vectors
     if vectors is None:
-        raise ValueError(f"a {type(rec.model).__name__} has no item vectors; fit a fastvae")
+        raise ValueError(f"a {type(rec.model).__name__} has no item vectors; fit fastvae or als")
     return vectors
 
 

@@ -153,7 +153,7 @@ def test_saved_loaded_asked_indexed_and_inspected(tmp_path: Path) -> None:
     assert all(item.startswith("b") for item in found.items)
     assert "als" in str(ff.recommender.inspect(folder))
     assert json.loads((folder / "config.json").read_text())["model"] == {
-        "kind": "als", "factors": 6, "regularisation": 0.003, "unobserved_weight": 0.1,
+        "kind": "als", "factors": 6, "regularisation": 0.003, "unobserved_weight": 0.03,
         "iterations": 5, "frequency_exponent": 1.0,
     }  # fmt: skip
     told = ff.recommender.export(again, vectors=tmp_path / "v.parquet", faiss=tmp_path / "i.faiss")
@@ -184,7 +184,7 @@ def test_compared_and_on_the_command_line(tmp_path: Path) -> None:
     best = found.contenders[0]
     assert best.kind == "als"
     assert best.recipe in ALS.grid(40)
-    assert "128 factors, regularisation" in str(found)
+    assert "256 factors, regularisation" in str(found)
     rows, path = grouped(), tmp_path / "log.csv"
     pairs = (f"{u},{i}\n" for u, i in zip(rows["user"], rows["item"], strict=True))
     path.write_text("user,item\n" + "".join(pairs))
@@ -199,7 +199,7 @@ def test_compared_and_on_the_command_line(tmp_path: Path) -> None:
 def test_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ALS.too_large(10_000) == ""
     monkeypatch.setattr("fewfold.recommender.models.als.free_memory", lambda: 10**9)
-    assert "vectors of 128 numbers" in ALS.too_large(2_000_000)
+    assert "vectors of 256 numbers" in ALS.too_large(2_000_000)
 
 
 def test_errors() -> None:

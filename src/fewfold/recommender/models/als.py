@@ -31,6 +31,8 @@ __all__ = ["ALS", "FittedALS", "users_by_item"]
 _START = 0.1  # norm of a random item vector
 _POPULARITY = 1e-3  # of the most popular item, in the column for users without items
 _MOST_FACTORS = 4096
+_GRID_FACTORS = 256
+_GRID = ((0.003, 0.03), (0.01, 0.06), (0.01, 0.01), (0.003, 0.01))
 _STEPS = 20  # of the conjugate gradients in an exported scorer
 
 
@@ -78,7 +80,7 @@ class ALS(Model):
         default=0.003, metadata=setting(OPTIONS["regularisation"], "regularisation {:g}")
     )
     unobserved_weight: float = field(
-        default=0.1, metadata=setting(OPTIONS["unobserved_weight"], "unobserved {:g}")
+        default=0.03, metadata=setting(OPTIONS["unobserved_weight"], "unobserved {:g}")
     )
     iterations: int = field(default=16, metadata=setting(OPTIONS["iterations"]))
     frequency_exponent: float = 1.0
@@ -93,19 +95,15 @@ class ALS(Model):
 
     @classmethod
     def grid(cls, items: int) -> "Sequence[ALS]":
-        """Few and many unobserved pairs, weak and strong regularisation."""
-        return [
-            cls(regularisation=penalty, unobserved_weight=weight)
-            for weight in (0.1, 0.4)
-            for penalty in (0.001, 0.003)
-        ]
+        """Pairs of penalty and unobserved weight, each the best one on some log."""
+        return [cls(_GRID_FACTORS, penalty, weight) for penalty, weight in _GRID]
 
     @classmethod
     def too_large(cls, items: int) -> str:
         """Why the vectors do not fit into memory; empty if they do."""
-        need = 12 * items * cls.factors
+        need = 12 * items * _GRID_FACTORS
         if need > 0.6 * free_memory():
-            return f"it needs vectors of {cls.factors} numbers, {format_bytes(need)} while fitting"
+            return f"it needs vectors of {_GRID_FACTORS} numbers, {format_bytes(need)} for all"
         return ""
 
     def work(self, log: Interactions) -> float:

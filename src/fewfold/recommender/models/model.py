@@ -89,7 +89,7 @@ class Fitted:
         It is exported by `torch.onnx`, and may use plain tensor operations only.
         """
         raise ValueError(
-            f"a {type(self.recipe).__name__} cannot be exported to ONNX; fit fastvae or ease"
+            f"a {type(self.recipe).__name__} cannot be exported to ONNX; fit fastvae, ease or als"
         )
 
     def inspect_anchors(

@@ -134,8 +134,8 @@ ALS = _by_name(
         real_number, "X",
     ),
     Option(
-        "unobserved-weight", "of all pairs in als, next to 1 of a pair of the log (default: 0.1)",
-        0.1, real_number, "X",
+        "unobserved-weight", "of all pairs in als, next to 1 of a pair of the log (default: 0.03)",
+        0.03, real_number, "X",
     ),
     Option("iterations", "of als (default: 16)", 16, positive_integer, "N"),
 )  # fmt: skip

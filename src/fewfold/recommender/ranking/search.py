@@ -53,8 +53,8 @@ class Search:
         vectors = fitted.vectors
         if vectors is None:
             raise ValueError(
-                f"only a VAE has item vectors to index; {type(fitted.recipe).__name__} ranks "
-                "exactly"
+                f"a {type(fitted.recipe).__name__} has no item vectors to index and ranks exactly; "
+                "fit fastvae or als"
             )
         faiss = _faiss()
         lists = max(1, min(len(vectors) // 40, int(4 * len(vectors) ** 0.5)))
