@@ -30,11 +30,11 @@ def answered(done: Done) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["fastvae", "ease", "item-knn", "popularity"])
+@pytest.mark.parametrize("kind", ["fastvae", "ease", "sparse-ease", "item-knn", "popularity"])
 def test_fit_writes_a_model_that_answers(kind: str, log: Path, here: Path) -> None:
     done = fewfold(
         *("fit", log, "--model", kind, *SMALL, "--l2", 5),
-        *("--neighbours", 7, "--weighting", "bm25"),
+        *("--predictors", 9, "--neighbours", 7, "--weighting", "bm25"),
     )
     assert "--refit fits it again" in done.err
     assert done.code == 0
@@ -48,6 +48,7 @@ def test_fit_writes_a_model_that_answers(kind: str, log: Path, here: Path) -> No
     assert len(rec.recommend("u0", k=3).items) == 3
     if kind != "popularity":
         expected = {"ease": "l2=5.0", "item-knn": "neighbours=7, weighting=BM25"}
+        expected["sparse-ease"] = "l2=5.0, predictors=9"
         assert {**expected, "fastvae": "hidden=16"}[kind] in (repr(rec.model))
 
 
@@ -171,7 +172,10 @@ def test_options_imply_their_model(log: Path) -> None:
     assert json.loads(fewfold("fit", log, "--l2", "5", "--json").out)["recipe"]["kind"] == "ease"
     done = fewfold("fit", log, "--l2", "5", "--hidden", "8", "--overwrite")
     assert done.code == 2
-    assert "--hidden and --l2: say for which model, --model with one of ease, fastvae" in done.err
+    assert (
+        "--hidden and --l2: say for which model, --model with one of ease, fastvae, sparse-ease"
+        in done.err
+    )
 
 
 def test_the_model_is_chosen_by_default(log: Path) -> None:

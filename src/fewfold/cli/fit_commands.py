@@ -69,7 +69,7 @@ def _time_left(arguments: argparse.Namespace, began: float) -> float | None:
 
 
 def _implied_model(values: dict[str, Any], by_model: dict[str, Any]) -> str:
-    """The one model whose options were given, or auto if none were."""
+    """The first model that has all options that were given, or auto if none were."""
     given = {
         option.name: {owner for owner, options in by_model.items() if option in options}
         for options in by_model.values()
@@ -79,8 +79,8 @@ def _implied_model(values: dict[str, Any], by_model: dict[str, Any]) -> str:
     if not given:
         return "auto"
     shared = set.intersection(*given.values())
-    if len(shared) == 1:
-        return shared.pop()
+    if shared:
+        return next(name for name in by_model if name in shared)
     names = " and ".join(f"--{name}" for name in given)
     owners = ", ".join(sorted(set.union(*given.values())))
     raise ValueError(f"{names}: say for which model, --model with one of {owners}")

@@ -64,6 +64,7 @@ from .models.next_item.transformer import Transformer as Transformer
 from .models.popularity import MostPopular as MostPopular
 from .models.registry import register as register
 from .models.session_knn import SessionKNN as SessionKNN
+from .models.sparse_linear import SparseEASE as SparseEASE
 from .models.warm import Warm as Warm
 from .ranking.catalogue import Catalogue as Catalogue
 from .ranking.exact_ranking import DotProduct as DotProduct
@@ -170,6 +171,7 @@ __all__ = [
     "EASE",
     "ALS",
     "FittedALS",
+    "SparseEASE",
     "Baseline",
     "Model",
     "Fitted",

@@ -9,6 +9,7 @@ void bind_assignments(nanobind::module_ &m);
 void bind_expected(nanobind::module_ &m);
 void bind_graphs(nanobind::module_ &m);
 void bind_least_squares(nanobind::module_ &m);
+void bind_models(nanobind::module_ &m);
 void bind_sampling(nanobind::module_ &m);
 void bind_sequences(nanobind::module_ &m);
 void bind_sessions(nanobind::module_ &m);

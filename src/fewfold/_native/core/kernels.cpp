@@ -324,6 +324,7 @@ NB_MODULE(kernels, m) {
   bind_expected(m);
   bind_graphs(m);
   bind_least_squares(m);
+  bind_models(m);
   bind_sampling(m);
   bind_sequences(m);
   bind_sessions(m);

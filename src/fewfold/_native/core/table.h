@@ -127,6 +127,9 @@ struct Tables {
                   int64_t k, int64_t *code);
   void (*byte_scores)(const Bytes &at, const ByteQuery &q, const bool *allowed, int64_t first, int64_t last, float *high);
   int64_t (*above)(const float *x, int64_t n, float bar, int64_t *out);
+  void (*cholesky_rows)(float *l, int64_t stride, int64_t first, int64_t last, float least, float *inverse);  // cholesky.h
+  void (*solve_rows)(const float *l, int64_t stride, int64_t first, int64_t last, const float *inverse, float *y);
+  void (*solve_columns)(const float *l, int64_t stride, int64_t n, const float *inverse, float *x);
 };
 
 extern const Tables *tables;  // those of this processor

@@ -2,6 +2,7 @@
 #pragma once
 #include "best.h"
 #include "budget.h"
+#include "cholesky.h"
 #include "densities.h"
 #include "draw.h"
 #include "mix.h"

@@ -84,7 +84,7 @@ class EASE(Baseline):
             raise ValueError(
                 f"EASE holds items x items matrices: {train.items} items need about "
                 f"{20e-9 * train.items**2:.1f} GB, and the limit is most_items={self.most_items}; "
-                "drop rare items with k_core, raise most_items, or use ItemKNN"
+                "drop rare items with k_core, raise most_items, or use SparseEASE"
             )
         matrix = train.to_csr()
         gram = torch.from_numpy((matrix.T @ matrix).toarray())

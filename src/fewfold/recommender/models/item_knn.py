@@ -12,10 +12,10 @@ from fewfold._check import whole_number
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import tagged
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.baseline import Baseline
 from fewfold.recommender.models.model_options import ITEM_KNN as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
+from fewfold.recommender.models.sparse_item_rows import SparseRows, SparseRowsBaseline
 from fewfold.recommender.ranking.exact_ranking import Ranking, positive, top_k
 
 __all__ = ["BM25", "Cosine", "ItemKNN"]
@@ -66,7 +66,7 @@ _WEIGHTINGS: dict[str, type[Any]] = {"cosine": Cosine, "bm25": BM25}
 
 @register
 @dataclass(eq=False)
-class ItemKNN(Baseline):
+class ItemKNN(SparseRowsBaseline):
     """Nearest neighbours of the user's items: ``score_j = sum over the user's i of S_ij``.
 
     S holds, for each item, its `neighbours` most similar others; similarity is ``W^T W`` with the
@@ -125,19 +125,11 @@ class ItemKNN(Baseline):
         self.counts, self.items = train.counts().float(), train.items
         return self
 
-    def scores(self, history: Jagged, items: slice) -> Tensor:
-        """(rows, items in the slice)."""
-        rows = len(history.offsets) - 1
-        start = history.row.unsqueeze(1) * self.items
-        total = torch.zeros(rows * self.items)
-        where = (start + self.ids[history.values]).view(-1)
-        total.index_add_(0, where, self.similarity[history.values].view(-1))
-        return total.view(rows, self.items)[:, items]
-
-    def block_sizes(self) -> dict[str, int]:
-        """All items at once: `scores` sums whole rows, whichever slice is returned."""
-        items = max(self.items, 1)
-        return {"items_at_once": items, "users_at_once": max(1, min(256, 10**8 // items))}
+    @property
+    def rows(self) -> SparseRows:
+        """The neighbours of each item."""
+        offsets = torch.arange(self.items + 1) * self.neighbours
+        return SparseRows(offsets, self.ids.view(-1), self.similarity.view(-1))
 
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the nearest neighbours of each item; -1 where there are fewer than k."""

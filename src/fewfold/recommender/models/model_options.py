@@ -15,6 +15,7 @@ __all__ = [
     "FASTVAE",
     "ITEM_KNN",
     "SESSION_KNN",
+    "SPARSE_EASE",
     "TRANSFORMER",
     "BuiltIn",
     "Option",
@@ -94,7 +95,12 @@ FASTVAE = _by_name(
         requires=_WITH_ANCHORS,
     ),
 )  # fmt: skip
-EASE = _by_name(Option("l2", "penalty of ease (default: 250)", 250.0, real_number, "X"))
+_L2 = Option("l2", "penalty of ease and sparse-ease (default: 250)", 250.0, real_number, "X")
+EASE = _by_name(_L2)
+SPARSE_EASE = _by_name(
+    _L2,
+    Option("predictors", "of each item, in sparse-ease (default: 200)", 200, positive_integer, "N"),
+)
 ITEM_KNN = _by_name(
     Option("weighting", "of item-knn", "cosine", choices=("cosine", "bm25")),
     Option("neighbours", "of item-knn (default: 100)", 100, positive_integer, "N"),
@@ -145,6 +151,7 @@ BUILT_IN = {
     "fastvae": BuiltIn(f"{_MODELS}.fastvae.recipe", FASTVAE),
     "ease": BuiltIn(f"{_MODELS}.ease", EASE),
     "als": BuiltIn(f"{_MODELS}.als", ALS),
+    "sparse-ease": BuiltIn(f"{_MODELS}.sparse_linear", SPARSE_EASE),
     "item-knn": BuiltIn(f"{_MODELS}.item_knn", ITEM_KNN),
     "session-knn": BuiltIn(f"{_MODELS}.session_knn", SESSION_KNN),
     "popularity": BuiltIn(f"{_MODELS}.popularity", {}),

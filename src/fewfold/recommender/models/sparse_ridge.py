@@ -1,0 +1,151 @@
+"""Ridge regressions of each item on few others, in compiled code or with scipy."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfold._native import dispatch
+from fewfold._progress import phase
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.sparse_item_rows import SparseRows
+
+__all__ = ["sparse_ridge"]
+
+_PARTS = 64  # of the items, between which progress is reported
+_SUFFIX = {torch.uint8: "u8", torch.int16: "i16"}
+_ROUNDS = 2  # in which the predictors of an item are chosen
+
+
+def sparse_ridge(train: Interactions, l2: float, predictors: int) -> SparseRows:
+    """Regress the column of each item on those of at most `predictors` others, with penalty l2.
+
+    With G the shared users of two items and n the users of one, predictors of item i are chosen in
+    rounds: first those with the largest ``G_ij^2 / (n_j + l2)``, which is what j alone would
+    explain; then, with the regression on these solved, those with the largest
+    ``r_j^2 / (n_j + l2)``, where r is what the regression leaves of ``G_i``. Items that no user
+    shares with i, but that its predictors stand for, are found in this way, too.
+
+    Returns:
+        (items, items); entry (j, i) is the weight of predictor j for item i.
+    """
+    width = max(1, min(predictors, train.items - 1))
+    solve = _native if dispatch.enabled() else _plain
+    sizes, ids, weights = [], [], []
+    for size, chosen, weight in solve(train, l2, width):
+        sizes.append(size)
+        ids.append(chosen)
+        weights.append(weight)
+    return _by_predictor(torch.cat(sizes), torch.cat(ids), torch.cat(weights))
+
+
+Part = tuple[Tensor, Tensor, Tensor]  # number of predictors of each item, their ids and weights
+
+
+def _by_predictor(sizes: Tensor, ids: Tensor, weights: Tensor) -> SparseRows:
+    """Transpose from predictors of each item to items that each predicts."""
+    from scipy.sparse import csr_array
+
+    items = len(sizes)
+    starts = np.concatenate([[0], sizes.cumsum(0).numpy()])
+    turned = csr_array((weights.numpy(), ids.numpy(), starts), shape=(items, items)).T.tocsr()
+    return SparseRows(
+        torch.from_numpy(turned.indptr).long(),
+        torch.from_numpy(turned.indices).int(),
+        torch.from_numpy(turned.data),
+    )
+
+
+def _native(train: Interactions, l2: float, width: int) -> Iterator[Part]:
+    """Yield the parts of the items, computed by the kernels."""
+    start, steps = _shared_users(train)
+    kernel = dispatch.kernel(f"SparseRidge_{_SUFFIX[steps.dtype]}")
+    solver = kernel(start, steps, train.counts().float(), l2, width, _ROUNDS)
+    parts = _parts(train.items)
+    with phase("fitting regressions", total=len(parts)) as progress:
+        for first, last in progress.each(parts):
+            ids = torch.empty(last - first, width, dtype=torch.int32)
+            weights, sizes = torch.empty(ids.shape), torch.empty(last - first, dtype=torch.int64)
+            solver.solve(first, last, ids, weights, sizes, dispatch.threads())
+            used = torch.arange(width) < sizes.unsqueeze(1)
+            yield sizes, ids[used], weights[used]
+
+
+def _parts(items: int) -> list[tuple[int, int]]:
+    """Ranges of items of about the same size."""
+    size = max(1, -(-items // _PARTS))
+    return [(first, min(first + size, items)) for first in range(0, items, size)]
+
+
+def _shared_users(train: Interactions) -> tuple[Tensor, Tensor]:
+    """Rows of shared users as the kernels read them: offsets, and (gap, count) of each pair.
+
+    Gaps and counts have 8 or 16 bits, whichever takes less memory; larger ones are several pairs.
+    """
+    log = (train.offsets, train.ids, *_by_item(train))
+    size = {bits: torch.zeros(train.items + 1, dtype=torch.int64) for bits in _SUFFIX}
+    parts = _parts(train.items)
+    with phase("counting shared users", total=2 * len(parts)) as progress:
+        count = dispatch.kernel("count_shared_users")
+        for part in parts:
+            count(*log, *part, *size.values(), dispatch.threads())
+            progress.advance(progress.done + 1)
+        bits = min(_SUFFIX, key=lambda bits: int(size[bits].sum()) * bits.itemsize)
+        start = size[bits].cumsum(0)
+        steps = torch.empty(int(start[-1]), 2, dtype=bits)
+        write = dispatch.kernel(f"shared_users_{_SUFFIX[bits]}")
+        for part in parts:
+            write(*log, *part, start, steps, dispatch.threads())
+            progress.advance(progress.done + 1)
+    return start, steps
+
+
+def _by_item(train: Interactions) -> tuple[Tensor, Tensor]:
+    """Offsets of the items, and the users of each."""
+    from scipy.sparse import csr_array
+
+    ones = np.ones(train.pairs, dtype=np.int8)
+    shape = (train.users, train.items)
+    matrix = csr_array((ones, train.ids.numpy(), train.offsets.numpy()), shape=shape).tocsc()
+    return torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).int()
+
+
+def _plain(train: Interactions, l2: float, width: int) -> Iterator[Part]:
+    """Yield the parts of the items one by one, computed with numpy and scipy."""
+    matrix = train.to_csr().astype(np.float64)
+    gram = (matrix.T @ matrix).tocsr()
+    diagonal = gram.diagonal() + l2
+    gram.setdiag(0)
+    gram.eliminate_zeros()
+    with phase("fitting regressions", total=train.items) as progress:
+        for item in progress.each(range(train.items)):
+            ids, weights = _regression(gram, diagonal, item, width)
+            order = ids.argsort()
+            yield (
+                torch.tensor([len(ids)]),
+                torch.from_numpy(ids[order].astype(np.int32)),
+                torch.from_numpy(weights[order].astype(np.float32)),
+            )
+
+
+def _regression(gram: Any, diagonal: Any, item: int, width: int) -> tuple[Any, Any]:
+    """Predictors of one item and their weights."""
+    target = gram[[item]].toarray().ravel()
+    chosen, weights = np.zeros(0, dtype=np.int64), np.zeros(0)
+    goal = 0
+    while True:
+        goal = min(width, goal + -(-width // _ROUNDS))
+        left = target - gram[chosen].T @ weights
+        left[chosen] = left[item] = 0
+        order = np.argsort(-(left**2) / diagonal, kind="stable")
+        new = order[: goal - len(chosen)]
+        new = new[left[new] != 0]
+        if len(new) == 0:
+            return chosen, weights
+        chosen = np.concatenate([chosen, new])
+        system = gram[chosen][:, chosen].toarray() + np.diag(diagonal[chosen])
+        weights = np.linalg.solve(system, target[chosen])
+        if len(chosen) >= width:
+            return chosen, weights
