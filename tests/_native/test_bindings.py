@@ -20,8 +20,8 @@ DTYPES = (
 
 
 def forward(x: object, p: object, rows: int, k: int, alpha: float = 2.0, **more: object) -> None:
-    alphas, places, room = (more.get(name) for name in ("alphas", "places", "room"))
-    kernels.forward_f32(x, p, rows, k, alpha, alphas, False, places, room or 0, 1)
+    alphas, places, capacity = (more.get(name) for name in ("alphas", "places", "capacity"))
+    kernels.forward_f32(x, p, rows, k, alpha, alphas, False, places, capacity or 0, 1)
 
 
 @pytest.fixture(params=[True, False], ids=["exchange", "by asking"])
@@ -78,7 +78,7 @@ def test_members_of_the_family_that_are_none_are_refused():
     with pytest.raises(ValueError, match=r"alphas .* at least 3"):
         forward(x, p, 3, 5, alphas=torch.tensor([1.5, 2.0]).double())
     with pytest.raises(ValueError, match=r"places .* at least 192"):
-        forward(x, p, 3, 5, places=torch.empty(3, 63, dtype=torch.int32), room=64)
+        forward(x, p, 3, 5, places=torch.empty(3, 63, dtype=torch.int32), capacity=64)
 
 
 def test_supports_left_for_the_backward_pass_are_looked_at():
@@ -93,7 +93,7 @@ def test_supports_left_for_the_backward_pass_are_looked_at():
     with pytest.raises(IndexError, match="places must be between 0 and 4, got 5 at position 0"):
         backward()
     places[0, :2] = torch.tensor([3, 0])
-    with pytest.raises(ValueError, match="fewer than room=3"):
+    with pytest.raises(ValueError, match="fewer than capacity=3"):
         backward()
 
 
@@ -222,13 +222,13 @@ def test_an_id_is_found_in_the_part_of_any_thread():
 # ---- the division of rows -----------------------------------------------------------------------
 
 
-WORTH = 32768  # numbers that are worth a thread
+GRAIN = 32768  # least count of numbers per thread
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 100, 101])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_rows_are_divided_once_each_in_even_parts(rows, threads):
-    parts = kernels.shares(rows, 100 * WORTH, threads)
+    parts = kernels.shares(rows, 100 * GRAIN, threads)
     assert len(parts) == min(rows, threads) or not kernels.threaded()
     team = len(parts)
     assert parts == [(rows * me // team, rows * (me + 1) // team) for me in range(team)]
@@ -238,8 +238,8 @@ def test_a_thread_is_woken_for_so_much_work_and_no_less():
     if not kernels.threaded():
         pytest.skip("built without threads")
     for rows, k, parts in (
-        *((8, WORTH // 8, 1), (8, WORTH // 4 - 1, 1), (8, WORTH // 4, 2), (8, 3 * WORTH // 8, 3)),
-        *((8, 0, 1), (0, WORTH, 0), (8, 2**62, 4), (2**40, 2**40, 4)),  # products that overflow
+        *((8, GRAIN // 8, 1), (8, GRAIN // 4 - 1, 1), (8, GRAIN // 4, 2), (8, 3 * GRAIN // 8, 3)),
+        *((8, 0, 1), (0, GRAIN, 0), (8, 2**62, 4), (2**40, 2**40, 4)),  # products that overflow
     ):
         assert len(kernels.shares(rows, k, 4)) == parts, (rows, k)
     assert kernels.shares(5, 2**40, 0) == kernels.shares(5, 2**40, -3) == [(0, 5)]

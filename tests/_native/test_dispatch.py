@@ -30,12 +30,12 @@ def test_a_kernel_can_be_present_and_switched_off() -> None:
         assert not dispatch.ready(torch.zeros(1))
 
 
-def test_without_the_compiled_module_the_error_says_what_to_ask_first(
+def test_without_the_compiled_module_the_error_says_what_to_call_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dispatch, "_MODULES", {})
     assert not dispatch.available()
-    with pytest.raises(RuntimeError, match=r"'thin' .* ask dispatch.ready"):
+    with pytest.raises(RuntimeError, match=r"'thin' .* call dispatch.ready"):
         dispatch.kernel.__wrapped__("thin")
 
 

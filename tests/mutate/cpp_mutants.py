@@ -42,7 +42,7 @@ _NOT = re.compile(r"!(?=[\w(])")
 _IF = re.compile(r"\bif(?: constexpr)? \(")
 _WORDS = {"true": "false", "false": "true", "min": "max", "max": "min"}
 _SKIPPED = re.compile(
-    r"\s*(?:#|template\b|using\b|static_assert|namespace\b|typedef\b)|.*(?:prefetch|ask_for<|\bAHEAD\b)"
+    r"\s*(?:#|template\b|using\b|static_assert|namespace\b|typedef\b)|.*(?:prefetch|\bAHEAD\b)"
 )
 _WORK = re.compile(r"\bshare\([^;{]*?, threads")
 _TYPES = (

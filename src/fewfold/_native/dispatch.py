@@ -1,9 +1,9 @@
 """Choice of the kernel for a computation: which kernels exist, and which tensors they accept.
 
-Everything outside of this folder reaches the compiled code through this module. A caller asks
-`ready(*tensors)` and, if so, calls `kernel(name, dtype)`; otherwise it computes in plain torch, as
-everything does without the compiled module. `FEWFOLD_NATIVE=0` in the environment and `disabled()`
-choose plain torch although the module is present.
+Everything outside of this folder reaches the compiled code through this module. A caller checks
+`ready(*tensors)` and, if true, calls `kernel(name, dtype)`; otherwise it computes in plain torch,
+as everything does without the compiled module. `FEWFOLD_NATIVE=0` in the environment and
+`disabled()` choose plain torch although the module is present.
 
 Kernels are looked up in a table from (kernel name, device type) to a function, which today has one
 column: `_MODULES` maps the device type "cpu" to the compiled module. To add a GPU backend, add its
@@ -33,7 +33,7 @@ try:
     from fewfold._native import kernels
 except ImportError:
     kernels = None
-else:  # their arguments are tensors, which they read and check without knowing torch
+else:  # kernels read tensors without being linked against torch
     kernels.accept_tensors(  # type: ignore[union-attr]
         torch.Tensor,
         (
@@ -63,8 +63,8 @@ def ready(*tensors: Tensor) -> bool:
     A kernel reads memory. A tensor that stands for others (vmap, forward mode, tracing, a fake
     tensor) has none to read, so every transform takes the plain torch path.
     """
-    # The questions of `fewfold._torch.runs_directly`, without the call: a map of a few short rows
-    # takes microseconds, and this is a fifth of it.
+    # The checks of `fewfold._torch.runs_directly`, inlined: a map of some short rows takes
+    # microseconds, and these checks are a fifth of it.
     if not _enabled or _compiling() or _transforming() or _modes() or _tracing() is not None:
         return False
     if forward_ad._current_level >= 0:
@@ -87,7 +87,7 @@ def kernel(name: str, dtype: torch.dtype | None = None) -> Any:
     """
     if not available():
         raise RuntimeError(
-            f"kernel {name!r} was requested, but the compiled module is missing: ask "
+            f"kernel {name!r} was requested, but the compiled module is missing: call "
             "dispatch.ready(...) or dispatch.enabled() first, and compute in plain torch otherwise"
         )
     return getattr(_MODULES["cpu"], f"{name}{_SUFFIX[dtype]}")

@@ -1,5 +1,5 @@
-// Tensors as arguments of the bindings: where their numbers lie, how many there are, and of which type. A binding asks
-// for what it reads and writes through `Buffer`, which compares it with what the tensor holds, once per call.
+// Tensors as arguments of the bindings: where their numbers lie, how many there are, and of which type. A binding
+// declares what it reads and writes through `Buffer`, which checks it against the tensor, once per call.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -27,9 +27,9 @@ template <> constexpr Dtype dtype_of<bool>() { return Dtype::b8; }
 
 [[noreturn]] inline void refuse(const std::string &what) { throw std::invalid_argument(what); }
 
-constexpr int64_t MOST_ELEMENTS = std::numeric_limits<int64_t>::max() / 16;  // which may be added up, in bytes
+constexpr int64_t MOST_ELEMENTS = std::numeric_limits<int64_t>::max() / 16;  // sums in bytes do not overflow
 
-// The product of sizes; an error where one is negative or there is no such number of elements.
+// The product of sizes; raises if one is negative or the product overflows.
 inline int64_t count_of(int64_t a) {
   if (a < 0) refuse("a size must not be negative, got " + std::to_string(a));
   if (a > MOST_ELEMENTS) refuse("a size of " + std::to_string(a) + " is too large");
@@ -42,7 +42,7 @@ template <class... More> int64_t count_of(int64_t a, int64_t b, More... more) {
   return count_of(product, more...);
 }
 
-// How far rows of `n` numbers, `stride` apart, reach.
+// The extent of rows of `n` numbers, `stride` apart.
 inline int64_t reach_of(int64_t rows, int64_t n, int64_t stride) {
   count_of(stride);
   if (count_of(rows) == 0 || count_of(n) == 0) return 0;
@@ -63,7 +63,7 @@ class Buffer {
     if (given_ && dtype_ == dtype_of<T>() && whole_ && count_ >= needed) return static_cast<T *>(data_);
     refuse_numbers(name, dtype_of<T>(), needed);
   }
-  // A table of so many rows and columns, no more and no less.
+  // A table of exactly this shape.
   template <class T> T *table(const char *name, int64_t rows, int64_t columns) const {
     T *found = numbers<T>(name, count_of(rows, columns));
     if (count_ != rows * columns)
@@ -75,7 +75,7 @@ class Buffer {
   template <class T> T *maybe(const char *name, int64_t needed) const {
     return given_ ? numbers<T>(name, needed) : nullptr;
   }
-  // Numbers of type T that may lie apart, with `needed` places from the first one on.
+  // Strided numbers of type T that span at least `needed` elements from the first one on.
   template <class T> T *apart(const char *name, int64_t needed) const {
     if (given_ && dtype_ == dtype_of<T>() && here_ && reach_ >= needed) return static_cast<T *>(data_);
     refuse_numbers(name, dtype_of<T>(), needed);
@@ -90,18 +90,18 @@ class Buffer {
   bool given_ = false, here_ = false, whole_ = false;  // in the processor's memory; and without gaps
 
   [[noreturn]] void refuse_numbers(const char *name, Dtype wanted, int64_t needed) const {
-    const std::string asked = std::string(name) + " must be a contiguous " + DTYPES[static_cast<int>(wanted)] +
+    const std::string expected = std::string(name) + " must be a contiguous " + DTYPES[static_cast<int>(wanted)] +
                               " tensor in memory with at least " + std::to_string(needed) + " elements, got ";
-    if (!given_) throw nanobind::type_error((asked + "None").c_str());
-    if (!here_) throw nanobind::type_error((asked + "one on another device, or without memory").c_str());
-    if (dtype_ != wanted) throw nanobind::type_error((asked + DTYPES[static_cast<int>(dtype_)]).c_str());
-    refuse(asked + std::to_string(count_) + (whole_ ? "" : " that are not contiguous"));
+    if (!given_) throw nanobind::type_error((expected + "None").c_str());
+    if (!here_) throw nanobind::type_error((expected + "one on another device, or without memory").c_str());
+    if (dtype_ != wanted) throw nanobind::type_error((expected + DTYPES[static_cast<int>(dtype_)]).c_str());
+    refuse(expected + std::to_string(count_) + (whole_ ? "" : " that are not contiguous"));
   }
 };
 
-// Says what a tensor is; called once, when the package is imported.
+// Registers the tensor type and dtypes; called once, when the package is imported.
 void accept_tensors(nanobind::handle type, nanobind::tuple dtypes, bool exchange);
-// Fills in what is known of a tensor through Python; false if it is none. DLPack's exchange of pointers is tried first.
+// Describes a tensor, through DLPack's exchange API if available, else through Python. False if it is no tensor.
 struct Described {
   void *data;
   int64_t count, reach;
@@ -125,7 +125,7 @@ template <class T> int64_t check_offsets(const T *offset, int64_t rows, int64_t 
   return offset[rows];
 }
 
-// Small whole numbers that must lie in [low, high).
+// Integers that must lie in [low, high).
 template <class T> void check_range(const T *x, int64_t n, int64_t low, int64_t high, const char *name) {
   bool fine = true;
   for (int64_t i = 0; i < n; ++i) fine &= (static_cast<int64_t>(x[i]) >= low) & (static_cast<int64_t>(x[i]) < high);

@@ -1,4 +1,4 @@
-// What a tensor is to the bindings, found out without a look at torch's headers.
+// Description of tensors for the bindings, without torch's headers.
 #include "argument.h"
 
 #include "bind.h"
@@ -30,7 +30,7 @@ struct Exchange {
 constexpr int32_t CPU = 1;
 
 PyTypeObject *tensor = nullptr;        // torch.Tensor
-const Exchange *exchange = nullptr;    // null: tensors are asked through Python
+const Exchange *exchange = nullptr;    // null: tensors are read through Python
 PyObject *kinds[9] = {};               // the dtypes, in the order of Dtype
 enum Name { DATA_PTR, NUMEL, DTYPE, SHAPE, STRIDE, IS_CPU, ITEM, NAMES };
 PyObject *names[NAMES] = {};
@@ -67,7 +67,7 @@ bool whole_number(PyObject *from, int64_t &to) {
   return !(to == -1 && PyErr_Occurred());
 }
 
-bool asked(PyObject *from, Described &to) {
+bool describe_through_python(PyObject *from, Described &to) {
   const auto call = [&](Name which) { return nb::steal(PyObject_CallMethodNoArgs(from, names[which])); };
   const auto get = [&](Name which) { return nb::steal(PyObject_GetAttr(from, names[which])); };
   const nb::object dtype = get(DTYPE), shape = get(SHAPE), strides = call(STRIDE), cpu = get(IS_CPU), item = call(ITEM);
@@ -109,7 +109,7 @@ bool fewfold::describe(PyObject *from, Described &to) noexcept {
     measure(t.shape, t.strides, t.ndim, to);
   } else {
     try {
-      if (!asked(from, to)) {
+      if (!describe_through_python(from, to)) {
         PyErr_Clear();
         return false;
       }
@@ -117,7 +117,7 @@ bool fewfold::describe(PyObject *from, Described &to) noexcept {
       return false;
     }
   }
-  if (to.count > 0 && !to.data) to.here = false;  // stands for another tensor
+  if (to.count > 0 && !to.data) to.here = false;  // e.g. a wrapper subclass without storage
   return true;
 }
 

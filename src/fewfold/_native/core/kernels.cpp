@@ -39,8 +39,8 @@ const Tables *choose() {
   return &generic_tables;
 }
 
-Kept kept_from(int32_t *places, int64_t room, int64_t row) {
-  return {places ? places + row * room : nullptr, room};
+SavedSupport saved_from(int32_t *places, int64_t capacity, int64_t row) {
+  return {places ? places + row * capacity : nullptr, capacity};
 }
 
 struct FamilyArgument {
@@ -65,50 +65,51 @@ int64_t elements(int64_t rows, int64_t k) {
   return count_of(rows, k);
 }
 
-int32_t *places_of(const Buffer &places, int64_t rows, int64_t room) {
-  if (places.given()) check_positive(room, "room");
-  return places.maybe<int32_t>("places", count_of(rows, room));
+int32_t *places_of(const Buffer &places, int64_t rows, int64_t capacity) {
+  if (places.given()) check_positive(capacity, "capacity");
+  return places.maybe<int32_t>("places", count_of(rows, capacity));
 }
 
-// Supports come from Python: their counts and columns are looked at before they are followed.
-void check_kept(const int32_t *kept, int64_t rows, int64_t room, int64_t k) {
-  for (int64_t r = 0; kept && r < rows; ++r, kept += room) {
-    if (kept[0] >= room) refuse("places must hold fewer than room=" + std::to_string(room) + " columns in a row");
-    if (kept[0] > 0) check_range(kept + 1, kept[0], 0, k, "places");
+// Saved supports come from Python: their counts and columns are validated before use.
+void check_saved(const int32_t *saved, int64_t rows, int64_t capacity, int64_t k) {
+  for (int64_t r = 0; saved && r < rows; ++r, saved += capacity) {
+    if (saved[0] >= capacity)
+      refuse("places must hold fewer than capacity=" + std::to_string(capacity) + " columns in a row");
+    if (saved[0] > 0) check_range(saved + 1, saved[0], 0, k, "places");
   }
 }
 
 // Whether some row had infinite scores.
 template <class T>
 bool forward(const Buffer &x_, const Buffer &p_, int64_t rows, int64_t k, double alpha, const Buffer &alphas, bool norm,
-             const Buffer &places, int64_t room, int threads) {
+             const Buffer &places, int64_t capacity, int threads) {
   const int64_t n = elements(rows, k);
   const T *x = x_.numbers<T>("scores", n);
   T *p = p_.numbers<T>("probs", n);
-  int32_t *kept = places_of(places, rows, room);
+  int32_t *saved = places_of(places, rows, capacity);
   const FamilyArgument f(alpha, alphas, rows, norm);
   std::atomic<bool> infinite{false};
   share(rows, k, threads, [&](int64_t a, int64_t b) {
-    if (table<T>().forward(x + a * k, p + a * k, b - a, k, f.at(a), kept_from(kept, room, a))) infinite = true;
+    if (table<T>().forward(x + a * k, p + a * k, b - a, k, f.at(a), saved_from(saved, capacity, a))) infinite = true;
   });
   return infinite;
 }
 
 template <class T>
 void backward(const Buffer &p_, const Buffer &g_, const Buffer &out_, int64_t rows, int64_t k, double alpha,
-              const Buffer &alphas, bool norm, const Buffer &places, int64_t room, int threads) {
+              const Buffer &alphas, bool norm, const Buffer &places, int64_t capacity, int threads) {
   const int64_t n = elements(rows, k);
   const T *p = p_.numbers<T>("probs", n), *g = g_.numbers<T>("grad", n);
   T *out = out_.numbers<T>("out", n);
-  int32_t *kept = places_of(places, rows, room);
-  check_kept(kept, rows, room, k);
+  int32_t *saved = places_of(places, rows, capacity);
+  check_saved(saved, rows, capacity, k);
   const FamilyArgument f(alpha, alphas, rows, norm);
   share(rows, k, threads, [&](int64_t a, int64_t b) {
-    table<T>().backward(p + a * k, g + a * k, out + a * k, b - a, k, f.at(a), kept_from(kept, room, a));
+    table<T>().backward(p + a * k, g + a * k, out + a * k, b - a, k, f.at(a), saved_from(saved, capacity, a));
   });
 }
 
-// False if some row needs the caller's care; the output is then unfinished.
+// False if some row must be handled by the caller; the output is then incomplete.
 template <class T>
 bool budget(const Buffer &x_, const Buffer &p_, int64_t rows, int64_t n, double k, const Buffer &ks, int threads) {
   const T *x = x_.numbers<T>("scores", elements(rows, n));
@@ -146,14 +147,14 @@ void groups(const Buffer &z, const Buffer &group, const Buffer &pull, int64_t ro
 template <class T> using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
 // Memory for n numbers, at least one, until Python owns it.
-template <class T> struct Room {
+template <class T> struct OwnedArray {
   T *data;
-  explicit Room(int64_t n) : data(static_cast<T *>(std::malloc(static_cast<size_t>(bytes(n))))) {
+  explicit OwnedArray(int64_t n) : data(static_cast<T *>(std::malloc(static_cast<size_t>(bytes(n))))) {
     if (!data) throw std::bad_alloc();
   }
-  ~Room() { std::free(data); }
-  Room(const Room &) = delete;
-  Room &operator=(const Room &) = delete;
+  ~OwnedArray() { std::free(data); }
+  OwnedArray(const OwnedArray &) = delete;
+  OwnedArray &operator=(const OwnedArray &) = delete;
 
   Array<T> hand_over(int64_t n) {
     nb::capsule owner(data, [](void *p) noexcept { std::free(p); });
@@ -165,7 +166,7 @@ template <class T> struct Room {
   static int64_t bytes(int64_t n) { return count_of(std::max<int64_t>(n, 1), int64_t(sizeof(T))); }
 };
 
-// Frees what several threads have found, also where one of them failed.
+// Owns the results of several threads: they are freed even if one of them fails.
 template <class T> struct Parts {
   std::vector<std::pair<int64_t, Ragged<T>>> all;
   ~Parts() {
@@ -178,7 +179,7 @@ template <class T>
 nb::tuple support(const Buffer &x_, int64_t rows, int64_t k, double alpha, const Buffer &alphas, bool norm, int threads) {
   const T *x = x_.numbers<T>("scores", elements(rows, k));
   const FamilyArgument f(alpha, alphas, rows, norm);
-  Room<int64_t> count(rows);
+  OwnedArray<int64_t> count(rows);
   Parts<T> parts;
   {
     nb::gil_scoped_release release;
@@ -187,7 +188,7 @@ nb::tuple support(const Buffer &x_, int64_t rows, int64_t k, double alpha, const
       Ragged<T> *out;
       {
         const std::lock_guard<std::mutex> guard(lock);
-        if (parts.all.capacity() == 0) parts.all.reserve(MOST_THREADS);  // they stay where they are
+        if (parts.all.capacity() == 0) parts.all.reserve(MOST_THREADS);  // so that pointers stay valid
         parts.all.emplace_back(a, Ragged<T>());
         out = &parts.all.back().second;
       }
@@ -197,8 +198,8 @@ nb::tuple support(const Buffer &x_, int64_t rows, int64_t k, double alpha, const
   }
   int64_t n = 0;
   for (const auto &part : parts.all) n += part.second.n;
-  Room<int64_t> index(n);
-  Room<T> weight(n);
+  OwnedArray<int64_t> index(n);
+  OwnedArray<T> weight(n);
   int64_t at = 0;
   for (const auto &part : parts.all) {
     const Ragged<T> &p = part.second;
@@ -232,14 +233,14 @@ template <class T> class Streams {
   }
   // (columns, scores, candidates per row; -1 for rows with too many)
   nb::tuple take() {
-    Room<int64_t> count(rows_);
+    OwnedArray<int64_t> count(rows_);
     int64_t n = 0, at = 0;
     for (int64_t r = 0; r < rows_; ++r) {
       count.data[r] = table<T>().streams_take(streams_, r, alpha_, nullptr, nullptr);
       n += std::max<int64_t>(count.data[r], 0);
     }
-    Room<int64_t> column(n);
-    Room<T> score(n);
+    OwnedArray<int64_t> column(n);
+    OwnedArray<T> score(n);
     for (int64_t r = 0; r < rows_; ++r)
       if (count.data[r] > 0) at += table<T>().streams_take(streams_, r, alpha_, column.data + at, score.data + at);
     return nb::make_tuple(column.hand_over(n), score.hand_over(n), count.hand_over(rows_));

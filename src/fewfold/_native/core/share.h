@@ -33,18 +33,18 @@ class Caught {
 
 constexpr int MOST_THREADS = 1024;
 
-// How many threads may work on so many pieces.
+// The number of threads for this number of pieces.
 inline int lanes_for(int64_t pieces, int threads) {
   return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(std::min(threads, MOST_THREADS), pieces)));
 }
 
-constexpr int64_t WORTH = 32768;  // numbers that are worth waking a thread for
+constexpr int64_t GRAIN_SIZE = 32768;  // least count of numbers per thread, as in at::parallel_for
 
 // How many threads share `rows` rows of `k` numbers each.
 inline int team_for(int64_t rows, int64_t k, int threads) {
   int64_t all;
   if (__builtin_mul_overflow(rows, k, &all)) all = std::numeric_limits<int64_t>::max();
-  return lanes_for(std::min(rows, all / WORTH), threads);
+  return lanes_for(std::min(rows, all / GRAIN_SIZE), threads);
 }
 
 // Where part `me` of `team` begins.
@@ -52,7 +52,7 @@ inline int64_t part_of(int64_t rows, int64_t me, int64_t team) {
   return rows / team * me + rows % team * me / team;
 }
 
-// Calls work(first, last) on contiguous ranges of rows. Small jobs are not worth waking a thread for.
+// Calls work(first, last) on contiguous ranges of rows. Small jobs run on one thread.
 template <class F> void share(int64_t rows, int64_t k, int threads, F work) {
 #ifdef _OPENMP
   const int n = team_for(rows, k, threads);
@@ -73,7 +73,7 @@ template <class F> void share(int64_t rows, int64_t k, int threads, F work) {
   if (rows > 0) work(int64_t(0), rows);
 }
 
-// Calls work(row, lane) for every row; a lane is what one thread keeps to itself. Rows differ in what they cost.
+// Calls work(row, lane) for every row; `lane` identifies the thread. Dynamic scheduling, as the cost of rows differs.
 template <class F> void each_row(int64_t rows, int threads, F work) {
 #ifdef _OPENMP
   const int n = lanes_for(rows, threads);

@@ -1,4 +1,4 @@
-// One SIMD vocabulary for three instruction sets. Each translation unit that includes this file defines
+// One SIMD interface for three instruction sets. Each translation unit that includes this file defines
 // FEWFOLD_ISA (the namespace) and is compiled with that set's flags. Nothing here may instantiate a template of
 // the standard library: the linker could hand such a function to a machine that lacks the instructions.
 #pragma once
@@ -17,7 +17,7 @@ template <class T> constexpr T INF = static_cast<T>(__builtin_huge_val());
 template <class T> constexpr T LOWEST = sizeof(T) == 4 ? static_cast<T>(-__FLT_MAX__) : static_cast<T>(-__DBL_MAX__);
 
 // Vec<T>: N numbers; `bits` makes a plain bit mask, lane i at bit i. `over` is "greater, or a NaN is involved", and
-// max and min return their second argument if a NaN is involved: with these a NaN is lost or kept as one wishes.
+// max and min return their second argument if a NaN is involved: the order of arguments decides if NaN propagates.
 // `numbers` are the lanes of m where neither is a NaN, `gt_too` those where also a > b. `split` is for positive numbers:
 // x = 2^exponent mantissa, mantissa in [1, 2); `scale` is x 2^whole. Neither for what is, or becomes, subnormal.
 template <class T> struct Vec;
@@ -143,7 +143,7 @@ struct PackTable {
     }
   }
 };
-static constexpr PackTable PACK;  // made by the compiler: nothing may run at load time
+static constexpr PackTable PACK;  // constexpr: nothing may run at load time
 
 inline __m256i first(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -455,14 +455,14 @@ inline void widen(Vec<float> v, Vec<double> &a, Vec<double> &b) {
 }
 #endif
 
-// Ask for n numbers that will be needed soon; Cache as in __builtin_prefetch. Always inline, as must be whoever asks:
-// to the compiler a function that only asks does nothing, and it leaves out the call.
+// Prefetches n numbers; Cache as in __builtin_prefetch. Always inline, as must be its callers: a function that only
+// prefetches has no visible effect, and the compiler would drop the call.
 #if defined(__GNUC__)
 #define FEWFOLD_INLINE inline __attribute__((always_inline))
 #else
 #define FEWFOLD_INLINE inline
 #endif
-template <int Cache, class T> FEWFOLD_INLINE void ask_for(const T *p, int64_t n) {
+template <int Cache, class T> FEWFOLD_INLINE void prefetch_range(const T *p, int64_t n) {
   constexpr int64_t LINE = 64 / sizeof(T);
   for (int64_t j = 0; j < n; j += LINE) __builtin_prefetch(p + j, 0, Cache);
 }

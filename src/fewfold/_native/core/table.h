@@ -1,4 +1,4 @@
-// What an instruction set offers: one table of functions per set, filled by kernels_*.cpp, chosen at import.
+// Function tables: one per instruction set, filled by kernels_*.cpp, selected at import.
 #pragma once
 #include <cstdint>
 
@@ -12,17 +12,17 @@ struct Family {
   bool per_row, norm;   // norm: normmax, otherwise entmax
 };
 
-// The supports a forward pass leaves for its backward: per row how many (-1: look at the output), then their indices.
-struct Kept {
+// Supports saved by the forward pass for backward: per row their size (-1: read the output instead), then the indices.
+struct SavedSupport {
   int32_t *first = nullptr;
-  int64_t room = 0;  // numbers per row
+  int64_t capacity = 0;  // numbers per row
 };
 
 // Supports of many rows, one after the other. Grown with realloc; whoever receives it frees it.
 template <class T> struct Ragged {
   int64_t *index = nullptr;
   T *weight = nullptr;
-  int64_t n = 0, room = 0;
+  int64_t n = 0, capacity = 0;
 };
 
 // An inverted index: items by cell, cells by the codewords they share.
@@ -38,7 +38,7 @@ struct Cells {
   int64_t places;           // items in all cells
 };
 
-// A heap of the best k met so far, n of them, the worst at its root.
+// A heap of the best k entries so far, n of them in use, the worst at its root.
 template <class T> struct Best {
   T *score;
   int64_t *id, k, n;
@@ -71,7 +71,7 @@ template <int N> struct Count {
   static constexpr int value = N;
 };
 
-// Points of the simplex, each with a Gaussian of independent scores; rows are so many numbers apart.
+// Points of the simplex, each with a Gaussian of independent scores; rows are strided.
 template <class T> struct Scored {
   const T *y, *loc, *scale;
   int64_t n, apart, loc_apart, scale_apart;
@@ -79,8 +79,8 @@ template <class T> struct Scored {
 
 template <class T> struct Table {
   bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
-      const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept);
-  void (*backward)(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, Kept kept);
+      const T *x, T *p, int64_t rows, int64_t k, const Family &f, SavedSupport saved);
+  void (*backward)(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, SavedSupport saved);
   void (*support)(const T *x, int64_t rows, int64_t k, const Family &f, Ragged<T> &out, int64_t *count);
   void *(*streams_new)(int64_t rows);
   void (*streams_free)(void *streams, int64_t rows);
@@ -117,7 +117,7 @@ struct Tables {
   const char *name;
   Table<float> f32;
   Table<double> f64;
-  int64_t (*draw)(  // the first row whose scores were no numbers, or -1
+  int64_t (*draw)(  // the first row with non-finite scores, or -1
       const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n, uint64_t seed,
       int64_t *ids, float *log_q, double *log_z);
   int64_t (*cell_log_probs)(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, float *out);
@@ -132,7 +132,7 @@ struct Tables {
   void (*solve_columns)(const float *l, int64_t stride, int64_t n, const float *inverse, float *x);
 };
 
-extern const Tables *tables;  // those of this processor
+extern const Tables *tables;  // those of the selected instruction set
 template <class T> const Table<T> &table();
 template <> inline const Table<float> &table() { return tables->f32; }
 template <> inline const Table<double> &table() { return tables->f64; }

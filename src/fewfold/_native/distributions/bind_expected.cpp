@@ -11,9 +11,9 @@ using namespace fewfold;
 
 namespace {
 
-constexpr int64_t WORK = 32;  // a score is read about as often as a few points and a few steps to the peak need
+constexpr int64_t WORK = 32;  // approximate cost of a score: it is read at each point and in each step to the peak
 
-// How many rows are not for the kernel: they get a NaN.
+// Returns the number of rows that need the general method, which are set to NaN.
 template <class T>
 int64_t expected_products(const Buffer &shift_, const Buffer &slope_, int64_t rows, int64_t n, const Buffer &out_,
                           int threads) {

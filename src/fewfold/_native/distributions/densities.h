@@ -12,7 +12,7 @@ struct Shifted {
   int64_t corners = 0;
 };
 
-// In double precision: a scale may be so small that its square decides everything. `where` has room for n places.
+// In double precision: the inverse square of a small scale may dominate the sums. `where` holds up to n positions.
 template <class T> Shifted shifted_normal(const T *y, const T *loc, const T *scale, int64_t n, int32_t *where) {
   Shifted found;
   double total = 0, pull = 0, product = 1, logs = 0, spread = 0;
@@ -45,7 +45,7 @@ template <class T> Shifted shifted_normal(const T *y, const T *loc, const T *sca
   return found;
 }
 
-// Of the scores off the face: shifts and slopes. Returns how many.
+// Shifts and slopes of the scores off the face. Returns their number.
 template <class T>
 int64_t off_the_face(const T *y, const T *loc, const T *scale, int64_t n, const Shifted &on, T *shift, T *slope) {
   using V = Vec<T>;
@@ -63,11 +63,11 @@ int64_t off_the_face(const T *y, const T *loc, const T *scale, int64_t n, const 
   return many;
 }
 
-// How many rows are not for this kernel: they get a NaN.
+// Returns the number of rows that need the general method, which are set to NaN.
 template <class T> int64_t log_densities(const Scored<T> &at, int64_t first, int64_t last, T *out) {
-  const int64_t room = at.n + Vec<T>::N;
-  T *shift = static_cast<T *>(std::malloc(2 * static_cast<size_t>(room) * sizeof(T))), *slope = shift + room;
-  int32_t *where = static_cast<int32_t *>(std::malloc(static_cast<size_t>(room) * sizeof(int32_t)));
+  const int64_t capacity = at.n + Vec<T>::N;
+  T *shift = static_cast<T *>(std::malloc(2 * static_cast<size_t>(capacity) * sizeof(T))), *slope = shift + capacity;
+  int32_t *where = static_cast<int32_t *>(std::malloc(static_cast<size_t>(capacity) * sizeof(int32_t)));
   Products<T> products(at.n);
   int64_t left = 0;
   for (int64_t r = first; r < last; ++r) {

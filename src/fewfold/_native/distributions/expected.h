@@ -1,8 +1,8 @@
 // log E_t prod_j Phi(shift_j + slope_j t), t ~ N(0, 1), row by row.
 //
-// The plan is that of distributions/integrals/expected_product.py, which says why and takes the rows that are too steep for it: find
-// the peak, take the logarithm of the product at a few Chebyshev points around it, and sum the integrand over many evenly
-// spaced ones. A vector holds points, not factors, so that a product needs no sum across it.
+// The method of distributions/integrals/expected_product.py, which explains it and handles the rows too steep for this
+// kernel: find the peak, interpolate the logarithm of the product at Chebyshev points around it, and sum the integrand at
+// many evenly spaced points. SIMD lanes hold points, not factors, so that a product needs no horizontal reduction.
 #pragma once
 #include <cstdlib>
 
@@ -11,18 +11,18 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// What a dtype is worth: `Digits` of distributions/integrals/peak.py.
-template <class T> struct Worth {
+// Precision limits of a dtype, equal to `Digits` of distributions/integrals/peak.py.
+template <class T> struct Precision {
   static constexpr bool SINGLE = sizeof(T) == 4;
-  static constexpr double DROP = SINGLE ? 13.5 : 32;     // nats below the peak at which the integrand is left out
-  static constexpr double ERROR = SINGLE ? 13 : 27;      // nats below 1 that the error of a sum may have
+  static constexpr double DROP = SINGLE ? 13.5 : 32;     // nats below the peak at which the integrand is neglected
+  static constexpr double ERROR = SINGLE ? 13 : 27;      // the error of a sum is at most exp(-ERROR)
   static constexpr double FULL = SINGLE ? 6 : 8.3;       // beyond this Phi is 1
-  static constexpr double LEAST = SINGLE ? -1e4 : -1e8;  // a few factors below this are too small for a product
-  static constexpr double NOISE = SINGLE ? 5e-5 : 1e-10;  // rounding at the ends, about a tenth of which is felt
+  static constexpr double LEAST = SINGLE ? -1e4 : -1e8;  // AT_ONCE factors below this could underflow
+  static constexpr double NOISE = SINGLE ? 5e-5 : 1e-10;  // accepted rounding at the ends; a tenth is visible
   static constexpr double EPSILON = SINGLE ? 0x1p-23 : 0x1p-52;
 };
-constexpr double NEAR_PEAK = .6;  // it need not be found better
-constexpr double INNER = .75;     // part of an interval: near its ends little is left
+constexpr double NEAR_PEAK = .6;  // accuracy of the peak's location
+constexpr double INNER = .75;     // fraction of the interval that matters: the integrand is tiny near its ends
 constexpr double GENTLE = .788;   // log 2.2, by which an error grows with every point outside of that part
 constexpr double ZERO = 2.8;      // from the real line to the nearest zero of Phi
 constexpr int EASY = 64;          // Chebyshev points; rows that need more have an edge
@@ -35,7 +35,7 @@ struct Rise {
   double rise, bend;
 };
 
-// To a few digits, at t.
+// At t, to low accuracy.
 template <class T> Rise rise_at(const T *shift, const T *slope, int64_t n, double t) {
   using V = Vec<T>;
   const V at = V::of(static_cast<T>(t)), zero = V::of(0), one = V::of(1);
@@ -44,7 +44,7 @@ template <class T> Rise rise_at(const T *shift, const T *slope, int64_t n, doubl
     const int m = static_cast<int>(n - j < V::N ? n - j : V::N);
     const V s = V::load(slope + j, m, 0), x = V::fma(s, at, V::load(shift + j, m, 0));
     const V hazard = Normal<T>(x).hazard(), pull = s * hazard;
-    // Far below, the difference has no digits left but is known; far above, it meets a hazard of nothing.
+    // Far below, the difference cancels but has a known limit; far above, the hazard is zero.
     const V known = V::min(V::max(hazard * V::min(hazard + x, V::of(40)), zero), one);
     bends = V::fma(s * s, V::pick(V::gt(V::of(-30), x), one, known), bends);
     pulls = pulls + pull;
@@ -52,7 +52,7 @@ template <class T> Rise rise_at(const T *shift, const T *slope, int64_t n, doubl
   return {static_cast<double>(pulls.sum()) - t, 1 + static_cast<double>(bends.sum())};
 }
 
-// Nearly where the integrand is largest. False if some number is none.
+// Approximate mode of the integrand. False if a derivative is not finite or Newton's method fails.
 template <class T> bool find_peak(const T *shift, const T *slope, int64_t n, double &t, double &bend) {
   t = 0;
   Rise at = rise_at(shift, slope, n, t);
@@ -60,7 +60,7 @@ template <class T> bool find_peak(const T *shift, const T *slope, int64_t n, dou
   for (int looks = 0; looks < 200; ++looks) {
     if (!(at.rise - at.rise == 0 && at.bend - at.bend == 0)) return false;
     bend = at.bend;
-    if (__builtin_fabs(at.rise) <= NEAR_PEAK + 4 * Worth<T>::EPSILON * bend * __builtin_fabs(t)) return true;
+    if (__builtin_fabs(at.rise) <= NEAR_PEAK + 4 * Precision<T>::EPSILON * bend * __builtin_fabs(t)) return true;
     (at.rise > 0 ? low : high) = t;
     double ahead = t + at.rise / bend;
     if (!(ahead >= low && ahead <= high)) ahead = (low + high) / 2;
@@ -70,7 +70,7 @@ template <class T> bool find_peak(const T *shift, const T *slope, int64_t n, dou
   return false;
 }
 
-// What takes the values at m Chebyshev points to the coefficients of their polynomial, made when first asked for.
+// The matrix from values at m Chebyshev points to Chebyshev coefficients, computed on first use.
 template <class T> class Chebyshev {
  public:
   Chebyshev() = default;
@@ -79,7 +79,7 @@ template <class T> class Chebyshev {
   ~Chebyshev() {
     for (T *made : made_) std::free(made);
   }
-  // (m + 1, m): for every point a row, and the points last. Null if there is no room.
+  // (m + 1, m): a row per point, the points themselves last. Null if memory is exhausted.
   const T *of(int m) {
     T *&made = made_[m / Vec<T>::N];
     if (made) return made;
@@ -106,7 +106,7 @@ inline double log_rho(double reach) {
 // The factors of a row that are not 1 everywhere, and where its points go.
 template <class T> struct Expected {
   using V = Vec<T>;
-  T *shift, *slope;  // room for a row and a vector
+  T *shift, *slope;  // buffers for a row and one vector more
   int64_t n = 0;
   double peak = 0, start = 0, stop = 0;
   double inner = 1;                       // the part of the interval that has Chebyshev points
@@ -116,7 +116,7 @@ template <class T> struct Expected {
 
   static int within(int64_t rest) { return static_cast<int>(rest < V::N ? rest : V::N); }
 
-  // False if the row is not for this kernel.
+  // False if the row needs the general method.
   bool plan(const T *shifts, const T *slopes, int64_t size) {
     double bend;
     if (!find_peak(shifts, slopes, size, peak, bend)) return false;
@@ -127,7 +127,8 @@ template <class T> struct Expected {
       most = V::max(most, s);
     }
     // The logarithm bends at least as -t^2 / 2, and against all slopes ever more.
-    const double reach = 1.02 * __builtin_sqrt(2 * Worth<T>::DROP) + NEAR_PEAK, narrow = reach / __builtin_sqrt(bend);
+    const double reach = 1.02 * __builtin_sqrt(2 * Precision<T>::DROP) + NEAR_PEAK;
+    const double narrow = reach / __builtin_sqrt(bend);
     start = peak - (least.bottom() >= 0 ? narrow : reach);
     stop = peak + (most.top() <= 0 ? narrow : reach);
     return keep_live(shifts, slopes, size);
@@ -135,12 +136,12 @@ template <class T> struct Expected {
 
   bool keep_live(const T *shifts, const T *slopes, int64_t size) {
     const V low = V::of(static_cast<T>(start)), high = V::of(static_cast<T>(stop)), zero = V::of(0);
-    const V full = V::of(static_cast<T>(Worth<T>::FULL)), at = V::of(static_cast<T>(peak));
+    const V full = V::of(static_cast<T>(Precision<T>::FULL)), at = V::of(static_cast<T>(peak));
     V lowest = zero, steepest = zero, squares = zero, nats = zero, needed = zero;
     n = 0;
     for (int64_t j = 0; j < size; j += V::N) {
       const int m = within(size - j);
-      const V a = V::load(shifts + j, m, static_cast<T>(2 * Worth<T>::FULL)), s = V::load(slopes + j, m, 0);
+      const V a = V::load(shifts + j, m, static_cast<T>(2 * Precision<T>::FULL)), s = V::load(slopes + j, m, 0);
       const V x = V::fma(s, V::pick(V::gt(zero, s), high, low), a);
       const typename V::Mask live = V::gt(full, x);
       const V own = V::keep(live, s);
@@ -154,18 +155,18 @@ template <class T> struct Expected {
       V::pack(slope + n, live, s);
       n += V::count(live);
     }
-    if (static_cast<double>(lowest.bottom()) < Worth<T>::LEAST) return false;
-    const double noise = Worth<T>::EPSILON * static_cast<double>(static_cast<T>(n) + nats.sum());
-    const double few = Worth<T>::NOISE * (1 + static_cast<double>(needed.sum()));
-    return place(static_cast<double>(steepest.top()), static_cast<double>(squares.sum()), noise, few);
+    if (static_cast<double>(lowest.bottom()) < Precision<T>::LEAST) return false;
+    const double noise = Precision<T>::EPSILON * static_cast<double>(static_cast<T>(n) + nats.sum());
+    const double tolerance = Precision<T>::NOISE * (1 + static_cast<double>(needed.sum()));
+    return place(static_cast<double>(steepest.top()), static_cast<double>(squares.sum()), noise, tolerance);
   }
 
   // How many points: for the polynomial by the nearest zero. For the sum, |Phi(x + iy)| is at most e^(y^2 / 2) Phi(x), so
   // that each factor adds at most slope^2 to the precision v of a Gaussian, whose sum has the error 2 exp(-2 pi^2 / v h^2).
   // Coefficients share the rounding of all points, which is that of the lowest values, where nothing is left: if that
-  // is more than a few digits of the answer have, there is no polynomial.
-  bool place(double steepest, double squares, double noise, double few) {
-    const double half = (stop - start) / 2, error = Worth<T>::ERROR, rho = log_rho(INNER * half * steepest);
+  // exceeds `tolerance`, no polynomial is used.
+  bool place(double steepest, double squares, double noise, double tolerance) {
+    const double half = (stop - start) / 2, error = Precision<T>::ERROR, rho = log_rho(INNER * half * steepest);
     const double many = 2 * half * __builtin_sqrt(error * (1 + squares) / 2) / PI;
     if (!(many <= 1e5)) return false;
     places = (static_cast<int64_t>(many) / V::N + 1) * V::N;
@@ -176,10 +177,10 @@ template <class T> struct Expected {
     inner = gentle ? INNER : 1;
     terms = count <= EASY ? static_cast<int>(__builtin_ceil(count)) : 0;
     points = (terms + V::N - 1) / V::N * V::N;
-    terms = terms + 2 < points ? terms + 2 : points;  // those points are there anyway
-    if (points >= places || noise > few) points = 0;
-    // Slopes this steep make the rounding of x felt in single precision.
-    return points > 0 || (static_cast<double>(places) <= MOST && half * steepest <= (Worth<T>::SINGLE ? 16 : 1e9));
+    terms = terms + 2 < points ? terms + 2 : points;  // padding points are computed anyway
+    if (points >= places || noise > tolerance) points = 0;
+    // With steeper slopes the rounding of x would dominate in single precision.
+    return points > 0 || (static_cast<double>(places) <= MOST && half * steepest <= (Precision<T>::SINGLE ? 16 : 1e9));
   }
 
   // The logarithm of the product at N points.
@@ -187,16 +188,16 @@ template <class T> struct Expected {
     V product = V::of(1), exponent = V::of(0), nats = V::of(0);
     for (int64_t j = 0; j < n;) {
       const int64_t end = n - j < AT_ONCE ? n : j + AT_ONCE;
-      V few = V::of(0);
+      V partial = V::of(0);
       for (; j < end; ++j) {
         const Normal<T> phi(V::fma(V::of(slope[j]), t, V::of(shift[j])));
         product = product * phi.part;
-        few = few + phi.nats;
+        partial = partial + phi.nats;
       }
       V whole;
       V::split(product, whole, product);
       exponent = exponent + whole;
-      nats = nats + few;
+      nats = nats + partial;
     }
     return V::fma(exponent, V::of(static_cast<T>(LOG_2)), logarithm_of_mantissa<T>(product)) - nats;
   }
@@ -215,7 +216,7 @@ template <class T> struct Expected {
     }
   }
 
-  // Clenshaw's recurrence, at numbers of which twice are given.
+  // Clenshaw's recurrence, given twice the argument.
   V polynomial_at(const T *coefficients, V twice) const {
     V one = V::of(0), two = V::of(0);
     for (int j = terms - 1; j > 0; --j) {
@@ -249,29 +250,29 @@ template <class T> struct Expected {
   }
 };
 
-// The kernel on rows, one after the other. An answer is a NaN where the row is not for it.
+// The kernel, row by row. Returns NaN for rows that need the general method.
 template <class T> class Products {
  public:
-  explicit Products(int64_t n) : room_(n + Vec<T>::N) {
-    live_ = static_cast<T *>(std::malloc(2 * static_cast<size_t>(room_) * sizeof(T)));
+  explicit Products(int64_t n) : capacity_(n + Vec<T>::N) {
+    live_ = static_cast<T *>(std::malloc(2 * static_cast<size_t>(capacity_) * sizeof(T)));
   }
   Products(const Products &) = delete;
   Products &operator=(const Products &) = delete;
   ~Products() { std::free(live_); }
   double of(const T *shift, const T *slope, int64_t n) {
-    Expected<T> row{live_, live_ + room_};
+    Expected<T> row{live_, live_ + capacity_};
     if (!live_ || !row.plan(shift, slope, n)) return __builtin_nan("");
     const T *matrix = row.points ? chebyshev_.of(row.points) : nullptr;
     return matrix || !row.points ? row.sum(matrix) : __builtin_nan("");
   }
 
  private:
-  int64_t room_;
+  int64_t capacity_;
   T *live_;
   Chebyshev<T> chebyshev_;
 };
 
-// How many rows are not for this kernel: they get a NaN.
+// Returns the number of rows that need the general method, which are set to NaN.
 template <class T> int64_t expected_products(const T *shift, const T *slope, int64_t rows, int64_t n, T *out) {
   Products<T> products(n);
   int64_t left = 0;

@@ -1,4 +1,4 @@
-// Exponentials and logarithms of vectors, as exact as their numbers.
+// Exponentials and logarithms of vectors, accurate to the precision of their type.
 #pragma once
 #include "simd.h"
 
@@ -32,7 +32,7 @@ template <> struct Exponential<double> {
                                       4.4558179083360645e-10};
 };
 
-// c[0] + c[1] x + ..., the even powers and the odd ones side by side: half as long to wait for.
+// c[0] + c[1] x + ..., the even and the odd powers in parallel: half the latency.
 template <class T, int M> FEWFOLD_INLINE Vec<T> polynomial(Vec<T> x, const T (&c)[M]) {
   using V = Vec<T>;
   const V x2 = x * x;

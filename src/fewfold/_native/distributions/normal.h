@@ -1,8 +1,8 @@
-// The normal distribution function, by Mills' ratio: as exact in its tail as anywhere.
+// The normal distribution function, by Mills' ratio: with full relative accuracy in the tail.
 //
 //     Phi(-z) = e^(-z^2 / 2) mills(z),   z >= 0
 //
-// (z + c) mills(z) is smooth in 1 / (z + c) as far as infinity, so that one polynomial serves all z.
+// (z + c) mills(z) is smooth in 1 / (z + c) as far as infinity, so that one polynomial covers all z.
 #pragma once
 #include "exponential.h"
 
@@ -34,7 +34,7 @@ template <class T> FEWFOLD_INLINE Vec<T> mills(Vec<T> z) {
 }
 
 // Phi(x) = e^-nats part, where nats are those of the tail: zero above zero. The part is at least about 0.4 / |x|, so
-// that products of a few have all their digits however small Phi is.
+// that short products keep full precision however small Phi is.
 template <class T> struct Normal {
   using V = Vec<T>;
   typename V::Mask low;

@@ -1,4 +1,4 @@
-// Tables whose rows are mixed from a few anchors, for Python.
+// Bindings of tables whose rows are sparse mixtures of anchors.
 #include "argument.h"
 #include "bind.h"
 
@@ -19,13 +19,13 @@ using namespace fewfold;
 
 namespace {
 
-constexpr int64_t AHEAD = 24;         // rows of the tables asked for before they are needed
+constexpr int64_t AHEAD = 24;         // prefetch distance in rows of the tables
 constexpr int64_t TILE = 64;          // rows of the table in a tile of scores
-constexpr int64_t BLOCK = 16 * TILE;  // rows scored by one slab of queries before the next, which takes its place in cache
+constexpr int64_t BLOCK = 16 * TILE;  // rows scored by one slab of queries before the next slab replaces it in cache
 constexpr int64_t LINE = 16;          // queries are shared out this many at a time
-constexpr int64_t BAD_SLOTS = -2;     // what is returned where a slot names no anchor
+constexpr int64_t BAD_SLOTS = -2;     // returned if a slot is out of range
 
-// The slots of a table (size, s), whatever they are stored in.
+// The slots of a table (size, s), of any integer type.
 class Slots {
  public:
   Slots(const Buffer &from, int64_t size, int64_t s) : kind_(from.dtype()) {
@@ -44,7 +44,7 @@ class Slots {
   const void *first_;
 };
 
-// Anchors are counted in 32 bits.
+// Anchors are indexed in 32 bits.
 int32_t anchors_of(int64_t k) {
   if (count_of(k) > std::numeric_limits<int32_t>::max()) refuse("there must be fewer than 2^31 anchors");
   return static_cast<int32_t>(k);
@@ -75,7 +75,7 @@ template <class T> struct Rows {
   int64_t size, s;
   int32_t anchors;
 
-  // The rows of n ids, one after the other. Returns the position of an id that is none, BAD_SLOTS, or -1.
+  // The rows of n ids, one after the other. Returns the position of an id out of range, BAD_SLOTS, or -1.
   int64_t take(const int64_t *id, int64_t n, T *weights, int32_t *slot, int threads) const {
     for (int64_t i = 0; i < n; ++i)
       if (static_cast<uint64_t>(id[i]) >= static_cast<uint64_t>(size)) return i;
@@ -101,7 +101,7 @@ template <class T> struct Rows {
   }
 };
 
-// Rows of ids, or sums of them where offsets are given; what they were made of is left in `terms` and `slot`.
+// Rows of ids, or sums of them where offsets are given; their terms are written to `terms` and `slot`.
 template <class T>
 int64_t mix(const Buffer &anchors_, int64_t k, int64_t d, const Buffer &weight, const Buffer &slots, int64_t size,
             int64_t s, const Buffer &ids, int64_t n, const Buffer &offset_, const Buffer &by, int64_t bags,
@@ -134,7 +134,7 @@ void blend(const Buffer &rows_, int64_t d, const Buffer &weight, const Buffer &s
   share(bags, each * d, threads, [&](int64_t a, int64_t b) { table<T>().mix(rows, d, t, a, b, out); });
 }
 
-// Gradients: `values`, of each term, and `pull`, of the anchors, which starts at zero. Either may be left out.
+// Gradients: `values`, of each term, and `pull`, of the anchors, zero-initialised. Either may be None.
 template <class T>
 void unmix(const Buffer &anchors_, int64_t d, const Buffer &terms, const Buffer &slot, int64_t s, const Buffer &offset_,
            const Buffer &by, int64_t bags, const Buffer &grad, const Buffer &values_, const Buffer &pull_, int threads) {
@@ -170,12 +170,12 @@ struct Slabs {
   int64_t across(int64_t slab) const { return std::min(width, queries - slab * width); }
 };
 
-// Where the first line of the cache begins, in room for one more.
-template <class T> T *on_line(T *room) {
-  return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(room) + 63) / 64 * 64);
+// Aligns a pointer to the next cache line; the storage must have one line to spare.
+template <class T> T *on_line(T *storage) {
+  return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(storage) + 63) / 64 * 64);
 }
 
-// Every thread takes the next piece that nobody has, until there is none: one that is held up holds up no other.
+// Dynamic scheduling: every thread takes the next unclaimed piece, so that a delayed thread delays no other.
 template <class F> void take_turns(int64_t pieces, int64_t work, int threads, F use) {
   std::atomic<int64_t> next{0};
   const auto piece = [&] {
@@ -185,7 +185,7 @@ template <class F> void take_turns(int64_t pieces, int64_t work, int threads, F 
   share(std::min<int64_t>(threads, pieces), work, threads, [&](int64_t, int64_t) { use(piece); });
 }
 
-// A large page is made by whoever meets it first: two that meet the same new page would both clear it.
+// A huge page is zeroed on first access: two threads that access the same new page would both zero it.
 template <class T> void make_pages(T *first, int64_t n, int threads) {
   constexpr int64_t PAGE = (1 << 21) / sizeof(T);
   take_turns(n / PAGE, n, threads, [&](auto piece) {
@@ -205,8 +205,8 @@ bool tied(const Buffer &turned_, int64_t queries, int64_t width, int64_t k, cons
   Slots(slots, size, s).as([&](const auto *from) {
     take_turns((size + BLOCK - 1) / BLOCK, size * s * width, threads, [&](auto piece) {
       std::vector<int32_t> slot(static_cast<size_t>(BLOCK * s));
-      std::vector<T> room(static_cast<size_t>(TILE * width + LINE));
-      T *tile = on_line(room.data());
+      std::vector<T> storage(static_cast<size_t>(TILE * width + LINE));
+      T *tile = on_line(storage.data());
       for (int64_t block; (block = piece()) >= 0;) {
         const int64_t first = block * BLOCK, last = std::min(first + BLOCK, size);
         if (!widen(from + first * s, (last - first) * s, static_cast<int32_t>(k), slot.data())) fine = false;
@@ -224,9 +224,9 @@ bool tied(const Buffer &turned_, int64_t queries, int64_t width, int64_t k, cons
   return fine;
 }
 
-// The rows that have a gradient beyond the bar, ascending, in `rows`, and the gradients of their weights, one after the
-// other, in `values`; without `rows` every gradient lies at its own row, and what is there must be zero before.
-// `marks` (size,), zero before, says which rows they were. Returns how many. `values` may be left out.
+// Writes the rows whose gradient exceeds the threshold, ascending, to `rows`, and the gradients of their weights to
+// `values`, packed; without `rows` every gradient is written to its own row of `values`, which must be zero-initialised.
+// `marks` (size,), zero-initialised, flags these rows. Returns their number. `values` may be None.
 template <class T>
 int64_t untied(const Buffer &turned_, int64_t queries, int64_t width, int64_t k, const Buffer &slots, int64_t size,
                int64_t s, const Buffer &grad_, double bar, const Buffer &marks_, const Buffer &rows_, const Buffer &values_,
@@ -287,7 +287,7 @@ int64_t untied(const Buffer &turned_, int64_t queries, int64_t width, int64_t k,
   return total;
 }
 
-// The gradient of the scores of the anchors, in slabs as they are, zero before. Threads share out the queries.
+// The gradient of the scores of the anchors, in slabs like these, zero-initialised. Threads divide the queries.
 template <class T>
 void untied_pull(int64_t queries, int64_t width, int64_t k, const Buffer &weight_, const Buffer &slots, int64_t size,
                  int64_t s, const Buffer &grad_, double bar, const Buffer &marks_, const Buffer &pull_, int threads) {
@@ -324,7 +324,7 @@ void untied_pull(int64_t queries, int64_t width, int64_t k, const Buffer &weight
   });
 }
 
-// ---- the scores of a few rows -------------------------------------------------------------------------------------------
+// ---- the scores of chosen rows ------------------------------------------------------------------------------------------
 
 // Takes the rows of the ids each query has of its own, (queries, each), then of the further ones; scores of both.
 template <class T>

@@ -1,5 +1,5 @@
-// Rows that are sums of a few anchors, times weights; and the gradients of both. All scores of a tied layer are the same
-// sums with the scores of the anchors, turned, in the place of the anchors: hence the tiles below.
+// Rows that are sparse weighted sums of anchors, and the gradients of both. All scores of a tied layer are the same
+// sums with the transposed scores of the anchors in place of the anchors: hence the tiles below.
 #pragma once
 #include "pick.h"
 #include "simd.h"
@@ -85,7 +85,7 @@ template <class T, int B> inline void pull_block(const T *g, T by, const T *weig
 }
 
 // The gradient of the anchors, `width` columns of it: to[slot[p]] += weight[p] by[b] g[b], in the order of the terms.
-// Rows of g are `stride` apart, those of `to` d: whoever computes which columns, every number is the same.
+// Rows of g are `stride` apart, those of `to` d: the result does not depend on how columns are divided among threads.
 template <class T>
 void mix_pull(const T *g, int64_t stride, const Terms<T> &t, int64_t first, int64_t last, T *to, int64_t d, int64_t width) {
   using V = Vec<T>;
@@ -114,7 +114,7 @@ void mix_pull(const T *g, int64_t stride, const Terms<T> &t, int64_t first, int6
 
 // ---- tiles: rows of a table down, queries across ----------------------------------------------------------------------
 
-// Which of n columns hold a number beyond the bar in one of the rows; a NaN is beyond every bar.
+// Which of n columns exceed the threshold in absolute value in one of the rows; a NaN always does.
 template <class T> bool tile_marks(const T *x, int64_t stride, int64_t rows, int64_t n, T bar, uint8_t *mark) {
   using V = Vec<T>;
   const V high = V::of(bar), zero = V::of(0);
@@ -140,7 +140,7 @@ template <class T> void tile_out(const T *tile, int64_t width, int64_t rows, int
     for (int64_t r = 0; r < rows; ++r) out[b * stride + r] = tile[r * width + b];
 }
 
-// And back, without what is within the bar; columns from `across` to `width` become zero.
+// And back, with values within the threshold set to zero; columns from `across` to `width` become zero.
 template <class T> void tile_in(const T *x, int64_t stride, int64_t rows, int64_t across, T bar, T *tile, int64_t width) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t b = 0; b < width; ++b) tile[r * width + b] = b < across ? beyond(x[b * stride + r], bar) : T(0);
@@ -153,8 +153,8 @@ inline void stream(float *to, __m512 x) { _mm512_stream_ps(to, x); }
 inline void stream(float *to, __m256 x) { _mm256_stream_ps(to, x); }
 #endif
 
-// Past the caches where whole lines are written: nobody reads them here again. What is neither the first nor the last
-// line of a row of out is whole, wherever that row begins.
+// Non-temporal stores where whole cache lines are written, as they are not read again here. All but the first and last
+// line of a row of out are whole, whatever its alignment.
 inline void line_out(const float *from, int64_t n, float *to) {
   using V = Vec<float>;
   const int64_t before = -(reinterpret_cast<intptr_t>(to) / int64_t(sizeof(float))) & (V::N - 1);
@@ -165,7 +165,7 @@ inline void line_out(const float *from, int64_t n, float *to) {
   if (i < n) V::load(from + i, static_cast<int>(n - i), 0.f).store(to + i, static_cast<int>(n - i));
 }
 
-// The tile is turned first, then written a row at a time: lines that follow each other go out together.
+// The tile is transposed first, then written row by row, so that consecutive lines are written together.
 template <> inline void tile_out(const float *tile, int64_t width, int64_t rows, int64_t across, float *out, int64_t stride) {
   using V = Vec<float>;
   constexpr int64_t LONG = 64;
@@ -208,7 +208,7 @@ inline void tile_in(const float *x, int64_t stride, int64_t rows, int64_t across
 }
 #endif
 
-// ---- a few rows, chosen by id, scored by what a query thinks of the anchors ---------------------------------------------
+// ---- rows selected by id, scored through the scores of the anchors for a query ------------------------------------------
 
 // scores[i] = sum_j weight[i, j] query[slot[i, j]]
 template <class T> void mix_scores(const T *query, const T *weight, const int32_t *slot, int64_t s, int64_t n, T *scores) {

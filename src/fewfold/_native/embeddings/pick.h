@@ -1,4 +1,4 @@
-// A few rows of a table, chosen by id: their inner products with the query that chose them, their sum; and gradients.
+// Rows of a table gathered by id: their inner products with a query, their sum, and the gradients of both.
 #pragma once
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-constexpr int64_t AHEAD = 16;  // rows asked for before they are needed: each is a miss in every cache
+constexpr int64_t AHEAD = 16;  // prefetch distance in rows: each misses every cache
 
 template <class T> inline T dot(const T *a, const T *b, int64_t d) {
   using V = Vec<T>;
@@ -55,7 +55,7 @@ inline bool within(const int64_t *ids, int64_t n, int64_t size) {
 template <class T>
 void picked_dots(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T *scores) {
   for (int64_t i = 0; i < n; ++i) {
-    if (i + AHEAD < n + later) ask_for<2>(table + ids[i + AHEAD] * d, d);
+    if (i + AHEAD < n + later) prefetch_range<2>(table + ids[i + AHEAD] * d, d);
     scores[i] = dot(query, table + ids[i] * d, d);
   }
 }
@@ -66,15 +66,15 @@ void picked_pulls(const T *query, const T *table, int64_t d, const int64_t *ids,
                   T scale, T *pull, T *values) {
   for (int64_t i = 0; i < n; ++i) {
     if (pull) {
-      if (i + AHEAD < n + later) ask_for<2>(table + ids[i + AHEAD] * d, d);
+      if (i + AHEAD < n + later) prefetch_range<2>(table + ids[i + AHEAD] * d, d);
       add_scaled(pull, table + ids[i] * d, scale * by[i], d);
     }
     if (values) scaled(values + i * d, query, scale * by[i], d);
   }
 }
 
-// The softmax of x - shift in the place of x; returns the logarithm of its normaliser. NaN if one of them is a NaN or
-// infinite; minus infinity weighs nothing.
+// The softmax of x - shift, in place of x; returns its log normaliser. NaN if a score is NaN or +inf; scores of -inf
+// have weight zero.
 template <class T> T soften(T *x, const T *shift, int64_t n) {
   using V = Vec<T>;
   const V lowest = V::of(LOWEST<T>);
@@ -107,10 +107,10 @@ template <class T> T soften(T *x, const T *shift, int64_t n) {
 // out = by sum_i table[ids[i]]
 template <class T>
 void bag(const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, T by, T *out) {
-  constexpr int64_t FEW = 4;  // these rows are long
+  constexpr int64_t SHORT_AHEAD = 4;  // prefetch distance: shorter, as these rows are long
   std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
   for (int64_t i = 0; i < n; ++i) {
-    if (i + FEW < n + later) ask_for<2>(table + ids[i + FEW] * d, d);
+    if (i + SHORT_AHEAD < n + later) prefetch_range<2>(table + ids[i + SHORT_AHEAD] * d, d);
     add_scaled(out, table + ids[i] * d, T(1), d);
   }
   scaled(out, out, by, d);

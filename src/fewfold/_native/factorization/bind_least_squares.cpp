@@ -28,9 +28,9 @@ const FactorizationTable &fewfold::factorization() {
 namespace {
 
 constexpr int64_t MOST_COLUMNS = 4096;
-constexpr int64_t ROWS = 16;         // that a thread takes at a time
-constexpr int64_t PART = 4096;       // rows of a table, at least, of which one thread makes a Gram matrix
-constexpr int64_t MOST_PARTS = 16;   // however many threads there are, so that the sums are the same
+constexpr int64_t ROWS = 16;         // per task of a thread
+constexpr int64_t PART = 4096;       // least number of rows per partial Gram matrix
+constexpr int64_t MOST_PARTS = 16;   // whatever the number of threads, so that sums are reproducible
 
 int64_t check_columns(int64_t d) {
   check_positive(d, "d");
@@ -51,7 +51,7 @@ std::vector<float> pitched(const float *from, int64_t d) {
   return to;
 }
 
-using Room = std::unique_ptr<float[]>;
+using Workspace = std::unique_ptr<float[]>;
 
 // Solves the regressions of all rows; see `Regressions`.
 void regress(const Buffer &offsets, const Buffer &ids_, const Buffer &weights, int64_t rows, const Buffer &table_,
@@ -79,11 +79,11 @@ void regress(const Buffer &offsets, const Buffer &ids_, const Buffer &weights, i
   for (int64_t r = 0; rotation && r < rows; ++r)
     if (in_blocks(at[r + 1] - at[r], d)) longest = std::max(longest, at[r + 1] - at[r]);
   const int64_t pieces = (rows + ROWS - 1) / ROWS;
-  std::vector<Room> rooms(static_cast<size_t>(lanes_for(pieces, threads)));
+  std::vector<Workspace> workspaces(static_cast<size_t>(lanes_for(pieces, threads)));
   each_row(pieces, threads, [&](int64_t piece, int lane) {
-    Room &room = rooms[static_cast<size_t>(lane)];
-    if (!room) room.reset(new float[static_cast<size_t>(regression_room(d, longest))]);
-    factorization().regress(q, piece * ROWS, std::min(rows, (piece + 1) * ROWS), room.get());
+    Workspace &workspace = workspaces[static_cast<size_t>(lane)];
+    if (!workspace) workspace.reset(new float[static_cast<size_t>(regression_workspace(d, longest))]);
+    factorization().regress(q, piece * ROWS, std::min(rows, (piece + 1) * ROWS), workspace.get());
   });
 }
 
@@ -95,9 +95,9 @@ void gram(const Buffer &table_, int64_t rows, int64_t d, const Buffer &out_, int
   const int64_t parts = std::max<int64_t>(1, std::min(MOST_PARTS, rows / PART));
   std::vector<double> sums(static_cast<size_t>(count_of(parts, d, d)));
   each_row(parts, threads, [&](int64_t part, int) {
-    const Room room(new float[static_cast<size_t>(gram_room(d))]);
+    const Workspace workspace(new float[static_cast<size_t>(gram_workspace(d))]);
     const int64_t first = part_of(rows, part, parts), last = part_of(rows, part + 1, parts);
-    factorization().add_gram(x + first * d, last - first, d, sums.data() + part * d * d, room.get());
+    factorization().add_gram(x + first * d, last - first, d, sums.data() + part * d * d, workspace.get());
   });
   for (int64_t i = 0; i < d; ++i)
     for (int64_t j = i; j < d; ++j) {
@@ -114,8 +114,8 @@ void multiply(const Buffer &table_, int64_t rows, int64_t d, const Buffer &by_, 
   const float *by = by_.numbers<float>("by", count_of(d, d));
   const std::vector<float> b = pitched(by, d);
   share(rows, d * d / 16, threads, [&](int64_t first, int64_t last) {
-    const Room room(new float[static_cast<size_t>(product_room(d))]);
-    factorization().multiply(x + first * d, last - first, d, b.data(), room.get());
+    const Workspace workspace(new float[static_cast<size_t>(product_workspace(d))]);
+    factorization().multiply(x + first * d, last - first, d, b.data(), workspace.get());
   });
 }
 

@@ -1,6 +1,6 @@
 // Small dense least squares, many of them: products of narrow matrices, Cholesky factors, regressions.
 //
-// One routine does the arithmetic of all: `tile` adds a product of two panels to a few rows of a matrix, all sums in
+// All arithmetic is done by one micro-kernel: `tile` adds a product of two panels to HIGH rows of a matrix, all sums in
 // registers. Gram matrices are products of a panel with itself, and a Cholesky factor, row by row of blocks, subtracts the
 // product of its finished rows with themselves. The order of additions depends on the sizes alone.
 #pragma once
@@ -13,14 +13,14 @@ namespace FEWFOLD_ISA {
 
 using V = Vec<float>;
 #if defined(FEWFOLD_AVX512)
-constexpr int HIGH = 8, WIDE = 3;  // of a tile: rows, and vectors across; as many sums as there are registers for
+constexpr int HIGH = 8, WIDE = 3;  // rows and vectors of a tile, chosen so that the accumulators fit the registers
 #elif defined(FEWFOLD_AVX2)
 constexpr int HIGH = 4, WIDE = 2;
 #else
 constexpr int HIGH = 4, WIDE = 1;
 #endif
 
-// Sums stay in registers only if these loops are gone before the compiler looks for what to keep there.
+// Accumulators stay in registers only if these loops are unrolled before register allocation.
 #if defined(__GNUC__)
 #define FEWFOLD_UNROLL _Pragma("GCC unroll 16")
 #else
@@ -119,22 +119,22 @@ inline void copy_row(const float *from, int64_t d, float by, float *to) {
 
 // ---- one regression ---------------------------------------------------------------------------------------------------
 
-constexpr int64_t EARLY = 6;  // rows of the table that are asked for before they are needed
+constexpr int64_t EARLY = 6;  // prefetch distance in rows of the table
 
-FEWFOLD_INLINE void ask_row(const Regressions &q, int64_t p, int64_t last) {
-  if (p < last) ask_for<3>(q.table + q.id[p] * q.d, q.d);
+FEWFOLD_INLINE void prefetch_row(const Regressions &q, int64_t p, int64_t last) {
+  if (p < last) prefetch_range<3>(q.table + q.id[p] * q.d, q.d);
 }
 
-// From as many equations as there are unknowns: (G + X' C X) x = X' C 1, where the rows of X are those of the table.
-inline void regress_long(const Regressions &q, int64_t row, float *room) {
+// At least as many equations as unknowns: (G + X' C X) x = X' C 1, where the rows of X are those of the table.
+inline void regress_long(const Regressions &q, int64_t row, float *workspace) {
   const int64_t m = padded(q.d), apart = pitch(q.d), first = q.offset[row], last = q.offset[row + 1];
-  float *a = room, *x = a + m * apart, *inverse = x + (m > CHUNK ? m : CHUNK) * apart;
+  float *a = workspace, *x = a + m * apart, *inverse = x + (m > CHUNK ? m : CHUNK) * apart;
   clear(a, m * apart);
   for (int64_t k = 0; k < m; ++k) a[k * apart + k] = k < q.d ? q.gram[k] + q.ridge[row] : 1.f;
   for (int64_t begin = first; begin < last; begin += CHUNK) {
     const int64_t n = last - begin < CHUNK ? last - begin : CHUNK;
     for (int64_t i = 0; i < n; ++i) {
-      ask_row(q, begin + i + EARLY, last);
+      prefetch_row(q, begin + i + EARLY, last);
       const float by = q.weight ? std::sqrt(q.weight[begin + i]) : 1.f;
       copy_row(q.table + q.id[begin + i] * q.d, q.d, by, x + i * apart);
       clear(x + i * apart + m, PAD);
@@ -148,7 +148,7 @@ inline void regress_long(const Regressions &q, int64_t row, float *room) {
   for (int64_t k = 0; k < q.d; ++k) q.out[row * q.d + k] = answer[k];
 }
 
-// Columns i of `to`, rows `apart` of each other, are the rows of the table scaled by `by` (d).
+// Column i of `to`, of leading dimension `apart`, is row i of the table scaled by `by` (d).
 inline void turned_rows(const Regressions &q, int64_t first, int64_t n, const float *by, float *to, int64_t apart) {
   int64_t i = 0;
 #if defined(FEWFOLD_AVX512) || defined(FEWFOLD_AVX2)
@@ -177,10 +177,11 @@ inline void turned_rows(const Regressions &q, int64_t first, int64_t n, const fl
     for (int64_t k = 0; k < q.d; ++k) to[k * apart + i] = 0.f;
 }
 
-// From fewer equations than unknowns: x = D^-1 X' z with (C^-1 + X D^-1 X') z = 1 and D = G + ridge, which is diagonal.
-inline void regress_short(const Regressions &q, int64_t row, float *room) {
+// Fewer equations than unknowns: x = D^-1 X' z with (C^-1 + X D^-1 X') z = 1 and D = G + ridge, which is diagonal.
+inline void regress_short(const Regressions &q, int64_t row, float *workspace) {
   const int64_t first = q.offset[row], n = q.offset[row + 1] - first, m = padded(n), apart = pitch(n);
-  float *a = room, *x = a + padded(q.d) * pitch(q.d), *inverse = x + (padded(q.d) > CHUNK ? padded(q.d) : CHUNK) * pitch(q.d);
+  float *a = workspace, *x = a + padded(q.d) * pitch(q.d);
+  float *inverse = x + (padded(q.d) > CHUNK ? padded(q.d) : CHUNK) * pitch(q.d);
   float *z = inverse + pitch(q.d), *by = z + pitch(q.d), *answer = by + pitch(q.d);
   for (int64_t k = 0; k < q.d; ++k) by[k] = 1.f / std::sqrt(q.gram[k] + q.ridge[row]);
   turned_rows(q, first, n, by, x, apart);
@@ -218,15 +219,15 @@ inline float dot(const float *a, const float *b, int64_t n) {
   return (sum + more).sum();
 }
 
-constexpr int64_t FEW = 96;  // rows of a block at a time, which the first cache holds
+constexpr int64_t PANEL_ROWS = 96;  // rows of a block at a time, which fit into the L1 cache
 
 // One step of block coordinate descent (Rendle, Krichene, Zhang, Koren 2021, iALS++): the columns of x in blocks, each
-// solved exactly while the others stay, from a start that the last iteration has left.
-inline void regress_blocks(const Regressions &q, int64_t row, float *room) {
+// solved exactly with the others fixed, warm-started from the last iteration.
+inline void regress_blocks(const Regressions &q, int64_t row, float *workspace) {
   const int64_t first = q.offset[row], n = q.offset[row + 1] - first, d = q.d;
   const int64_t blocks = (d + BLOCK - 1) / BLOCK, width = padded((d + blocks - 1) / blocks);
   const int64_t apart = pitch(width);
-  float *a = room, *packed = a + width * apart, *inverse = packed + FEW * apart, *move = inverse + apart;
+  float *a = workspace, *packed = a + width * apart, *inverse = packed + PANEL_ROWS * apart, *move = inverse + apart;
   float *x = move + apart, *rest = x + pitch(d);
   float *out = q.out + row * d;
   clear(x, padded(d));
@@ -236,7 +237,7 @@ inline void regress_blocks(const Regressions &q, int64_t row, float *room) {
     for (int64_t k = 0; k < d; k += V::N) V::fma(by, V::load(from + k), V::load(x + k)).store(x + k);
   }
   for (int64_t p = 0; p < n; ++p) {
-    ask_row(q, first + p + EARLY, first + n);
+    prefetch_row(q, first + p + EARLY, first + n);
     rest[p] = 1.f - dot(x, q.table + q.id[first + p] * d, d);
   }
   for (int64_t begin = 0; begin < d; begin += width) {
@@ -248,11 +249,11 @@ inline void regress_blocks(const Regressions &q, int64_t row, float *room) {
       a[k * apart + k] = ridge;
       a[k * apart + width] = k < here ? -ridge * x[begin + k] : 0.f;
     }
-    for (int64_t start = 0; start < n; start += FEW) {
-      const int64_t count = n - start < FEW ? n - start : FEW;
+    for (int64_t start = 0; start < n; start += PANEL_ROWS) {
+      const int64_t count = n - start < PANEL_ROWS ? n - start : PANEL_ROWS;
       for (int64_t i = 0; i < count; ++i) {
         const int64_t p = start + i;
-        if (p + EARLY < n) ask_for<3>(table + q.id[first + p + EARLY] * d, here);
+        if (p + EARLY < n) prefetch_range<3>(table + q.id[first + p + EARLY] * d, here);
         const float by = q.weight ? std::sqrt(q.weight[first + p]) : 1.f;
         float *to = packed + i * apart;
         clear(to, width + PAD);
@@ -270,26 +271,26 @@ inline void regress_blocks(const Regressions &q, int64_t row, float *room) {
   for (int64_t k = 0; k < d; ++k) out[k] = x[k];
 }
 
-inline void regress(const Regressions &q, int64_t first, int64_t last, float *room) {
+inline void regress(const Regressions &q, int64_t first, int64_t last, float *workspace) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = q.offset[row + 1] - q.offset[row];
     if (n == 0) {
       for (int64_t k = 0; k < q.d; ++k) q.out[row * q.d + k] = 0.f;
     } else if (q.rotation && in_blocks(n, q.d)) {
-      regress_blocks(q, row, room);
+      regress_blocks(q, row, workspace);
     } else if (padded(n) < padded(q.d)) {
-      regress_short(q, row, room);
+      regress_short(q, row, workspace);
     } else {
-      regress_long(q, row, room);
+      regress_long(q, row, workspace);
     }
   }
 }
 
 // ---- products of tables -------------------------------------------------------------------------------------------------
 
-inline void add_gram(const float *x, int64_t rows, int64_t d, double *sum, float *room) {
+inline void add_gram(const float *x, int64_t rows, int64_t d, double *sum, float *workspace) {
   const int64_t m = padded(d), apart = pitch(d);
-  float *a = room, *packed = a + m * apart;
+  float *a = workspace, *packed = a + m * apart;
   for (int64_t begin = 0; begin < rows; begin += CHUNK) {
     const int64_t n = rows - begin < CHUNK ? rows - begin : CHUNK;
     for (int64_t i = 0; i < n; ++i) copy_row(x + (begin + i) * d, d, 1.f, packed + i * apart);
@@ -300,9 +301,9 @@ inline void add_gram(const float *x, int64_t rows, int64_t d, double *sum, float
   }
 }
 
-inline void multiply(float *x, int64_t rows, int64_t d, const float *b, float *room) {
+inline void multiply(float *x, int64_t rows, int64_t d, const float *b, float *workspace) {
   const int64_t m = padded(d), apart = pitch(d);
-  float *packed = room, *product = packed + PAD * apart;
+  float *packed = workspace, *product = packed + PAD * apart;
   for (int64_t begin = 0; begin < rows; begin += HIGH) {
     const int64_t n = rows - begin < HIGH ? rows - begin : HIGH;
     for (int64_t i = 0; i < HIGH; ++i)

@@ -1,7 +1,7 @@
 // k-subset map: p_i = clip(x_i - t, 0, 1) with sum k.
 //
 // The sum is piecewise linear and falls with t, so Newton inside a bracket ends exactly. The start is where the
-// k-th of n normal scores would be, which most rows resemble enough to need three or four looks.
+// k-th largest of n normal scores would be; most rows then take three or four steps.
 #pragma once
 #include "stream.h"
 #include "team.h"
@@ -9,11 +9,11 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// A sum this near, relative to its fractional part, is right; the last step is still taken.
+// Relative tolerance of the sum at convergence; the last step is still taken.
 template <class T> constexpr double TINY = sizeof(T) == 4 ? 2e-7 : 1e-15;
 constexpr float FARTHEST = 4e6f;
 constexpr int MOST_STEPS = 60;  // each Newton step that fails halves the bracket
-// Beyond this a threshold of type T is too coarse; everything is then measured from it, and solved once more.
+// Beyond this magnitude a threshold of type T is too coarse; scores are then shifted by it, and solved once more.
 template <class T> constexpr double COARSE = sizeof(T) == 4 ? 8 : 1e6;
 
 // The point of a standard normal above which lies a share p of it (Abramowitz and Stegun 26.2.23).
@@ -23,7 +23,7 @@ inline double quantile(double p) {
   return p < .5 ? z : -z;
 }
 
-// The threshold is t + d: d is the last step, kept apart because t may be a coarse number.
+// The threshold is t + d: the last step d is stored separately, because adding it to t may round it off.
 template <class T> struct Budget {
   double k, low, high, t, d = 0;
 
@@ -69,7 +69,7 @@ template <class T> struct Budget {
   }
 };
 
-// One row with a finite maximum and 0 < k < number of finite scores. False if it is beyond this.
+// One row with a finite maximum and 0 < k < number of finite scores. False if it did not converge.
 template <class T> bool budget_row(const T *x, T *p, int64_t n, Budget<T> b) {
   using V = Vec<T>;
   T shift = 0;
@@ -108,7 +108,7 @@ template <class T> struct Clipped {
   }
 };
 
-// What the start needs of a row.
+// Row statistics for the initial guess.
 template <class T> struct Moments {
   using V = Vec<T>;
   V sum = V::of(0), squares = V::of(0), low = V::of(INF<T>), high = V::of(-INF<T>);
@@ -130,7 +130,7 @@ template <class T> struct Moments {
 template <class T> struct Budgets {
   using V = Vec<T>;
   V whole, k, low, high, t, d = V::of(0);  // to choose: whole + k, as float does not hold every double
-  unsigned odd;  // rows with a NaN, an infinite score, or k out of range: the caller treats them one by one
+  unsigned odd;  // rows with a NaN, an infinite score, or k out of range: the caller solves them one by one
 
   Budgets(const Moments<T> &m, int64_t n, const double *ks, bool per_row, int64_t rows) {
     T each[V::N], most[V::N], point[V::N];
@@ -151,14 +151,14 @@ template <class T> struct Budgets {
   }
   void start(V at) { t = V::pick(V::both(V::gt(at, low), V::gt(high, at)), at, high - V::of(1)); }
 
-  // One Newton step from the sums at t, or a bisection if it leaves the bracket. Returns the lanes still on their way.
+  // One Newton step from the sums at t, or a bisection if it leaves the bracket. Returns the lanes not yet converged.
   unsigned step(const Clipped<T> &s) {
     const V zero = V::of(0), excess = s.sum + ((s.above - s.inside - whole) - k);
     low = V::pick(V::gt(zero, excess), low, t);
     high = V::pick(V::gt(excess, zero), high, t);
     const V jump = excess / V::max(s.inside, V::of(T(1e-30))), newton = t + jump;
     const V next = V::pick(V::both(V::gt(newton, low), V::gt(high, newton)), newton, low + (high - low) * V::of(T(.5)));
-    // There when the sum is right, or a step is lost in the rounding of t.
+    // Converged when the sum is right, or a step is lost in the rounding of t.
     const V near = V::fma(s.sum, V::of(T(TINY<T>)), V::of(T(2 * TINY<T>))), off = V::max(excess, zero - excess);
     const typename V::Mask some = V::gt(s.inside, zero), apart = V::gt(off, near);
     const unsigned still = ~(V::bits(V::gt(newton, t)) | V::bits(V::gt(t, newton))) & V::bits(some);
@@ -201,8 +201,8 @@ template <class T> Clipped<T> clipped(const Slab<T> &s, Vec<T> t) {
   return all;
 }
 
-// Up to 2 N short rows, laid side by side: while one half waits for its sums the other computes. Returns the odd ones,
-// which are still to be done.
+// Up to 2 N short rows, transposed, in two halves to hide latency. Returns a mask of the odd rows,
+// which are left to the caller.
 template <class T> uint64_t budget_short(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
   using V = Vec<T>;
   constexpr int N = V::N;
@@ -235,7 +235,7 @@ template <class T> uint64_t budget_short(const T *x, T *p, int64_t rows, int64_t
   return odd;
 }
 
-// The same for rows of middling length, each read along itself.
+// The same for rows of medium length, each read contiguously.
 template <class T> uint64_t budget_team(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
   using V = Vec<T>;
   constexpr int WAYS = 4;
@@ -281,7 +281,7 @@ template <class T> uint64_t budget_team(const T *x, T *p, int64_t rows, int64_t 
 }
 
 // Returns false at the first row with a NaN, with a maximum so far from zero that adding one to it means nothing, or
-// with no answer after MOST_STEPS: those are the caller's.
+// without convergence after MOST_STEPS: the caller handles those.
 template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const double *ks, bool per_row) {
   using V = Vec<T>;
   auto one_row = [&](int64_t r) {
@@ -293,12 +293,12 @@ template <class T> bool budget(const T *x, T *p, int64_t rows, int64_t n, const 
     unsigned nan = 0;
     int64_t finite = 0;
     sweep<T>(Ready<T>{row}, 0, n, [&](V v, int64_t, int) {
-      const typename V::Mask kept = V::gt(v, V::of(-INF<T>));
+      const typename V::Mask present = V::gt(v, V::of(-INF<T>));
       nan |= V::bits(V::nan(v, v));
       top = V::max(v, top);
-      bottom = V::min_where(kept, bottom, v);
-      finite += V::count(kept);
-      const V w = V::keep(kept, v);
+      bottom = V::min_where(present, bottom, v);
+      finite += V::count(present);
+      const V w = V::keep(present, v);
       sum.add(w);
       squares.add(w * w);
     });

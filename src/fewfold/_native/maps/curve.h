@@ -14,7 +14,7 @@ namespace FEWFOLD_ISA {
 
 template <class T> inline T least(T a, T b) { return a < b ? a : b; }
 
-// A number of type T a hair below t: filters must never cut off what belongs to the support.
+// A number of type T slightly below t: filters must never remove entries of the support.
 inline float below(double t, float) { return static_cast<float>(t - std::fabs(t) * 1.2e-7 - 1e-37); }
 inline double below(double t, double) { return t - std::fabs(t) * 2.3e-16; }
 
@@ -138,7 +138,7 @@ template <class T, int E, class S> inline Sums sums_at(S from, int64_t size, T t
   return out;
 }
 
-// A root found from far away has lost digits to cancellation; it is the start of one more look instead.
+// A root found by a long step has lost digits to cancellation; it starts one more iteration instead.
 constexpr int FAR = 4;
 
 // sum u = 1: the mean of what is above t, until nothing more falls below (Michelot).

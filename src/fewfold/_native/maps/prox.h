@@ -1,6 +1,6 @@
 // Proximal operators that make entries equal in groups: total variation along a row, and OSCAR on the simplex.
 // An entry of -inf is left out of its row: those on either side of it become neighbours, and it stays -inf.
-// Sums are kept in double whatever T is. Rows with NaN or +inf have no answer here: the caller settles them first.
+// Sums are accumulated in double for every T. Rows with NaN or +inf are not supported: the caller handles them first.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace fewfold {
 
-// One row at a time; the memory stays for the next.
+// One row at a time; buffers are reused for the next.
 struct Prox {
   std::vector<double> value, low, high, fit;      // of the entries read
   std::vector<int64_t> place;                     // where they are in the row
@@ -21,7 +21,7 @@ struct Prox {
   std::vector<int8_t> rise;                       // sign of the jump after an entry
   std::vector<double> at, slope, level;           // knots of the message, and what each adds to its line
 
-  // The entries above `floor`.
+  // Reads the entries above `floor`.
   template <class T> int64_t read(const T *z, int64_t k, double floor = -std::numeric_limits<double>::infinity()) {
     value.clear(), place.clear();
     for (int64_t j = 0; j < k; ++j)
@@ -39,7 +39,7 @@ struct Prox {
     int64_t left = n, right = n;  // knots in [left, right)
     for (int64_t i = 0; i < n; ++i) {
       const double wall = i == 0 ? 0.0 : force;     // no neighbour, no penalty
-      const double out = i == n - 1 ? 0.0 : force;  // what the neighbour to come may push with
+      const double out = i == n - 1 ? 0.0 : force;  // the bound on the force of the next neighbour
       double a = 1, b = -value[i] - wall;
       while (left < right && a * at[left] + b < -out) a += slope[left], b += level[left], ++left;
       double c = 1, d = -value[i] + wall;
@@ -119,7 +119,7 @@ void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k
     const double force = given > 0 ? given : 0.0;  // NaN too: the row is rebuilt as NaN
     const double floor = static_cast<double>(*std::max_element(x, x + k)) - 1.25 - 4 * force;
     int64_t number = 0;
-    const auto settle = [&](bool wall_left, bool wall_right) {
+    const auto solve_segment = [&](bool wall_left, bool wall_right) {
       const int64_t n = static_cast<int64_t>(prox.value.size());
       if (n == 0) return;
       prox.value.front() -= wall_left ? force : 0.0;
@@ -139,9 +139,9 @@ void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k
     for (int64_t j = 0; j < k; ++j) {
       if (x[j] == -std::numeric_limits<T>::infinity()) continue;
       if (x[j] >= floor) prox.value.push_back(x[j]), prox.place.push_back(j);
-      else settle(wall, true), wall = true;
+      else solve_segment(wall, true), wall = true;
     }
-    settle(wall, false);
+    solve_segment(wall, false);
   });
 }
 

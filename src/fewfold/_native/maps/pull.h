@@ -1,4 +1,4 @@
-// Jacobian-vector products of the maps. With s = p^(2 - alpha) on the support and g what comes from above:
+// Jacobian-vector products of the maps. With s = p^(2 - alpha) on the support and g the incoming gradient:
 //   entmax:  s (g - <s, g> / sum s)
 //   normmax: c (w - p sum w), w = s (g - <p, g>), c = norm^(alpha - 1) / (alpha - 1), norm^alpha = sum p^alpha
 #pragma once
@@ -79,7 +79,7 @@ template <class T, Slope S> void pull_row(const T *p, const T *g, T *out, int64_
   });
 }
 
-// Up to N short rows, of which the sums lie side by side.
+// Up to N short rows, with their sums in the lanes of a vector.
 template <class T, Slope S>
 void pull_short(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T, S> pull) {
   using V = Vec<T>;
@@ -119,7 +119,7 @@ void pull_short(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T,
   }
 }
 
-// A long row of which much is in the support: sums in double.
+// A long row with large support: sums in double.
 template <class T, Slope S> void pull_dense(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull) {
   using V = Vec<T>;
   constexpr int SUMS = Pull<T, S>::SUMS;
@@ -139,7 +139,7 @@ template <class T, Slope S> void pull_dense(const T *p, const T *g, T *out, int6
 
 // A long row from the n indices of its support: the rest is only zero-filled.
 template <class T, Slope S>
-void pull_kept(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull, const int32_t *index, int64_t n) {
+void pull_support(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull, const int32_t *index, int64_t n) {
   using V = Vec<T>;
   constexpr int N = V::N, SUMS = Pull<T, S>::SUMS;
   fill(out, k, T(0));
@@ -164,7 +164,7 @@ void pull_kept(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull, const
   }
 }
 
-// The indices of the non-zeros; -1 if they are so many that reading the row is better.
+// The indices of the non-zeros; -1 if there are so many that a dense pass is faster.
 template <class T> int64_t find_support(const T *p, int64_t k, int32_t *index) {
   using V = Vec<T>;
   const int64_t most = least<int64_t>(k / 4, CAPACITY);
@@ -183,24 +183,24 @@ template <class T> int64_t find_support(const T *p, int64_t k, int32_t *index) {
 }
 
 template <class T, Slope S>
-void backward_rows(const T *p, const T *g, T *out, int64_t rows, int64_t k, double alpha, Kept kept, int64_t first,
-                   int32_t *scratch) {
+void backward_rows(const T *p, const T *g, T *out, int64_t rows, int64_t k, double alpha, SavedSupport saved,
+                   int64_t first, int32_t *scratch) {
   const Pull<T, S> pull(alpha);
   if (k <= SHORT) {
     pull_short(p, g, out, rows, k, pull);
     return;
   }
   for (int64_t r = 0; r < rows; ++r, p += k, g += k, out += k) {
-    const int32_t *places = kept.first ? kept.first + (first + r) * kept.room : nullptr;
+    const int32_t *places = saved.first ? saved.first + (first + r) * saved.capacity : nullptr;
     const bool known = places && *places >= 0;
     const int64_t n = known ? *places : find_support(p, k, scratch);
-    if (n >= 0) pull_kept(p, g, out, k, pull, known ? places + 1 : scratch, n);
+    if (n >= 0) pull_support(p, g, out, k, pull, known ? places + 1 : scratch, n);
     else pull_dense(p, g, out, k, pull);
   }
 }
 
 template <class T>
-void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, Kept kept) {
+void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, SavedSupport saved) {
   int32_t *scratch = Scratch<T>::get().index;
   for (int64_t r = 0, n; r < rows; r += n) {
     n = alike(f, r, rows, Vec<T>::N);
@@ -210,7 +210,7 @@ void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Fam
                       : slope == Slope::ROOT ? backward_rows<T, Slope::ROOT>
                       : slope == Slope::NORM ? backward_rows<T, Slope::NORM>
                                              : backward_rows<T, Slope::POWER>;
-    work(p + r * k, g + r * k, out + r * k, n, k, alpha, kept, r, scratch);
+    work(p + r * k, g + r * k, out + r * k, n, k, alpha, saved, r, scratch);
   }
 }
 

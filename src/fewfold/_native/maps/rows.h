@@ -19,7 +19,7 @@ template <class T> inline Curve<T> curve_of(const Family &f, int64_t row) {
   return f.norm ? Curve<T>::normmax(alpha) : Curve<T>::entmax(alpha);
 }
 
-// A row with a NaN, with nothing kept, or with infinite scores, which share everything. True for the latter.
+// A row with a NaN, with all scores -inf, or with +inf scores, which share all mass. True for the latter.
 template <class T> bool odd_row(const T *x, T *p, int64_t k, const Stream<T> &s) {
   if (s.nan) fill(p, k, static_cast<T>(__builtin_nan("")));
   else if (s.top == -INF<T>) fill(p, k, T(0));
@@ -32,7 +32,7 @@ template <class T> bool odd_row(const T *x, T *p, int64_t k, const Stream<T> &s)
   return false;
 }
 
-// Read the row as it is: for rows whose support is a large part of them. Returns the factor that makes the sum one.
+// Solves on the full row, for rows with large support. Returns the factor that normalises the sum.
 template <class T> double dense_solve(const T *x, int64_t k, const Curve<T> &c, const Stream<T> &s, double &t) {
   const Scores<T> from{x, Vec<T>::of(s.top), Vec<T>::of(c.scale)};
   t = solve<T>(from, k, c, s.start_at(c), 64);
@@ -80,8 +80,8 @@ template <class T> void weigh(Stream<T> &s, const Curve<T> &c) {
   }
 }
 
-// A row whose answer hangs on digits that float does not have is done again in double. False if there is no room to.
-template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row);
+// Solves an ill-conditioned float row again in double precision. False if memory is exhausted.
+template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, SavedSupport saved, int64_t row);
 inline bool again(const double *, double *, int64_t, const Curve<double> &) { return false; }
 inline bool again(const float *x, float *p, int64_t k, const Curve<float> &c) {
   double *wide = static_cast<double *>(std::malloc(2 * static_cast<size_t>(k) * sizeof(double)));
@@ -94,11 +94,11 @@ inline bool again(const float *x, float *p, int64_t k, const Curve<float> &c) {
   return true;
 }
 
-// From the candidates of a row to its answer. `kept`: where to leave the support's indices for the backward pass;
-// count -1 if they do not fit. Returns whether the row had infinite scores.
+// From the candidates of a row to its answer. `saved` receives the support's indices for the backward pass;
+// count -1 if they exceed its capacity. Returns whether the row had infinite scores.
 template <class T>
-bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
-  if (kept.first) kept.first[row * kept.room] = -1;
+bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, SavedSupport saved, int64_t row) {
+  if (saved.first) saved.first[row * saved.capacity] = -1;
   if (s.odd()) return odd_row(x, p, k, s);
   if (s.full || s.n > k / 4) {  // many candidates: reading the row again is cheaper than picking them out
     double t;
@@ -111,8 +111,8 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
   if (c.normalise && touchy(s.x, s.n, c) && again(x, p, k, c)) return false;
   fill(p, k, T(0));
   for (int64_t i = 0; i < s.n; ++i) p[s.index[i]] = s.x[i];
-  if (!kept.first || s.n >= kept.room) return false;
-  int32_t *places = kept.first + row * kept.room, n = 0;
+  if (!saved.first || s.n >= saved.capacity) return false;
+  int32_t *places = saved.first + row * saved.capacity, n = 0;
   for (int64_t i = 0; i < s.n; ++i) {
     places[1 + n] = s.index[i];
     n += s.x[i] > 0;
@@ -121,27 +121,27 @@ bool finish_row(Stream<T> &s, const T *x, T *p, int64_t k, const Curve<T> &c, Ke
   return false;
 }
 
-template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, Kept kept, int64_t row) {
+template <class T> bool long_row(const T *x, T *p, int64_t k, const Curve<T> &c, SavedSupport saved, int64_t row) {
   Stream<T> &s = Scratch<T>::get();
   s.read(x, k, c);
-  return finish_row(s, x, p, k, c, kept, row);
+  return finish_row(s, x, p, k, c, saved, row);
 }
 
 template <class T, int E>
-bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, Kept kept, int64_t first) {
+bool rows_of(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, SavedSupport saved, int64_t first) {
   uint64_t odd = k <= SHORT ? ShortRows<T, E>::run(x, p, rows, k, c) : Team<T, E>::run(x, p, rows, k, c);
   odd &= (uint64_t{1} << rows) - 1;
   bool infinite = false;
   for (; odd; odd &= odd - 1) {
     const int64_t i = __builtin_ctzll(odd);
-    infinite |= long_row(x + i * k, p + i * k, k, c, kept, first + i);
+    infinite |= long_row(x + i * k, p + i * k, k, c, saved, first + i);
   }
   return infinite;
 }
 
-template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const Family &f, Kept kept) {
-  // Along a line two readings are enough, and a team pays on longer rows; but streams know the support already.
-  const bool team = k <= MIDDLE || (k <= 2 * MIDDLE && !kept.first && !f.norm && !f.per_row && *f.alpha == 2);
+template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const Family &f, SavedSupport saved) {
+  // With alpha = 2 two passes suffice, so that teams are faster on longer rows too; but streams yield the support.
+  const bool team = k <= MIDDLE || (k <= 2 * MIDDLE && !saved.first && !f.norm && !f.per_row && *f.alpha == 2);
   const int64_t most = k <= SHORT ? 2 * Vec<T>::N : team ? Vec<T>::N : 1;
   bool infinite = false;
   for (int64_t r = 0, n; r < rows; r += n) {
@@ -149,10 +149,10 @@ template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const
     const T *from = x + r * k;
     T *to = p + r * k;
     const Curve<T> c = curve_of<T>(f, r);
-    if (!team) infinite |= long_row(from, to, k, c, kept, r);
-    else if (c.e == 1) infinite |= rows_of<T, 1>(from, to, n, k, c, kept, r);
-    else if (c.e == 2) infinite |= rows_of<T, 2>(from, to, n, k, c, kept, r);
-    else infinite |= rows_of<T, 0>(from, to, n, k, c, kept, r);
+    if (!team) infinite |= long_row(from, to, k, c, saved, r);
+    else if (c.e == 1) infinite |= rows_of<T, 1>(from, to, n, k, c, saved, r);
+    else if (c.e == 2) infinite |= rows_of<T, 2>(from, to, n, k, c, saved, r);
+    else infinite |= rows_of<T, 0>(from, to, n, k, c, saved, r);
   }
   return infinite;
 }
@@ -167,10 +167,10 @@ template <class S> S *grown(S *old, int64_t n) {
 }
 
 template <class T> void append(Ragged<T> &out, const int32_t *index, const T *weight, int64_t n) {
-  if (out.n + n > out.room) {
-    out.room = 2 * (out.n + n);
-    out.index = grown(out.index, out.room);
-    out.weight = grown(out.weight, out.room);
+  if (out.n + n > out.capacity) {
+    out.capacity = 2 * (out.n + n);
+    out.index = grown(out.index, out.capacity);
+    out.weight = grown(out.weight, out.capacity);
   }
   int64_t m = out.n;
   for (int64_t i = 0; i < n; ++i) {
@@ -198,7 +198,7 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
     const Curve<T> c = curve_of<T>(f, r);
     const int64_t before = out.n;
     s.read(x, k, c);
-    bool written = s.odd() || s.full;  // rather than weighed
+    bool written = s.odd() || s.full;  // as a dense row
     if (!written) {
       weigh(s, c);
       written = c.normalise && touchy(s.x, s.n, c);
@@ -215,7 +215,7 @@ template <class T> void support(const T *x, int64_t rows, int64_t k, const Famil
 
 // ---- scores that come in chunks of columns --------------------------------------------------------------------------
 
-// One stream per row, kept between calls; null if there is no memory for them.
+// One stream per row, which persists between calls; null if memory is exhausted.
 template <class T> void *streams_new(int64_t rows) {
   const size_t count = static_cast<size_t>(rows > 0 ? rows : 1);
   if (count > SIZE_MAX / sizeof(Stream<T>)) return nullptr;
@@ -243,11 +243,11 @@ void streams_push(void *streams, const T *x, int64_t first, int64_t last, int64_
     if (s[r].full) s[r].release();
   }
 }
-// The candidates of row r that the best bound leaves, or -1 if they were too many. Call with nulls to count.
+// The candidates of row r above the final bound, or -1 if there were too many. Call with null pointers to count.
 template <class T> int64_t streams_take(void *streams, int64_t r, double alpha, int64_t *column, T *score) {
   Stream<T> &s = static_cast<Stream<T> *>(streams)[r];
   if (s.full) return -1;
-  if (s.nan) {  // one such score is enough to reach the answer
+  if (s.nan) {  // a single NaN makes the whole row NaN
     if (column) {
       *column = 0;
       *score = static_cast<T>(__builtin_nan(""));

@@ -1,4 +1,4 @@
-// Rows side by side, one per SIMD lane, so that nothing is ever summed across lanes.
+// Short rows transposed, one per SIMD lane, so that no reduction across lanes is needed.
 #pragma once
 #include "curve.h"
 
@@ -19,7 +19,7 @@ template <class T> inline void columns(const T *x, int64_t stride, Vec<T> (&out)
 #if defined(FEWFOLD_AVX512)
 template <> inline void columns(const float *x, int64_t stride, Vec<float> (&out)[4]) {
   __m512 a[4], b[4];
-  // a[j]: rows j, j+4, j+8, j+12. Inserting from memory spares the one port that shuffles.
+  // a[j]: rows j, j+4, j+8, j+12. Inserting from memory relieves the only shuffle port.
   for (int j = 0; j < 4; ++j) {
     a[j] = _mm512_castps128_ps512(_mm_loadu_ps(x + j * stride));
     a[j] = _mm512_insertf32x4(a[j], _mm_loadu_ps(x + (j + 4) * stride), 1);
@@ -94,16 +94,16 @@ template <class T> struct Block {
   }
 };
 
-// The rows of a block side by side: at[j] holds entry j of every row. NaNs are left to whoever sums.
+// The rows of a block side by side: at[j] holds entry j of every row. NaNs are left to the sums.
 template <class T> struct Slab {
   using V = Vec<T>;
-  static constexpr int WAYS = 4;  // independent sums: one alone would wait for its own latency
+  static constexpr int WAYS = 4;  // independent accumulators, to hide the latency of additions
   V at[SHORT];
   V part[EIGHT];  // maxima of eighths of the row: a subset, so a first guess at the threshold costs little
   V top, base;    // base: what has been taken off the scores
   int64_t k;
 
-  // Scores far from zero are measured from their maximum, or steps would drown in the rounding of t.
+  // Scores far from zero are measured from their maximum, or steps would be lost in the rounding of t.
   void centre(bool always) {
     const V near = V::of(64), zero = V::of(0);
     const typename V::Mask far = V::gt(V::max(top, zero - top), near);
@@ -115,7 +115,7 @@ template <class T> struct Slab {
   }
 
   void load(const Block<T> &b) {
-    V high[EIGHT], w[EIGHT];  // locals: the compiler keeps them in registers
+    V high[EIGHT], w[EIGHT];  // locals, so that they stay in registers
     for (int i = 0; i < EIGHT; ++i) high[i] = V::of(-INF<T>);
     k = b.k;
     for (int64_t c = 0; c < k; c += EIGHT) {
@@ -165,7 +165,7 @@ template <class T> struct Thresholds {
   using V = Vec<T>;
   static constexpr int WAYS = Slab<T>::WAYS;
   V base, t, d, lowest;
-  unsigned odd;  // lanes with a NaN or an infinite maximum, or that never settled: the caller treats them one by one
+  unsigned odd;  // lanes with a NaN or an infinite maximum, or that did not converge: the caller solves them one by one
 
   void start(V from, V top, V at) {
     const V inf = V::of(INF<T>);
@@ -178,13 +178,13 @@ template <class T> struct Thresholds {
   // A little to the left: with E = 1 entries between the root and a t that rounding has carried past it would be lost.
   static V left_of(V x) { return x - size(x) * V::of(sizeof(T) == 4 ? T(1.3e-7) : T(2.3e-16)); }
 
-  // One Newton step on the norm, from its sums at t over rows of length k. Returns the lanes that are not there yet.
+  // One Newton step on the norm, from its sums at t over rows of length k. Returns the lanes that have not converged.
   template <int E> unsigned step(const Step<T, E> &s, int64_t k, const Curve<T> &c) {
     const V zero = V::of(0), one = V::of(1);
     if (E == 1) {  // exact, unless something lies between here and there
       d = (s.second - one) / s.first;
       lowest = s.lowest;
-      // From afar d has lost digits: look once more.
+      // A long step d has lost digits to cancellation: iterate once more.
       return V::bits(V::gt(d, lowest)) | V::bits(V::gt(zero, d)) | V::bits(V::gt(s.second, V::of(FAR)));
     }
     if (E == 2) {
@@ -367,7 +367,7 @@ template <class T, int E> struct ShortRows {
     const int slabs = rows > V::N ? 2 : 1;
     for (int i = 0; i < slabs; ++i) s[i].load(Block<T>(x + i * V::N * k, rows - i * V::N, k));
     for (int i = 0; i < slabs; ++i) a[i].template guess<E>(s[i], c);
-    // Hardly ever is one of so many rows there after two looks: do not even ask, a wrong guess of the answer costs one.
+    // With this many rows, convergence within two steps is rare: skip the test, as a mispredicted branch costs a step.
     for (int looks = 0; looks < MOST_LOOKS; ++looks) {
       unsigned moving = 0;
       for (int i = 0; i < slabs; ++i) {
@@ -388,7 +388,7 @@ template <class T, int E> struct ShortRows {
     return odd;
   }
 
-  // Up to 2 N rows. Returns the odd ones, which are still to be done.
+  // Up to 2 N rows. Returns a mask of the odd rows, which are left to the caller.
   static uint64_t run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
     if (E != 1) return by_looking(x, p, rows, k, c);
     uint64_t odd = 0;

@@ -1,7 +1,7 @@
-// A row, met in pieces, reduced to the few entries that can be in its support.
+// A row, read in pieces, reduced to the candidates for its support.
 //
 // The maxima of the SIMD lanes are a subset of the row, so the threshold they solve is a lower bound on the row's:
-// only entries above it are kept. A piece whose maximum is below the bound costs one read.
+// only entries above it are retained. A piece whose maximum is below the bound costs one read.
 #pragma once
 #include <cstdlib>
 #include <new>
@@ -11,7 +11,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-constexpr int64_t PIECE = 2048;      // entries read before the bound is looked at: they stay in the first cache
+constexpr int64_t PIECE = 2048;      // entries read between updates of the bound: they fit into the L1 cache
 constexpr int64_t CAPACITY = 16384;  // more candidates than this: the row is dense, read it as it is
 
 template <class T> struct Stream {
@@ -19,11 +19,11 @@ template <class T> struct Stream {
   static constexpr int LANES = 4 * V::N;
   T *x = nullptr;        // candidates as they came
   int32_t *index = nullptr;
-  int64_t n = 0, room = 0;
+  int64_t n = 0, capacity = 0;
   T top, bound;  // of the row so far
-  T high;        // of the piece at hand
-  T lane[LANES], lane_now[LANES];      // maxima of interleaved parts, of the row so far and of the piece at hand
-  T high_of[PIECE / LANES + 1][V::N];  // maxima of the groups of the piece at hand
+  T high;        // of the current piece
+  T lane[LANES], lane_now[LANES];      // maxima of interleaved parts, of the row so far and of the current piece
+  T high_of[PIECE / LANES + 1][V::N];  // maxima of the groups of the current piece
   bool nan, full;
 
   void start() {
@@ -36,11 +36,11 @@ template <class T> struct Stream {
     for (int i = 0; i < LANES; ++i) lane[i] = -INF<T>;
   }
   void reserve(int64_t size) {
-    if (size + V::N <= room) return;
+    if (size + V::N <= capacity) return;
     const int64_t wanted = size + V::N;
     grow(x, wanted);
     grow(index, wanted);
-    room = wanted;
+    capacity = wanted;
   }
   template <class A> static void grow(A *&from, int64_t size) {
     void *to = std::realloc(from, static_cast<size_t>(size) * sizeof(A));
@@ -52,14 +52,14 @@ template <class T> struct Stream {
     std::free(index);
     x = nullptr;
     index = nullptr;
-    room = 0;
+    capacity = 0;
   }
 
   bool odd() const { return nan || top == INF<T> || top == -INF<T>; }
 
   // A score at or below this cannot be in the support, given a lower bound t on the threshold.
   void raise_bound(double t, const Curve<T> &c) {
-    if (!(top < INF<T>)) return;  // infinite scores: the caller sorts them out
+    if (!(top < INF<T>)) return;  // infinite scores: handled by the caller
     const double edge = static_cast<double>(top) + t / c.scale;
     const T value = below(edge - std::fabs(edge) * (sizeof(T) == 4 ? 1e-7 : 2e-16), T());
     if (value > bound) bound = value;
@@ -70,7 +70,7 @@ template <class T> struct Stream {
     return t > -1 ? t : -1;
   }
 
-  // Look at a piece: the maxima of its groups and lanes. What comes next in memory is fetched meanwhile.
+  // Computes the maxima of a piece by group and lane, and prefetches the next piece.
   void look(const T *piece, int64_t len) {
     V m[4] = {V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>), V::of(-INF<T>)};
     unsigned bad = 0;
@@ -119,16 +119,16 @@ template <class T> struct Stream {
   // Drop the candidates that a solve on all of them rules out.
   void prune(const Curve<T> &c) {
     raise_bound(solve<T>(Scores<T>{x, V::of(top), V::of(c.scale)}, n, c, start_at(c), 6), c);
-    int64_t kept = 0;
+    int64_t retained = 0;
     for (int64_t i = 0; i < n; ++i) {
-      x[kept] = x[i];
-      index[kept] = index[i];
-      kept += x[i] > bound;
+      x[retained] = x[i];
+      index[retained] = index[i];
+      retained += x[i] > bound;
     }
-    n = kept;
+    n = retained;
   }
 
-  // The groups of the piece at hand that beat the bound; written without branches, which would all be guesses.
+  // The groups of the current piece above the bound; branch-free, as branches would be unpredictable.
   int hit_groups(int64_t groups, int32_t *hit) const {
     const V edge = V::of(bound);
     int n = 0;
@@ -139,8 +139,8 @@ template <class T> struct Stream {
     return n;
   }
 
-  // Note what beats the bound in one vector. Indices only: packing values too would fight for the one port
-  // that shuffles.
+  // Records the entries of one vector above the bound. Indices only: packing values too would saturate the only
+  // shuffle port.
   static int32_t *pack_from(V v, V edge, int64_t at, int32_t *to) {
     const typename V::Mask on = V::gt(v, edge);
     V::pack_index(to, on, static_cast<int32_t>(at));
@@ -149,7 +149,7 @@ template <class T> struct Stream {
 
   void keep(const T *from, int64_t size, int64_t base) {
     int32_t hit[PIECE / LANES + 1];
-    // Locals: after a store through `to` the compiler would read the members again.
+    // Locals: a store through `to` could alias the members, which would be reloaded.
     const V edge = V::of(bound);
     int32_t *to = index + n;
     const int64_t groups = size / LANES;
@@ -217,7 +217,7 @@ template <class T> struct Stream {
       if (!(high > bound)) continue;
       join(c, 2);
       if (full) continue;
-      if (n + len + V::N > room) {
+      if (n + len + V::N > capacity) {
         if (n > most / 2) prune(c);
         if (n > most / 2) full = true;
         else reserve(n + len > most ? most + PIECE : 2 * (n + len));
@@ -227,7 +227,7 @@ template <class T> struct Stream {
     return !full;
   }
 
-  // A row that is at hand as a whole; there is room for CAPACITY candidates.
+  // A complete row; buffers for CAPACITY candidates must have been reserved.
   void read(const T *row, int64_t size, const Curve<T> &c) {
     start();
     if (size >= 8 * PIECE) sample(row, size, c);

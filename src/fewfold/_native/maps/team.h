@@ -1,5 +1,5 @@
-// Rows of middling length, a team of N at a time: each row is read along itself, but what is known of it (maximum,
-// sums, threshold) lies in its lane, so that the steps of all of them cost as much as those of one.
+// Rows of middling length, a team of N at a time: each row is read contiguously, but its state (maximum,
+// sums, threshold) is in its own lane, so that a Newton step of all of them costs as much as that of one.
 #pragma once
 #include "short.h"
 #include "table.h"
@@ -7,7 +7,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-constexpr int64_t MIDDLE = 2048;  // rows up to this length; longer ones leave the first cache before the second look
+constexpr int64_t MIDDLE = 2048;  // rows up to this length; longer ones are evicted from L1 before the second pass
 
 // How many rows from `first` on, at most `most`, share its alpha.
 inline int64_t alike(const Family &f, int64_t first, int64_t rows, int64_t most) {
@@ -47,7 +47,7 @@ template <class F> inline void each(unsigned rows, F work) {
   for (; rows; rows &= rows - 1) work(__builtin_ctz(rows));
 }
 
-// A few vectors from each row of a team, to be folded into one number per row.
+// Partial results of each row of a team, as vectors, to be reduced to one number per row.
 template <class T, int SUMS> struct Board {
   using V = Vec<T>;
   T part[SUMS][V::N][V::N];
@@ -120,7 +120,7 @@ template <class T, int E> struct Team {
     return base == 0 ? step_from<false>(x, k, base, t, c) : step_from<true>(x, k, base, t, c);
   }
 
-  // Returns false if the row needs more care than this.
+  // Returns false if the row must be solved by the general path.
   static bool write(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t, T d) {
     write_row<T, E>(x, p, k, c, base, t, d, T(1));
     if (!c.normalise) return true;
@@ -166,7 +166,7 @@ template <class T, int E> struct Team {
     return s;
   }
 
-  // Up to N rows. Returns the odd ones, which are still to be done.
+  // Up to N rows. Returns a mask of the odd rows, which are left to the caller.
   static unsigned run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
     T lane[N * LANES], base[N], t[N], d[N];
     Board<T, SUMS> board;

@@ -17,7 +17,7 @@ using namespace fewfold;
 
 namespace {
 
-// A table with its state, of which each rule has its own parts.
+// A table with its optimiser state; each rule uses its own subset of the state.
 template <class T>
 Touched<T> table_of(Rule rule, int64_t rows, int64_t width, const Buffer &weight, const Buffer &state, const Buffer &age,
                     const Buffer &square) {
@@ -31,7 +31,7 @@ Touched<T> table_of(Rule rule, int64_t rows, int64_t width, const Buffer &weight
           nullptr, nullptr, 0, width};
 }
 
-// The position of an index that names no row, with nothing changed, or -1. A null index: every row is touched.
+// Returns -1, or the position of an index out of range, with the table unchanged. A null index: all rows are updated.
 template <class T>
 int64_t touch(Rule rule, const Buffer &index, const Buffer &grad, int64_t n, int64_t rows, int64_t width,
               const Buffer &weight, const Buffer &state, const Buffer &age, const Buffer &square, const Update &numbers,
@@ -51,7 +51,7 @@ int64_t touch(Rule rule, const Buffer &index, const Buffer &grad, int64_t n, int
   if (groups.bad() >= 0) return groups.bad();
   t.order = groups.order();
   t.bits = groups.bits();
-  // A row belongs to the thread in whose part it starts, whole.
+  // A row is processed entirely by the thread whose part contains its start.
   share(n, width, threads, [&](int64_t a, int64_t b) {
     const int64_t first = groups.start(a), last = groups.start(b);
     if (first < last) table<T>().touch(t, update, first, last);
@@ -59,7 +59,7 @@ int64_t touch(Rule rule, const Buffer &index, const Buffer &grad, int64_t n, int
   return -1;
 }
 
-// Rows of a list, no row twice, or all of them, pay by[i] times their step size. As above for a row that does not exist.
+// Shrinks the listed rows (no duplicates), or all rows, by by[i] times their step size. Returns as above.
 template <class T>
 int64_t pay(Rule rule, const Buffer &rows_, const Buffer &by_, int64_t n, int64_t size, int64_t width,
             const Buffer &weight, const Buffer &state, const Buffer &age, const Buffer &square, const Update &numbers,
@@ -104,14 +104,14 @@ template <class T> void bind_rules(nb::module_ &m, const std::string &suffix) {
   }
 }
 
-// Ask for large pages, before the first touch: rows far apart then share the few translations a processor keeps.
+// Request huge pages before the first access: rows far apart then share the limited number of TLB entries.
 void large_pages(const Buffer &table) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(table.start());
   const int64_t bytes = table.bytes();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t PAGE = 1 << 21;
   const uintptr_t first = (address + PAGE - 1) / PAGE * PAGE, last = (address + static_cast<uintptr_t>(bytes)) / PAGE * PAGE;
-  if (first < last) madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);  // a wish, not a need
+  if (first < last) madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);  // only a hint
 #else
   (void)address;
   (void)bytes;

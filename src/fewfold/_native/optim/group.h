@@ -12,18 +12,18 @@ inline int bit_length(uint64_t x) {
   return n;
 }
 
-// Rows ascending, and within a row positions ascending. Takes room for 2n numbers, whatever the number of rows.
+// Rows ascending, and within a row positions ascending. Allocates 2n numbers, whatever the number of rows.
 class Groups {
  public:
   // Check `bad` before anything else. bit_length(rows) + bit_length(n) must not exceed 64.
   Groups(const int64_t *index, int64_t n, int64_t rows)
-      : n_(n), bits_(bit_length(static_cast<uint64_t>(n))), room_(new uint64_t[static_cast<size_t>(2 * n)]),
-        order_(room_.get()) {
+      : n_(n), bits_(bit_length(static_cast<uint64_t>(n))), buffer_(new uint64_t[static_cast<size_t>(2 * n)]),
+        order_(buffer_.get()) {
     bool sorted = true;
     uint64_t before = 0;
     for (int64_t i = 0; i < n; ++i) {
       const uint64_t row = static_cast<uint64_t>(index[i]);
-      if (row >= static_cast<uint64_t>(rows)) {  // negative ones have become huge
+      if (row >= static_cast<uint64_t>(rows)) {  // negative indices wrap to huge values
         bad_ = i;
         return;
       }
@@ -44,7 +44,7 @@ class Groups {
   }
 
  private:
-  static constexpr int DIGIT = 11;  // 2048 counters stay in the first cache
+  static constexpr int DIGIT = 11;  // 2048 counters fit into the L1 cache
 
   // Least digit of the row first; positions are ascending to begin with and every pass is stable.
   void sort(int row_bits) {
@@ -69,7 +69,7 @@ class Groups {
 
   int64_t n_, bad_ = -1;
   int bits_;
-  std::unique_ptr<uint64_t[]> room_;
+  std::unique_ptr<uint64_t[]> buffer_;
   uint64_t *order_;
 };
 

@@ -1,7 +1,7 @@
 // One pass over the touched rows of a table: sum a row's gradients, update its state, move it.
 //
 // A step touches some ten thousand rows of a table that fits no cache, so nearly all of its time is waiting for
-// memory: everything about a row happens in one visit, and the rows to come are asked for ahead of time.
+// memory: each row is processed in a single visit, and the rows that follow are prefetched.
 #pragma once
 #include <cstdint>
 
@@ -11,8 +11,8 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// What a rule does to N numbers: g the gradient, w the weights, s what the rule remembers, SLOTS of them. A rule that counts the
-// visits of a row is told first, by `visit`, which it is, or by `look` if nothing is to change. `rate` is the step size.
+// The update of N numbers by a rule: g is the gradient, w the weights, s the state of the rule, SLOTS vectors. A rule that
+// counts the updates of a row receives the count first, by `visit`, or by `look` if nothing changes. `rate`: step size.
 template <class T> struct Sgd {
   using V = Vec<T>;
   static constexpr int SLOTS = 0;
@@ -49,13 +49,13 @@ template <class T> struct Adagrad {
     s[0] = V::fma(g, g, s[0]);
     w = V::fma(lr, g / (V::sqrt(s[0]) + eps), w);
   }
-  V rate(const V *s) const {  // none where no gradient ever was
+  V rate(const V *s) const {  // zero where there has been no gradient
     return V::keep(V::gt(s[0], initial), (V::of(0) - lr) / (V::sqrt(s[0]) + eps));
   }
 };
 
-// The corrections of the moments of a row that was touched `age` times. Ages in a batch repeat, a power is slow: the
-// last answers are kept.
+// The corrections of the moments of a row that was touched `age` times. Ages in a batch repeat and
+// powers are slow, so recent values are cached.
 class Corrections {
  public:
   Corrections(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
@@ -64,7 +64,7 @@ class Corrections {
     double mean = 0, root = 0;  // 1 / (1 - beta1^age), 1 / sqrt(1 - beta2^age)
   };
   const Entry &at(int32_t age) {
-    Entry &e = kept_[age % ROOM];
+    Entry &e = cache_[age % CACHE_SIZE];
     if (e.age != age) {
       e.age = age;
       e.mean = 1 / (1 - __builtin_pow(beta1_, age));
@@ -74,9 +74,9 @@ class Corrections {
   }
 
  private:
-  static constexpr uint32_t ROOM = 256;
+  static constexpr uint32_t CACHE_SIZE = 256;
   double beta1_, beta2_;
-  Entry kept_[ROOM];
+  Entry cache_[CACHE_SIZE];
 };
 
 template <class T, bool Yogi> struct TwoMoments {
@@ -96,16 +96,16 @@ template <class T, bool Yogi> struct TwoMoments {
     root = V::of(static_cast<T>(e.root));
   }
   void look(int32_t age, T) { visit(age); }
-  V rate(const V *s) const {  // none where no gradient ever was
+  V rate(const V *s) const {  // zero where there has been no gradient
     return V::keep(V::gt(s[1], V::of(0)), (V::of(0) - lr) / V::fma(V::sqrt(s[1]), root, eps));
   }
   void operator()(V g, V &w, V *s) const {
     const V square = g * g, change = fresh2 * square;
     s[0] = V::fma(keep1, s[0], fresh1 * g);
-    if (Yogi) {  // v moves towards the square by a part of the square, not of the difference; a tie moves nothing
+    if (Yogi) {  // v moves towards the square by a fraction of the square, not of the difference; on a tie v stays
       const V up = V::keep(V::gt(square, s[1]), change), down = V::keep(V::gt(s[1], square), change);
       s[1] = s[1] + (up - down);
-      s[1] = V::pick(V::nan(square, s[1]), square, s[1]);  // a gradient that is no number must show
+      s[1] = V::pick(V::nan(square, s[1]), square, s[1]);  // propagate a NaN gradient
     } else {
       s[1] = V::fma(keep2, s[1], change);
     }
@@ -114,7 +114,7 @@ template <class T, bool Yogi> struct TwoMoments {
 };
 
 // Adam with one second moment for a whole row, the mean of its squares: half the memory, a third less to read and write.
-// Without a mean (beta1 = 0) it remembers nothing else.
+// Without a first moment (beta1 = 0) there is no other state.
 template <class T, bool Mean> struct AdamByRow {
   using V = Vec<T>;
   static constexpr int SLOTS = Mean ? 1 : 0;
@@ -140,7 +140,7 @@ template <class T, bool Mean> struct AdamByRow {
   }
 };
 
-// Pays: rows are shrunk after their move. Apart, so that those who do without do not feel it.
+// Pays: rows are shrunk after their update (l1 penalty). A template parameter, so that other rules have no overhead.
 template <class T, class R, bool Pays> class Toucher {
   using V = Vec<T>;
 
@@ -163,8 +163,8 @@ template <class T, class R, bool Pays> class Toucher {
     }
   }
 
-  // Rows [first, last) of a list, or of the table if there is none, pay by[i] times their step size. One never touched
-  // has no step size.
+  // Rows [first, last) of a list, or of the table if there is none, are shrunk by by[i] times their step size, which
+  // is zero for a row that was never updated.
   void pay(const int64_t *rows, const T *by, int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       if (rows && i + ahead_ < last) prefetch_row(rows[i + ahead_]);
@@ -186,22 +186,22 @@ template <class T, class R, bool Pays> class Toucher {
     const int64_t at = t_.order ? static_cast<int64_t>(t_.order[i] & ((uint64_t(1) << t_.bits) - 1)) : i;
     return t_.grad + at * t_.width;
   }
-  // Into the second cache: the first has too few places to wait in.
+  // Into the L2 cache: L1 has not enough line fill buffers.
   FEWFOLD_INLINE void prefetch(int64_t i) const {
-    ask_for<2>(grad(i), t_.width);
+    prefetch_range<2>(grad(i), t_.width);
     prefetch_row(row(i));
   }
   FEWFOLD_INLINE void prefetch_row(int64_t r) const {
-    ask_for<2>(t_.weight + r * t_.width, t_.width);
-    if (R::SLOTS) ask_for<2>(t_.state + r * R::SLOTS * t_.width, R::SLOTS * t_.width);
-    if (R::AGED) ask_for<2>(t_.age + r, 1);
-    if (R::BY_ROW) ask_for<2>(t_.square + r, 1);
+    prefetch_range<2>(t_.weight + r * t_.width, t_.width);
+    if (R::SLOTS) prefetch_range<2>(t_.state + r * R::SLOTS * t_.width, R::SLOTS * t_.width);
+    if (R::AGED) prefetch_range<2>(t_.age + r, 1);
+    if (R::BY_ROW) prefetch_range<2>(t_.square + r, 1);
   }
 
-  // One step more; a restored age may be the largest number there is.
+  // Increments the age; a restored age may already be the largest integer.
   static int32_t older(int32_t &age) { return age += age < INT32_MAX; }
 
-  // The gradients of one row, [i, end), and all that follows from them.
+  // Updates one row from its gradients [i, end).
   void visit(int64_t i, int64_t end) {
     const int64_t r = row(i);
     T *w = t_.weight + r * t_.width, *s = R::SLOTS ? t_.state + r * R::SLOTS * t_.width : nullptr;
@@ -229,7 +229,7 @@ template <class T, class R, bool Pays> class Toucher {
     }
   }
 
-  // The sum of these gradients, a part at a time.
+  // The sum of these gradients, block by block.
   template <class F> void each(T *total, int64_t i, int64_t end, F use) const {
     for (int64_t from = 0; from < t_.width; from += CHUNK) {
       const int64_t n = t_.width - from < CHUNK ? t_.width - from : CHUNK;
@@ -253,7 +253,7 @@ template <class T, class R, bool Pays> class Toucher {
     return total.sum();
   }
 
-  // In the order of the positions, so that the answer does not depend on who computes it.
+  // In the order of the positions, so that the result does not depend on the thread.
   void sum(T *total, int64_t i, int64_t end, int64_t from, int64_t n) const {
     const T *before = grad(i) + from;
     for (int64_t j = i + 1; j < end; ++j, before = total) {
@@ -296,7 +296,7 @@ template <class T, class R, bool Pays> class Toucher {
   int64_t ahead_;
 };
 
-// use(Toucher) with the rule asked for, one that pays.
+// Calls use(Toucher) with the requested rule and the l1 penalty.
 template <class T, class F> void by_rule(const Touched<T> &t, const Update &s, F use) {
   switch (s.rule) {
     case Rule::sgd: return use(Toucher<T, Sgd<T>, true>(t, s));
@@ -311,7 +311,7 @@ template <class T, class F> void by_rule(const Touched<T> &t, const Update &s, F
 
 template <class T> void touch(const Touched<T> &t, const Update &s, int64_t first, int64_t last) {
   if (s.l1 > 0) return by_rule<T>(t, s, [=](auto &&toucher) { toucher.run(first, last); });
-  switch (s.rule) {  // written out: through a function Adam took a fifth longer on narrow rows
+  switch (s.rule) {  // spelled out: a helper function made Adam 20% slower on narrow rows
     case Rule::sgd: return Toucher<T, Sgd<T>, false>(t, s).run(first, last);
     case Rule::momentum: return Toucher<T, Momentum<T>, false>(t, s).run(first, last);
     case Rule::adagrad: return Toucher<T, Adagrad<T>, false>(t, s).run(first, last);

@@ -1,4 +1,4 @@
-// The rows a gradient touches, and what to do to them: what the binding hands to an instruction set.
+// Arguments of the sparse optimiser kernels: the rows with a gradient, and the update rule.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +6,7 @@ namespace fewfold {
 
 enum class Rule { sgd, momentum, adagrad, adam, adam_by_row, scale_by_row, yogi };
 
-// The numbers of every rule; each reads its own.
+// The hyperparameters of all rules; each rule reads its own.
 struct Update {
   Rule rule;
   double lr, beta1, beta2, eps;
@@ -21,7 +21,7 @@ struct Update {
 // A table with its state, and the rows of a gradient grouped by the row of the table they belong to.
 template <class T> struct Touched {
   T *weight;
-  T *state;      // as many numbers per row as the rule remembers, times the width
+  T *state;      // (rows, SLOTS of the rule, width)
   int32_t *age;  // how often a row has been touched; all with moments
   T *square;     // the second moment of a row; adam_by_row and scale_by_row
   const T *grad;

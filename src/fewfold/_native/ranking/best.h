@@ -1,4 +1,4 @@
-// The k best of long rows of scores, met in the order of their ids; and a first look at vectors kept as bytes.
+// The top k of long rows of scores, read in the order of their ids; and upper bounds from vectors quantised to int8.
 #pragma once
 #include "simd.h"
 #include "table.h"
@@ -6,12 +6,12 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// Whether one is to leave before the other: a lower score, or the later of two equal ones.
+// Whether one ranks below the other: a lower score, or the later of two equal ones.
 template <class T> inline bool worse(T score, int64_t id, T other, int64_t other_id) {
   return score < other || (score == other && id > other_id);
 }
 
-// Puts an entry where it belongs in a heap of n whose root is free.
+// Sifts an entry down a heap of n entries whose root is free.
 template <class T> inline void sink(Best<T> &best, int64_t n, T score, int64_t id) {
   T *s = best.score;
   int64_t *i = best.id, at = 0;
@@ -44,7 +44,7 @@ template <class T> inline void enter(Best<T> &best, T score, int64_t id) {
 // What a score must exceed. Ids come in increasing order, so an equal one is too late; minus infinity never enters.
 template <class T> inline T bar(const Best<T> &best) { return best.n < best.k ? -INF<T> : best.score[0]; }
 
-// Looks at the scores of the ids from `base` on. False if one that is allowed is a NaN.
+// Pushes the scores of the ids from `base` on. False if an allowed score is NaN.
 template <class T> bool best_of(Best<T> &best, const T *x, int64_t n, int64_t base, const bool *allowed) {
   using V = Vec<T>;
   constexpr int AT_ONCE = 4;
@@ -59,7 +59,7 @@ template <class T> bool best_of(Best<T> &best, const T *x, int64_t n, int64_t ba
     }
     for (; hits; hits &= hits - 1) {
       const int64_t i = j + __builtin_ctzll(hits);
-      if (x[i] <= least || (allowed && !allowed[base + i])) continue;  // the bar may have risen since
+      if (x[i] <= least || (allowed && !allowed[base + i])) continue;  // the threshold may have risen since
       if (x[i] != x[i]) return false;
       enter(best, x[i], base + i);
       least = bar(best);
@@ -68,7 +68,7 @@ template <class T> bool best_of(Best<T> &best, const T *x, int64_t n, int64_t ba
   return true;
 }
 
-// Best first; the rest of the room says that there are no more.
+// Best first; unused entries are filled with id -1 and score -inf.
 template <class T> void best_sorted(Best<T> &best) {
   for (int64_t n = best.n - 1; n > 0; --n) {
     const T score = best.score[n];
@@ -86,7 +86,7 @@ template <class T> void best_sorted(Best<T> &best) {
 // ---- vectors of bytes -----------------------------------------------------------------------------------------------
 
 constexpr int SIDE_BY_SIDE = 4;  // rows at once, so that one load of the query serves them all
-constexpr int64_t AHEAD_BYTES = 8192;  // asked for early: the processor's own foresight ends at every page
+constexpr int64_t AHEAD_BYTES = 8192;  // prefetch distance: the hardware prefetcher stops at page boundaries
 
 // Inner products of a query with `Rows` rows of bytes, `width` apart, a multiple of 32.
 template <int Rows> inline void byte_dots(const int8_t *code, int64_t width, const int16_t *query, int32_t *out) {
@@ -140,7 +140,8 @@ inline void byte_scores(const Bytes &at, const ByteQuery &q, const bool *allowed
       }
     }
     const int8_t *code = at.code + i * at.width;
-    if (last - i > AHEAD_BYTES / at.width + SIDE_BY_SIDE) ask_for<3>(code + AHEAD_BYTES, SIDE_BY_SIDE * at.width);
+    if (last - i > AHEAD_BYTES / at.width + SIDE_BY_SIDE)
+      prefetch_range<3>(code + AHEAD_BYTES, SIDE_BY_SIDE * at.width);
     if (rows == SIDE_BY_SIDE) {
       byte_dots<SIDE_BY_SIDE>(code, at.width, q.code, dots);
     } else {
@@ -153,7 +154,7 @@ inline void byte_scores(const Bytes &at, const ByteQuery &q, const bool *allowed
   }
 }
 
-// The positions of what exceeds the bar, of n; returns how many.
+// Writes the positions of the n values that exceed the threshold; returns their number.
 inline int64_t above(const float *x, int64_t n, float bar, int64_t *out) {
   using V = Vec<float>;
   int64_t found = 0;

@@ -19,7 +19,7 @@ using namespace fewfold;
 
 namespace {
 
-// What the heaps of all rows hold, (rows, k) each, `count` of it in use.
+// The heaps of all rows, (rows, k) each, of which `count` entries are in use.
 template <class T> struct Heaps {
   T *score;
   int64_t *id, *count, k;
@@ -104,7 +104,7 @@ class Catalogue {
     const float bar = k_good_ones(query, high.get(), heap);
     std::unique_ptr<int64_t[]> candidate(new int64_t[static_cast<size_t>(items_)]);
     const int64_t n = tables->above(high.get(), items_, std::nextafterf(bar, -INFINITY), candidate.get());
-    exact(query, candidate.get(), n, high.get(), threads);  // the bounds have served
+    exact(query, candidate.get(), n, high.get(), threads);  // overwrites the bounds, which are no longer needed
     heap.n = 0;
     for (int64_t i = 0; i < n; ++i) table<float>().best_of(heap, high.get() + i, 1, candidate[static_cast<size_t>(i)], nullptr);
     table<float>().best_sorted(heap);
@@ -112,14 +112,14 @@ class Catalogue {
   }
 
  private:
-  static constexpr int64_t MOST_COLUMNS = 1 << 24;  // the query still has a whole number other than zero
+  static constexpr int64_t MOST_COLUMNS = 1 << 24;  // so that the quantised query is not all zeros
   const float *vectors_;
   int64_t items_, d_;
   const float *balance_;
   double reach_;
   Bytes bytes_;
 
-  // The query in whole numbers, as large as the sums of their products with bytes allow.
+  // The query quantised to integers, as large as possible without overflow of the inner products.
   bool round(const float *query, int16_t *code, ByteQuery &q) const {
     double top = 0, square = 0;
     for (int64_t j = 0; j < d_; ++j) {
@@ -143,7 +143,7 @@ class Catalogue {
     });
   }
 
-  // The lowest score of k items that promise most: one that the answer reaches. Minus infinity if there are fewer.
+  // The lowest exact score among the k items of highest bounds: a bound on the k-th best. -inf if there are fewer.
   float k_good_ones(const float *query, const float *high, Best<float> &heap) const {
     table<float>().best_of(heap, high, items_, 0, nullptr);
     if (heap.n < heap.k) return -INFINITY;

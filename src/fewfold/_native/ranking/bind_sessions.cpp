@@ -62,16 +62,16 @@ class Sums {
   explicit Sums(int64_t items) : sum_(static_cast<size_t>(items), 0.0f) {}
   void add(int32_t item, float x) {
     float &sum = sum_[static_cast<size_t>(item)];
-    if (!(x > 0)) return;  // or an item would be met twice
+    if (!(x > 0)) return;  // else an item would be listed twice
     if (sum == 0) met_.push_back(item);
     sum += x;
   }
   void drop(int64_t item) {
     float &sum = sum_[static_cast<size_t>(item)];
     if (sum == 0) met_.push_back(static_cast<int32_t>(item));
-    sum = -std::numeric_limits<float>::infinity();  // to which nothing can be added
+    sum = -std::numeric_limits<float>::infinity();  // absorbs any later addition
   }
-  // The n best, and all sums back to 0.
+  // Returns the n best and resets all sums to 0.
   void best(int64_t n, const bool *allowed, int64_t *ids, float *scores) {
     found_.clear();
     for (const int32_t item : met_) {
@@ -142,7 +142,7 @@ class Sessions {
     const bool *allowed = allowed_.maybe<bool>("allowed", items_);
     int64_t *ids = ids_.table<int64_t>("ids", rows, n);
     float *scores = scores_.table<float>("scores", rows, n);
-    share(rows, WORTH, threads, [&](int64_t a, int64_t b) {
+    share(rows, GRAIN_SIZE, threads, [&](int64_t a, int64_t b) {
       Met met;
       Sums sums(items_);
       for (int64_t r = a; r < b; ++r) {

@@ -27,7 +27,7 @@ const int32_t *codes_of(const Buffer &code, int64_t codebooks, int64_t cells, in
   return found;
 }
 
-// Returns the first row whose scores were no numbers, or -1.
+// Returns the first row with non-finite scores, or -1.
 int64_t draw(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer &log_mass, const Buffer &start_,
              const Buffer &item, const Buffer &accept, const Buffer &other, const Buffer &log_share,
              const Buffer &scores_, int64_t width, int64_t rows, int64_t n, uint64_t seed, const Buffer &ids_,
@@ -60,7 +60,7 @@ int64_t draw(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer 
   return bad;
 }
 
-// log q of the mixture over `rows` queries, cell by cell. Returns a row whose scores were no numbers, or -1.
+// log q of the mixture over `rows` queries, cell by cell. Returns a row with non-finite scores, or -1.
 int64_t mixture(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer &log_mass, const Buffer &scores_,
                 int64_t width, int64_t rows, const Buffer &out_, int threads) {
   const Cells at{cells, codebooks, codes_of(code, codebooks, cells, width), log_mass.numbers<float>("log_mass", cells),
@@ -79,7 +79,7 @@ int64_t mixture(int64_t cells, int64_t codebooks, const Buffer &code, const Buff
   return bad;
 }
 
-// log q of ids, each with the row it is asked for.
+// log q of pairs of an id and a row.
 void log_prob(int64_t cells, int64_t codebooks, const Buffer &code_, const Buffer &cell_of_, int64_t items,
               const Buffer &mass_, const Buffer &scores_, int64_t width, int64_t rows, const Buffer &log_z_,
               const Buffer &ids, const Buffer &row_, int64_t n, const Buffer &out_, int threads) {
@@ -91,7 +91,7 @@ void log_prob(int64_t cells, int64_t codebooks, const Buffer &code_, const Buffe
   float *out = out_.numbers<float>("out", n);
   check_ids(id, n, items, "ids", threads);
   check_ids(row, n, rows, "row", threads);
-  constexpr int64_t AHEAD = 16;  // most are a miss in every cache
+  constexpr int64_t AHEAD = 16;  // prefetch distance: most rows miss every cache
   share(n, 64, threads, [&](int64_t a, int64_t b) {
     for (int64_t i = a; i < b; ++i) {
       if (i + AHEAD < b) {
@@ -134,7 +134,7 @@ void alias_tables(const Buffer &weight_, const Buffer &start_, int64_t cells, co
   alias(weight, start, cells, accept.numbers<float>("accept", n), other.numbers<int32_t>("other", n));
 }
 
-// The ids of a row: a block of `each`, then those between two offsets. Of all, so many rows.
+// The ids of a row: a block of `each`, then those between two offsets. `rows` counts all of them.
 struct Picks {
   const int64_t *ids, *more, *offset;
   int64_t each, rows, others;  // others: the ids between offsets
@@ -235,22 +235,22 @@ void unbags(const Buffer &grad_, int64_t d, const Buffer &offset_, int64_t rows,
   });
 }
 
-// Each entry of the bags stays with chance `keep`. Returns how many do. `out` has room for one more than there are.
+// Retains each entry of the bags with probability `keep`. Returns their number. `out` has one more element.
 int64_t thin(const Buffer &ids_, const Buffer &offset_, int64_t rows, double keep, uint64_t seed, const Buffer &out_,
              const Buffer &start_) {
   const int64_t *offset = offset_.numbers<int64_t>("offsets", count_of(rows) + 1);
   const int64_t n = check_offsets(offset, rows, ids_.count(), "offsets"), *ids = ids_.numbers<int64_t>("ids", n);
-  int64_t *out = out_.numbers<int64_t>("out", n + 1), *start = start_.numbers<int64_t>("start", rows + 1), kept = 0;
+  int64_t *out = out_.numbers<int64_t>("out", n + 1), *start = start_.numbers<int64_t>("start", rows + 1), retained = 0;
   Random random(seed, 0);
   for (int64_t r = 0; r < rows; ++r) {
-    start[r] = kept;
+    start[r] = retained;
     for (int64_t i = offset[r]; i < offset[r + 1]; ++i) {
-      out[kept] = ids[i];
-      kept += random.unit() < keep;
+      out[retained] = ids[i];
+      retained += random.unit() < keep;
     }
   }
-  start[rows] = kept;
-  return kept;
+  start[rows] = retained;
+  return retained;
 }
 
 template <class T> void bind(nb::module_ &m, const std::string &suffix) {

@@ -11,7 +11,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// The cells of one query, a vector of them at a time: where a number in [0, 1) falls.
+// The inverse cumulative distribution over the cells of one query, in blocks of one vector.
 struct Wheel {
   using V = Vec<float>;
   const Cells &at;
@@ -67,8 +67,8 @@ struct Wheel {
   }
 };
 
-// log q of all cells for rows [first, last) of queries, (rows, cells). Returns the first row whose scores were no
-// numbers, or -1.
+// log q of all cells for rows [first, last) of queries, (rows, cells). Returns the first row with non-finite
+// scores, or -1.
 inline int64_t cell_log_probs(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, float *out) {
   using V = Vec<float>;
   Wheel wheel(at);
@@ -99,7 +99,7 @@ inline void mix_cells(const float *x, int64_t rows, int64_t cells, int64_t first
   }
 }
 
-// Rows [first, last) of n draws each. Returns the first row whose scores were no numbers, or -1.
+// Rows [first, last) of n draws each. Returns the first row with non-finite scores, or -1.
 inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n,
                     uint64_t seed, int64_t *ids, float *log_q, double *log_z) {
   Wheel wheel(at);
@@ -120,7 +120,7 @@ inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t
       place[i] = p;
       q[i] = static_cast<float>(static_cast<double>(wheel.score[c]) - wheel.log_total);
     }
-    // Apart from the loop above, so that many of these misses are under way at once.
+    // A separate loop, so that many of these cache misses overlap.
     int64_t *out = ids + r * n;
     for (int64_t i = 0; i < n; ++i) out[i] = at.item[place[i]];
     if (at.log_share)

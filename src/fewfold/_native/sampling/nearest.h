@@ -1,4 +1,4 @@
-// The nearest of a few centres for very many points.
+// The nearest centre of each point, for many points and a small number of centres.
 #pragma once
 #include "simd.h"
 

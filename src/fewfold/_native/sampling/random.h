@@ -1,4 +1,4 @@
-// Random numbers. Nameless, so that every translation unit has its own, in its own instructions.
+// Random numbers. In an anonymous namespace, so that each translation unit is compiled for its instruction set.
 #pragma once
 #include <cstdint>
 

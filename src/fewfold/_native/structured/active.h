@@ -1,7 +1,7 @@
-// SparseMAP by an active set: max s'x - |A x|^2 / 2 over mixes x of structures, met one at a time.
+// SparseMAP by an active set: max s'x - |A x|^2 / 2 over convex combinations x of structures, generated one by one.
 //
 // A structure is `slots` numbers, one for each slot: the part that it has there, or -1. Parts of different slots differ.
-// A is never written down: two structures meet in the matrix A'A as the number of parts they share.
+// A is never formed: an entry of A'A is the number of parts that two structures share.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace fewfold {
 
 // Sum of values[code[j]] - less[j] over all slots; without a part, of -less[j].
 inline double sum_over(const int32_t *code, int64_t slots, const double *values, const double *less = nullptr) {
-  double sum[4] = {0, 0, 0, 0};  // four, as each waits for its predecessor
+  double sum[4] = {0, 0, 0, 0};  // four accumulators, to hide latency
   for (int64_t j = 0; j < slots; ++j) {
     const double own = code[j] < 0 ? 0 : values[code[j]];
     sum[j % 4] += less ? own - less[j] : own;
@@ -24,8 +24,8 @@ inline double sum_over(const int32_t *code, int64_t slots, const double *values,
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Structures that are affinely independent, their mix, and the factor of A'A + 11'. The ones shift what all scores of
-// active structures are equal to, as the mix sums to one, and make the matrix regular.
+// Affinely independent structures, their weights, and the Cholesky factor of A'A + 11'. As the weights sum to one, the
+// term 11' only shifts the Lagrange multiplier of that constraint; it makes the matrix nonsingular.
 class ActiveSet {
  public:
   // `by` weighs the parts in A'A, or is null: one each.
@@ -47,8 +47,8 @@ class ActiveSet {
   double weight(int64_t i) const { return mix_[at(i)]; }
   double mean_score() const { return structured().dot(mix_.data(), score_.data(), size()); }
 
-  // Takes a structure in with weight zero. If it is an affine mix of the others these give way to it, as far as one of
-  // them has weight to give, and that one leaves; false where the scores gain nothing by that.
+  // Adds a structure with weight zero. If it is affinely dependent on the others, weight moves to it until one of them
+  // has none left and is removed; false if that does not increase the objective.
   bool add(const int32_t *code, double score) {
     if (append(code, score, 0)) return true;
     const int64_t n = size();
@@ -65,7 +65,7 @@ class ActiveSet {
     return append(code, score, most);
   }
 
-  // Takes a structure in with this weight; false if it is an affine mix of the others.
+  // Adds a structure with this weight; false if it is affinely dependent on the others.
   bool append(const int32_t *code, double score, double weight) {
     const int64_t n = size();
     grow(n + 1);
@@ -79,8 +79,8 @@ class ActiveSet {
     const double left = own - structured().dot(row_.data(), row_.data(), n);
     if (!(left > 1e-9 * own)) return false;
     const double corner = std::sqrt(left), one_by = 1 / corner;
-    for (int64_t i = 0; i < n; ++i) f.l[i * room_ + n] = row_[at(i)];
-    f.l[n * room_ + n] = corner;
+    for (int64_t i = 0; i < n; ++i) f.l[i * capacity_ + n] = row_[at(i)];
+    f.l[n * capacity_ + n] = corner;
     f.inverse[n] = one_by;
     f.scores[n] = (score - structured().dot(row_.data(), f.scores, n)) * one_by;
     f.ones[n] = (1 - structured().dot(row_.data(), f.ones, n)) * one_by;
@@ -91,9 +91,9 @@ class ActiveSet {
     return true;
   }
 
-  // The best mix of the structures there are; those it does not need leave. Returns what their scores, less that of
-  // the mix, are equal to.
-  double settle() {
+  // Computes the optimal mixture of the active structures and removes those of weight zero. Returns the common value of
+  // the gradient on the active structures.
+  double optimise() {
     for (;;) {
       const int64_t n = size();
       const Factor f = factor();
@@ -126,7 +126,7 @@ class ActiveSet {
     score_.erase(score_.begin() + i);
   }
 
-  // The factor anew: rotations add up what is lost to rounding.
+  // Recomputes the factor: rotations accumulate rounding errors.
   void refresh() {
     std::vector<int32_t> codes;
     for (int64_t i = 0; i < size(); ++i) codes.insert(codes.end(), code(i), code(i) + slots_);
@@ -139,12 +139,12 @@ class ActiveSet {
   // Appends the columns of the factor, each from the diagonal on.
   void give_factor(std::vector<double> &to) const {
     for (int64_t c = 0; c < size(); ++c) {
-      const double *column = l_.data() + c * room_;
+      const double *column = l_.data() + c * capacity_;
       to.insert(to.end(), column + c, column + size());
     }
   }
 
-  // Takes in `count` structures, in place of all there are, with what give_factor() appended for them.
+  // Replaces all structures by `count` others, with their factor as appended by give_factor().
   void take_factor(const int32_t *codes, int64_t count, const double *from) {
     reset(slots_, by_);
     grow(count);
@@ -156,21 +156,21 @@ class ActiveSet {
     score_.assign(at(count), 0.0);
     const Factor f = factor();
     for (int64_t c = 0; c < count; from += count - c, ++c) {
-      std::copy_n(from, count - c, f.l + c * room_ + c);
+      std::copy_n(from, count - c, f.l + c * capacity_ + c);
       f.inverse[c] = 1 / *from;
       f.scores[c] = 0, f.ones[c] = 1;
     }
     structured().solve_lower(f, count, f.ones);
   }
 
-  // Scores anew, by a function of a structure.
+  // Recomputes the scores by a function of a structure.
   template <class F> void rescore(F score_of) {
     const Factor f = factor();
     for (int64_t i = 0; i < size(); ++i) f.scores[i] = score_[at(i)] = score_of(code(i));
     structured().solve_lower(f, size(), f.scores);
   }
 
-  // to = the marginals of the mix
+  // to = the marginals, the weighted sum of the structures
   void marginals(double *to, int64_t parts) const {
     std::fill_n(to, parts, 0.0);
     for (int64_t i = 0; i < size(); ++i) add_to(i, mix_[at(i)], to);
@@ -181,7 +181,7 @@ class ActiveSet {
     const int32_t *c = code(i);
     const int64_t slots = slots_;
     int64_t j = 0;
-    for (; whole_ && j + 4 <= slots; j += 4) {  // parts differ: no sum waits for another
+    for (; whole_ && j + 4 <= slots; j += 4) {  // parts are distinct: the additions are independent
       const double one = to[c[j]] + by, two = to[c[j + 1]] + by, three = to[c[j + 2]] + by, four = to[c[j + 3]] + by;
       to[c[j]] = one, to[c[j + 1]] = two, to[c[j + 2]] = three, to[c[j + 3]] = four;
     }
@@ -189,11 +189,11 @@ class ActiveSet {
       if (c[j] >= 0) to[c[j]] += by;
   }
 
-  // x <- Q x, the derivative of the best mix by the scores of its structures.
+  // x <- Q x, with Q the Jacobian of the optimal weights with respect to the scores of the structures.
   void derive(double *x) {
     const int64_t n = size();
     const Factor f = factor();
-    double *own = row_.data();  // has room for whole vectors
+    double *own = row_.data();  // padded to whole vectors
     std::copy_n(x, n, own);
     structured().solve_lower(f, n, own);
     const double shift = structured().dot(f.ones, own, n) / structured().dot(f.ones, f.ones, n);
@@ -202,7 +202,7 @@ class ActiveSet {
     std::copy_n(own, n, x);
   }
 
-  // Makes the weights sum to one after some structures were left out.
+  // Renormalises the weights after structures were omitted.
   void normalise() {
     double sum = 0;
     for (double w : mix_) sum += w;
@@ -212,9 +212,11 @@ class ActiveSet {
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-  Factor factor() { return {l_.data(), room_, along_.data(), along_.data() + room_, along_.data() + 2 * room_}; }
+  Factor factor() {
+    return {l_.data(), capacity_, along_.data(), along_.data() + capacity_, along_.data() + 2 * capacity_};
+  }
 
-  // A structure with -2 where it has no part: equal to nothing.
+  // A copy of a structure with -2 for -1, so that empty slots match nothing.
   const int32_t *sought(const int32_t *code, int64_t has) {
     if (has == slots_) return code;
     sought_.resize(at(slots_));
@@ -236,19 +238,20 @@ class ActiveSet {
   }
 
   void grow(int64_t n) {
-    if (n <= room_) return;
-    const int64_t room = (std::max<int64_t>({16, n, room_ + room_ / 2}) + 7) / 8 * 8;  // whole vectors
-    std::vector<double> wider(at(room * room)), along(at(3 * room));
+    if (n <= capacity_) return;
+    const int64_t capacity = (std::max<int64_t>({16, n, capacity_ + capacity_ / 2}) + 7) / 8 * 8;  // whole vectors
+    std::vector<double> wider(at(capacity * capacity)), along(at(3 * capacity));
     const int64_t have = size();
-    for (int64_t c = 0; c < have; ++c) std::copy_n(l_.data() + c * room_, have, wider.data() + c * room);
-    for (int k = 0; k < 3; ++k) std::copy_n(along_.data() + k * room_, std::min(have, room_), along.data() + k * room);
+    for (int64_t c = 0; c < have; ++c) std::copy_n(l_.data() + c * capacity_, have, wider.data() + c * capacity);
+    for (int k = 0; k < 3; ++k)
+      std::copy_n(along_.data() + k * capacity_, std::min(have, capacity_), along.data() + k * capacity);
     l_.swap(wider);
     along_.swap(along);
-    room_ = room;
-    row_.resize(at(room));
+    capacity_ = capacity;
+    row_.resize(at(capacity));
   }
 
-  int64_t slots_ = 0, room_ = 0;
+  int64_t slots_ = 0, capacity_ = 0;
   const double *by_ = nullptr;
   bool whole_ = true;  // whether every structure has a part at every slot
   std::vector<int32_t> codes_, order_, free_, sought_;
@@ -262,19 +265,19 @@ struct Limits {
 
 enum class Outcome : int32_t { converged = 0, stopped = 1, infeasible = 2, no_numbers = 3 };
 
-struct Told {
+struct Result {
   Outcome outcome;
   int64_t turns;
-  double gap;  // the objective is at most so far from the best there is
+  double gap;  // upper bound on the distance of the objective from its optimum
 };
 
 // Solves one instance. `Oracle` has
 //   double best(const double *scores, int32_t *code)   the best structure for these scores of parts, its value with
 //                                                      what the oracle adds; -inf if there is none
 //   double extra(const int32_t *code)                  what it adds
-// `active` may hold structures already: a warm start. `left`, (parts,), and `code`, (slots,), are room to work in.
+// `active` may hold structures already: a warm start. `left`, (parts,), and `code`, (slots,), are workspaces.
 template <class Oracle>
-Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits &limits, ActiveSet &active,
+Result sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits &limits, ActiveSet &active,
                double *marginals, double *left, int32_t *code) {
   if (!active.size()) {
     const double value = oracle.best(scores, code);
@@ -282,8 +285,8 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
     if (value == -INFINITY) return {Outcome::infeasible, 1, NAN};
     active.append(code, 0, 1);
   }
-  // Scores of structures are those next to the first one, slot by slot: what all have in common, however large, would
-  // drown what they differ in.
+  // Scores of structures are relative to the first one, slot by slot: a large common offset would cancel the digits of
+  // their differences.
   const int32_t *first = active.code(0);
   const double own_extra = oracle.extra(first);
   std::vector<double> base(static_cast<size_t>(active.slots()));
@@ -292,52 +295,52 @@ Told sparsemap(Oracle &oracle, const double *scores, int64_t parts, const Limits
     return oracle.extra(c) - own_extra + sum_over(c, active.slots(), scores, base.data());
   };
   active.rescore(score_of);
-  Told told{Outcome::stopped, 0, INFINITY};
+  Result result{Outcome::stopped, 0, INFINITY};
   bool fresh = false;
   for (;;) {
-    const double level = active.settle();
+    const double level = active.optimise();
     active.marginals(marginals, parts);
     const double own = active.mean_score();
     const double square = structured().take_off(scores, marginals, active.by(), parts, left);
     const double found = oracle.best(left, code);
-    ++told.turns;
-    if (std::isnan(found) || found == INFINITY) return {Outcome::no_numbers, told.turns, NAN};
+    ++result.turns;
+    if (std::isnan(found) || found == INFINITY) return {Outcome::no_numbers, result.turns, NAN};
     const double score = score_of(code);
     double value = score;
     if (!active.by()) value -= sum_over(code, active.slots(), marginals);
     for (int64_t j = 0; active.by() && j < active.slots(); ++j)
       if (code[j] >= 0) value -= marginals[code[j]] * active.by()[code[j]];
-    told.gap = std::max(0.0, value - (own - square));
+    result.gap = std::max(0.0, value - (own - square));
     const double floor = 4e-16 * std::abs(found) + 1e-13 * (std::abs(value) + std::abs(level) + square);
-    if (told.gap <= std::max(limits.tolerance, floor)) return told.outcome = Outcome::converged, told;
-    if (told.turns >= limits.turns) return told;
+    if (result.gap <= std::max(limits.tolerance, floor)) return result.outcome = Outcome::converged, result;
+    if (result.turns >= limits.turns) return result;
     if (active.add(code, score)) {
       fresh = false;
       continue;
     }
-    // Rounding hides what is left to gain: with the factor anew it may show. If not, the gap says how much it is.
-    if (fresh) return told;
+    // Rounding errors prevent progress: recompute the factor and retry once. If that fails, the gap bounds the error.
+    if (fresh) return result;
     active.refresh();
     fresh = true;
   }
 }
 
-// Structures of weight zero that a solution lacks: where scores are special a mix may need fewer structures than the
-// face it lies in has dimensions, and the derivative is that of the face. `left` are the scores less the marginals; a
-// random direction along which all active structures are equal is followed a little. The mix is inside the face, so that
-// some of it lies either way. `room` holds 2 * parts.
+// Adds structures of weight zero until the active set spans its face: in degenerate cases a solution has fewer
+// structures than that, but the derivative is that of the face. `left` are the scores less the marginals, perturbed in a
+// random direction along which all active structures are equal. The solution is in the relative interior of the face, so
+// that the face extends to both sides. `workspace` holds 2 * parts.
 template <class Oracle>
 void widen(Oracle &oracle, int64_t parts, ActiveSet &active, const double *marginals,
-           const double *left, int32_t *code, double *room) {
-  double *along = room, *tried = room + parts;
+           const double *left, int32_t *code, double *workspace) {
+  double *along = workspace, *tried = workspace + parts;
   std::vector<double> by;
   uint64_t drawn = 0;
   const auto sum_of = [&](const double *values, const int32_t *c) { return sum_over(c, active.slots(), values); };
-  const int64_t most = std::min(parts, active.size() + 128);  // where nearly all are alike there is no end of them
+  const int64_t most = std::min(parts, active.size() + 128);  // with nearly equal scores there could be very many
   for (bool more = true; more && active.size() <= most;) {
     more = false;
     for (int64_t p = 0; p < parts; ++p) {
-      uint64_t bits = ++drawn * 0x9e3779b97f4a7c15;  // each by itself: no number waits for another
+      uint64_t bits = ++drawn * 0x9e3779b97f4a7c15;  // counter-based: iterations are independent
       bits = (bits ^ bits >> 32) * 0xd6e8feb86659fd93;
       const double random = static_cast<double>(static_cast<int32_t>(bits >> 32)) * 0x1p-31;
       along[p] = marginals[p] < 1e-9 ? 0 : random;

@@ -49,9 +49,9 @@ inline bool best_heads(const double *scores, int64_t n, bool apart, double *valu
   return sound;
 }
 
-// What one instance works in, by node: words, then contracted ones. Columns are by contracted node.
+// The workspace of one instance, by node: words, then contracted ones. Columns are by contracted node.
 struct Contraction {
-  int64_t n, wide;  // a column: n heads, the root, and room up to a whole vector
+  int64_t n, wide;  // a column: n heads, the root, and padding to a whole vector
   double *value;
   double *column, *through;  // scores by head, and the word inside that the head would be the head of
   int32_t *head, *word, *parent, *state, *top, *first, *last, *next, *path;

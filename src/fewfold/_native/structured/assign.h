@@ -1,4 +1,4 @@
-// The inner loops of assignments: the two best columns of a row, one turn of a shortest path search, a row on the
+// The inner loops of assignments: the two best columns of a row, one step of a shortest path search, projection on the
 // simplex, and the factor of a Laplacian matrix.
 #pragma once
 #include "assign_table.h"
@@ -51,7 +51,7 @@ inline Offer best_two(const double *gain, const double *price, int64_t n) {
   return found;
 }
 
-// Columns may be reached through this row at `base` less its gain: `reach` and `from` learn of it. Columns that are
+// Columns may be reached through this row at `base` less its gain: `reach` and `from` are updated. Columns that are
 // done have reach -inf. The nearest of the others is returned.
 inline Offer nearest_column(const double *gain, const double *price, int64_t n, double base, int32_t row, double *reach,
                            double *from) {
@@ -59,7 +59,7 @@ inline Offer nearest_column(const double *gain, const double *price, int64_t n, 
   const V start = V::of(base), mine = V::of(row), none = V::of(-INF<double>), far = V::of(INF<double>);
   V best = far, at = V::of(-1), here = V::load(COUNT);
   const V step = V::of(V::N);
-  for (int64_t j = 0; j < n; j += V::N) {  // `reach` and `from` have room for whole vectors
+  for (int64_t j = 0; j < n; j += V::N) {  // `reach` and `from` are padded to whole vectors
     const int rest = static_cast<int>(n - j);
     const V x = rest >= V::N ? V::load(gain + j) - V::load(price + j)
                              : V::load(gain + j, rest, -INF<double>) - V::load(price + j, rest, 0.0);
@@ -136,7 +136,7 @@ inline double onto_simplex(const double *gain, const double *price, int64_t n, d
   return level;
 }
 
-// The places where gain less price exceeds a level; `to` has room for eight more.
+// The places where gain less price exceeds a level; `to` is padded by eight.
 inline int64_t support_of(const double *gain, const double *price, int64_t n, double level, int32_t *to) {
   using V = Vec<double>;
   int64_t found = 0;
@@ -154,12 +154,12 @@ inline int64_t support_of(const double *gain, const double *price, int64_t n, do
 }
 
 // l, whose lower triangle is a positive semidefinite matrix by columns, becomes its Cholesky factor. Where it is
-// singular (what is left of the diagonal is at most `least` times what was there) the solution shall be zero.
-inline void factorise(double *l, int64_t n, int64_t room, double least, double *diagonal) {
+// singular (a pivot is at most `least` times the original diagonal) the solution is set to zero.
+inline void factorise(double *l, int64_t n, int64_t ld, double least, double *diagonal) {
   using V = Vec<double>;
-  for (int64_t c = 0; c < n; ++c) diagonal[c] = l[c * room + c];
+  for (int64_t c = 0; c < n; ++c) diagonal[c] = l[c * ld + c];
   for (int64_t c = 0; c < n; ++c) {
-    double *column = l + c * room;
+    double *column = l + c * ld;
     if (!(column[c] > least * diagonal[c])) {
       column[c] = INF<double>;
       for (int64_t r = c + 1; r < n; ++r) column[r] = 0;
@@ -170,7 +170,7 @@ inline void factorise(double *l, int64_t n, int64_t room, double least, double *
     for (int64_t r = c + 1; r < n; ++r) column[r] *= by;
     for (int64_t k = c + 1; k < n; ++k) {
       if (column[k] == 0) continue;
-      double *to = l + k * room;
+      double *to = l + k * ld;
       const V each = V::of(-column[k]);
       int64_t r = k;
       for (; r + V::N <= n; r += V::N) V::fma(each, V::load(column + r), V::load(to + r)).store(to + r);

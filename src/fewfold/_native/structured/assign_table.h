@@ -16,7 +16,7 @@ struct AssignmentTable {
                          double *from);
   double (*onto_simplex)(const double *gain, const double *price, int64_t n, double floor, double level, double *to);
   int64_t (*support_of)(const double *gain, const double *price, int64_t n, double level, int32_t *to);
-  void (*factorise)(double *l, int64_t n, int64_t room, double least, double *diagonal);
+  void (*factorise)(double *l, int64_t n, int64_t ld, double least, double *diagonal);
 };
 
 }  // namespace fewfold

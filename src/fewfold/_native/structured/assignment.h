@@ -10,10 +10,10 @@
 namespace fewfold {
 
 // Every row takes one column, no column two rows. A row may also stay alone for a score of zero if `alone` is set.
-// A row that has no column at all does not take part.
+// A row without any admissible column is ignored.
 //
-// Columns have prices. A row wants the column where its gain, score less price, is largest, and the best assignment
-// gives every row what it wants at prices that are zero for columns nobody takes.
+// Columns have dual prices. By complementary slackness, the best assignment gives every row the column of its largest
+// gain, score less price, at prices that are zero for unassigned columns.
 class AssignmentOracle {
  public:
   AssignmentOracle(int64_t rows, int64_t columns, bool alone)
@@ -31,11 +31,11 @@ class AssignmentOracle {
     return solve(scores, code);
   }
 
-  // The same where it is known who takes part, and who must not stay alone: all numbers are usable.
+  // The same with known sets of rows that take part and that must be assigned: all scores are valid.
   double solve(const double *scores, int32_t *code) {
     int64_t present = 0;
     for (int64_t i = 0; i < rows_; ++i) present += here_[at(i)];
-    // Prices of an earlier call are a good start where every column will be taken again.
+    // Prices of an earlier call are a valid warm start if every column will be assigned again.
     if (alone_ || present < columns_) std::fill(price_.begin(), price_.end(), 0.0);
     std::fill(taken_.begin(), taken_.end(), NOBODY);
     std::fill(taker_.begin(), taker_.end(), NOBODY);
@@ -63,7 +63,7 @@ class AssignmentOracle {
   std::vector<char> &present() { return here_; }
   std::vector<char> &must() { return must_; }
 
-  // What row i has, less its price.
+  // The current gain of row i.
   double gain(const double *scores, int64_t i) const {
     const int32_t j = taken_[at(i)];
     return j < 0 ? 0 : scores[i * columns_ + j] - price_[at(j)];
@@ -74,8 +74,8 @@ class AssignmentOracle {
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
   double staying(int64_t i) const { return must_[at(i)] ? -INFINITY : 0; }
 
-  // Every row takes the column it wants most and raises its price until it wants the next one as much; who held it
-  // must look again, while that is quick. The others wait.
+  // Row reduction: every row takes its best column and raises the price up to its second best; the previous owner bids
+  // again, while that is fast. The remaining rows are left to the augmenting paths.
   void bid(const double *scores) {
     int64_t turns = 2 * rows_;
     for (int64_t first = 0; first < rows_; ++first) {
@@ -100,7 +100,7 @@ class AssignmentOracle {
     }
   }
 
-  // The shortest way from a row to a column that is free, or to a row that stays alone instead. All rows on it move on.
+  // Augments along the shortest path from a row to a free column, or to a row that becomes unassigned instead.
   bool augment(const double *scores, int32_t start) {
     const auto &table = structured().assignment;
     std::fill(reach_.begin(), reach_.begin() + columns_, INFINITY);
@@ -108,7 +108,7 @@ class AssignmentOracle {
     done_.clear();
     far_.clear();
     int32_t row = start, column = NOBODY, quits = NOBODY;
-    // The gain of the first row is the best it can have, so that all ways have a length of at least zero.
+    // The gain of the first row is its maximum, so that all path lengths are nonnegative.
     double gone = 0, quit_at = INFINITY;
     double gain = std::max(table.best_two(scores + start * columns_, price_.data(), columns_).value, staying(start));
     if (gain == -INFINITY) return false;

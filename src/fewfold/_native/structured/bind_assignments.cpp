@@ -10,8 +10,8 @@ using namespace fewfold;
 
 namespace {
 
-constexpr int64_t NEWTON_TURNS = 200;  // ten or so are usual
-constexpr int64_t FEW = 4096;  // columns to set up without a score to say that there are so many
+constexpr int64_t NEWTON_TURNS = 200;  // about ten are typical
+constexpr int64_t MOST_COLUMNS_WITHOUT_ROWS = 4096;  // bounds memory where no scores bound it
 
 struct Shape {
   int64_t instances, rows, columns;
@@ -20,7 +20,8 @@ struct Shape {
   Shape(int64_t instances_, int64_t rows_, int64_t columns_, bool alone_, int threads_)
       : instances(instances_), rows(rows_), columns(columns_), alone(alone_), threads(lanes_for(instances_, threads_)) {
     if (count_of(rows, columns) > std::numeric_limits<int32_t>::max()) refuse("there must be fewer than 2^31 pairs");
-    if (rows == 0 && columns > FEW) refuse("there must be rows for " + std::to_string(columns) + " columns");
+    if (rows == 0 && columns > MOST_COLUMNS_WITHOUT_ROWS)
+      refuse("there must be rows for " + std::to_string(columns) + " columns");
     count_of(columns, columns, instances);
     count_of(rows, columns, instances);
   }
@@ -28,7 +29,7 @@ struct Shape {
   int64_t all() const { return instances * rows * columns; }
 };
 
-// One worker for each thread, made when it has something to do.
+// One worker per thread, constructed on first use.
 template <class Worker> class Workers {
  public:
   explicit Workers(int threads) : all_(static_cast<size_t>(std::max(1, threads))) {}
@@ -84,12 +85,12 @@ void project(const Shape &s, const Buffer &scores_, const Buffer &marginals_, co
   Workers<Projector> workers(s.threads);
   each_row(s.instances, s.threads, [&](int64_t r, int lane) {
     double *mu = marginals + r * s.parts();
-    const Told told = workers.of(lane, [&] { return new Projector(s); })
+    const Result result = workers.of(lane, [&] { return new Projector(s); })
                           .projection.run(scores + r * s.parts(), mu, NEWTON_TURNS);
-    if (told.outcome == Outcome::no_numbers) std::fill_n(mu, s.parts(), NAN);
-    gaps[r] = told.gap;
-    took[r] = told.turns;
-    outcomes[r] = static_cast<int32_t>(told.outcome);
+    if (result.outcome == Outcome::no_numbers) std::fill_n(mu, s.parts(), NAN);
+    gaps[r] = result.gap;
+    took[r] = result.turns;
+    outcomes[r] = static_cast<int32_t>(result.outcome);
   });
 }
 
@@ -105,7 +106,7 @@ void face(const Shape &s, const Buffer &marginals_, const Buffer &change_, const
   });
 }
 
-// The projection, taken apart, is where the active set starts from: it has little to do but to say how good that is.
+// Warm start of the active set from the decomposed projection: mostly it has only to compute the gap.
 nb::tuple sparsemap_assignments(Request q, const Shape &s) {
   q.expect(s.parts(), s.rows);
   if (q.rows != s.instances) refuse("the request has " + std::to_string(q.rows) + " instances, the shape " + std::to_string(s.instances));
@@ -118,9 +119,9 @@ nb::tuple sparsemap_assignments(Request q, const Shape &s) {
     Workers<Decomposition> decompositions(s.threads);
     each_row(s.instances, s.threads, [&](int64_t r, int lane) {
       double *mu = q.marginals + r * s.parts();
-      const Told told = workers.of(lane, [&] { return new Projector(s); })
+      const Result result = workers.of(lane, [&] { return new Projector(s); })
                             .projection.run(q.scores + r * s.parts(), mu, NEWTON_TURNS);
-      if (told.outcome != Outcome::converged) return;
+      if (result.outcome != Outcome::converged) return;
       auto &own = found[static_cast<size_t>(r)];
       decompositions.of(lane, [&] { return new Decomposition(); })
           .run(mu, s.rows, s.columns, [&](const int32_t *code, double) { own.insert(own.end(), code, code + s.rows); });

@@ -29,7 +29,7 @@ struct Uses {
   }
 };
 
-// A graph and what it knows of every instance once it is solved.
+// A factor graph and, once solved, the solver state of every instance.
 class Graph {
  public:
   explicit Graph(int64_t bits) {
@@ -63,7 +63,7 @@ class Graph {
   }
 
   // make(row) gives the oracle of a factor of an instance, row = instance * factors + factor; enough(rows) raises if
-  // there is not enough to make so many of.
+  // the arguments do not suffice for this many rows.
   template <class Make, class Enough> void add_generic(const Uses &uses, int64_t slots, Make make, Enough enough) {
     check(uses);
     check_positive(slots, "slots");
@@ -89,7 +89,7 @@ class Graph {
     if (warm && static_cast<int64_t>(states_.size()) != rows) refuse("a warm start needs the same instances as before");
     for (const auto &enough : enough_) enough(rows);
     if (!warm) states_.clear();
-    if (rows == 0) return;  // then no memory says how many bits there can be
+    if (rows == 0) return;  // without rows the number of bits is unchecked
     if (!warm) plan_.finish(), states_.resize(static_cast<size_t>(rows));
     const auto one = [&](int64_t r, Consensus &consensus) {
       State &s = states_[static_cast<size_t>(r)];
@@ -121,8 +121,8 @@ class Graph {
     });
   }
 
-  // to (rows, bits) += what changes of the scores of those structures, in the order of `active`, are worth as changes of
-  // the scores of bits
+  // to (rows, bits) += the gradient of the scores of bits, from that of the scores of those structures in the order of
+  // `active`
   void weigh(int64_t first, int64_t factors, const Buffer &values, const Buffer &to_) {
     check_generic(first, factors);
     int64_t needed = 0;
@@ -143,8 +143,8 @@ class Graph {
     }
   }
 
-  // The structures of some generic factors, by instance and factor; their weights, and by how much these move as the
-  // bits of every instance do.
+  // The structures of some generic factors, by instance and factor; their weights, and the derivatives of the weights
+  // along a change of the bits.
   nb::tuple active(int64_t first, int64_t factors, const Buffer &changes_) {
     check_generic(first, factors);
     const double *changes = changes_.maybe<double>("changes", count_of(static_cast<int64_t>(states_.size()), plan_.bits));
@@ -179,7 +179,7 @@ class Graph {
   }
 
  private:
-  // Before factors are added: what was solved before was another graph.
+  // Called before factors are added: earlier solutions are invalid for the new graph.
   void check(const Uses &uses) {
     check_ids(uses.bits, uses.factors * uses.parts, plan_.bits, "bits", 1);
     states_.clear();

@@ -58,7 +58,7 @@ template <class Oracle, class Problem> void bind_chain(nb::module_ &m, const std
 // Additional scores of instances: `tables` of them, of `own` numbers, for each.
 Given given_at(const Buffer &from, const char *name, int64_t by_row, int64_t tables, int64_t by_position, int64_t own) {
   if (!from.given()) return {};
-  const int64_t needed = reach_of(tables, own, by_position);  // of one row; without rows there is none to have
+  const int64_t needed = reach_of(tables, own, by_position);  // per row
   from.apart<double>(name, from.count() ? needed : 0);
   return {from.apart<double>(name, 0), by_row, by_position, name, from.reach(), needed};
 }

@@ -1,4 +1,4 @@
-// SparseMAP for sets of bits, what all structures share of its derivatives, and the table of this processor.
+// SparseMAP for sets of bits, the derivatives common to all structures, and the function table in use.
 #include <cstring>
 
 #include "bind.h"
@@ -35,22 +35,22 @@ void derive(const Buffer &codes_, const Buffer &offsets, int64_t rows, int64_t s
     ActiveSet &active = sets[static_cast<size_t>(lane)];
     active.reset(slots);
     const int64_t first = at[r], last = at[r + 1];
-    std::vector<int64_t> kept;
+    std::vector<int64_t> selected;
     for (int64_t i = first; i < last; ++i)
-      if (active.append(codes + i * slots, 0, 0)) kept.push_back(i);
-    std::vector<double> own(kept.size());
+      if (active.append(codes + i * slots, 0, 0)) selected.push_back(i);
+    std::vector<double> own(selected.size());
     for (int64_t c = 0; c < columns; ++c) {
       double *to = x + c * stride;
-      for (size_t k = 0; k < kept.size(); ++k) own[k] = to[kept[k]];
-      if (!kept.empty()) active.derive(own.data());
+      for (size_t k = 0; k < selected.size(); ++k) own[k] = to[selected[k]];
+      if (!selected.empty()) active.derive(own.data());
       std::fill(to + first, to + last, 0.0);
-      for (size_t k = 0; k < kept.size(); ++k) to[kept[k]] = own[k];
+      for (size_t k = 0; k < selected.size(); ++k) to[selected[k]] = own[k];
     }
   });
 }
 
 // The gradient of the scores, (rows, parts), from that of the marginals; `by`, (m,), is that of the scores of structures.
-// `factors` is what solve_rows() gave, or null: they are made anew.
+// `factors` is returned by solve_rows(), or null: then the factors are recomputed.
 void pull(const Buffer &codes_, const Buffer &offsets, const Buffer &factors_, int64_t rows, int64_t slots, int64_t parts,
           const Buffer &grad_, const Buffer &by_, const Buffer &out_, int threads) {
   const int64_t *at = offsets.numbers<int64_t>("offsets", count_of(rows) + 1);
@@ -73,7 +73,7 @@ void pull(const Buffer &codes_, const Buffer &offsets, const Buffer &factors_, i
     const int64_t n = at[r + 1] - at[r];
     if (factors)
       active.take_factor(code, n, factors + begin[static_cast<size_t>(r)]);
-    else  // all of them are taken in, as they were independent when they were found
+    else  // none is rejected, as they were independent when found
       for (int64_t i = 0; i < n; ++i) active.append(code + i * slots, 0, 0);
     const double *g = grad + r * parts;
     double *own = by + at[r], *to = out + r * parts;

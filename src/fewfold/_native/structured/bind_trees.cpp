@@ -10,7 +10,7 @@ using namespace fewfold;
 
 namespace {
 
-// A question for the best structures, and where they go.
+// Arguments and outputs of a search for the best structures.
 struct Best {
   int64_t rows, parts, slots, k;
   const double *scores;  // (rows, parts)
@@ -33,12 +33,12 @@ struct Best {
   }
 };
 
-// Trees over n words take room for n^2 scores, counted in 32 bits.
+// Trees over n words have n^2 scores, indexed in 32 bits.
 void check_words(int64_t n) {
   if (count_of(n) > MOST_WORDS) refuse("a tree must have at most " + std::to_string(MOST_WORDS) + " words, got " + std::to_string(n));
 }
 
-// make() gives a thread its oracle.
+// make() returns the oracle of a thread.
 template <class Make> void best_rows(const Best &q, Make make) {
   if (q.rows == 0) return;
   std::vector<decltype(make())> lanes;

@@ -1,4 +1,4 @@
-// The point nearest to a matrix of scores among all mixes of assignments, without writing any assignment down.
+// Euclidean projection of a matrix of scores on the convex hull of assignments, without enumerating any of them.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace fewfold {
 
 // The Laplacian matrix of the columns that share rows: each row with k positive entries, if its sum is fixed, joins
-// their columns with weight 1 / k. Columns that are not `free` stay out.
+// their columns with weight 1 / k. Columns that are not `free` are excluded.
 class ColumnLaplacian {
  public:
   explicit ColumnLaplacian(int64_t columns)
@@ -50,7 +50,7 @@ class ColumnLaplacian {
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
   int64_t n_;
-  std::vector<double> l_, diagonal_, inverse_, x_;  // l_ and x_ with room for whole vectors
+  std::vector<double> l_, diagonal_, inverse_, x_;  // l_ and x_ padded to whole vectors
   std::vector<int32_t> support_;
 };
 
@@ -66,33 +66,33 @@ class BirkhoffProjection {
         b_(at(n_)), next_(at(n_)), low_(at(n_)), step_(at(n_)), over_(at(n_)), over_next_(at(n_)), level_(at(m_)),
         floor_(at(m_)), free_(at(n_)), code_(at(m_)) {}
 
-  Told run(const double *scores, double *mu, int64_t turns) {
+  Result run(const double *scores, double *mu, int64_t turns) {
     const double value = oracle_.best(scores, code_.data());
     if (std::isnan(value)) return {Outcome::no_numbers, 0, NAN};
     if (value == -INFINITY) return {Outcome::infeasible, 0, NAN};
     start(scores);
     double now = measure(b_, mu, over_);
-    Told told{Outcome::stopped, 0, 0};
+    Result result{Outcome::stopped, 0, 0};
     for (;;) {
       const double off = violation();
-      if (off <= 1e-13) return finish(told, Outcome::converged, mu);
-      if (told.turns >= turns) return finish(told, Outcome::stopped, mu);
-      ++told.turns;
-      // Where steps have been short, entries about to become positive count too: they stop the next one in time.
+      if (off <= 1e-13) return finish(result, Outcome::converged, mu);
+      if (result.turns >= turns) return finish(result, Outcome::stopped, mu);
+      ++result.turns;
+      // After short steps, entries about to become positive are included too, as they would limit the next step.
       const double near = careful_ ? off : 0;
       laplacian_.build(
           left_.data(), b_.data(), m_, free_.data(), std::clamp(1e-3 * off, 1e-10, 1e-4),
           [&](int64_t i) { return level_[at(i)] - near; }, [&](int64_t i) { return level_[at(i)] > floor_[at(i)]; });
       for (int64_t j = 0; j < n_; ++j) step_[at(j)] = free_[at(j)] ? over_[at(j)] : 0;
       laplacian_.solve(step_.data());
-      if (!search(mu, now, off)) return finish(told, off <= 1e-9 ? Outcome::converged : Outcome::stopped, mu);
+      if (!search(mu, now, off)) return finish(result, off <= 1e-9 ? Outcome::converged : Outcome::stopped, mu);
     }
   }
 
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-  // Scores less what the best assignment pays: all that matters is then near zero, whatever the scores were.
+  // Scores reduced by the dual prices of the best assignment: relevant values are then near zero.
   void start(const double *scores) {
     int64_t present = 0;
     for (int64_t i = 0; i < m_; ++i) {
@@ -126,7 +126,7 @@ class BirkhoffProjection {
     return sum;
   }
 
-  // How far the sums of columns are off; which prices may change.
+  // The largest violation of the sums of columns; marks the prices that may change.
   double violation() {
     double off = 0;
     for (int64_t j = 0; j < n_; ++j) {
@@ -136,7 +136,7 @@ class BirkhoffProjection {
     return off;
   }
 
-  // A step that makes the objective less, along the direction that was found.
+  // Line search: a step along the Newton direction that decreases the objective.
   bool search(double *mu, double &now, double off) {
     for (double by = 1; by > 1e-9;) {
       double slope = 0, after = 0;
@@ -150,8 +150,8 @@ class BirkhoffProjection {
         after -= over_next_[at(j)] * (next_[at(j)] - b_[at(j)]);
         if (next_[at(j)] > low_[at(j)] || over_next_[at(j)] > 0) worst = std::max(worst, std::abs(over_next_[at(j)]));
       }
-      // The objective is convex: if it still falls where we are going it has fallen on the way. Near the end, where it
-      // is too coarse to tell, the sums of columns say more.
+      // The objective is convex: if it still decreases at the end of the step, it has decreased along it. Close to the
+      // optimum, where rounding hides the decrease, the sums of columns are compared instead.
       if (then <= now + 1e-4 * slope || after <= 0 || (worst <= 0.5 * off && off < 1e-3)) {
         careful_ = by < 0.3;
         b_.swap(next_);
@@ -165,15 +165,15 @@ class BirkhoffProjection {
     return false;
   }
 
-  Told finish(Told told, Outcome outcome, double *mu) {
-    told.outcome = outcome;
+  Result finish(Result result, Outcome outcome, double *mu) {
+    result.outcome = outcome;
     for (int64_t k = 0; k < m_ * n_; ++k)
-      if (mu[k] < 1e-12) mu[k] = 0;  // what rounding leaves of a zero
+      if (mu[k] < 1e-12) mu[k] = 0;  // a zero up to rounding
     for (int64_t j = 0; j < n_; ++j) {
       const double price = low_[at(j)] > -INFINITY ? b_[at(j)] - low_[at(j)] : b_[at(j)];
-      told.gap += std::abs(price * over_[at(j)]);
+      result.gap += std::abs(price * over_[at(j)]);
     }
-    return told;
+    return result;
   }
 
   AssignmentOracle &oracle_;
@@ -185,8 +185,8 @@ class BirkhoffProjection {
   std::vector<int32_t> code_;
 };
 
-// to = the change projected on the directions in which mu can move: zero where mu is, and with sums of zero along rows
-// and columns that sum to one.
+// to = the change projected on the tangent space of the face of mu: zero where mu is zero, and with zero sums along the
+// rows and columns that sum to one.
 class BirkhoffFace {
  public:
   BirkhoffFace(int64_t rows, int64_t columns)
@@ -226,7 +226,7 @@ class BirkhoffFace {
   }
 
  private:
-  static constexpr double FULL = 1e-9;  // a sum so near to one is one
+  static constexpr double FULL = 1e-9;  // tolerance within which a sum equals one
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
   int64_t m_, n_;
   ColumnLaplacian laplacian_;

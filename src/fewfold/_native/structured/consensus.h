@@ -13,7 +13,7 @@ struct Search {
   double tolerance, step;
 };
 
-// Works on one instance at a time; owns the room to do so.
+// Solves one instance at a time; owns the workspace.
 class Consensus {
  public:
   explicit Consensus(const Plan &plan) : p_(plan) {
@@ -44,12 +44,12 @@ class Consensus {
     if (s.outcome != Outcome::stopped) return;
     for (size_t k = 0; k < p_.factors.size() && s.failed < 0; ++k) {
       const FactorPlan &f = p_.factors[k];
-      if (f.kind == Kind::generic && !s.generics[at(f.extra)].settled()) s.failed = static_cast<int32_t>(k);
+      if (f.kind == Kind::generic && !s.generics[at(f.extra)].converged()) s.failed = static_cast<int32_t>(k);
     }
     if (s.apart <= search.tolerance && s.failed < 0) s.outcome = Outcome::converged;
   }
 
-  // to = by how much the marginals move with the scores: what the faces of all factors share of `change`.
+  // to = Jacobian of the marginals times `change`: its projection on the intersection of all factors' faces.
   void project(State &s, const double *change, double *to) {
     if (s.outcome == Outcome::no_numbers) {
       std::fill_n(to, p_.bits, NAN);
@@ -76,7 +76,7 @@ class Consensus {
     for (size_t i = 0; i < bits; ++i) to[i] = change[i] - b_found_[i];
   }
 
-  // by how much the weight of each active structure of a generic factor moves with a change of bits
+  // derivative of the weights of a generic factor's active structures along a change of bits
   void derive(State &s, const FactorPlan &f, const double *change, double *by) {
     GenericState &g = s.generics[at(f.extra)];
     local_change(f, change);
@@ -89,7 +89,7 @@ class Consensus {
     g.active.derive(by);
   }
 
-  // to (by bits) += what changes of the scores of a generic factor's structures are worth as changes of those of bits
+  // to (by bits) += the gradient of the bits' scores, from that of the scores of a generic factor's structures
   void weigh(State &s, const FactorPlan &f, const double *values, double *to) {
     GenericState &g = s.generics[at(f.extra)];
     by_.assign(values, values + g.active.size());
@@ -111,7 +111,7 @@ class Consensus {
 
   double score_of(size_t link) const { return scores_[p_.bit[link]]; }
 
-  // z = what every factor answers to `near`; additional scores count 1 / ease.
+  // z = the projection of `near` by every factor; additional scores count 1 / ease.
   void answer(const double *near, double ease, State &s) {
     for (size_t i = 0; i < p_.bit.size(); ++i) local_[i] = p_.offset[i] + p_.sign[i] * near[i];
     const double *w = p_.weight.data(), *y = local_.data();
@@ -197,7 +197,7 @@ class Consensus {
     for (int64_t i = f.first; i < f.first + f.count; ++i) local_[at(i)] = p_.sign[at(i)] * bits[p_.bit[at(i)]];
   }
 
-  // to = how the answers move as what they are near to moves by `change`, both by links
+  // to = Jacobian of the projections times `change`, both by links
   void push(State &s, const double *change, double *to) {
     for (size_t i = 0; i < p_.bit.size(); ++i) local_[i] = p_.sign[i] * change[i];
     const double *v = local_.data(), *w = p_.weight.data();

@@ -1,4 +1,4 @@
-// A matrix of marginals taken apart into the assignments it is a mix of (Birkhoff and von Neumann).
+// Decomposition of a matrix of marginals into a convex combination of assignments (Birkhoff and von Neumann).
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace fewfold {
 
-// Takes assignments off, each with as much weight as it can have. What is left always sums to at most `weight_` along
-// rows and columns; those where it is equal must be part of the next assignment. Every assignment has an entry, or
-// leaves out a row or column, that tells it from all later ones: they are affinely independent.
+// Subtracts assignments greedily, each with the largest feasible weight. The remainder sums to at most `weight_` along
+// rows and columns; those with equality must be covered by the next assignment. Every assignment has an entry, or omits
+// a row or column, that distinguishes it from all later ones: they are affinely independent.
 class Decomposition {
  public:
   // Calls found(code, weight) for each; stops early where rounding leaves no assignment.
@@ -65,7 +65,7 @@ class Decomposition {
       }
   }
 
-  // Makes the assignment cover a node too, by a path that ends at one that was not covered, or need not be.
+  // Extends the assignment to a node by an augmenting path to a node that is not covered, or need not be.
   bool cover(int side, int32_t start) {
     const int other = 1 - side;
     by_.assign(at(size(other)), -1);

@@ -17,7 +17,7 @@ struct Spans {
 };
 
 // max over k < count of a[k * a_step + i] + b[k * b_step + i] for a vector of i. What k = 0 reads may just have been
-// written, at another alignment, and is waited for last; two chains do not wait for each other.
+// stored at another alignment, so it is read last; two chains of maxima are independent.
 FEWFOLD_INLINE Vec<double> best_split(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t count) {
   using V = Vec<double>;
   V even = V::of(-INF<double>), odd = even;
@@ -71,7 +71,7 @@ inline void fill_spans(const Spans &s) {
   }
 }
 
-// The first k for which a[k * a_step] + b[k * b_step] + more is this, as it was for one of them.
+// The first k for which a[k * a_step] + b[k * b_step] + more equals the given maximum.
 inline int64_t split_of(double best, double more, const double *a, int64_t a_step, const double *b, int64_t b_step) {
   int64_t k = 0;
   while (*a + *b + more != best) a += a_step, b += b_step, ++k;

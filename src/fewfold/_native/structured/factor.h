@@ -24,14 +24,14 @@ inline double dot(const double *a, const double *b, int64_t n) {
   return (one + two).sum();
 }
 
-// Four columns at a time: what they do to the rest waits for one of them, not for each. Vectors begin at multiples of
-// their length, and are whole, as one that was stored in parts cannot be read at once. So x has room for n rounded up
-// to whole vectors, and so have columns of L; above the diagonal may be any numbers.
+// Four columns at a time, to shorten the dependency chain of the updates. Vectors begin at multiples of
+// their length, and are whole, as partial stores prevent store forwarding. So x is padded to
+// whole vectors, and so are columns of L; entries above the diagonal are arbitrary.
 inline void solve_lower(const Factor &f, int64_t n, double *x) {
   using V = Vec<double>;
   int64_t c = 0;
   for (; c + 4 <= n; c += 4) {
-    const double *p = f.l + c * f.room, *q = p + f.room, *r = q + f.room, *s = r + f.room;
+    const double *p = f.l + c * f.ld, *q = p + f.ld, *r = q + f.ld, *s = r + f.ld;
     const double *inverse = f.inverse + c;
     const double a = x[c] * inverse[0], b = (x[c + 1] - p[c + 1] * a) * inverse[1];
     const double d = (x[c + 2] - p[c + 2] * a - q[c + 2] * b) * inverse[2];
@@ -46,7 +46,7 @@ inline void solve_lower(const Factor &f, int64_t n, double *x) {
     x[c] = a, x[c + 1] = b, x[c + 2] = d, x[c + 3] = e;
   }
   for (; c < n; ++c) {  // at most three
-    const double *column = f.l + c * f.room;
+    const double *column = f.l + c * f.ld;
     x[c] *= f.inverse[c];
     for (int64_t i = c + 1; i < n; ++i) x[i] -= x[c] * column[i];
   }
@@ -56,7 +56,7 @@ inline void solve_upper(const Factor &f, int64_t n, double *x) {
   using V = Vec<double>;
   int64_t c = n;
   for (; c >= 4; c -= 4) {
-    const double *p = f.l + (c - 4) * f.room, *q = p + f.room, *r = q + f.room, *s = r + f.room;
+    const double *p = f.l + (c - 4) * f.ld, *q = p + f.ld, *r = q + f.ld, *s = r + f.ld;
     V vp = V::of(0), vq = V::of(0), vr = V::of(0), vs = V::of(0);
     for (int64_t i = c; i < n; i += V::N) {
       const int m = static_cast<int>(n - i < V::N ? n - i : V::N);
@@ -74,7 +74,7 @@ inline void solve_upper(const Factor &f, int64_t n, double *x) {
     x[c - 1] = e, x[c - 2] = d, x[c - 3] = b;
   }
   for (--c; c >= 0; --c) {
-    const double *column = f.l + c * f.room;
+    const double *column = f.l + c * f.ld;
     x[c] = (x[c] - dot(column + c + 1, x + c + 1, n - c - 1)) * f.inverse[c];
   }
 }
@@ -84,13 +84,13 @@ inline void solve_upper(const Factor &f, int64_t n, double *x) {
 inline void drop(const Factor &f, int64_t n, int64_t i, double *spare) {
   using V = Vec<double>;
   for (int64_t c = 0; c < i; ++c) {
-    double *column = f.l + c * f.room;
+    double *column = f.l + c * f.ld;
     for (int64_t r = i; r + 1 < n; ++r) column[r] = column[r + 1];
   }
-  for (int64_t r = i; r < n; ++r) spare[r] = f.l[i * f.room + r];
+  for (int64_t r = i; r < n; ++r) spare[r] = f.l[i * f.ld + r];
   for (int64_t k = i; k + 1 < n; ++k) {
-    const double *next = f.l + (k + 1) * f.room;
-    double *to = f.l + k * f.room;
+    const double *next = f.l + (k + 1) * f.ld;
+    double *to = f.l + k * f.ld;
     const double a = spare[k + 1], b = next[k + 1], one_by = 1 / std::sqrt(a * a + b * b);
     const double c = a * one_by, s = b * one_by;
     f.inverse[k] = one_by;
@@ -106,8 +106,8 @@ inline void drop(const Factor &f, int64_t n, int64_t i, double *spare) {
       to[r - 1] = c * x + s * y;
       spare[r] = c * y - s * x;
     }
-    double *const kept[] = {f.scores, f.ones};
-    for (double *along : kept) {
+    double *const sides[] = {f.scores, f.ones};
+    for (double *along : sides) {
       const double x = along[k], y = along[k + 1];
       along[k] = c * x + s * y;
       along[k + 1] = c * y - s * x;

@@ -1,4 +1,4 @@
-// Logic over bits: the best by a rule, the nearest point of its polytope in a weighted norm, and the face that lies on.
+// Logic over bits: the best by a rule, the projection on its polytope in a weighted norm, and its face.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -73,8 +73,8 @@ class PairOracle {
   double score_;
 };
 
-// How a nearest point moves with what it is near to: bits that are held stay; of the free ones some stay equal to each
-// other (tied), or all avoid a direction (across).
+// The Jacobian of a projection: bits that are held are constant; of the free ones some stay equal to each other (tied),
+// or all are orthogonal to a direction (across).
 enum class Bound : uint8_t { none = 0, across = 1, tied = 2 };
 enum : uint8_t { held = 0, loose = 1, joined = 2 };
 
@@ -99,7 +99,7 @@ class LinearNearest {
 
  private:
   // The x at which <costs, clip(y - x costs / w)>, which falls, meets the bound. Newton's steps within a bracket; where
-  // they leave it, the middle one of the turns that are left in there.
+  // they leave it, the median of the breakpoints inside.
   double root(const double *y, const double *w, const double *costs, int64_t n, double bound) {
     double low = -INFINITY, high = INFINITY, x = 0;
     bool listed = false;
@@ -135,7 +135,7 @@ class LinearNearest {
     }
   }
 
-  // No bit turns between low and high.
+  // There is no breakpoint between low and high.
   static double between(const double *y, const double *w, const double *costs, int64_t n, double bound, double low,
                         double high) {
     if (!std::isfinite(low) || !std::isfinite(high)) return std::isfinite(low) ? low : std::isfinite(high) ? high : 0;

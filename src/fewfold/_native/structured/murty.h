@@ -48,7 +48,7 @@ class Murty {
   }
 
  private:
-  // The best of all that have the first `fixed` rows as they are in its code, and none of the barred in the next.
+  // The best of all that have the first `fixed` rows as they are in its code, and none of the excluded in the next.
   struct Node {
     double value;
     std::vector<int32_t> code;

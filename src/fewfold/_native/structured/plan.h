@@ -1,4 +1,4 @@
-// A graph of factors laid flat, and what is kept of an instance while it is solved.
+// A flattened factor graph, and the solver state of an instance.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -38,7 +38,7 @@ struct GenericPlan {
   std::function<std::unique_ptr<AnyOracle>(int64_t row)> make;
 };
 
-// A graph laid flat. A bit of degree d has weight 1 / d in each of its links. A link reads offset + sign * bit.
+// A flattened factor graph. A bit of degree d has weight 1 / d in each of its links. A link reads offset + sign * bit.
 struct Plan {
   int64_t bits = 0, pairs = 0;
   std::vector<FactorPlan> factors;
@@ -56,7 +56,7 @@ struct Plan {
   }
 };
 
-// A factor without a closed form: an active set, kept from answer to answer.
+// A factor without a closed form: an active set, reused as a warm start between solves.
 struct GenericState {
   std::unique_ptr<AnyOracle> oracle;
   ActiveSet active;
@@ -65,8 +65,8 @@ struct GenericState {
   Outcome outcome = Outcome::converged;
   double gap = 0;
 
-  // Asks for less than that, but rounding may not allow it.
-  bool settled() const { return outcome == Outcome::converged || gap <= 1e-9; }
+  // The solver's own tolerance is lower, but rounding may prevent it.
+  bool converged() const { return outcome == Outcome::converged || gap <= 1e-9; }
 
   void answer(const double *wanted, const double *weights, double ease, int64_t parts, int64_t slots) {
     bool same = !by.empty();
@@ -92,14 +92,14 @@ struct GenericState {
       if (std::isfinite(score)) active.append(c, score, mix[i]);
     }
     if (active.size()) active.normalise();
-    const Limits limits{1000, ease > 1 ? 1e-6 : 1e-13};  // on the way there it need not be exact
-    const Told told =
+    const Limits limits{1000, ease > 1 ? 1e-6 : 1e-13};  // inexact during the outer iterations
+    const Result result =
         sparsemap(*oracle, scores.data(), parts, limits, active, marginals.data(), left.data(), code.data());
-    outcome = told.outcome, gap = told.gap;
+    outcome = result.outcome, gap = result.gap;
   }
 };
 
-// What is kept of one instance.
+// The solver state of one instance.
 struct State {
   std::vector<double> l, middle, z;
   std::vector<double> across;  // of pairs, the sign; of others their costs
@@ -107,7 +107,7 @@ struct State {
   std::vector<Bound> bound;
   std::vector<GenericState> generics;
   Outcome outcome = Outcome::stopped;
-  int32_t failed = -1;  // the first factor that has no structure, or whose own turns came to no end
+  int32_t failed = -1;  // the first factor that is infeasible or did not converge
   int64_t turns = 0;
   double apart = 0, moved = 0;
 };

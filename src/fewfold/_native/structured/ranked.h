@@ -1,4 +1,4 @@
-// The k best structures, by parting what is left (Lawler, Murty): the best of a part is known, and the others in it are
+// The k best structures, by partition (Lawler, Murty): the best of a subset is known, and the others in it are
 // those that lack its first part, those that have it and lack the second, and so on.
 #pragma once
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Ranked {
 };
 
 // solve(forced, forbidden, code) returns the value of the best structure with these parts and without those; -inf if
-// there is none. Gives at most k, which is at least 1, the best first.
+// there is none. Returns at most k >= 1, best first.
 template <class Solve> std::vector<Ranked> ranked(int64_t slots, int64_t k, Solve solve) {
   const auto worse = [](const Ranked &a, const Ranked &b) { return a.value < b.value; };
   std::vector<Ranked> waiting, found;

@@ -12,13 +12,13 @@
 
 namespace fewfold {
 
-// Numbers that come with every row, or are the same for all (stride 0), or are not there (null: zeros).
+// Numbers given per row, shared by all rows (stride 0), or absent (null: zeros).
 struct Given {
   const double *data = nullptr;
   int64_t by_row = 0, by_position = 0;
   const char *name = "";
-  int64_t reach = 0, own = 0;  // places from the first on; how many of them a row needs
-  // Raises unless so many rows have theirs.
+  int64_t reach = 0, own = 0;  // extent of the array; how many numbers a row needs
+  // Raises unless there are numbers for this many rows.
   void check(int64_t rows) const {
     if (rows > 0 && own && reach_of(rows, own, by_row) > reach)
       refuse(std::string(name) + " must be given for " + std::to_string(rows) + " instances");
@@ -66,7 +66,7 @@ class SequenceOracle {
     if (!transitions_) transitions_ = none_.data(), between_ = 0;
     if (!start_) start_ = none_.data();
     if (!stop_) stop_ = none_.data();
-    room_.resize(at(2 * (n_ + 1) * wide_));
+    workspace_.resize(at(2 * (n_ + 1) * wide_));
     if (!chains.turned.empty())
       turned_ = chains.turned.data();
     else
@@ -81,7 +81,7 @@ class SequenceOracle {
     std::fill_n(code, n_, -1);
     if (!look(scores)) return std::numeric_limits<double>::quiet_NaN();
     if (where_.empty()) return 0;
-    double *reach = room_.data(), *most = reach + (n_ + 1) * wide_;
+    double *reach = workspace_.data(), *most = reach + (n_ + 1) * wide_;
     const Chain chain{s_, wide_, between_, transitions_, turned_, start_, stop_, reach, most};
     const int64_t m = layers(), middle = structured().viterbi(chain, scores, where_.data(), m);
     if (middle < 0) return -INFINITY;
@@ -101,8 +101,8 @@ class SequenceOracle {
     return last < 0 ? 0 : sum + stop_[code[last] - last * s_];
   }
 
-  // As a lattice, for list_viterbi: layers of states, and what leads into one. `look` tells for which scores; false if
-  // some are no numbers.
+  // As a lattice, for list_viterbi: layers of states, and what leads into one. `look` sets the scores; false if
+  // some are invalid.
   bool look(const double *scores) {
     scores_ = scores;
     if (structured().all_numbers(scores, n_ * s_)) {
@@ -140,7 +140,7 @@ class SequenceOracle {
   const double *transitions_, *turned_, *start_, *stop_;
   const double *scores_ = nullptr;
   bool broken_ = false;
-  std::vector<double> none_, room_, own_turned_;
+  std::vector<double> none_, workspace_, own_turned_;
   std::vector<int64_t> where_;
 };
 
@@ -174,7 +174,7 @@ inline void pull_sequences(const int32_t *codes, const int64_t *row, const doubl
 }
 
 struct Subsets {
-  int64_t positions, on;  // so many bits are on, or at most
+  int64_t positions, on;  // number of bits that are on, exact or at most
   bool at_most;
   Given bonus;  // for neighbours that are both on
 
@@ -249,7 +249,7 @@ class SubsetOracle {
 
  private:
   double bonus(int64_t i) const { return bonus_[i * between_]; }
-  double *off(int64_t i) { return reach_.data() + 2 * i * width_ + 1; }  // one more in front, never reached
+  double *off(int64_t i) { return reach_.data() + 2 * i * width_ + 1; }  // one more element in front, never reached
   double *on(int64_t i) { return off(i) + width_; }
 
   int64_t n_, k_, between_;
@@ -262,7 +262,7 @@ class SubsetOracle {
 };
 
 // The k best paths through a lattice, best first: `codes` (k, slots) and `values` (k,), -1 and -inf where there are
-// fewer. Every state keeps the best k ways to reach it, merged from those of the states before it.
+// fewer. Every state has the k best paths that reach it, merged from those of its predecessors.
 template <class Lattice>
 void list_viterbi(Lattice &lattice, const double *scores, int64_t slots, int64_t k, int32_t *codes, double *values) {
   std::fill_n(codes, k * slots, -1);
@@ -273,7 +273,7 @@ void list_viterbi(Lattice &lattice, const double *scores, int64_t slots, int64_t
   const auto at = [](int64_t i) { return static_cast<size_t>(i); };
   if (count_of(states, k) > std::numeric_limits<int32_t>::max()) refuse("k must be smaller, got " + std::to_string(k));
   std::vector<double> reach(at(count_of(states, k)), -INFINITY), next(reach);
-  std::vector<int32_t> back(at(count_of(layers, states, k)));  // the way before: its state * k + its rank
+  std::vector<int32_t> back(at(count_of(layers, states, k)));  // predecessor: its state * k + its rank
   struct Head {
     double value, step;
     int64_t way;

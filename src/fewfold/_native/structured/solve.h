@@ -21,7 +21,7 @@ inline const int32_t *check_codes(const Buffer &codes, int64_t m, int64_t slots,
   return found;
 }
 
-// The ends of edges, (edges, 2), between so many nodes.
+// The ends of edges, (edges, 2), between this number of nodes.
 inline const int32_t *check_edges(const Buffer &ends, int64_t edges, int64_t nodes) {
   const int32_t *found = ends.numbers<int32_t>("ends", count_of(edges, 2));
   if (count_of(nodes) > std::numeric_limits<int32_t>::max()) refuse("there must be fewer than 2^31 nodes");
@@ -30,7 +30,7 @@ inline const int32_t *check_edges(const Buffer &ends, int64_t edges, int64_t nod
   return found;
 }
 
-// A question to a solver, and where its answers go.
+// Arguments and outputs of a batched solve.
 struct Request {
   int64_t rows, parts, slots;
   int64_t turns;
@@ -61,7 +61,7 @@ struct Request {
     warm_codes = m ? check_codes(codes, m, slots, parts, "warm codes") : nullptr;
   }
 
-  // Raises unless an instance has so many parts and slots.
+  // Raises unless an instance has this number of parts and slots.
   void expect(int64_t own_parts, int64_t own_slots) const {
     if (parts != own_parts || slots != own_slots)
       refuse("the structure has " + std::to_string(own_parts) + " parts and " + std::to_string(own_slots) +
@@ -71,9 +71,9 @@ struct Request {
 
 // An array that numpy owns.
 template <class T> nanobind::ndarray<nanobind::numpy, T> given(std::vector<T> &&from, std::vector<size_t> shape) {
-  auto *kept = new std::vector<T>(std::move(from));
-  nanobind::capsule owner(kept, [](void *p) noexcept { delete static_cast<std::vector<T> *>(p); });
-  return nanobind::ndarray<nanobind::numpy, T>(kept->data(), shape.size(), shape.data(), owner);
+  auto *owned = new std::vector<T>(std::move(from));
+  nanobind::capsule owner(owned, [](void *p) noexcept { delete static_cast<std::vector<T> *>(p); });
+  return nanobind::ndarray<nanobind::numpy, T>(owned->data(), shape.size(), shape.data(), owner);
 }
 
 // Solves every row with the oracle that make(row, lane) returns, and hands over (codes, weights, offsets, factors): the
@@ -85,7 +85,7 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
     std::vector<double> weights, factor;
   };
   std::vector<Found> found(static_cast<size_t>(q.rows));
-  if (q.rows > 0) {  // without rows no memory says how many parts there can be
+  if (q.rows > 0) {  // without rows the number of parts is unchecked
     nanobind::gil_scoped_release release;
     const size_t lanes = static_cast<size_t>(q.threads);
     std::vector<ActiveSet> sets(lanes);
@@ -107,16 +107,16 @@ template <class Make> nanobind::tuple solve_rows(const Request &q, Make make) {
         if (active.size()) active.normalise();
       }
       double *marginals = q.marginals + r * q.parts;
-      const Told told = sparsemap(oracle, scores, q.parts, {q.turns, q.tolerance}, active, marginals,
+      const Result result = sparsemap(oracle, scores, q.parts, {q.turns, q.tolerance}, active, marginals,
                                   left[mine].data(), code[mine].data());
-      q.gaps[r] = told.gap;
-      q.took[r] = told.turns;
-      q.outcomes[r] = static_cast<int32_t>(told.outcome);
-      if (told.outcome == Outcome::no_numbers || told.outcome == Outcome::infeasible) {
-        std::fill_n(marginals, q.parts, told.outcome == Outcome::no_numbers ? NAN : 0.0);
+      q.gaps[r] = result.gap;
+      q.took[r] = result.turns;
+      q.outcomes[r] = static_cast<int32_t>(result.outcome);
+      if (result.outcome == Outcome::no_numbers || result.outcome == Outcome::infeasible) {
+        std::fill_n(marginals, q.parts, result.outcome == Outcome::no_numbers ? NAN : 0.0);
         return;
       }
-      if (q.widen && told.outcome == Outcome::converged) {
+      if (q.widen && result.outcome == Outcome::converged) {
         spare[mine].resize(static_cast<size_t>(2 * q.parts));
         widen(oracle, q.parts, active, marginals, left[mine].data(), code[mine].data(), spare[mine].data());
       }

@@ -42,7 +42,7 @@ class TreeOracle {
   // The best tree over n words, none of them absent; `present` names them, null: as they are.
   double best_present(const double *scores, int64_t n, const int32_t *present, int32_t *code) {
     if (!n) return 0;
-    const double value = solve_(scores, n, single_, room(), whole_.data(), heads_.data());
+    const double value = solve_(scores, n, single_, workspace(), whole_.data(), heads_.data());
     if (!std::isfinite(value)) return value;
     for (int64_t m = 0; m < n; ++m) {
       const int64_t word = present ? present[m] : m, head = heads_[static_cast<size_t>(m)];
@@ -52,7 +52,7 @@ class TreeOracle {
   }
 
  private:
-  double *room() {  // where a line of the cache begins
+  double *workspace() {  // aligned to a cache line
     return reinterpret_cast<double *>((reinterpret_cast<uintptr_t>(real_.data()) + 63) / 64 * 64);
   }
 

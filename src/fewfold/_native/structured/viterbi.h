@@ -7,8 +7,8 @@ namespace fewfold {
 namespace FEWFOLD_ISA {
 
 // most[s] = max over r of from[r] + table[r, s] and to[s] = most[s] + add[s], for `Blocks` vectors of states, the last
-// of `last` states, after which anything is written: what is stored in part cannot be read again at once. Several
-// maxima, of every r that many apart, as each waits for its predecessor. A sum that is no number is never the largest.
+// of `last` states, padded with arbitrary values: whole stores can be forwarded to loads. Several
+// independent maxima over interleaved r hide latency. A sum that is NaN is never the largest.
 template <int Blocks>
 inline void max_plus_block(const double *from, const double *table, int64_t states, const double *add, double *most,
                            double *to, int last) {
@@ -57,7 +57,7 @@ inline void max_plus(const double *from, const double *table, int64_t states, co
 // The first place where a[i] + b[i] is `top`, the largest.
 inline int64_t place(const double *a, const double *b, int64_t n, double top) {
   using V = Vec<double>;
-  if (n > V::N && n <= 2 * V::N) {  // few states: no branch that could be guessed wrong
+  if (n > V::N && n <= 2 * V::N) {  // two vectors: branch-free, to avoid mispredictions
     const int m = static_cast<int>(n - V::N);
     const V one = V::load(a) + V::load(b), two = V::load(a + V::N, m, 0.0) + V::load(b + V::N, m, -INF<double>);
     const unsigned less = V::bits(V::over(V::of(top), one)) | V::bits(V::over(V::of(top), two)) << V::N;
@@ -72,7 +72,7 @@ inline int64_t place(const double *a, const double *b, int64_t n, double top) {
   return 0;
 }
 
-// The best values with which each state is reached, from both ends to the middle: neither half waits for the other.
+// The best values with which each state is reached, from both ends to the middle: the halves are independent.
 // Returns the best state there, or -1.
 inline int64_t viterbi(const Chain &c, const double *scores, const int64_t *where, int64_t layers) {
   using V = Vec<double>;
@@ -100,8 +100,8 @@ inline int64_t viterbi(const Chain &c, const double *scores, const int64_t *wher
   return value > -INF<double> ? place(left, rest, n, value) : -1;
 }
 
-// The states on the best way through this state of the middle. Only here is asked which neighbour was the best: the
-// same sum as in `viterbi`, so that it is found by being equal.
+// The states on the best path through this state of the middle. The best neighbour is found only here: the sums are the
+// same as in `viterbi`, so that it is found by comparison for equality.
 inline void trace(const Chain &c, const int64_t *where, int64_t layers, int64_t state, int32_t *code) {
   const int64_t n = c.states, w = c.wide, middle = layers / 2;
   const double *right = c.reach + w, *most = c.most + w;
