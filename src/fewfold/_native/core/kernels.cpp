@@ -1,4 +1,4 @@
-// The Python side of the kernels: tensors in, checked, and rows shared out over threads.
+// The Python bindings of the kernels: they check the tensors and divide the rows among threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -59,7 +59,7 @@ struct FamilyArgument {
   }
 };
 
-// Elements of rows of k; columns are counted in 32 bits.
+// Elements of rows of k; columns are indexed in 32 bits.
 int64_t elements(int64_t rows, int64_t k) {
   if (k > std::numeric_limits<int32_t>::max()) refuse("rows must be shorter than 2^31, got " + std::to_string(k));
   return count_of(rows, k);

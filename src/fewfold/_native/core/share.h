@@ -1,4 +1,4 @@
-// Rows shared out over torch's own threads.
+// Division of rows among torch's own threads.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace fewfold {
 
-// The first exception of a team of threads: none may leave a parallel region.
+// The first exception of a team of threads: exceptions must not leave a parallel region.
 class Caught {
  public:
   template <class F> void run(F work) {

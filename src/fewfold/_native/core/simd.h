@@ -19,7 +19,7 @@ template <class T> constexpr T LOWEST = sizeof(T) == 4 ? static_cast<T>(-__FLT_M
 // Vec<T>: N numbers; `bits` makes a plain bit mask, lane i at bit i. `over` is "greater, or a NaN is involved", and
 // max and min return their second argument if a NaN is involved: the order of arguments decides if NaN propagates.
 // `numbers` are the lanes of m where neither is a NaN, `gt_too` those where also a > b. `split` is for positive numbers:
-// x = 2^exponent mantissa, mantissa in [1, 2); `scale` is x 2^whole. Neither for what is, or becomes, subnormal.
+// x = 2^exponent mantissa, mantissa in [1, 2); `scale` is x 2^whole. Neither supports subnormal arguments or results.
 template <class T> struct Vec;
 
 #if defined(FEWFOLD_AVX512)

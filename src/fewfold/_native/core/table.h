@@ -18,7 +18,7 @@ struct SavedSupport {
   int64_t capacity = 0;  // numbers per row
 };
 
-// Supports of many rows, one after the other. Grown with realloc; whoever receives it frees it.
+// Supports of many rows, one after the other. Grown with realloc; the caller frees it.
 template <class T> struct Ragged {
   int64_t *index = nullptr;
   T *weight = nullptr;
@@ -78,7 +78,7 @@ template <class T> struct Scored {
 };
 
 template <class T> struct Table {
-  bool (*forward)(  // whether some row had infinite scores, which leave it no gradient
+  bool (*forward)(  // whether some row had infinite scores, and so no gradient
       const T *x, T *p, int64_t rows, int64_t k, const Family &f, SavedSupport saved);
   void (*backward)(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, SavedSupport saved);
   void (*support)(const T *x, int64_t rows, int64_t k, const Family &f, Ragged<T> &out, int64_t *count);

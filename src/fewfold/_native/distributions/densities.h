@@ -6,7 +6,7 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
-// The scores on the face, `y + t`: what they say of their common shift t, and the logarithm of their density.
+// The scores on the face, `y + t`: the Gaussian posterior of their common shift t, and their log density.
 struct Shifted {
   double place = 0, width = 0, log_density = 0;
   int64_t corners = 0;

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t AHEAD = 24;         // prefetch distance in rows of the tables
 constexpr int64_t TILE = 64;          // rows of the table in a tile of scores
 constexpr int64_t BLOCK = 16 * TILE;  // rows scored by one slab of queries before the next slab replaces it in cache
-constexpr int64_t LINE = 16;          // queries are shared out this many at a time
+constexpr int64_t LINE = 16;          // queries are divided among threads in multiples of this
 constexpr int64_t BAD_SLOTS = -2;     // returned if a slot is out of range
 
 // The slots of a table (size, s), of any integer type.
@@ -119,7 +119,7 @@ int64_t mix(const Buffer &anchors_, int64_t k, int64_t d, const Buffer &weight, 
   return -1;
 }
 
-// Sums of rows of a table, bag after bag: the terms are given as they are.
+// Sums of rows of a table, bag after bag, with explicit terms.
 template <class T>
 void blend(const Buffer &rows_, int64_t d, const Buffer &weight, const Buffer &slot, const Buffer &offset_, int64_t bags,
            const Buffer &out_, int threads) {

@@ -46,7 +46,7 @@ template <class T> void mix(const T *anchors, int64_t d, const Terms<T> &t, int6
   }
 }
 
-// The gradient of the weights: values[p] = by[b] <g[b], anchors[slot[p]]>. Four anchors share what they read of g.
+// The gradient of the weights: values[p] = by[b] <g[b], anchors[slot[p]]>. Four anchors at a time share the loads of g.
 template <class T> void mix_dots(const T *anchors, int64_t d, const Terms<T> &t, const T *g, int64_t first, int64_t last, T *values) {
   using V = Vec<T>;
   constexpr int64_t FOUR = 4;

@@ -60,7 +60,7 @@ void picked_dots(const T *query, const T *table, int64_t d, const int64_t *ids, 
   }
 }
 
-// pull += sum_i scale by[i] table[ids[i]]; values[i] = scale by[i] query. Either may be left out.
+// pull += sum_i scale by[i] table[ids[i]]; values[i] = scale by[i] query. Either may be null.
 template <class T>
 void picked_pulls(const T *query, const T *table, int64_t d, const int64_t *ids, int64_t n, int64_t later, const T *by,
                   T scale, T *pull, T *values) {

@@ -1,4 +1,4 @@
-// Small dense least squares, many of them: products of narrow matrices, Cholesky factors, regressions.
+// Batched small dense least squares: products of narrow matrices, Cholesky factors, regressions.
 //
 // All arithmetic is done by one micro-kernel: `tile` adds a product of two panels to HIGH rows of a matrix, all sums in
 // registers. Gram matrices are products of a panel with itself, and a Cholesky factor, row by row of blocks, subtracts the
@@ -65,7 +65,7 @@ inline void stripe(const float *a, int64_t a_apart, const float *b, int64_t b_ap
 inline int64_t whole(int64_t i) { return i / V::N * V::N; }
 
 // The upper triangle of c (m, m), and `more` numbers behind its columns, += x' x for n rows of x. Of c only the first
-// `high` rows, in whole tiles: what is below is zero.
+// `high` rows, in whole tiles: the rows below are zero.
 inline void add_products(const float *x, int64_t apart, int64_t n, int64_t high, int64_t m, int64_t more, float *c,
                          int64_t between) {
   for (int64_t i = 0; i < high; i += HIGH)

@@ -16,7 +16,7 @@ constexpr int MOST_STEPS = 60;  // each Newton step that fails halves the bracke
 // Beyond this magnitude a threshold of type T is too coarse; scores are then shifted by it, and solved once more.
 template <class T> constexpr double COARSE = sizeof(T) == 4 ? 8 : 1e6;
 
-// The point of a standard normal above which lies a share p of it (Abramowitz and Stegun 26.2.23).
+// The upper quantile of the standard normal distribution at p (Abramowitz and Stegun 26.2.23).
 inline double quantile(double p) {
   const double r = std::sqrt(-2 * std::log(p < .5 ? p : 1 - p));
   const double z = r - (2.515517 + r * (.802853 + r * .010328)) / (1 + r * (1.432788 + r * (.189269 + r * .001308)));

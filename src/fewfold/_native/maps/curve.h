@@ -2,7 +2,7 @@
 //
 //   u_i = [scale * (x_i - top) - t]_+      sum_i u_i^e = 1      p_i = u_i^out  (divided by its sum if `normalise`)
 //
-// 1 < alpha <= 2 (above, u^out has no slope to speak of and wants another algorithm).
+// 1 < alpha <= 2 (above, u^out is too steep at zero and needs another algorithm).
 // alpha-entmax: scale = alpha - 1, e = out = 1/(alpha-1).  alpha-normmax: scale = 1, e = alpha/(alpha-1), out = 1/(alpha-1).
 // So e >= 1, and the e-norm of u is convex in t: Newton from the left is monotone and every iterate is a lower bound.
 // Any subset of the row gives a lower bound on t as well, which is what makes the filters of stream.h safe.
@@ -32,7 +32,7 @@ template <class T> struct Curve {
   T scale, e, out;
   bool normalise, norm;
   double alpha;
-  // Where one entry leads many that are barely in the support, its share hangs on the last digits of the threshold, times
+  // Where one entry leads many that are barely in the support, its share depends on the last digits of the threshold, times
   // their number: normmax divides by their sum, and of another alpha float does not even hold alpha - 1. A row in which
   // their number times the square of the highest is more than this is done again in double.
   T touchy() const { return sizeof(T) == 8 ? INF<T> : norm || out < 2 ? T(8) : T(64); }
@@ -141,7 +141,7 @@ template <class T, int E, class S> inline Sums sums_at(S from, int64_t size, T t
 // A root found by a long step has lost digits to cancellation; it starts one more iteration instead.
 constexpr int FAR = 4;
 
-// sum u = 1: the mean of what is above t, until nothing more falls below (Michelot).
+// sum u = 1: t from the mean of the entries above it, until the set of these is stable (Michelot).
 template <class T, class S> double solve_linear(S from, int64_t n, const Curve<T> &c, double t, int steps) {
   double best = -1;
   while (steps-- > 0) {

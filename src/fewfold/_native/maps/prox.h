@@ -1,5 +1,5 @@
 // Proximal operators that make entries equal in groups: total variation along a row, and OSCAR on the simplex.
-// An entry of -inf is left out of its row: those on either side of it become neighbours, and it stays -inf.
+// An entry of -inf is omitted from its row: those on either side of it become neighbours, and it stays -inf.
 // Sums are accumulated in double for every T. Rows with NaN or +inf are not supported: the caller handles them first.
 #pragma once
 #include <algorithm>
@@ -83,7 +83,7 @@ struct Prox {
   }
 };
 
-// Calls work(prox, row) for every row, the rows shared out over threads.
+// Calls work(prox, row) for every row, with the rows divided among threads.
 template <class F> void each_prox(int64_t rows, int threads, F work) {
   Caught caught;
 #ifdef _OPENMP
@@ -102,10 +102,10 @@ template <class F> void each_prox(int64_t rows, int threads, F work) {
 
 // What the prox is made of, enough to rebuild it and its derivatives: the group of every entry, numbered within the
 // row, and its pull, so that prox = mean over the group of (z + strength * pull). The group is -1 where the entry was
-// left out, and may be where sparsemax of the prox is 0. A strength of 0 leaves ties apart.
+// left out, and may be where sparsemax of the prox is 0. With a strength of 0 ties are not grouped.
 //
 // The largest entry of the prox is at most 2 * strength below that of z, and the threshold of sparsemax within 1 of
-// it. What lies 2 * strength below that is a wall: its neighbours feel it no matter how low it is.
+// it. An entry 2 * strength below that acts as a wall: its exact value does not affect its neighbours.
 template <class T>
 void tv_groups_rows(const T *z, int64_t *group, T *pull, int64_t rows, int64_t k, const T *strength_per_row,
                     int threads) {

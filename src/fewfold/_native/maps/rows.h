@@ -159,7 +159,7 @@ template <class T> bool forward(const T *x, T *p, int64_t rows, int64_t k, const
 
 // ---- the support without the row -----------------------------------------------------------------------------------
 
-// Memory for n numbers that begins with those of `old`, which stays as it is if there is none.
+// Reallocates `old` to n numbers; on failure throws and leaves `old` unchanged.
 template <class S> S *grown(S *old, int64_t n) {
   void *to = std::realloc(old, static_cast<size_t>(n) * sizeof(S));
   if (!to) throw std::bad_alloc();

@@ -100,7 +100,7 @@ template <class T> struct Slab {
   static constexpr int WAYS = 4;  // independent accumulators, to hide the latency of additions
   V at[SHORT];
   V part[EIGHT];  // maxima of eighths of the row: a subset, so a first guess at the threshold costs little
-  V top, base;    // base: what has been taken off the scores
+  V top, base;    // base: the shift subtracted from the scores
   int64_t k;
 
   // Scores far from zero are measured from their maximum, or steps would be lost in the rounding of t.
@@ -181,7 +181,7 @@ template <class T> struct Thresholds {
   // One Newton step on the norm, from its sums at t over rows of length k. Returns the lanes that have not converged.
   template <int E> unsigned step(const Step<T, E> &s, int64_t k, const Curve<T> &c) {
     const V zero = V::of(0), one = V::of(1);
-    if (E == 1) {  // exact, unless something lies between here and there
+    if (E == 1) {  // exact, unless there is an entry between t and t + d
       d = (s.second - one) / s.first;
       lowest = s.lowest;
       // A long step d has lost digits to cancellation: iterate once more.
@@ -189,11 +189,11 @@ template <class T> struct Thresholds {
     }
     if (E == 2) {
       d = (s.second - V::sqrt(s.second) * V::of(1 / c.scale)) / s.first;
-      // What the step leaves of the sum is at most k d^2, whatever enters or leaves the support.
+      // The residual of the sum after the step is at most k d^2, however the support changes.
       const V near = V::of(std::sqrt((sizeof(T) == 4 ? T(4e-7) : T(1e-16)) / static_cast<T>(k)) / c.scale);
       return V::bits(V::gt(size(d), near));
     }
-    // power() wants a base in [0, 1]; a sum below one (a first guess too far right) takes a step back.
+    // power() needs a base in [0, 1]; a sum below one (a first guess too far right) takes a step back.
     const V big = V::max(one, s.second), norm = one / power(one / big, 1 / c.e);
     const V back = (s.second - one) / V::of(c.e);
     d = V::pick(V::gt(one, s.second), back, (norm - one) * big / norm) / (s.first * V::of(c.scale));
@@ -232,7 +232,7 @@ template <class T> struct Thresholds {
 template <class T> struct Best {
   using V = Vec<T>;
   V v[EIGHT];
-  typename V::Mask numbers = V::all();  // the lanes that have met no NaN, of which a sort makes anything
+  typename V::Mask numbers = V::all();  // the lanes without a NaN, which would break the sort
 
   static void order(V &a, V &b) {
     const V high = V::max(a, b);
@@ -360,7 +360,7 @@ template <class T, int E> struct ShortRows {
     return a.odd_rows();
   }
 
-  // Newton steps, one or two slabs in step: while one waits for its sums the other computes.
+  // Newton steps on one or two interleaved slabs, to hide the latency of the sums.
   static uint64_t by_looking(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
     Slab<T> s[2];
     Thresholds<T> a[2];

@@ -100,7 +100,7 @@ template <class T> struct Stream {
     high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
   }
 
-  // The lanes of that piece join those of the row so far, and the bound rises. No branch waits for the answer, so
+  // Merges the lanes of that piece into those of the row so far, and raises the bound. No branch depends on it, so
   // that the steps of several rows can run at once.
   void join(const Curve<T> &c, int steps) {
     if (high > top) top = high;
@@ -187,7 +187,7 @@ template <class T> struct Stream {
     for (int j = 0; j < 4; ++j) m[j].store(lane_now + j * V::N);
     high = V::max(V::max(m[0], m[1]), V::max(m[2], m[3])).top();
     join(c, 2);
-    // look() meets the sampled entries again and may file them under other lanes. An entry in two lanes would count
+    // look() reads the sampled entries again and may assign them to other lanes. An entry in two lanes would count
     // twice, and the lanes would no longer be a subset of the row: only the bound stays.
     forget_lanes();
     if (odd()) return;

@@ -14,7 +14,7 @@ struct Update {
   double shrink;  // times the row, before it moves
   bool maximize, nesterov;
   double initial;  // where adagrad's sums begin
-  double l1;       // times the step size, taken off a row after it moved
+  double l1;       // times the step size, subtracted from a row after its update
   bool signed_;    // towards zero from both sides; otherwise to zero from above
 };
 

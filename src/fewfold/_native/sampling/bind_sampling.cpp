@@ -1,4 +1,4 @@
-// Draws, and the scores of what was drawn, for Python.
+// Bindings of sampling, and of the scores of samples.
 #include <nanobind/nanobind.h>
 
 #include <atomic>

@@ -5,7 +5,7 @@
 namespace fewfold {
 namespace {
 
-// A stream of its own for every row, so that the draws do not depend on how rows are shared out over threads
+// A stream of its own for every row, so that the draws do not depend on how rows are divided among threads
 // (SplitMix64: Steele, Lea and Flood, 2014).
 struct Random {
   uint64_t state;

@@ -8,7 +8,7 @@ using namespace fewfold;
 
 namespace {
 
-// Parts of a chain, counted in 32 bits, as are those of one step.
+// The number of parts of a chain, indexed in 32 bits, as are those of one step.
 int64_t chain_parts(int64_t positions, int64_t states) {
   check_positive(positions, "positions");
   check_positive(states, "states");

@@ -149,7 +149,7 @@ class Consensus {
     for (size_t i = 0; i < p_.bit.size(); ++i) z[i] = p_.offset[i] + p_.sign[i] * z[i];
   }
 
-  // middle of the values of a bit's links; what it is without any
+  // to = weighted mean of the values of a bit's links; `without` for bits without links
   void mean(const double *values, double *to, const double *without) {
     std::fill(sums_.begin(), sums_.end(), 0.0);
     for (size_t i = 0; i < p_.bit.size(); ++i) sums_[at(p_.bit[i])] += p_.weight[i] * values[i];
@@ -277,7 +277,7 @@ class Consensus {
     ++s.turns;
   }
 
-  // to = change less the mean of what the faces leave of it
+  // to = change less the mean of its projections on the faces
   void outside(State &s, const double *change, double *to) {
     for (size_t i = 0; i < p_.bit.size(); ++i) along_[i] = change[p_.bit[i]];
     push(s, along_.data(), pushed_.data());

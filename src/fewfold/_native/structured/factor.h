@@ -96,7 +96,7 @@ inline void drop(const Factor &f, int64_t n, int64_t i, double *spare) {
     f.inverse[k] = one_by;
     const V cs = V::of(c), sn = V::of(s);
     int64_t r = k + 1;
-    for (; r + V::N <= n; r += V::N) {  // what is written lies one row above what is read
+    for (; r + V::N <= n; r += V::N) {  // stores are one row above the loads
       const V x = V::load(spare + r), y = V::load(next + r);
       V::fma(cs, x, sn * y).store(to + r - 1);
       (cs * y - sn * x).store(spare + r);

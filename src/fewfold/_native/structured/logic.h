@@ -9,7 +9,7 @@ namespace fewfold {
 
 enum class Rule : int32_t { one = 0, at_most_one = 1, any = 2, any_out = 3 };
 
-// Bits that are `turned` are read the other way round: the score of being off is less that of being on.
+// Bits that are `turned` are negated: the score of being off is minus that of being on.
 class LogicOracle {
  public:
   LogicOracle(int64_t size, Rule rule, const uint8_t *turned) : size_(size), rule_(rule), turned_(turned) {}

@@ -55,7 +55,7 @@ struct Chains {
   int64_t tables() const { return positions < 2 ? 0 : transitions.by_position ? positions - 1 : 1; }
 };
 
-// One state at each position, part = position * states + state. A position of which all scores are -inf is left out;
+// One state at each position, part = position * states + state. A position of which all scores are -inf is omitted;
 // the transition to the next one is the one that leaves its left neighbour.
 class SequenceOracle {
  public:
@@ -144,7 +144,7 @@ class SequenceOracle {
   std::vector<int64_t> where_;
 };
 
-// Where the gradients of the additional scores of chains go; strides as in `Given`, null where none is wanted.
+// Where the gradients of the additional scores of chains go; strides as in `Given`, null where not needed.
 struct Pulled {
   double *transitions;
   int64_t by_row, by_position;

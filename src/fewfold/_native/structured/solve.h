@@ -43,7 +43,7 @@ struct Request {
   int64_t *took;                // (rows,)
   int32_t *outcomes;            // (rows,)
   int threads;
-  bool widen;                   // whether structures of weight zero are wanted, for derivatives
+  bool widen;                   // whether to add structures of weight zero, for derivatives
 
   Request(const Buffer &scores_, int64_t rows_, int64_t parts_, int64_t slots_, int64_t turns_, double tolerance_,
           const Buffer &codes, const Buffer &offsets, const Buffer &marginals_, const Buffer &gaps_, const Buffer &took_,

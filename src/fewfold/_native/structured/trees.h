@@ -9,7 +9,7 @@
 
 namespace fewfold {
 
-constexpr int64_t MOST_WORDS = 32768;  // whose parts are counted in 32 bits
+constexpr int64_t MOST_WORDS = 32768;  // so that parts are indexed in 32 bits
 
 // Scores are (words, words), by head and word, the root on the diagonal; a slot is a word. A word whose column is all
 // -inf is absent.
