@@ -87,10 +87,10 @@ template <class Part> class RidgeSolver {
       if (place_[id] == MET && id != item && rest != 0)
         gains_.emplace_back(rest * rest / (static_cast<double>(ridge_.users[id]) + ridge_.l2), id);
     }
-    const int64_t room = most - count();
-    if (static_cast<int64_t>(gains_.size()) > room) {
-      std::nth_element(gains_.begin(), gains_.begin() + room, gains_.end(), better);
-      gains_.resize(size(room));
+    const int64_t vacant = most - count();
+    if (static_cast<int64_t>(gains_.size()) > vacant) {
+      std::nth_element(gains_.begin(), gains_.begin() + vacant, gains_.end(), better);
+      gains_.resize(size(vacant));
     }
     std::sort(gains_.begin(), gains_.end(), better);
     for (const auto &[gain, id] : gains_) {
