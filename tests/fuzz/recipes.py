@@ -300,6 +300,80 @@ def _sessions(rng: Rng) -> tuple[Callable[..., object], list[object]]:
 RECIPES["Sessions"] = _sessions
 
 
+# ---- sparse item-to-item models -----------------------------------------------------------------
+
+
+@recipe("rank_rows_i32", "rank_rows_i64")
+def _rank_rows(rng: Rng, name: str) -> list[object]:
+    items, users, k = size(rng, 9, 1), size(rng), size(rng, 5, 1)
+    start, history, gone = offsets(rng, items), offsets(rng, users), offsets(rng, users)
+    ids = whole(rng, items, int(start[-1]), dtype=I32 if name.endswith("i32") else I64)
+    rows = [start, ids, real(rng, len(ids), dtype=torch.float32), items]
+    allowed = torch.ones(items, dtype=torch.bool) if rng.random() < 0.5 else None
+    queries = [whole(rng, items, int(history[-1])), history]
+    excluded = [whole(rng, items, int(gone[-1])), gone]
+    answer = [_empty(users, k, dtype=I64), _empty(users, k, dtype=torch.float32)]
+    done = _empty(users, dtype=torch.bool)
+    return [*rows, *queries, *excluded, allowed, k, *answer, done, _threads(rng)]
+
+
+def _log(rng: Rng) -> tuple[Tensor, list[object]]:
+    """A random (users, items) mask, and its pairs by user and by item as the kernels take them."""
+    mask = torch.from_numpy(rng.random((size(rng, 9, 1), size(rng, 9, 1))) < 0.4)
+    by_user, by_item = (torch.nn.functional.pad(mask.sum(d).cumsum(0), (1, 0)) for d in (1, 0))
+    pairs = [by_user, mask.nonzero()[:, 1].clone(), by_item, mask.T.nonzero()[:, 1].to(I32)]
+    return mask, pairs
+
+
+@recipe("count_shared_users")
+def _count_shared_users(rng: Rng, name: str) -> list[object]:
+    mask, pairs = _log(rng)
+    items = mask.shape[1]
+    first = size(rng, items)
+    sizes = [_empty(items + 1, dtype=I64), _empty(items + 1, dtype=I64)]
+    return [*pairs, first, size(rng, items, first), *sizes, _threads(rng)]
+
+
+@recipe("shared_users_u8", "shared_users_i16")
+def _shared_users(rng: Rng, name: str) -> list[object]:
+    mask, pairs = _log(rng)
+    start, steps = _steps(mask, pairs, name)
+    return [*pairs, 0, mask.shape[1], start, steps, _threads(rng)]
+
+
+def _steps(mask: Tensor, pairs: list[object], name: str) -> tuple[Tensor, Tensor]:
+    """Offsets of the steps of each item, and space for them."""
+    items = mask.shape[1]
+    sizes = {"u8": _empty(items + 1, dtype=I64), "i16": _empty(items + 1, dtype=I64)}
+    _native.kernels.count_shared_users(*pairs, 0, items, *sizes.values(), 1)  # type: ignore[union-attr]
+    suffix = name.rpartition("_")[2]
+    start = sizes[suffix].cumsum(0)
+    dtype = torch.uint8 if suffix == "u8" else torch.int16
+    return start, torch.zeros(int(start[-1]), 2, dtype=dtype)
+
+
+def _sparse_ridge(name: str) -> Recipe:
+    def make(rng: Rng) -> tuple[Callable[..., object], list[object]]:
+        mask, pairs = _log(rng)
+        start, steps = _steps(mask, pairs, name)
+        write = getattr(_native.kernels, name.replace("SparseRidge", "shared_users"))
+        write(*pairs, 0, mask.shape[1], start, steps, 1)
+        items, width = mask.shape[1], size(rng, 5, 1)
+        made = [start, steps, mask.sum(0).float(), 0.5, width, size(rng, 4, 1)]
+        ids, weights = _empty(items, width, dtype=I32), _empty(items, width, dtype=torch.float32)
+
+        def run(*arguments: object) -> object:
+            return getattr(_native.kernels, name)(*arguments[:6]).solve(*arguments[6:])
+
+        return run, [*made, 0, items, ids, weights, _empty(items, dtype=I64), _threads(rng)]
+
+    return make
+
+
+for _name in ("SparseRidge_u8", "SparseRidge_i16"):
+    RECIPES[_name] = _sparse_ridge(_name)
+
+
 # ---- factorization ------------------------------------------------------------------------------
 
 
