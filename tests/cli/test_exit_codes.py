@@ -78,7 +78,7 @@ def test_nobody_and_nothing(arguments: list[str], words: str, model: Path) -> No
 def test_other_wrong_values(log: Path, model: Path, simple: Path, here: Path) -> None:
     for arguments, words in (
         (("similar", model, "nothing"), "no item 'nothing'"),
-        (("recommend", simple, "--history", "a1", "--recall", 0.9), "only a VAE"),
+        (("recommend", simple, "--history", "a1", "--recall", 0.9), "has no item vectors"),
         (("fit", log, "--model", "ease", "--l2", -1), "l2 must be"),
         (("fit", log, *SMALL, "--test", "1e-9"), "leaves nothing to test"),
         (("data", "fetch", "ml-3m"), "there is no public set 'ml-3m'"),
