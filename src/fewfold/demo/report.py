@@ -46,7 +46,9 @@ def _overall(comparison: Comparison, axes: Any) -> None:
 
 def _slices(comparison: Comparison, axes: Any) -> None:
     """Draw the metric of each model for users with short and long histories."""
-    names = list(comparison.contenders[0].evaluation.slices)
+    evaluation = comparison.contenders[0].evaluation
+    least = evaluation.overall.users / 100  # a bar of a handful of users says nothing
+    names = [name for name, one in evaluation.slices.items() if one.users >= least]
     wide = 0.8 / len(comparison.contenders)
     for number, one in enumerate(comparison.contenders):
         places = [
