@@ -147,11 +147,11 @@ def test_plain_torch_has_second_derivatives_and_transforms():
     torch.testing.assert_close(each[0], torch.func.grad(total)(parts[0][0].detach()))
 
 
-@pytest.mark.native
-def test_a_slot_out_of_range_reads_nothing():
+@pytest.mark.parametrize("path", [pytest.param("native", marks=pytest.mark.native), "torch"])
+def test_a_slot_out_of_range_reads_nothing(path):
     projected, weights, slots = make(SIZES[1])
     slots[400, 1] = 300
-    with on_path("native"), pytest.raises(ValueError, match="slots must be between 0 and 299"):
+    with on_path(path), pytest.raises(ValueError, match="slots must be between 0 and 299"):
         tied_scores(projected, weights, slots, sparse=True)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fewfold._native import dispatch
+from fewfold._torch import eager
 from fewfold.embeddings.table.anchor_sums import check, native, refuse_slots
 
 __all__ = ["dense_scores", "tied_scores"]
@@ -48,6 +49,10 @@ def tied_scores(
     if native(projected, weights, slots):
         every: Tensor = _Tied.apply(projected, weights, slots, float(threshold), sparse)
         return every
+    if slots.numel() and eager(slots):  # torch's own errors name neither the slot nor the argument
+        low, high = (bound.item() for bound in slots.aminmax())  # uint8 wraps when compared
+        if low < 0 or high >= projected.shape[1]:
+            raise refuse_slots(slots, projected.shape[1])
     if sparse and weights.requires_grad and torch.is_grad_enabled():
         weights = _AsRows.apply(weights)
     scores = projected.new_zeros(len(projected), len(weights))
