@@ -136,3 +136,22 @@ def test_short_phases_one_after_the_other_are_long_work(monkeypatch):
         if "splitting" in terminal.getvalue():
             return
     pytest.fail("three seconds of short phases without a word")
+
+
+def test_a_phase_inside_counts_as_a_share_of_the_current_part():
+    with _progress.phase("outer", total=10) as outer:
+        outer.advance(2)
+        outer.part = 4
+        share, left = outer.left(outer.began + 30, inner=0.75)
+        assert share == pytest.approx(0.5)
+        assert left == pytest.approx(30, abs=1)
+        assert outer.left(outer.began + 30, inner=0.0)[0] == pytest.approx(0.5)  # never back
+
+
+def test_inside_a_phase_that_counts():
+    assert not _progress.inside_phase()
+    with _progress.phase("unknown length"):
+        assert not _progress.inside_phase()
+        with _progress.phase("known", total=2):
+            assert _progress.inside_phase()
+    assert not _progress.inside_phase()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-__all__ = ["Phase", "line", "notes", "over", "phase", "silence"]
+__all__ = ["Phase", "inside_phase", "line", "notes", "over", "phase", "silence"]
 
 _Part = TypeVar("_Part")
 _PATIENCE = 2.0  # seconds of work before anything is shown
@@ -61,6 +61,8 @@ class Phase:
         seconds: estimated total duration, if known in advance.
         total: number of parts, if known.
         done: number of finished parts.
+        part: size of the current part, in parts; a phase inside this one shows how much of it is
+            finished.
         managed: whether it is certain to end with its `with` block. A phase started by `over` lasts
             as long as its generator, which an exception may keep alive, so that the thread does not
             show it.
@@ -76,7 +78,7 @@ class Phase:
         managed: bool = True,
     ) -> None:
         self.what, self.total, self.seconds, self.done = what, total, seconds, 0.0
-        self.managed = managed
+        self.managed, self.part, self._reached = managed, 1.0, 0.0
         self.began = self.shown_at = self._counted = time.monotonic()
 
     def advance(self, done: float) -> None:
@@ -100,7 +102,8 @@ class Phase:
         """
         passed = now - self.began
         if self.total:
-            share = min((self.done + inner) / self.total, 1.0)
+            share = min((self.done + inner * self.part) / self.total, 1.0)
+            self._reached = share = max(share, self._reached)
             if share > 0:
                 at = now if inner else self._counted  # the time at which the share was measured
                 whole = (at - self.began) / share
@@ -194,6 +197,11 @@ class _Phases:
     def forked(self) -> None:
         """Reset after a fork: the child has no running phases and no thread holding the lock."""
         self.__init__()  # type: ignore[misc]
+
+
+def inside_phase() -> bool:
+    """Return whether a phase that counts its parts is running, which shows the progress."""
+    return any(found.total is not None and found.managed for found in _phases.stack)
 
 
 _phases = _Phases()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fewfold as ff
+from fewfold._progress import phase
 from fewfold.recommender.training import checkpoint as checkpoints
 from fewfold.recommender.training.checkpoint import Checkpoint, Interrupted
 
@@ -219,6 +220,18 @@ def test_patience_and_the_best_weights_survive(tmp_path):
             trained(Model(at, interrupt()), **options, checkpoint=keep)
         resumed = Model()
         assert_same(straight, wanted, resumed, trained(resumed, **options, checkpoint=keep))
+
+
+def test_a_training_inside_a_larger_job_writes_no_lines(tmp_path, capsys):
+    keep = Checkpoint(tmp_path / "run", resume=True)
+    alone = Model()
+    wanted = trained(alone, progress=True)
+    assert capsys.readouterr().err.count("epoch ") == 3
+    with phase("choosing", total=2):
+        part = Model()
+        epochs = trained(part, checkpoint=keep, progress=True)
+    assert capsys.readouterr().err == ""
+    assert_same(alone, wanted, part, epochs)
 
 
 def test_what_is_finished_is_not_done_again(tmp_path, capsys):

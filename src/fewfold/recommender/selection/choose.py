@@ -71,8 +71,9 @@ def choose(
         return _without_validation(log, candidates, skipped)
     half = None if options.deadline is None else options.deadline.share(0.5)
     trials = Trials(log, validation, replace(options, deadline=half))
-    total = sum(_share(one) * one.work(log) for group in candidates.values() for one in group)
-    with phase("choosing a model", total=1.3 * total) as progress:
+    every = [one for group in candidates.values() for one in group]
+    total = sum((_share(one) + one.resumable) * one.work(log) for one in every)
+    with phase("choosing a model", total=total) as progress:
         pace, done = _Pace(half), 0.0
         first: dict[str, Trial] = {}
         for name, grid in candidates.items():
@@ -84,6 +85,7 @@ def choose(
                 if first and not pace.allows(work):
                     skipped.setdefault(name, "the time budget was too short")
                     break
+                progress.what, progress.part = f"choosing a model, trying {name}", work
                 trial = trials.run(model, _share(model))
                 pace.add(work, trial.seconds)
                 if name not in first or trial.mean > first[name].mean:
@@ -91,12 +93,17 @@ def choose(
                 done += work
                 progress.advance(done)
         survivors, dropped = _halve([*first.values()])
-        whole = [
-            trials.run(one.model, 1.0)
-            if one.effort < 1 and pace.allows(one.model.work(log))
-            else one
-            for one in survivors
-        ]
+        progress.total = done + sum(one.model.work(log) for one in survivors if one.effort < 1)
+        whole: list[Trial] = []
+        for one in survivors:
+            work = one.model.work(log)
+            if one.effort < 1 and pace.allows(work):
+                name = one.model.name
+                progress.what, progress.part = f"choosing a model, training {name}", work
+                one = trials.run(one.model, 1.0)
+                done += work
+                progress.advance(done)
+            whole.append(one)
     found = [_Found(t.model, t.per_user, t.bytes, t.cost, t.seconds, (t,)) for t in whole]
     best_single = max(found, key=lambda one: one.mean)
     blend = _best_blend(found, best_single, validation)

@@ -35,6 +35,7 @@ class TrainingRun(ABC):
         model: that is trained.
         optimizers: "tables", of parameters with a row per item, and "others".
         growth: what adapts the size of the tables, if there is anything.
+        quiet: write no line per epoch, since it is part of a larger job that shows its progress.
     """
 
     growth: AnchorGrowth | None = None
@@ -46,6 +47,7 @@ class TrainingRun(ABC):
     ) -> None:  # fmt: skip
         self.model, self.optimizers, self.objective = model, optimizers, objective
         self.options, self.progress, self.generator = options, progress, generator
+        self.quiet = False
         self.epoch_start = generator.get_state()
         self.steps_per_epoch = steps_per_epoch
         self.step, self.steps = 0, max(1, options.epochs * steps_per_epoch)
@@ -157,7 +159,7 @@ class TrainingRun(ABC):
                 self.growth.epoch(self.held_out_loss())
         number = len(self.log) + 1
         self.log.append(Epoch(number, self.total / terms, seconds, users / seconds, ndcg))
-        if self.progress:
+        if self.progress and not self.quiet:
             _report_epoch(self.log, self._epochs)
         self.finished = self.best.update(self.model, ndcg) or self.step >= self.steps
 

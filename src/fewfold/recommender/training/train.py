@@ -9,7 +9,7 @@ import torch
 import torch.utils.deterministic
 
 from fewfold._native import dispatch
-from fewfold._progress import phase, silence
+from fewfold._progress import inside_phase, phase, silence
 from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.network import FastVAE
@@ -86,25 +86,37 @@ def run_training(
             saved = writer.load({} if checkpoint is None else run.settings(), run.layout)
             if saved is not None:
                 run.restore(saved)
+        run.quiet = inside_phase()
         if progress and checkpoint is not None and checkpoint.resume:
-            missing = f"no checkpoint at {writer.path} yet"
-            print_message(missing if saved is None else f"resumed {run.where()}")
+            if saved is not None:
+                print_message(f"resumed {run.where()}")
+            elif not run.quiet:
+                print_message(f"no checkpoint at {writer.path} yet")
         run.model.train()
-        while not run.finished:
-            run.begin()
-            batches = run.batches()
-            with phase(run.epoch_name(), total=len(batches)) as epoch:
-                for users in epoch.each(batches):
-                    run.advance(users)
-                    writer.after_step(run)
-                    if run.step >= run.steps:  # the time budget may have reduced them
-                        break
-            run.end()
-            if run.finished:
-                writer.finish(run)
+        with phase("training", total=run.steps) if run.quiet else contextlib.nullcontext() as whole:
+            while not run.finished:
+                if whole is not None:
+                    whole.total, whole.part = run.steps, run.steps_per_epoch
+                    whole.advance(run.step)
+                _run_epoch(run, writer)
     run.best.restore(run.model)
     run.model.eval()
     return run.log
+
+
+def _run_epoch(run: TrainingRun, writer: CheckpointWriter) -> None:
+    """Take the remaining steps of an epoch, and save the training after those that are due."""
+    run.begin()
+    batches = run.batches()
+    with phase(run.epoch_name(), total=len(batches)) as epoch:
+        for rows in epoch.each(batches):
+            run.advance(rows)
+            writer.after_step(run)
+            if run.step >= run.steps:  # the time budget may have reduced them
+                break
+    run.end()
+    if run.finished:
+        writer.finish(run)
 
 
 def _changed(options: TrainOptions, changes: dict[str, Any]) -> TrainOptions:
