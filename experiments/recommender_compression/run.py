@@ -97,7 +97,7 @@ def rows_of(
         tables: type[AnchoredTables] = AnchoredTables if kind == ANCHORS else LowRank
         if kind == LOW_RANK:
             anchors = Anchors(rank := _rank(items, int(setting.removesuffix("x"))), rank)
-        model = ff.recommender.FastVAE(tables=tables(items, anchors), seed=seed)
+        model = ff.recommender.FastVAE(tables(items, anchors), seed=seed)
         seconds = _trained(model, data, split, seed)
         model.finalize()
         small = small_size(model) if kind == ANCHORS else (rank + 1) * (items + WIDTH + 8)

@@ -1,7 +1,9 @@
 """Argument validation shared by all modules."""
 
+import difflib
 import math
 import operator
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -15,6 +17,7 @@ __all__ = [
     "check_temperature",
     "fraction",
     "int64_vector",
+    "known_names",
     "non_negative_number",
     "normal_dim",
     "per_row",
@@ -99,6 +102,18 @@ def whole_number(value: int, name: str, least: int = 1) -> int:
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def known_names(given: Iterable[str], known: Sequence[str], function: str) -> None:
+    """Raise TypeError unless all given keyword arguments of a function are known.
+
+    The message lists the known names, those most similar to the unknown one first.
+    """
+    for name in given:
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, n=len(known))
+            listed = ", ".join([*similar, *(each for each in known if each not in similar)])
+            raise TypeError(f"{function} has no option {name!r}; its options are {listed}")
 
 
 def jagged(values: Tensor, offsets: Tensor, rows: int | None = None) -> tuple[Tensor, Tensor]:

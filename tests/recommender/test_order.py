@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._tensors import Found, Spec, read_header
-from fewfold.recommender import Baseline, Interactions, Jagged
+from fewfold.recommender import Baseline, HoldOut, Interactions, Jagged
 from fewfold.recommender.artifact.folder import Part
 from fewfold.recommender.artifact.packing import expect_users, pack_users
 from fewfold.recommender.evaluation.log_evaluation import evaluation_set
@@ -153,14 +153,14 @@ def test_ties_are_told_and_stay_tied_in_the_folder(tmp_path: Path) -> None:
 
 def test_evaluation_hands_over_histories_in_order() -> None:
     log = circle()
-    rec = ff.Recommender(Follows()).fit(log, test=0.2, split="last", progress=False)
+    rec = ff.Recommender(Follows()).fit(log, test=HoldOut(split="last"), progress=False)
     assert isinstance(rec.evaluation, ff.recommender.Evaluation)
     assert rec.evaluation.overall.scores[0].mean > 0.9
     # The same users later: the stored history, then what came before the last of the new log.
     later = circle(length=7)
     found = rec.evaluate(later, split="last", metrics=(ff.recommender.HitRate(1),))
     assert found.overall.scores[0].mean > 0.9
-    best = ff.compare(log, models=["follows", "ease"], split="last", progress=False)
+    best = ff.compare(log, models=["follows", "ease"], test=HoldOut(split="last"), progress=False)
     assert [one.kind for one in best.contenders] == ["follows", "ease"]
 
 

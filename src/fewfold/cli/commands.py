@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from fewfold._resources import available_processors
 from fewfold.cli.console import emit, note
 
 __all__: list[str] = []
-
-_COLUMNS = ("user", "item", "rating", "time", "min_rating", "where", "header")
-_READING = (*_COLUMNS, "skip_bad_rows", "time_format", "strip_ids", "core")
 
 
 def start(arguments: argparse.Namespace) -> None:
@@ -36,9 +32,11 @@ def print_note(arguments: argparse.Namespace, text: str) -> None:
         note(text)
 
 
-def reading(arguments: argparse.Namespace, names: Sequence[str] = _READING) -> dict[str, Any]:
+def reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `read_log` that were given."""
-    given = {name: getattr(arguments, name, None) for name in names}
+    from fewfold.recommender.reading.read_options import ReadOptions
+
+    given = {name: getattr(arguments, name, None) for name in ReadOptions.__annotations__}
     if getattr(arguments, "ignore_times", False):
         given["time"] = False
     return {name: value for name, value in given.items() if value is not None}
@@ -220,7 +218,7 @@ def data_fetch(arguments: argparse.Namespace) -> int:
 
 def data_show(arguments: argparse.Namespace) -> int:
     """Show how a log would be read."""
-    plan = ff.recommender.plan_log(source(arguments), **reading(arguments, _COLUMNS))
+    plan = ff.recommender.plan_log(source(arguments), **reading(arguments))
     emit(plan, plan.as_dict() if arguments.json else None)
     return 0
 

@@ -31,17 +31,13 @@ def fit(arguments: argparse.Namespace) -> int:
     rec = ff.Recommender(model, training=training, seed=arguments.seed)
     log = ff.read_log(source(arguments), **reading(arguments))
     print_note(arguments, str(log.summary))
-    table = arguments.items_table or (
-        ff.recommender.bundled_items() if arguments.log is None else None
-    )
+    table = _items_table(arguments)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(out):
         rec.fit(
-            log, test=arguments.test, split=arguments.split, refit=arguments.refit,
-            checkpoint=checkpoint, all_users=arguments.all_users,
-            time_budget=_time_left(arguments, began), progress=not arguments.quiet,
-            items_table=table, items_key=arguments.items_key,
-            use_attributes=arguments.use_attributes,
+            log, test=_held_out(arguments), refit=arguments.refit, items_table=table,
+            checkpoint=checkpoint, time_budget=_time_left(arguments, began),
+            progress=not arguments.quiet,
         )  # fmt: skip
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
         if checkpoint is not None:
@@ -58,6 +54,23 @@ def fit(arguments: argparse.Namespace) -> int:
         arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM"
     )
     return 0
+
+
+def _held_out(arguments: argparse.Namespace) -> Any:
+    """The part of the log to evaluate on."""
+    return ff.recommender.HoldOut(arguments.test, arguments.split, arguments.all_users)
+
+
+def _items_table(arguments: argparse.Namespace) -> Any:
+    """The table of item attributes: that of --items-table, or of the bundled log; or None."""
+    table = arguments.items_table
+    if table is None and arguments.log is None:
+        table = ff.recommender.bundled_items()
+    if table is None and arguments.use_attributes:
+        raise ValueError("--use-attributes needs a table of attributes; write --items-table FILE")
+    if table is None:
+        return None
+    return ff.recommender.ItemsTable(table, arguments.items_key, arguments.use_attributes)
 
 
 def _time_left(arguments: argparse.Namespace, began: float) -> float | None:
@@ -147,11 +160,11 @@ def compare(arguments: argparse.Namespace) -> int:
     start(arguments)
     log = ff.read_log(source(arguments), **reading(arguments))
     print_note(arguments, str(log.summary))
-    chosen = {} if arguments.models is None else {"models": parts(arguments.models)}
+    chosen: dict[str, Any] = {} if arguments.models is None else {"models": parts(arguments.models)}
     training = ff.recommender.Training(epochs=arguments.epochs, time_budget=arguments.time_budget)
     found = ff.compare(
-        log, test=arguments.test, split=arguments.split, training=training, seed=arguments.seed,
-        all_users=arguments.all_users, progress=not arguments.quiet, **chosen,
+        log, test=_held_out(arguments), training=training, seed=arguments.seed,
+        progress=not arguments.quiet, **chosen,
     )  # fmt: skip
     emit(found, found.as_dict() if arguments.json else None)
     return 0

@@ -11,6 +11,7 @@ from .evaluation.comparison import Comparison as Comparison
 from .evaluation.comparison import Contender as Contender
 from .evaluation.comparison import compare as compare
 from .evaluation.dense_comparison import DenseComparison as DenseComparison
+from .evaluation.holdout import HoldOut as HoldOut
 from .evaluation.metrics import MAP as MAP
 from .evaluation.metrics import MRR as MRR
 from .evaluation.metrics import NDCG as NDCG
@@ -29,6 +30,7 @@ from .evaluation.splits import random_split as random_split
 from .evaluation.splits import temporal_split as temporal_split
 from .export_model import export as export
 from .fit_job import FitReport as FitReport
+from .fit_job import ItemsTable as ItemsTable
 from .ids import Ids as Ids
 from .inspect_model import Inspection as Inspection
 from .inspect_model import inspect as inspect
@@ -77,6 +79,7 @@ from .reading.log import LogPlan as LogPlan
 from .reading.log import LogSummary as LogSummary
 from .reading.log import plan_log as plan_log
 from .reading.log import read_log as read_log
+from .reading.read_options import ReadOptions as ReadOptions
 from .recommendations import Recommendations as Recommendations
 from .recommender import Recommender as Recommender
 from .selection.choice import Choice as Choice
@@ -104,12 +107,15 @@ __all__ = [
     "Training",
     "Recommendations",
     "FitReport",
+    "HoldOut",
+    "ItemsTable",
     "Search",
     "compare",
     "Comparison",
     "Contender",
     "Evaluation",
     "read_log",
+    "ReadOptions",
     "plan_log",
     "Log",
     "LogPlan",

@@ -9,7 +9,7 @@ from fewfold._progress import notes, phase, silence
 from fewfold._resources import ResourceUsage, resource_usage
 from fewfold.recommender.attributes import Attributes, read_attributes, read_catalogue
 from fewfold.recommender.evaluation.dense_comparison import DenseComparison
-from fewfold.recommender.evaluation.holdout import hold_out
+from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.model_evaluation import (
     MINUTE,
     Evaluation,
@@ -24,6 +24,7 @@ from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import FitOptions, Learned, Model
 from fewfold.recommender.models.warm import Warm
 from fewfold.recommender.reading.log import Log, read_log
+from fewfold.recommender.reading.read_options import ReadOptions
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
 from fewfold.recommender.selection.choice import Choice
@@ -32,7 +33,7 @@ from fewfold.recommender.training.train import Epoch
 from fewfold.recommender.training.train_options import Deadline, Training
 from fewfold.recommender.warm_vectors import WarmSettings
 
-__all__ = ["CatalogueTable", "FitJob", "FitReport"]
+__all__ = ["FitJob", "FitReport", "ItemsTable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,18 +112,35 @@ class FitReport:
 
 
 @dataclass(frozen=True, eq=False)
-class CatalogueTable:
-    """A table of item attributes for a fit.
+class ItemsTable:
+    """A table of item attributes, such as names, for `Recommender.fit`.
 
     Attributes:
-        source: the table.
-        key: its column of items; None for the one that fits.
-        use: complete the item vectors from attributes; otherwise they are shown in answers only.
+        source: CSV, TSV, JSON lines, Parquet, Feather or a frame.
+        key: its column of item ids; None is the one with the most known items.
+        use: learn from the attributes: items of the table that have few interactions or none are
+            ranked by what they are; see `Warm`. The model must have item vectors; `Auto` is
+            replaced by `VAE`. Fitting takes twice as long. Otherwise attributes are only shown, in
+            every recommendation.
+
+    Example:
+        >>> import fewfold as ff
+        >>> log = {"user": [1, 1, 2, 2], "item": [10, 20, 10, 20]}
+        >>> table = {"sku": [10, 20], "name": ["tea", "milk"]}
+        >>> named = ff.recommender.ItemsTable(table, key="sku")
+        >>> rec = ff.Recommender(ff.recommender.EASE(1.0)).fit(log, items_table=named)
+        >>> rec.recommend_from_history([10], k=1).attributes
+        [{'name': 'milk'}]
     """
 
     source: Any
     key: str | None = None
     use: bool = False
+
+    @classmethod
+    def of(cls, table: Any) -> "ItemsTable | None":
+        """Return an `ItemsTable` of this source; None and one that is given stay as they are."""
+        return table if table is None or isinstance(table, ItemsTable) else cls(table)
 
     def read(self, log: Log) -> tuple[Log, Attributes]:
         """Return the log, with the other items of the table if attributes are used, and these."""
@@ -142,10 +160,8 @@ class FitJob:
         model: the model with its settings.
         training: settings of the training.
         seed: of all random numbers.
-        test: share of the interactions to hold out.
-        split: how to hold out; see `hold_out`.
+        held_out: the part to evaluate on.
         refit: fit to the whole log after the evaluation.
-        all_users: evaluate on all users instead of a sample.
         checkpoint: where to save the training.
         progress: show progress on standard error.
         time_budget: seconds for the whole job; None for no limit.
@@ -155,16 +171,14 @@ class FitJob:
     model: Model
     training: Training
     seed: int
-    test: float = 0.0
-    split: str = "auto"
+    held_out: HoldOut
     refit: bool = False
-    all_users: bool = False
     checkpoint: Checkpoint | None = None
     progress: bool = True
     time_budget: float | None = None
-    catalogue: CatalogueTable | None = None
+    catalogue: ItemsTable | None = None
 
-    def run(self, source: Any, reading: dict[str, Any]) -> tuple[RecommenderState, FitReport]:
+    def run(self, source: Any, reading: ReadOptions) -> tuple[RecommenderState, FitReport]:
         """Read the log, fit and evaluate; return the fitted recommender and the report."""
         deadline = None if self.time_budget is None else Deadline.after(self.time_budget)
         # The outermost phase is shown while no other is running, so that nothing is silent.
@@ -180,11 +194,9 @@ class FitJob:
             model, features = self._with_attributes(attributes)
             evaluation: Evaluation | None = None
             comparison: DenseComparison | None = None
-            if self.test:
+            if self.held_out.test:
                 with phase("splitting the log"):
-                    split, description = hold_out(
-                        log.interactions, test=self.test, split=self.split, seed=self.seed
-                    )
+                    split, description = self.held_out.apply(log.interactions, self.seed)
                 first = deadline and deadline.share(0.4 if self.refit else 0.8)
                 learned = model.learn(split.train, self._options("fit", deadline=first))
                 evaluation, comparison = self._evaluate(learned, split, description, deadline)
@@ -211,8 +223,8 @@ class FitJob:
         """Return the options of one training; `stage` names its checkpoint."""
         checkpoint = self.checkpoint.stage(stage) if self.checkpoint and stage else None
         return FitOptions(
-            self.training, self.seed, checkpoint, self.progress, previous, split=self.split,
-            deadline=deadline,
+            self.training, self.seed, checkpoint, self.progress, previous,
+            split=self.held_out.split, deadline=deadline,
         )  # fmt: skip
 
     def _evaluate(
@@ -223,7 +235,7 @@ class FitJob:
         histories = split.fold_in.rows(slice(None), ordered=ordered)
         test = split.test.jagged
         users = None
-        if not self.all_users:
+        if not self.held_out.all_users:
             work = training_work(learned.log, sum(epoch.users for epoch in learned.epochs))
             if deadline is not None:
                 work = min(work, deadline.left() / 60 * MINUTE)
@@ -247,7 +259,7 @@ class FitJob:
         if features.matrix.shape[1] == 0:
             raise ValueError(
                 "the items table says nothing that two items share, so that attributes cannot be "
-                "used; add columns, or leave out use_attributes (--use-attributes)"
+                "used; add columns, or leave out use=True (--use-attributes)"
             )
         if isinstance(self.model, Warm):  # of a loaded recommender
             return self.model.with_features(features.matrix), features

@@ -4,16 +4,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from fewfold._check import whole_number
 from fewfold.recommender.added_items import with_items_of
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.attributes import Attributes, read_attributes
+from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.log_evaluation import evaluate_on_log
 from fewfold.recommender.evaluation.metrics import Metric
 from fewfold.recommender.evaluation.model_evaluation import METRICS, Evaluation
-from fewfold.recommender.fit_job import CatalogueTable, FitJob, FitReport
+from fewfold.recommender.fit_job import FitJob, FitReport, ItemsTable
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.auto import Auto
@@ -22,6 +23,7 @@ from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.reading.fitted_rules import read_by_fitted_rules
+from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
 from fewfold.recommender.recommendations import (
     RankOptions,
     Recommendations,
@@ -144,17 +146,13 @@ class Recommender:
         self,
         source: Any,
         *,
-        test: float = 0.0,
-        split: str = "auto",
+        test: float | HoldOut = 0.0,
         refit: bool = False,
-        checkpoint: Checkpoint | None = None,
-        all_users: bool = False,
-        time_budget: float | None = None,
         items_table: Any = None,
-        items_key: str | None = None,
-        use_attributes: bool = False,
+        checkpoint: Checkpoint | None = None,
+        time_budget: float | None = None,
         progress: bool = True,
-        **reading: Any,
+        **reading: Unpack[ReadOptions],
     ) -> Self:
         """Fit to a log.
 
@@ -162,38 +160,24 @@ class Recommender:
             source: a file, folder or glob of CSV, TSV, JSON lines, Parquet or Feather, a frame of
                 pandas, polars or arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see
                 `read_log`.
-            test: share of the interactions to hold out and evaluate on. The model is not trained
-                on them.
-            split: how to hold out: `"temporal"`, the interactions after one moment; `"last"`, each
-                user's last item; `"random"`, a share of each user's items; or `"auto"`: temporal
-                if there are times and most of the tested users have earlier interactions, last if
-                they have not, random without times.
+            test: share of the interactions to hold out and evaluate on, or a `HoldOut`, which also
+                says how. The model is not trained on them.
             refit: fit again, to the whole log, after the evaluation. Without it a `VAE` holds out
                 a few pairs on which it chooses the weight of its shortcut.
+            items_table: table of item attributes, shown in every recommendation; see `attach`. An
+                `ItemsTable` also says which of its columns has the ids, and whether to learn from
+                the others.
             checkpoint: where trials and trainings are saved, so that they can be resumed.
-            all_users: evaluate on all users. Otherwise a sample of them is ranked where all would
-                be more work than training; the report says so.
             time_budget: seconds for everything: reading, choosing a model, training and
                 evaluation. Fewer models are tried and trainings are shortened to fit.
-            items_table: table of item attributes, shown in every recommendation; see `attach`.
-            items_key: its column of item ids; by default the one with the most known items.
-            use_attributes: learn from the attributes: items of the table that have few
-                interactions or none are ranked by what they are; see `Warm`. The model must have
-                item vectors; `Auto` is replaced by `VAE`. Fitting takes twice as long.
             progress: show progress on standard error.
-            reading: passed to `read_log`, as user="customer", item="sku".
+            reading: columns, conditions and formats of the log, as user="customer", item="sku";
+                see `ReadOptions`.
         """
-        if use_attributes and items_table is None:
-            raise ValueError(
-                "use_attributes (--use-attributes) needs a table of attributes; write "
-                "items_table=... (--items-table FILE)"
-            )
-        table = None
-        if items_table is not None:
-            table = CatalogueTable(items_table, items_key, use_attributes)
+        check_keywords(reading, Recommender.fit)
         job = FitJob(
-            self.model, self.training, self.seed, test, split, refit, all_users, checkpoint,
-            progress, time_budget, table,
+            self.model, self.training, self.seed, HoldOut.of(test), refit, checkpoint, progress,
+            time_budget, ItemsTable.of(items_table),
         )  # fmt: skip
         self._fitted_state, self.report = job.run(source, reading)
         return self
@@ -275,7 +259,7 @@ class Recommender:
         split: str = "auto",
         metrics: Sequence[Metric] = METRICS,
         all_users: bool = False,
-        **reading: Any,
+        **reading: Unpack[ReadOptions],
     ) -> Evaluation:
         """Evaluate on another log; items that users had in training are excluded from rankings.
 
@@ -288,8 +272,9 @@ class Recommender:
                 of most users, last if there are times and else random.
             metrics: metrics to compute.
             all_users: rank all users, not a sample where that would take long.
-            reading: passed to `read_log`.
+            reading: as in `fit`.
         """
+        check_keywords(reading, Recommender.evaluate)
         log = read_by_fitted_rules(source, self._state.data, reading)
         return evaluate_on_log(self._state, log, split=split, metrics=metrics, all_users=all_users)
 
@@ -303,12 +288,13 @@ class Recommender:
         self.attributes = read_attributes(table, self.items, key)
         return self
 
-    def add_items(self, source: Any, **reading: Any) -> "Recommender":
+    def add_items(self, source: Any, **reading: Unpack[ReadOptions]) -> "Recommender":
         """Return a recommender that also knows the new items of a log, without training.
 
         The vector of a new item is a mean of those its users have; a handful of interactions is
         enough. The log's interactions are added to the histories, its new users to the users.
         """
+        check_keywords(reading, Recommender.add_items)
         if not self.fitted.recipe.extendable:
             raise ValueError(
                 f"a {type(self.model).__name__} cannot be extended by items; fit it again"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.recommender.evaluation.holdout import hold_out
+from fewfold.recommender.evaluation.holdout import HoldOut, hold_out
 from fewfold.recommender.interactions import Interactions
 from tests.recommender.conftest import grouped
 
@@ -94,11 +94,12 @@ def test_fit_compare_and_evaluate_take_it() -> None:
     assert rec.evaluation.overall[ff.recommender.NDCG(10)].mean > 0.3
     assert "Held out: each user's last item by time; 100.0% of" in str(rec.report)
     assert "have no earlier interaction" in rec.evaluation.as_dict()["split"]
-    temporal = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=0.2, split="temporal")
+    temporal = ff.Recommender(ff.recommender.EASE(5.0)).fit(log, test=HoldOut(split="temporal"))
     assert temporal.evaluation.overall[ff.recommender.NDCG(10)].mean < 0.3
     found = ff.compare(log, models=("popularity", "item-knn"))
     assert found.split.startswith("each user's last item")
-    assert ff.compare(log, models=("popularity",), split="random").split.startswith("20% of each")
+    found = ff.compare(log, models=("popularity",), test=HoldOut(split="random"))
+    assert found.split.startswith("20% of each")
     new = {**log, "user": [f"new{u}" for u in log["user"]]}
     found = rec.evaluate(new)
     assert "each user's last item by time; the model knows nothing of 100.0%" in found.split
@@ -106,3 +107,10 @@ def test_fit_compare_and_evaluate_take_it() -> None:
         found.overall[ff.recommender.NDCG(10)].mean
         > rec.evaluate(new, split="all").overall[ff.recommender.NDCG(10)].mean
     )
+
+
+def test_a_hold_out_is_checked_before_the_log_is_read() -> None:
+    with pytest.raises(ValueError, match="test must be at least 0 and below 1"):
+        ff.Recommender().fit("missing.csv", test=1.0)
+    with pytest.raises(ValueError, match="split must be one of auto, temporal, last, random"):
+        HoldOut(split="newest")

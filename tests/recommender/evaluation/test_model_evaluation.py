@@ -15,6 +15,7 @@ import torch
 import fewfold as ff
 from fewfold import _progress
 from fewfold.recommender.evaluation import model_evaluation as evaluation
+from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.model_evaluation import (
     assess,
     ranking_work,
@@ -147,7 +148,7 @@ def test_the_sample_is_named_wherever_numbers_are(tmp_path: Path) -> None:
     first, second = (one.evaluation.overall for one in compared.contenders)
     assert first.users == second.users < 200
     assert compared.as_dict()["models"][0]["users ranked"].startswith("a sample of")
-    whole = ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped(200), test=0.2, all_users=True)
+    whole = ff.Recommender(ff.recommender.EASE(5.0)).fit(grouped(200), test=HoldOut(all_users=True))
     assert isinstance(whole.evaluation, ff.recommender.Evaluation)
     assert (whole.evaluation.overall.users, whole.evaluation.sample) == (200, "")
 
@@ -161,7 +162,7 @@ class Screen(io.StringIO):
 
 SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.reading.log_rows.Rows.numbered": "sorting the pairs",
-    "fewfold.recommender.fit_job.hold_out": "splitting the log",
+    "fewfold.recommender.evaluation.holdout.hold_out": "splitting the log",
     "fewfold.recommender.models.fastvae.recipe.VAE.network": "preparing the model",
     "fewfold.recommender.training.run._update_proposal": "fitting the proposal to the items",
     "fewfold.recommender.models.fastvae.shortcut.torch.linalg.qr": "finding directions",

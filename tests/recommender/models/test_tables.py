@@ -26,7 +26,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def model(kind: str, seed: int = 1) -> FastVAE:
-    return FastVAE(tables=KINDS[kind][1](), layers=0, seed=seed)
+    return FastVAE(KINDS[kind][1](), layers=0, seed=seed)
 
 
 def test_state_has_no_name_of_the_composition(kind: str) -> None:
@@ -61,7 +61,7 @@ def test_new_tables_are_drawn_from_the_seed_and_others_stay(kind: str) -> None:
     one = model(kind)
     for name, value in short.state_dict().items():
         assert torch.equal(one.state_dict()[name], value), name
-    again = FastVAE(tables=one.tables, seed=7)
+    again = FastVAE(one.tables, seed=7)
     assert again.tables is one.tables
     assert torch.equal(again.outputs(), short.outputs())
 
@@ -80,10 +80,10 @@ def test_some_vectors_are_those_of_all(kind: str, most: int) -> None:
 
 
 def test_sizes_are_those_of_the_tables() -> None:
-    with pytest.raises(TypeError, match=r"own items, latent; write FastVAE\(tables=...\) without"):
-        FastVAE(20, latent=3, tables=DenseTables(20))
-    with pytest.raises(TypeError, match="number of items"):
-        FastVAE(hidden=8)
+    with pytest.raises(TypeError, match=r"own latent; write FastVAE\(tables\) without"):
+        FastVAE(DenseTables(20), latent=3)
+    with pytest.raises(TypeError, match="'items'"):
+        FastVAE(hidden=8)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="nothing"):
         _ = model("dense").nothing
 

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 import fewfold as ff
 from fewfold.cli import main
-from fewfold.recommender import EASE, VAE, Recommender, Training
+from fewfold.recommender import EASE, VAE, HoldOut, ItemsTable, Recommender, Training
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.warm import FittedWarm, Warm
 from fewfold.recommender.warm_vectors import WarmSettings
@@ -39,10 +39,8 @@ def _table() -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def fitted() -> Recommender:
-    rec = Recommender(_SMALL, training=Training(epochs=12))
-    return rec.fit(
-        _log(), items_table=_table(), use_attributes=True, test=0.2, progress=False, split="random"
-    )
+    rec, table = Recommender(_SMALL, training=Training(epochs=12)), ItemsTable(_table(), use=True)
+    return rec.fit(_log(), items_table=table, test=HoldOut(split="random"), progress=False)
 
 
 def test_a_cold_item_is_found_by_what_it_is(fitted: Recommender) -> None:
@@ -127,17 +125,17 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*command, "--latent", "3", "--hidden", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attributes"]["hidden_items"] == 6
     assert f"oil{_WARM}" in Recommender.load(tmp_path / "model").items.tolist()
+    assert main(["fit", str(tmp_path / "log.csv"), "--use-attributes", "--quiet"]) == 2
+    assert "needs a table of attributes; write --items-table FILE" in capsys.readouterr().err
 
 
 def test_errors() -> None:
     log, table = _log(30), _table()
-    with pytest.raises(ValueError, match="needs a table of attributes"):
-        Recommender(_SMALL).fit(log, use_attributes=True)
     with pytest.raises(ValueError, match="ease has none; fit fastvae"):
-        Recommender(EASE()).fit(log, items_table=table, use_attributes=True, progress=False)
+        Recommender(EASE()).fit(log, items_table=ItemsTable(table, use=True), progress=False)
     with pytest.raises(ValueError, match="says nothing that two items share"):
         Recommender(_SMALL).fit(
-            log, items_table={"item": table["item"]}, use_attributes=True, progress=False
+            log, items_table=ItemsTable({"item": table["item"]}, use=True), progress=False
         )
     pairs = ff.recommender.Interactions.from_pairs([0, 0, 1], [0, 1, 1])
     with pytest.raises(ValueError, match="features of the 2 items, got none"):

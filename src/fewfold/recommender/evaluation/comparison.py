@@ -3,14 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import format_bytes
 from fewfold.recommender.evaluation.dense_comparison import bytes_of
-from fewfold.recommender.evaluation.holdout import hold_out
+from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.metrics import NDCG, Metric, evaluate
 from fewfold.recommender.evaluation.model_evaluation import (
     METRICS,
@@ -24,6 +24,7 @@ from fewfold.recommender.models.fastvae.shortcut_weight import Trial
 from fewfold.recommender.models.model import FitOptions, Fitted, Model
 from fewfold.recommender.models.registry import models as registered_models
 from fewfold.recommender.reading.log import read_log
+from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
 from fewfold.recommender.training.train_options import Training
 
 __all__ = ["Comparison", "Contender", "compare"]
@@ -146,13 +147,11 @@ def compare(
     source: Any,
     *,
     models: Sequence[str] = ("popularity", "item-knn", "ease", "fastvae"),
-    test: float = 0.2,
-    split: str = "auto",
+    test: float | HoldOut = 0.2,
     training: Training | None = None,
     seed: int = 0,
-    all_users: bool = False,
     progress: bool = True,
-    **reading: Any,
+    **reading: Unpack[ReadOptions],
 ) -> Comparison:
     """Fit several models to one part of a log and evaluate them on the rest.
 
@@ -162,13 +161,16 @@ def compare(
     Args:
         source: as in `Recommender.fit`.
         models: names of models.
-        test: share of the interactions to hold out.
-        split: how to hold out, as in `Recommender.fit`.
-        all_users: rank all users. By default every model ranks the same sample of them where all
-            would take more than about a minute.
+        test: share of the interactions to hold out, or a `HoldOut`, which also says how. By default
+            every model ranks the same sample of users where all would take more than about a
+            minute.
+        training: settings of the training of a `VAE`.
+        seed: the same seed gives the same models.
         progress: show progress on standard error.
-        reading: passed to `read_log`.
+        reading: columns, conditions and formats of the log; see `ReadOptions`.
     """
+    check_keywords(reading, compare)
+    held_out = HoldOut.of(test)
     kinds, known = list(dict.fromkeys(models)), registered_models()
     if not kinds or not set(kinds) <= set(known):
         raise ValueError(
@@ -176,7 +178,7 @@ def compare(
         )
     with notes(progress), silence(not progress):
         log = read_log(source, **reading)
-        held, how = hold_out(log.interactions, test=test, split=split, seed=seed)
+        held, how = held_out.apply(log.interactions, seed)
         contenders: list[Contender] = []
         skipped: dict[str, str] = {}
         users: Tensor | None = None
@@ -194,7 +196,7 @@ def compare(
             options = FitOptions(training or Training(), seed=seed, progress=progress)
             fitted = recipe.learn(held.train, options).fitted
             seconds = time.perf_counter() - began
-            if not contenders and not all_users:  # the same users for all models
+            if not contenders and not held_out.all_users:  # the same users for all models
                 users = sample_users(fitted, *queries, seed=seed)
             seen = held.train.counts() > 0
             evaluation = assess(fitted, *queries, seen, split=how, users=users)

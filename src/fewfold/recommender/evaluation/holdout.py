@@ -1,9 +1,11 @@
 """Choose the split of a log for evaluation, given its times and users."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from torch import Tensor
 
+from fewfold._check import fraction
 from fewfold.recommender.evaluation.splits import (
     Split,
     last_out_split,
@@ -12,11 +14,59 @@ from fewfold.recommender.evaluation.splits import (
 )
 from fewfold.recommender.interactions import Interactions, Jagged
 
-__all__ = ["MAX_COLD_SHARE", "SPLITS", "check_choice", "cold_share_of", "hold_out", "hold_out_some"]
+__all__ = [
+    "MAX_COLD_SHARE",
+    "SPLITS",
+    "HoldOut",
+    "check_choice",
+    "cold_share_of",
+    "hold_out",
+    "hold_out_some",
+]
 
 SPLITS = ("auto", "temporal", "last", "random")
 # Share of tested users without a history above which `auto` avoids the temporal split.
 MAX_COLD_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """The part of a log that is held out from training to evaluate on.
+
+    Attributes:
+        test: share of the interactions; 0 for none.
+        split: which of them: `"temporal"`, those after one moment; `"last"`, each user's last item;
+            `"random"`, a share of each user's items; or `"auto"`: temporal if there are times and
+            most of the tested users have earlier interactions, last if they have not, random
+            without times.
+        all_users: evaluate on all users. Otherwise a sample of them is ranked where all would take
+            long; the report says so.
+
+    Example:
+        >>> import fewfold as ff
+        >>> log = {"user": [1, 1, 2, 2], "item": ["a", "b", "a", "c"], "time": [1, 2, 3, 4]}
+        >>> last = ff.recommender.HoldOut(0.2, split="last")
+        >>> rec = ff.Recommender(ff.recommender.EASE(1.0)).fit(log, test=last, progress=False)
+        >>> rec.evaluation.split
+        "each user's last item by time"
+    """
+
+    test: float = 0.2
+    split: str = "auto"
+    all_users: bool = False
+
+    def __post_init__(self) -> None:
+        fraction(self.test, "test")
+        check_choice(self.split, SPLITS)
+
+    @classmethod
+    def of(cls, test: "float | HoldOut") -> "HoldOut":
+        """Return a `HoldOut` of this share; one that is given stays as it is."""
+        return test if isinstance(test, HoldOut) else cls(test)
+
+    def apply(self, log: Interactions, seed: int) -> tuple[Split, str]:
+        """Split the log; see `hold_out`."""
+        return hold_out(log, test=self.test, split=self.split, seed=seed)
 
 
 def hold_out(

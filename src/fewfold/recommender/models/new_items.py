@@ -26,7 +26,7 @@ def with_more_items(model: FastVAE, log: Interactions) -> FastVAE:
     """
     near, weights = _neighbours(log, model.count)
     tables = model.tables.with_new_items(near, weights)
-    more = FastVAE(tables=tables, layers=len(model.layers.layers))
+    more = FastVAE(tables, layers=len(model.layers.layers))
     more.load_encoder_state(model.encoder_state())
     if model.shortcut is not None:
         table = append_means(model.shortcut.table, near, weights)

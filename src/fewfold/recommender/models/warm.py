@@ -150,7 +150,7 @@ class Warm(Model):
     interactions gets the predicted vector, and a common offset of its scores; other items are drawn
     to theirs the more the fewer interactions they have, if that helps. The penalty, the offset and
     the strength are chosen on a part of the log with a tenth of the items hidden, for which the
-    inner model is fitted once more. See `Recommender.fit` with `use_attributes`.
+    inner model is fitted once more. See `ItemsTable`.
 
     Attributes:
         inner: the model; it must have item vectors, as `VAE` has.
@@ -211,7 +211,7 @@ class Warm(Model):
             got = "none" if features is None else f"those of {features.shape[0]:,}"
             raise ValueError(
                 f"Warm needs features of the {log.items:,} items, got {got}; write "
-                "Recommender(...).fit(log, items_table=..., use_attributes=True)"
+                "Recommender(...).fit(log, items_table=ItemsTable(table, use=True))"
             )
         before = options.previous if isinstance(options.previous, _LearnedWarm) else None
         settings = None if before is None else before.attributes

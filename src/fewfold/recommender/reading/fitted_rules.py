@@ -7,14 +7,14 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.reading.conditions import Condition
 from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
+from fewfold.recommender.reading.read_options import READ_DEFAULTS, ReadOptions
 
 __all__ = ["read_by_fitted_rules"]
 
-_DEFAULTS = {"strip_ids": True, "time_format": None}
-_OF_ROWS = ("core", "skip_bad_rows", "time_format", "strip_ids")  # options `plan_log` lacks
+_FITTED = ("strip_ids", "time_format")  # options that stay as in the earlier log
 
 
-def read_by_fitted_rules(source: Any, data: Mapping[str, Any], reading: dict[str, Any]) -> Log:
+def read_by_fitted_rules(source: Any, data: Mapping[str, Any], reading: ReadOptions) -> Log:
     """Read a log with the threshold of ratings, the conditions and the formats of an earlier one.
 
     Args:
@@ -24,15 +24,16 @@ def read_by_fitted_rules(source: Any, data: Mapping[str, Any], reading: dict[str
             exist; the threshold applies if there is a column of ratings.
     """
     if not isinstance(source, (Log, Interactions)) and not hasattr(source, "tocsr"):
-        found = {name: data.get(name, default) for name, default in _DEFAULTS.items()}
-        fitted = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
-        reading = {**fitted, **reading}
+        defaults: Mapping[str, Any] = READ_DEFAULTS
+        found = {name: data.get(name, defaults[name]) for name in _FITTED}
+        fitted = {name: value for name, value in found.items() if value != defaults[name]}
+        reading = {**fitted, **reading}  # type: ignore[typeddict-item]
     min_rating, where = data.get("min_rating"), data.get("where") or []
     by_rating = min_rating is not None and "min_rating" not in reading
     by_condition = where and "where" not in reading
     if not (by_rating or by_condition) or isinstance(source, Log):
         return read_log(source, **reading)
-    plan = plan_log(source, **{n: v for n, v in reading.items() if n not in _OF_ROWS})
+    plan = plan_log(source, **reading)
     if plan.columns is None:
         return read_log(source, **reading)
     if min_rating is not None and (plan.columns.rating or plan.columns.idle_rating):

@@ -3,18 +3,18 @@
 import contextlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from fewfold import _progress
-from fewfold._check import whole_number
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, from_keys
 from fewfold.recommender.reading.columns import Columns, choose_columns, event_note
 from fewfold.recommender.reading.conditions import Condition, Filter
 from fewfold.recommender.reading.log_rows import Rows, Rules
+from fewfold.recommender.reading.read_options import ReadOptions, complete_options
 from fewfold.recommender.reading.source import Source, open_source
 from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
 from fewfold.recommender.reading.table_source import Batch, explained
@@ -44,21 +44,7 @@ class Log:
         return f"Log({self.interactions!r}, users={self.users!r}, items={self.items!r})"
 
 
-def read_log(
-    source: Any,
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    rating: str | None = None,
-    time: str | bool | None = None,
-    min_rating: float | None = None,
-    core: int = 1,
-    skip_bad_rows: bool = False,
-    where: str | Sequence[str] = (),
-    header: bool | None = None,
-    time_format: str | None = None,
-    strip_ids: bool = True,
-) -> Log:
+def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
     """Read a log of user-item interactions.
 
     Rows with the same user and item are merged, with the latest time. Ids keep their spelling and
@@ -75,18 +61,7 @@ def read_log(
             pandas, polars or pyarrow frame; a dict of columns or a tuple (users, items) or (users,
             items, times); a scipy sparse matrix, whose rows and columns are the ids; or
             `Interactions`.
-        user, item, rating, time: column names; None guesses them. A file without a header has
-            the columns 1, 2, 3, ... ``time=False`` ignores times.
-        min_rating: drop rows rated below this; None ignores ratings.
-        core: drop users and items with fewer pairs, repeatedly (k-core).
-        skip_bad_rows: drop and count invalid rows instead of raising.
-        where: conditions that select rows, such as ``"event_type=purchase"``,
-            ``"event_type=cart,purchase"``, ``"country!=XX"``, ``"rating>=4"`` (also <=, >, <) or
-            ``"time!="`` (not missing); one condition, or a list of which all must hold.
-        header: whether the first row of a text file names the columns; None detects it.
-        time_format: strptime format of the times: ``"%d/%m/%Y %H:%M"``. Without it
-            numbers, ISO 8601 and unambiguous common formats are recognised.
-        strip_ids: strip whitespace around text ids.
+        options: columns, conditions and formats; see `ReadOptions` for each and its default.
 
     Returns:
         The `Log`. Invalid data raises a `DataError` that names the file and line.
@@ -102,19 +77,16 @@ def read_log(
         3 rows read, 1 duplicate merged
         2 users, 2 items, 2 pairs
     """
-    whole_number(core, "core")
-    if min_rating is not None and not np.isfinite(min_rating):
-        raise ValueError(f"min_rating must be a finite number or None, got {min_rating}")
-    named = {"user": user, "item": item, "rating": rating, "time": time}
+    chosen = complete_options(options, "read_log")
+    core, min_rating = chosen["core"], chosen["min_rating"]
     if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
-        given = {**named, "where": where or None, "header": header, "time_format": time_format}
-        return _k_core(_from_numbered(source, given, min_rating), core)
-    rules = Rules(min_rating, skip_bad_rows, strip_ids, time_format)
-    opened, columns, conditions = _open(source, named, min_rating, header, where)
+        return _k_core(_from_numbered(source, chosen), core)
+    rules = Rules(min_rating, chosen["skip_bad_rows"], chosen["strip_ids"], chosen["time_format"])
+    opened, columns, conditions = _open(source, chosen)
     first = opened.tables[0]
     plan = LogPlan(
         opened.files, opened.format, opened.bytes, columns, first.columns,
-        notes=_notes(opened, columns, conditions, named),
+        notes=_notes(opened, columns, conditions, chosen),
     )  # fmt: skip
     rows = Rows(columns, rules, not first.typed, Filter(conditions))
     try:
@@ -127,38 +99,23 @@ def read_log(
         _progress.line("")
 
 
-def plan_log(
-    source: Any,
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    rating: str | None = None,
-    time: str | bool | None = None,
-    min_rating: float | None = None,
-    where: str | Sequence[str] = (),
-    header: bool | None = None,
-) -> LogPlan:
+def plan_log(source: Any, **options: Unpack[ReadOptions]) -> LogPlan:
     """Describe what `read_log` would read (files, columns, first rows) without reading it."""
+    chosen = complete_options(options, "plan_log")
     if isinstance(source, Log):
         return source.summary.plan
     if isinstance(source, Interactions) or hasattr(source, "tocsr"):
         return LogPlan((f"the {type(source).__name__}",), "in memory")
-    named = {"user": user, "item": item, "rating": rating, "time": time}
-    opened, columns, conditions = _open(source, named, min_rating, header, where)
+    opened, columns, conditions = _open(source, chosen)
     table = opened.tables[0]
-    notes = _notes(opened, columns, conditions, named)
+    notes = _notes(opened, columns, conditions, chosen)
     first = tuple(table.head())
     return LogPlan(opened.files, opened.format, opened.bytes, columns, table.columns, first, notes)
 
 
-def _open(
-    source: Any,
-    named: dict[str, Any],
-    min_rating: float | None,
-    header: bool | None,
-    where: str | Sequence[str],
-) -> tuple[Source, Columns, tuple[Condition, ...]]:
+def _open(source: Any, options: ReadOptions) -> tuple[Source, Columns, tuple[Condition, ...]]:
     """Open the tables, choose the columns shared by all of them, and parse the conditions."""
+    header, where, named = options["header"], options["where"], _named_columns(options)
     opened = open_source(source, header=header)
     given = {str(name) for name in named.values() if name not in (None, False)}
     if header is None and not given <= set(opened.tables[0].columns):
@@ -168,8 +125,8 @@ def _open(
     first = opened.tables[0]
     try:
         columns = choose_columns(
-            first.columns, named, rated=min_rating is not None, by_position=first.headless,
-            name=first.name,
+            first.columns, named, rated=options["min_rating"] is not None,
+            by_position=first.headless, name=first.name,
         )  # fmt: skip
     except DataError as error:
         raise DataError("; ".join([str(error), *first.notes])) from None
@@ -192,13 +149,21 @@ def _open(
     return opened, columns, conditions
 
 
+def _named_columns(options: ReadOptions) -> dict[str, Any]:
+    """Return the column names that were given for the user, item, rating and time."""
+    return {
+        "user": options["user"], "item": options["item"], "rating": options["rating"],
+        "time": options["time"],
+    }  # fmt: skip
+
+
 def _notes(
-    source: Source, columns: Columns, conditions: Sequence[Condition], named: dict[str, Any]
+    source: Source, columns: Columns, conditions: Sequence[Condition], options: ReadOptions
 ) -> tuple[str, ...]:
     """Return notes on what was assumed about the first table, and how to override it."""
     table = source.tables[0]
     # A caller who names the user and item columns knows whether there is a header.
-    sure = named["user"] is not None and named["item"] is not None
+    sure = options["user"] is not None and options["item"] is not None
     used = {*columns.roles().values(), *(one.column for one in conditions)}
     event = event_note(table, used)
     return (*(() if sure else table.notes), *(() if event is None else (event,)))
@@ -251,10 +216,15 @@ def _no_rows_message(rows: Rows, plan: LogPlan) -> str:
     )
 
 
-def _from_numbered(source: Any, named: dict[str, Any], min_rating: float | None) -> Log:
+def _from_numbered(source: Any, options: ReadOptions) -> Log:
     """Wrap data that is already numbered; the numbers become the ids."""
-    if any(name is not None for name in named.values()):
-        dropped = ", ".join(name for name, value in named.items() if value is not None)
+    min_rating = options["min_rating"]
+    of_tables = {
+        **_named_columns(options), "where": options["where"] or None, "header": options["header"],
+        "time_format": options["time_format"],
+    }  # fmt: skip
+    if any(value is not None for value in of_tables.values()):
+        dropped = ", ".join(name for name, value in of_tables.items() if value is not None)
         raise ValueError(f"a matrix or a log has no columns to name; drop {dropped}")
     if isinstance(source, (Log, Interactions)):
         if min_rating is not None:

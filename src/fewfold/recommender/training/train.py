@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.utils.deterministic
 
+from fewfold._check import known_names
 from fewfold._native import dispatch
 from fewfold._progress import inside_phase, phase, silence
 from fewfold.recommender.evaluation.splits import Split
@@ -121,10 +122,7 @@ def _run_epoch(run: TrainingRun, writer: CheckpointWriter) -> None:
 
 def _changed(options: TrainOptions, changes: dict[str, Any]) -> TrainOptions:
     """Return the options with these fields replaced."""
-    known = [field.name for field in fields(TrainOptions)]
-    for name in changes:
-        if name not in known:
-            raise TypeError(f"train has no option {name!r}; its options are {', '.join(known)}")
+    known_names(changes, [field.name for field in fields(TrainOptions)], "train")
     return replace(options, **changes)
 
 

@@ -1,6 +1,7 @@
 """FastVAE with tables of anchors: new, or compressed from a trained one with dense tables."""
 
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 
@@ -8,7 +9,7 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.compression import compress
-from fewfold.recommender.models.fastvae.network import FastVAE
+from fewfold.recommender.models.fastvae.network import EncoderOptions, FastVAE
 from fewfold.recommender.models.fastvae.tables import DenseTables
 
 __all__ = ["AnchorVAE"]
@@ -20,7 +21,8 @@ class AnchorVAE(FastVAE):
     Args:
         items: number of items.
         anchors: how many, or `Anchors`: also how many of them an item has.
-        hidden, latent, layers, dropout, seed: as in `FastVAE`.
+        hidden, latent: widths of the tables, as in `FastVAE`.
+        encoder: layers, dropout and seed, as in `FastVAE`.
 
     Example:
         >>> from fewfold.recommender import AnchorVAE, Anchors
@@ -36,12 +38,9 @@ class AnchorVAE(FastVAE):
         *,
         hidden: int = 200,
         latent: int = 63,
-        layers: int = 1,
-        dropout: float = 0.5,
-        seed: int = 0,
+        **encoder: Unpack[EncoderOptions],
     ) -> None:
-        tables = AnchoredTables(items, anchors, hidden, latent)
-        super().__init__(tables=tables, layers=layers, dropout=dropout, seed=seed)
+        super().__init__(AnchoredTables(items, anchors, hidden, latent), **encoder)
 
     @staticmethod
     @torch.no_grad()
@@ -96,7 +95,7 @@ class AnchorVAE(FastVAE):
         )  # fmt: skip
         tables = AnchoredTables.of(found, replace(anchors, width=width), hidden, latent)
         layers = len(model.layers.layers)
-        compressed = FastVAE(tables=tables, layers=layers, dropout=model.dropout)
+        compressed = FastVAE(tables, layers=layers, dropout=model.dropout)
         compressed.load_encoder_state(model.encoder_state())
         compressed.shortcut = model.shortcut
         return compressed

@@ -65,7 +65,7 @@ class AnchoredTables(Tables):
 
     Example:
         >>> from fewfold.recommender import AnchoredTables, Anchors, FastVAE
-        >>> model = FastVAE(tables=AnchoredTables(1000, Anchors(count=16, width=4)))
+        >>> model = FastVAE(AnchoredTables(1000, Anchors(count=16, width=4)))
         >>> model.outputs().shape
         torch.Size([1000, 64])
     """

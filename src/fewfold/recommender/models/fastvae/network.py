@@ -1,7 +1,7 @@
 """FastVAE: a variational autoencoder of users' items whose steps cost the same at any catalogue."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,18 @@ from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables, drop_items
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
 
-__all__ = ["FastVAE"]
+__all__ = ["EncoderOptions", "FastVAE"]
 
 
 _LOG_VAR = -8.0, 4.0  # smallest and largest log variance of the latent
+
+
+class EncoderOptions(TypedDict, total=False):
+    """Keyword arguments of `FastVAE` that do not concern its tables; it describes them."""
+
+    layers: int
+    dropout: float
+    seed: int
 
 
 class FastVAE(nn.Module):
@@ -37,15 +45,14 @@ class FastVAE(nn.Module):
     Their parameters have the same names in `state_dict` as attributes of the model would have.
 
     Args:
-        items: number of items, for dense tables.
-        hidden: width of the encoder's table; 200 by default.
+        items: number of items, for dense tables; or the tables themselves. New ones get their
+            weights here, from the seed; those with weights keep them.
+        hidden: width of the encoder's table; 200 by default. Tables have their own.
         latent: width of the latent, 63 by default; the decoder's table has one column more, the
-            bias, so that one less than a multiple of sixteen is fastest.
+            bias, so that one less than a multiple of sixteen is fastest. Tables have their own.
         layers: of the encoder, beyond its table; they cost the same at any number of items.
         dropout: share of the input items left out in training.
         seed: of the initial weights.
-        tables: of the items, in the place of `items`, `hidden` and `latent`. New ones get their
-            weights here, from the seed; those with weights keep them.
 
     Example:
         >>> import fewfold as ff
@@ -64,17 +71,16 @@ class FastVAE(nn.Module):
 
     def __init__(
         self,
-        items: int | None = None,
+        items: int | Tables,
         *,
         hidden: int | None = None,
         latent: int | None = None,
         layers: int = 1,
         dropout: float = 0.5,
         seed: int = 0,
-        tables: Tables | None = None,
     ) -> None:
         super().__init__()
-        self.tables = _tables(tables, items=items, hidden=hidden, latent=latent)
+        self.tables = _tables(items, hidden=hidden, latent=latent)
         hidden, latent = self.tables.hidden, self.tables.latent
         whole_number(layers, "layers", least=0)
         if not 0 <= dropout < 1:
@@ -188,18 +194,16 @@ class FastVAE(nn.Module):
         return top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
 
 
-def _tables(tables: Tables | None, **sizes: int | None) -> Tables:
+def _tables(items: int | Tables, **sizes: int | None) -> Tables:
     """Return the tables, or new dense ones of these sizes."""
     given = {name: size for name, size in sizes.items() if size is not None}
-    if tables is None:
-        if "items" not in given:
-            raise TypeError("FastVAE needs the number of items; write FastVAE(items=1000)")
-        return DenseTables(**given)
+    if not isinstance(items, Tables):
+        return DenseTables(items, **given)
     if given:
         raise TypeError(
-            f"the tables have their own {', '.join(given)}; write FastVAE(tables=...) without"
+            f"the tables have their own {', '.join(given)}; write FastVAE(tables) without"
         )
-    return tables
+    return items
 
 
 def _without_prefix(

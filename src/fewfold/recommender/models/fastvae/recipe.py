@@ -227,7 +227,7 @@ class VAE(Model):
             tables: Tables = DenseTables(items, self.hidden, self.latent)
         else:
             tables = AnchoredTables(items, self.anchors, self.hidden, self.latent)
-        return FastVAE(tables=tables, layers=self.layers, seed=seed)
+        return FastVAE(tables, layers=self.layers, seed=seed)
 
     def extended(self, fitted: Fitted, log: Interactions) -> FittedVAE:
         """The fitted model with items of the log beyond its own, placed by their neighbours."""
@@ -236,7 +236,7 @@ class VAE(Model):
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedVAE:
         """The fitted model with these parameters, tables and shortcut."""
-        model = FastVAE(tables=self._saved_tables(tensors), layers=self.layers)
+        model = FastVAE(self._saved_tables(tensors), layers=self.layers)
         if "shortcut.table" in tensors:
             rows, scale = tensors.pop("shortcut.table"), tensors.pop("shortcut.scale")
             model.shortcut = Shortcut(rows, scale, tensors.pop("shortcut.strength").item())

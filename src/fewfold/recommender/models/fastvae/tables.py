@@ -134,7 +134,7 @@ class DenseTables(Tables):
 
     Example:
         >>> from fewfold.recommender import DenseTables, FastVAE
-        >>> model = FastVAE(tables=DenseTables(items=1000, hidden=32, latent=15), seed=1)
+        >>> model = FastVAE(DenseTables(items=1000, hidden=32, latent=15), seed=1)
         >>> model.outputs().shape
         torch.Size([1000, 16])
     """
