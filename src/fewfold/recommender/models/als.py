@@ -41,7 +41,7 @@ _STEPS = 20  # of the conjugate gradients in an exported scorer
 class ALS(Model):
     """Matrix factorisation of implicit feedback by alternating least squares (iALS).
 
-    Vectors w_u of users and h_i of items minimise
+    Vectors w_u of users and h_i of items minimise::
 
         sum over pairs of c_ui (1 - <w_u, h_i>)^2  +  a sum over all u, i of <w_u, h_i>^2
         + l sum_u (n_u + a items)^v |w_u|^2  +  l sum_i (n_i + a users)^v |h_i|^2

@@ -19,6 +19,8 @@ _PLACES = 32_768  # padded positions that are encoded at once
 class NextItemNetwork(nn.Module):
     """Transformer from the items so far to scores of the next one.
 
+    With E the table of item vectors::
+
         e_t = E_t / |E_t|,    x = sqrt(d) e,    x = x + attend(x),    x = x + W_2 gelu(W_1 norm(x)),
         query_t = scale unit(sum_{s <= t} weight_ts e_s + W norm(x_t)),    score_i = query_t . e_i.
 
