@@ -254,6 +254,17 @@ def test_recommend_from_histories(model: Path) -> None:
     assert fewfold("recommend", model, "--history", "").code == 0  # of somebody new
 
 
+def test_recommend_with_reasons(model: Path) -> None:
+    done = fewfold("recommend", model, "--history", "a1,a2", "-k", 2, "--explain")
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[::2]] == ["1", "2"]
+    assert all(line.strip().startswith("because of a") for line in lines[1::2])
+    entries = answered(
+        fewfold("recommend", model, "--history", "a1,a2", "-k", 2, "--explain", "--json")
+    )
+    assert {one["item"] for entry in entries for one in entry["because"]} <= {"a1", "a2"}
+
+
 def test_recommend_less_and_more(model: Path) -> None:
     asked = ("recommend", model, "--history", "a1,a2", "--json")
     plain = [entry["item"] for entry in answered(fewfold(*asked))]

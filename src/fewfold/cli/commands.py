@@ -87,6 +87,7 @@ def recommend(arguments: argparse.Namespace) -> int:
         "exclude_seen": not arguments.include_seen,
         "filter_items": _split_ids(arguments.filter_items, rec.items),
         "items": _split_ids(arguments.items, rec.items),
+        "explain": arguments.explain,
     }
     if arguments.recall is not None:
         options["search"] = search = rec.index(recall=arguments.recall, k=k)

@@ -203,6 +203,7 @@ RECOMMEND = (
     *_in(
         "the answer",
         Option("items", "the only candidates", metavar="A,B"),
+        Option("explain", "name the items of the history that speak for each", False, switch=True),
         Option("include-seen", "also items of the history", False, switch=True),
         Option("recall", "search approximately, with this recall", None, _recall, "SHARE"),
     ),

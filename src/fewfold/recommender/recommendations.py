@@ -4,7 +4,7 @@ Ids are converted to numbers here and back; the models below know numbers only.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.recommender.attributes import Attributes
+from fewfold.recommender.explanations import Reasons, explain
 from fewfold.recommender.ids import Id, Ids
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.ranking.exact_ranking import Ranking
@@ -41,6 +42,7 @@ class RankOptions:
         filter_items: ids never to recommend.
         items: ids of the candidates; None for all items.
         search: an approximate search; None ranks exactly.
+        explain: name the items of the history that contributed most to each item.
     """
 
     k: int = 10
@@ -48,6 +50,7 @@ class RankOptions:
     filter_items: Any = None
     items: Any = None
     search: Search | None = None
+    explain: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,8 @@ class Recommendations:
         of: the query: a user, an item, or None for a history; a list for a batch.
         attributes: attributes of each item (see `Recommender.attach`), structured like `items`.
         unknown: ids of a history that the model does not know and ignored, like `of`.
+        because: for each item, structured like `items`, the items of the history that contributed
+            most to its score, and how much; None unless `explain` was asked for.
 
     Example:
         >>> from fewfold.recommender import Recommendations
@@ -95,6 +100,7 @@ class Recommendations:
     of: Any = None
     attributes: list[Any] | None = None
     unknown: list[Any] | None = None
+    because: list[Any] | None = None
 
     @classmethod
     def read(
@@ -134,15 +140,19 @@ class Recommendations:
             yield from zip(self.items, self.scores, strict=True)
             return
         for row in range(len(self)):
-            attributes, unknown = (
-                None if many is None else many[row] for many in (self.attributes, self.unknown)
+            attributes, unknown, because = (
+                None if many is None else many[row]
+                for many in (self.attributes, self.unknown, self.because)
             )
             yield Recommendations(
-                self.items[row], self.scores[row], self.of[row], attributes, unknown
+                self.items[row], self.scores[row], self.of[row], attributes, unknown, because
             )
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a dict per item: `of` (in a batch), rank, item, score and its attributes."""
+        """Return a dict per item: `of` (in a batch), rank, item, score and its attributes.
+
+        With explanations, `because` is a list of dicts of an item and its `contribution`.
+        """
         if self.batch:
             return [
                 {"of": one.of, **entry} if one.of is not None else {"of": number, **entry}
@@ -150,10 +160,13 @@ class Recommendations:
                 for entry in one.to_dicts()
             ]
         attributes = self.attributes or [{}] * len(self)
-        return [
+        entries = [
             {"rank": rank, "item": item, "score": score, **_without_clashes(more)}
             for rank, ((item, score), more) in enumerate(zip(self, attributes, strict=True), 1)
         ]
+        for entry, reasons in zip(entries, self.because or [], strict=False):
+            entry["because"] = [{"item": one, "contribution": much} for one, much in reasons]
+        return entries
 
     def __str__(self) -> str:
         if self.batch:
@@ -170,13 +183,23 @@ class Recommendations:
         for rank, ((item, score), known) in enumerate(zip(self, attributes, strict=True), 1):
             more = "  ".join(_one_line(value) for value in known.values())
             lines.append(f"{rank:4}  {_one_line(item):{wide}}  {score:{far}.3f}  {more}".rstrip())
+            if self.because is not None:
+                lines.append(f"      {_because(self.because[rank - 1])}")
         return "\n".join(lines)
 
 
 def _without_clashes(attributes: dict[str, str]) -> dict[str, str]:
     """Rename attributes that clash with the keys of `to_dicts`."""
-    own = ("of", "rank", "item", "score")
+    own = ("of", "rank", "item", "score", "because")
     return {f"{name}_" if name in own else name: value for name, value in attributes.items()}
+
+
+def _because(reasons: Reasons) -> str:
+    """The sentence of an explanation."""
+    if not reasons:
+        return "popular; no item of the history speaks for it"
+    total = sum(much for _, much in reasons)
+    return "because of " + ", ".join(f"{_one_line(one)} ({m / total:.0%})" for one, m in reasons)
 
 
 def _one_line(value: Id) -> str:
@@ -198,6 +221,9 @@ def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -
     answer = Recommendations.read(
         ranking, state.items, queries.names, state.attributes, queries.unknown
     )
+    if options.explain:
+        because = explain(state.fitted, queries.histories, ranking.ids, state.items)
+        answer = replace(answer, because=because)
     return answer.first() if queries.single else answer
 
 

@@ -191,6 +191,7 @@ class Recommender:
         filter_items: Any = None,
         items: Any = None,
         search: Search | None = None,
+        explain: bool = False,
     ) -> Recommendations:
         """Recommend items to one or several users of the log.
 
@@ -201,8 +202,10 @@ class Recommender:
             filter_items: ids never to recommend.
             items: ids of the candidates; all items by default.
             search: an approximate search, as `index` builds; exact by default.
+            explain: also find the items of the history that contributed most to each item, and how
+                much; see `Recommendations.because`.
         """
-        options = RankOptions(k, exclude_seen, filter_items, items, search)
+        options = RankOptions(k, exclude_seen, filter_items, items, search, explain)
         return recommend(user_queries(users, self._state), self._state, options)
 
     def recommend_from_history(
@@ -214,6 +217,7 @@ class Recommender:
         filter_items: Any = None,
         items: Any = None,
         search: Search | None = None,
+        explain: bool = False,
     ) -> Recommendations:
         """Recommend items to users with these histories, whether they were in the log or not.
 
@@ -221,9 +225,9 @@ class Recommender:
             histories: a list of item ids, a list of such lists, a mapping from names to such
                 lists, or a scipy sparse matrix (users, items). Unknown ids are ignored, and listed
                 in `unknown`. For an empty history the most popular items are recommended.
-            k, exclude_seen, filter_items, items, search: as in `recommend`.
+            k, exclude_seen, filter_items, items, search, explain: as in `recommend`.
         """
-        options = RankOptions(k, exclude_seen, filter_items, items, search)
+        options = RankOptions(k, exclude_seen, filter_items, items, search, explain)
         ordered = self.fitted.recipe.ordered
         queries = history_queries(histories, self.items, ordered=ordered)
         return recommend(queries, self._state, options)

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from fewfold._progress import phase, silence
@@ -89,6 +90,20 @@ class Baseline(Model, Fitted):
         """Rank the best k items for each row by `scores`."""
         scorer = self.scorer(history)
         return top_k(scorer, k, exclude=exclude, allowed=allowed, **self.block_sizes())
+
+    def score(self, history: Jagged, items: Tensor) -> Tensor:
+        """(rows, len(items)) scores; 0 for a history without items, not the popularity."""
+        at_once = self.block_sizes().get("users_at_once", 256)
+        found = []
+        for first in range(0, len(history.offsets) - 1, at_once):
+            part = history.rows(slice(first, first + at_once))
+            if "items_at_once" in self.block_sizes():  # they compute all items at once
+                scores = self.scores(part, slice(0, self.items))[:, items]
+            else:
+                each = [self.scores(part, slice(item, item + 1)) for item in items.tolist()]
+                scores = torch.cat(each, 1)
+            found.append(scores * (part.lengths > 0).unsqueeze(1))
+        return torch.cat(found)
 
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the k items with the highest scores for a user who has this item alone."""

@@ -104,6 +104,25 @@ class FittedBlend(Fitted):
         )
         return blended(first, second, self._recipe.weight, k)
 
+    def contributions(self, history: Tensor, items: Tensor) -> Tensor:
+        """The weighted contributions to both models, scaled as their scores are."""
+        total = torch.zeros(len(items), len(history))
+        weights = (1 - self._recipe.weight, self._recipe.weight)
+        for part, weight in zip((self.first, self.second), weights, strict=True):
+            known = Jagged(history, torch.tensor([0, len(history)]))
+            mine = known if part.recipe.ordered or not self._recipe.ordered else known.sets()
+            best = part.rank(mine, self._depth(len(items)), exclude=mine)
+            there = best.ids[0] >= 0
+            scores = best.scores[0][there & best.scores[0].isfinite()].float()
+            span = float(scores.max() - scores.min()) if len(scores) else 0.0
+            if span > 0:
+                found = part.contributions(mine.values, items).float()
+                by_item = torch.searchsorted(mine.values, history) if mine is not known else None
+                found = found if by_item is None else found[:, by_item]
+                listed = torch.isin(items, best.ids[0]).unsqueeze(1)
+                total += weight / span * torch.where(listed, found, 0.0)
+        return total
+
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the k items most similar by both models."""
         depth = self._depth(k)

@@ -58,6 +58,10 @@ class FittedVectors(Fitted):
                 found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
         return _concatenated(found)
 
+    def score(self, history: Jagged, items: Tensor) -> Tensor:
+        """(rows, len(items)) inner products."""
+        return self.queries(history) @ self.vectors[items].T
+
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the k items with the largest cosine similarity of vectors."""
         scorer = DotProduct(self.directions[items], self.directions)

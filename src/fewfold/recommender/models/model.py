@@ -15,6 +15,7 @@ from fewfold._options import Option
 from fewfold._tensors import Found, Spec
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.contributions import histories_without_one, scores_by_rank
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
@@ -74,6 +75,29 @@ class Fitted:
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the k items most similar to each of these, itself excluded."""
         raise NotImplementedError(f"{type(self).__name__} must define similar(items, k)")
+
+    def score(self, history: Jagged, items: Tensor) -> Tensor:
+        """(rows, len(items)) scores of these different items, as `rank` orders them."""
+        allowed = torch.zeros(self.items, dtype=torch.bool)
+        allowed[items] = True
+        found = self.rank(history, len(items), allowed=allowed)
+        return scores_by_rank(found.ids, found.scores, items)
+
+    def contributions(self, history: Tensor, items: Tensor) -> Tensor:
+        """How much each item of a history adds to the scores of `items`.
+
+        Here it is the difference that leaving it out makes, which is exact for models that add up
+        the items of a history.
+
+        Args:
+            history: (n,) one history, as `rank` takes it.
+            items: (k,) different items.
+
+        Returns:
+            (k, n).
+        """
+        scores = self.score(histories_without_one(history), items)
+        return (scores[:1] - scores[1:]).T
 
     def state(self) -> dict[str, Tensor]:
         """All tensors, as `Model.layout` describes and `Model.from_state` reads them."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from fewfold.recommender.interactions import Interactions, Jagged
@@ -39,6 +40,10 @@ class MostPopular(Baseline):
     def scores(self, history: Jagged, items: slice) -> Tensor:
         """(rows, items in the slice), the same in every row."""
         return self.counts[items].repeat(len(history.offsets) - 1, 1)
+
+    def contributions(self, history: Tensor, items: Tensor) -> Tensor:
+        """(len(items), len(history)) zeros: the scores do not depend on the history."""
+        return torch.zeros(len(items), len(history))
 
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Raise ValueError: popularity does not compare items."""
