@@ -83,7 +83,7 @@ class VAE(Model):
         """Rank of the shortcut for this many items."""
         if self.shortcut is None and self.anchors is not None:
             return 0
-        return max(192, min(1024, 8_000_000 // items)) if self.shortcut is None else self.shortcut
+        return max(192, min(1024, 20_000_000 // items)) if self.shortcut is None else self.shortcut
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield name and specification of each tensor.

@@ -15,7 +15,7 @@ from fewfold.recommender.models.fastvae.shortcut import L2_PER_USER, Directions,
 __all__ = ["Trial", "Weight", "tuned_weight"]
 
 _USERS, _ITEMS = 1500, 10_000  # largest sample of users and of items
-_L2 = (0.05, 0.2, 1.0, 4.0, 16.0)  # times the default
+_L2 = (0.0, 0.05, 0.2, 1.0, 4.0, 16.0)  # times the default
 _STRENGTHS = (30.0, 130.0, 400.0)
 
 
