@@ -95,7 +95,8 @@ def ease_row(name: str) -> Row:
 def sparse_row(name: str, tuning: str) -> Row:
     """Sparse EASE on the test items, with its defaults or with the penalty that validates best."""
     split = load(name)
-    best, tried = SparseEASE(), {}
+    best = SparseEASE()
+    tried: dict[str, float] = {}
     if tuning == "chosen":
         grid = L2 if split.train.items <= DENSE else LARGE_L2
         best, tried = best_on_validation(split.train, [SparseEASE(l2) for l2 in grid], "ndcg@10")
