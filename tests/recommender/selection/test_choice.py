@@ -13,8 +13,9 @@ import fewfold as ff
 from fewfold._tensors import Found, Spec
 from fewfold.recommender import Auto, Baseline, Blend, Checkpoint, Interactions, Jagged
 from fewfold.recommender.models import registry
-from fewfold.recommender.models.model import FitOptions
+from fewfold.recommender.models.model import FitOptions, Model
 from fewfold.recommender.selection.choose import choose
+from fewfold.recommender.selection.trials import Trials, Validation, per_user
 from fewfold.recommender.training.train_options import Deadline
 
 FITTED: list[str] = []  # names of the models as they are fitted
@@ -217,3 +218,66 @@ def test_a_log_too_small_to_validate() -> None:
     model, choice = choose(log(20), FitOptions(progress=False))
     assert model.name == "ease"
     assert "too few users" in choice.why
+
+
+def test_a_model_is_not_tried_where_its_cheap_version_is_far_behind() -> None:
+    asked: list[str] = []
+
+    class Costly(kind("costly", cheap_version="bad")):  # type: ignore[misc]
+        def work(self, log: Interactions) -> float:
+            return 1e12
+
+        @classmethod
+        def grid_after(cls, items: int, cheap: Model) -> list[Model]:
+            asked.append(cheap.name)
+            return [cls()]
+
+    registry.register(Costly)
+    model, choice = choose(log(), FitOptions(progress=False), ["good", "bad", "costly"])
+    assert model.name == "good"
+    assert "costly" not in FITTED
+    assert "bad, which approximates it, is" in choice.skipped["costly"]
+    assert not asked
+
+    Costly.cheap_version = "good"  # as good as any so far: its settings are those of grid_after
+    choose(log(), FitOptions(progress=False), ["good", "bad", "costly"])
+    assert "costly" in FITTED
+    assert asked == ["good"]
+
+
+def test_lists_are_kept_for_the_best_settings_of_a_model_alone() -> None:
+    @dataclass(eq=False)
+    class Graded(Oracle):
+        name: ClassVar[str] = "graded"
+        seen: int = 0
+
+        def scores(self, history: Jagged, items: slice) -> Tensor:
+            found = super().scores(history, items)
+            return found * (torch.arange(len(found)) % 4 < self.seen).unsqueeze(1)
+
+    part = Validation.of(log(), split="random", users=200, seed=0)
+    assert part is not None
+    trials = Trials(log(), part, FitOptions(progress=False))
+    means = [trials.run(Graded(seen=seen)).mean for seen in (1, 3, 2)]
+    assert means[0] < means[2] < means[1]
+    again = {seen: trials.run(Graded(seen=seen)) for seen in (1, 3, 2)}
+    assert FITTED == ["graded"] * 3
+    assert [one.mean for one in again.values()] == means
+    assert again[1].ranking is None
+    assert again[2].ranking is None
+    assert again[3].ranking is not None
+    torch.testing.assert_close(per_user(again[3].ranking, part.hidden), again[3].per_user)
+
+
+def test_a_model_that_takes_far_longer_than_a_training_is_not_tried() -> None:
+    def work(self: Oracle, log: Interactions) -> float:
+        return 4e12 if self.name == "slow" else 2e12
+
+    registry.register(kind("slow", work=work))
+    registry.register(kind("slower than most", work=work))
+    trained = kind("trained", resumable=True, work=work)
+    registry.register(trained)
+    names = ["bad", "slow", "slower than most", "trained"]
+    _, choice = choose(log(), FitOptions(progress=False), names)
+    assert choice.skipped == {"slow": "its trials would take about 4 minutes of two processors"}
+    assert set(FITTED) == {"bad", "slower than most", "trained"}

@@ -13,6 +13,7 @@ from fewfold._resources import format_bytes, free_memory
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.model import Model
 from fewfold.recommender.models.model_options import EASE as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
@@ -46,6 +47,7 @@ class EASE(Baseline):
 
     name: ClassVar[str] = "ease"
     colour: ClassVar[str] = "#31688e"
+    cheap_version: ClassVar[str | None] = "sparse-ease"
     l2: float = field(default=250.0, metadata=setting(OPTIONS["l2"], "l2 {:g}"))
     most_items: int = 20_000
     counts: Tensor = field(init=False, repr=False)
@@ -67,6 +69,13 @@ class EASE(Baseline):
         return [cls(l2, most_items=max(items, 1)) for l2 in penalties]
 
     @classmethod
+    def grid_after(cls, items: int, cheap: Model) -> "Sequence[Model]":
+        """The grid, or for a large catalogue the penalty that suits the sparse model."""
+        if items <= _TUNED_ITEMS:
+            return cls.grid(items)
+        return [cls(getattr(cheap, "l2", 250.0), most_items=items)]
+
+    @classmethod
     def too_large(cls, items: int) -> str:
         """Why an items x items matrix does not fit into memory; empty if it does."""
         need = 20 * items**2
@@ -75,8 +84,8 @@ class EASE(Baseline):
         return ""
 
     def work(self, log: Interactions) -> float:
-        """Multiply-adds of the Gram matrix, its factorisation and its inverse."""
-        return float(log.items) ** 3 + 20.0 * float((log.jagged.lengths.double() ** 2).sum())
+        """Multiply-adds of the Gram matrix, its factorisation and its inverse, which run fast."""
+        return 0.4 * float(log.items) ** 3 + 20.0 * float((log.jagged.lengths.double() ** 2).sum())
 
     def fit(self, train: Interactions) -> Self:
         """Solve for the item-to-item matrix."""

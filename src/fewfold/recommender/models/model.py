@@ -167,6 +167,8 @@ class Model:
         ordered: whether the order of a history matters; the log must then have times.
         resumable: whether `learn` saves checkpoints.
         extendable: whether `extended` adds items without fitting again.
+        cheap_version: name of a cheaper model with nearly the same results. Where that one is
+            clearly behind, `Auto` does not try this one.
     """
 
     name: ClassVar[str] = ""
@@ -174,6 +176,7 @@ class Model:
     ordered: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
     extendable: ClassVar[bool] = False
+    cheap_version: ClassVar[str | None] = None
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
@@ -217,6 +220,11 @@ class Model:
     def grid(cls, items: int) -> "Sequence[Model]":
         """Candidate settings for `compare` on a log with this many items."""
         return [cls()]
+
+    @classmethod
+    def grid_after(cls, items: int, cheap: "Model") -> "Sequence[Model]":
+        """Candidate settings once the best ones of `cheap_version` are known."""
+        return cls.grid(items)
 
     @classmethod
     def too_large(cls, items: int) -> str:

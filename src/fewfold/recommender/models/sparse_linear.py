@@ -78,9 +78,14 @@ class SparseEASE(SparseRowsBaseline):
         return SparseRows(self.offsets, self.ids, self.weights)
 
     def work(self, log: Interactions) -> float:
-        """Multiply-adds of the Gram matrix and of the regressions."""
-        gram = 40.0 * float((log.jagged.lengths.double() ** 2).sum())
-        return gram + 20.0 * log.items * min(self.predictors, log.items) ** 2
+        """Multiply-adds of the regressions, and of reading the Gram matrix for them."""
+        width = min(self.predictors, log.items)
+        lengths = log.jagged.lengths.double()
+        # At most so many items share a user with each; its row of the Gram matrix is as long.
+        shared = torch.zeros(log.items, dtype=torch.float64).index_add(0, log.ids, lengths[log.row])
+        shared.clamp_(max=log.items)
+        row = float(shared[log.ids].mean()) if log.pairs else 0.0  # of a usual predictor
+        return float(log.items) * width**3 + 12.0 * row * float(shared.clamp(max=width).sum())
 
     def fit(self, train: Interactions) -> Self:
         """Solve the regressions of all items."""

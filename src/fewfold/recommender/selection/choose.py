@@ -1,6 +1,6 @@
 """Choose a model for a log by trials on a validation part of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -23,6 +23,8 @@ __all__ = ["choose"]
 _USERS = 10_000  # validated users
 _FIRST = 0.25  # share of a training in the first round
 _OPTIMISM = 1.15  # factor by which a quarter of a training may fall short of the whole
+_BEHIND = 0.05  # relative shortfall at which the model that a cheap one approximates is not tried
+_LONGEST = 1.5  # times a whole training: work of all trials of a model that is not trained
 _SURVIVORS = 3  # models in the second round
 _WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)  # of the second model of a blend
 _WORTH = 0.005  # least relative gain for which two models are fitted instead of one
@@ -72,9 +74,11 @@ def choose(
     total = sum(_share(one) * one.work(log) for group in candidates.values() for one in group)
     with phase("choosing a model", total=1.3 * total) as progress:
         pace, done = _Pace(half), 0.0
-        first: list[Trial] = []
-        for name, group in candidates.items():
-            best: Trial | None = None
+        first: dict[str, Trial] = {}
+        for name, grid in candidates.items():
+            group, why = _after_cheap_version(grid, first, log.items)
+            if why:
+                skipped[name] = why
             for model in group:
                 work = _share(model) * model.work(log)
                 if first and not pace.allows(work):
@@ -82,12 +86,11 @@ def choose(
                     break
                 trial = trials.run(model, _share(model))
                 pace.add(work, trial.seconds)
-                best = trial if best is None or trial.mean > best.mean else best
+                if name not in first or trial.mean > first[name].mean:
+                    first[name] = trial
                 done += work
                 progress.advance(done)
-            if best is not None:
-                first.append(best)
-        survivors, dropped = _halve(first)
+        survivors, dropped = _halve([*first.values()])
         whole = [
             trials.run(one.model, 1.0)
             if one.effort < 1 and pace.allows(one.model.work(log))
@@ -146,8 +149,29 @@ def _candidates(
             skipped[name] = why
         else:
             found[name] = grid
-    order = sorted(found, key=lambda name: sum(_share(m) * m.work(log) for m in found[name]))
+    works = {name: sum(_share(m) * m.work(log) for m in grid) for name, grid in found.items()}
+    trained = [grid[0].work(log) for grid in found.values() if grid[0].resumable]
+    limit = _LONGEST * max(trained, default=MINUTE)
+    for name, grid in found.items():
+        if works[name] > max(limit, MINUTE) and not grid[0].resumable:
+            minutes = works[name] / MINUTE
+            skipped[name] = f"its trials would take about {minutes:,.0f} minutes of two processors"
+    order = sorted(set(found) - set(skipped), key=lambda name: works[name])
     return {name: found[name] for name in order}, skipped
+
+
+def _after_cheap_version(
+    grid: Sequence[Model], first: Mapping[str, Trial], items: int
+) -> tuple[Sequence[Model], str]:
+    """Settings to try, given the trials so far; none, and why, if a cheap version is far behind."""
+    kind = type(grid[0])
+    cheap = first.get(kind.cheap_version or "")
+    if cheap is None:
+        return grid, ""
+    behind = 1 - cheap.mean / max(one.mean for one in first.values())
+    if behind > _BEHIND:
+        return (), f"{cheap.model.name}, which approximates it, is {behind:.0%} behind the best"
+    return kind.grid_after(items, cheap.model), ""
 
 
 def _share(model: Model) -> float:
@@ -179,6 +203,8 @@ def _best_blend(found: Sequence[_Found], best: _Found, validation: Validation) -
     top: tuple[float, _Found] | None = None
     for one, other in combinations(found, 2):
         first, second = one.parts[0], other.parts[0]
+        if first.ranking is None or second.ranking is None:
+            continue
         for weight in _WEIGHTS:
             ranking = blended(first.ranking, second.ranking, weight, 10)
             values = per_user(ranking, validation.hidden)

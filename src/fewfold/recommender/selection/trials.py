@@ -95,7 +95,7 @@ class Trial:
     Attributes:
         model: the candidate.
         effort: share of the full training, 1 for a whole one.
-        ranking: (users, 200) best items.
+        ranking: (users, 200) best items; None once other settings of the model were better.
         per_user: (users,) NDCG@10.
         bytes: size of its tensors.
         cost: multiply-adds to score one item for one user.
@@ -104,7 +104,7 @@ class Trial:
 
     model: Model
     effort: float
-    ranking: Ranking
+    ranking: Ranking | None
     per_user: Tensor
     bytes: int
     cost: float
@@ -118,9 +118,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Facts:
-    """A finished trial in a checkpoint; its lists are the tensors with its number."""
+    """A finished trial in a checkpoint; its results are the tensors with its number."""
 
     number: int
+    group: str
     bytes: int
     cost: float
     seconds: float
@@ -137,6 +138,7 @@ class Trials:
     """Runs candidates on a validation part, and keeps the results in a checkpoint.
 
     An interrupted choice repeats only the trial it was in: finished trials are read from the file.
+    Lists are kept for the best settings of each model alone; only they can become part of a blend.
     """
 
     def __init__(self, log: Interactions, validation: Validation, options: FitOptions) -> None:
@@ -158,11 +160,12 @@ class Trials:
         if name not in self._done:
             self._measure(model, effort, name)
             self._writer.finish(self)
-        facts = self._done[name]
-        ids = self._tensors[f"{facts.number}.ids"]
-        ranking = Ranking(ids, self._tensors[f"{facts.number}.scores"])
-        values = per_user(ranking, self.validation.hidden)
-        return Trial(model, effort, ranking, values, facts.bytes, facts.cost, facts.seconds)
+        facts, lists = self._done[name], None
+        if f"{facts.number}.ids" in self._tensors:
+            ids, scores = (self._tensors[f"{facts.number}.{part}"] for part in ("ids", "scores"))
+            lists = Ranking(ids.long(), scores)
+        values = self._tensors[f"{facts.number}.ndcg"]
+        return Trial(model, effort, lists, values, facts.bytes, facts.cost, facts.seconds)
 
     def _measure(self, model: Model, effort: float, name: str) -> None:
         began, number = time.perf_counter(), len(self._done)
@@ -173,15 +176,30 @@ class Trials:
         ranking = self.rank(fitted)
         if kept is not None:
             kept.discard()
-        self._tensors[f"{number}.ids"] = ranking.ids
-        # A file holds finite numbers alone; the score of no item is never read.
-        self._tensors[f"{number}.scores"] = ranking.scores.masked_fill(ranking.ids < 0, 0.0)
+        group = f"{model.name} {effort:g}"
+        self._keep(number, group, ranking)
         self._done[name] = _Facts(
             number,
+            group,
             sum(tensor.nbytes for tensor in fitted.state().values()),
             float(fitted.score_cost(self.validation.histories.jagged)),
             time.perf_counter() - began,
         )
+
+    def _keep(self, number: int, group: str, ranking: Ranking) -> None:
+        """Store the NDCG@10, and the lists if they are the best of the group so far."""
+        values = per_user(ranking, self.validation.hidden)
+        others = [facts.number for facts in self._done.values() if facts.group == group]
+        best = max((float(self._tensors[f"{n}.ndcg"].mean()) for n in others), default=-1.0)
+        self._tensors[f"{number}.ndcg"] = values.double()
+        if float(values.mean()) <= best:
+            return
+        for other in others:
+            self._tensors.pop(f"{other}.ids", None)
+            self._tensors.pop(f"{other}.scores", None)
+        self._tensors[f"{number}.ids"] = ranking.ids.int()
+        # A file holds finite numbers alone; the score of no item is never read.
+        self._tensors[f"{number}.scores"] = ranking.scores.masked_fill(ranking.ids < 0, 0.0)
 
     def rank(self, fitted: Fitted) -> Ranking:
         """Rank the validated users' best items, without those of their histories."""
@@ -195,8 +213,10 @@ class Trials:
         depth, specs = min(DEPTH, items), []
         for name in found:
             number, _, kind = name.partition(".")
-            if kind == "ids":
-                specs.append((name, Spec((users, depth), torch.int64, least=-1, below=items)))
+            if kind == "ndcg":
+                specs.append((name, Spec((users,), torch.float64, least=0)))
+            elif kind == "ids":
+                specs.append((name, Spec((users, depth), torch.int32, least=-1, below=items)))
                 specs.append((f"{number}.scores", Spec((users, depth))))
         return specs
 
