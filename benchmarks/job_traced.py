@@ -62,6 +62,8 @@ def _both(first: Callable[[Any], None], second: Callable[[Any], None]) -> Callab
 def main(log: str, out: str, *arguments: str) -> None:
     """Fit, and print what it took."""
     watch = Stopwatch()
+    for left in Path(out).parent.glob(f"{Path(out).name}.checkpoint*"):  # of an interrupted run
+        left.unlink()
     from fewfold.cli import main as command
 
     trace = Trace(watch)
