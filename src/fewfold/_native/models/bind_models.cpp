@@ -15,7 +15,7 @@ using namespace fewfold;
 namespace {
 
 constexpr int64_t MUCH = 1 << 20;  // more than enough work for a thread
-constexpr int64_t MOST_HUBS = 2048;
+constexpr int64_t MOST_HUBS = 4096;  // 64 MB
 
 // Calls work(next) in every thread; next() is the next of the items from `first` on, or -1.
 template <class F> void take_turns(int64_t first, int64_t last, int threads, F work) {
@@ -112,7 +112,7 @@ template <class Part, class Stored> class SparseRidge {
       if (reach >= ridge_.items || (first < last && gram.step[first].gap == 0))
         refuse("the steps of item " + std::to_string(i) + " leave the items");
     }
-    // The counts between hubs take less memory than a row for every item.
+    // The counts between hubs take a sixteenth of an items x items matrix.
     ridge_.hubs = Hubs(gram, ridge_.items, std::min(MOST_HUBS, ridge_.items / 4));
   }
 

@@ -90,6 +90,7 @@ template <class Part> class RidgeSolver {
 
  private:
   static constexpr int32_t NEW = -1, MET = -2;  // otherwise the place among the chosen
+  static constexpr int64_t FILTER = 8192;
   static constexpr float LEAST_PIVOT = 1e-6f;   // of a matrix with a diagonal of ones
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
   int64_t count() const { return static_cast<int64_t>(chosen_.size()); }
@@ -175,9 +176,13 @@ template <class Part> class RidgeSolver {
       for (int64_t at = 0; at < c; ++at)
         if (ridge_.hubs.holds(chosen_[size(at)]))
           factor_[size(c * stride_ + at)] = scaled(c, at, ridge_.hubs.common(chosen_[size(c)], chosen_[size(at)]));
+    // Most of a row is not among the chosen. This filter stays in the nearest cache; the places of all items do not.
+    uint64_t filter[FILTER / 64] = {};
+    for (const int32_t id : chosen_) filter[(id & (FILTER - 1)) / 64] |= uint64_t{1} << (id & 63);
     for (int64_t c = new_hubs_.empty() ? first : 0; c < n; ++c) {
       if (ridge_.hubs.holds(chosen_[size(c)])) continue;
       ridge_.gram.each(chosen_[size(c)], [&](int64_t other, float common) {
+        if (!(filter[(other & (FILTER - 1)) / 64] >> (other & 63) & 1)) return;
         const int64_t at = place_[other];
         if (at < 0) return;
         if (at < c && c >= first)

@@ -14,7 +14,7 @@ from fewfold.recommender.models.sparse_item_rows import SparseRows
 
 __all__ = ["HUBS", "rounds", "sparse_ridge"]
 
-HUBS = 2048  # items with the longest rows, whose rows are read once instead of for each item
+HUBS = 4096  # items with the longest rows, whose rows are read once instead of for each item
 _PARTS = 64  # of the items, between which progress is reported
 _SUFFIX = {torch.uint8: "u8", torch.int16: "i16"}
 _MANY_ITEMS = 100_000
