@@ -20,6 +20,7 @@ SUITES = (
     "als",
     "serving",
     "ingest",
+    "job",
     "pure",
     "compiled",
 )

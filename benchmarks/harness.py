@@ -42,11 +42,15 @@ class Pair:
 
 @dataclass(frozen=True)
 class Peak:
-    """Values of both sides of a row that is not timed: memory, or a fixed limit."""
+    """Values of both sides of a row that is not timed: memory, or a fixed limit.
+
+    ``details`` are written to the JSON file only.
+    """
 
     ours: float
     peer: float
     unit: str = "bytes"
+    details: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def _measure(case: Case, seconds: float) -> Row:
     with threads(case.threads):
         built = case.build()
         if isinstance(built, Peak):
-            unit, ours, peer = built.unit, built.ours, built.peer
+            unit, ours, peer, spread = built.unit, built.ours, built.peer, built.details
         else:
             unit = "seconds"
             ours, peer, spread = _time(built, seconds)
@@ -197,11 +201,13 @@ def markdown(rows: list[Row], facts: dict[str, str]) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Format seconds or bytes in a readable unit.
+    """Format seconds or bytes in a readable unit; other numbers have none.
 
-    >>> quantity(0.00123, "seconds"), quantity(3.2e8, "bytes")
-    ('1.23 ms', '305 MiB')
+    >>> quantity(0.00123, "seconds"), quantity(3.2e8, "bytes"), quantity(0.25, "")
+    ('1.23 ms', '305 MiB', '0.2500')
     """
+    if not unit:
+        return f"{value:.4f}"
     if unit == "bytes":
         return f"{value / 2**20:.0f} MiB"
     for name, size in (("s", 1.0), ("ms", 1e-3)):

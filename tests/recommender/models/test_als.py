@@ -143,7 +143,7 @@ def test_saved_loaded_asked_indexed_and_inspected(tmp_path: Path) -> None:
     rec = ff.Recommender(ALS(6, iterations=5)).fit(grouped(), test=0.2, progress=False)
     folder = rec.save(tmp_path / "model")
     again = ff.Recommender.load(folder)
-    assert again.model == ALS(6, iterations=5)
+    assert again.model == ALS(6, 0.01, iterations=5)
     for answer in (again.recommend_from_history(["a1", "a2"], k=3), again.similar_items("a1", k=3)):
         assert all(item.startswith("a") for item in answer.items)
     assert again.recommend(["u1"], k=5).items == rec.recommend(["u1"], k=5).items
@@ -153,7 +153,7 @@ def test_saved_loaded_asked_indexed_and_inspected(tmp_path: Path) -> None:
     assert all(item.startswith("b") for item in found.items)
     assert "als" in str(ff.recommender.inspect(folder))
     assert json.loads((folder / "config.json").read_text())["model"] == {
-        "kind": "als", "factors": 6, "regularisation": 0.003, "unobserved_weight": 0.03,
+        "kind": "als", "factors": 6, "regularisation": 0.01, "unobserved_weight": 0.03,
         "iterations": 5, "frequency_exponent": 1.0,
     }  # fmt: skip
     told = ff.recommender.export(again, vectors=tmp_path / "v.parquet", faiss=tmp_path / "i.faiss")
@@ -194,6 +194,21 @@ def test_compared_and_on_the_command_line(tmp_path: Path) -> None:
     done = fewfold("fit", path, "--model", "als", *flags.split(), "--out", out, "-q")
     assert done.code == 0, done.err
     assert ff.Recommender.load(out).model == ALS(5, 0.01, 0.25, 3)
+
+
+def test_the_default_regularisation_falls_with_the_number_of_items() -> None:
+    found = [ALS().resolved(items).regularisation for items in (0, 5, 6_000, 40_000, 10**6)]
+    assert found == pytest.approx([0.01, 0.01, 0.01, 0.003, 0.003])
+    between = [ALS().resolved(items).regularisation for items in (6_001, 15_492, 39_999)]
+    assert between == pytest.approx([0.01, (0.01 * 0.003) ** 0.5, 0.003], rel=1e-3)
+    assert ALS(regularisation=0.5).resolved(10).regularisation == 0.5
+    fitted = ALS(4).fit(log())
+    assert fitted.recipe == ALS(4, 0.01)
+    assert ALS(4).from_state(fitted.state(), fitted.items).recipe == fitted.recipe
+    assert ALS().summary() == "256 factors, unobserved 0.03"
+    assert "regularisation" not in ALS().flags()
+    with pytest.raises(ValueError, match="resolved"):
+        ALS().ridge(torch.ones(1), 5)
 
 
 def test_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

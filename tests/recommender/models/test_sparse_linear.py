@@ -86,8 +86,13 @@ def test_weights_solve_the_regression_on_the_predictors(path: str, predictors: i
 
 
 @native
+@pytest.mark.parametrize("many", [10, 1000])  # items from which there is one round
 @pytest.mark.parametrize("predictors", [4, 15, 16, 33, 70])
-def test_kernels_equal_the_plain_path(predictors: int) -> None:
+def test_kernels_equal_the_plain_path(
+    predictors: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 120 items, a quarter of them hubs whose rows the kernels do not read again."""
+    monkeypatch.setattr("fewfold.recommender.models.sparse_ridge._MANY_ITEMS", many)
     train = clustered()
     one, other = (dense(fitted(path, train, 10.0, predictors).rows) for path in ("native", "plain"))
     same = (one != 0) == (other != 0)
@@ -199,6 +204,14 @@ def test_exported_module_scores_the_same() -> None:
     torch.testing.assert_close(model.to_onnx()(padded), expected)
 
 
+def test_large_catalogues_have_few_predictors() -> None:
+    assert [one.predictors for one in SparseEASE.grid(10_000)] == [200] * 3
+    assert [one.predictors for one in SparseEASE.grid(100_000)] == [200] * 2
+    assert [one.predictors for one in SparseEASE.grid(1_000_000)] == [50]
+    work = [SparseEASE(20.0, width).work(clustered()) for width in (5, 50, 500)]
+    assert work[0] < work[1] < work[2]
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match="l2 must be finite and greater than 0, got 0"):
         SparseEASE(0)
@@ -208,7 +221,7 @@ def test_errors() -> None:
         SparseEASE().recommend(log(), 3)
     with pytest.raises(NotImplementedError, match="must define rows"):
         _ = SparseRowsBaseline().rows
-    assert "200 predictors of 10,000,000,000 items need" in SparseEASE.too_large(10**10)
+    assert "50 predictors of 10,000,000,000 items need" in SparseEASE.too_large(10**10)
 
 
 @native

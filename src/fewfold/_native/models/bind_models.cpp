@@ -15,6 +15,7 @@ using namespace fewfold;
 namespace {
 
 constexpr int64_t MUCH = 1 << 20;  // more than enough work for a thread
+constexpr int64_t MOST_HUBS = 4096;  // 64 MB
 
 // Calls work(next) in every thread; next() is the next of the items from `first` on, or -1.
 template <class F> void take_turns(int64_t first, int64_t last, int threads, F work) {
@@ -100,7 +101,7 @@ template <class Part, class Stored> class SparseRidge {
   SparseRidge(const Buffer &start, const Buffer &steps, const Buffer &users, double l2, int64_t width, int64_t rounds)
       : ridge_{{offsets_of(start, users.count(), steps.count() / 2, "start"),
                 reinterpret_cast<const Step<Part> *>(steps.numbers<Stored>("steps", 0))},
-               users.count(), width, rounds, users.numbers<float>("users", 0), static_cast<float>(l2)} {
+               users.count(), width, rounds, users.numbers<float>("users", 0), static_cast<float>(l2), {}} {
     check_positive(width, "width");
     check_positive(rounds, "rounds");
     const Gram<Part> &gram = ridge_.gram;
@@ -111,6 +112,8 @@ template <class Part, class Stored> class SparseRidge {
       if (reach >= ridge_.items || (first < last && gram.step[first].gap == 0))
         refuse("the steps of item " + std::to_string(i) + " leave the items");
     }
+    // The counts between hubs take a sixteenth of an items x items matrix.
+    ridge_.hubs = Hubs(gram, ridge_.items, std::min(MOST_HUBS, ridge_.items / 4));
   }
 
   // The predictors of the items from `first` to `last` and their weights, (last - first, width) each, `count` in use.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gram.h"
@@ -10,11 +11,49 @@
 
 namespace fewfold {
 
+// Counts between the items with the longest rows, which are predictors of many items: reading their rows for each of
+// those would take most of the time.
+class Hubs {
+ public:
+  Hubs() = default;
+  // At most `most` hubs, of the items whose rows have more than `SHORT` steps.
+  template <class Part> Hubs(const Gram<Part> &gram, int64_t items, int64_t most) : place_(static_cast<size_t>(items), NONE) {
+    std::vector<std::pair<int64_t, int32_t>> longest;
+    for (int64_t i = 0; i < items; ++i)
+      if (const int64_t steps = gram.start[i + 1] - gram.start[i]; steps > SHORT)
+        longest.emplace_back(-steps, static_cast<int32_t>(i));
+    std::sort(longest.begin(), longest.end());
+    if (static_cast<int64_t>(longest.size()) > most) longest.resize(static_cast<size_t>(most));
+    count_ = longest.size();
+    for (size_t h = 0; h < count_; ++h) place_[static_cast<size_t>(longest[h].second)] = static_cast<int32_t>(h);
+    between_.assign(count_ * count_, 0.0f);
+    for (size_t h = 0; h < count_; ++h)
+      gram.each(longest[h].second, [&](int64_t id, float common) {
+        if (holds(id)) between_[h * count_ + static_cast<size_t>(place_[static_cast<size_t>(id)])] += common;
+      });
+  }
+
+  bool holds(int64_t item) const { return place_[static_cast<size_t>(item)] != NONE; }
+  // Users that two hubs share.
+  float common(int64_t a, int64_t b) const {
+    return between_[static_cast<size_t>(place_[static_cast<size_t>(a)]) * count_ +
+                    static_cast<size_t>(place_[static_cast<size_t>(b)])];
+  }
+
+ private:
+  static constexpr int32_t NONE = -1;
+  static constexpr int64_t SHORT = 64;
+  size_t count_ = 0;
+  std::vector<int32_t> place_;
+  std::vector<float> between_;
+};
+
 template <class Part> struct Ridge {
   Gram<Part> gram;
   int64_t items, width, rounds;
   const float *users;  // of each item: the diagonal of the Gram matrix
   float l2;
+  Hubs hubs;
 };
 
 // Finds the few predictors of one item after the other, and their weights.
@@ -51,6 +90,7 @@ template <class Part> class RidgeSolver {
 
  private:
   static constexpr int32_t NEW = -1, MET = -2;  // otherwise the place among the chosen
+  static constexpr int64_t FILTER = 8192;
   static constexpr float LEAST_PIVOT = 1e-6f;   // of a matrix with a diagonal of ones
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
   int64_t count() const { return static_cast<int64_t>(chosen_.size()); }
@@ -107,16 +147,12 @@ template <class Part> class RidgeSolver {
   void regress(int64_t item, int64_t first) {
     const int64_t n = count();
     for (int64_t c = first; c < n; ++c) {
-      const int32_t id = chosen_[size(c)];
-      scale_[size(c)] = 1 / std::sqrt(ridge_.users[id] + ridge_.l2);
+      scale_[size(c)] = 1 / std::sqrt(ridge_.users[chosen_[size(c)]] + ridge_.l2);
       float *row = factor_.data() + c * stride_;
       std::fill_n(row, c, 0.0f);
       row[c] = 1;
-      ridge_.gram.each(id, [&](int64_t other, float common) {
-        const int32_t at = place_[other];
-        if (at >= 0 && at < c) row[at] += common * scale_[size(c)] * scale_[size(at)];
-      });
     }
+    correlations(first);
     std::fill(y_.begin() + first, y_.begin() + n, 0.0f);
     ridge_.gram.each(item, [&](int64_t id, float common) {
       const int32_t at = place_[id];
@@ -126,6 +162,35 @@ template <class Part> class RidgeSolver {
     tables->solve_rows(factor_.data(), stride_, first, n, inverse_.data(), y_.data());
     std::copy_n(y_.begin(), n, x_.begin());
     tables->solve_columns(factor_.data(), stride_, n, inverse_.data(), x_.data());
+  }
+
+  // The rows of the matrix from `first` on, left of the diagonal. The entry of two hubs is looked up, that of a hub and
+  // another is read in the row of the other.
+  void correlations(int64_t first) {
+    const int64_t n = count();
+    const auto scaled = [&](int64_t c, int64_t at, float common) { return common * scale_[size(c)] * scale_[size(at)]; };
+    new_hubs_.clear();
+    for (int64_t c = first; c < n; ++c)
+      if (ridge_.hubs.holds(chosen_[size(c)])) new_hubs_.push_back(c);
+    for (const int64_t c : new_hubs_)
+      for (int64_t at = 0; at < c; ++at)
+        if (ridge_.hubs.holds(chosen_[size(at)]))
+          factor_[size(c * stride_ + at)] = scaled(c, at, ridge_.hubs.common(chosen_[size(c)], chosen_[size(at)]));
+    // Most of a row is not among the chosen. This filter stays in the nearest cache; the places of all items do not.
+    uint64_t filter[FILTER / 64] = {};
+    for (const int32_t id : chosen_) filter[(id & (FILTER - 1)) / 64] |= uint64_t{1} << (id & 63);
+    for (int64_t c = new_hubs_.empty() ? first : 0; c < n; ++c) {
+      if (ridge_.hubs.holds(chosen_[size(c)])) continue;
+      ridge_.gram.each(chosen_[size(c)], [&](int64_t other, float common) {
+        if (!(filter[(other & (FILTER - 1)) / 64] >> (other & 63) & 1)) return;
+        const int64_t at = place_[other];
+        if (at < 0) return;
+        if (at < c && c >= first)
+          factor_[size(c * stride_ + at)] += scaled(c, at, common);
+        else if (at > c && at >= first && ridge_.hubs.holds(other))
+          factor_[size(at * stride_ + c)] += scaled(at, c, common);
+      });
+    }
   }
 
   void forget() {
@@ -140,6 +205,7 @@ template <class Part> class RidgeSolver {
   std::vector<float> factor_, inverse_, y_, x_, scale_;
   std::vector<int32_t> chosen_, met_, order_;
   std::vector<std::pair<double, int32_t>> gains_;
+  std::vector<int64_t> new_hubs_;  // among the chosen, those of this round
 };
 
 }  // namespace fewfold

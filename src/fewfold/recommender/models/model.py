@@ -225,6 +225,8 @@ class Model:
         found = ""
         for each in _with_option(type(self)):
             value = getattr(self, each.name)
+            if value is None:  # chosen by the fit
+                continue
             for name, kind in each.metadata.get("kinds", {}).items():
                 value = name if type(value) is kind else value
             text = f"{value:g}" if isinstance(value, float) else f"{value}"
@@ -233,8 +235,10 @@ class Model:
 
     def summary(self) -> str:
         """Settings as one cell of a table."""
-        shown = (each for each in _with_option(type(self)) if each.metadata["text"])
-        return ", ".join(each.metadata["text"].format(getattr(self, each.name)) for each in shown)
+        shown = (
+            (each.metadata["text"], getattr(self, each.name)) for each in _with_option(type(self))
+        )
+        return ", ".join(text.format(value) for text, value in shown if text and value is not None)
 
     @classmethod
     def grid(cls, items: int) -> "Sequence[Model]":

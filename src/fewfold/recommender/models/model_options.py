@@ -134,9 +134,9 @@ TRANSFORMER = _by_name(
     Option("dropout", "of the transformer (default: 0.5)", 0.5, _share, "X"),
 )
 ALS = _by_name(
-    Option("factors", "length of the vectors of als (default: 128)", 128, positive_integer, "N"),
+    Option("factors", "length of the vectors of als (default: 256)", 256, positive_integer, "N"),
     Option(
-        "regularisation", "of als, relative to the number of pairs (default: 0.003)", 0.003,
+        "regularisation", "of als, relative to the pairs (default: 0.01 to 0.003, by items)", None,
         real_number, "X",
     ),
     Option(

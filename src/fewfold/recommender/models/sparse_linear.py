@@ -15,13 +15,15 @@ from fewfold.recommender.models.model_options import SPARSE_EASE as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
 from fewfold.recommender.models.sparse_item_rows import SparseRows, SparseRowsBaseline
-from fewfold.recommender.models.sparse_ridge import sparse_ridge
+from fewfold.recommender.models.sparse_ridge import HUBS, rounds, sparse_ridge
 
 __all__ = ["SparseEASE"]
 
 _ENTRY = 8  # bytes of a weight and its item
 _TUNED_ITEMS = 50_000  # most items for which `compare` tries several penalties
 _L2 = (20.0, 100.0, 400.0)
+_LARGE_ITEMS = 200_000  # more items have fewer predictors in `compare`, and most have few users
+_LARGE = (20.0, 50)  # penalty and predictors for them
 
 
 @register
@@ -61,15 +63,18 @@ class SparseEASE(SparseRowsBaseline):
 
     @classmethod
     def grid(cls, items: int) -> "Sequence[SparseEASE]":
-        """Several penalties for a small catalogue, the default for a large one."""
-        return [cls(l2) for l2 in (_L2 if items <= _TUNED_ITEMS else (250.0,))]
+        """Several penalties for a small catalogue, one and fewer predictors for a large one."""
+        if items > _LARGE_ITEMS:
+            return [cls(*_LARGE)]
+        return [cls(l2) for l2 in (_L2 if items <= _TUNED_ITEMS else _L2[:2])]
 
     @classmethod
     def too_large(cls, items: int) -> str:
         """Why the weights do not fit into memory; empty if they do."""
-        need = 2 * _ENTRY * items * cls.predictors
+        width = cls.grid(items)[0].predictors
+        need = 2 * _ENTRY * items * width
         if need > 0.6 * free_memory():
-            return f"{cls.predictors} predictors of {items:,} items need {format_bytes(need)}"
+            return f"{width} predictors of {items:,} items need {format_bytes(need)}"
         return ""
 
     @property
@@ -84,8 +89,13 @@ class SparseEASE(SparseRowsBaseline):
         # At most so many items share a user with each; its row of the Gram matrix is as long.
         shared = torch.zeros(log.items, dtype=torch.float64).index_add(0, log.ids, lengths[log.row])
         shared.clamp_(max=log.items)
-        row = float(shared[log.ids].mean()) if log.pairs else 0.0  # of a usual predictor
-        return float(log.items) * width**3 + 12.0 * row * float(shared.clamp(max=width).sum())
+        chosen = shared.clamp(max=width)
+        hubs = min(HUBS, log.items // 4)
+        short = shared.where(shared < shared.topk(hubs).values[-1], 0.0) if hubs else shared
+        # Mean rows of a usual predictor: all of them once for the second round.
+        read = (short + 0.5 * (rounds(log.items) - 1) * shared)[log.ids]
+        row = float(read.mean()) if log.pairs else 0.0
+        return float((chosen**3).sum()) + 8.0 * row * float(chosen.sum())
 
     def fit(self, train: Interactions) -> Self:
         """Solve the regressions of all items."""

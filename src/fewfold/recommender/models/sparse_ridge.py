@@ -12,11 +12,12 @@ from fewfold._progress import phase
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.sparse_item_rows import SparseRows
 
-__all__ = ["sparse_ridge"]
+__all__ = ["HUBS", "rounds", "sparse_ridge"]
 
+HUBS = 4096  # items with the longest rows, whose rows are read once instead of for each item
 _PARTS = 64  # of the items, between which progress is reported
 _SUFFIX = {torch.uint8: "u8", torch.int16: "i16"}
-_ROUNDS = 2  # in which the predictors of an item are chosen
+_MANY_ITEMS = 100_000
 
 
 def sparse_ridge(train: Interactions, l2: float, predictors: int) -> SparseRows:
@@ -26,43 +27,64 @@ def sparse_ridge(train: Interactions, l2: float, predictors: int) -> SparseRows:
     rounds: first those with the largest ``G_ij^2 / (n_j + l2)``, which is what j alone would
     explain; then, with the regression on these solved, those with the largest
     ``r_j^2 / (n_j + l2)``, where r is what the regression leaves of ``G_i``. Items that no user
-    shares with i, but that its predictors stand for, are found in this way, too.
+    shares with i, but that its predictors stand for, are found in this way, too. With more than
+    100,000 items there is one round.
 
     Returns:
         (items, items); entry (j, i) is the weight of predictor j for item i.
     """
     width = max(1, min(predictors, train.items - 1))
     solve = _native if dispatch.enabled() else _plain
-    sizes, ids, weights = [], [], []
-    for size, chosen, weight in solve(train, l2, width):
-        sizes.append(size)
-        ids.append(chosen)
-        weights.append(weight)
-    return _by_predictor(torch.cat(sizes), torch.cat(ids), torch.cat(weights))
+    return _by_predictor(list(solve(train, l2, width)), train.items)
+
+
+def rounds(items: int) -> int:
+    """Rounds in which the predictors of an item are chosen.
+
+    The second one reads the rows of all predictors again, which are long in a large catalogue.
+    """
+    return 2 if items <= _MANY_ITEMS else 1
 
 
 Part = tuple[Tensor, Tensor, Tensor]  # number of predictors of each item, their ids and weights
 
 
-def _by_predictor(sizes: Tensor, ids: Tensor, weights: Tensor) -> SparseRows:
-    """Transpose from predictors of each item to items that each predicts."""
-    from scipy.sparse import csr_array
+def _by_predictor(parts: list[Part], items: int) -> SparseRows:
+    """Transpose from predictors of each item to items that each predicts; empties the list.
 
-    items = len(sizes)
-    starts = np.concatenate([[0], sizes.cumsum(0).numpy()])
-    turned = csr_array((weights.numpy(), ids.numpy(), starts), shape=(items, items)).T.tocsr()
-    return SparseRows(
-        torch.from_numpy(turned.indptr).long(),
-        torch.from_numpy(turned.indices).int(),
-        torch.from_numpy(turned.data),
+    Part by part, so that it takes no more than the result and what is left of the parts.
+    """
+    counts = torch.zeros(items, dtype=torch.int64)
+    for _, ids, _ in parts:
+        counts += torch.bincount(ids, minlength=items)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    found = SparseRows(
+        offsets,
+        torch.empty(int(offsets[-1]), dtype=torch.int32),
+        torch.empty(int(offsets[-1])),
     )
+    vacant, first = offsets[:-1].clone(), 0
+    parts.reverse()
+    while parts:
+        sizes, ids, weights = parts.pop()
+        targets = torch.arange(first, first + len(sizes), dtype=torch.int32)
+        ids, order = ids.sort(stable=True)
+        chosen, many = ids.unique_consecutive(return_counts=True)
+        place = torch.arange(len(ids)) + (vacant[chosen] - many.cumsum(0) + many).repeat_interleave(
+            many
+        )
+        found.ids[place] = targets.repeat_interleave(sizes)[order]
+        found.weights[place] = weights[order]
+        vacant[chosen] += many
+        first += len(sizes)
+    return found
 
 
 def _native(train: Interactions, l2: float, width: int) -> Iterator[Part]:
     """Yield the parts of the items, computed by the kernels."""
     start, steps = _shared_users(train)
     kernel = dispatch.kernel(f"SparseRidge_{_SUFFIX[steps.dtype]}")
-    solver = kernel(start, steps, train.counts().float(), l2, width, _ROUNDS)
+    solver = kernel(start, steps, train.counts().float(), l2, width, rounds(train.items))
     parts = _parts(train.items)
     with phase("fitting regressions", total=len(parts)) as progress:
         for first, last in progress.each(parts):
@@ -136,7 +158,7 @@ def _regression(gram: Any, diagonal: Any, item: int, width: int) -> tuple[Any, A
     chosen, weights = np.zeros(0, dtype=np.int64), np.zeros(0)
     goal = 0
     while True:
-        goal = min(width, goal + -(-width // _ROUNDS))
+        goal = min(width, goal + -(-width // rounds(len(diagonal))))
         left = target - gram[chosen].T @ weights
         left[chosen] = left[item] = 0
         order = np.argsort(-(left**2) / diagonal, kind="stable")
