@@ -198,6 +198,8 @@ class Model:
         found = ""
         for each in _with_option(type(self)):
             value = getattr(self, each.name)
+            if value is None:  # chosen by the model
+                continue
             for name, kind in each.metadata.get("kinds", {}).items():
                 value = name if type(value) is kind else value
             text = f"{value:g}" if isinstance(value, float) else f"{value}"
@@ -206,8 +208,12 @@ class Model:
 
     def summary(self) -> str:
         """Settings as one cell of a table."""
-        shown = (each for each in _with_option(type(self)) if each.metadata["text"])
-        return ", ".join(each.metadata["text"].format(getattr(self, each.name)) for each in shown)
+        given = {each: getattr(self, each.name) for each in _with_option(type(self))}
+        return ", ".join(
+            each.metadata["text"].format(value)
+            for each, value in given.items()
+            if each.metadata["text"] and value is not None
+        )
 
     @classmethod
     def grid(cls, items: int) -> "Sequence[Model]":
