@@ -267,15 +267,13 @@ def test_small_logs_are_read_more_often_and_with_more_dropout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = cycles(rows=60)  # of 360 items
-    for wanted, large, passes, dropout in ((1800, 361, 5, 0.5), (18_000, 300, 50, 0.25)):
+    for wanted, large, passes, dropout in ((900, 361, 5, 0.5), (18_000, 300, 50, 0.25)):
         monkeypatch.setattr(transformer, "_WANTED", wanted)
         monkeypatch.setattr(transformer, "_LARGE", large)
         assert transformer._epochs(rows) == passes
-        whole = Interactions(rows.values, rows.offsets, 9, torch.arange(360))
         quick = FitOptions(progress=False, effort=0.1)
-        fitted = replace(SMALL, dropout=None).learn(whole, quick)
-        assert fitted.fitted.network.dropout == dropout
-        assert len(fitted.epochs) == max(1, passes // 10)
+        fitted = replace(SMALL, dropout=None).fit_sequences(rows, 9, quick)
+        assert fitted.network.dropout == dropout
     assert "dropout" not in Transformer().summary() + Transformer().flags()
     assert Transformer(dropout=0.5).flags().endswith("--dropout 0.5")
 
