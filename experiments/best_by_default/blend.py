@@ -62,15 +62,19 @@ def with_chosen_weight(name: str, seed: int) -> Row:
     }  # fmt: skip
 
 
+MAKE = {"default": with_default_weight, "chosen": with_chosen_weight}
+
+
 def main() -> None:
     """Measure the data sets that are named, all by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="*", default=[*SESSIONS, *SEQUENCES])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tuning", nargs="+", choices=MAKE, default=list(MAKE))
     given = parser.parse_args()
     for name in given.data:
-        for kind, make in (("default", with_default_weight), ("chosen", with_chosen_weight)):
-            row = partial(make, name, given.seed)
+        for kind in given.tuning:
+            row = partial(MAKE[kind], name, given.seed)
             RECORD.once(row, task=name, model="blend", tuning=kind, seed=given.seed)
 
 
