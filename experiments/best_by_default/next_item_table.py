@@ -11,6 +11,7 @@ from experiments.best_by_default.sequences import SEQUENCES
 from experiments.best_by_default.session_knn import RECORD
 from experiments.best_by_default.sessions import SESSIONS
 
+MODELS = ("session-knn", "transformer", "blend")  # in the order of the tables
 README = Path(__file__).parent / "README.md"
 Row = dict[str, Any]
 # Recall@20 and MRR@20 in per cent for sessions; NDCG@10 and Recall@10 for sequences.
@@ -38,18 +39,25 @@ def _part(rows: list[Row], names: tuple[str, ...], metrics: tuple[str, str], sho
             scale = 100 if name in SESSIONS else 1
             cells = " | ".join(shown(figure / scale) for figure in figures)
             lines.append(f"| {name} | {model}, published | {cells} |")
-        for row in rows:
+        groups: dict[str, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: MODELS.index(row["model"])):
             if row["task"] == name:
-                cells = " | ".join(shown(row[metric.lower()]) for metric in metrics)
-                lines.append(f"| {name} | {row['model']}, {_settings(row)} | {cells} |")
+                groups.setdefault(f"{row['model']}, {_settings(row)}", []).append(row)
+        for label, group in groups.items():
+            means = (sum(row[metric.lower()] for row in group) / len(group) for metric in metrics)
+            seeds = f", mean of {len(group)} seeds" if len(group) > 1 else ""
+            lines.append(f"| {name} | {label}{seeds} | {' | '.join(map(shown, means))} |")
     return "\n".join(lines)
 
 
 def _settings(row: Row) -> str:
+    """Settings of a row, and the processor minutes of its training."""
+    took = row.get("training processor seconds")
+    minutes = "" if took is None else f", {took / 60:.1f} processor minutes"
     if row["tuning"] == "default":
-        return "defaults"
+        return f"defaults{minutes}"
     told = ", ".join(f"{name} {value:g}" for name, value in row["settings"].items())
-    return f"chosen: {told}"
+    return f"chosen: {told}{minutes}"
 
 
 if __name__ == "__main__":
