@@ -14,6 +14,7 @@ from experiments.best_by_default.sessions import SESSIONS
 MODELS = ("session-knn", "transformer", "blend")  # in the order of the tables
 README = Path(__file__).parent / "README.md"
 Row = dict[str, Any]
+_SECONDS = "training processor seconds"
 # Recall@20 and MRR@20 in per cent for sessions; NDCG@10 and Recall@10 for sequences.
 PUBLISHED = {
     "diginetica": {"SR-GNN": (50.73, 17.59), "GCE-GNN": (54.22, 19.04)},
@@ -44,20 +45,28 @@ def _part(rows: list[Row], names: tuple[str, ...], metrics: tuple[str, str], sho
             if row["task"] == name:
                 groups.setdefault(f"{row['model']}, {_settings(row)}", []).append(row)
         for label, group in groups.items():
-            means = (sum(row[metric.lower()] for row in group) / len(group) for metric in metrics)
-            seeds = f", mean of {len(group)} seeds" if len(group) > 1 else ""
-            lines.append(f"| {name} | {label}{seeds} | {' | '.join(map(shown, means))} |")
+            cells = " | ".join(shown(_mean(group, metric.lower())) for metric in metrics)
+            lines.append(f"| {name} | {label}{_trained(group)} | {cells} |")
     return "\n".join(lines)
 
 
+def _mean(rows: list[Row], name: str) -> float:
+    return float(sum(row[name] for row in rows) / len(rows))
+
+
 def _settings(row: Row) -> str:
-    """Settings of a row, and the processor minutes of its training."""
-    took = row.get("training processor seconds")
-    minutes = "" if took is None else f", {took / 60:.1f} processor minutes"
     if row["tuning"] == "default":
-        return f"defaults{minutes}"
+        return "defaults"
     told = ", ".join(f"{name} {value:g}" for name, value in row["settings"].items())
-    return f"chosen: {told}{minutes}"
+    return f"chosen: {told}"
+
+
+def _trained(rows: list[Row]) -> str:
+    """Processor minutes of a training, and the number of seeds."""
+    if _SECONDS not in rows[0]:
+        return ""
+    seeds = f", {len(rows)} seeds" if len(rows) > 1 else ""
+    return f" ({_mean(rows, _SECONDS) / 60:.1f} processor minutes{seeds})"
 
 
 if __name__ == "__main__":
