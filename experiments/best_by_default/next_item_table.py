@@ -11,8 +11,10 @@ from experiments.best_by_default.sequences import SEQUENCES
 from experiments.best_by_default.session_knn import RECORD
 from experiments.best_by_default.sessions import SESSIONS
 
+MODELS = ("session-knn", "transformer", "blend")  # in the order of the tables
 README = Path(__file__).parent / "README.md"
 Row = dict[str, Any]
+_SECONDS = "training processor seconds"
 # Recall@20 and MRR@20 in per cent for sessions; NDCG@10 and Recall@10 for sequences.
 PUBLISHED = {
     "diginetica": {"SR-GNN": (50.73, 17.59), "GCE-GNN": (54.22, 19.04)},
@@ -38,11 +40,18 @@ def _part(rows: list[Row], names: tuple[str, ...], metrics: tuple[str, str], sho
             scale = 100 if name in SESSIONS else 1
             cells = " | ".join(shown(figure / scale) for figure in figures)
             lines.append(f"| {name} | {model}, published | {cells} |")
-        for row in rows:
+        groups: dict[str, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: MODELS.index(row["model"])):
             if row["task"] == name:
-                cells = " | ".join(shown(row[metric.lower()]) for metric in metrics)
-                lines.append(f"| {name} | {row['model']}, {_settings(row)} | {cells} |")
+                groups.setdefault(f"{row['model']}, {_settings(row)}", []).append(row)
+        for label, group in groups.items():
+            cells = " | ".join(shown(_mean(group, metric.lower())) for metric in metrics)
+            lines.append(f"| {name} | {label}{_trained(group)} | {cells} |")
     return "\n".join(lines)
+
+
+def _mean(rows: list[Row], name: str) -> float:
+    return float(sum(row[name] for row in rows) / len(rows))
 
 
 def _settings(row: Row) -> str:
@@ -50,6 +59,14 @@ def _settings(row: Row) -> str:
         return "defaults"
     told = ", ".join(f"{name} {value:g}" for name, value in row["settings"].items())
     return f"chosen: {told}"
+
+
+def _trained(rows: list[Row]) -> str:
+    """Processor minutes of a training, and the number of seeds."""
+    if _SECONDS not in rows[0]:
+        return ""
+    seeds = f", {len(rows)} seeds" if len(rows) > 1 else ""
+    return f" ({_mean(rows, _SECONDS) / 60:.1f} processor minutes{seeds})"
 
 
 if __name__ == "__main__":

@@ -64,9 +64,13 @@ def with_chosen(name: str) -> Row:
     }  # fmt: skip
 
 
+MAKE = {"default": with_defaults, "chosen": with_chosen}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="*", default=[*SESSIONS, *SEQUENCES])
-    for name in parser.parse_args().data:
-        for kind, make in (("default", with_defaults), ("chosen", with_chosen)):
-            RECORD.once(partial(make, name), task=name, model="session-knn", tuning=kind)
+    parser.add_argument("--tuning", nargs="+", choices=MAKE, default=list(MAKE))
+    given = parser.parse_args()
+    for name in given.data:
+        for kind in given.tuning:
+            RECORD.once(partial(MAKE[kind], name), task=name, model="session-knn", tuning=kind)

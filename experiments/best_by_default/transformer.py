@@ -17,31 +17,48 @@ from experiments.best_by_default.session_knn import CASES, RECORD, load
 from experiments.best_by_default.sessions import SESSIONS
 from experiments.record import Row
 from fewfold.recommender import Checkpoint, Transformer
-from fewfold.recommender.models.model import FitOptions
+from fewfold.recommender.models.model import FitOptions, Fitted
 from fewfold.recommender.models.model_options import TRANSFORMER
 
 TRAININGS = Path("build/best_by_default")
+Trained = tuple[Fitted, int]
 
 
-def measure(model: Transformer, task: Task, options: FitOptions) -> Row:
-    """Metrics of the model, rounded, and the seconds of the processor that training took."""
+def fitted(model: Transformer, name: str, task: Task, seed: int, *, part: str = "test") -> Trained:
+    """The model, trained on a task, or read if this was done before; and processor seconds.
+
+    Args:
+        model: to train.
+        name: of the data set.
+        task: of which the training sequences are used.
+        seed: of the training.
+        part: names the file: training sequences of the validation and of the test may differ.
+    """
+    TRAININGS.mkdir(parents=True, exist_ok=True)
+    path = TRAININGS / f"{name.replace('/', '-')}-{seed}-{part}"
+    clock = path.with_suffix(".seconds")
+    options = FitOptions(seed=seed, checkpoint=Checkpoint(path, resume=True))
     began = time.process_time()
-    fitted = model.fit_sequences(task.train, task.items, options)
-    took = round(time.process_time() - began)
-    found = evaluate_next_item(fitted.rank, task.prefixes, task.targets, exclude=task.exclude)
-    return {
-        "training processor seconds": took,
-        **{metric: round(value, 5) for metric, value in found.items()},
-    }
+    made = model.fit_sequences(task.train, task.items, options)
+    if not clock.exists():
+        clock.write_text(f"{time.process_time() - began:.0f}")
+    return made, int(clock.read_text())
+
+
+def metrics_of(model: Fitted, task: Task) -> Row:
+    """Metrics of a fitted model on the cases of a task, rounded."""
+    found = evaluate_next_item(model.rank, task.prefixes, task.targets, exclude=task.exclude)
+    return {metric: round(value, 5) for metric, value in found.items()}
 
 
 def with_defaults(name: str, seed: int) -> Row:
     """A row of the test cases with the settings that a user gets."""
-    model = Transformer()
-    TRAININGS.mkdir(parents=True, exist_ok=True)
-    checkpoint = Checkpoint(TRAININGS / f"{name.replace('/', '-')}-{seed}", resume=True)
-    options = FitOptions(seed=seed, checkpoint=checkpoint)
-    return {"settings": model.flags().strip(), **measure(model, load(name), options)}
+    model, task = Transformer(), load(name)
+    trained, took = fitted(model, name, task, seed)
+    return {
+        "settings": model.flags().strip(), "training processor seconds": took,
+        **metrics_of(trained, task),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -56,7 +73,8 @@ def main() -> None:
     for name in given.data:
         if given.validation:
             model, task = Transformer.from_options(vars(given)), load(name, validation=True)
-            print(name, measure(model, sampled(task, CASES), FitOptions(seed=given.seed)))
+            trained = model.fit_sequences(task.train, task.items, FitOptions(seed=given.seed))
+            print(name, metrics_of(trained, sampled(task, CASES)))
             continue
         make = partial(with_defaults, name, given.seed)
         RECORD.once(make, task=name, model="transformer", tuning="default", seed=given.seed)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments.best_by_default.next_item import drop_last, evaluate_next_item, prefixes_of
+from experiments.best_by_default.next_item_table import table
 from experiments.best_by_default.sequences import sequence_task
 from experiments.best_by_default.sessions import session_task
 from experiments.datasets import has
@@ -36,6 +37,22 @@ def test_metrics_are_of_the_place_of_the_target() -> None:
     assert found["recall@10"] == pytest.approx(3 / 5)
     assert found["mrr@3"] == pytest.approx((1 + 1 / 3) / 5)
     assert found["ndcg@10"] == pytest.approx((1 + 1 / 2 + 1 / math.log2(11)) / 5)
+
+
+def test_the_table_has_means_of_seeds_and_processor_minutes() -> None:
+    row = {"task": "diginetica", "tuning": "default", "mrr@20": 0.2}
+    trained = {**row, "model": "transformer", "training processor seconds": 90}
+    rows = [
+        {**trained, "seed": 0, "recall@20": 0.5},
+        {**trained, "seed": 1, "recall@20": 0.54},
+        {**row, "model": "blend", "tuning": "chosen", "settings": {"weight": 0.35}, "recall@20": 1},
+        {**row, "model": "session-knn", "recall@20": 0.4},
+    ]
+    assert table(rows).splitlines()[4:7] == [
+        "| diginetica | session-knn, defaults | 40.00 | 20.00 |",
+        "| diginetica | transformer, defaults (1.5 processor minutes, 2 seeds) | 52.00 | 20.00 |",
+        "| diginetica | blend, chosen: weight 0.35 | 100.00 | 20.00 |",
+    ]
 
 
 @pytest.mark.skipif(not has("diginetica"), reason="the data is not here")

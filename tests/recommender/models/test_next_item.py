@@ -25,6 +25,7 @@ from fewfold.recommender import (
 )
 from fewfold.recommender.export_model import padded
 from fewfold.recommender.models.model import FitOptions
+from fewfold.recommender.models.next_item import next_item_network, transformer
 from fewfold.recommender.models.next_item.next_item_run import (
     HeldOut,
     NextItemRun,
@@ -251,17 +252,43 @@ def test_a_resumed_training_gives_the_same_weights(
         dropped.fit_sequences(rows, 9, replace(options, training=Training(epochs=4)))
 
 
-def test_queries_stay_near_their_items_where_items_repeat() -> None:
-    repeated, other = sequences(rows=60, items=9), cycles(rows=60)
-    for rows, correction in ((repeated, False), (other, True)):
-        fitted = SMALL.fit_sequences(rows, 9, quiet(epochs=1))
-        assert (fitted.network.beyond is not None) == correction
-        again = SMALL.from_state(fitted.state(), 9)
-        assert torch.equal(again.queries(rows), fitted.queries(rows))
-        found = {name: (it.dtype, tuple(it.shape)) for name, it in fitted.state().items()}
-        assert set(dict(SMALL.layout(found, 9))) == set(found)
-    forced = replace(SMALL, correction=True).fit_sequences(repeated, 9, quiet(epochs=1))
-    assert forced.network.beyond is not None
+@pytest.mark.parametrize("correction", [False, True])
+def test_tensors_are_those_of_the_layout(correction: bool) -> None:
+    model, rows = replace(SMALL, correction=correction), cycles(rows=60)
+    fitted = model.fit_sequences(rows, 9, quiet(epochs=1))
+    assert (fitted.network.beyond is not None) == correction
+    again = model.from_state(fitted.state(), 9)
+    assert torch.equal(again.queries(rows), fitted.queries(rows))
+    found = {name: (it.dtype, tuple(it.shape)) for name, it in fitted.state().items()}
+    assert set(dict(model.layout(found, 9))) == set(found)
+
+
+def test_small_logs_are_read_more_often_and_with_more_dropout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = cycles(rows=60)  # of 360 items
+    for wanted, large, passes, dropout in ((900, 361, 5, 0.5), (18_000, 300, 50, 0.25)):
+        monkeypatch.setattr(transformer, "_WANTED", wanted)
+        monkeypatch.setattr(transformer, "_LARGE", large)
+        assert transformer._epochs(rows) == passes
+        quick = FitOptions(progress=False, effort=0.1)
+        fitted = replace(SMALL, dropout=None).fit_sequences(rows, 9, quick)
+        assert fitted.network.dropout == dropout
+    assert "dropout" not in Transformer().summary() + Transformer().flags()
+    assert Transformer(dropout=0.5).flags().endswith("--dropout 0.5")
+
+
+def test_dropout_keeps_the_mean_and_drops_entries_alike() -> None:
+    ones, generator = torch.ones(501, 403), torch.Generator().manual_seed(0)
+    for share in (0.25, 0.5, 0.999):
+        kept = next_item_network._drop(ones, share, generator)
+        assert kept.mean().item() == pytest.approx(1, abs=0.15 if share > 0.9 else 0.01)
+        zero = (kept == 0).double()
+        assert zero.mean().item() == pytest.approx(share, abs=0.005)
+        for part in (zero.flatten()[at::7] for at in range(7)):
+            assert part.mean().item() == pytest.approx(share, abs=0.01)
+        assert zero.mean(0).std() < 0.04
+    assert next_item_network._drop(ones, 0.001, generator) is ones
 
 
 def _events(rows: Jagged) -> Iterator[dict[str, Any]]:

@@ -54,17 +54,17 @@ def naive(model: SessionKNN, past: list[list[int]], history: list[int]) -> dict[
         similarity, place = 0.0, -1
         for at, item in enumerate(last):
             if s in having[item][-model.sample :]:
-                idf = math.log1p(len(known) / len(having[item]))
-                similarity += math.exp(-(len(last) - 1 - at) / model.decay) * idf**2
+                rarity = math.log1p(len(known) / len(having[item])) ** session_knn._RARITY
+                similarity += math.exp(-(len(last) - 1 - at) / model.decay) * rarity
                 place = row.index(item)
         if place >= 0:
             found.append((similarity, s, place))
     scores: dict[int, float] = {}
     for similarity, s, place in sorted(found, reverse=True)[: model.neighbours]:
         for at, item in enumerate(known[s]):
-            near = math.exp(-abs(at - place) / model.spread) * (
-                session_knn._AFTER if at > place else 1.0
-            )
+            side = session_knn._AFTER if at > place else 1.0
+            near = math.exp(-abs(at - place) / model.spread) * side
+            near = session_knn._ITSELF if at == place else near
             scores[item] = scores.get(item, 0.0) + similarity * near
     return scores
 

@@ -111,7 +111,7 @@ BLEND = _by_name(
 )
 SESSION_KNN = _by_name(
     Option(
-        "session-neighbours", "sessions that session-knn reads (default: 500)", 500,
+        "session-neighbours", "sessions that session-knn reads (default: 200)", 200,
         positive_integer, "N",
     ),
     Option(
@@ -131,7 +131,7 @@ TRANSFORMER = _by_name(
     Option("width", "of the transformer's item vectors (default: 96)", 96, positive_integer, "N"),
     Option("layers", "of the transformer (default: 1)", 1, positive_integer, "N"),
     Option("length", "last items the transformer reads (default: 50)", 50, positive_integer, "N"),
-    Option("dropout", "of the transformer (default: 0.5)", 0.5, _share, "X"),
+    Option("dropout", "of the transformer (default: 0.25, small logs 0.5)", None, _share, "X"),
 )
 ALS = _by_name(
     Option("factors", "length of the vectors of als (default: 256)", 256, positive_integer, "N"),

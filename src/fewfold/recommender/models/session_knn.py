@@ -1,5 +1,6 @@
 """Session-based nearest neighbours: items of past sessions that share items with a history."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
@@ -27,6 +28,8 @@ from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, posit
 __all__ = ["SessionKNN"]
 
 _AFTER = 2.0  # what came after the last common item counts so many times as much as before it
+_ITSELF = 0.5  # and that item itself, which every neighbour has
+_RARITY = 3  # power of the idf
 
 
 @register
@@ -35,14 +38,15 @@ class SessionKNN(Baseline):
     """Items of the past sessions that have the most, the rarest and the latest items in common.
 
     An item i of the history that lies d places before its end has the weight ``w_i = exp(-d /
-    decay) idf_i^2`` with ``idf_i = log(1 + sessions / sessions with i)``. The similarity of a past
+    decay) idf_i^3`` with ``idf_i = log(1 + sessions / sessions with i)``. The similarity of a past
     session is the sum of the weights of the items in common, where each item counts in the `sample`
     newest sessions that have it. The `neighbours` most similar sessions s give an item of theirs
 
         ``score_j = sum over s with j of sim(s) exp(-|distance| / spread) (2 if j came after)``,
 
     where the distance is that of j from the last common item: what stood near it, and after it, in
-    the past comes first. Items of no neighbour follow by popularity.
+    the past comes first. That item itself has 1/2 for the factors after ``sim(s)``. Items of no
+    neighbour follow by popularity.
 
     A session is the items of a user by time; more than 50 items are cut into several sessions, and
     the last 50 of a history count. A repeated item stands where it was last.
@@ -65,7 +69,7 @@ class SessionKNN(Baseline):
     name: ClassVar[str] = "session-knn"
     colour: ClassVar[str] = "#8c510a"
     ordered: ClassVar[bool] = True
-    neighbours: int = field(default=500, metadata=setting(OPTIONS["session_neighbours"], "{} near"))
+    neighbours: int = field(default=200, metadata=setting(OPTIONS["session_neighbours"], "{} near"))
     sample: int = field(default=1000, metadata=setting(OPTIONS["session_sample"], "of {}"))
     decay: float = field(default=2.0, metadata=setting(OPTIONS["session_decay"], "decay {:g}"))
     spread: float = field(default=4.0, metadata=setting(OPTIONS["session_spread"], "spread {:g}"))
@@ -112,7 +116,7 @@ class SessionKNN(Baseline):
         self._idf = torch.log1p(len(sessions.lengths) / self.counts.double().clamp(min=1))
         distance = torch.arange(1 - LONGEST, LONGEST)
         near = torch.exp(-distance.abs() / self.spread) * torch.where(distance > 0, _AFTER, 1.0)
-        self._near = near.float()
+        self._near = torch.where(distance == 0, _ITSELF, near).float()
 
     def scores(self, history: Jagged, items: slice) -> Tensor:
         """(rows, items in the slice); items of no neighbour have scores below 0."""
@@ -156,7 +160,7 @@ class SessionKNN(Baseline):
         back = known.offsets[1:][known.row] - 1 - torch.arange(len(known.values))
         if bool((back >= LONGEST).any()):
             known, back = known.select(back < LONGEST), back[back < LONGEST]
-        weights = torch.exp(-back.double() / self.decay) * self._idf[known.values] ** 2
+        weights = torch.exp(-back.double() / self.decay) * self._idf[known.values] ** _RARITY
         return Query(known, weights, self._near)
 
     def _popularity(self) -> Tensor:
@@ -180,7 +184,8 @@ class SessionKNN(Baseline):
 
     def largest(self, ranges: Mapping[str, tuple[float, float]], items: int) -> float:
         """Upper bound of the scores: every neighbour is similar in `LONGEST` rare items."""
-        return _AFTER * self.neighbours * LONGEST * 64**2 + max(map(abs, ranges["counts"]))
+        similarity = LONGEST * math.pow(64, _RARITY)
+        return _AFTER * self.neighbours * similarity + max(map(abs, ranges["counts"]))
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> Self:
         """The model with these sessions, whose index is built anew."""

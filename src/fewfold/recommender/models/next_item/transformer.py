@@ -30,8 +30,10 @@ __all__ = ["Transformer"]
 _POSITIONS = 1024  # of a step
 _LR = 3e-2  # of the table
 _PATIENCE = 4  # epochs without a better validation
-_WANTED = 2_000_000  # positions that all epochs read together, within the following limits
-_EPOCHS = 10, 60  # fewest and most
+_WANTED = 2_500_000  # positions that all epochs read together, within the following limits
+_EPOCHS = 5, 60  # fewest and most
+_DROPOUT = 0.25, 0.5  # of large and of small logs
+_LARGE = 400_000  # interactions
 
 
 @register
@@ -49,11 +51,11 @@ class Transformer(Model):
         layers: number of blocks.
         heads: of attention; they divide the width.
         length: number of last items that are read.
-        dropout: share of entries that are set to zero in training.
+        dropout: share of entries that are set to zero in training; by default 0.5 for logs of
+            fewer than 400,000 interactions, which are read more often, and otherwise 0.25.
         scale: of the cosines, the inverse temperature of their softmax.
         alpha: of the entmax that makes attention weights; 1 is softmax.
-        correction: let a query leave the average of its items' vectors; by default unless items
-            come again within sequences, where to stay near them is better.
+        correction: let a query leave the average of its items' vectors.
 
     Example:
         >>> import torch, fewfold as ff
@@ -74,10 +76,12 @@ class Transformer(Model):
     layers: int = field(default=1, metadata=setting(TRANSFORMER["layers"], "layers {}"))
     heads: int = 2
     length: int = field(default=50, metadata=setting(TRANSFORMER["length"], "length {}"))
-    dropout: float = field(default=0.5, metadata=setting(TRANSFORMER["dropout"], "dropout {:g}"))
+    dropout: float | None = field(
+        default=None, metadata=setting(TRANSFORMER["dropout"], "dropout {:g}")
+    )
     scale: float = 16.0
     alpha: float = 1.0
-    correction: bool | None = None
+    correction: bool = True
 
     def __post_init__(self) -> None:
         positive_number(self.scale, "scale")
@@ -87,7 +91,7 @@ class Transformer(Model):
             )
         NextItemNetwork.check(
             width=self.width, layers=self.layers, heads=self.heads, length=self.length,
-            dropout=self.dropout,
+            dropout=self.dropout or 0.0,
         )  # fmt: skip
 
     def work(self, log: Interactions) -> float:
@@ -125,8 +129,7 @@ class Transformer(Model):
         sequences = _checked(sequences, items)
         with silence(not options.progress), phase("preparing the model"):
             held = HeldOut.draw(sequences, options.seed)
-            correction = not _repeats(sequences) if self.correction is None else self.correction
-            network = self.network(items, options.seed, correction=correction)
+            network = self.network(items, options.seed, dropout=_dropout(held.rest))
         training = options.limited_training()
         epochs = training.epochs or _epochs(held.rest)
         epochs = max(1, round(options.effort * epochs))
@@ -142,26 +145,26 @@ class Transformer(Model):
         network.fit_start(torch.bincount(sequences.values, minlength=items))
         return FittedTransformer(self, network), passed
 
-    def network(self, items: int, seed: int = 0, *, correction: bool = True) -> NextItemNetwork:
-        """Untrained network for this many items."""
+    def network(self, items: int, seed: int = 0, *, dropout: float = 0.0) -> NextItemNetwork:
+        """Untrained network for this many items, with this dropout unless the model has its own."""
         return NextItemNetwork(
             items, width=self.width, layers=self.layers, heads=self.heads, length=self.length,
-            dropout=self.dropout, scale=self.scale, alpha=self.alpha, correction=correction,
-            seed=seed,
+            dropout=dropout if self.dropout is None else self.dropout, scale=self.scale,
+            alpha=self.alpha, correction=self.correction, seed=seed,
         )  # fmt: skip
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield name and specification of each tensor.
 
         Args:
-            found: names in the file: whether there is a correction may be a result of the data.
+            found: names in the file.
             items: number of items.
         """
         width, length = self.width, self.length
         yield "table", Spec((items, width))
         yield "start", Spec((width,))
         yield from _norm_layout("norm", width)
-        if self.correction or (self.correction is None and "beyond.weight" in found):
+        if self.correction:
             yield from _linear_layout("beyond", width, width)
         yield from _linear_layout("average.projections", width, 2 * width)
         yield "average.distance", Spec((1, length))
@@ -203,9 +206,7 @@ class Transformer(Model):
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedTransformer:
         """The fitted model with these tensors."""
-        network = self.network(
-            1, correction="beyond.weight" in tensors
-        )  # its table is replaced, not drawn
+        network = self.network(1)  # its table is replaced, not drawn
         network.table = nn.Parameter(tensors["table"])
         network.load_state_dict(tensors, assign=True)
         return FittedTransformer(self, network)
@@ -223,12 +224,6 @@ def _checked(sequences: Jagged, items: int) -> Jagged:
     return Jagged(values, offsets)
 
 
-def _repeats(sequences: Jagged) -> bool:
-    """Return whether an item comes twice in one of the sequences."""
-    keys = sequences.row * (int(sequences.values.max()) + 1) + sequences.values
-    return len(keys.unique()) < len(keys)
-
-
 def _positions(sequences: Jagged) -> int:
     """Return the positions of a step: fewer for a small log, so that an epoch has several."""
     return max(64, min(_POSITIONS, len(sequences.values) // 16))
@@ -238,6 +233,12 @@ def _epochs(sequences: Jagged) -> int:
     """Return the number of epochs for sequences of so many items."""
     fewest, most = _EPOCHS
     return max(fewest, min(most, _WANTED // max(len(sequences.values), 1)))
+
+
+def _dropout(sequences: Jagged) -> float:
+    """Return the dropout for sequences of so many items."""
+    large, small = _DROPOUT
+    return large if len(sequences.values) >= _LARGE else small
 
 
 def _linear_layout(name: str, into: int, out: int) -> Iterator[tuple[str, Spec]]:
