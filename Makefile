@@ -1,7 +1,7 @@
 # make demo      see what the library does            make docs      build the site into build/docs
 # make check     the quick checks, after each edit    make bench     re-measure every speed claim
 # make test      everything CI checks                 make format    let ruff rewrite the layout
-# make sanitize  kernels under ASan and UBSan         make nightly   all checks that take long
+# make sanitize  kernels under ASan and UBSan         make nightly   the checks that take long as well
 # make fuzz      random inputs against plain torch
 PYTHON ?= python3
 VENV   := .venv
@@ -17,7 +17,9 @@ KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_map_properties.p
 ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-.PHONY: demo test check lint types tests tests-avx2 tests-generic docs tables bench bench-quick sanitize fuzz branches nightly format clean
+PARALLEL = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),-O)
+
+.PHONY: demo test check lint types tests tests-native tests-avx2 tests-generic tests-pure tests-nightly docs tables bench bench-quick sanitize fuzz branches nightly format clean
 .DEFAULT_GOAL := demo
 
 # The environment is made once; it is refreshed only when what it is made from has changed.
@@ -33,11 +35,14 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 demo: $(STAMP)
 	@$(BIN)/fewfold demo
 
-test: lint types tests
+# mypy and the stage without kernels take one processor each, so that they run side by side.
+test: lint
+	@$(PARALLEL) types tests-pure
+	@$(MAKE) --no-print-directory tests-native
 
 # About a minute: lint, types, and of each package the tests that take a moment.
 check: lint types
-	$(PY) -m pytest -n 2 --dist worksteal -q -m "not slow" @tests/quick.txt
+	$(PY) -m pytest -n 2 --dist worksteal -q -m "not slow and not nightly" @tests/quick.txt
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -47,17 +52,28 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# The first call tests the properties of every map on both paths. The second runs the examples and the tests of the
-# package with the kernels disabled for the whole process; the others, in parallel, use older instruction sets.
-tests: $(STAMP)
+tests: tests-native tests-pure
+
+# The first call tests the properties of every map on both paths; the others, in parallel, the kernels of older
+# instruction sets.
+tests-native: $(STAMP)
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
-	$(PY) -m pytest -n 2 --dist worksteal -q
-	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not slow" src README.md docs tests/test_package.py
-	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),-O) tests-avx2 tests-generic
+	$(PY) -m pytest -n 2 --dist worksteal -q -m "not nightly"
+	@$(PARALLEL) tests-avx2 tests-generic
 
 tests-avx2 tests-generic: $(STAMP)
-	FEWFOLD_ISA=$(@:tests-%=%) $(PY) -m pytest -q -m native $(KERNEL_TESTS)
+	FEWFOLD_ISA=$(@:tests-%=%) $(PY) -m pytest -q -m "native and not nightly" $(KERNEL_TESTS)
+
+# The examples and the tests of the package with the kernels disabled for the whole process. The gallery is left out: its
+# programs use the public surface, as the examples do.
+tests-pure: $(STAMP)
+	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -m "not slow and not nightly" -k "not gallery" \
+	  src README.md docs tests/test_package.py
+
+tests-nightly: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal -q -m nightly
+	FEWFOLD_KILLS=60 $(PY) -m pytest -q -k killed tests/cli/test_interrupted.py
 
 docs: $(STAMP)
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
@@ -98,7 +114,7 @@ fuzz: $(STAMP)
 branches: $(STAMP)
 	$(PY) -m tests.branches
 
-nightly: test fuzz sanitize
+nightly: test tests-nightly fuzz sanitize
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -73,7 +73,9 @@ def killed_at(step: int, work: Callable[[], None]) -> bool:
 
 
 @fork
-@pytest.mark.parametrize("there", [OLD, None], ids=["replaced", "new"])
+@pytest.mark.parametrize(
+    "there", [OLD, pytest.param(None, marks=pytest.mark.nightly)], ids=["replaced", "new"]
+)
 def test_a_killed_writer_leaves_the_old_folder_or_the_new(
     tmp_path: Path, way: str, there: dict[str, str] | None
 ) -> None:

@@ -33,12 +33,41 @@ class Table:
     checks: dict[str, Callable[[Any], None]]
     limits: dict[tuple[str, str], str] = field(default_factory=dict)
     """(row, check) that cannot work, and why. Its test must then fail, and the table says so."""
+    distinct: Sequence[str] = ()
+    """Variants of a row with code of their own."""
 
     def known(self, row: Any, check: str, request: pytest.FixtureRequest) -> None:
         """Tell pytest if this must fail."""
         reason = self.limits.get((row.name, check))
         if reason:
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+    def traced(self) -> pytest.MarkDecorator:
+        """Each check of `TRACED` on the rows that it is made for in tests.
+
+        One row of a kind is compiled, the others are exported; `make tables` does all. At night
+        comes what is known to fail, and the export of variants ("name, variant") of a row.
+        """
+        names = {row.name for row in self.rows}
+
+        def at_night(row: Any, name: str) -> bool:
+            known = (row.name, name) in self.limits
+            start, _, variant = row.name.partition(", ")
+            same = bool(variant) and start in names and row.name not in self.distinct
+            return known or (same and not row.wide)
+
+        return pytest.mark.parametrize(
+            ("case", "name"),
+            [
+                pytest.param(
+                    row, name, id=f"{row.name}-{name}",
+                    marks=pytest.mark.nightly if at_night(row, name) else (),
+                )
+                for row in self.rows
+                for name in TRACED
+                if row.wide or name == "export"
+            ],
+        )  # fmt: skip
 
     def promised(self) -> str:
         """The table when every check passes except the known limits."""
@@ -173,7 +202,9 @@ def gradcheck(case: Case) -> None:
 
 
 def gradgradcheck(case: Case) -> None:
-    assert torch.autograd.gradgradcheck(case.function(), case.data(1).requires_grad_())
+    assert torch.autograd.gradgradcheck(
+        case.function(), case.data(1).requires_grad_(), fast_mode=True
+    )
 
 
 def autocast(case: Case) -> None:

@@ -289,6 +289,7 @@ own.test_ksubset_agrees_with_plain_torch(32)
 """
 
 
+@pytest.mark.nightly  # `make test` runs other tests of the kernels with each instruction set
 @pytest.mark.parametrize("name", ["generic", "avx2"])
 def test_the_other_instruction_sets(name: str) -> None:
     environment = {**os.environ, "FEWFOLD_ISA": name}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.transforms import EAGER, FUNCTIONAL, TRACED, WARNINGS
+from tests.transforms import EAGER, FUNCTIONAL, WARNINGS
 
 from .transforms import CASES, TABLE
 
@@ -29,13 +29,10 @@ def test_functional(case, name, request) -> None:
 
 
 @WARNINGS
-@pytest.mark.parametrize("name", TRACED)
-@every_case
+@TABLE.traced()
 def test_traced(case, name, request) -> None:
-    if not case.wide and name != "export":
-        pytest.skip("one representative per kind of code is compiled; `make tables` does all")
     TABLE.known(case, name, request)
-    TRACED[name](case)
+    TABLE.checks[name](case)
 
 
 def test_the_documented_table_is_what_these_tests_prove() -> None:

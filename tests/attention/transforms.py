@@ -112,7 +112,8 @@ LIMITS: dict[tuple[str, str], str] = {
     ),
 }
 
-TABLE = Table("function", CASES, CHECKS, LIMITS)
+DISTINCT = ("sparse_attention, SparseMAP", "continuous_attention, image")
+TABLE = Table("function", CASES, CHECKS, LIMITS, DISTINCT)
 
 if __name__ == "__main__":
     TABLE.main()

@@ -145,7 +145,9 @@ def check(done: Done, case: str, before: set[str], json: bool = False) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, 1, *(pytest.param(part, marks=pytest.mark.nightly) for part in (2, 3))]
+)
 def test_odd_logs(part: int, here: Path) -> None:
     draw = random.Random(part)
     codes = []

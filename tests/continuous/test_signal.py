@@ -189,6 +189,12 @@ def test_a_basis_may_learn() -> None:
 CASES = [(basis, alpha) for basis in LINES[:2] for alpha in (1.0, 1.5, 1.7)]
 CASES += [(basis, alpha) for basis in PLANES[:2] for alpha in (1.0, 2.0)]
 FEW = [(LINES[0], 2.0), (LINES[0], 1.7), (LINES[1], 1.5), (PLANES[0], 2.0)]
+# At night the other bases of a line, too.
+COMPILED = [
+    FEW[0],
+    *(pytest.param(*case, marks=pytest.mark.nightly) for case in FEW[1:3]),
+    FEW[3],
+]
 every_case = pytest.mark.parametrize(("basis", "alpha"), CASES, ids=lambda x: f"{x}")
 
 
@@ -224,7 +230,7 @@ def test_vmap_and_grad_and_forward_mode(basis, alpha) -> None:
 
 
 @WARNINGS
-@pytest.mark.parametrize(("basis", "alpha"), FEW, ids=lambda x: f"{x}")
+@pytest.mark.parametrize(("basis", "alpha"), COMPILED, ids=lambda x: f"{x}")
 def test_compiled(basis, alpha) -> None:
     torch._dynamo.reset()
     plane = basis.dim == 2

@@ -7,7 +7,7 @@ import pytest
 from torch.distributions import Distribution
 
 from fewfold import distributions
-from tests.transforms import EAGER, FUNCTIONAL, TRACED, WARNINGS
+from tests.transforms import EAGER, FUNCTIONAL, WARNINGS
 
 from .transforms import CASES, DISTRIBUTIONS, TABLE
 
@@ -32,11 +32,8 @@ def test_eager(case, name, request) -> None:
 
 
 @WARNINGS
-@every_case
-@pytest.mark.parametrize("name", TRACED)
+@TABLE.traced()
 def test_traced(case, name, request) -> None:
-    if not case.wide and name != "export":
-        pytest.skip("one representative per kind of code is compiled; `make tables` does all")
     TABLE.known(case, name, request)
     TABLE.checks[name](case)
 

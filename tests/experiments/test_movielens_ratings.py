@@ -13,6 +13,7 @@ from experiments.movielens_ratings.models import WIDTH, Factors, MixedDimension,
 from experiments.movielens_ratings.ratings import Ratings, honest, ml1m, published
 from experiments.movielens_ratings.run import METHODS, Method, fit, run
 from experiments.movielens_ratings.training import Recipe, mse
+from tests.nightly import first
 from tests.pictures import has_colour
 
 COUNTS = (torch.full((200,), 60), torch.full((100,), 120))
@@ -66,7 +67,7 @@ def test_narrow_blocks_are_for_rows_of_few_uses() -> None:
     assert table(torch.tensor([0, 87])).shape == (2, WIDTH)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", first(4, METHODS))
 def test_every_method_learns(ratings: Ratings, name: str) -> None:
     split = honest(ratings)
     fitted = fit(small(METHODS[name]), split, 0)

@@ -21,6 +21,7 @@ from experiments.semisupervised_vae import run, table
 from experiments.semisupervised_vae.digits import Digits, Split, digits, draw, load
 from experiments.semisupervised_vae.model import SemisupervisedVAE
 from experiments.semisupervised_vae.training import Budget, Training, accuracy, bound
+from tests.nightly import first
 
 TINY = Budget(epochs=4, warm=20, batch=16, hidden=16, wide=16, warm_lr=3e-3, keep=2)
 
@@ -199,7 +200,7 @@ def test_what_is_reported_is_of_the_test_images(record: Record, split: Split) ->
     assert row["seconds"] > 0
 
 
-@pytest.mark.parametrize("name", ["SFE", "NVIL", "Gumbel"])
+@pytest.mark.parametrize("name", first(1, ["NVIL", "SFE", "Gumbel"]))
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     record: Record, split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

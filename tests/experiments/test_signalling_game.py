@@ -25,6 +25,7 @@ from tests.pictures import has_colour
 pytest.importorskip("matplotlib")
 pytest.importorskip("safetensors")
 from experiments.signalling_game import table
+from tests.nightly import first
 
 SIZES = {"symbols": 12, "embedding": 8, "hidden": 16}
 TINY = run.Budget(epochs=3, batches=15, games=16, candidates=4, valid=64, test=128, sizes=SIZES)
@@ -238,7 +239,7 @@ def test_both_entropies_are_rewarded() -> None:
         torch.testing.assert_close(losses[0] - losses[1], evenness)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", first(3, METHODS))
 def test_a_run_that_was_stopped_goes_on_the_same(name: str, tmp_path: Path) -> None:
     made, method = games(), METHODS[name]
     straight = run.Run(method, 6, TINY, seed=5)

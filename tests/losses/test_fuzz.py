@@ -12,7 +12,7 @@ from tests.maps.test_fuzz import KINDS, row_of
 from .cases import Case, every_loss, slope
 
 ROWS = 60
-EXAMPLES = 12  # 12 x 60 = 720 rows per loss and path; `make fuzz` looks for more
+EXAMPLES = 8  # 8 x 60 = 480 rows per loss and path; `make fuzz` looks for more
 
 
 @st.composite

@@ -11,7 +11,7 @@ from torch import Tensor
 from .cases import Case, every_map
 
 ROWS = 60
-EXAMPLES = 12  # 12 x 60 = 720 rows per map and path; `make fuzz` looks for more
+EXAMPLES = 8  # 8 x 60 = 480 rows per map and path; `make fuzz` looks for more
 
 
 def row_of(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -33,6 +33,8 @@ SHAPES = ((3, 2), (5, 64), (17, 65), (16, 40), (3, 2048), (3, 2049), (2, 9000))
 
 # One of each operator: what alpha is matters to its kernel alone, which has tests of its own.
 OPERATORS = ["entmax(1.5)", "normmax(2)", "ksubset(2)"]
+# Sorted scores that are grouped by the same code as in fusedmax.
+AT_NIGHT = pytest.param("oscarmax", marks=pytest.mark.nightly)
 learnt = pytest.mark.parametrize("name", LEARNT)
 
 
@@ -72,7 +74,7 @@ def test_parameters_learn_as_in_eager_mode(name):
         same(gradients(fast, scores, value), gradients(function, scores, value))
 
 
-@pytest.mark.parametrize("name", [*OPERATORS, "topk_sparsemax", "fusedmax", "oscarmax"])
+@pytest.mark.parametrize("name", [*OPERATORS, "topk_sparsemax", "fusedmax", AT_NIGHT])
 def test_every_way_to_give_scores(name):
     """Masks, dims, layouts, dtypes, and rows that have no ordinary answer."""
     others = {
@@ -185,7 +187,17 @@ def test_without_kernels_a_graph_is_plain_torch(name):
 
 
 @pytest.mark.parametrize(
-    "transform", [torch.vmap, torch.func.jacrev, torch.func.jacfwd, "grad", "hessian", "dual"]
+    "transform",
+    [
+        torch.vmap,
+        *(
+            pytest.param(one, marks=pytest.mark.nightly)
+            for one in (torch.func.jacrev, torch.func.jacfwd)
+        ),
+        "grad",
+        "hessian",  # forward over reverse mode
+        "dual",
+    ],
 )
 def test_transforms_inside_a_compiled_function_take_plain_torch(transform):
     scores = random_scores(3, 5)

@@ -64,6 +64,7 @@ def suite() -> Iterator[Any]:
                 yield pytest.param(module, test, id=f"{name}.{title}")
 
 
+@pytest.mark.nightly  # the functions are compared with the package above
 @pytest.mark.parametrize(("module", "test"), list(suite()))
 def test_the_suite_of_entmax_passes_on_our_functions(module, test, monkeypatch):
     replaced = [name for name in OURS if hasattr(module, name)]

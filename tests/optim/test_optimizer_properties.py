@@ -51,7 +51,7 @@ def test_where_every_row_is_touched_it_is_the_dense_optimiser(
 
 
 @every_optimizer
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("name", [pytest.param("native", marks=pytest.mark.native), "torch"])
 def test_each_row_has_an_optimiser_of_its_own(case: Case, name: str, data: st.DataObject) -> None:

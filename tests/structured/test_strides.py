@@ -66,7 +66,8 @@ def answers(scores: Tensor, given: Tensor, tables: bool) -> list[Tensor | str]:
 @pytest.mark.parametrize("which", REPEATED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_those_of_a_contiguous_copy(which: str, kind: str) -> None:
-    for n, states in SHAPES:
+    # Strides do not depend on values, so that odd values need one shape.
+    for n, states in SHAPES if kind == "normal" else SHAPES[2:3]:
         for_scores, for_tables = REPEATED[which]
         scores = repeated((2, n, states), for_scores, kind, 0)
         tables = repeated((2, max(n - 1, 1), states, states), for_tables, "normal", 1)

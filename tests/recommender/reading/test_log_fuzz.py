@@ -17,6 +17,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading import delimited, jsonlines
 from fewfold.recommender.reading.log import read_log
 from tests.fuzz import reading
+from tests.nightly import first
 
 HEADER = ["user", "item", "rating", "time"]
 IDS = [
@@ -139,7 +140,7 @@ def check(path, expected):
         assert int(re.search(r", line (\d+): ", error)[1]) in bad
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", first(6, range(16)))
 def test_text(seed, tmp_path, monkeypatch):
     rng = random.Random(seed)
     for number in range(10):
@@ -150,7 +151,7 @@ def test_text(seed, tmp_path, monkeypatch):
         check(path, simple(data))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first(3, range(5)))
 def test_compressed_text(seed, tmp_path):
     rng = random.Random(1000 + seed)
     for number in range(10):
@@ -195,7 +196,7 @@ def simple_objects(data):
     return set(good.values()), bad
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, range(4)))
 def test_json_lines(seed, tmp_path, monkeypatch):
     rng = random.Random(3000 + seed)
     for number in range(10):
@@ -234,7 +235,7 @@ def as_arrow(frame, rng):
 
 
 @pytest.mark.parametrize("packed", [as_parquet, as_arrow])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", first(6, range(15)))
 def test_typed_columns(seed, packed, tmp_path):
     rng = random.Random(2000 + seed)
     rows = rng.randint(1, 50)
@@ -261,7 +262,7 @@ def test_typed_columns(seed, packed, tmp_path):
         assert pairs(read_log(path, skip_bad_rows=True)) == good
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first(3, range(5)))
 def test_every_format(seed, tmp_path):
     """Some of what ``python -m tests.fuzz.reading`` does for longer."""
     outcomes = set()

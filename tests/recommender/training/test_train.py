@@ -150,7 +150,7 @@ random, kills, files = random.Random(5), 0, set()
 model = ff.recommender.FastVAE(2000)
 ff.recommender.train(model, log.select([0]), epochs=1, progress=False)  # torch imports late
 os.waitpid(start("straight"), 0)
-for number in range(20):
+for number in range(12):
     before, pid = kept(), start("killed")
     while number % 4 and kept() == before and not os.waitid(
         os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
