@@ -28,6 +28,8 @@ class Interactions:
         items: number of items.
         times: (pairs,) time of each pair, int64 or float64, or None.
         weights: (pairs,) float32 weight of each pair, finite and above 0, or None if all are 1.
+        dislikes: other pairs of the same users and items, which are known to be disliked and are
+            never recommended; None if there are none.
 
     Example:
         >>> from fewfold.recommender import Interactions
@@ -45,6 +47,7 @@ class Interactions:
     items: int
     times: Tensor | None = None
     weights: Tensor | None = None
+    dislikes: "Interactions | None" = None
 
     def __post_init__(self) -> None:
         for name in ("offsets", "ids"):
@@ -77,6 +80,8 @@ class Interactions:
             object.__setattr__(self, "times", _times(self.times, self.pairs))
         if self.weights is not None:
             object.__setattr__(self, "weights", _weights(self.weights, self.pairs).float())
+        if self.dislikes is not None:
+            _check_dislikes(self.dislikes, self)
 
     @classmethod
     def from_pairs(
@@ -152,14 +157,14 @@ class Interactions:
         items = csr.indices[nonzero].astype(np.int64)
         return cls.from_pairs(row[nonzero], items, shape=csr.shape)
 
-    def to_csr(self) -> Any:
-        """A scipy `csr_array` of float32 ones, (users, items)."""
+    def to_csr(self, values: Tensor | None = None) -> Any:
+        """A scipy `csr_array` of float32, (users, items), of ones or of these (pairs,) values."""
         with optional_import("scipy", "recommender", "to_csr"):
             from scipy.sparse import csr_array
-        ones = np.ones(self.pairs, dtype=np.float32)
+        given = np.ones(self.pairs, dtype=np.float32) if values is None else values.float().numpy()
         # Copies, since scipy may sort its arrays in place.
         ids, offsets = self.ids.numpy().copy(), self.offsets.numpy().copy()
-        return csr_array((ones, ids, offsets), shape=(self.users, self.items))
+        return csr_array((given.copy(), ids, offsets), shape=(self.users, self.items))
 
     @property
     def users(self) -> int:
@@ -184,6 +189,7 @@ class Interactions:
     def __repr__(self) -> str:
         also = "" if self.times is None else ", timed"
         also += "" if self.weights is None else ", weighted"
+        also += "" if self.dislikes is None else f", dislikes={self.dislikes.pairs}"
         return f"Interactions(users={self.users}, items={self.items}, pairs={self.pairs}{also})"
 
     def rows(self, ids: Any, *, ordered: bool = False) -> Jagged:
@@ -243,10 +249,35 @@ class Interactions:
         """Return the number of users of each item, (items,)."""
         return torch.bincount(self.ids, minlength=self.items)
 
+    def popularity(self) -> Tensor:
+        """Return the sum of the weights of each item's pairs, (items,) float32."""
+        if self.weights is None:
+            return self.counts().float()
+        return torch.bincount(self.ids, self.weights.double(), minlength=self.items).float()
+
+    def seen(self, users: Any = slice(None)) -> Jagged:
+        """Return the items of these users and those they dislike, which are not recommended."""
+        items = self.jagged.rows(users)
+        if self.dislikes is None:
+            return items
+        return items.union(self.dislikes.jagged.rows(users))
+
+    def with_values(self, **values: Any) -> "Interactions":
+        """Return the same pairs with other times, weights or dislikes, without validation."""
+        given = {name: getattr(self, name) for name in ("times", "weights", "dislikes")} | values
+        return _unchecked(self.offsets, self.ids, self.items, **given)
+
+    def with_items(self, items: int) -> "Interactions":
+        """Return the same pairs of more items, which have none."""
+        more = None if self.dislikes is None else self.dislikes.with_items(items)
+        return _unchecked(self.offsets, self.ids, items, self.times, self.weights, more)
+
     def select(self, users: Any) -> "Interactions":
         """Select users, renumbered in the given order."""
         offsets, positions = self.jagged.positions(users)
-        return _unchecked(offsets, self.ids[positions], self.items, *self._values(positions))
+        dislikes = None if self.dislikes is None else self.dislikes.select(users)
+        values = self._values(positions)
+        return _unchecked(offsets, self.ids[positions], self.items, *values, dislikes)
 
     def keep(self, mask: Tensor) -> "Interactions":
         """Select the pairs where `mask` (pairs,) is true; users and items keep their numbers."""
@@ -256,7 +287,8 @@ class Interactions:
                 f"got {mask.dtype} with shape {tuple(mask.shape)}"
             )
         lengths = torch.bincount(self.row[mask], minlength=self.users)
-        return _unchecked(offsets_of(lengths), self.ids[mask], self.items, *self._values(mask))
+        values = self._values(mask)
+        return _unchecked(offsets_of(lengths), self.ids[mask], self.items, *values, self.dislikes)
 
     def k_core(self, n: int) -> "Core":
         """Repeatedly drop users and items with fewer than `n` pairs.
@@ -289,8 +321,16 @@ class Interactions:
         number = torch.cumsum(known, 0) - 1
         lengths = torch.bincount(row[alive], minlength=self.users)[users]
         values = self._values(alive)
-        core = _unchecked(offsets_of(lengths), number[item[alive]], len(items), *values)
+        dislikes = None
+        if self.dislikes is not None:
+            dislikes = self.dislikes.select(users)._renumbered(known, number, len(items))
+        core = _unchecked(offsets_of(lengths), number[item[alive]], len(items), *values, dislikes)
         return Core(core, users, items)
+
+    def _renumbered(self, known: Tensor, number: Tensor, items: int) -> "Interactions":
+        """Keep the pairs of known items (a mask), with these numbers, which rise."""
+        some = self.keep(known[self.ids])
+        return _unchecked(some.offsets, number[some.ids], items, some.times, some.weights)
 
     def _values(self, chosen: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return times and weights of the chosen pairs, by position or mask."""
@@ -315,12 +355,17 @@ class Core(NamedTuple):
 
 
 def _unchecked(
-    offsets: Tensor, ids: Tensor, items: int, times: Tensor | None, weights: Tensor | None
+    offsets: Tensor,
+    ids: Tensor,
+    items: int,
+    times: Tensor | None = None,
+    weights: Tensor | None = None,
+    dislikes: Interactions | None = None,
 ) -> Interactions:
     """Construct without validation; inputs are already sorted."""
     log = object.__new__(Interactions)
     values = {"offsets": offsets, "ids": ids, "items": items, "times": times, "weights": weights}
-    for name, value in values.items():
+    for name, value in {**values, "dislikes": dislikes}.items():
         object.__setattr__(log, name, value)
     return log
 
@@ -391,6 +436,22 @@ def _times(times: Any, pairs: int) -> Tensor:
     if bool(missing.any()):
         raise ValueError(f"times must be numbers, got nan in row {int(missing.nonzero()[0])}")
     return given
+
+
+def _check_dislikes(dislikes: Interactions, log: Interactions) -> None:
+    """Raise unless these are pairs of the same users and items that the log does not have."""
+    if (dislikes.users, dislikes.items) != (log.users, log.items):
+        raise ValueError(
+            f"dislikes must have the {log.users} users and {log.items} items of the pairs, got "
+            f"{dislikes.users} and {dislikes.items}"
+        )
+    both = dislikes.jagged.isin(log.jagged)
+    if bool(both.any()):
+        at = int(both.nonzero()[0])
+        raise ValueError(
+            f"a pair must not be liked and disliked, got both for user {int(dislikes.row[at])} "
+            f"and item {int(dislikes.ids[at])}; drop one of them"
+        )
 
 
 def _weights(weights: Any, pairs: int) -> Tensor:

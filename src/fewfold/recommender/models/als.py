@@ -77,6 +77,8 @@ class ALS(Model):
 
     name: ClassVar[str] = "als"
     colour: ClassVar[str] = "#1f9e89"
+    weighted: ClassVar[bool] = True
+    completable: ClassVar[bool] = True
     factors: int = field(default=256, metadata=setting(OPTIONS["factors"], "{} factors"))
     regularisation: float | None = field(
         default=None, metadata=setting(OPTIONS["regularisation"], "regularisation {:g}")
@@ -148,7 +150,7 @@ class ALS(Model):
                 users = self.solve_side(log.jagged, log.weights, items, users)
                 items = self.solve_side(turned, weights, users, items if iteration else None)
             rotated = diagonalise(items)
-        counts = log.counts().float()
+        counts = log.popularity()
         confidence = torch.ones(()) if log.weights is None else log.weights.mean()
         return FittedALS(self, rotated.table, rotated.gram, counts, confidence)
 

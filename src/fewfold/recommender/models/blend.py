@@ -189,6 +189,7 @@ class Blend(Model):
         whole_number(self.depth, "depth")
         # Of this blend, not of all: it depends on the models.
         object.__setattr__(self, "ordered", self.first.ordered or self.second.ordered)
+        object.__setattr__(self, "weighted", self.first.weighted or self.second.weighted)
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:

@@ -33,7 +33,8 @@ class EASE(Baseline):
     ``min |X - X B|^2 + l2 |B|^2`` with a zero diagonal: ``B = -P / diag(P)`` off the diagonal,
     ``P = (X^T X + l2 I)^-1``, and ``score = x B``. Hard to beat, but B has items^2 numbers:
     `fit` raises ValueError above `most_items` items. It takes about 20 items^2 bytes of memory, and
-    time proportional to items^3.
+    time proportional to items^3. Entries of X are 1, or the roots of `Interactions.weights`, so
+    that the Gram matrix holds sums of weights instead of counts.
 
     Example:
         >>> from fewfold.recommender import EASE, Interactions
@@ -48,6 +49,7 @@ class EASE(Baseline):
     name: ClassVar[str] = "ease"
     colour: ClassVar[str] = "#31688e"
     cheap_version: ClassVar[str | None] = "sparse-ease"
+    weighted: ClassVar[bool] = True
     l2: float = field(default=250.0, metadata=setting(OPTIONS["l2"], "l2 {:g}"))
     most_items: int = 20_000
     counts: Tensor = field(init=False, repr=False)
@@ -95,14 +97,14 @@ class EASE(Baseline):
                 f"{20e-9 * train.items**2:.1f} GB, and the limit is most_items={self.most_items}; "
                 "drop rare items with k_core, raise most_items, or use SparseEASE"
             )
-        matrix = train.to_csr()
+        matrix = train.to_csr(None if train.weights is None else train.weights.sqrt())
         gram = torch.from_numpy((matrix.T @ matrix).toarray())
         gram.diagonal().add_(self.l2)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
         # LAPACK answers column by column; scoring reads whole rows.
         self.weights = inverse.div_(-inverse.diagonal().clone()).contiguous()
         self.weights.fill_diagonal_(0.0)
-        self.counts, self.items = train.counts().float(), train.items
+        self.counts, self.items = train.popularity(), train.items
         return self
 
     def scores(self, history: Jagged, items: slice) -> Tensor:

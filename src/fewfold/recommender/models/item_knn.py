@@ -24,7 +24,7 @@ _MAX_ITEMS = 200_000
 
 
 class Weighting(Protocol):
-    """Weights W (users, items) of a binary matrix; item similarity is ``W^T W``."""
+    """Weights W (users, items) of a matrix of confidences; item similarity is ``W^T W``."""
 
     def __call__(self, matrix: Any) -> Any:
         """A scipy sparse matrix with the same pattern."""
@@ -32,12 +32,16 @@ class Weighting(Protocol):
 
 @dataclass(frozen=True)
 class Cosine:
-    """Cosine similarity ``both / sqrt(n_i n_j)``: users of both items over the geometric mean."""
+    """Cosine similarity ``both / sqrt(n_i n_j)``: users of both items over the geometric mean.
+
+    With confidences c it is that of their roots: ``both = sum_u sqrt(c_ui c_uj)``, ``n_i = sum_u
+    c_ui``.
+    """
 
     def __call__(self, matrix: Any) -> Any:
         """Scale the column of each item to length one."""
         counts = np.asarray(matrix.sum(0)).ravel()
-        matrix.data /= np.sqrt(counts)[matrix.indices]
+        matrix.data = np.sqrt(matrix.data) / np.sqrt(counts)[matrix.indices]
         return matrix
 
 
@@ -45,7 +49,8 @@ class Cosine:
 class BM25:
     """Okapi BM25: pairs of users with few items weigh more, pairs of popular items less.
 
-    ``W_ui = log(M / (1 + n_u)) (k1 + 1) / (k1 (1 - b + b n_i / mean n) + 1)`` for M items.
+    ``W_ui = log(M / (1 + n_u)) c (k1 + 1) / (k1 (1 - b + b n_i / mean n) + c)`` for M items and
+    the confidence c of the pair.
     """
 
     k1: float = 1.2
@@ -56,8 +61,9 @@ class BM25:
         per_user, per_item = np.diff(matrix.indptr), np.asarray(matrix.sum(0)).ravel()
         rarity = np.log(matrix.shape[1]) - np.log1p(per_user)
         length = 1 - self.b + self.b * per_item / per_item.mean()
-        weight = (self.k1 + 1) / (self.k1 * length + 1)
-        matrix.data = (np.repeat(rarity, per_user) * weight[matrix.indices]).astype(np.float32)
+        damped = (self.k1 * length)[matrix.indices] + matrix.data
+        weight = matrix.data * (self.k1 + 1) / damped
+        matrix.data = (np.repeat(rarity, per_user) * weight).astype(np.float32)
         return matrix
 
 
@@ -84,6 +90,7 @@ class ItemKNN(SparseRowsBaseline):
 
     name: ClassVar[str] = "item-knn"
     colour: ClassVar[str] = "#35b779"
+    weighted: ClassVar[bool] = True
     neighbours: int = field(default=100, metadata=setting(OPTIONS["neighbours"], "{} neighbours"))
     weighting: Weighting = field(
         default=Cosine(), metadata=setting(OPTIONS["weighting"], "{!r}") | tagged(_WEIGHTINGS)
@@ -116,13 +123,13 @@ class ItemKNN(SparseRowsBaseline):
 
     def fit(self, train: Interactions) -> Self:
         """Find the neighbours of every item."""
-        weights = self.weighting(train.to_csr())
+        weights = self.weighting(train.to_csr(train.weights))
         itself = Jagged(torch.arange(train.items), torch.arange(train.items + 1))
         found = top_k(_Products(weights, weights.T.tocsr()), self.neighbours, exclude=itself)
         # Empty places and neighbours of similarity 0 become item 0 with weight 0.
         near = found.scores > 0
         self.ids, self.similarity = found.ids.where(near, 0), found.scores.where(near, 0.0)
-        self.counts, self.items = train.counts().float(), train.items
+        self.counts, self.items = train.popularity(), train.items
         return self
 
     @property

@@ -193,6 +193,10 @@ class Model:
         extendable: whether `extended` adds items without fitting again.
         cheap_version: name of a cheaper model with nearly the same results. Where that one is
             clearly behind, `Auto` does not try this one.
+        weighted: whether `Interactions.weights` count as confidence; otherwise every pair counts
+            alike.
+        completable: whether the fitted model has item vectors, so that those of items without
+            interactions can be completed from attributes; see `Warm`.
     """
 
     name: ClassVar[str] = ""
@@ -201,6 +205,8 @@ class Model:
     resumable: ClassVar[bool] = False
     extendable: ClassVar[bool] = False
     cheap_version: ClassVar[str | None] = None
+    weighted: ClassVar[bool] = False
+    completable: ClassVar[bool] = False
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:

@@ -19,6 +19,8 @@ __all__ = ["MostPopular"]
 class MostPopular(Baseline):
     """The same ranking for all users: ``score_i = number of users of item i``.
 
+    With `Interactions.weights` it is the sum of the weights of its pairs.
+
     Example:
         >>> from fewfold.recommender import Interactions, MostPopular
         >>> train = Interactions.from_pairs([0, 0, 1, 2], [1, 2, 2, 0])
@@ -30,11 +32,12 @@ class MostPopular(Baseline):
 
     name: ClassVar[str] = "popularity"
     colour: ClassVar[str] = "#b8b8b8"
+    weighted: ClassVar[bool] = True
     counts: Tensor = field(init=False, repr=False)
 
     def fit(self, train: Interactions) -> Self:
-        """Count the users of every item."""
-        self.counts, self.items = train.counts().float(), train.items
+        """Count the users of every item, or add their weights."""
+        self.counts, self.items = train.popularity(), train.items
         return self
 
     def scores(self, history: Jagged, items: slice) -> Tensor:

@@ -170,6 +170,7 @@ class Warm(Model):
             raise ValueError(f"warm_loss must be at least 0 and below 1, got {self.warm_loss}")
         # Of this model, not of all: it depends on the inner one.
         object.__setattr__(self, "ordered", self.inner.ordered)
+        object.__setattr__(self, "weighted", self.inner.weighted)
         object.__setattr__(self, "resumable", self.inner.resumable)
 
     def with_features(self, features: Any) -> "Warm":

@@ -166,7 +166,7 @@ def describe(value: Any) -> str:
     if isinstance(value, Proposal):
         arguments = {name: it for name, it in vars(value).items() if not name.startswith("_")}
     elif is_dataclass(value):
-        arguments = {each.name: getattr(value, each.name) for each in fields(value)}
+        arguments = {each.name: getattr(value, each.name) for each in fields(value) if each.repr}
     elif value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     else:
@@ -177,7 +177,8 @@ def describe(value: Any) -> str:
 
 def describe_log(log: Interactions) -> str:
     """Return the size and a digest of the interactions, as text."""
-    return f"{log.pairs} pairs of {log.items} items, {digest(log.offsets, log.ids)}"
+    parts = [log.offsets, log.ids, *([] if log.weights is None else [log.weights])]
+    return f"{log.pairs} pairs of {log.items} items, {digest(*parts)}"
 
 
 def digest(*parts: Tensor) -> str:

@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -58,11 +59,21 @@ class VAERun(TrainingRun):
     def loss(self, rows: Tensor) -> tuple[Tensor, int]:
         """Return the mean loss of these users, and their number."""
         options, history = self.options, self.interactions.rows(rows)
+        objective = self._objective(rows)
         rise = options.annealing * self.steps
         weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
         weights = weight * history.lengths / self.mean_length if options.beta_by_length else weight
-        loss = self.model.loss(history, self.objective, beta=weights, generator=self.generator)
+        loss = self.model.loss(history, objective, beta=weights, generator=self.generator)
         return loss, len(rows)
+
+    def _objective(self, rows: Tensor) -> Objective:
+        """Return the objective with the weights of these users' items, if it takes any."""
+        given = self.interactions.weights
+        if given is None or not hasattr(self.objective, "weights"):
+            return self.objective
+        _, positions = self.interactions.jagged.positions(rows)
+        objective: Any = self.objective
+        return cast("Objective", replace(objective, weights=given[positions]))
 
     def passed(self) -> tuple[int, int]:
         """Return the number of users in this epoch so far, twice."""
@@ -102,7 +113,7 @@ class VAERun(TrainingRun):
         total, generator = 0.0, torch.Generator().manual_seed(self.options.seed)
         for users in self.held_out.split(self.options.batch):
             history = self.interactions.rows(users)
-            loss = self.model.loss(history, self.objective, beta=0.0, generator=generator)
+            loss = self.model.loss(history, self._objective(users), beta=0.0, generator=generator)
             total += loss.item() * len(users)
         return total / max(int(self.interactions.rows(self.held_out).lengths.sum()), 1)
 

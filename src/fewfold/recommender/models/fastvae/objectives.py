@@ -1,6 +1,6 @@
 """Training objectives of the decoder: losses of each user's items, from scores of the items."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -18,7 +18,11 @@ _TABLE_ROW = 40_000  # multiply-adds that take as long as reading and updating a
 
 
 class Objective(Protocol):
-    """A reconstruction loss of each user's items, summed over users and items."""
+    """A reconstruction loss of each user's items, summed over users and items.
+
+    A dataclass with a field `weights` is trained with the weights of the interactions: the field
+    is set to those of a batch, (m,) one for each of its items.
+    """
 
     def __call__(
         self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
@@ -30,11 +34,13 @@ class Objective(Protocol):
 class FullSoftmax:
     """Multinomial likelihood over all items: Mult-VAE. Costs batch x items."""
 
+    weights: Tensor | None = field(default=None, repr=False, compare=False)
+
     def __call__(
         self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
     ) -> Tensor:
         log_probs = (queries @ items.T).log_softmax(1)
-        return -log_probs[history.row, history.values].sum()
+        return _total(-log_probs[history.row, history.values], self.weights)
 
 
 @dataclass(frozen=True)
@@ -47,31 +53,42 @@ class SampledSoftmax:
     proposal: Proposal
     samples: int = 200
     shared: bool = False
+    weights: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __call__(
         self, queries: Tensor, items: Items, history: Jagged, generator: torch.Generator | None
     ) -> Tensor:
-        return sampled_softmax_loss(
+        losses = sampled_softmax_loss(
             queries, items, (history.values, history.offsets), self.proposal, samples=self.samples,
-            shared=self.shared, reduction="sum", generator=generator,
+            shared=self.shared, reduction="sum" if self.weights is None else "none",
+            generator=generator,
         )  # fmt: skip
+        return _total(losses, self.weights)
 
 
 @dataclass(frozen=True)
 class Entmax:
-    """Fenchel-Young loss of entmax with a row's items as uniform target. Costs batch x items."""
+    """Fenchel-Young loss of entmax with a row's items as target. Costs batch x items."""
 
     alpha: float = 1.5
+    weights: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __call__(
         self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
     ) -> Tensor:
-        lengths = history.lengths
+        given = torch.ones(len(history.values)) if self.weights is None else self.weights
+        given = given.to(queries)
+        size = queries.new_zeros(len(queries)).index_add(0, history.row, given)
         target = queries.new_zeros(len(queries), len(items))
-        target[history.row, history.values] = 1 / lengths[history.row].to(queries)
-        some = lengths > 0  # an empty row has no target
+        target[history.row, history.values] = given / size[history.row]
+        some = history.lengths > 0  # an empty row has no target
         losses = entmax_loss((queries @ items.T)[some], target[some], self.alpha, reduction="none")
-        return (losses * lengths[some]).sum()
+        return (losses * size[some]).sum()
+
+
+def _total(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """The sum of the losses, which may be one already, with these weights."""
+    return losses.sum() if weights is None else (losses * weights.to(losses)).sum()
 
 
 def training_work(log: Interactions, steps: int) -> float:

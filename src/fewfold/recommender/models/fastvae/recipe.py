@@ -62,6 +62,8 @@ class VAE(Model):
 
     name: ClassVar[str] = "fastvae"
     colour: ClassVar[str] = "#440154"
+    weighted: ClassVar[bool] = True
+    completable: ClassVar[bool] = True
     resumable: ClassVar[bool] = True
     extendable: ClassVar[bool] = True
     hidden: int = field(default=200, metadata=setting(FASTVAE["hidden"]))

@@ -30,7 +30,8 @@ class Shortcut:
         G = diag(c)^q  V diag(w / (w + l2)) V'  diag(c)^-q,
 
     the ridge regression of every item on all items (as EASE has it) in the space of V. The diagonal
-    of G concerns items a user already has, which are never recommended.
+    of G concerns items a user already has, which are never recommended. Entries of X are 1, or the
+    roots of `Interactions.weights`.
 
     Attributes:
         table: (items, rank), V times the root of its filter.
@@ -141,6 +142,8 @@ def _matrices(
     """Return the weighted log and its transpose as sparse blocks of rows."""
     row, ids = train.row, train.ids
     value = by_user[row] * by_item[ids]
+    if train.weights is not None:
+        value = value * train.weights.sqrt()
     order = ids.argsort(stable=True)
     starts = torch.cat([ids.new_zeros(1), torch.bincount(ids, minlength=train.items).cumsum(0)])
     forth = _blocks(train.offsets, ids, value, train.items)

@@ -71,6 +71,7 @@ class Transformer(Model):
     name: ClassVar[str] = "transformer"
     colour: ClassVar[str] = "#21918c"
     ordered: ClassVar[bool] = True
+    completable: ClassVar[bool] = True
     resumable: ClassVar[bool] = True
     width: int = field(default=96, metadata=setting(TRANSFORMER["width"], "width {}"))
     layers: int = field(default=1, metadata=setting(TRANSFORMER["layers"], "layers {}"))
