@@ -53,4 +53,23 @@ def _merged_users(
     who[new] = len(users) + torch.arange(len(new))
     everybody = users.extended(Ids.of(log.users.take(new))) if len(new) else users
     row, ids = torch.cat([history.row, who[row]]), torch.cat([history.ids, ids])
-    return everybody, Interactions.from_pairs(row, ids, shape=(len(everybody), items))
+    merged = Interactions.from_pairs(row, ids, shape=(len(everybody), items))
+    return everybody, _with_dislikes(merged, history, log.interactions, who, number)
+
+
+def _with_dislikes(
+    merged: Interactions, history: Interactions, log: Interactions, who: Tensor, number: Tensor
+) -> Interactions:
+    """Add the dislikes of both, unless a pair is liked by now."""
+    rows, items = [], []
+    if history.dislikes is not None:
+        rows.append(history.dislikes.row)
+        items.append(history.dislikes.ids)
+    if log.dislikes is not None:
+        rows.append(who[log.dislikes.row])
+        items.append(number[log.dislikes.ids])
+    if not rows:
+        return merged
+    shape = (merged.users, merged.items)
+    both = Interactions.from_pairs(torch.cat(rows), torch.cat(items), shape=shape)
+    return merged.with_values(dislikes=both.keep(~both.jagged.isin(merged.jagged)))

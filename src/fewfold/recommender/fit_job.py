@@ -148,7 +148,7 @@ class ItemsTable:
             if not self.use:
                 return log, read_attributes(self.source, log.items, self.key)
             items, attributes = read_catalogue(self.source, log.items, self.key)
-            pairs = replace(log.interactions, items=len(items))
+            pairs = log.interactions.with_items(len(items))
             return replace(log, interactions=pairs, items=items), attributes
 
 
@@ -241,7 +241,10 @@ class FitJob:
                 work = min(work, deadline.left() / 60 * MINUTE)
             users = sample_users(learned.fitted, histories, test, training=work, seed=self.seed)
         seen = learned.log.counts() > 0
-        measure = partial(assess, known=histories, test=test, seen=seen, split=description)
+        measure = partial(
+            assess, known=histories, test=test, seen=seen, split=description,
+            dislikes=split.fold_in.disliked,
+        )  # fmt: skip
         evaluation = measure(learned.fitted, users=users)
         reference, dense = self.model.dense_reference(), learned.dense
         if reference is not None and dense is None:

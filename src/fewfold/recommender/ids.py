@@ -174,6 +174,12 @@ class Ids:
         chosen: list[int] = self.values[np.asarray(numbers, dtype=np.int64)].tolist()
         return chosen
 
+    def select(self, numbers: np.ndarray) -> "Ids":
+        """Return these ids, renumbered in the given order."""
+        if isinstance(self.values, Texts):
+            return Ids(Texts.of(self.take(numbers)))
+        return Ids(self.values[numbers])
+
     @cached_property
     def _number(self) -> dict[Id | None, int]:
         return {value: number for number, value in enumerate(self.tolist())}

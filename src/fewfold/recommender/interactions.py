@@ -249,6 +249,11 @@ class Interactions:
         """Return the number of users of each item, (items,)."""
         return torch.bincount(self.ids, minlength=self.items)
 
+    @property
+    def disliked(self) -> Jagged | None:
+        """Items that each user dislikes, if any are known."""
+        return None if self.dislikes is None else self.dislikes.jagged
+
     def popularity(self) -> Tensor:
         """Return the sum of the weights of each item's pairs, (items,) float32."""
         if self.weights is None:

@@ -62,12 +62,20 @@ class Queries:
         names: what each query is called in the answer.
         unknown: ids of each history that the model does not know; None for users of the log.
         single: whether one query was given rather than a list.
+        dislikes: item numbers of each query that are never recommended, if there are any.
     """
 
     histories: Jagged
     names: list[Any]
     unknown: list[list[Any]] | None = None
     single: bool = False
+    dislikes: Jagged | None = None
+
+    def excluded(self, *, seen: bool) -> Jagged | None:
+        """Return the items of each query that are not ranked: dislikes, and the history if seen."""
+        if self.dislikes is None:
+            return self.histories if seen else None
+        return self.histories.append(self.dislikes).sets() if seen else self.dislikes
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +223,7 @@ def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -
     if search is not None and search.fitted is not state.fitted:
         raise ValueError("this index is of another model; make one with index()")
     rank = state.fitted.rank if search is None else search.rank
-    exclude = queries.histories if options.exclude_seen else None
+    exclude = queries.excluded(seen=options.exclude_seen)
     count = min(whole_number(options.k, "k"), len(state.items))
     ranking = rank(queries.histories, count, exclude=exclude, allowed=allowed)
     answer = Recommendations.read(
@@ -274,7 +282,9 @@ def user_queries(users: Any, state: RecommenderState) -> Queries:
     instead = "for a new user call recommend_from_history([...]) (--history)"
     numbers = _known_ids(ids, state.users, "user", instead)
     histories = state.history.rows(numbers, ordered=state.fitted.recipe.ordered)
-    return Queries(histories, state.users.take(numbers), single=single)
+    dislikes = state.history.disliked
+    mine = None if dislikes is None else dislikes.rows(numbers)
+    return Queries(histories, state.users.take(numbers), single=single, dislikes=mine)
 
 
 def history_queries(given: Any, items: Ids, *, ordered: bool = False) -> Queries:

@@ -12,7 +12,8 @@ from fewfold._tensors import Spec
 from fewfold.recommender.artifact.folder import Part
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.ids import Ids, Texts
-from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.jagged import offsets_of
 
 __all__ = [
     "expect_items",
@@ -72,6 +73,16 @@ def pack_users(ids: Ids, history: Interactions) -> dict[str, Any]:
         "touched": history.ids.numpy().astype(dtype),
         "lengths": history.jagged.lengths.numpy().astype(np.uint32),
         **order,
+        **_pack_dislikes(history.disliked, dtype),
+    }
+
+
+def _pack_dislikes(dislikes: Jagged | None, dtype: Any) -> dict[str, Any]:
+    if dislikes is None:
+        return {}
+    return {
+        "disliked": dislikes.values.numpy().astype(dtype),
+        "disliked_lengths": dislikes.lengths.numpy().astype(np.uint32),
     }
 
 
@@ -85,13 +96,25 @@ def expect_users(part: Part, items: int) -> None:
     ]
     if "order" in part.found:  # of logs with times; older folders have none
         layout.append(("order", Spec((None,), (torch.uint8, torch.uint16, torch.uint32))))
+    disliked = "disliked" in part.found or "disliked_lengths" in part.found
+    if disliked:  # of logs with ratings below the threshold
+        layout.append(("disliked", Spec((None,), _item_dtype(items), least=0, below=items)))
+        layout.append(("disliked_lengths", Spec((count,), torch.uint32)))
     part.expect(layout)
     _check_ends(part)
-    lengths, touched = part.numbers("lengths", "<u4"), part.found["touched"][1][0]
+    touched = part.found["touched"][1][0]
     if "order" in part.found and part.found["order"][1] != (touched,):
         part.fail("order", f"must have {touched} numbers, one for each of touched")
-    if int(lengths.sum(dtype=np.int64)) != touched:
-        part.fail("lengths", f"must add up to {touched}, the length of touched")
+    _check_lengths(part, "lengths", "touched")
+    if disliked:
+        _check_lengths(part, "disliked_lengths", "disliked")
+
+
+def _check_lengths(part: Part, lengths: str, values: str) -> None:
+    """Raise unless the lengths of the rows add up to the number of values."""
+    count = part.found[values][1][0]
+    if int(part.numbers(lengths, "<u4").sum(dtype=np.int64)) != count:
+        part.fail(lengths, f"must add up to {count}, the length of {values}")
 
 
 def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
@@ -101,13 +124,24 @@ def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
     """
     arrays = part.read()
     ids = _unpack_ids(part, arrays)
-    lengths = arrays["lengths"].to(torch.int64)
-    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    times = arrays["order"].to(torch.int64) if "order" in arrays else None
+    dislikes = None
+    if "disliked" in arrays:
+        dislikes = _unpack_rows(part, arrays, "disliked", "disliked_lengths", items)
+    return ids, _unpack_rows(part, arrays, "touched", "lengths", items, times, dislikes)
+
+
+def _unpack_rows(
+    part: Part, arrays: Mapping[str, Tensor], values: str, lengths: str, items: int, *more: Any
+) -> Interactions:
+    """Return the items of each user, with these times and dislikes."""
+    offsets = offsets_of(arrays[lengths].to(torch.int64))
+    times, dislikes = more or (None, None)
     try:
-        times = arrays["order"].to(torch.int64) if "order" in arrays else None
-        return ids, Interactions(offsets, arrays["touched"].to(torch.int64), items, times)
+        pairs = arrays[values].to(torch.int64)
+        return Interactions(offsets, pairs, items, times, dislikes=dislikes)
     except ValueError as error:
-        part.fail("touched", f"cannot be used: {error}")
+        part.fail(values, f"cannot be used: {error}")
 
 
 def _item_dtype(items: int) -> torch.dtype:

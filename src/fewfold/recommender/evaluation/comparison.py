@@ -199,7 +199,9 @@ def compare(
             if not contenders and not held_out.all_users:  # the same users for all models
                 users = sample_users(fitted, *queries, seed=seed)
             seen = held.train.counts() > 0
-            evaluation = assess(fitted, *queries, seen, split=how, users=users)
+            evaluation = assess(
+                fitted, *queries, seen, split=how, users=users, dislikes=held.fold_in.disliked
+            )
             speed = _speed(fitted, held.fold_in)
             contenders.append(Contender(kind, recipe, evaluation, seconds, bytes_of(fitted), speed))
     if not contenders:

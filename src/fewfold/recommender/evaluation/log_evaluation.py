@@ -52,6 +52,10 @@ def evaluate_on_log(
     ordered = state.fitted.recipe.ordered
     histories = state.history.rows(who.clamp(min=0), ordered=ordered)
     histories = histories.select((who >= 0)[histories.row])
+    dislikes = state.history.disliked
+    if dislikes is not None:
+        dislikes = dislikes.rows(who.clamp(min=0))
+        dislikes = dislikes.select((who >= 0)[dislikes.row])
     number = state.items.find(log.items.tolist())
     number = number.where(number >= 0, len(state.items) + torch.arange(len(number)))
     chosen = evaluation_set(
@@ -75,7 +79,7 @@ def evaluate_on_log(
         )
     return assess(
         state.fitted, chosen.histories, chosen.test, state.trained_items, split=description,
-        metrics=metrics, users=users,
+        metrics=metrics, users=users, dislikes=dislikes,
     )  # fmt: skip
 
 

@@ -113,6 +113,7 @@ def assess(
     split: str,
     metrics: Sequence[Metric] = METRICS,
     users: Tensor | None = None,
+    dislikes: Jagged | None = None,
 ) -> Evaluation:
     """Rank all items for the users with test items and compute the metrics.
 
@@ -122,11 +123,16 @@ def assess(
         seen: (items,) true where an item was in the training data.
         split: description of how the test items were held out.
         users: (n,) a sample of the users with test items; None: all of them.
+        dislikes: other items of each user that are excluded from the ranking.
     """
     with phase("evaluating"):
         everybody = _tested(test)
         users = everybody if users is None else users
-        return _evaluate_users(fitted, known, test, seen, split, metrics, users, len(everybody))
+        gone = known.rows(users)
+        if dislikes is not None:
+            gone = gone.append(dislikes.rows(users)).sets()
+        top = fitted.rank(known.rows(users), max(m.k for m in metrics), exclude=gone).ids
+        return _evaluate_users(top, known, test, seen, split, metrics, users, len(everybody))
 
 
 def _tested(test: Jagged) -> Tensor:
@@ -176,12 +182,11 @@ def sample_users(
 
 
 def _evaluate_users(
-    fitted: Fitted, known: Jagged, test: Jagged, seen: Tensor, split: str,
+    top: Tensor, known: Jagged, test: Jagged, seen: Tensor, split: str,
     metrics: Sequence[Metric], users: Tensor, tested: int,
 ) -> Evaluation:  # fmt: skip
-    """Evaluate these users."""
+    """Evaluate the rankings of these users."""
     history, wanted = known.rows(users), test.rows(users)
-    top = fitted.rank(history, max(metric.k for metric in metrics), exclude=history).ids
     inside = wanted.values < len(seen)
     warm = inside.clone()
     warm[inside] = seen[wanted.values[inside]]

@@ -39,7 +39,8 @@ class Split:
 def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0) -> Split:
     """Split each user's n items at random: ``round((1 - test) n)`` to train, the rest to test.
 
-    Users with very few items have all of them in `train`. Deterministic given the seed.
+    Users with very few items have all of them in `train`. Of dislikes the same share is kept.
+    Deterministic given the seed.
 
     Args:
         interactions: users x items.
@@ -60,8 +61,11 @@ def random_split(interactions: Interactions, *, test: float = 0.2, seed: int = 0
         Multi-Index for Collaborative Filtering. WWW.
     """
     _check_share(test, "test")
-    chosen = _at_random(interactions, 1 - test, torch.Generator().manual_seed(seed))
-    return _split_by_mask(interactions, chosen, "random")
+    generator = torch.Generator().manual_seed(seed)
+    chosen, dislikes = _at_random(interactions, 1 - test, generator), interactions.dislikes
+    if dislikes is not None:
+        dislikes = dislikes.keep(_at_random(dislikes, 1 - test, generator))
+    return _split_by_mask(interactions, chosen, "random", dislikes)
 
 
 def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
@@ -94,7 +98,10 @@ def temporal_split(interactions: Interactions, *, test: float = 0.2) -> Split:
             f"nothing happened after {moment.item()}, which leaves test={test:g} empty; "
             "hold out a larger share, or use random_split"
         )
-    return _split_by_mask(interactions, early, "temporal")
+    dislikes = interactions.dislikes
+    if dislikes is not None and dislikes.times is not None:
+        dislikes = dislikes.keep(dislikes.times <= moment)
+    return _split_by_mask(interactions, early, "temporal", dislikes)
 
 
 def last_out_split(interactions: Interactions) -> Split:
@@ -117,9 +124,13 @@ def last_out_split(interactions: Interactions) -> Split:
     """
     times = _times_of(interactions, "last_out_split")
     row = interactions.row
-    last = times == _extreme_of_row(times, row, interactions.users, "amax")[row]
+    newest = _extreme_of_row(times, row, interactions.users, "amax")
+    last = times == newest[row]
     first = times == _extreme_of_row(times, row, interactions.users, "amin")[row]
-    return _split_by_mask(interactions, ~last | first, "last")
+    dislikes = interactions.dislikes
+    if dislikes is not None and dislikes.times is not None:
+        dislikes = dislikes.keep(dislikes.times < newest[dislikes.row])
+    return _split_by_mask(interactions, ~last | first, "last", dislikes)
 
 
 def held_out_users(
@@ -173,11 +184,13 @@ def held_out_users(
     return Split(train, held_out.keep(~folded_in), held_out.keep(folded_in), held, "users")
 
 
-def _split_by_mask(interactions: Interactions, train: Tensor, kind: str) -> Split:
-    """Split the pairs of all users by a boolean mask."""
-    training = interactions.keep(train)
-    everybody = torch.arange(interactions.users)
-    return Split(training, interactions.keep(~train), training, everybody, kind)
+def _split_by_mask(
+    interactions: Interactions, train: Tensor, kind: str, dislikes: Interactions | None
+) -> Split:
+    """Split the pairs of all users by a boolean mask; these dislikes belong to the training."""
+    training = interactions.keep(train).with_values(dislikes=dislikes)
+    test = interactions.keep(~train).with_values(dislikes=None)
+    return Split(training, test, training, torch.arange(interactions.users), kind)
 
 
 def _at_random(interactions: Interactions, share: float, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Choose the user, item, rating and time columns; note a column of event types."""
+"""Choose the user, item, rating, time and weight columns; note a column of event types."""
 
 import difflib
 import re
@@ -12,7 +12,7 @@ from fewfold.recommender.reading.table_source import Table
 
 __all__ = ["ROLES", "Column", "Columns", "called", "choose_columns", "event_note", "is_event"]
 
-ROLES = ("user", "item", "rating", "time")
+ROLES = ("user", "item", "rating", "time")  # those that are guessed; the weight is not
 
 # Common names without suffixes such as "id"; earlier lines take precedence.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -68,7 +68,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The column of each role; `rating` and `time` are optional.
+    """The column of each role; `rating`, `time` and `weight` are optional.
 
     A rating column that is not needed is not read and is stored in `idle_rating`.
 
@@ -83,6 +83,7 @@ class Columns:
     rating: Column | None
     time: Column | None
     idle_rating: Column | None = None
+    weight: Column | None = None
 
     def __str__(self) -> str:
         parts = [f"user={self.user}", f"item={self.item}"]
@@ -90,16 +91,18 @@ class Columns:
             parts.append(f"{role} not used" if column is None else f"{role}={column}")
         if self.idle_rating is not None:
             parts[2] = f"rating not used ({self.idle_rating.name} would be, with min_rating)"
+        if self.weight is not None:
+            parts.append(f"weight={self.weight}")
         return ", ".join(parts)
 
     def roles(self) -> dict[str, str]:
         """Return the column name of each role in use."""
-        given = {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
+        given = {role: getattr(self, role) for role in (*ROLES, "weight")}
         return {role: column.name for role, column in given.items() if column is not None}
 
     def as_dict(self) -> dict[str, dict[str, object] | None]:
         """Return the roles in JSON-serialisable form."""
-        given = {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
+        given = {role: getattr(self, role) for role in (*ROLES, "weight")}
         return {
             role: None if column is None else {"name": column.name, "guessed": column.guessed}
             for role, column in given.items()
@@ -118,8 +121,8 @@ def choose_columns(
 
     Args:
         columns: available column names.
-        named: by role (user, item, rating, time), the name given by the caller; None guesses.
-            ``"time": False`` means no time column.
+        named: by role (user, item, rating, time, weight), the name given by the caller; None
+            guesses, but not the weight. ``"time": False`` means no time column.
         rated: whether ratings are needed.
         by_position: for a table without a header: user, item, rating, time in this order.
         name: name of the table, for messages.
@@ -132,6 +135,7 @@ def choose_columns(
         for role, given in named.items()
         if given is not None and given is not False
     }
+    weight = chosen.pop("weight", None)  # which may be the column of ratings, too
     wanted = ["user", "item", "rating", *([] if named.get("time") is False else ["time"])]
     if by_position:
         for role, column in zip(("user", "item", "rating", "time"), columns, strict=False):
@@ -146,16 +150,29 @@ def choose_columns(
                 f"{name}: it is not clear which column is the {role}{why}; write "
                 f"{_flags(chosen, role)}; the columns are {_listed(columns)}"
             )
-    twice = [role for role in ("user", "item", "time") if role in chosen]
-    names = [chosen[role].name for role in twice]
-    if len(set(names)) < len(names):
+    _check_different(chosen, weight, columns, name)
+    idle = None if rated else chosen.pop("rating", None)
+    return Columns(
+        chosen["user"], chosen["item"], chosen.get("rating"), chosen.get("time"), idle, weight
+    )
+
+
+def _check_different(
+    chosen: dict[str, Column], weight: Column | None, columns: Sequence[str], name: str
+) -> None:
+    """Raise unless user, item, time and weight are different columns."""
+    apart: dict[str, str] = {
+        role: chosen[role].name for role in ("user", "item", "time") if role in chosen
+    }
+    if weight is not None:
+        apart["weight"] = weight.name
+    if len(set(apart.values())) < len(apart):
+        roles = "user, item, time and weight" if weight is not None else "user, item and time"
         raise DataError(
-            f"{name}: user, item and time must be different columns, got "
-            f"{', '.join(f'{role}={chosen[role].name}' for role in twice)}; "
+            f"{name}: {roles} must be different columns, got "
+            f"{', '.join(f'{role}={column}' for role, column in apart.items())}; "
             f"the columns are {_listed(columns)}"
         )
-    idle = None if rated else chosen.pop("rating", None)
-    return Columns(chosen["user"], chosen["item"], chosen.get("rating"), chosen.get("time"), idle)
 
 
 def _guess(

@@ -9,7 +9,7 @@ import numpy as np
 
 from fewfold import _progress
 from fewfold.recommender.errors import DataError
-from fewfold.recommender.ids import Ids, Texts
+from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
 from fewfold.recommender.reading.columns import Columns, choose_columns, event_note
 from fewfold.recommender.reading.conditions import Condition, Filter
@@ -190,15 +190,21 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
         plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),
         rows.selected - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
         rows.where.left_out, rows.stripped, rows.untimed, rows.notes(), rows.rules.strip_ids,
-        rows.rules.time_format,
+        rows.rules.time_format, weightless=rows.weightless, disliked=_disliked(interactions),
     )  # fmt: skip
     return Log(interactions, users, items, summary)
+
+
+def _disliked(interactions: Interactions) -> int:
+    return 0 if interactions.dislikes is None else interactions.dislikes.pairs
 
 
 def _no_rows_message(rows: Rows, plan: LogPlan) -> str:
     if rows.read == 0:
         return f"{plan.files[0]}: there are columns and no rows; expected at least one"
     reasons = [f"{reason}: {count:,}" for reason, count in rows.bad.items()]
+    if rows.weightless:
+        reasons.append(f"weight of 0: {rows.weightless:,}")
     if rows.below:
         reasons.append(f"rating below {rows.rules.min_rating:g}: {rows.below:,}")
     if rows.where.left_out == rows.read:
@@ -274,14 +280,5 @@ def _k_core(log: Log, core: int) -> Log:
         ) from None
     left = found.interactions
     size = Size(left.users, left.items, left.pairs)
-    users, items = (
-        _select_ids(log.users, found.users.numpy()),
-        _select_ids(log.items, found.items.numpy()),
-    )
+    users, items = log.users.select(found.users.numpy()), log.items.select(found.items.numpy())
     return Log(left, users, items, replace(log.summary, core=core, after=size))
-
-
-def _select_ids(ids: Ids, numbers: np.ndarray) -> Ids:
-    if isinstance(ids.values, Texts):
-        return Ids(Texts.of(ids.take(numbers)))
-    return Ids(ids.values[numbers])

@@ -13,7 +13,7 @@ from fewfold.recommender.reading.columns import Columns
 from fewfold.recommender.reading.conditions import Filter
 from fewfold.recommender.reading.numbering import Growing, Numbering
 from fewfold.recommender.reading.table_source import Batch, library
-from fewfold.recommender.reading.values import Times, ratings, stripped, whole
+from fewfold.recommender.reading.values import Times, ratings, stripped, weights, whole
 
 __all__ = ["Rows", "Rules"]
 
@@ -47,7 +47,8 @@ class Rows:
         as_numbers: whether text ids become integers if all of them are.
         where: the conditions on rows.
         read: number of rows read.
-        below: number of rows rated below the minimum.
+        below: number of rows rated below the minimum, which are dislikes.
+        weightless: number of rows with a weight of 0, which do not count.
         selected: number of valid rows that count.
         stripped: number of these with an id that was stripped.
         untimed: number of these without a time.
@@ -60,6 +61,7 @@ class Rows:
     where: Filter = field(default_factory=lambda: Filter(()))
     read: int = 0
     below: int = 0
+    weightless: int = 0
     selected: int = 0
     stripped: int = 0
     untimed: int = 0
@@ -70,7 +72,7 @@ class Rows:
         self._items = Numbering("item", as_numbers=self.as_numbers)
         timed = self.columns.time is not None or self.rules.time_format is not None
         self._times = Times(self.rules.time_format) if timed else None
-        self._moments = Growing()
+        self._moments, self._weights, self._liked = Growing(), Growing(), Growing()
 
     def roles(self) -> dict[str, str]:
         """Return the columns to read, by role."""
@@ -88,19 +90,28 @@ class Rows:
             self._handle_invalid(batch, problems, invalid)
         if invalid is not None:
             frame = frame.filter(~invalid)
-        if self.rules.min_rating is not None:
-            high = frame["rating"] >= self.rules.min_rating
-            self.below += int((~high).sum())
-            frame = frame.filter(high)
-        self.selected += frame.height
+        if self.columns.weight is not None:
+            empty = frame["weight"] == 0
+            self.weightless += int(empty.sum())
+            frame = frame.filter(~empty)
         if frame.height == 0:  # an empty column has no reliable type
             return
+        liked = frame
+        if self.rules.min_rating is not None:
+            high = frame["rating"] >= self.rules.min_rating
+            liked = frame.filter(high)
+            self.below += frame.height - liked.height
+            self._liked.append(high.to_numpy())
+        self.selected += liked.height
         if "stripped" in frame.columns:
-            self.stripped += int(frame["stripped"].sum())
+            self.stripped += int(liked["stripped"].sum())
         self._users.add(frame["user"], name)
         self._items.add(frame["item"], name)
         if self.columns.time is not None:
+            self.untimed += liked["time"].null_count()
             self._add_times(frame["time"])
+        if self.columns.weight is not None:
+            self._weights.append(frame["weight"].to_numpy())
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on times and conditions."""
@@ -108,9 +119,7 @@ class Rows:
         return (*(() if times is None else (times,)), *self.where.notes())
 
     def _add_times(self, times: Any) -> None:
-        missing = times.null_count()
-        self.untimed += missing
-        if missing and times.dtype.is_integer():
+        if times.null_count() and times.dtype.is_integer():
             times = times.fill_null(_NO_TIME)
         self._moments.append(times.to_numpy())
 
@@ -131,6 +140,9 @@ class Rows:
         if self.columns.rating is not None:
             columns.append(ratings(given["rating"], name).alias("rating"))
             problems.append(("rating is not a number", columns[-1].is_null()))
+        if self.columns.weight is not None:
+            columns.append(weights(given["weight"], name).alias("weight"))
+            problems.append(("weight is not a number of at least 0", columns[-1].is_null()))
         if self.columns.time is not None and self._times is not None:
             times, empty = self._times.read(given["time"], name)
             columns.append(times.alias("time"))
@@ -181,7 +193,7 @@ class Rows:
         self._users.close()
         self._items.close()
         users, items = len(self._users), len(self._items)
-        keys, start = np.empty(self.selected, dtype=np.int64), 0
+        keys, start = np.empty(self.selected + self.below, dtype=np.int64), 0
         for who, what in zip(self._users.codes(), self._items.codes(), strict=True):
             part = keys[start : start + len(who)]
             np.multiply(who, items, out=part, dtype=np.int64)
@@ -191,9 +203,31 @@ class Rows:
         moments = None
         if self.columns.time is not None and self.untimed < self.selected:
             moments = self._moments.taken()
-            if self.untimed:
-                _make_oldest(moments)
-        return from_keys(keys, moments, (users, items)), user_ids, item_ids
+            _make_oldest(moments)
+        given = self._weights.taken() if self.columns.weight is not None else None
+        if self.below == 0:
+            return from_keys(keys, moments, (users, items), given), user_ids, item_ids
+        high = self._liked.taken()
+        likes, dislikes = (
+            from_keys(
+                keys[mask], None if moments is None else moments[mask], (users, items), weight
+            )
+            for mask, weight in ((high, None if given is None else given[high]), (~high, None))
+        )
+        return _compact(likes, dislikes, user_ids, item_ids)
+
+
+def _compact(
+    likes: Interactions, dislikes: Interactions, users: Ids, items: Ids
+) -> tuple[Interactions, Ids, Ids]:
+    """Leave out users and items without a like; a pair that is both is liked."""
+    other = dislikes.keep(~dislikes.jagged.isin(likes.jagged))
+    whole = likes.with_values(dislikes=other if other.pairs else None)
+    core = whole.k_core(1)
+    found = core.interactions
+    if found.dislikes is not None and found.dislikes.pairs == 0:
+        found = found.with_values(dislikes=None)
+    return found, users.select(core.users.numpy()), items.select(core.items.numpy())
 
 
 def _make_oldest(moments: np.ndarray) -> None:
@@ -201,6 +235,8 @@ def _make_oldest(moments: np.ndarray) -> None:
     missing = moments == _NO_TIME
     if moments.dtype.kind == "f":
         missing |= np.isnan(moments)
+    if not missing.any():
+        return
     first = moments[~missing].min() if not missing.all() else moments.dtype.type(0)
     lowest = np.iinfo(np.int64).min if moments.dtype.kind == "i" else -np.inf
     moments[missing] = first - 1 if first > lowest else first

@@ -81,7 +81,7 @@ class LogSummary:
         plan: the files and their columns.
         rows: rows read, including invalid ones.
         min_rating: lowest rating that counts; None if ratings were ignored.
-        below_rating: rows with a lower rating.
+        below_rating: rows with a lower rating, which are dislikes.
         bad_rows: invalid rows that were dropped, by reason.
         duplicates: rows merged into another of the same user and item.
         before: users, items and pairs.
@@ -94,6 +94,9 @@ class LogSummary:
         notes: further notes, as sentences.
         strip_ids: whether whitespace around ids was stripped.
         time_format: strptime format of the times, or None.
+        weight_scale: how weights became confidences: "linear" or "log"; None without weights.
+        weightless: rows with a weight of 0, which do not count.
+        disliked: pairs rated below the threshold, of users and items that have others.
 
     Example:
         >>> from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
@@ -121,6 +124,9 @@ class LogSummary:
     notes: tuple[str, ...] = ()
     strip_ids: bool = True
     time_format: str | None = None
+    weight_scale: str | None = None
+    weightless: int = 0
+    disliked: int = 0
 
     def __str__(self) -> str:
         parts = [f"{_count(self.rows, 'row')} read"]
@@ -128,14 +134,27 @@ class LogSummary:
             parts.append(f"{self.left_out:,} left out by where {' and '.join(self.where)}")
         if self.min_rating is not None:
             parts.append(f"{self.below_rating:,} with a rating below {self.min_rating:g}")
+        if self.weightless:
+            parts.append(f"{self.weightless:,} with a weight of 0 left out")
         if self.bad_rows:
             reasons = ", ".join(f"{reason}: {count:,}" for reason, count in self.bad_rows.items())
             parts.append(f"{_count(sum(self.bad_rows.values()), 'bad row')} skipped ({reasons})")
         if self.duplicates:
-            parts.append(f"{_count(self.duplicates, 'duplicate')} merged")
+            added = "" if self.weight_scale is None else ", their weights added"
+            parts.append(f"{_count(self.duplicates, 'duplicate')} merged{added}")
         lines = [self.plan._what(), *self.plan._columns(), ", ".join(parts), str(self.before)]
         if self.core > 1:
             lines.append(f"{self.core}-core: {self.after}")
+        if self.disliked:
+            lines.append(
+                f"{_count(self.disliked, 'pair')} rated below {self.min_rating:g}: dislikes, never "
+                "recommended to their users"
+            )
+        if self.weight_scale is not None:
+            logarithm = "logarithms of weights" if self.weight_scale == "log" else "weights"
+            lines.append(
+                f"confidence of a pair: {logarithm}, at most ten times the median, over the mean"
+            )
         lines += [f"note: {remark}" for remark in self.remarks()]
         return "\n".join(lines)
 
@@ -153,9 +172,8 @@ class LogSummary:
         return (*remarks, *self.notes)
 
     def _untimed(self, column: str) -> str:
-        if self.untimed == self.rows - self.left_out - self.below_rating - sum(
-            self.bad_rows.values()
-        ):
+        gone = self.left_out + self.below_rating + self.weightless + sum(self.bad_rows.values())
+        if self.untimed == self.rows - gone:
             return f"no row has a time in {column}, so the log has no times"
         return (
             f"{_count(self.untimed, 'row')} had no time in {column}: taken for the oldest, to be "

@@ -6,7 +6,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.dates import Dates
 from fewfold.recommender.reading.table_source import library, within_calendar
 
-__all__ = ["NO_TIME", "Times", "microseconds", "ratings", "stripped", "whole"]
+__all__ = ["NO_TIME", "Times", "microseconds", "ratings", "stripped", "weights", "whole"]
 
 # Spellings of a missing time, in lower case.
 NO_TIME = ("", "null", "none", "na", "n/a", "nan", "nat", "-", "\\n", "0000-00-00",
@@ -104,6 +104,11 @@ def stripped(column: Any) -> tuple[Any, Any]:
 
 def ratings(column: Any, name: str) -> Any:
     """Convert ratings to a polars Series of float64, null where invalid."""
+    return _numeric(column, name, "ratings", "rating")
+
+
+def _numeric(column: Any, name: str, what: str, role: str) -> Any:
+    """Convert numbers or text to a polars Series of float64, null where not finite."""
     pl = library("polars")
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
@@ -111,10 +116,22 @@ def ratings(column: Any, name: str) -> Any:
         column = column.str.strip_chars()
     elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
         raise DataError(
-            f"{name}: ratings must be numbers, got a column of {column.dtype}; name another "
-            "with rating=... (--rating)"
+            f"{name}: {what} must be numbers, got a column of {column.dtype}; name another "
+            f"with {role}=... (--{role})"
         )
     return _finite(column.cast(pl.Float64, strict=False))
+
+
+def weights(column: Any, name: str) -> Any:
+    """Convert weights to a polars Series of float64, null where not finite and at least 0.
+
+    Positive values become at least 1e-30 and at most 1e30, so that sums fit single precision.
+    """
+    found = _numeric(column, name, "weights", "weight")
+    found = found.set((found < 0).fill_null(False), None)
+    return found.set((found > 1e30).fill_null(False), 1e30).set(
+        ((found > 0) & (found < 1e-30)).fill_null(False), 1e-30
+    )
 
 
 def whole(column: Any, role: str, name: str) -> tuple[Any, Any]:

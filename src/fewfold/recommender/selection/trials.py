@@ -206,7 +206,7 @@ class Trials:
         known = self.validation.histories
         depth = min(DEPTH, known.items)
         history = known.rows(slice(None), ordered=fitted.recipe.ordered)
-        return fitted.rank(history, depth, exclude=known.jagged)
+        return fitted.rank(history, depth, exclude=known.seen())
 
     def _layout(self, found: Found) -> list[tuple[str, Spec]]:
         users, items = self.validation.histories.users, self.validation.histories.items
