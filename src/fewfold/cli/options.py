@@ -101,7 +101,20 @@ READING = _in(
     Option("rating", "column of the ratings", metavar="COLUMN"),
     Option("time", "column of the times", metavar="COLUMN"),
     Option("ignore-times", "ignore times", False, switch=True),
-    Option("min-rating", "only rows rated at least X count", None, real_number, "X"),
+    Option(
+        "min-rating",
+        "only rows rated at least X count; items rated lower are never recommended",
+        None,
+        real_number,
+        "X",
+    ),
+    Option("weight", "column of weights, such as counts: confidence", metavar="COLUMN"),
+    Option(
+        "weight-scale",
+        "how weights become confidence (default: linear)",
+        "linear",
+        choices=("linear", "log"),
+    ),
     Option(
         "where",
         "only such rows count: event=buy, event=cart,buy, price>=5; may repeat",

@@ -19,6 +19,7 @@ from fewfold.recommender.reading.source import Source, open_source
 from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
 from fewfold.recommender.reading.table_source import Batch, explained
 from fewfold.recommender.reading.values import NO_TIME
+from fewfold.recommender.weighting import confidences
 
 _SECONDS_PER_ROW = 4e-7  # approximate seconds per row, for the progress bar
 __all__ = ["Log", "LogPlan", "LogSummary", "plan_log", "read_log"]
@@ -80,7 +81,7 @@ def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
     chosen = complete_options(options, "read_log")
     core, min_rating = chosen["core"], chosen["min_rating"]
     if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
-        return _k_core(_from_numbered(source, chosen), core)
+        return _scaled(_k_core(_from_numbered(source, chosen), core), chosen)
     rules = Rules(min_rating, chosen["skip_bad_rows"], chosen["strip_ids"], chosen["time_format"])
     opened, columns, conditions = _open(source, chosen)
     first = opened.tables[0]
@@ -94,7 +95,7 @@ def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
             for batch, name in batches:
                 with explained(name):
                     rows.add(batch, name)
-        return _k_core(_numbered(rows, plan), core)
+        return _scaled(_k_core(_numbered(rows, plan), core), chosen)
     finally:
         _progress.line("")
 
@@ -116,6 +117,11 @@ def plan_log(source: Any, **options: Unpack[ReadOptions]) -> LogPlan:
 def _open(source: Any, options: ReadOptions) -> tuple[Source, Columns, tuple[Condition, ...]]:
     """Open the tables, choose the columns shared by all of them, and parse the conditions."""
     header, where, named = options["header"], options["where"], _named_columns(options)
+    if named["weight"] is True:
+        raise ValueError(
+            "weight=True takes the values of a sparse matrix; of a table name the column: "
+            "weight='plays'"
+        )
     opened = open_source(source, header=header)
     given = {str(name) for name in named.values() if name not in (None, False)}
     if header is None and not given <= set(opened.tables[0].columns):
@@ -150,10 +156,10 @@ def _open(source: Any, options: ReadOptions) -> tuple[Source, Columns, tuple[Con
 
 
 def _named_columns(options: ReadOptions) -> dict[str, Any]:
-    """Return the column names that were given for the user, item, rating and time."""
+    """Return the column names that were given for the user, item, rating, time and weight."""
     return {
         "user": options["user"], "item": options["item"], "rating": options["rating"],
-        "time": options["time"],
+        "time": options["time"], "weight": options["weight"],
     }  # fmt: skip
 
 
@@ -224,11 +230,13 @@ def _no_rows_message(rows: Rows, plan: LogPlan) -> str:
 
 def _from_numbered(source: Any, options: ReadOptions) -> Log:
     """Wrap data that is already numbered; the numbers become the ids."""
-    min_rating = options["min_rating"]
+    min_rating, weighted = options["min_rating"], options["weight"] is True
     of_tables = {
         **_named_columns(options), "where": options["where"] or None, "header": options["header"],
         "time_format": options["time_format"],
     }  # fmt: skip
+    if options["weight"] is False or (weighted and hasattr(source, "tocsr")):
+        del of_tables["weight"]
     if any(value is not None for value in of_tables.values()):
         dropped = ", ".join(name for name, value in of_tables.items() if value is not None)
         raise ValueError(f"a matrix or a log has no columns to name; drop {dropped}")
@@ -239,17 +247,21 @@ def _from_numbered(source: Any, options: ReadOptions) -> Log:
             return source
         interactions, rows, below = source, source.pairs, 0
     else:
-        interactions, rows, below = _from_matrix(source, min_rating)
+        interactions, rows, below = _from_matrix(source, min_rating, weighted=weighted)
     if interactions.pairs == 0:
         raise DataError(f"the {type(source).__name__}: there are no pairs; expected at least one")
     size = Size(interactions.users, interactions.items, interactions.pairs)
     plan = LogPlan((f"the {type(source).__name__}",), "in memory")
-    summary = LogSummary(plan, rows, size, size, min_rating, below)
+    summary = LogSummary(
+        plan, rows, size, size, min_rating, below, disliked=_disliked(interactions)
+    )
     users, items = (np.arange(count, dtype=np.int64) for count in (size.users, size.items))
     return Log(interactions, Ids(users), Ids(items), summary)
 
 
-def _from_matrix(matrix: Any, min_rating: float | None) -> tuple[Interactions, int, int]:
+def _from_matrix(
+    matrix: Any, min_rating: float | None, *, weighted: bool
+) -> tuple[Interactions, int, int]:
     """Return the pairs rated at least `min_rating`, and the counts of nonzero and lower values."""
     csr = matrix.tocsr()
     if not csr.has_canonical_format:
@@ -262,8 +274,32 @@ def _from_matrix(matrix: Any, min_rating: float | None) -> tuple[Interactions, i
         raise DataError(f"the matrix: expected numbers, got nan in row {row[odd[0]]}")
     full = values != 0
     high = full if min_rating is None else full & (values >= min_rating)
-    keys = row[high] * csr.shape[1] + csr.indices[high]
-    return from_keys(keys, None, csr.shape), int(full.sum()), int(full.sum() - high.sum())
+    keys, low = row * csr.shape[1] + csr.indices, full & ~high
+    if weighted:
+        _check_matrix_weights(values, row)
+    weight = np.clip(values[high].astype(np.float64), 1e-30, 1e30) if weighted else None
+    found = from_keys(keys[high], None, csr.shape, weight)
+    if low.any():
+        found = found.with_values(dislikes=from_keys(keys[low], None, csr.shape))
+    return found, int(full.sum()), int(low.sum())
+
+
+def _check_matrix_weights(values: np.ndarray, row: np.ndarray) -> None:
+    odd = np.flatnonzero(~((values >= 0) & np.isfinite(values)))
+    if len(odd):
+        raise DataError(
+            f"the matrix: weights must be finite and at least 0, got {values[odd[0]]} in row "
+            f"{row[odd[0]]}"
+        )
+
+
+def _scaled(log: Log, options: ReadOptions) -> Log:
+    """Turn the weights that were read into confidences."""
+    weights, scale = log.interactions.weights, options["weight_scale"]
+    if weights is None or options["weight"] in (None, False):
+        return log
+    pairs = log.interactions.with_values(weights=confidences(weights, scale))
+    return replace(log, interactions=pairs, summary=replace(log.summary, weight_scale=scale))
 
 
 def _k_core(log: Log, core: int) -> Log:

@@ -142,7 +142,7 @@ class Rows:
             problems.append(("rating is not a number", columns[-1].is_null()))
         if self.columns.weight is not None:
             columns.append(weights(given["weight"], name).alias("weight"))
-            problems.append(("weight is not a number of at least 0", columns[-1].is_null()))
+            problems.append(("weight is not a finite number of at least 0", columns[-1].is_null()))
         if self.columns.time is not None and self._times is not None:
             times, empty = self._times.read(given["time"], name)
             columns.append(times.alias("time"))

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from fewfold._check import known_names, whole_number
+from fewfold.recommender.weighting import SCALES
 
 __all__ = ["READ_DEFAULTS", "ReadOptions", "check_keywords", "complete_options"]
 
@@ -20,7 +21,8 @@ class ReadOptions(TypedDict, total=False):
         item: column of the items.
         rating: column of the ratings.
         time: column of the times; False ignores times.
-        min_rating: drop rows rated below this; None (the default) ignores ratings.
+        min_rating: only rows rated at least this are interactions; items that a user rated lower
+            are dislikes, and never recommended to that user. None (the default) ignores ratings.
         core: drop users and items with fewer pairs, repeatedly (k-core); 1 by default.
         skip_bad_rows: drop and count invalid rows instead of raising; False by default.
         where: conditions that select rows, such as ``"event_type=purchase"``,
@@ -32,6 +34,11 @@ class ReadOptions(TypedDict, total=False):
         time_format: strptime format of the times: ``"%d/%m/%Y %H:%M"``. Without it (the default)
             numbers, ISO 8601 and unambiguous common formats are recognised.
         strip_ids: strip whitespace around text ids; True by default.
+        weight: column of weights, such as counts or ratings, finite and at least 0; those of one
+            user and item are added, and models use them as confidence. True takes the values of a
+            sparse matrix. None (the default) counts all interactions alike.
+        weight_scale: "linear" (the default) or "log": how weights become confidences; see
+            `confidences`.
 
     Example:
         >>> import fewfold as ff
@@ -52,11 +59,14 @@ class ReadOptions(TypedDict, total=False):
     header: bool | None
     time_format: str | None
     strip_ids: bool
+    weight: str | bool | None
+    weight_scale: str
 
 
 READ_DEFAULTS: ReadOptions = {
     "user": None, "item": None, "rating": None, "time": None, "min_rating": None, "core": 1,
     "skip_bad_rows": False, "where": (), "header": None, "time_format": None, "strip_ids": True,
+    "weight": None, "weight_scale": "linear",
 }  # fmt: skip
 
 
@@ -73,6 +83,10 @@ def complete_options(given: Mapping[str, Any], function: str) -> ReadOptions:
     least = options["min_rating"]
     if least is not None and not np.isfinite(least):
         raise ValueError(f"min_rating must be a finite number or None, got {least}")
+    if options["weight_scale"] not in SCALES:
+        raise ValueError(
+            f"weight_scale must be one of {', '.join(SCALES)}, got {options['weight_scale']!r}"
+        )
     return options
 
 
