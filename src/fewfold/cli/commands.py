@@ -78,9 +78,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def recommend(arguments: argparse.Namespace) -> int:
     """Recommend to users, histories, or a file of histories."""
     start(arguments)
-    ways = (arguments.users, arguments.history, arguments.histories)
+    ways = (arguments.users, arguments.history, arguments.histories, arguments.attributes)
     if sum(way is not None for way in ways) != 1:
-        raise ValueError("name the users: one of --users a,b  --history a,b,c  --histories FILE")
+        raise ValueError(
+            "name the users: one of --users a,b  --history a,b,c  --histories FILE  "
+            "--attributes age=25,country=NZ"
+        )
     rec = ff.Recommender.load(arguments.model)
     k = min(arguments.k, len(rec.items))
     options: dict[str, Any] = {
@@ -92,7 +95,12 @@ def recommend(arguments: argparse.Namespace) -> int:
     if arguments.recall is not None:
         options["search"] = search = rec.index(recall=arguments.recall, k=k)
         print_note(arguments, f"approximate: {search}")
-    if arguments.users is not None:
+    if arguments.attributes is not None:
+        found = rec.recommend_from_attributes(
+            [_attributes(text) for text in arguments.attributes], k,
+            filter_items=options["filter_items"], items=options["items"],
+        )  # fmt: skip
+    elif arguments.users is not None:
         found = rec.recommend(_users(arguments, rec), k, **options)
     elif arguments.history is not None:
         lists = [_split_ids(text, rec.items) for text in arguments.history]
@@ -127,6 +135,17 @@ def _users(arguments: argparse.Namespace, rec: Any) -> list[str]:
     if not who:
         raise ValueError("--users must name at least one user, got none")
     return who
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Split "age=25,country=NZ" into values by name."""
+    found = {}
+    for part in parts(text):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"--attributes must be as age=25,country=NZ, got {text!r}")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def _rows(interactions: Any, file: str, ordered: bool) -> Any:

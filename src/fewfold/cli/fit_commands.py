@@ -36,6 +36,7 @@ def fit(arguments: argparse.Namespace) -> int:
     with _resumable(out):
         rec.fit(
             log, test=_held_out(arguments), refit=arguments.refit, items_table=table,
+            half_life=arguments.half_life, users_table=_users_table(arguments),
             checkpoint=checkpoint, time_budget=_time_left(arguments, began),
             progress=not arguments.quiet,
         )  # fmt: skip
@@ -71,6 +72,13 @@ def _items_table(arguments: argparse.Namespace) -> Any:
     if table is None:
         return None
     return ff.recommender.ItemsTable(table, arguments.items_key, arguments.use_attributes)
+
+
+def _users_table(arguments: argparse.Namespace) -> Any:
+    """The table of user attributes: that of --users-table, or None."""
+    if arguments.users_table is None:
+        return None
+    return ff.recommender.UsersTable(arguments.users_table, arguments.users_key)
 
 
 def _time_left(arguments: argparse.Namespace, began: float) -> float | None:

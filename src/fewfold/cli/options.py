@@ -54,6 +54,13 @@ def _seconds(text: str) -> Any:
     return number(figure, float, lambda x: 0 < x < math.inf, what) * (scale or 1)
 
 
+def _half_life(text: str) -> Any:
+    """Days, auto or none."""
+    if text in ("auto", "none"):
+        return text
+    return number(text, float, lambda x: 0 < x < math.inf, "days above 0, auto or none")
+
+
 def named(text: str) -> str:
     """A path; nothing at all, as of a shell variable that is not set, would be this folder."""
     if not text.strip():
@@ -153,6 +160,13 @@ EVALUATE = (
         _ALL_USERS,
     ),
 )
+_HALF_LIFE = Option(
+    "half-life",
+    "days in which interactions count half as much, auto or none (default: auto for --model auto)",
+    None,
+    _half_life,
+    "DAYS",
+)
 _TRAINING = _in(
     "the model",
     Option(
@@ -178,11 +192,16 @@ _FIT = (
         ),
         Option(
             "use-attributes",
-            "also rank items by them, those not in the log too",
-            False,
+            "also rank items by them, those not in the log too (default: if others lose nothing)",
+            None,
             switch=True,
+            off="only show attributes",
         ),
         Option("items-key", "its column of items (default: what fits)", metavar="COLUMN"),
+        Option(
+            "users-table", "table of user attributes, for users not in the log", None, named, "FILE"
+        ),
+        Option("users-key", "its column of users (default: what fits)", metavar="COLUMN"),
         Option("without-users", "do not save the users and their histories", False, switch=True),
     ),
     *_in(
@@ -209,6 +228,12 @@ RECOMMEND = (
         Option("users", "ids of users of the log; may repeat", metavar="A,B", many=True),
         Option(
             "history", "items of a user, in the log or not; may repeat", metavar="A,B", many=True
+        ),
+        Option(
+            "attributes",
+            "attributes of a new user: age=25,country=NZ; may repeat",
+            metavar="NAME=VALUE",
+            many=True,
         ),
         Option("histories", "file of users and items, in the log or not", None, named, "FILE"),
     ),
@@ -244,7 +269,8 @@ def fit_options(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> t
     which = Option(
         "model", "which (default: auto, the best on a part of the log)", choices=tuple(models())
     )
-    others = (*SHOW, *_in("the model", which), *_TRAINING, *_FIT)
+    fitted = (*_in("the model", _HALF_LIFE), *_TRAINING, *_FIT)
+    others = (*SHOW, *_in("the model", which), *fitted)
     taken = {option.name: "fewfold fit" for option in others}
     settings: dict[str, Option] = {}
     for model, options in by_model.items():
@@ -256,7 +282,7 @@ def fit_options(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> t
                     "give it another name"
                 )
             settings[option.name] = option
-    return (*SHOW, *_in("the model", which), *settings.values(), *_TRAINING, *_FIT)
+    return (*SHOW, *_in("the model", which), *settings.values(), *fitted)
 
 
 def compare_options() -> tuple[Option, ...]:

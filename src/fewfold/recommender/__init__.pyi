@@ -1,3 +1,5 @@
+from .attribute_tables import ItemsTable as ItemsTable
+from .attribute_tables import UsersTable as UsersTable
 from .attributes import Attributes as Attributes
 from .datasets.bundled import bundled as bundled
 from .datasets.bundled import bundled_items as bundled_items
@@ -30,7 +32,6 @@ from .evaluation.splits import random_split as random_split
 from .evaluation.splits import temporal_split as temporal_split
 from .export_model import export as export
 from .fit_job import FitReport as FitReport
-from .fit_job import ItemsTable as ItemsTable
 from .ids import Ids as Ids
 from .inspect_model import Inspection as Inspection
 from .inspect_model import inspect as inspect
@@ -109,6 +110,7 @@ __all__ = [
     "FitReport",
     "HoldOut",
     "ItemsTable",
+    "UsersTable",
     "Search",
     "compare",
     "Comparison",

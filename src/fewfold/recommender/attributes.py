@@ -45,6 +45,12 @@ class Attributes:
         row = ((name, column[item]) for name, column in self.columns.items())
         return {name: value for name, value in row if value}
 
+    def first(self, items: int) -> "Attributes":
+        """Return the rows of the first items."""
+        return Attributes(
+            {name: Texts.of(column.tolist()[:items]) for name, column in self.columns.items()}
+        )
+
     def extended(self, items: int) -> "Attributes":
         """Append empty rows for `items` more items."""
         return Attributes(
@@ -65,13 +71,15 @@ def read_attributes(source: Any, items: Ids, key: str | None = None) -> Attribut
     return _aligned(columns, key, found, len(items))
 
 
-def read_catalogue(source: Any, items: Ids, key: str | None = None) -> tuple[Ids, Attributes]:
-    """Read a table of item attributes; return the items with those of the table appended.
+def read_catalogue(
+    source: Any, items: Ids, key: str | None = None, *, role: str = "item"
+) -> tuple[Ids, Attributes]:
+    """Read a table of attributes of items, or users; return these, those of the table appended.
 
     As `read_attributes`, but rows of unknown items add them. A row without an id, or with one that
     the ids of the log cannot be (text where they are whole numbers), is ignored.
     """
-    columns, key, found = _read_table(source, items, key)
+    columns, key, found = _read_table(source, items, key, role)
     texts = [value.strip() if isinstance(value, str) else value for value in columns[key]]
     more: dict[Any, int] = {}
     for row in (found < 0).nonzero().squeeze(1).tolist():
@@ -83,24 +91,28 @@ def read_catalogue(source: Any, items: Ids, key: str | None = None) -> tuple[Ids
 
 
 def _read_table(
-    source: Any, items: Ids, key: str | None
+    source: Any, items: Ids, key: str | None, role: str = "item"
 ) -> tuple[dict[str, list[Any]], str, torch.Tensor]:
-    """Read a table; return its columns, the one of items, and the item number of each row."""
+    """Read a table; return its columns, the one of items, and the item number of each row.
+
+    With the role "user" it is about users.
+    """
     opened = open_source(source)
     table = f"the table {opened.files[0]}"
     columns = _columns(opened)
     if not columns:
-        raise DataError(f"{table} has no columns; expected one of items, and others about them")
+        raise DataError(f"{table} has no columns; expected one of {role}s, and others about them")
     if key is not None and key not in columns:
         raise DataError(f"there is no column {key!r} in {table}; there are {', '.join(columns)}")
     found = {name: _found(items, columns[name]) for name in ([key] if key else columns)}
-    # The column that matches the most items; ties go to a common name for items.
-    key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, "item")))
+    # The column that matches the most of them; ties go to a common name.
+    key = max(found, key=lambda n: (len(found[n][found[n] >= 0].unique()), called(n, role)))
     if not bool((found[key] >= 0).any()):
         raise DataError(
-            f"no row of {table} is about an item of the model: its items are written as "
-            f"{items[0]!r}, the column {key!r} as {columns[key][0] if columns[key] else None!r}; "
-            "to name another column of items write key=... (--items-key)"
+            f"no row of {table} is about {'an item' if role == 'item' else 'a user'} of the model: "
+            f"its {role}s are written as {items[0]!r}, the column {key!r} as "
+            f"{columns[key][0] if columns[key] else None!r}; to name another column of {role}s "
+            f"write key=... (--{role}s-key)"
         )
     return columns, key, found[key]
 

@@ -5,9 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fewfold._check import positive_number
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import ResourceUsage, resource_usage
-from fewfold.recommender.attributes import Attributes, read_attributes, read_catalogue
+from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
+from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.evaluation.dense_comparison import DenseComparison
 from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.model_evaluation import (
@@ -17,23 +19,23 @@ from fewfold.recommender.evaluation.model_evaluation import (
     sample_users,
 )
 from fewfold.recommender.evaluation.splits import Split
-from fewfold.recommender.item_features import ItemFeatures, item_features
-from fewfold.recommender.models.auto import Auto
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.item_features import ItemFeatures
 from fewfold.recommender.models.fastvae.objectives import training_work
-from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import FitOptions, Learned, Model
-from fewfold.recommender.models.warm import Warm
 from fewfold.recommender.reading.log import Log, read_log
 from fewfold.recommender.reading.read_options import ReadOptions
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
 from fewfold.recommender.selection.choice import Choice
+from fewfold.recommender.selection.half_life import Recency, choose_half_life
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train import Epoch
 from fewfold.recommender.training.train_options import Deadline, Training
+from fewfold.recommender.user_profiles import ProfileSettings
 from fewfold.recommender.warm_vectors import WarmSettings
 
-__all__ = ["FitJob", "FitReport", "ItemsTable"]
+__all__ = ["FitJob", "FitReport"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,8 @@ class FitReport:
         choice: how the model was chosen, if it was not named.
         attributes: how item vectors were completed from attributes, if they were.
         features: what the attributes were used as, likewise.
+        recency: how interactions count by their age, if that was asked.
+        profiles: how attributes of users are used, if there are any.
     """
 
     log: Log
@@ -63,6 +67,8 @@ class FitReport:
     choice: Choice | None = None
     attributes: WarmSettings | None = None
     features: ItemFeatures | None = None
+    recency: Recency | None = None
+    profiles: ProfileSettings | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
@@ -80,7 +86,18 @@ class FitReport:
             "neighbouring events at one time": self._tied_share(),
             "attributes": None if self.attributes is None else asdict(self.attributes),
             "features": None if self.features is None else self.features.columns,
+            "weights": self._weights(),
+            "recency": None if self.recency is None else asdict(self.recency),
+            "profiles": None if self.profiles is None else asdict(self.profiles),
         }
+
+    def _weights(self) -> str | None:
+        """Return what the model does with weights; None if there are none."""
+        decays = self.recency is not None and self.recency.half_life is not None
+        if self.log.interactions.weights is None and not decays:
+            return None
+        used = "uses them as confidence" if self.recipe.weighted else "ignores them"
+        return f"{self.recipe.name} {used}"
 
     def _tied_share(self) -> float | None:
         """Share of neighbouring events of a user with the same time; None if order is not used."""
@@ -100,6 +117,10 @@ class FitReport:
         lines.append(f"{self.recipe.name}: {passes}{self.cost}")
         if self.tables is not None:
             lines.append(f"tables: {self.tables}")
+        weights = self._weights()
+        lines += [] if weights is None else [f"weights: {weights}"]
+        lines += [] if self.recency is None else [str(self.recency)]
+        lines += [] if self.profiles is None else [str(self.profiles)]
         lines += [] if self.features is None else [f"attributes: {self.features}"]
         lines += [] if self.attributes is None else [str(self.attributes)]
         tied = self._tied_share()
@@ -109,47 +130,6 @@ class FitReport:
                 "arbitrary"
             )
         return "\n".join(lines)
-
-
-@dataclass(frozen=True, eq=False)
-class ItemsTable:
-    """A table of item attributes, such as names, for `Recommender.fit`.
-
-    Attributes:
-        source: CSV, TSV, JSON lines, Parquet, Feather or a frame.
-        key: its column of item ids; None is the one with the most known items.
-        use: learn from the attributes: items of the table that have few interactions or none are
-            ranked by what they are; see `Warm`. The model must have item vectors; `Auto` is
-            replaced by `VAE`. Fitting takes twice as long. Otherwise attributes are only shown, in
-            every recommendation.
-
-    Example:
-        >>> import fewfold as ff
-        >>> log = {"user": [1, 1, 2, 2], "item": [10, 20, 10, 20]}
-        >>> table = {"sku": [10, 20], "name": ["tea", "milk"]}
-        >>> named = ff.recommender.ItemsTable(table, key="sku")
-        >>> rec = ff.Recommender(ff.recommender.EASE(1.0)).fit(log, items_table=named)
-        >>> rec.recommend_from_history([10], k=1).attributes
-        [{'name': 'milk'}]
-    """
-
-    source: Any
-    key: str | None = None
-    use: bool = False
-
-    @classmethod
-    def of(cls, table: Any) -> "ItemsTable | None":
-        """Return an `ItemsTable` of this source; None and one that is given stay as they are."""
-        return table if table is None or isinstance(table, ItemsTable) else cls(table)
-
-    def read(self, log: Log) -> tuple[Log, Attributes]:
-        """Return the log, with the other items of the table if attributes are used, and these."""
-        with phase("reading the items table"):
-            if not self.use:
-                return log, read_attributes(self.source, log.items, self.key)
-            items, attributes = read_catalogue(self.source, log.items, self.key)
-            pairs = log.interactions.with_items(len(items))
-            return replace(log, interactions=pairs, items=items), attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +146,9 @@ class FitJob:
         progress: show progress on standard error.
         time_budget: seconds for the whole job; None for no limit.
         catalogue: table of item attributes, if there is one.
+        people: table of user attributes, if there is one.
+        half_life: days in which the weight of an interaction halves, "auto" or "none"; None is
+            auto for `Auto` and none for other models.
     """
 
     model: Model
@@ -177,6 +160,15 @@ class FitJob:
     progress: bool = True
     time_budget: float | None = None
     catalogue: ItemsTable | None = None
+    people: UsersTable | None = None
+    half_life: float | str | None = None
+
+    def __post_init__(self) -> None:
+        given = self.half_life
+        if isinstance(given, str) and given not in ("auto", "none"):
+            raise ValueError(f"half_life must be days, 'auto' or 'none', got {given!r}")
+        if given is not None and not isinstance(given, str):
+            positive_number(given, "half_life")
 
     def run(self, source: Any, reading: ReadOptions) -> tuple[RecommenderState, FitReport]:
         """Read the log, fit and evaluate; return the fitted recommender and the report."""
@@ -188,29 +180,45 @@ class FitJob:
             silence(not self.progress),
             phase("fitting the model"),
         ):
-            log, attributes = read_log(source, **reading), None
+            log, table, model = read_log(source, **reading), None, self.model
             if self.catalogue is not None:
-                log, attributes = self.catalogue.read(log)
-            model, features = self._with_attributes(attributes)
+                table = self.catalogue.read(log, model)
+                log, model = table.log, table.warmed(model)
             evaluation: Evaluation | None = None
             comparison: DenseComparison | None = None
+            part = log.interactions
             if self.held_out.test:
                 with phase("splitting the log"):
                     split, description = self.held_out.apply(log.interactions, self.seed)
-                first = deadline and deadline.share(0.4 if self.refit else 0.8)
-                learned = model.learn(split.train, self._options("fit", deadline=first))
+                part = split.train
+            recency = self._recency(part, deadline)
+            weigh = (lambda pairs: pairs) if recency is None else recency.applied
+            first = deadline and deadline.share(0.4 if self.refit else 0.8)
+            limit = first if self.held_out.test else deadline
+            learned = model.learn(weigh(part), self._options("fit", deadline=limit))
+            if self.held_out.test:
                 evaluation, comparison = self._evaluate(learned, split, description, deadline)
                 if self.refit:
+                    part = log.interactions
                     options = self._options("refit", previous=learned, deadline=deadline)
-                    learned = model.learn(log.interactions, options)
-            else:
-                options = self._options("fit", deadline=deadline)
-                learned = model.learn(log.interactions, options)
-        state = self._state(log, learned, evaluation, attributes)
+                    learned = model.learn(weigh(part), options)
+            if table is not None:  # of which a model without item vectors knows a part
+                table = table.first(learned.fitted.items)
+                log = table.log
+            profiles = None
+            if self.people is not None:
+                trained = part.with_items(learned.fitted.items)
+                profiles = self.people.profiles(log, trained, seed=self.seed)
+        attributes = None if table is None else table.attributes
+        features = None if table is None else table.features
+        state = replace(
+            self._state(log, learned, evaluation, attributes), recency=recency, profiles=profiles
+        )
         tables = state.learned_from.get("tables")
         report = FitReport(
             log, state.model, evaluation, learned.epochs, cost, comparison, tables,
-            learned.choice, learned.attributes, features,
+            learned.choice, learned.attributes, features, recency,
+            None if profiles is None else profiles.settings,
         )  # fmt: skip
         return state, report
 
@@ -254,21 +262,20 @@ class FitJob:
         dense_evaluation = measure(dense, users=users)
         return evaluation, DenseComparison.of(learned.fitted, dense, evaluation, dense_evaluation)
 
-    def _with_attributes(self, attributes: Attributes | None) -> tuple[Model, ItemFeatures | None]:
-        """Return the model, which completes item vectors if attributes are used, and features."""
-        if self.catalogue is None or not self.catalogue.use or attributes is None:
-            return self.model, None
-        features = item_features(attributes)
-        if features.matrix.shape[1] == 0:
-            raise ValueError(
-                "the items table says nothing that two items share, so that attributes cannot be "
-                "used; add columns, or leave out use=True (--use-attributes)"
-            )
-        if isinstance(self.model, Warm):  # of a loaded recommender
-            return self.model.with_features(features.matrix), features
-        # The choice among models may fall on one without item vectors, after a long time.
-        inner = VAE() if isinstance(self.model, Auto) else self.model
-        return Warm(inner).with_features(features.matrix), features
+    def _recency(self, log: Interactions, deadline: Deadline | None) -> Recency | None:
+        """Choose how interactions count by their age; None if nobody asked."""
+        model, given = self.model, self.half_life
+        if given is None and (not model.automatic or log.times is None):
+            return None
+        if given == "none":
+            return None
+        if not model.weighted:
+            return Recency(None, f"{model.name} ignores weights")
+        if given not in (None, "auto"):
+            return Recency(float(given), "as given")
+        options = self._options(deadline=deadline)
+        tried = None if model.resumable else model
+        return choose_half_life(log, options, tried, limited=given is None)
 
     def _state(
         self,

@@ -11,6 +11,8 @@ from typing import Any
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.recommender import Recommender
+from fewfold.recommender.selection.half_life import Recency
+from fewfold.recommender.user_profiles import ProfileColumn, ProfileSettings
 
 __all__ = ["Inspection", "inspect"]
 
@@ -46,6 +48,12 @@ class Inspection:
             "anchors": None if self.anchors is None else self.anchors.as_dict(),
         }  # fmt: skip
 
+    def _profiles(self) -> str:
+        """Return how attributes of users are used."""
+        found = dict(self.config["profiles"])
+        found["columns"] = tuple(ProfileColumn(**column) for column in found["columns"])
+        return str(ProfileSettings(**found))
+
     def __str__(self) -> str:
         model, learned = dict(self.config["model"]), self.config["learned from"]
         data = self.config["data"]
@@ -63,6 +71,15 @@ class Inspection:
                 f"{data['left_out']:,} of {data['rows']:,} rows left out by where "
                 f"{' and '.join(data['where'])}"
             )
+        if data.get("disliked"):
+            lines.append(f"{data['disliked']:,} dislikes are never recommended to their users")
+        if data.get("weight_scale"):
+            column = ((data["plan"]["columns"] or {}).get("weight") or {}).get("name", "values")
+            lines.append(f"weights: {column}, {data['weight_scale']}")
+        if self.config.get("recency"):
+            lines.append(str(Recency(**self.config["recency"])))
+        if self.config.get("profiles"):
+            lines.append(self._profiles())
         if "tables" in learned:
             lines.append(f"tables: {learned['tables']}")
         if self.metrics:

@@ -24,6 +24,7 @@ __all__ = [
     "Queries",
     "RankOptions",
     "Recommendations",
+    "attribute_queries",
     "history_queries",
     "one_or_many",
     "recommend",
@@ -63,6 +64,7 @@ class Queries:
         unknown: ids of each history that the model does not know; None for users of the log.
         single: whether one query was given rather than a list.
         dislikes: item numbers of each query that are never recommended, if there are any.
+        codes: (queries, columns) attributes of users without a history; see `UserProfiles`.
     """
 
     histories: Jagged
@@ -70,6 +72,7 @@ class Queries:
     unknown: list[list[Any]] | None = None
     single: bool = False
     dislikes: Jagged | None = None
+    codes: Tensor | None = None
 
     def excluded(self, *, seen: bool) -> Jagged | None:
         """Return the items of each query that are not ranked: dislikes, and the history if seen."""
@@ -226,6 +229,10 @@ def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -
     exclude = queries.excluded(seen=options.exclude_seen)
     count = min(whole_number(options.k, "k"), len(state.items))
     ranking = rank(queries.histories, count, exclude=exclude, allowed=allowed)
+    if queries.codes is not None and state.profiles is not None and state.profiles.used:
+        new = (queries.codes >= 0).any(1).nonzero().squeeze(1)
+        found = state.profiles.rank(queries.codes[new], count, allowed=allowed)
+        ranking.ids[new], ranking.scores[new] = found
     answer = Recommendations.read(
         ranking, state.items, queries.names, state.attributes, queries.unknown
     )
@@ -263,16 +270,20 @@ def one_or_many(given: Any) -> tuple[list[Any], bool]:
 def _known_ids(given: list[Any], ids: Ids, what: str, instead: str) -> Tensor:
     """Return the numbers of the ids; raise for unknown ones, with the advice `instead`."""
     numbers = ids.find(given)
+    _check_found(given, numbers, what, instead)
+    return numbers
+
+
+def _check_found(given: list[Any], numbers: Tensor, what: str, instead: str) -> None:
     missing = [one for one, number in zip(given, numbers.tolist(), strict=True) if number < 0]
     if missing:
         shown = ", ".join(repr(one) for one in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ValueError(f"no {what} {shown}{more} in this model; {instead}")
-    return numbers
 
 
 def user_queries(users: Any, state: RecommenderState) -> Queries:
-    """Return the stored histories of one or several users."""
+    """Return the stored histories of one or several users, or their attributes."""
     ids, single = one_or_many(users)
     if state.users is None or state.history is None:
         raise ValueError(
@@ -280,11 +291,49 @@ def user_queries(users: Any, state: RecommenderState) -> Queries:
             "recommend_from_history([...])"
         )
     instead = "for a new user call recommend_from_history([...]) (--history)"
-    numbers = _known_ids(ids, state.users, "user", instead)
-    histories = state.history.rows(numbers, ordered=state.fitted.recipe.ordered)
+    known, profiles = state.users.find(ids), state.profiles
+    other = torch.full_like(known, -1)
+    if profiles is not None and profiles.ids is not None:
+        other = profiles.ids.find(ids)
+    _check_found(ids, torch.maximum(known, other), "user", instead)
+    rows = known.clamp(min=0)
+    histories = state.history.rows(rows, ordered=state.fitted.recipe.ordered)
+    histories = histories.select((known >= 0)[histories.row])
     dislikes = state.history.disliked
-    mine = None if dislikes is None else dislikes.rows(numbers)
-    return Queries(histories, state.users.take(numbers), single=single, dislikes=mine)
+    if dislikes is not None:
+        dislikes = dislikes.rows(rows)
+        dislikes = dislikes.select((known >= 0)[dislikes.row])
+    codes = None
+    if profiles is not None and profiles.codes is not None and bool((known < 0).any()):
+        codes = profiles.codes[other.clamp(min=0)].masked_fill((known >= 0).unsqueeze(1), -1)
+    if codes is None:
+        return Queries(histories, state.users.take(known), single=single, dislikes=dislikes)
+    names = [
+        state.users[mine] if mine >= 0 else profiles.ids[yours]  # type: ignore[union-attr,index]
+        for mine, yours in zip(known.tolist(), other.tolist(), strict=True)
+    ]
+    return Queries(histories, names, single=single, dislikes=dislikes, codes=codes)
+
+
+def attribute_queries(attributes: Any, state: RecommenderState) -> Queries:
+    """Return queries of users with these attributes: a mapping from columns to values, or some."""
+    if state.profiles is None:
+        raise ValueError(
+            "this model knows no attributes of users; fit it with users_table=... (--users-table)"
+        )
+    single = isinstance(attributes, Mapping)
+    given = [attributes] if single else list(attributes)
+    known = [column.name for column in state.profiles.settings.columns]
+    for one in given:
+        unknown = [name for name in one if name not in known]
+        if unknown:
+            raise ValueError(
+                f"this model knows no attribute {unknown[0]!r} of users; there are "
+                f"{', '.join(known)}"
+            )
+    nothing = Jagged(torch.zeros(0, dtype=torch.int64), torch.zeros(len(given) + 1).long())
+    codes = state.profiles.encode(given)
+    return Queries(nothing, [None] * len(given), single=single, codes=codes)
 
 
 def history_queries(given: Any, items: Ids, *, ordered: bool = False) -> Queries:

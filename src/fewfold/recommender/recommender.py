@@ -1,7 +1,7 @@
 """The `Recommender`: fit to a log, recommend, evaluate, save and load."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -9,12 +9,13 @@ from typing import Any, Self, Unpack
 from fewfold._check import whole_number
 from fewfold.recommender.added_items import with_items_of
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
+from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.log_evaluation import evaluate_on_log
 from fewfold.recommender.evaluation.metrics import Metric
 from fewfold.recommender.evaluation.model_evaluation import METRICS, Evaluation
-from fewfold.recommender.fit_job import FitJob, FitReport, ItemsTable
+from fewfold.recommender.fit_job import FitJob, FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.auto import Auto
@@ -27,6 +28,7 @@ from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
 from fewfold.recommender.recommendations import (
     RankOptions,
     Recommendations,
+    attribute_queries,
     history_queries,
     one_or_many,
     recommend,
@@ -149,6 +151,8 @@ class Recommender:
         test: float | HoldOut = 0.0,
         refit: bool = False,
         items_table: Any = None,
+        users_table: Any = None,
+        half_life: float | str | None = None,
         checkpoint: Checkpoint | None = None,
         time_budget: float | None = None,
         progress: bool = True,
@@ -167,6 +171,12 @@ class Recommender:
             items_table: table of item attributes, shown in every recommendation; see `attach`. An
                 `ItemsTable` also says which of its columns has the ids, and whether to learn from
                 the others.
+            users_table: table of user attributes: its users without interactions get what users
+                with the same attributes like, and `recommend_from_attributes` works. A `UsersTable`
+                also says which of its columns has the ids.
+            half_life: days in which the weight of an interaction halves, relative to the newest;
+                `"auto"` chooses on a part of the log, `"none"` weighs all ages alike. By default
+                auto for `Auto` if the log has times, and none for a named model.
             checkpoint: where trials and trainings are saved, so that they can be resumed.
             time_budget: seconds for everything: reading, choosing a model, training and
                 evaluation. Fewer models are tried and trainings are shortened to fit.
@@ -177,7 +187,7 @@ class Recommender:
         check_keywords(reading, Recommender.fit)
         job = FitJob(
             self.model, self.training, self.seed, HoldOut.of(test), refit, checkpoint, progress,
-            time_budget, ItemsTable.of(items_table),
+            time_budget, ItemsTable.of(items_table), UsersTable.of(users_table), half_life,
         )  # fmt: skip
         self._fitted_state, self.report = job.run(source, reading)
         return self
@@ -196,7 +206,7 @@ class Recommender:
         """Recommend items to one or several users of the log.
 
         Args:
-            users: an id, or several.
+            users: an id, or several; also of users of the users table who are not in the log.
             k: number of items; fewer if there are no more candidates.
             exclude_seen: leave out the items of the user's history.
             filter_items: ids never to recommend.
@@ -231,6 +241,24 @@ class Recommender:
         ordered = self.fitted.recipe.ordered
         queries = history_queries(histories, self.items, ordered=ordered)
         return recommend(queries, self._state, options)
+
+    def recommend_from_attributes(
+        self,
+        attributes: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        k: int = 10,
+        *,
+        filter_items: Any = None,
+        items: Any = None,
+    ) -> Recommendations:
+        """Recommend items to one or several users of whom only attributes are known.
+
+        Args:
+            attributes: values by column of the users table, as {"age": 25, "country": "NZ"}.
+                Missing and unknown values are ignored.
+            k, filter_items, items: as in `recommend`.
+        """
+        options = RankOptions(k, False, filter_items, items)
+        return recommend(attribute_queries(attributes, self._state), self._state, options)
 
     def rank_items(self, users: Any, items: Any) -> Recommendations:
         """Rank these items for one or several users."""

@@ -11,7 +11,9 @@ from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.selection.choice import Choice
+from fewfold.recommender.selection.half_life import Recency
 from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.user_profiles import UserProfiles
 from fewfold.recommender.warm_vectors import WarmSettings
 
 __all__ = ["RecommenderState"]
@@ -36,6 +38,8 @@ class RecommenderState:
         learned_from: size of the training data, as in `config.json`.
         choice: how the model was chosen, if it was not named.
         warm: how item vectors were completed from attributes, if they were.
+        recency: how interactions count by their age, if that was asked.
+        profiles: what users with certain attributes like, if attributes of users are known.
     """
 
     model: Model
@@ -52,3 +56,5 @@ class RecommenderState:
     learned_from: dict[str, Any] = field(default_factory=dict)
     choice: Choice | None = None
     warm: WarmSettings | None = None
+    recency: Recency | None = None
+    profiles: UserProfiles | None = None

@@ -23,6 +23,11 @@ from fewfold.recommender.artifact.packing import (
     unpack_items,
     unpack_users,
 )
+from fewfold.recommender.artifact.profile_packing import (
+    expect_profiles,
+    pack_profiles,
+    unpack_profiles,
+)
 from fewfold.recommender.artifact.schema import Source, check, check_tagged, key, plain
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.evaluation.model_evaluation import Evaluation
@@ -31,7 +36,9 @@ from fewfold.recommender.models.registry import models
 from fewfold.recommender.reading.summary import LogSummary
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.selection.choice import Choice
+from fewfold.recommender.selection.half_life import Recency
 from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.user_profiles import ProfileSettings
 from fewfold.recommender.warm_vectors import WarmSettings
 
 __all__ = ["model_as_json", "model_from_json", "read_state", "write_state"]
@@ -69,6 +76,8 @@ class _Config:
         versions: versions of the libraries.
         choice: how the model was chosen, if it was not named.
         attributes: how item vectors were completed from attributes, if they were.
+        recency: how interactions count by their age, if that was asked.
+        profiles: how attributes of users are used, if there are any.
     """
 
     model: Mapping[str, Any]
@@ -79,6 +88,8 @@ class _Config:
     versions: Mapping[str, str]
     choice: Choice | None = None
     attributes: WarmSettings | None = None
+    recency: Recency | None = None
+    profiles: ProfileSettings | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.seed, "seed", least=0)
@@ -131,6 +142,10 @@ def write_state(
         config["choice"] = state.choice.as_dict()
     if state.warm is not None:
         config["attributes"] = asdict(state.warm)
+    if state.recency is not None:
+        config["recency"] = asdict(state.recency)
+    if state.profiles is not None:
+        config["profiles"] = asdict(state.profiles.settings)
     evaluation = state.evaluation
     metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
     with phase("writing the model"):
@@ -142,6 +157,8 @@ def write_state(
         }
         if users and state.users is not None and state.history is not None:
             parts["users.safetensors"] = pack_users(state.users, state.history)
+        if state.profiles is not None:
+            parts["profiles.safetensors"] = pack_profiles(state.profiles, users=users)
         return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
 
 
@@ -159,10 +176,18 @@ def read_state(folder: Folder) -> RecommenderState:
     _check_headers(model, weights, count)
     if users is not None:
         expect_users(users, count)
+    profiled = folder.parts.get("profiles.safetensors")
+    if (profiled is None) != (config.profiles is None):
+        raise source.damaged("profiles", "must be there together with profiles.safetensors")
+    if profiled is not None and config.profiles is not None:
+        expect_profiles(profiled, config.profiles, count)
     folder.verify()
     fitted, trained_items = _read_weights(model, weights, count)
     items, attributes = unpack_items(about)
     user_ids, history = (None, None) if users is None else unpack_users(users, count)
+    profiles = None
+    if profiled is not None and config.profiles is not None:
+        profiles = unpack_profiles(profiled, config.profiles, count)
     return RecommenderState(
         model, training, config.seed, fitted, items, trained_items, user_ids, history, attributes,
         evaluation=folder.metrics or None,
@@ -170,6 +195,8 @@ def read_state(folder: Folder) -> RecommenderState:
         learned_from=folder.config["learned from"],
         choice=config.choice,
         warm=config.attributes,
+        recency=config.recency,
+        profiles=profiles,
     )  # fmt: skip
 
 

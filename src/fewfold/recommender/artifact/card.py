@@ -108,6 +108,8 @@ def _counts(data: Mapping[str, Any]) -> list[str]:
         "rows where": " and ".join(data.get("where", ())).replace("|", "\\|"),
         "rows left out by where": f"{data['left_out']:,}" if data.get("where") else "",
         "rated below the threshold": f"{data['below_rating']:,}" if data["below_rating"] else "",
+        "dislikes, never recommended": f"{data['disliked']:,}" if data.get("disliked") else "",
+        "weights": data.get("weight_scale") or "",
         "bad rows skipped": ", ".join(f"{n:,} {why}" for why, n in data["bad_rows"].items()),
         "duplicates merged": f"{data['duplicates']:,}" if data["duplicates"] else "",
         "core": f"{data['core']}" if data["core"] > 1 else "",

@@ -6,6 +6,7 @@
     model.safetensors  weights
     items.safetensors  item ids and attributes
     users.safetensors  user ids and histories (optional)
+    profiles.safetensors  what users with certain attributes like (optional)
     README.md          the model card; may be edited
 
 Nothing is unpickled, and file names are fixed. Sizes and headers are validated before the content
@@ -38,8 +39,8 @@ __all__ = ["Folder", "Part", "check_target", "open_artifact", "read_consistently
 FORMAT, VERSION = "fewfold recommender", 1
 _MANIFEST, _CARD = "manifest.json", "README.md"
 _JSON = ("config.json", "metrics.json")
-_TENSORS = ("model.safetensors", "items.safetensors", "users.safetensors")
-_OPTIONAL = ("users.safetensors",)
+_OPTIONAL = ("users.safetensors", "profiles.safetensors")
+_TENSORS = ("model.safetensors", "items.safetensors", *_OPTIONAL)
 _MAX_JSON = 1 << 24  # maximum bytes of a JSON file
 _TRIES = 50  # attempts to read a folder that is being replaced
 _MISSING = 4  # checks before a folder is reported as missing

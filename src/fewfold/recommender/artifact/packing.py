@@ -16,10 +16,15 @@ from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.jagged import offsets_of
 
 __all__ = [
+    "check_ends",
+    "count_ids",
     "expect_items",
     "expect_users",
+    "ids_layout",
+    "pack_ids",
     "pack_items",
     "pack_users",
+    "unpack_ids",
     "unpack_items",
     "unpack_users",
 ]
@@ -30,7 +35,7 @@ _ATTRIBUTE = re.compile(r"(attribute:([0-9]{3,}):(.*))\.(?:data|offsets)", re.DO
 
 def pack_items(ids: Ids, attributes: Attributes | None) -> dict[str, Any]:
     """Pack item ids and attributes into arrays."""
-    arrays = _pack_ids(ids)
+    arrays = pack_ids(ids)
     for number, (name, column) in enumerate((attributes.columns if attributes else {}).items()):
         arrays |= _pack_texts(f"attribute:{number:03}:{name}", column)  # keeps the order
     return arrays
@@ -38,18 +43,18 @@ def pack_items(ids: Ids, attributes: Attributes | None) -> dict[str, Any]:
 
 def expect_items(part: Part) -> int:
     """Return the number of items; raise unless the header is that of an items file."""
-    count = _count(part)
+    count = count_ids(part)
     if count < 1:
         part.fail("ids", "must be at least one, got none")
     part.expect(_items_layout(part, count))
-    _check_ends(part)
+    check_ends(part)
     return count
 
 
 def unpack_items(part: Part) -> tuple[Ids, Attributes | None]:
     """Unpack item ids and attributes from a file validated by `expect_items`."""
     arrays = part.read()
-    ids = _unpack_ids(part, arrays)
+    ids = unpack_ids(part, arrays)
     columns: dict[str, Texts] = {}
     for stem, name in _columns(part).items():
         if name in columns:
@@ -69,7 +74,7 @@ def pack_users(ids: Ids, history: Interactions) -> dict[str, Any]:
         ranks = history.time_ranks().numpy()
         order["order"] = ranks.astype(np.min_scalar_type(ranks.max(initial=0)))
     return {
-        **_pack_ids(ids),
+        **pack_ids(ids),
         "touched": history.ids.numpy().astype(dtype),
         "lengths": history.jagged.lengths.numpy().astype(np.uint32),
         **order,
@@ -88,9 +93,9 @@ def _pack_dislikes(dislikes: Jagged | None, dtype: Any) -> dict[str, Any]:
 
 def expect_users(part: Part, items: int) -> None:
     """Raise unless the header is that of a users file for `items` items."""
-    count = _count(part)
+    count = count_ids(part)
     layout = [
-        *_ids_layout(part, count),
+        *ids_layout(part, count),
         ("touched", Spec((None,), _item_dtype(items), least=0, below=items)),
         ("lengths", Spec((count,), torch.uint32)),
     ]
@@ -101,7 +106,7 @@ def expect_users(part: Part, items: int) -> None:
         layout.append(("disliked", Spec((None,), _item_dtype(items), least=0, below=items)))
         layout.append(("disliked_lengths", Spec((count,), torch.uint32)))
     part.expect(layout)
-    _check_ends(part)
+    check_ends(part)
     touched = part.found["touched"][1][0]
     if "order" in part.found and part.found["order"][1] != (touched,):
         part.fail("order", f"must have {touched} numbers, one for each of touched")
@@ -123,7 +128,7 @@ def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
     Times are ranks within each user: 0 is the oldest, and equal times have equal ranks.
     """
     arrays = part.read()
-    ids = _unpack_ids(part, arrays)
+    ids = unpack_ids(part, arrays)
     times = arrays["order"].to(torch.int64) if "order" in arrays else None
     dislikes = None
     if "disliked" in arrays:
@@ -149,7 +154,7 @@ def _item_dtype(items: int) -> torch.dtype:
     return torch.uint16 if items <= 2**16 else torch.uint32
 
 
-def _count(part: Part) -> int:
+def count_ids(part: Part) -> int:
     """Return the number of ids, by the header."""
     name, more = ("ids", 0) if "ids" in part.found else ("ids.offsets", 1)
     if name not in part.found:
@@ -158,7 +163,8 @@ def _count(part: Part) -> int:
     return shape[0] - more if shape else -1
 
 
-def _ids_layout(part: Part, count: int) -> Iterator[tuple[str, Spec]]:
+def ids_layout(part: Part, count: int) -> Iterator[tuple[str, Spec]]:
+    """Yield the specifications of the ids."""
     if "ids" in part.found:
         yield "ids", Spec((count,), torch.int64)
     else:
@@ -171,7 +177,7 @@ def _texts_layout(name: str, count: int) -> Iterator[tuple[str, Spec]]:
 
 
 def _items_layout(part: Part, count: int) -> Iterator[tuple[str, Spec]]:
-    yield from _ids_layout(part, count)
+    yield from ids_layout(part, count)
     for stem in _columns(part):
         yield from _texts_layout(stem, count)
 
@@ -182,7 +188,7 @@ def _columns(part: Part) -> dict[str, str]:
     return {stem: name for _, stem, name in sorted(found)}
 
 
-def _check_ends(part: Part) -> None:
+def check_ends(part: Part) -> None:
     """Raise unless the last offset of each text column equals its length."""
     for name in part.found:
         if name.endswith(".offsets"):
@@ -193,13 +199,15 @@ def _check_ends(part: Part) -> None:
                 part.fail(name, f"must end with {size}, got {last.tolist()}")
 
 
-def _pack_ids(ids: Ids) -> dict[str, Any]:
+def pack_ids(ids: Ids) -> dict[str, Any]:
+    """Pack ids into arrays."""
     if isinstance(ids.values, Texts):
         return _pack_texts("ids", ids.values)
     return {"ids": ids.values}
 
 
-def _unpack_ids(part: Part, arrays: Mapping[str, Tensor]) -> Ids:
+def unpack_ids(part: Part, arrays: Mapping[str, Tensor]) -> Ids:
+    """Unpack ids; they must differ."""
     values = arrays["ids"].numpy() if "ids" in arrays else _unpack_texts(part, "ids", arrays)
     ids = Ids(values)
     if not ids.distinct():

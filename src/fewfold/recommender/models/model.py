@@ -16,6 +16,7 @@ from fewfold._tensors import Found, Spec
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.contributions import histories_without_one, scores_by_rank
+from fewfold.recommender.models.registry import models
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.training.checkpoint import Checkpoint
@@ -197,6 +198,7 @@ class Model:
             alike.
         completable: whether the fitted model has item vectors, so that those of items without
             interactions can be completed from attributes; see `Warm`.
+        automatic: whether a model is chosen on a part of the log, and with it how the log is used.
     """
 
     name: ClassVar[str] = ""
@@ -207,6 +209,7 @@ class Model:
     cheap_version: ClassVar[str | None] = None
     weighted: ClassVar[bool] = False
     completable: ClassVar[bool] = False
+    automatic: ClassVar[bool] = False
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
@@ -286,6 +289,24 @@ class Model:
     def dense_reference(self) -> "Model | None":
         """The same model with dense tables, fitted for comparison; None if there is none."""
         return self.without_anchors()
+
+    def warmed(self, features: Any, *, known: int, required: bool) -> "Model":
+        """The same model, whose item vectors are completed from features; see `Warm`.
+
+        Args:
+            features: (items, features) scipy sparse matrix.
+            known: number of items of the log; those from here on have no interactions.
+            required: rank items without interactions although others may lose a little; otherwise
+                only as far as others lose nothing in validation.
+        """
+        if not self.completable:
+            raise ValueError(
+                f"attributes need a model with item vectors, and {self.name} has none; "
+                "fit fastvae (--model fastvae), or leave out use=True (--use-attributes)"
+            )
+        given = {} if required else {"warm_loss": 0.0}
+        found: Model = models()["warm"](self, **given).with_features(features)  # type: ignore
+        return found
 
     def fit(self, train: Interactions) -> Fitted:
         """Fit to interactions."""

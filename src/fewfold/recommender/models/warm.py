@@ -172,12 +172,17 @@ class Warm(Model):
         object.__setattr__(self, "ordered", self.inner.ordered)
         object.__setattr__(self, "weighted", self.inner.weighted)
         object.__setattr__(self, "resumable", self.inner.resumable)
+        object.__setattr__(self, "completable", self.inner.completable)
 
     def with_features(self, features: Any) -> "Warm":
         """Return the same model with these features to be fitted with."""
         found = replace(self)
         object.__setattr__(found, "features", features)
         return found
+
+    def warmed(self, features: Any, *, known: int, required: bool) -> "Warm":
+        """The same model with these features; its `warm_loss` stays."""
+        return self.with_features(features)
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> Self:

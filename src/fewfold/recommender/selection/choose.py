@@ -47,7 +47,12 @@ class _Found:
 
 
 def choose(
-    log: Interactions, options: FitOptions, names: Sequence[str] | None = None
+    log: Interactions,
+    options: FitOptions,
+    names: Sequence[str] | None = None,
+    *,
+    blends: bool = True,
+    prefer_completable: bool = False,
 ) -> tuple[Model, Choice]:
     """Return the model for a log, with its settings, and how it was chosen.
 
@@ -64,6 +69,9 @@ def choose(
         log: to choose for; nothing else is looked at.
         options: of the fit; trials are kept in a stage of its checkpoint.
         names: models to consider; by default all that are registered.
+        blends: also consider blends of two models.
+        prefer_completable: prefer a model that can rank items without interactions by their
+            attributes to one that is not significantly better.
     """
     candidates, skipped = _candidates(log, names)
     validation = Validation.of(log, split=options.split, users=_USERS, seed=options.seed)
@@ -106,10 +114,12 @@ def choose(
             whole.append(one)
     found = [_Found(t.model, t.per_user, t.bytes, t.cost, t.seconds, (t,)) for t in whole]
     best_single = max(found, key=lambda one: one.mean)
-    blend = _best_blend(found, best_single, validation)
+    blend = _best_blend(found, best_single, validation) if blends else None
     if blend is not None:
         found.append(blend)
     chosen, why = _smallest_equal(found, blend, dropped)
+    if prefer_completable and not chosen.model.completable:
+        chosen, why = _completable(found, chosen, why)
     rows = [_row(one, chosen) for one in found] + [_dropped_row(one, chosen) for one in dropped]
     rows.sort(key=lambda row: (row.outcome != "chosen", -row.ndcg))
     users = validation.histories.users
@@ -253,6 +263,21 @@ def _smallest_equal(
     if len(equal) > 1:
         reason += "; of those that are equally good it is the smallest and fastest"
     return chosen, f"{reason}."
+
+
+def _completable(found: Sequence[_Found], chosen: _Found, why: str) -> tuple[_Found, str]:
+    """The best model with item vectors that is not significantly worse than the chosen one."""
+    able = [
+        one for one in found
+        if one.model.completable and paired_interval(chosen.per_user, one.per_user).low <= 0
+    ]  # fmt: skip
+    if not able:
+        return chosen, f"{why} It cannot rank items without interactions."
+    best = max(able, key=lambda one: one.mean)
+    return best, (
+        f"{best.model.name} was chosen, which ranks items without interactions by their "
+        f"attributes: {chosen.model.name} is not significantly better ({_against(chosen, best)})."
+    )
 
 
 def _against(one: _Found, other: _Found | Trial) -> str:
