@@ -10,9 +10,12 @@ from scipy.sparse import csr_array
 
 import fewfold as ff
 from fewfold.cli import main
-from fewfold.recommender import EASE, VAE, HoldOut, ItemsTable, Recommender, Training
+from fewfold.recommender import ALS, EASE, VAE, HoldOut, ItemsTable, Recommender, Training
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
+from fewfold.recommender.models.model import FitOptions
+from fewfold.recommender.models.registry import models
 from fewfold.recommender.models.warm import FittedWarm, Warm
+from fewfold.recommender.selection.choose import choose
 from fewfold.recommender.warm_vectors import WarmSettings
 
 _KINDS = ("tea", "nut", "oil")
@@ -148,3 +151,79 @@ def test_errors() -> None:
     known = torch.ones(2, dtype=torch.bool)
     with pytest.raises(ValueError, match="one more than the vectors"):
         FittedWarm(Warm(_SMALL), fitted, known, torch.tensor([1]), torch.zeros(1, 3))
+
+
+def test_a_table_with_new_items_is_used_where_nothing_is_lost() -> None:
+    rec = Recommender(_SMALL, training=Training(epochs=12))
+    rec.fit(_log(), items_table=_table(), progress=False)
+    assert isinstance(rec.fitted, FittedWarm)
+    assert rec.fitted.recipe.warm_loss == 0
+    assert rec.report is not None
+    found = rec.report.attributes
+    assert found is not None
+    assert found.warm_recall >= found.warm_recall_before
+    assert len(rec.items) == len(_KINDS) * (_WARM + _COLD)
+    shown = Recommender(_SMALL, training=Training(epochs=1))
+    shown.fit(_log(), items_table=ItemsTable(_table(), use=False), progress=False)
+    assert len(shown.items) == len(_KINDS) * _WARM
+    # Without new items there is nothing to gain, and nothing is fitted twice.
+    same = {name: values[: len(_KINDS) * _WARM] for name, values in _table().items()}
+    plain = Recommender(_SMALL, training=Training(epochs=1))
+    plain.fit(_log(), items_table=same, progress=False)
+    assert not isinstance(plain.fitted, FittedWarm)
+    bare = {"item": _table()["item"]}  # which says nothing about them
+    plain.fit(_log(), items_table=bare, progress=False)
+    assert not isinstance(plain.fitted, FittedWarm)
+
+
+@pytest.mark.parametrize("use", [True, None])
+def test_the_automatic_choice_ranks_cold_items(use: bool | None, monkeypatch: Any) -> None:
+    given: dict[str, Any] = {}
+    plain = choose
+
+    def spy(log: Any, options: Any, names: Any = None, **more: Any) -> Any:
+        given.update(more, names=names, items=log.items)
+        return plain(log, options, names or ["popularity", "als"], **more)
+
+    monkeypatch.setattr("fewfold.recommender.models.auto.choose", spy)
+    monkeypatch.setattr(ALS, "grid", classmethod(lambda cls, items: [ALS(6)]))
+    for other in ("fastvae", "transformer"):
+        monkeypatch.setattr(models()[other], "grid", classmethod(lambda cls, items: []))
+    rec = Recommender().fit(_log(), items_table=ItemsTable(_table(), use=use), progress=False)
+    assert given["items"] == len(_KINDS) * _WARM  # nothing is chosen on items without pairs
+    if use:
+        assert given["names"] == ["als"]
+        assert given["blends"] is False
+    else:
+        assert given["prefer_completable"] is True
+    assert rec.fitted.recipe.name == "warm"
+    assert len(rec.items) == len(_KINDS) * (_WARM + _COLD)
+    best = rec.recommend_from_history(["tea00", "tea01"], k=60).items
+    assert f"tea{_WARM}" in best
+
+
+def test_a_chosen_model_without_vectors_knows_the_items_of_the_log(monkeypatch: Any) -> None:
+    def chosen(log: Any, options: Any, **more: Any) -> Any:
+        return EASE(1.0), None
+
+    monkeypatch.setattr("fewfold.recommender.models.auto.choose", chosen)
+    hold = HoldOut(0.2, split="random")
+    rec = Recommender().fit(_log(), items_table=_table(), test=hold, refit=True, progress=False)
+    assert rec.fitted.recipe.name == "ease"
+    assert len(rec.items) == rec.fitted.items == len(_KINDS) * _WARM
+    assert rec.attributes is not None
+    assert rec.recommend("u0", k=1).attributes
+    assert rec.report is not None
+    assert rec.report.features is None
+
+
+def test_a_model_with_vectors_is_preferred_among_equals() -> None:
+    pairs = ff.read_log(_log()).interactions
+    options = FitOptions(progress=False)
+    first, choice = choose(pairs, options, ["ease", "als"])
+    second, other = choose(pairs, options, ["ease", "als"], prefer_completable=True)
+    assert second.completable or "It cannot rank items without interactions" in other.why
+    worse, third = choose(pairs, options, ["ease", "popularity"], prefer_completable=True)
+    assert worse.name == "ease"
+    assert "It cannot rank items without interactions" in third.why
+    assert first.name in choice.why
