@@ -91,6 +91,9 @@ from .training.train import Epoch as Epoch
 from .training.train import TrainOptions as TrainOptions
 from .training.train import train as train
 from .training.train_options import Training as Training
+from .user_profiles import UserProfiles as UserProfiles
+from .weighting import confidences as confidences
+from .weighting import decayed as decayed
 
 __all__ = [
     "AnchorVAE",
@@ -111,6 +114,9 @@ __all__ = [
     "HoldOut",
     "ItemsTable",
     "UsersTable",
+    "UserProfiles",
+    "confidences",
+    "decayed",
     "Search",
     "compare",
     "Comparison",
