@@ -22,7 +22,7 @@ from fewfold.recommender.evaluation.log_evaluation import evaluation_set
 from fewfold.recommender.models import registry
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial
 from fewfold.recommender.models.model_options import BUILT_IN
-from fewfold.recommender.recommendations import history_queries
+from fewfold.recommender.queries import history_queries
 from tests.cli.invoke import fewfold
 
 

@@ -22,18 +22,20 @@ from fewfold.recommender.models.auto import Auto
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import Fitted, Model
+from fewfold.recommender.queries import (
+    attribute_queries,
+    history_queries,
+    one_or_many,
+    user_queries,
+)
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.reading.fitted_rules import read_by_fitted_rules
 from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
 from fewfold.recommender.recommendations import (
     RankOptions,
     Recommendations,
-    attribute_queries,
-    history_queries,
-    one_or_many,
     recommend,
     similar_items,
-    user_queries,
 )
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import read_state, write_state
