@@ -78,7 +78,9 @@ def choose_half_life(
     left = None if options.deadline is None else options.deadline.left() / 60 * MINUTE / 5
     if (limited and work > _LONGEST) or (left is not None and work > left):
         return Recency(None, "to try any would take too long")
-    validation = Validation.of(log, split=options.split, users=_USERS, seed=options.seed)
+    validation = Validation.of(
+        log, split=options.split, users=_USERS, seed=options.seed, everybody=True
+    )
     if validation is None:
         return Recency(None, "the log has too few users to try any")
     return _best(log, validation, candidates, tried, options)

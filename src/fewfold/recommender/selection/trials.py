@@ -40,13 +40,17 @@ class Validation:
     split: str
 
     @classmethod
-    def of(cls, log: Interactions, *, split: str, users: int, seed: int) -> "Validation | None":
+    def of(
+        cls, log: Interactions, *, split: str, users: int, seed: int, everybody: bool = False
+    ) -> "Validation | None":
         """Hold out as the evaluation does, but as little as possible, and choose random users.
 
         A split by time cuts off the last tenth of the log. Otherwise one item is held out of each
         of at most `users` users, not more than half of all: the last one, or one at random. So
         candidates are compared on nearly as much data, and nearly as long histories, as the chosen
         one will have, which matters since some models need more of them than others.
+
+        With `everybody`, a split by time may validate on all users: it hides no more for it.
 
         Return None if fewer than 50 users have held-out items.
         """
@@ -60,19 +64,27 @@ class Validation:
             hidden = _one_each(log.rows(chosen), generator)
             words = "one item of each at random"
         else:
-            chosen = _draw_users(held.test.jagged, held.fold_in.jagged, users, generator)
+            part = 1 if everybody and held.kind == "temporal" else 2
+            tested = held.test.jagged, held.fold_in.jagged
+            chosen = _draw_users(*tested, users, generator, part=part)
             hidden = held.test.rows(chosen)
         train = held.train if held.kind == "temporal" else _without(log, chosen, hidden)
         return cls(train, train.select(chosen), hidden, words) if len(chosen) >= 50 else None
 
 
 def _draw_users(
-    test: Jagged, histories: Jagged, most: int, generator: torch.Generator, *, least: int = 1
+    test: Jagged,
+    histories: Jagged,
+    most: int,
+    generator: torch.Generator,
+    *,
+    least: int = 1,
+    part: int = 2,
 ) -> Tensor:
-    """Draw users with test items and at least so many in their history, at most half of them."""
+    """Draw users with test items and at least so many in their history, one in `part` of them."""
     able = ((test.lengths > 0) & (histories.lengths >= least)).nonzero().squeeze(1)
     order = torch.randperm(len(able), generator=generator)
-    return able[order[: min(most, max(50, len(able) // 2))]].sort().values
+    return able[order[: min(most, max(50, len(able) // part))]].sort().values
 
 
 def _one_each(rows: Jagged, generator: torch.Generator) -> Jagged:
