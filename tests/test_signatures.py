@@ -10,7 +10,7 @@ import fewfold as ff
 MOST = 6
 # What a call is about, and where its tensors are made; everything else is an option.
 DATA = {"cost", "interactions", "items_table", "log", "model", "proposal", "source", "structure"}
-DATA |= {"histories", "users"}
+DATA |= {"histories", "users", "users_table"}
 DATA |= {"device", "dtype"}
 EXCEPTIONS = {
     # The surfaces of torch's `Embedding`, `EmbeddingBag` and `MultiheadAttention`, and what we add.

@@ -1,7 +1,7 @@
 """Sparse EASE: a linear model from items to items with few weights per item."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
@@ -98,7 +98,8 @@ class SparseEASE(SparseRowsBaseline):
         return float((chosen**3).sum()) + 8.0 * row * float(chosen.sum())
 
     def fit(self, train: Interactions) -> Self:
-        """Solve the regressions of all items."""
+        """Solve the regressions of all items; weights of pairs are ignored."""
+        train = replace(train, weights=None)  # the kernels count users
         found = sparse_ridge(train, self.l2, self.predictors)
         self.offsets, self.ids, self.weights = found.offsets, found.ids, found.weights
         self.counts, self.items = train.counts().float(), train.items

@@ -19,7 +19,7 @@ from fewfold.recommender.weighting import decayed, span_in_days
 __all__ = ["HALF_LIVES", "Recency", "choose_half_life"]
 
 HALF_LIVES = (7.0, 30.0, 90.0, 365.0)  # days
-_GOOD = ("ease", "sparse-ease", "item-knn")  # best first; good on most logs, and fitted quickly
+_GOOD = ("ease", "als", "item-knn")  # best first; good on most logs, and fitted quickly
 _USERS = 10_000  # validated users
 _WORTH = 0.005  # least relative gain for which old interactions are made to count less
 _LONGEST = 5 * MINUTE  # work of all trials
@@ -63,7 +63,7 @@ def choose_half_life(
     Args:
         log: with times.
         options: of the fit: seed, split and deadline.
-        model: to try half-lives with; by default the first of EASE, sparse EASE and item-KNN that
+        model: to try half-lives with; by default the first of EASE, ALS and item-KNN that
             suits the log and is not too much work.
         limited: try nothing if that would be more than a few minutes of work.
     """
