@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence
 from tests.distributions.cases import CASES, over, seeded
 
 same = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
-MANY = 400_000
+MANY = 10**6
 
 
 @over()
