@@ -18,6 +18,7 @@ SUITES = (
     "fastvae",
     "next_item",
     "als",
+    "sparse_linear",
     "serving",
     "ingest",
     "job",

@@ -359,11 +359,20 @@ def _sparse_ridge(name: str) -> Recipe:
         write = getattr(_native.kernels, name.replace("SparseRidge", "shared_users"))
         write(*pairs, 0, mask.shape[1], start, steps, 1)
         items, width = mask.shape[1], size(rng, 5, 1)
-        made = [start, steps, mask.sum(0).float(), 0.5, width, size(rng, 4, 1)]
+        made = [
+            start,
+            steps,
+            mask.sum(0).float(),
+            *pairs[2:],
+            len(mask),
+            0.5,
+            width,
+            size(rng, 4, 1),
+        ]
         ids, weights = _empty(items, width, dtype=I32), _empty(items, width, dtype=torch.float32)
 
         def run(*arguments: object) -> object:
-            return getattr(_native.kernels, name)(*arguments[:6]).solve(*arguments[6:])
+            return getattr(_native.kernels, name)(*arguments[:9]).solve(*arguments[9:])
 
         return run, [*made, 0, items, ids, weights, _empty(items, dtype=I64), _threads(rng)]
 

@@ -248,7 +248,9 @@ def test_kernels_refuse_what_does_not_fit() -> None:
     ridge, start, both = dispatch.kernel("SparseRidge_u8"), torch.tensor([0, 1, 2]), torch.ones(2)
     for wrong in ([[3, 1], [1, 1]], [[0, 1], [1, 1]]):
         with pytest.raises(ValueError, match="the steps of item 0 leave the items"):
-            ridge(start, torch.tensor(wrong, dtype=torch.uint8), both, 1.0, 1, 2)
+            ridge(start, torch.tensor(wrong, dtype=torch.uint8), both, *log_[2:], 2, 1.0, 1, 2)
+    with pytest.raises(IndexError, match="users must be between 0 and 0"):
+        ridge(start, steps, both, *log_[2:], 1, 1.0, 1, 1)
     rows = SparseRows(torch.tensor([0, 1, 1]), torch.tensor([2], dtype=torch.int32), torch.ones(1))
     history = Jagged(torch.tensor([0]), torch.tensor([0, 1]))
     with pytest.raises(IndexError):

@@ -95,13 +95,18 @@ void shared_users(const Buffer &user_offsets, const Buffer &items, const Buffer 
   });
 }
 
-// Regressions of items on few others, from the steps of their rows, which are checked once.
+// Regressions of items on few others, from the steps of their rows, which are checked once. The most popular items come
+// first.
 template <class Part, class Stored> class SparseRidge {
  public:
-  SparseRidge(const Buffer &start, const Buffer &steps, const Buffer &users, double l2, int64_t width, int64_t rounds)
-      : ridge_{{offsets_of(start, users.count(), steps.count() / 2, "start"),
+  SparseRidge(const Buffer &start, const Buffer &steps, const Buffer &number, const Buffer &item_offsets,
+              const Buffer &users_, int64_t users, double l2, int64_t width, int64_t rounds)
+      : ridge_{{offsets_of(start, number.count(), steps.count() / 2, "start"),
                 reinterpret_cast<const Step<Part> *>(steps.numbers<Stored>("steps", 0))},
-               users.count(), width, rounds, users.numbers<float>("users", 0), static_cast<float>(l2), {}} {
+               number.count(), width, rounds, number.numbers<float>("number", 0), static_cast<float>(l2), users,
+               offsets_of(item_offsets, number.count(), users_.count(), "item_offsets"),
+               users_.numbers<int32_t>("users", 0), {}} {
+    check_range(ridge_.user, users_.count(), 0, users, "users");
     check_positive(width, "width");
     check_positive(rounds, "rounds");
     const Gram<Part> &gram = ridge_.gram;
@@ -113,7 +118,7 @@ template <class Part, class Stored> class SparseRidge {
         refuse("the steps of item " + std::to_string(i) + " leave the items");
     }
     // The counts between hubs take a sixteenth of an items x items matrix.
-    ridge_.hubs = Hubs(gram, ridge_.items, std::min(MOST_HUBS, ridge_.items / 4));
+    ridge_.hubs = Hubs(gram, std::min(MOST_HUBS, ridge_.items / 4));
   }
 
   // The predictors of the items from `first` to `last` and their weights, (last - first, width) each, `count` in use.
@@ -170,8 +175,10 @@ template <class Part, class Stored> void bind_ridge(nb::module_ &m, const std::s
   using Solver = SparseRidge<Part, Stored>;
   m.def(("shared_users_" + suffix).c_str(), &shared_users<Part, Stored>, release());
   nb::class_<Solver>(m, ("SparseRidge_" + suffix).c_str())
-      .def(nb::init<const Buffer &, const Buffer &, const Buffer &, double, int64_t, int64_t>(), nb::keep_alive<1, 2>(),
-           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
+      .def(nb::init<const Buffer &, const Buffer &, const Buffer &, const Buffer &, const Buffer &, int64_t, double,
+                    int64_t, int64_t>(),
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+           nb::keep_alive<1, 6>())
       .def("solve", &Solver::solve, release());
 }
 

@@ -26,10 +26,14 @@ template <class Part> struct Gram {
   const int64_t *start;
   const Step<Part> *step;
 
-  template <class F> void each(int64_t row, F take) const {
+  template <class F> void each(int64_t row, F take) const { each_below(INT64_MAX, row, take); }
+
+  // The part of the row with ids below `limit`.
+  template <class F> void each_below(int64_t limit, int64_t row, F take) const {
     int64_t id = -1;
     for (int64_t s = start[row]; s < start[row + 1]; ++s) {
       id += step[s].gap;
+      if (id >= limit) return;
       if (step[s].count) take(id, static_cast<float>(step[s].count));
     }
   }

@@ -11,61 +11,49 @@
 
 namespace fewfold {
 
-// Counts between the items with the longest rows, which are predictors of many items: reading their rows for each of
-// those would take most of the time.
+// Counts between the hubs, the most popular items, which come first: their rows are long, and they are predictors of many
+// items. Reading their rows for each of those would take most of the time.
 class Hubs {
  public:
   Hubs() = default;
-  // At most `most` hubs, of the items whose rows have more than `SHORT` steps.
-  template <class Part> Hubs(const Gram<Part> &gram, int64_t items, int64_t most) : place_(static_cast<size_t>(items), NONE) {
-    std::vector<std::pair<int64_t, int32_t>> longest;
-    for (int64_t i = 0; i < items; ++i)
-      if (const int64_t steps = gram.start[i + 1] - gram.start[i]; steps > SHORT)
-        longest.emplace_back(-steps, static_cast<int32_t>(i));
-    std::sort(longest.begin(), longest.end());
-    if (static_cast<int64_t>(longest.size()) > most) longest.resize(static_cast<size_t>(most));
-    count_ = longest.size();
-    for (size_t h = 0; h < count_; ++h) place_[static_cast<size_t>(longest[h].second)] = static_cast<int32_t>(h);
-    between_.assign(count_ * count_, 0.0f);
-    for (size_t h = 0; h < count_; ++h)
-      gram.each(longest[h].second, [&](int64_t id, float common) {
-        if (holds(id)) between_[h * count_ + static_cast<size_t>(place_[static_cast<size_t>(id)])] += common;
-      });
+  template <class Part> Hubs(const Gram<Part> &gram, int64_t hubs) : count_(hubs), between_(static_cast<size_t>(hubs * hubs)) {
+    for (int64_t h = 0; h < hubs; ++h)
+      gram.each_below(hubs, h, [&](int64_t id, float common) { between_[static_cast<size_t>(h * hubs + id)] += common; });
   }
 
-  bool holds(int64_t item) const { return place_[static_cast<size_t>(item)] != NONE; }
+  int64_t count() const { return count_; }
+  bool holds(int64_t item) const { return item < count_; }
   // Users that two hubs share.
-  float common(int64_t a, int64_t b) const {
-    return between_[static_cast<size_t>(place_[static_cast<size_t>(a)]) * count_ +
-                    static_cast<size_t>(place_[static_cast<size_t>(b)])];
-  }
+  float common(int64_t a, int64_t b) const { return between_[static_cast<size_t>(a * count_ + b)]; }
 
  private:
-  static constexpr int32_t NONE = -1;
-  static constexpr int64_t SHORT = 64;
-  size_t count_ = 0;
-  std::vector<int32_t> place_;
+  int64_t count_ = 0;
   std::vector<float> between_;
 };
 
 template <class Part> struct Ridge {
   Gram<Part> gram;
   int64_t items, width, rounds;
-  const float *users;  // of each item: the diagonal of the Gram matrix
+  const float *number;  // of users of each item: the diagonal of the Gram matrix
   float l2;
+  // Users of each item, who are counted instead of reading rows if there is one round.
+  int64_t users;
+  const int64_t *item_start;
+  const int32_t *user;
   Hubs hubs;
 };
 
 // Finds the few predictors of one item after the other, and their weights.
 //
 // The first predictors are those that would explain the item best alone, g^2 / (n + l2) with g common users of n. Then
-// the regression is solved, and what it leaves of every g is judged in the same way, until there are `width` of them.
+// the regression is solved, and what it leaves of every g is judged in the same way, until there are `width` of them or
+// none is left; not if there is to be one round.
 template <class Part> class RidgeSolver {
  public:
   explicit RidgeSolver(const Ridge<Part> &ridge)
       : ridge_(ridge), stride_((ridge.width + 15) / 16 * 16), left_(size(ridge.items), 0), place_(size(ridge.items), NEW),
         factor_(size(ridge.width * stride_)), inverse_(size(stride_)), y_(size(stride_)), x_(size(stride_)),
-        scale_(size(stride_)) {}
+        scale_(size(stride_)), newest_(ridge.rounds == 1 ? size(ridge.users) : 0, NEW) {}
 
   // How many predictors `item` has; their ids in ascending order, and weights.
   int64_t solve(int64_t item, int32_t *ids, float *weights) {
@@ -76,7 +64,7 @@ template <class Part> class RidgeSolver {
       choose(item, std::min(ridge_.width, (ridge_.width + ridge_.rounds - 1) / ridge_.rounds * round));
       if (count() > before) regress(item, before);
       forget();
-      if (count() == before || count() >= ridge_.width) break;
+      if (count() == before || count() >= ridge_.width || ridge_.rounds == 1) break;
     }
     order_.resize(chosen_.size());
     for (size_t c = 0; c < order_.size(); ++c) order_[c] = static_cast<int32_t>(c);
@@ -125,7 +113,7 @@ template <class Part> class RidgeSolver {
     for (const int32_t id : met_) {
       const double rest = left_[id];
       if (place_[id] == MET && id != item && rest != 0)
-        gains_.emplace_back(rest * rest / (static_cast<double>(ridge_.users[id]) + ridge_.l2), id);
+        gains_.emplace_back(rest * rest / (static_cast<double>(ridge_.number[id]) + ridge_.l2), id);
     }
     const int64_t vacant = most - count();
     if (static_cast<int64_t>(gains_.size()) > vacant) {
@@ -147,7 +135,7 @@ template <class Part> class RidgeSolver {
   void regress(int64_t item, int64_t first) {
     const int64_t n = count();
     for (int64_t c = first; c < n; ++c) {
-      scale_[size(c)] = 1 / std::sqrt(ridge_.users[chosen_[size(c)]] + ridge_.l2);
+      scale_[size(c)] = 1 / std::sqrt(ridge_.number[chosen_[size(c)]] + ridge_.l2);
       float *row = factor_.data() + c * stride_;
       std::fill_n(row, c, 0.0f);
       row[c] = 1;
@@ -164,33 +152,58 @@ template <class Part> class RidgeSolver {
     tables->solve_columns(factor_.data(), stride_, n, inverse_.data(), x_.data());
   }
 
+  float scaled(int64_t c, int64_t at, float common) const { return common * scale_[size(c)] * scale_[size(at)]; }
+  float &entry(int64_t c, int64_t at) { return factor_[size(std::max(c, at) * stride_ + std::min(c, at))]; }
+
   // The rows of the matrix from `first` on, left of the diagonal. The entry of two hubs is looked up, that of a hub and
   // another is read in the row of the other.
   void correlations(int64_t first) {
     const int64_t n = count();
-    const auto scaled = [&](int64_t c, int64_t at, float common) { return common * scale_[size(c)] * scale_[size(at)]; };
-    new_hubs_.clear();
-    for (int64_t c = first; c < n; ++c)
-      if (ridge_.hubs.holds(chosen_[size(c)])) new_hubs_.push_back(c);
-    for (const int64_t c : new_hubs_)
+    bool new_hubs = false;
+    for (int64_t c = first; c < n; ++c) {
+      if (!ridge_.hubs.holds(chosen_[size(c)])) continue;
+      new_hubs = true;
       for (int64_t at = 0; at < c; ++at)
-        if (ridge_.hubs.holds(chosen_[size(at)]))
-          factor_[size(c * stride_ + at)] = scaled(c, at, ridge_.hubs.common(chosen_[size(c)], chosen_[size(at)]));
+        if (ridge_.hubs.holds(chosen_[size(at)])) entry(c, at) = scaled(c, at, ridge_.hubs.common(chosen_[size(c)], chosen_[size(at)]));
+    }
+    if (ridge_.rounds == 1) return count_users();
     // Most of a row is not among the chosen. This filter stays in the nearest cache; the places of all items do not.
     uint64_t filter[FILTER / 64] = {};
     for (const int32_t id : chosen_) filter[(id & (FILTER - 1)) / 64] |= uint64_t{1} << (id & 63);
-    for (int64_t c = new_hubs_.empty() ? first : 0; c < n; ++c) {
+    for (int64_t c = new_hubs ? 0 : first; c < n; ++c) {
       if (ridge_.hubs.holds(chosen_[size(c)])) continue;
       ridge_.gram.each(chosen_[size(c)], [&](int64_t other, float common) {
         if (!(filter[(other & (FILTER - 1)) / 64] >> (other & 63) & 1)) return;
         const int64_t at = place_[other];
-        if (at < 0) return;
-        if (at < c && c >= first)
-          factor_[size(c * stride_ + at)] += scaled(c, at, common);
-        else if (at > c && at >= first && ridge_.hubs.holds(other))
-          factor_[size(at * stride_ + c)] += scaled(at, c, common);
+        const bool wanted = at < c ? at >= 0 && c >= first : at >= first && ridge_.hubs.holds(other);
+        if (wanted) entry(c, at) += scaled(c, at, common);
       });
     }
+  }
+
+  // The same for all rows at once. Hubs come first in a row; the users that two others share are counted, which takes
+  // their number of users instead of a whole row.
+  void count_users() {
+    for (int64_t c = 0; c < count(); ++c) {
+      const int64_t id = chosen_[size(c)];
+      if (ridge_.hubs.holds(id)) continue;
+      ridge_.gram.each_below(ridge_.hubs.count(), id, [&](int64_t other, float common) {
+        if (place_[other] >= 0) entry(c, place_[other]) += scaled(c, place_[other], common);
+      });
+      for (int64_t p = ridge_.item_start[id]; p < ridge_.item_start[id + 1]; ++p) {
+        int32_t &newest = newest_[size(ridge_.user[p])];
+        for (int32_t seen = newest; seen != NEW; seen = seen_[size(seen)].earlier) {
+          const int64_t at = seen_[size(seen)].predictor;
+          entry(c, at) += scaled(c, at, 1);
+        }
+        seen_.push_back({static_cast<int32_t>(c), newest});
+        newest = static_cast<int32_t>(seen_.size()) - 1;
+      }
+    }
+    for (const int32_t id : chosen_)
+      if (!ridge_.hubs.holds(id))
+        for (int64_t p = ridge_.item_start[id]; p < ridge_.item_start[id + 1]; ++p) newest_[size(ridge_.user[p])] = NEW;
+    seen_.clear();
   }
 
   void forget() {
@@ -205,7 +218,12 @@ template <class Part> class RidgeSolver {
   std::vector<float> factor_, inverse_, y_, x_, scale_;
   std::vector<int32_t> chosen_, met_, order_;
   std::vector<std::pair<double, int32_t>> gains_;
-  std::vector<int64_t> new_hubs_;  // among the chosen, those of this round
+  // A predictor that a user has, and the one before it of the same user.
+  struct Seen {
+    int32_t predictor, earlier;
+  };
+  std::vector<int32_t> newest_;  // of each user, in seen_
+  std::vector<Seen> seen_;
 };
 
 }  // namespace fewfold

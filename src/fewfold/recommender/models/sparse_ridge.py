@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fewfold._native import dispatch
 from fewfold._progress import phase
-from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.sparse_item_rows import SparseRows
 
 __all__ = ["HUBS", "rounds", "sparse_ridge"]
 
-HUBS = 4096  # items with the longest rows, whose rows are read once instead of for each item
+HUBS = 4096  # most popular items, whose rows are read once instead of for each item
 _PARTS = 64  # of the items, between which progress is reported
 _SUFFIX = {torch.uint8: "u8", torch.int16: "i16"}
 _MANY_ITEMS = 100_000
@@ -46,7 +46,7 @@ def rounds(items: int) -> int:
     return 2 if items <= _MANY_ITEMS else 1
 
 
-Part = tuple[Tensor, Tensor, Tensor]  # number of predictors of each item, their ids and weights
+Part = tuple[Tensor, Tensor, Tensor, Tensor]  # items, number of their predictors, ids and weights
 
 
 def _by_predictor(parts: list[Part], items: int) -> SparseRows:
@@ -55,7 +55,7 @@ def _by_predictor(parts: list[Part], items: int) -> SparseRows:
     Part by part, so that it takes no more than the result and what is left of the parts.
     """
     counts = torch.zeros(items, dtype=torch.int64)
-    for _, ids, _ in parts:
+    for _, _, ids, _ in parts:
         counts += torch.bincount(ids, minlength=items)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     found = SparseRows(
@@ -63,28 +63,32 @@ def _by_predictor(parts: list[Part], items: int) -> SparseRows:
         torch.empty(int(offsets[-1]), dtype=torch.int32),
         torch.empty(int(offsets[-1])),
     )
-    vacant, first = offsets[:-1].clone(), 0
+    vacant = offsets[:-1].clone()
     parts.reverse()
     while parts:
-        sizes, ids, weights = parts.pop()
-        targets = torch.arange(first, first + len(sizes), dtype=torch.int32)
+        targets, sizes, ids, weights = parts.pop()
         ids, order = ids.sort(stable=True)
         chosen, many = ids.unique_consecutive(return_counts=True)
-        place = torch.arange(len(ids)) + (vacant[chosen] - many.cumsum(0) + many).repeat_interleave(
-            many
-        )
-        found.ids[place] = targets.repeat_interleave(sizes)[order]
+        start = (vacant[chosen] - many.cumsum(0) + many).repeat_interleave(many)
+        place = torch.arange(len(ids)) + start
+        found.ids[place] = targets.int().repeat_interleave(sizes)[order]
         found.weights[place] = weights[order]
         vacant[chosen] += many
-        first += len(sizes)
     return found
 
 
 def _native(train: Interactions, l2: float, width: int) -> Iterator[Part]:
-    """Yield the parts of the items, computed by the kernels."""
-    start, steps = _shared_users(train)
+    """Yield the parts of the items, the most popular first, computed by the kernels."""
+    counts = train.counts()
+    order = counts.argsort(descending=True, stable=True)
+    number = torch.empty_like(order)
+    number[order] = torch.arange(len(order))
+    log = (train.offsets, number[train.ids], *_by_item(train, order))
+    start, steps = _shared_users(log)
     kernel = dispatch.kernel(f"SparseRidge_{_SUFFIX[steps.dtype]}")
-    solver = kernel(start, steps, train.counts().float(), l2, width, rounds(train.items))
+    solver = kernel(
+        start, steps, counts[order].float(), *log[2:], train.users, l2, width, rounds(train.items)
+    )
     parts = _parts(train.items)
     with phase("fitting regressions", total=len(parts)) as progress:
         for first, last in progress.each(parts):
@@ -92,7 +96,7 @@ def _native(train: Interactions, l2: float, width: int) -> Iterator[Part]:
             weights, sizes = torch.empty(ids.shape), torch.empty(last - first, dtype=torch.int64)
             solver.solve(first, last, ids, weights, sizes, dispatch.threads())
             used = torch.arange(width) < sizes.unsqueeze(1)
-            yield sizes, ids[used], weights[used]
+            yield order[first:last], sizes, order[ids[used]].int(), weights[used]
 
 
 def _parts(items: int) -> list[tuple[int, int]]:
@@ -101,14 +105,17 @@ def _parts(items: int) -> list[tuple[int, int]]:
     return [(first, min(first + size, items)) for first in range(0, items, size)]
 
 
-def _shared_users(train: Interactions) -> tuple[Tensor, Tensor]:
+def _shared_users(log: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Rows of shared users as the kernels read them: offsets, and (gap, count) of each pair.
 
     Gaps and counts have 8 or 16 bits, whichever takes less memory; larger ones are several pairs.
+
+    Args:
+        log: offsets of the users, items of each; offsets of the items, users of each.
     """
-    log = (train.offsets, train.ids, *_by_item(train))
-    size = {bits: torch.zeros(train.items + 1, dtype=torch.int64) for bits in _SUFFIX}
-    parts = _parts(train.items)
+    items = len(log[2]) - 1
+    size = {bits: torch.zeros(items + 1, dtype=torch.int64) for bits in _SUFFIX}
+    parts = _parts(items)
     with phase("counting shared users", total=2 * len(parts)) as progress:
         count = dispatch.kernel("count_shared_users")
         for part in parts:
@@ -124,14 +131,16 @@ def _shared_users(train: Interactions) -> tuple[Tensor, Tensor]:
     return start, steps
 
 
-def _by_item(train: Interactions) -> tuple[Tensor, Tensor]:
-    """Offsets of the items, and the users of each."""
+def _by_item(train: Interactions, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Offsets of the items in this order, and the users of each."""
     from scipy.sparse import csr_array
 
     ones = np.ones(train.pairs, dtype=np.int8)
     shape = (train.users, train.items)
     matrix = csr_array((ones, train.ids.numpy(), train.offsets.numpy()), shape=shape).tocsc()
-    return torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).int()
+    offsets = torch.from_numpy(matrix.indptr).long()
+    users, starts = Jagged(torch.from_numpy(matrix.indices).int(), offsets).rows(order)
+    return starts, users
 
 
 def _plain(train: Interactions, l2: float, width: int) -> Iterator[Part]:
@@ -146,6 +155,7 @@ def _plain(train: Interactions, l2: float, width: int) -> Iterator[Part]:
             ids, weights = _regression(gram, diagonal, item, width)
             order = ids.argsort()
             yield (
+                torch.tensor([item]),
                 torch.tensor([len(ids)]),
                 torch.from_numpy(ids[order].astype(np.int32)),
                 torch.from_numpy(weights[order].astype(np.float32)),
@@ -156,9 +166,9 @@ def _regression(gram: Any, diagonal: Any, item: int, width: int) -> tuple[Any, A
     """Predictors of one item and their weights."""
     target = gram[[item]].toarray().ravel()
     chosen, weights = np.zeros(0, dtype=np.int64), np.zeros(0)
-    goal = 0
+    goal, most = 0, rounds(len(diagonal))
     while True:
-        goal = min(width, goal + -(-width // rounds(len(diagonal))))
+        goal = min(width, goal + -(-width // most))
         left = target - gram[chosen].T @ weights
         left[chosen] = left[item] = 0
         order = np.argsort(-(left**2) / diagonal, kind="stable")
@@ -169,5 +179,5 @@ def _regression(gram: Any, diagonal: Any, item: int, width: int) -> tuple[Any, A
         chosen = np.concatenate([chosen, new])
         system = gram[chosen][:, chosen].toarray() + np.diag(diagonal[chosen])
         weights = np.linalg.solve(system, target[chosen])
-        if len(chosen) >= width:
+        if len(chosen) >= width or most == 1:
             return chosen, weights
