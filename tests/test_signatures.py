@@ -11,6 +11,7 @@ MOST = 6
 # What a call is about, and where its tensors are made; everything else is an option.
 DATA = {"cost", "interactions", "items_table", "log", "model", "proposal", "source", "structure"}
 DATA |= {"histories", "users", "users_table"}
+DATA |= {"reading"}  # how the source is read
 DATA |= {"device", "dtype"}
 EXCEPTIONS = {
     # The surfaces of torch's `Embedding`, `EmbeddingBag` and `MultiheadAttention`, and what we add.
