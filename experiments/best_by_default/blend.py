@@ -11,7 +11,7 @@ from functools import partial
 
 from experiments.best_by_default.next_item import Task, sampled
 from experiments.best_by_default.sequences import SEQUENCES
-from experiments.best_by_default.session_knn import CASES, RECORD, deciding_metric, load
+from experiments.best_by_default.session_knn import CASES, RECORD, load
 from experiments.best_by_default.sessions import SESSIONS
 from experiments.best_by_default.transformer import fitted, metrics_of
 from experiments.record import Row
@@ -19,7 +19,9 @@ from fewfold.recommender import Blend, SessionKNN, Transformer
 from fewfold.recommender.models.blend import FittedBlend
 from fewfold.recommender.models.model import Fitted
 
-WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)  # of session-KNN, as `--model auto` tries them
+# Weights of session-KNN, and the metric they are chosen by: both as in `--model auto`.
+WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)
+METRIC = "ndcg@10"
 Parts = tuple[Fitted, Fitted, int]
 
 
@@ -51,13 +53,12 @@ def with_chosen_weight(name: str, seed: int) -> Row:
     task, early = load(name), load(name, validation=True)
     # Sequences are validated with the training of the test: both learn from the same items.
     part = "validation" if name in SESSIONS else "test"
-    parts, metric = parts_of(name, early, seed, part), deciding_metric(name)
-    cases = sampled(early, CASES)
-    tried = {weight: measure(parts, cases, weight)[metric] for weight in WEIGHTS}
+    parts, cases = parts_of(name, early, seed, part), sampled(early, CASES)
+    tried = {weight: measure(parts, cases, weight)[METRIC] for weight in WEIGHTS}
     best = max(tried, key=lambda weight: tried[weight])
     whole = parts_of(name, task, seed, "test")
     return {
-        "settings": {"weight": best}, "chosen by": metric, "validation": tried,
+        "settings": {"weight": best}, "chosen by": METRIC, "validation": tried,
         "training processor seconds": whole[2], **measure(whole, task, best),
     }  # fmt: skip
 

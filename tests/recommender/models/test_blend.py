@@ -6,8 +6,18 @@ import pytest
 import torch
 
 import fewfold as ff
-from fewfold.recommender import EASE, Interactions, ItemKNN, MostPopular, Ranking
+from fewfold.recommender import (
+    EASE,
+    Interactions,
+    ItemKNN,
+    MostPopular,
+    Ranking,
+    SessionKNN,
+    Training,
+    Transformer,
+)
 from fewfold.recommender.models.blend import Blend, blended
+from tests.recommender.test_order import circle
 
 
 def naive(first, second, weight, k):
@@ -120,3 +130,19 @@ def test_names_that_are_not_two_models(names):
 def test_weight_out_of_range(weight):
     with pytest.raises(ValueError, match="weight must be above 0 and below 1"):
         Blend(EASE(), MostPopular(), weight=weight)
+
+
+def test_a_blend_of_next_item_models_follows_the_order(tmp_path) -> None:
+    model = Blend(Transformer(width=16, length=8, dropout=0.0), SessionKNN(), 0.4)
+    assert model.ordered
+    rec = ff.Recommender(model, training=Training(epochs=20)).fit(
+        circle(), time="time", progress=False
+    )
+    histories = [["i05", "i02"], ["i02", "i05"], ["i02", "i05", "i02", "i02"]]
+    best = [rec.recommend_from_history(each, 1).items[0] for each in histories]
+    assert best == ["i03", "i06", "i03"]
+    rec.save(tmp_path / "model")
+    again = ff.Recommender.load(tmp_path / "model")
+    for each in histories:
+        found = (one.recommend_from_history(each, 5).items for one in (again, rec))
+        assert next(found) == next(found)
