@@ -96,7 +96,9 @@ def test_a_count_of_a_billion_does_not_wreck_the_rankings(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [FullSoftmax(), SampledSoftmax(Uniform(), samples=400), Entmax()], ids=repr
+    "objective",
+    [FullSoftmax(), SampledSoftmax(Uniform(), samples=400), Entmax()],
+    ids=["full", "sampled", "entmax"],
 )
 def test_losses_count_a_weight_of_two_twice(objective: Objective) -> None:
     generator = torch.Generator().manual_seed(0)
