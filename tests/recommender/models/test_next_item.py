@@ -278,6 +278,14 @@ def test_small_logs_are_read_more_often_and_with_more_dropout(
     assert Transformer(dropout=0.5).flags().endswith("--dropout 0.5")
 
 
+def test_a_quarter_of_the_effort_is_half_of_the_epochs() -> None:
+    rows = cycles(rows=60)
+    log = Interactions.from_pairs(rows.row, rows.values, torch.arange(len(rows.values)))
+    for effort, epochs in ((0.25, 4), (1.0, 8), (0.001, 1)):
+        options = replace(quiet(epochs=8), effort=effort)
+        assert len(SMALL.learn(log, options).epochs) == epochs
+
+
 def test_dropout_keeps_the_mean_and_drops_entries_alike() -> None:
     ones, generator = torch.ones(501, 403), torch.Generator().manual_seed(0)
     for share in (0.25, 0.5, 0.999):

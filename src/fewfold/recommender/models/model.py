@@ -156,7 +156,7 @@ class FitOptions:
         checkpoint: where to save the training, so that it can be resumed.
         progress: show progress on standard error.
         previous: result for a part of the log; what was chosen on held-out pairs is reused.
-        effort: share of the epochs of a whole training.
+        effort: share of the epochs of a whole training; a model may take more of them.
         split: how pairs are held out to choose between models; see `hold_out`.
         deadline: by which `learn` must have ended; None for no limit.
     """

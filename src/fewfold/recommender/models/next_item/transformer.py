@@ -133,7 +133,8 @@ class Transformer(Model):
             network = self.network(items, options.seed, dropout=_dropout(held.rest))
         training = options.limited_training()
         epochs = training.epochs or _epochs(held.rest)
-        epochs = max(1, round(options.effort * epochs))
+        # Vectors start at random: after a quarter of the epochs they say too little of the model.
+        epochs = max(1, round(math.sqrt(options.effort) * epochs))
         settings = TrainOptions(
             epochs, _positions(held.rest), _LR, patience=max(_PATIENCE, epochs // 4),
             seed=options.seed, time_budget=training.time_budget,
