@@ -245,6 +245,8 @@ class FitJob:
         users = None
         if not self.held_out.all_users:
             work = training_work(learned.log, sum(epoch.users for epoch in learned.epochs))
+            if not learned.epochs:  # a model that is not trained in epochs
+                work = learned.fitted.recipe.work(learned.log)
             if deadline is not None:
                 work = min(work, deadline.left() / 60 * MINUTE)
             users = sample_users(learned.fitted, histories, test, training=work, seed=self.seed)

@@ -211,6 +211,16 @@ def test_the_default_regularisation_falls_with_the_number_of_items() -> None:
         ALS().ridge(torch.ones(1), 5)
 
 
+def test_the_evaluation_may_take_as_long_as_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(
+        "fewfold.recommender.fit_job.sample_users",
+        lambda *_, training, **__: found.append(training),
+    )
+    ff.Recommender(ALS(6, iterations=5)).fit(grouped(), test=0.2, progress=False)
+    assert found[0] > 0.5 * 5 * 40 * 6**2  # the Gram matrices of the items alone
+
+
 def test_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ALS.too_large(10_000) == ""
     monkeypatch.setattr("fewfold.recommender.models.als.free_memory", lambda: 10**9)

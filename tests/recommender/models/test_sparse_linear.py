@@ -1,8 +1,9 @@
 """Sparse EASE equals EASE with all predictors and its plain form with few; rankings are exact."""
 
-from pathlib import Path
+from pathlib import importlib
 
 import numpy as np
+import Path
 import pytest
 import torch
 from scipy.sparse import csr_array
@@ -92,7 +93,8 @@ def test_kernels_equal_the_plain_path(
     predictors: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 120 items, a quarter of them hubs whose rows the kernels do not read again."""
-    monkeypatch.setattr("fewfold.recommender.models.sparse_ridge._MANY_ITEMS", many)
+    module = importlib.import_module("fewfold.recommender.models.sparse_ridge")
+    monkeypatch.setattr(module, "_MANY_ITEMS", many)
     train = clustered()
     one, other = (dense(fitted(path, train, 10.0, predictors).rows) for path in ("native", "plain"))
     same = (one != 0) == (other != 0)
