@@ -1,9 +1,9 @@
 """Sparse EASE equals EASE with all predictors and its plain form with few; rankings are exact."""
 
-from pathlib import importlib
+import importlib
+from pathlib import Path
 
 import numpy as np
-import Path
 import pytest
 import torch
 from scipy.sparse import csr_array

@@ -20,7 +20,8 @@ from fewfold.recommender.training.train_options import Deadline
 
 __all__ = ["choose"]
 
-_USERS = 10_000  # validated users
+_USERS, _FEWEST = 10_000, 2_000  # validated users
+_SCORES = 2e9  # of validated users and items; with more items fewer users are validated
 _FIRST = 0.25  # share of a training in the first round
 _OPTIMISM = 1.15  # factor by which a quarter of a training may fall short of the whole
 _BEHIND = 0.05  # relative shortfall at which the model that a cheap one approximates is not tried
@@ -74,7 +75,9 @@ def choose(
             attributes to one that is not significantly better.
     """
     candidates, skipped = _candidates(log, names)
-    validation = Validation.of(log, split=options.split, users=_USERS, seed=options.seed)
+    validation = Validation.of(
+        log, split=options.split, users=_validated(log.items), seed=options.seed
+    )
     if validation is None:
         return _without_validation(log, candidates, skipped)
     half = None if options.deadline is None else options.deadline.share(0.5)
@@ -127,6 +130,11 @@ def choose(
     return chosen.model, Choice(
         chosen.model.name, settings, why, validation.split, users, tuple(rows), skipped
     )
+
+
+def _validated(items: int) -> int:
+    """Number of validated users: ranking them should not take longer than fitting."""
+    return int(max(_FEWEST, min(_USERS, _SCORES / max(items, 1))))
 
 
 class _Pace:
