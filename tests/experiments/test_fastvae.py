@@ -109,10 +109,12 @@ def test_table_leaves_out_what_is_missing() -> None:
 
 
 def test_table_goes_between_its_markers() -> None:
-    text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+    text = "before\n<!-- table: begin -->\nold\n<!-- table: end -->\nafter\n"
     once = readme.insert(text, "new")
-    assert once == f"before\n{readme.BEGIN}\nnew\n{readme.END}\nafter\n"
+    assert once == text.replace("old", "new")
     assert readme.insert(once, "new") == once
+    two = f"{text}<!-- auto: begin -->\nother\n<!-- auto: end -->\n"
+    assert readme.insert(two, "new", "auto") == two.replace("other", "new")
     with pytest.raises(ValueError, match="must hold"):
         readme.insert("no markers", "new")
 
