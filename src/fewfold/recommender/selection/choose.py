@@ -1,5 +1,6 @@
 """Choose a model for a log by trials on a validation part of it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -58,7 +59,7 @@ def choose(
     """Return the model for a log, with its settings, and how it was chosen.
 
     A small part of the log is held out to validate; see `Validation`. First every candidate is
-    fitted, those trained in epochs for a quarter of them; the best settings of each model stay.
+    fitted, those trained in epochs for a part of them; the best settings of each model stay.
     Then at most three models that may still win are trained whole. The best of them by NDCG@10 is
     chosen, or, if the paired 95 % interval of the difference contains 0, the smallest and fastest
     that equals it. A blend of two models is chosen if it is significantly better on users that did
@@ -82,8 +83,7 @@ def choose(
         return _without_validation(log, candidates, skipped)
     half = None if options.deadline is None else options.deadline.share(0.5)
     trials = Trials(log, validation, replace(options, deadline=half))
-    every = [one for group in candidates.values() for one in group]
-    total = sum((_share(one) + one.resumable) * one.work(log) for one in every)
+    total = _expected_work(candidates, log, half)
     with phase("choosing a model", total=total) as progress:
         pace, done = _Pace(half), 0.0
         first: dict[str, Trial] = {}
@@ -130,6 +130,21 @@ def choose(
     return chosen.model, Choice(
         chosen.model.name, settings, why, validation.split, users, tuple(rows), skipped
     )
+
+
+def _expected_work(
+    candidates: Mapping[str, Sequence[Model]], log: Interactions, deadline: Deadline | None
+) -> float:
+    """Upper bound of the work of all trials that the time allows, to show progress."""
+    limit = math.inf if deadline is None else deadline.left() / 60 * MINUTE
+    total = 0.0
+    for group in candidates.values():
+        for one in group:
+            work = (_share(one) + one.resumable) * one.work(log)
+            if total and total + work > limit:
+                return total
+            total += work
+    return total
 
 
 def _validated(items: int) -> int:
