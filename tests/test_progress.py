@@ -155,3 +155,11 @@ def test_inside_a_phase_that_counts():
         with _progress.phase("known", total=2):
             assert _progress.inside_phase()
     assert not _progress.inside_phase()
+
+
+def test_nothing_is_estimated_from_a_handful_of_parts():
+    with _progress.phase("long", total=1000) as found:
+        found.advance(9)
+        assert found.left(found.began + 30) == (pytest.approx(0.009), None)
+        found.advance(10)
+        assert found.left(found.began + 30)[1] is not None

@@ -14,6 +14,7 @@ _Part = TypeVar("_Part")
 _PATIENCE = 2.0  # seconds of work before anything is shown
 _TICK = 0.5  # seconds between two updates
 _NOTE = 30.0  # seconds between two lines in a file
+_ENOUGH = 0.01  # finished fraction from which the remaining time is estimated
 _silent = False
 _notes = False
 
@@ -104,6 +105,8 @@ class Phase:
         if self.total:
             share = min((self.done + inner * self.part) / self.total, 1.0)
             self._reached = share = max(share, self._reached)
+            if share < _ENOUGH and self.seconds is None:
+                return share, None  # too little to tell
             if share > 0:
                 at = now if inner else self._counted  # the time at which the share was measured
                 whole = (at - self.began) / share

@@ -63,7 +63,7 @@ def test_tied_times_are_no_order() -> None:
     split, words = hold_out(log, split="last")
     assert split.test.rows([0, 1, 2, 3]).values.tolist() == [1, 2, 4]
     assert split.test.jagged.lengths.tolist() == [2, 0, 1, 0]
-    assert "1 user has several at their last time, all held out" in words
+    assert "1 user has several at their last time, and all are held out" in words
     assert "1 user has all items at one time, and no test item" in words
 
 

@@ -150,7 +150,7 @@ def _last(log: Interactions) -> tuple[Split, str]:
     words = "each user's last item by time"
     tied = int((lengths > 1).sum())
     if tied:
-        words += f", or items: {_count_users(tied)} several at their last time, all held out"
+        words += f"; {_count_users(tied)} several at their last time, and all are held out"
     unordered = int(((lengths == 0) & (log.jagged.lengths > 1)).sum())
     if unordered:
         words += f"; {_count_users(unordered)} all items at one time, and no test item"
