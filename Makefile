@@ -13,7 +13,8 @@ KERNEL_TESTS := tests/_native/test_wide_rows.py tests/maps/test_map_properties.p
   tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/models/test_bag.py tests/recommender/ranking/test_topk.py \
   tests/embeddings/test_mix.py tests/embeddings/test_tied.py tests/losses/test_anchored.py \
   tests/structured/test_sequences.py tests/structured/test_trees.py tests/structured/test_assignments.py \
-  tests/distributions/test_fast_product.py tests/distributions/test_integrals.py
+  tests/distributions/test_fast_product.py tests/distributions/test_integrals.py \
+  tests/recommender/models/test_sparse_linear.py tests/recommender/models/test_als.py tests/recommender/models/test_session_knn.py
 ASAN    = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 

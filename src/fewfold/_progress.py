@@ -203,7 +203,7 @@ class _Phases:
 
 
 def inside_phase() -> bool:
-    """Return whether a phase that counts its parts is running, which shows the progress."""
+    """Return whether an outer phase with a known total is running and displays the progress."""
     return any(found.total is not None and found.managed for found in _phases.stack)
 
 

@@ -16,7 +16,9 @@ from fewfold.recommender import (
     SessionKNN,
     SparseEASE,
 )  # fmt: skip
+from fewfold.recommender.explanations import explain
 from fewfold.recommender.models.contributions import histories_without_one
+from fewfold.recommender.models.model import Fitted
 
 HISTORY = torch.tensor([1, 4, 9])
 ITEMS = torch.tensor([7, 2, 30])
@@ -139,3 +141,30 @@ def test_a_batch_with_a_user_without_a_history(log) -> None:
     assert all(first.because)
     assert second.because == [[], []]
     assert "popular; no item of the history speaks for it" in str(second)
+
+
+def test_a_blend_counts_only_the_lists_that_have_the_item(log) -> None:
+    fitted = Blend(EASE(l2=10.0), ItemKNN(20), weight=0.5, depth=2).fit(log)
+    known = rows(HISTORY.tolist())
+    first, second = (one.rank(known, 2, exclude=known) for one in (fitted.first, fitted.second))
+    others = [i for i in range(36) if i not in first.ids and i not in second.ids]
+    assert not fitted.contributions(HISTORY, torch.tensor(others[:2])).any()
+    assert fitted.contributions(HISTORY, first.ids[0]).any()
+
+
+def test_a_history_of_one_item_explains_the_whole_score(log) -> None:
+    fitted = SessionKNN().fit(log)
+    alone = rows([4])
+    best = fitted.rank(alone, 2, exclude=alone)
+    found = fitted.contributions(torch.tensor([4]), best.ids[0])
+    torch.testing.assert_close(found[:, 0].float(), best.scores[0].float(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_item_that_comes_twice_is_named_once_with_the_sum() -> None:
+    class Fixed(Fitted):
+        def contributions(self, history: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([[1.0, 2.0, 4.0]])
+
+    ids = ff.read_log({"user": [1, 1, 1], "item": ["a", "b", "c"]}).items
+    found = explain(Fixed(), rows([0, 1, 0]), torch.tensor([[2]]), ids)
+    assert found == [[[("a", 5.0), ("b", 2.0)]]]

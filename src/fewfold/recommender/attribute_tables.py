@@ -36,7 +36,7 @@ class ReadItems:
     required: bool = False
 
     def warmed(self, model: Model) -> Model:
-        """Return the model, with the features if attributes are used."""
+        """Return the model to fit: with item features if attributes are used."""
         if self.features is None:
             return model
         return model.warmed(self.features.matrix, known=self.known, required=self.required)
@@ -84,7 +84,7 @@ class ItemsTable:
 
     @classmethod
     def of(cls, table: Any) -> "ItemsTable | None":
-        """Return an `ItemsTable` of this source; None and one that is given stay as they are."""
+        """Wrap a source in an `ItemsTable`; None and an `ItemsTable` are returned unchanged."""
         return table if table is None or isinstance(table, ItemsTable) else cls(table)
 
     def read(self, log: Log, model: Model) -> ReadItems:

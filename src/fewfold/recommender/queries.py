@@ -112,7 +112,7 @@ def user_queries(users: Any, state: RecommenderState) -> Queries:
 
 
 def attribute_queries(attributes: Any, state: RecommenderState) -> Queries:
-    """Return queries of users with these attributes: a mapping from columns to values, or some."""
+    """Return queries from user attributes: one mapping from columns to values, or several."""
     if state.profiles is None:
         raise ValueError(
             "this model knows no attributes of users; fit it with users_table=... (--users-table)"

@@ -106,5 +106,5 @@ def span_in_days(log: Interactions) -> float | None:
 
 
 def _normalised(weights: Tensor) -> Tensor:
-    """Scale to a mean of 1, in single precision."""
+    """Divide the weights by their mean; returns float32."""
     return (weights / weights.mean()).clamp(min=_LEAST).float()

@@ -14,7 +14,7 @@ from fewfold._tensors import Found, Spec
 from fewfold.recommender import Auto, Baseline, Blend, Checkpoint, Interactions, Jagged
 from fewfold.recommender.models import registry
 from fewfold.recommender.models.model import FitOptions, Model
-from fewfold.recommender.selection.choose import choose
+from fewfold.recommender.selection.choose import _expected_work, _validated, choose
 from fewfold.recommender.selection.trials import Trials, Validation, per_user
 from fewfold.recommender.training.train_options import Deadline
 
@@ -281,3 +281,20 @@ def test_a_model_that_takes_far_longer_than_a_training_is_not_tried() -> None:
     _, choice = choose(log(), FitOptions(progress=False), names)
     assert choice.skipped == {"slow": "its trials would take about 4 minutes of two processors"}
     assert set(FITTED) == {"bad", "slower than most", "trained"}
+
+
+@pytest.mark.parametrize(
+    ("items", "users"), [(10, 10_000), (200_000, 10_000), (500_000, 4_000), (10**7, 2_000)]
+)
+def test_fewer_users_are_validated_in_a_large_catalogue(items: int, users: int) -> None:
+    assert _validated(items) == users
+
+
+def test_progress_counts_the_trials_that_the_time_allows() -> None:
+    def work(self: Oracle, log: Interactions) -> float:
+        return 1e12
+
+    grid = {name: [kind(name, work=work)()] for name in ("one", "two", "three")}
+    assert _expected_work(grid, log(), None) == 3e12
+    assert _expected_work(grid, log(), Deadline.after(130.0)) == 2e12
+    assert _expected_work(grid, log(), Deadline.after(0.0)) == 1e12  # the first is always tried

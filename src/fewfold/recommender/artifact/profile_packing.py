@@ -21,7 +21,7 @@ __all__ = ["expect_profiles", "pack_profiles", "unpack_profiles"]
 
 
 def pack_profiles(profiles: UserProfiles, *, users: bool) -> dict[str, Any]:
-    """Pack counts, and the users of the table that have no interactions unless left out."""
+    """Convert user profiles to tensors; users without interactions are included on request."""
     counts = profiles.counts
     arrays = {
         "popularity": profiles.popularity,
