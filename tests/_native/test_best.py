@@ -24,8 +24,8 @@ def best(
     of: object, query: Tensor, k: int, excluded: tuple[int, ...] = ()
 ) -> tuple[list[int], list[float]]:
     scores, ids = torch.empty(k), torch.empty(k, dtype=torch.int64)
-    left_out = torch.tensor(excluded, dtype=torch.int64)
-    assert of.best(query, k, left_out, len(excluded), None, scores, ids, 1)
+    left_out, offsets = torch.tensor(excluded, dtype=torch.int64), torch.tensor([0, len(excluded)])
+    assert of.best(query, 1, k, left_out, offsets, None, scores, ids, 1)
     return ids.tolist(), scores.tolist()
 
 

@@ -264,15 +264,16 @@ def test_a_catalogue_passes_over_ids_that_it_does_not_hold_and_extreme_queries()
     scores, ids = torch.empty(5), torch.empty(5, dtype=I64)
     for excluded in ([], [-1, 20], [-1, 4, 20]):
         out = torch.tensor(excluded, dtype=I64)
-        assert made.best(torch.ones(3), 5, out, len(out), None, scores, ids, 1)
+        ends = torch.tensor([0, len(out)])
+        assert made.best(torch.ones(3), 1, 5, out, ends, None, scores, ids, 1)
         expected = items.sum(1).index_fill(0, out[(out >= 0) & (out < 20)], -torch.inf).topk(5)
         assert torch.equal(ids, expected.indices)
         torch.testing.assert_close(scores, expected.values)
     for size in (0.0, 1e-25, 1e35, torch.nan):  # no bound would hold
-        assert not made.best(torch.full((3,), size), 5, out, 0, None, scores, ids, 1)
+        assert not made.best(torch.full((3,), size), 1, 5, out, ends, None, scores, ids, 1)
     for reach, size in ((1e-15, 1e-10), (1e15, 1e20), (1e15, 1e-25), (1e-10, 1e35)):
         made = kernels.Catalogue(items, 20, 3, *parts, reach)
-        assert not made.best(torch.full((3,), size), 5, out, 0, None, scores, ids, 1)
+        assert not made.best(torch.full((3,), size), 1, 5, out, ends, None, scores, ids, 1)
 
 
 def test_asking_for_large_pages_changes_no_number():

@@ -259,11 +259,12 @@ def _best_sorted(rng: Rng, name: str) -> list[object]:
 
 
 def _catalogue(rng: Rng) -> tuple[Callable[..., object], list[object]]:
-    items, d, k = size(rng, 20, 1), size(rng, 9, 1), size(rng, 5, 1)
+    items, d, k, rows = size(rng, 20, 1), size(rng, 9, 1), size(rng, 5, 1), size(rng, 5)
     vectors = real(rng, items, d, dtype=torch.float32)
-    code = whole(rng, 100, items, 32, dtype=torch.int8)
-    asked = [real(rng, d, dtype=torch.float32), k, whole(rng, items, 3), 3]
-    asked += [torch.ones(items, dtype=torch.bool), torch.empty(k), _empty(k, dtype=I64)]
+    code, at = whole(rng, 100, items, 32, dtype=torch.int8), offsets(rng, rows)
+    asked = [real(rng, rows, d, dtype=torch.float32), rows, k, whole(rng, items, int(at[-1])), at]
+    asked += [torch.ones(items, dtype=torch.bool)]
+    asked += [_empty(rows, k, dtype=torch.float32), _empty(rows, k, dtype=I64)]
 
     def run(*arguments: object) -> object:
         made = _native.kernels.Catalogue(*arguments[:9])  # type: ignore[union-attr]

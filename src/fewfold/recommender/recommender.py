@@ -274,7 +274,7 @@ class Recommender:
         return similar_items(items, self._state, RankOptions(k, filter_items=filter_items))
 
     def prepare(self) -> Self:
-        """Precompute a quantised copy of the item vectors for faster single-user ranking.
+        """Precompute a quantised copy of the item vectors for faster ranking.
 
         It takes 25 % more memory, and pays for a server with many items; rankings stay exact. See
         `Catalogue`.

@@ -212,8 +212,8 @@ def test_items_of_zeros_leave_the_others_their_bounds(path):
     vectors = torch.cat([vectors, torch.zeros(1, 16)])
     catalogue = Catalogue(vectors)
     torch.testing.assert_close(catalogue._quantised.slack[:500], usual, rtol=1e-3, atol=0)
-    nothing = torch.empty(0, dtype=torch.int64)
-    assert catalogue.best(queries[0], 3, nothing, None) is not None  # by the bytes
+    nothing = Jagged(torch.empty(0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+    assert catalogue.best(queries[:1], 3, nothing, None) is not None  # by the bytes
     check(top_k(DotProduct(queries, catalogue), 501), queries @ vectors.t(), 501)
 
 
@@ -273,7 +273,7 @@ def test_scores_that_underflow_among_the_bytes(large, small, query):
 
 
 @pytest.mark.native
-def test_the_bytes_are_what_answers_few_users(path):
+def test_the_bytes_are_what_answers(path):
     """Vectors changed behind the back of a catalogue: the answer shows what was looked at."""
     if path == "torch":
         pytest.skip("there are none")
@@ -302,6 +302,33 @@ def test_everything_excluded(kind):
     ):
         assert found.ids.eq(-1).all()
         assert found.scores.eq(-torch.inf).all()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("users", "items"),
+    [(1, 1), (2, 3), (3, 4), (4, 5), (5, 511), (7, 512), (8, 513), (9, 1027)],
+)
+def test_bytes_around_the_sizes_of_tiles_and_blocks(users, items):
+    """Tiles have 4 items and 2 or 4 users, blocks 512 items; the numbers of a vector 16 or 32."""
+    for d in (1, 16, 17, 33):
+        queries, vectors = whole_vectors(users, items, d, seed=items + d)
+        queries[:, 0] = 1  # none is all zeros, which only the plain path answers
+        seen, allowed = some_seen(users, items, seed=d), torch.rand(items) < 0.7
+        catalogue = Catalogue(vectors)
+        for k in {1, min(10, items), items + 1}:
+            found = top_k(DotProduct(queries, catalogue), k, exclude=seen, allowed=allowed)
+            check(found, queries @ vectors.t(), k, seen, allowed)
+
+
+@pytest.mark.native
+def test_more_candidates_than_bounds_can_tell_apart():
+    """Scores that rise in steps below the precision of bytes: exact ones decide in two rounds."""
+    step = torch.arange(2000) / 2**20
+    vectors = torch.stack([torch.ones(2000), step], 1)[torch.randperm(2000)]
+    queries = torch.tensor([[1.0, 1.0], [1.0, -1.0], [2.0, 0.0]])
+    found = top_k(DotProduct(queries, Catalogue(vectors)), 7)
+    check(found, queries @ vectors.t(), 7)
 
 
 def test_blocks_do_not_matter_for_vectors():

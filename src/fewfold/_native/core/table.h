@@ -50,9 +50,10 @@ struct Bytes {
   const int8_t *code;
   const float *step, *slack;
 };
-struct ByteQuery {
-  const int16_t *code;
-  float scale, norm;
+struct ByteQueries {
+  int64_t n;
+  const int16_t *code;  // (n, width)
+  const float *scale, *norm;  // (n,)
 };
 
 // Anchors with their weights, term after term, and the bags they sum up to. Without offsets a bag is one id.
@@ -125,7 +126,8 @@ struct Tables {
   bool (*within)(const int64_t *ids, int64_t n, int64_t size);
   void (*nearest)(const float *points, int64_t stride, int64_t n, int64_t d, const float *centres, const float *half,
                   int64_t k, int64_t *code);
-  void (*byte_scores)(const Bytes &at, const ByteQuery &q, const bool *allowed, int64_t first, int64_t last, float *high);
+  void (*byte_scores)(const Bytes &at, const ByteQueries &q, const bool *allowed, int64_t first, int64_t last, float *high,
+                      int64_t stride);
   int64_t (*above)(const float *x, int64_t n, float bar, int64_t *out);
   void (*cholesky_rows)(float *l, int64_t stride, int64_t first, int64_t last, float least, float *inverse);  // cholesky.h
   void (*solve_rows)(const float *l, int64_t stride, int64_t first, int64_t last, const float *inverse, float *y);

@@ -86,70 +86,117 @@ template <class T> void best_sorted(Best<T> &best) {
 // ---- vectors of bytes -----------------------------------------------------------------------------------------------
 
 constexpr int SIDE_BY_SIDE = 4;  // rows at once, so that one load of the query serves them all
+// Queries at once, so that one load of the rows serves them all; their sums fill the registers.
+#if defined(FEWFOLD_AVX512)
+constexpr int QUERIES_AT_ONCE = 4;
+#else
+constexpr int QUERIES_AT_ONCE = 2;
+#endif
 constexpr int64_t AHEAD_BYTES = 8192;  // prefetch distance: the hardware prefetcher stops at page boundaries
 
-// Inner products of a query with `Rows` rows of bytes, `width` apart, a multiple of 32.
-template <int Rows> inline void byte_dots(const int8_t *code, int64_t width, const int16_t *query, int32_t *out) {
+#if defined(FEWFOLD_AVX512) || defined(FEWFOLD_AVX2)
+inline __m128i halves_added(__m256i x) { return _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)); }
+#endif
+
 #if defined(FEWFOLD_AVX512)
-  __m512i sum[Rows];
-  for (int r = 0; r < Rows; ++r) sum[r] = _mm512_setzero_si512();
-  for (int64_t j = 0; j < width; j += 32) {
-    const __m512i q = _mm512_loadu_si512(query + j);
-    for (int r = 0; r < Rows; ++r) {
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(code + r * width + j));
-      sum[r] = _mm512_add_epi32(sum[r], _mm512_madd_epi16(_mm512_cvtepi8_epi16(bytes), q));
-    }
-  }
-  for (int r = 0; r < Rows; ++r) out[r] = _mm512_reduce_add_epi32(sum[r]);
+struct ByteSums {  // sums of products of bytes and 16-bit integers
+  static constexpr int64_t N = 32;
+  using V = __m512i;
+  static V zero() { return _mm512_setzero_si512(); }
+  static V bytes(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
+  static V query(const int16_t *p) { return _mm512_loadu_si512(p); }
+  static V add(V sum, V x, V y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)); }
+  static __m128i folded(V x) { return halves_added(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1))); }
+};
 #elif defined(FEWFOLD_AVX2)
-  __m256i sum[Rows];
-  for (int r = 0; r < Rows; ++r) sum[r] = _mm256_setzero_si256();
-  for (int64_t j = 0; j < width; j += 16) {
-    const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(query + j));
-    for (int r = 0; r < Rows; ++r) {
-      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(code + r * width + j));
-      sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(_mm256_cvtepi8_epi16(bytes), q));
+struct ByteSums {
+  static constexpr int64_t N = 16;
+  using V = __m256i;
+  static V zero() { return _mm256_setzero_si256(); }
+  static V bytes(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
+  static V query(const int16_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
+  static V add(V sum, V x, V y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y)); }
+  static __m128i folded(V x) { return halves_added(x); }
+};
+#endif
+
+// Inner products of `Queries` queries with `Rows` rows of bytes, all `width` apart, a multiple of 32; Rows is 1 or 4.
+template <int Rows, int Queries>
+inline void byte_dots(const int8_t *code, int64_t width, const int16_t *query, int32_t (*out)[SIDE_BY_SIDE]) {
+#if defined(FEWFOLD_AVX512) || defined(FEWFOLD_AVX2)
+  ByteSums::V sum[Queries][Rows];
+  for (int q = 0; q < Queries; ++q)
+    for (int r = 0; r < Rows; ++r) sum[q][r] = ByteSums::zero();
+  for (int64_t j = 0; j < width; j += ByteSums::N) {
+    ByteSums::V bytes[Rows];
+    for (int r = 0; r < Rows; ++r) bytes[r] = ByteSums::bytes(code + r * width + j);
+    for (int q = 0; q < Queries; ++q) {
+      const ByteSums::V numbers = ByteSums::query(query + q * width + j);
+      for (int r = 0; r < Rows; ++r) sum[q][r] = ByteSums::add(sum[q][r], bytes[r], numbers);
     }
   }
-  for (int r = 0; r < Rows; ++r) {
-    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum[r]), _mm256_extracti128_si256(sum[r], 1));
-    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
-    out[r] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  for (int q = 0; q < Queries; ++q) {
+    __m128i x[SIDE_BY_SIDE];  // of one row all entries are its own
+    for (int r = 0; r < SIDE_BY_SIDE; ++r) x[r] = ByteSums::folded(sum[q][r < Rows ? r : 0]);
+    const __m128i total = _mm_hadd_epi32(_mm_hadd_epi32(x[0], x[1]), _mm_hadd_epi32(x[2], x[3]));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(out[q]), total);
   }
 #else
-  for (int r = 0; r < Rows; ++r) {
-    int32_t sum = 0;
-    for (int64_t j = 0; j < width; ++j) sum += static_cast<int32_t>(code[r * width + j]) * query[j];
-    out[r] = sum;
-  }
+  for (int q = 0; q < Queries; ++q)
+    for (int r = 0; r < Rows; ++r) {
+      int32_t sum = 0;
+      for (int64_t j = 0; j < width; ++j) sum += static_cast<int32_t>(code[r * width + j]) * query[q * width + j];
+      out[q][r] = sum;
+    }
 #endif
 }
 
-// high[i] = scale step[i] <query, code[i]> + norm slack[i] for the items of [first, last); minus infinity if not allowed.
-inline void byte_scores(const Bytes &at, const ByteQuery &q, const bool *allowed, int64_t first, int64_t last,
-                        float *high) {
-  int32_t dots[SIDE_BY_SIDE];
+// Inner products of `queries` of them with `rows` rows.
+template <int Queries>
+inline void some_byte_dots(const int8_t *code, int64_t width, int rows, const int16_t *query,
+                           int32_t (*out)[SIDE_BY_SIDE]) {
+  if (rows == SIDE_BY_SIDE) return byte_dots<SIDE_BY_SIDE, Queries>(code, width, query, out);
+  for (int r = 0; r < rows; ++r) {
+    int32_t one[Queries][SIDE_BY_SIDE];
+    byte_dots<1, Queries>(code + r * width, width, query, one);
+    for (int q = 0; q < Queries; ++q) out[q][r] = one[q][0];
+  }
+}
+
+// high[q][i] = scale[q] step[i] <query q, code[i]> + norm[q] slack[i] for the items of [first, last) and all queries, whose
+// rows are `stride` apart; minus infinity if not allowed.
+inline void byte_scores(const Bytes &at, const ByteQueries &q, const bool *allowed, int64_t first, int64_t last,
+                        float *high, int64_t stride) {
+  int32_t dots[QUERIES_AT_ONCE][SIDE_BY_SIDE];
   for (int64_t i = first; i < last; i += SIDE_BY_SIDE) {
     const int rows = static_cast<int>(last - i < SIDE_BY_SIDE ? last - i : SIDE_BY_SIDE);
     if (allowed) {
       bool any = false;
       for (int r = 0; r < rows; ++r) any |= allowed[i + r];
       if (!any) {
-        for (int r = 0; r < rows; ++r) high[i + r] = -INF<float>;
+        for (int64_t n = 0; n < q.n; ++n)
+          for (int r = 0; r < rows; ++r) high[n * stride + i + r] = -INF<float>;
         continue;
       }
     }
     const int8_t *code = at.code + i * at.width;
     if (last - i > AHEAD_BYTES / at.width + SIDE_BY_SIDE)
       prefetch_range<3>(code + AHEAD_BYTES, SIDE_BY_SIDE * at.width);
-    if (rows == SIDE_BY_SIDE) {
-      byte_dots<SIDE_BY_SIDE>(code, at.width, q.code, dots);
-    } else {
-      for (int r = 0; r < rows; ++r) byte_dots<1>(code + r * at.width, at.width, q.code, dots + r);
-    }
-    for (int r = 0; r < rows; ++r) {
-      const float about = q.scale * at.step[i + r] * static_cast<float>(dots[r]);
-      high[i + r] = allowed && !allowed[i + r] ? -INF<float> : about + q.norm * at.slack[i + r];
+    for (int64_t n = 0, some; n < q.n; n += some) {
+      some = q.n - n < QUERIES_AT_ONCE ? 1 : QUERIES_AT_ONCE;
+      const int16_t *query = q.code + n * at.width;
+      if (some == QUERIES_AT_ONCE) {
+        some_byte_dots<QUERIES_AT_ONCE>(code, at.width, rows, query, dots);
+      } else {
+        some_byte_dots<1>(code, at.width, rows, query, dots);
+      }
+      for (int64_t m = 0; m < some; ++m) {
+        float *out = high + (n + m) * stride + i;
+        for (int r = 0; r < rows; ++r) {
+          const float about = q.scale[n + m] * at.step[i + r] * static_cast<float>(dots[m][r]);
+          out[r] = allowed && !allowed[i + r] ? -INF<float> : about + q.norm[n + m] * at.slack[i + r];
+        }
+      }
     }
   }
 }

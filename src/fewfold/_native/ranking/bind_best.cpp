@@ -1,11 +1,14 @@
-// The k best of every row, for Python; and the k best vectors of one query, most of them read as bytes alone.
+// The k best of every row, for Python; and the k best vectors of some queries, most of them read as bytes alone.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -84,34 +87,43 @@ class Catalogue {
     if (d > MOST_COLUMNS) refuse("vectors must be shorter than " + std::to_string(MOST_COLUMNS));
   }
 
-  // The exact best k of one query. False where the numbers are too large or too small for the bounds to hold.
-  bool best(const Buffer &query_, int64_t k, const Buffer &excluded_, int64_t excluded_n, const Buffer &allowed_,
-            const Buffer &scores, const Buffer &ids, int threads) const {
-    const float *query = query_.numbers<float>("query", d_);
+  // The exact best k of n queries, (n, k) each. False where numbers are too large or too small for the bounds to hold.
+  bool best(const Buffer &queries_, int64_t n, int64_t k, const Buffer &excluded_, const Buffer &offsets_,
+            const Buffer &allowed_, const Buffer &scores_, const Buffer &ids_, int threads) const {
+    const float *queries = queries_.numbers<float>("queries", count_of(n, d_));
     const bool *allowed = allowed_.maybe<bool>("allowed", items_);
-    const int64_t *excluded = excluded_.numbers<int64_t>("excluded", count_of(excluded_n));
+    const int64_t *offsets = offsets_.numbers<int64_t>("offsets", count_of(n) + 1);
+    check_offsets(offsets, n, excluded_.count(), "offsets");
+    const int64_t *excluded = excluded_.numbers<int64_t>("excluded", offsets[n]);
     check_positive(k, "k");
-    Best<float> heap{scores.numbers<float>("scores", k), ids.numbers<int64_t>("ids", k), k, 0};
-    std::vector<int16_t> code(static_cast<size_t>(bytes_.width));
-    ByteQuery q{code.data(), 0, 0};
-    if (!round(query, code.data(), q)) return false;
-    std::unique_ptr<float[]> high(new float[static_cast<size_t>(items_)]);
-    share(items_, d_, threads, [&](int64_t a, int64_t b) {
-      tables->byte_scores(bytes_, q, allowed, a, b, high.get());
+    float *scores = scores_.numbers<float>("scores", count_of(n, k));
+    int64_t *ids = ids_.numbers<int64_t>("ids", count_of(n, k));
+    std::vector<int16_t> code(static_cast<size_t>(count_of(n, bytes_.width)));
+    std::vector<float> scale(static_cast<size_t>(n)), norm(static_cast<size_t>(n));
+    for (int64_t q = 0; q < n; ++q)
+      if (!round(queries + q * d_, code.data() + q * bytes_.width, scale[static_cast<size_t>(q)], norm[static_cast<size_t>(q)]))
+        return false;
+    const ByteQueries coded{n, code.data(), scale.data(), norm.data()};
+    std::vector<int64_t> out(excluded, excluded + offsets[n]);
+    for (int64_t q = 0; q < n; ++q) std::sort(out.begin() + offsets[q], out.begin() + offsets[q + 1]);
+    std::vector<Candidates> found(static_cast<size_t>(n));
+    std::mutex merging;
+    share(items_, count_of(n, d_), threads, [&](int64_t a, int64_t b) {
+      std::vector<Candidates> mine(static_cast<size_t>(n));
+      scan(coded, k, out.data(), offsets, allowed, a, b, mine);
+      const std::lock_guard<std::mutex> lock(merging);
+      for (size_t q = 0; q < mine.size(); ++q) found[q].merge(mine[q]);
     });
-    for (int64_t i = 0; i < excluded_n; ++i)
-      if (excluded[i] >= 0 && excluded[i] < items_) high[static_cast<size_t>(excluded[i])] = -INFINITY;
-    const float bar = k_good_ones(query, high.get(), heap);
-    std::unique_ptr<int64_t[]> candidate(new int64_t[static_cast<size_t>(items_)]);
-    const int64_t n = tables->above(high.get(), items_, std::nextafterf(bar, -INFINITY), candidate.get());
-    exact(query, candidate.get(), n, high.get(), threads);  // overwrites the bounds, which are no longer needed
-    heap.n = 0;
-    for (int64_t i = 0; i < n; ++i) table<float>().best_of(heap, high.get() + i, 1, candidate[static_cast<size_t>(i)], nullptr);
-    table<float>().best_sorted(heap);
+    const int inside = n == 1 ? threads : 1;  // many queries are shared out among the threads
+    share(n, 64 * count_of(k, d_), threads, [&](int64_t a, int64_t b) {
+      for (int64_t q = a; q < b; ++q)
+        best_of_candidates(queries + q * d_, found[static_cast<size_t>(q)], {scores + q * k, ids + q * k, k, 0}, inside);
+    });
     return true;
   }
 
  private:
+  static constexpr int64_t BLOCK = 512;  // items whose bounds are compared at a time
   static constexpr int64_t MOST_COLUMNS = 1 << 24;  // so that the quantised query is not all zeros
   const float *vectors_;
   int64_t items_, d_;
@@ -120,7 +132,7 @@ class Catalogue {
   Bytes bytes_;
 
   // The query quantised to integers, as large as possible without overflow of the inner products.
-  bool round(const float *query, int16_t *code, ByteQuery &q) const {
+  bool round(const float *query, int16_t *code, float &scale_, float &norm_) const {
     double top = 0, square = 0;
     for (int64_t j = 0; j < d_; ++j) {
       const double x = static_cast<double>(query[j]) / static_cast<double>(balance_[j]);
@@ -132,23 +144,102 @@ class Catalogue {
     const double largest = std::min<double>(32767, 2147483647 / (127 * d_)), scale = top / largest;
     for (int64_t j = 0; j < d_; ++j)
       code[j] = static_cast<int16_t>(std::lrint(static_cast<double>(query[j]) / static_cast<double>(balance_[j]) / scale));
-    q.scale = static_cast<float>(scale);
-    q.norm = static_cast<float>(norm * (1 + 1e-6));
+    scale_ = static_cast<float>(scale);
+    norm_ = static_cast<float>(norm * (1 + 1e-6));
     return true;
+  }
+
+  // Items whose upper bound reached the bar when they were met, in any order. The bar is a lower bound of the k-th best.
+  struct Candidates {
+    std::vector<int64_t> id;
+    std::vector<float> high, lows;  // of lows, a heap, the k best so far
+    float bar = -INFINITY;
+
+    void add(int64_t item, float upper, float lower, size_t k) {
+      id.push_back(item);
+      high.push_back(upper);
+      if (lows.size() == k) {
+        if (!(lower > bar)) return;
+        std::pop_heap(lows.begin(), lows.end(), std::greater<float>());
+        lows.back() = lower;
+      } else {
+        lows.push_back(lower);
+      }
+      std::push_heap(lows.begin(), lows.end(), std::greater<float>());
+      if (lows.size() == k) bar = lows.front();
+    }
+
+    void merge(const Candidates &other) {
+      id.insert(id.end(), other.id.begin(), other.id.end());
+      high.insert(high.end(), other.high.begin(), other.high.end());
+      bar = std::max(bar, other.bar);
+    }
+
+    // Removes those below the bar.
+    void prune() {
+      size_t kept = 0;
+      for (size_t i = 0; i < id.size(); ++i)
+        if (high[i] >= bar) {
+          id[kept] = id[i];
+          high[kept++] = high[i];
+        }
+      id.resize(kept);
+      high.resize(kept);
+    }
+  };
+
+  // Finds the candidates of each query among the items of [first, last), a block that fits the cache at a time.
+  void scan(const ByteQueries &queries, int64_t k, const int64_t *out, const int64_t *offsets, const bool *allowed,
+            int64_t first, int64_t last, std::vector<Candidates> &found) const {
+    std::unique_ptr<float[]> high(new float[static_cast<size_t>(count_of(queries.n, BLOCK))]);
+    int64_t at[BLOCK];
+    for (int64_t start = first; start < last; start += BLOCK) {
+      const int64_t stop = std::min(start + BLOCK, last);
+      tables->byte_scores(bytes_, queries, allowed, start, stop, high.get() - start, BLOCK);
+      for (int64_t q = 0; q < queries.n; ++q) {
+        Candidates &mine = found[static_cast<size_t>(q)];
+        const float *bounds = high.get() + q * BLOCK;
+        const int64_t hits = tables->above(bounds, stop - start, std::nextafterf(mine.bar, -INFINITY), at);
+        for (int64_t i = 0; i < hits; ++i) {
+          const int64_t item = start + at[i];
+          const float upper = bounds[at[i]];
+          if (upper < mine.bar || std::binary_search(out + offsets[q], out + offsets[q + 1], item)) continue;
+          mine.add(item, upper, upper - 2 * queries.norm[q] * bytes_.slack[item], static_cast<size_t>(k));
+        }
+      }
+    }
+  }
+
+  // The exact best k among the candidates of one query.
+  void best_of_candidates(const float *query, Candidates &found, Best<float> heap, int threads) const {
+    found.prune();
+    const size_t k = static_cast<size_t>(heap.k);
+    std::vector<float> scores;
+    if (found.id.size() > 2 * k) {  // the exact scores of the k of highest bounds raise the bar
+      std::vector<size_t> order(found.id.size());
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::nth_element(order.begin(), order.begin() + heap.k - 1, order.end(),
+                       [&](size_t a, size_t b) { return found.high[a] > found.high[b]; });
+      std::vector<int64_t> first(k);
+      for (size_t i = 0; i < k; ++i) first[i] = found.id[order[i]];
+      scores.resize(k);
+      exact(query, first.data(), heap.k, scores.data(), 1);
+      found.bar = std::max(found.bar, *std::min_element(scores.begin(), scores.end()));
+      found.prune();
+    }
+    std::sort(found.id.begin(), found.id.end());  // of equal scores the lower id wins
+    const int64_t n = static_cast<int64_t>(found.id.size());
+    scores.resize(found.id.size());
+    exact(query, found.id.data(), n, scores.data(), threads);
+    for (int64_t i = 0; i < n; ++i)
+      table<float>().best_of(heap, scores.data() + i, 1, found.id[static_cast<size_t>(i)], nullptr);
+    table<float>().best_sorted(heap);
   }
 
   void exact(const float *query, const int64_t *id, int64_t n, float *scores, int threads) const {
     share(n, d_, threads, [&](int64_t a, int64_t b) {
       table<float>().picked_dots(query, vectors_, d_, id + a, b - a, n - b, scores + a);
     });
-  }
-
-  // The lowest exact score among the k items of highest bounds: a bound on the k-th best. -inf if there are fewer.
-  float k_good_ones(const float *query, const float *high, Best<float> &heap) const {
-    table<float>().best_of(heap, high, items_, 0, nullptr);
-    if (heap.n < heap.k) return -INFINITY;
-    exact(query, heap.id, heap.n, heap.score, 1);
-    return *std::min_element(heap.score, heap.score + heap.n);
   }
 };
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fewfold._check import check_scores
 from fewfold._native import dispatch
+from fewfold.recommender.jagged import Jagged
 
 __all__ = ["Catalogue"]
 
@@ -19,7 +20,7 @@ _ITEMS_AT_ONCE = 16384
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Item vectors with an int8 copy, for exact top-k of a few users without reading all vectors.
+    """Item vectors with an int8 copy, for exact top-k without reading most of the vectors.
 
     For each vector v_i the copy stores integers c_i between -127 and 127, a step t_i, and the norm
     of the quantisation error. For any query q, by the Cauchy-Schwarz inequality,
@@ -64,21 +65,22 @@ class Catalogue:
         object.__setattr__(self, "_quantised", _Quantised.of(self.vectors) if quantised else None)
 
     def best(
-        self, query: Tensor, k: int, excluded: Tensor, allowed: Tensor | None
+        self, queries: Tensor, k: int, excluded: Jagged, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """Return ids and scores, (k,), for one query (d,); None if the copy is inconclusive.
+        """Return ids and scores, (n, k), for queries (n, d); None if the copy is inconclusive.
 
-        Called by `top_k`, with k at most the number of items; `excluded` is int64.
+        Called by `top_k`, with k at most the number of items; `excluded` has a row per query.
         """
-        if self._quantised is None or not dispatch.ready(query) or query.dtype != torch.float32:
+        if self._quantised is None or not dispatch.ready(queries) or queries.dtype != torch.float32:
             return None
         items, d = self.vectors.shape
-        if query.shape != (d,) or k > items or (allowed is not None and len(allowed) != items):
-            raise ValueError(f"expected a query of {d} numbers, k and `allowed` for {items} items")
-        query, excluded = query.contiguous(), excluded.contiguous()
-        ids, scores = torch.empty(k, dtype=torch.int64), torch.empty(k)
+        n = len(queries)
+        if queries.shape != (n, d) or k > items or (allowed is not None and len(allowed) != items):
+            raise ValueError(f"expected queries of {d} numbers, k and `allowed` for {items} items")
+        queries, gone = queries.contiguous(), excluded.values.contiguous()
+        ids, scores = torch.empty(n, k, dtype=torch.int64), torch.empty(n, k)
         conclusive = self._quantised.kernel.best(
-            query, k, excluded, len(excluded), allowed, scores, ids, dispatch.threads()
+            queries, n, k, gone, excluded.offsets, allowed, scores, ids, dispatch.threads()
         )
         return (ids, scores) if conclusive else None
 

@@ -15,7 +15,6 @@ from fewfold.recommender.ranking.row_top_k import Heaps, Sorted, padded
 
 __all__ = ["DotProduct", "Ranking", "Scorer", "positive", "top_k"]
 
-_QUANTISED_USERS = 4  # up to so many users, scanning quantised vectors beats a matrix product
 _SUBSET_FACTOR = 8  # if at most one item in 8 is allowed, copy their vectors
 
 
@@ -45,7 +44,7 @@ class DotProduct:
 
     Attributes:
         queries: (users, d).
-        vectors: (items, d), or a `Catalogue` of them, which is faster for few users.
+        vectors: (items, d), or a `Catalogue` of them, which is faster.
     """
 
     queries: Tensor
@@ -210,17 +209,11 @@ def _rank_subset(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_on
 def _rank_quantised(
     scorer: Scorer, users: slice, k: int, seen: Jagged, allowed: Tensor | None
 ) -> Ranking | None:
-    """Rank a few users with the quantised catalogue; None if unavailable or inconclusive."""
-    many = users.stop - users.start > _QUANTISED_USERS
-    if many or not isinstance(scorer, DotProduct) or not isinstance(scorer.vectors, Catalogue):
+    """Rank users with the quantised catalogue; None if unavailable or inconclusive."""
+    if not isinstance(scorer, DotProduct) or not isinstance(scorer.vectors, Catalogue):
         return None
-    found = []
-    for row, query in enumerate(scorer.queries[users].detach()):
-        best = scorer.vectors.best(query, k, seen.rows(slice(row, row + 1)).values, allowed)
-        if best is None:
-            return None
-        found.append(best)
-    return Ranking(*(torch.stack(part) for part in zip(*found, strict=True)))
+    best = scorer.vectors.best(scorer.queries[users].detach(), k, seen, allowed)
+    return None if best is None else Ranking(*best)
 
 
 def _rank_block(
