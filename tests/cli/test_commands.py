@@ -216,6 +216,25 @@ def test_compare(log: Path) -> None:
     assert "got easy" in wrong.message
 
 
+def test_compare_keeps_its_results_in_a_model(log: Path, here: Path) -> None:
+    assert fewfold("fit", log, "--model", "ease", "--without-users", "-q").code == 0
+    answers = fewfold("recommend", "model", "--history", "a1", "--json").out
+    assert len(json.loads(answers)) == 10
+    done = fewfold("compare", log, "--models", "ease,popularity", "--into", "model", "--json")
+    assert done.code == 0
+    assert "results added to model" in done.err
+    rec = ff.Recommender.load("model")
+    assert rec.comparison == json.loads(done.out)
+    assert rec.users is None
+    assert fewfold("recommend", "model", "--history", "a1", "--json").out == answers
+    assert "compared models, best first: ease, popularity." in fewfold("inspect", "model").out
+    (here / "other").mkdir()
+    wrong = fewfold("compare", log, "--into", "other")
+    assert wrong.code == 4
+    assert "other is not a model" in wrong.message
+    assert "choosing" not in wrong.err
+
+
 def test_evaluate(model: Path, log: Path) -> None:
     Path("new.csv").write_text("user,item\nu0,b1\nu1,c1\nnew,a1\n")
     done = fewfold("evaluate", model, "new.csv", "--user", "user")

@@ -166,6 +166,8 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return data_show(arguments)
     start(arguments)
+    if arguments.into is not None:
+        ff.Recommender.load(arguments.into)  # a folder that is no model fails before the work
     log = ff.read_log(source(arguments), **reading(arguments))
     print_note(arguments, str(log.summary))
     chosen: dict[str, Any] = {} if arguments.models is None else {"models": parts(arguments.models)}
@@ -174,5 +176,10 @@ def compare(arguments: argparse.Namespace) -> int:
         log, test=_held_out(arguments), training=training, seed=arguments.seed,
         progress=not arguments.quiet, **chosen,
     )  # fmt: skip
+    if arguments.into is not None:
+        rec = ff.Recommender.load(arguments.into)  # again: it may have been replaced meanwhile
+        rec.comparison = found
+        rec.save(arguments.into, overwrite=True)
+        print_note(arguments, f"results added to {arguments.into}")
     emit(found, found.as_dict() if arguments.json else None)
     return 0

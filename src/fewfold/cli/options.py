@@ -289,4 +289,5 @@ def compare_options() -> tuple[Option, ...]:
     """Return the options of `fewfold compare`, with the names of all models."""
     names = Option("models", f"some of {','.join(models())}", metavar="A,B")
     evaluation = _in("the evaluation", _TEST, _SPLIT, _ALL_USERS, names)
-    return (*SHOW, *_TRAINING, *evaluation, *_in("the run", _DRY))
+    into = Option("into", "also keep the results in this model", None, named, "DIR")
+    return (*SHOW, *_TRAINING, *evaluation, *_in("the folder", into), *_in("the run", _DRY))

@@ -27,6 +27,7 @@ def run(out: Path) -> None:
     print(f"\n{best.kind}, the best of them, fitted to all data:\n")
     rec = Recommender(best.recipe).fit(log).attach(bundled_items())
     assert rec.report is not None
+    rec.comparison = comparison
     folder = rec.save(out / "model", overwrite=True)
     print(f"{rec.report}\nwritten to {folder}, {_size(folder) / 1e6:.1f} MB including its users")
     rec = Recommender.load(folder)

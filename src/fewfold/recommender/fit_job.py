@@ -302,6 +302,7 @@ class FitJob:
             log.users, log.interactions, attributes, evaluation=evaluation,
             data=_shareable(log.summary.as_dict()), learned_from=learned_from,
             choice=learned.choice, warm=learned.attributes,
+            curve=tuple(epoch.point for epoch in learned.epochs),
         )  # fmt: skip
 
 

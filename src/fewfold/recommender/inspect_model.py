@@ -54,6 +54,18 @@ class Inspection:
         found["columns"] = tuple(ProfileColumn(**column) for column in found["columns"])
         return str(ProfileSettings(**found))
 
+    def _results(self) -> list[str]:
+        """Return a line for the training curve and one for the comparison, if there are any."""
+        lines, curve = [], self.config.get("curve") or []
+        if curve:
+            first, last = curve[0]["loss"], curve[-1]["loss"]
+            lines.append(f"training curve of {len(curve)} epochs: loss {first:.3f} to {last:.3f}")
+        comparison = self.config.get("comparison")
+        if comparison:
+            names = ", ".join(one["model"] for one in comparison["models"])
+            lines.append(f"compared models, best first: {names}. {comparison['verdict']}")
+        return lines
+
     def __str__(self) -> str:
         model, learned = dict(self.config["model"]), self.config["learned from"]
         data = self.config["data"]
@@ -90,6 +102,7 @@ class Inspection:
             lines.append(f"{shown} on {self.metrics['split']}{sample}")
         else:
             lines.append("not evaluated: nothing was held out")
+        lines += self._results()
         wide = max(map(len, self.sizes))
         lines += [f"  {name:{wide}} {size / 1e3:11,.1f} kB" for name, size in self.sizes.items()]
         lines.append(f"loads in {self.load:.2f} s, answers one user in {self.answer * 1e3:.1f} ms")

@@ -11,6 +11,7 @@ from fewfold.recommender.added_items import with_items_of
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes, read_attributes
+from fewfold.recommender.evaluation.comparison import Comparison
 from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.log_evaluation import evaluate_on_log
 from fewfold.recommender.evaluation.metrics import Metric
@@ -40,7 +41,7 @@ from fewfold.recommender.recommendations import (
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import read_state, write_state
 from fewfold.recommender.training.checkpoint import Checkpoint
-from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.training.train_options import CurvePoint, Training
 
 __all__ = ["Recommender"]
 
@@ -138,6 +139,24 @@ class Recommender:
     @attributes.setter
     def attributes(self, attributes: Attributes | None) -> None:
         self._fitted_state = replace(self._state, attributes=attributes)
+
+    @property
+    def curve(self) -> Sequence[CurvePoint]:
+        """Loss of each epoch of the training, and NDCG@50 if it was validated."""
+        return () if self._fitted_state is None else self._fitted_state.curve
+
+    @property
+    def comparison(self) -> dict[str, Any] | None:
+        """Results of a comparison with other models, as `Comparison.as_dict` returns them.
+
+        Assign the result of `compare` to keep it in the model.
+        """
+        return None if self._fitted_state is None else self._fitted_state.comparison
+
+    @comparison.setter
+    def comparison(self, comparison: Comparison | None) -> None:
+        found = None if comparison is None else comparison.as_dict()
+        self._fitted_state = replace(self._state, comparison=found)
 
     def __repr__(self) -> str:
         model = self.model if self._fitted_state is None else self.fitted.recipe

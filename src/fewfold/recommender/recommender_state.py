@@ -12,7 +12,7 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import Fitted, Model
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.selection.half_life import Recency
-from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.training.train_options import CurvePoint, Training
 from fewfold.recommender.user_profiles import UserProfiles
 from fewfold.recommender.warm_vectors import WarmSettings
 
@@ -40,6 +40,8 @@ class RecommenderState:
         warm: how item vectors were completed from attributes, if they were.
         recency: how interactions count by their age, if that was asked.
         profiles: what users with certain attributes like, if attributes of users are known.
+        curve: loss and validation of each epoch of the training, if there was one.
+        comparison: results of a comparison with other models, as in `config.json`.
     """
 
     model: Model
@@ -58,3 +60,5 @@ class RecommenderState:
     warm: WarmSettings | None = None
     recency: Recency | None = None
     profiles: UserProfiles | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    comparison: dict[str, Any] | None = None

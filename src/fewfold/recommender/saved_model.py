@@ -28,6 +28,7 @@ from fewfold.recommender.artifact.profile_packing import (
     pack_profiles,
     unpack_profiles,
 )
+from fewfold.recommender.artifact.results import StoredComparison, StoredEvaluation
 from fewfold.recommender.artifact.schema import Source, check, check_tagged, key, plain
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.evaluation.model_evaluation import Evaluation
@@ -37,7 +38,7 @@ from fewfold.recommender.reading.summary import LogSummary
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.selection.half_life import Recency
-from fewfold.recommender.training.train_options import Training
+from fewfold.recommender.training.train_options import CurvePoint, Training
 from fewfold.recommender.user_profiles import ProfileSettings
 from fewfold.recommender.warm_vectors import WarmSettings
 
@@ -78,6 +79,8 @@ class _Config:
         attributes: how item vectors were completed from attributes, if they were.
         recency: how interactions count by their age, if that was asked.
         profiles: how attributes of users are used, if there are any.
+        curve: loss and validation of each epoch of the training, if there was one.
+        comparison: results of a comparison with other models, if one was made.
     """
 
     model: Mapping[str, Any]
@@ -90,40 +93,11 @@ class _Config:
     attributes: WarmSettings | None = None
     recency: Recency | None = None
     profiles: ProfileSettings | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    comparison: StoredComparison | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.seed, "seed", least=0)
-
-
-@dataclass(frozen=True)
-class _Score:
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class _Scores:
-    users: int
-    level: float
-    scores: Mapping[str, _Score]
-
-
-@dataclass(frozen=True)
-class _Metrics:
-    """`metrics.json`: results of the evaluation; see `Evaluation.as_dict`."""
-
-    split: str
-    overall: _Scores
-    formulas: Mapping[str, str]
-    slices: Mapping[str, _Scores]
-    pairs: int = field(metadata=key("test pairs"))
-    cold_pairs: int = field(metadata=key("test pairs with an item not seen in training"))
-
-    def __post_init__(self) -> None:
-        unexplained = set(self.overall.scores) - set(self.formulas)
-        if unexplained:
-            raise ValueError(f"formulas must have {min(unexplained)!r}")
 
 
 def write_state(
@@ -146,6 +120,10 @@ def write_state(
         config["recency"] = asdict(state.recency)
     if state.profiles is not None:
         config["profiles"] = asdict(state.profiles.settings)
+    if state.curve:
+        config["curve"] = [asdict(point) for point in state.curve]
+    if state.comparison is not None:
+        config["comparison"] = state.comparison
     evaluation = state.evaluation
     metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
     with phase("writing the model"):
@@ -169,7 +147,7 @@ def read_state(folder: Folder) -> RecommenderState:
     training = check(Training, config.training, source, "training", exact=True)
     model = model_from_json(config.model, source)
     if folder.metrics != {}:
-        check(_Metrics, folder.metrics, Source(folder.root / "metrics.json"), exact=False)
+        check(StoredEvaluation, folder.metrics, Source(folder.root / "metrics.json"), exact=False)
     weights, about = folder.parts["model.safetensors"], folder.parts["items.safetensors"]
     users = folder.parts.get("users.safetensors")
     count = expect_items(about)  # by the headers alone, before anything large is read
@@ -197,6 +175,8 @@ def read_state(folder: Folder) -> RecommenderState:
         warm=config.attributes,
         recency=config.recency,
         profiles=profiles,
+        curve=config.curve,
+        comparison=folder.config.get("comparison"),
     )  # fmt: skip
 
 

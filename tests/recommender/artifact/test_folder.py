@@ -47,6 +47,27 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+def test_the_curve_and_a_comparison_are_kept(fitted: ff.Recommender, tmp_path: Path) -> None:
+    assert fitted.report is not None
+    points = [(one.number, one.loss, one.ndcg) for one in fitted.report.epochs]
+    compared = ff.compare(grouped(60), models=("popularity", "ease"), test=0.3, progress=False)
+    rec = ff.Recommender.load(fitted.save(tmp_path / "plain"))
+    assert rec.comparison is None
+    rec.comparison = compared
+    again = ff.Recommender.load(rec.save(tmp_path / "compared"))
+    assert [(one.epoch, one.loss, one.ndcg) for one in again.curve] == points != []
+    assert again.comparison == compared.as_dict()
+    assert [one["model"] for one in again.comparison["models"]] == ["ease", "popularity"]
+    card = (tmp_path / "compared" / "README.md").read_text()
+    assert "## Beside other models" in card
+    assert compared.verdict in card
+    shown = str(ff.recommender.inspect(tmp_path / "compared"))
+    assert f"training curve of {len(points)} epochs: loss {points[0][1]:.3f} to" in shown
+    assert compared.verdict in shown
+    again.comparison = None
+    assert ff.Recommender.load(again.save(tmp_path / "without")).comparison is None
+
+
 def test_without_users_histories_are_asked_for(fitted: ff.Recommender, tmp_path: Path) -> None:
     folder = fitted.save(tmp_path / "private", users=False)
     assert not (folder / "users.safetensors").exists()

@@ -88,6 +88,31 @@ def test_checkpoints_of_the_first_format_are_resumed(name: str, tmp_path: Path) 
     torch.testing.assert_close(resumed.items, straight.items, rtol=1e-3, atol=1e-4)
 
 
+SCORE = {"mean": 0.5, "low": 0.4, "high": 0.6}
+CONTENDER: dict[str, Any] = {
+    "model": "ease", "settings": "EASE()", "summary": "", "seconds": 1.0, "bytes": 9,
+    "users per second": 2.0, "users ranked": "all", "users": 3, "level": 0.95,
+    "scores": {"NDCG@10": SCORE}, "slices": {}, "behind the best": None,
+}  # fmt: skip
+COMPARED: dict[str, Any] = {
+    "split": "some", "metric": "NDCG@10", "models": [CONTENDER], "formulas": {"NDCG@10": "f"},
+    "skipped": {}, "verdict": "ease",
+}  # fmt: skip
+POINT = {"epoch": 1, "loss": 2.5, "ndcg": None}
+
+
+def test_results_that_fit_are_taken(tmp_path: Path) -> None:
+    """So that what is refused below is refused for the one thing that was changed."""
+    copy = forged("ease", tmp_path, CONFIG, put("comparison", to=COMPARED))
+    assert ff.Recommender.load(copy).comparison == COMPARED
+    copy = forged("ease", tmp_path, CONFIG, put("curve", to=[POINT]))
+    assert [point.loss for point in ff.Recommender.load(copy).curve] == [2.5]
+
+
+def compared(**changes: Any) -> Change:
+    return put("comparison", to={**COMPARED, **changes})
+
+
 NAN, HUGE = b"\x00\x00\xc0\x7f", b"\x00\x00\x00\x7f"
 FORGED: dict[str, tuple[str, str, Change, str]] = {
     "no kind": ("ease", CONFIG, drop("model", "kind"), "model.kind must be one of"),
@@ -106,6 +131,18 @@ FORGED: dict[str, tuple[str, str, Change, str]] = {
     "hidden": ("fastvae", CONFIG, put("model", "hidden", to=13), r"vae.shift must be .*\(13,\)"),
     "layers": ("fastvae", CONFIG, put("model", "layers", to=10**9), "norms.2.weight is missing"),
     "fewer layers": ("fastvae", CONFIG, put("model", "layers", to=0), "does not belong there"),
+    "curve": ("ease", CONFIG, put("curve", to={}), "curve must be a list"),
+    "point": ("ease", CONFIG, put("curve", to=[{"epoch": 1}]), r"curve\[0\].loss is missing"),
+    "loss": ("ease", CONFIG, put("curve", to=[POINT, {**POINT, "loss": "1"}]), r"curve\[1\].loss must"),
+    "comparison": ("ease", CONFIG, put("comparison", to=[]), "comparison must be an object"),
+    "no models": ("ease", CONFIG, compared(models=[]), "comparison cannot be used: models must"),
+    "contender": ("ease", CONFIG, compared(models=[{**CONTENDER, "bytes": "9"}]),
+                  r"comparison.models\[0\].bytes must be a whole number"),
+    "deciding metric": ("ease", CONFIG, compared(metric="MRR", formulas={"NDCG@10": "f", "MRR": ""}),
+                        "scores of ease must have 'MRR'"),
+    "unexplained": ("ease", CONFIG, compared(formulas={}), "formulas must have 'NDCG@10'"),
+    "slice": ("ease", CONFIG, compared(models=[{**CONTENDER, "slices": {"all": {"users": 1}}}]),
+              r"models\[0\].slices.all.level is missing"),
     "rank": ("fastvae", CONFIG, put("model", "shortcut", to=7), r"shortcut.table must .*1 to 7"),
     "no rank": ("fastvae", CONFIG, put("model", "shortcut", to=0), "shortcut.* does not belong"),
     "dense": ("anchored", CONFIG, put("model", "anchors", to=None), "vae.inputs is missing"),

@@ -57,6 +57,7 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         "",
         *_quality(metrics, learned["everything"]),
         "",
+        *_comparison(config.get("comparison")),
         "## Limits",
         "",
         "Scores order the items for one user; they are not probabilities and do not compare across "
@@ -92,6 +93,25 @@ def _choice(choice: Mapping[str, Any] | None) -> list[str]:
         ]
         lines.append("")
     return lines
+
+
+def _comparison(comparison: Mapping[str, Any] | None) -> list[str]:
+    """Return a table of the models compared on the same log; nothing if there are none."""
+    if comparison is None:
+        return []
+    metric = comparison["metric"]
+    lines = ["## Beside other models", "", f"Held out: {comparison['split']}.", ""]
+    lines += [
+        f"| model | settings | {metric} | interval | seconds to fit |",
+        "|---|---|---|---|---|",
+    ]
+    for one in comparison["models"]:
+        score = one["scores"][metric]
+        lines.append(
+            f"| {one['model']} | {one['summary']} | {score['mean']:.4f} | "
+            f"{score['low']:.4f} to {score['high']:.4f} | {one['seconds']:.1f} |"
+        )
+    return [*lines, "", comparison["verdict"], ""]
 
 
 def _counts(data: Mapping[str, Any]) -> list[str]:

@@ -84,17 +84,30 @@ class Comparison:
         """Return a JSON-serialisable dict."""
         return {
             "split": self.split,
+            "metric": str(self.metric),
             "models": [
-                {
-                    "model": one.kind, "settings": repr(one.recipe), "seconds": one.seconds,
-                    "bytes": one.size, "users per second": one.users_per_second,
-                    "users ranked": one.evaluation.sample or "all",
-                    **one.evaluation.as_dict()["overall"],
-                }
-                for one in self.contenders
+                self._contender_as_dict(one, difference)
+                for one, difference in zip(
+                    self.contenders, (None, *self.differences), strict=True
+                )
             ],
+            "formulas": self.contenders[0].evaluation.as_dict()["formulas"],
             "skipped": dict(self.skipped),
             "verdict": self.verdict,
+        }  # fmt: skip
+
+    def _contender_as_dict(
+        self, one: Contender, difference: PairedInterval | None
+    ) -> dict[str, Any]:
+        results = one.evaluation.as_dict()
+        behind = None
+        if difference is not None:
+            behind = {"mean": difference.mean, "low": difference.low, "high": difference.high}
+        return {
+            "model": one.kind, "settings": repr(one.recipe), "summary": one.recipe.summary(),
+            "seconds": one.seconds, "bytes": one.size, "users per second": one.users_per_second,
+            "users ranked": results["users ranked"], **results["overall"],
+            "slices": results["slices"], "behind the best": behind,
         }  # fmt: skip
 
     @property

@@ -116,6 +116,28 @@ class Epoch:
         """Number of users; fewer than all if the time budget ended the epoch."""
         return round(self.users_per_second * self.seconds)
 
+    @property
+    def point(self) -> "CurvePoint":
+        """Its point of the training curve."""
+        return CurvePoint(self.number, self.loss, self.ndcg)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A point of a training curve, which a model keeps.
+
+    It has no times: the same seed writes the same bytes.
+
+    Attributes:
+        epoch: its number, from 1; a model of two parts has two curves, and numbers begin anew.
+        loss: mean loss per user.
+        ndcg: NDCG@50 on the validation set, if there is one.
+    """
+
+    epoch: int
+    loss: float
+    ndcg: float | None = None
+
 
 @dataclass(frozen=True)
 class Deadline:
