@@ -19,6 +19,7 @@ __all__ = [
         "recovered",
         "restore_interrupted",
         "sync",
+        "sync_data",
     ),
     "writing",
 ]
@@ -178,6 +179,15 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(number)
+
+
+def sync_data(descriptor: int) -> None:
+    """Flush what was written to an open file to disk; do nothing where that is not supported."""
+    try:
+        (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
 @contextlib.contextmanager

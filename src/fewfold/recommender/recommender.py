@@ -107,6 +107,11 @@ class Recommender:
         return self._fitted_state
 
     @property
+    def state(self) -> RecommenderState:
+        """All that was fitted."""
+        return self._state
+
+    @property
     def items(self) -> Ids:
         """Item ids, spelled as in the log."""
         return self._state.items

@@ -34,10 +34,18 @@ from fewfold._tensors import Found, Header, Spec, check_names, extremes, read_he
 from fewfold.recommender.artifact.schema import Source, check
 from fewfold.recommender.errors import ArtifactError
 
-__all__ = ["Folder", "Part", "check_target", "open_artifact", "read_consistently", "write_artifact"]
+__all__ = [
+    "MANIFEST",
+    "Folder",
+    "Part",
+    "check_target",
+    "open_artifact",
+    "read_consistently",
+    "write_artifact",
+]
 
 FORMAT, VERSION = "fewfold recommender", 1
-_MANIFEST, _CARD = "manifest.json", "README.md"
+MANIFEST, _CARD = "manifest.json", "README.md"
 _JSON = ("config.json", "metrics.json")
 _OPTIONAL = ("users.safetensors", "profiles.safetensors")
 _TENSORS = ("model.safetensors", "items.safetensors", *_OPTIONAL)
@@ -73,7 +81,7 @@ def write_artifact(
             sums[name] = _sha256(partial / name)
             sizes[name] = (partial / name).stat().st_size
         manifest = {"format": FORMAT, "version": VERSION, "files": sums, "bytes": sizes}
-        _write(partial / _MANIFEST, manifest)
+        _write(partial / MANIFEST, manifest)
         (partial / _CARD).write_text(card, encoding="utf-8")
     return target
 
@@ -85,7 +93,7 @@ def check_target(target: Path, overwrite: bool) -> None:
         return
     if target.is_dir() and not any(target.iterdir()):
         return
-    if not (target / _MANIFEST).is_file():
+    if not (target / MANIFEST).is_file():
         raise FileExistsError(f"{target} exists and is not a model; choose another folder")
     if not overwrite:
         raise FileExistsError(
@@ -202,10 +210,10 @@ def open_artifact(root: Path) -> Folder:
     listed = manifest.files
     for name in listed:
         if name not in (*_JSON, *_TENSORS):
-            raise Source(root / _MANIFEST).damaged(f"files.{name}", "is no part of a model")
+            raise Source(root / MANIFEST).damaged(f"files.{name}", "is no part of a model")
     for name in (*_JSON, *_TENSORS):
         if name not in listed and (name not in _OPTIONAL or name in sizes):
-            raise Source(root / _MANIFEST).damaged(f"files.{name}", "is missing")
+            raise Source(root / MANIFEST).damaged(f"files.{name}", "is missing")
         if name in listed and name not in sizes:
             raise Source(root / name).damaged("", "is missing")
         if name in listed and manifest.bytes.get(name, sizes[name]) != sizes[name]:
@@ -230,9 +238,9 @@ def open_artifact(root: Path) -> Folder:
 def _manifest(root: Path) -> _Manifest:
     if not root.exists():
         raise ArtifactError(f"there is no folder {root}; `fewfold fit` writes one")
-    file = root / _MANIFEST
+    file = root / MANIFEST
     if not file.is_file():
-        raise ArtifactError(f"{root} is not a model of fewfold: it has no {_MANIFEST}")
+        raise ArtifactError(f"{root} is not a model of fewfold: it has no {MANIFEST}")
     found = Source(file).document(_read_small(file))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise Source(file).damaged("format", f"must be {FORMAT!r}")
