@@ -6,6 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fewfold.recommender import ids as ids_module
+from fewfold.recommender import text_index
 from fewfold.recommender.ids import Ids, Texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -59,17 +61,45 @@ def test_an_id_comes_once() -> None:
 
 @pytest.mark.parametrize("texts", [["a", "b", ""], ["", "a", ""], ["ab", "ba", "é"], ["a"] * 2, []])
 def test_texts_that_come_twice_are_noticed(texts: list[str]) -> None:
-    from fewfold.recommender.ids import Texts
-
     assert Ids(Texts.of(texts)).distinct() == (len(set(texts)) == len(texts))
 
 
-def test_equal_hashes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fewfold.recommender import ids
+def test_equal_hashes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Then the order of letters does not matter, and the halves of all hashes are 0.
+    monkeypatch.setattr(text_index, "_MULTIPLIER", np.uint64(1))
+    monkeypatch.setattr(text_index, "_BLOCK", 2)
+    texts = ["ab", "ba", "abc", "cab", "x"]
+    assert Ids(Texts.of(texts)).distinct()
+    assert not Ids(Texts.of([*texts[:4], "ab"])).distinct()
+    assert Texts.of(texts).find(["cab", "bca", None, "ab", "", "x"]).tolist() == [
+        3, -1, -1, 0, -1, 4,
+    ]  # fmt: skip
 
-    monkeypatch.setattr(
-        ids, "_MULTIPLIER", ids.np.uint64(1)
-    )  # then the order of letters counts nothing
-    monkeypatch.setattr(ids, "_BLOCK", 2)
-    assert Ids(ids.Texts.of(["ab", "ba", "abc", "cab", "x"])).distinct()
-    assert not Ids(ids.Texts.of(["ab", "ba", "abc", "cab", "ab"])).distinct()
+
+@given(st.lists(TEXT, unique=True, min_size=1), st.lists(TEXT | st.none()))
+def test_many_texts_are_found_as_few_are(texts: list[str], others: list[str | None]) -> None:
+    few, wanted = Ids.of(texts), [*others, *texts[::-1]]
+    assert Texts.of(texts).find(wanted).tolist() == [
+        -1 if one is None else int(few.find([one])[0]) for one in wanted
+    ]
+
+
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(WHOLE, unique=True, min_size=1), st.lists(st.integers() | TEXT | st.none()))
+def test_many_numbers_are_found_as_few_are(numbers: list[int], others: list[object]) -> None:
+    few, wanted = Ids.of(numbers), [*others, *numbers, *map(str, numbers)]
+    many = Ids.of(numbers)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ids_module, "_MOST_IN_DICT", 0)
+        assert many.find(wanted).tolist() == few.find(wanted).tolist()
+        assert many.find([]).tolist() == []
+
+
+def test_many_ids_are_found_without_a_dict() -> None:
+    count = ids_module._MOST_IN_DICT + 2
+    ids = Ids(Texts.of(f"item {number}" for number in range(count)))
+    wanted = ["item 0", f"item {count - 1}", f"item {count}", "item", "", 7, "item 00", "\ud800"]
+    assert ids.find(wanted).tolist() == [0, count - 1, *[-1] * 6]
+    assert "_number" not in vars(ids)

@@ -1,7 +1,7 @@
 """Mapping between ids (strings or integers) and consecutive numbers."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold.recommender.text_index import TextIndex
+
 __all__ = ["Id", "Ids", "Texts"]
 
 Id = str | int
 
-_BLOCK = 1 << 16  # texts hashed per block
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial hash
+_MOST_IN_DICT = 1 << 17  # of more ids a dict takes too much memory, in every process
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,10 +40,7 @@ class Texts(Sequence[str]):
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts":
         """Construct from strings."""
-        parts = [text.encode() for text in texts]
-        offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-        np.cumsum([len(part) for part in parts], out=offsets[1:])
-        return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), offsets)
+        return cls(*_joined(text.encode() for text in texts))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -71,37 +69,35 @@ class Texts(Sequence[str]):
             return "has offsets within a character"
         return None
 
-    def distinct(self) -> bool:
-        """Return whether all texts are distinct."""
-        hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes()])
-        ordered = np.sort(hashes)
-        if (ordered[1:] != ordered[:-1]).all():
-            return True
-        order = np.argsort(hashes, kind="stable")
-        same = hashes[order][1:] == hashes[order][:-1]
-        doubtful = np.union1d(order[1:][same], order[:-1][same]).tolist()
-        return len({self[number] for number in doubtful}) == len(doubtful)
+    @cached_property
+    def by_hash(self) -> TextIndex:
+        """Positions of the texts, by their hashes."""
+        return TextIndex(self.data, self.offsets)
 
-    def _hashes(self) -> Iterator[np.ndarray]:
-        """Yield a polynomial hash of each text, in blocks."""
-        for start in range(0, len(self), _BLOCK):
-            edges = self.offsets[start : start + _BLOCK + 1]
-            lengths = np.diff(edges)
-            part = self.data[edges[0] : edges[-1]].astype(np.uint64) + np.uint64(1)
-            powers = np.full(max(int(lengths.max()), 1), _MULTIPLIER, np.uint64)
-            powers[0] = 1
-            place = np.arange(len(part)) - np.repeat(edges[:-1] - edges[0], lengths)
-            total = np.zeros(len(lengths), np.uint64)
-            some = lengths > 0
-            if some.any():
-                words = part * np.cumprod(powers)[place]
-                total[some] = np.add.reduceat(words, (edges[:-1] - edges[0])[some])
-            yield total
+    def find(self, texts: Iterable[str | None]) -> np.ndarray:
+        """Return the position of each text, (n,) int64, -1 if it is unknown or None."""
+        given = list(texts)
+        # A lone surrogate, which no text here has, is encoded as bytes that no text has.
+        wanted = _joined(
+            ("" if text is None else text).encode(errors="surrogatepass") for text in given
+        )
+        found = self.by_hash.find(*wanted)
+        if None in given:
+            found[[text is None for text in given]] = -1
+        return found
 
     def tolist(self) -> list[str]:
         """Return all texts as a list."""
         whole, ends = self.data.tobytes(), self.offsets.tolist()
         return [whole[a:b].decode() for a, b in itertools.pairwise(ends)]
+
+
+def _joined(parts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the concatenated bytes, and the offsets of the parts."""
+    given = list(parts)
+    offsets = np.zeros(len(given) + 1, dtype=np.int64)
+    np.cumsum([len(part) for part in given], out=offsets[1:])
+    return np.frombuffer(b"".join(given), dtype=np.uint8), offsets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,7 +129,7 @@ class Ids:
             found = cls(np.asarray(listed, dtype=np.int64))
         else:
             found = cls(Texts.of(map(str, listed)))
-        if len(found._number) < len(listed):
+        if not found.distinct():
             raise ValueError("ids must differ from each other, got one twice")
         return found
 
@@ -156,7 +152,7 @@ class Ids:
     def distinct(self) -> bool:
         """Return whether all ids are distinct."""
         if isinstance(self.values, Texts):
-            return self.values.distinct()
+            return self.values.by_hash.distinct
         values = self.values
         rising = bool((values[1:] > values[:-1]).all())
         return rising or len(np.unique(values)) == len(values)
@@ -184,10 +180,36 @@ class Ids:
     def _number(self) -> dict[Id | None, int]:
         return {value: number for number, value in enumerate(self.tolist())}
 
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Whole numbers in order, and the number of each; None if they are in order already."""
+        values = np.asarray(self.values)
+        if bool((values[1:] > values[:-1]).all()):
+            return values, None
+        order = np.argsort(values)
+        return values[order], order
+
     def find(self, ids: Iterable[Any]) -> Tensor:
         """Return the number of each id, (n,) int64, -1 if unknown."""
-        number, textual = self._number, self.textual
-        return torch.tensor([number.get(_as(one, textual), -1) for one in ids], dtype=torch.int64)
+        textual = self.textual
+        if len(self) <= _MOST_IN_DICT:
+            number = self._number
+            found = [number.get(_as(one, textual), -1) for one in ids]
+            return torch.tensor(found, dtype=torch.int64)
+        given = [_as(one, textual) for one in ids]
+        if isinstance(self.values, Texts):
+            return torch.from_numpy(self.values.find(given))  # type: ignore[arg-type]
+        return torch.from_numpy(self._find_numbers(given))
+
+    def _find_numbers(self, given: list[Any]) -> np.ndarray:
+        """Find whole numbers of at most 64 bits, or None, by bisection."""
+        values, order = self._sorted
+        fits = [one is not None and -(2**63) <= one < 2**63 for one in given]
+        whole = [one if fit else 0 for one, fit in zip(given, fits, strict=True)]
+        wanted, possible = np.array(whole, dtype=np.int64), np.array(fits, dtype=bool)
+        place = np.searchsorted(values, wanted).clip(max=len(values) - 1)
+        found = np.where((values[place] == wanted) & possible, place, -1)
+        return found if order is None else np.where(found < 0, -1, order[found])
 
     def convert(self, value: Any) -> Id | None:
         """Return a value as an id of the type of these; None if it cannot be one."""
