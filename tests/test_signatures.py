@@ -10,7 +10,7 @@ import fewfold as ff
 MOST = 6
 # What a call is about, and where its tensors are made; everything else is an option.
 DATA = {"cost", "interactions", "items_table", "log", "model", "proposal", "source", "structure"}
-DATA |= {"histories", "users", "users_table"}
+DATA |= {"filter_items", "histories", "items", "users", "users_table"}  # ids and lists of them
 DATA |= {"reading"}  # how the source is read
 DATA |= {"device", "dtype"}
 EXCEPTIONS = {
@@ -59,8 +59,12 @@ def options(function: Callable[..., Any]) -> list[str]:
     return [
         one.name
         for one in parameters
-        if "Tensor" not in str(one.annotation) and one.name not in DATA and one.name != "self"
+        if "Tensor" not in str(one.annotation) and not _data(one) and one.name != "self"
     ]
+
+
+def _data(one: inspect.Parameter) -> bool:
+    return one.name in DATA and one.annotation is not int  # a number of items is a setting
 
 
 def test_at_most_six_arguments_beside_data() -> None:

@@ -7,6 +7,7 @@ from .datasets.public import PUBLIC as PUBLIC
 from .datasets.public import PublicSet as PublicSet
 from .datasets.public import fetch as fetch
 from .datasets.public import is_fetched as is_fetched
+from .diversity import Diversity as Diversity
 from .errors import ArtifactError as ArtifactError
 from .errors import DataError as DataError
 from .evaluation.comparison import Comparison as Comparison
@@ -110,6 +111,7 @@ __all__ = [
     "Transformer",
     "Training",
     "Recommendations",
+    "Diversity",
     "FitReport",
     "HoldOut",
     "ItemsTable",

@@ -1,11 +1,12 @@
 """Item attributes (names, groups, ...) from a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from fewfold.recommender.encoded_columns import EncodedColumn
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.reading.columns import called
@@ -30,6 +31,7 @@ class Attributes:
     """
 
     columns: Mapping[str, Texts]
+    _encoded: dict[str, EncodedColumn] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]]) -> "Attributes":
@@ -44,6 +46,15 @@ class Attributes:
     def __getitem__(self, item: int) -> dict[str, str]:
         row = ((name, column[item]) for name, column in self.columns.items())
         return {name: value for name, value in row if value}
+
+    def encoded(self, name: str) -> EncodedColumn:
+        """Return a column as numbered values, which are computed once."""
+        if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
+            raise ValueError(f"there is no item attribute {name!r}; there are {known}")
+        if name not in self._encoded:
+            self._encoded[name] = EncodedColumn.of(name, self.columns[name])
+        return self._encoded[name]
 
     def first(self, items: int) -> "Attributes":
         """Return the rows of the first items."""

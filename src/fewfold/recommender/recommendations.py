@@ -5,6 +5,7 @@ Ids are converted to numbers here and back; the models below know numbers only.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.recommender.attributes import Attributes
+from fewfold.recommender.diversity import Diversity, diversified
 from fewfold.recommender.explanations import Reasons, explain
 from fewfold.recommender.ids import Id, Ids
+from fewfold.recommender.interactions import Jagged
+from fewfold.recommender.item_conditions import Where, matching_items
 from fewfold.recommender.queries import Queries, known_ids, one_or_many
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.ranking.search import Search
@@ -33,6 +37,8 @@ class RankOptions:
         items: ids of the candidates; None for all items.
         search: an approximate search; None ranks exactly.
         explain: name the items of the history that contributed most to each item.
+        where: conditions on attributes that the candidates meet; see `matching_items`.
+        diversity: how much the items must differ: an amount from 0 to 1, or a `Diversity`.
     """
 
     k: int = 10
@@ -41,6 +47,8 @@ class RankOptions:
     items: Any = None
     search: Search | None = None
     explain: bool = False
+    where: Where | None = None
+    diversity: float | Diversity | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +59,8 @@ class Recommendations:
 
     Attributes:
         items: item ids as in the log; fewer than k if there are no more candidates.
-        scores: scores, comparable only within one query.
+        scores: scores of the model, comparable only within one query. They fall from item to item,
+            except where diversity has changed the order.
         of: the query: a user, an item, or None for a history; a list for a batch.
         attributes: attributes of each item (see `Recommender.attach`), structured like `items`.
         unknown: ids of a history that the model does not know and ignored, like `of`.
@@ -183,18 +192,20 @@ def _one_line(value: Id) -> str:
 
 def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -> Recommendations:
     """Rank the items for each query."""
-    allowed = _candidates(options.items, options.filter_items, state.items)
-    search = options.search
-    if search is not None and search.fitted is not state.fitted:
+    allowed = _candidates(options, state)
+    if options.search is not None and options.search.fitted is not state.fitted:
         raise ValueError("this index is of another model; make one with index()")
-    rank = state.fitted.rank if search is None else search.rank
-    exclude = queries.excluded(seen=options.exclude_seen)
     count = min(whole_number(options.k, "k"), len(state.items))
-    ranking = rank(queries.histories, count, exclude=exclude, allowed=allowed)
-    if queries.codes is not None and state.profiles is not None and state.profiles.used:
-        new = (queries.codes >= 0).any(1).nonzero().squeeze(1)
-        found = state.profiles.rank(queries.codes[new], count, allowed=allowed)
-        ranking.ids[new], ranking.scores[new] = found
+    rank = partial(_ranked, queries, state, options)
+    diversity = Diversity.of(options.diversity)
+    if diversity is None:
+        ranking = rank(None, count, None, allowed)
+    else:
+        ranking = diversified(
+            diversity, rank, count, rows=len(queries.names), allowed=allowed,
+            attributes=state.attributes, similarity_to=state.fitted.similarity_to,
+            items=len(state.items),
+        )  # fmt: skip
     answer = Recommendations.read(
         ranking, state.items, queries.names, state.attributes, queries.unknown
     )
@@ -204,26 +215,60 @@ def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -
     return answer.first() if queries.single else answer
 
 
+def _ranked(
+    queries: Queries,
+    state: RecommenderState,
+    options: RankOptions,
+    rows: Tensor | None,
+    count: int,
+    also: Jagged | None,
+    allowed: Tensor | None,
+) -> Ranking:
+    """Rank the items for some queries, or all, without those of `also`, by score."""
+    histories, exclude = queries.histories, queries.excluded(seen=options.exclude_seen)
+    codes = queries.codes
+    if rows is not None:
+        histories = histories.rows(rows)
+        exclude = None if exclude is None else exclude.rows(rows)
+        codes = None if codes is None else codes[rows]
+    if also is not None:
+        exclude = also if exclude is None else exclude.append(also).sets()
+    rank = state.fitted.rank if options.search is None else options.search.rank
+    ranking = rank(histories, count, exclude=exclude, allowed=allowed)
+    if codes is not None and state.profiles is not None and state.profiles.used:
+        new = (codes >= 0).any(1).nonzero().squeeze(1)
+        mine = None if also is None else also.rows(new)
+        found = state.profiles.rank(codes[new], count, exclude=mine, allowed=allowed)
+        ranking.ids[new], ranking.scores[new] = found
+    return ranking
+
+
 def similar_items(items: Any, state: RecommenderState, options: RankOptions) -> Recommendations:
     """Rank the items most similar to one or several items."""
     ids, single = one_or_many(items)
     numbers = known_ids(ids, state.items, "item", "see `items` for those there are")
-    allowed = _candidates(None, options.filter_items, state.items)
+    allowed = _candidates(options, state)
     count = min(whole_number(options.k, "k"), len(state.items))
     ranking = state.fitted.similar(numbers, count, allowed=allowed)
     answer = Recommendations.read(ranking, state.items, state.items.take(numbers), state.attributes)
     return answer.first() if single else answer
 
 
-def _candidates(items: Any, filter_items: Any, ids: Ids) -> Tensor | None:
+def _candidates(options: RankOptions, state: RecommenderState) -> Tensor | None:
     """Return (items,) true for candidate items; None if all are."""
-    if items is None and filter_items is None:
+    if options.items is None and options.filter_items is None and options.where is None:
         return None
-    allowed = torch.ones(len(ids), dtype=torch.bool)
-    if items is not None:
-        allowed[:] = False
-        allowed[known_ids(one_or_many(items)[0], ids, "item", "leave it out of items=")] = True
-    if filter_items is not None:
-        numbers = ids.find(one_or_many(filter_items)[0])
+    if options.where is None:
+        allowed = torch.ones(len(state.items), dtype=torch.bool)
+    else:
+        allowed = matching_items(state.attributes, options.where)
+    if options.items is not None:
+        given = one_or_many(options.items)[0]
+        numbers = known_ids(given, state.items, "item", "leave it out of items=")
+        named = torch.zeros_like(allowed)
+        named[numbers] = True
+        allowed &= named
+    if options.filter_items is not None:
+        numbers = state.items.find(one_or_many(options.filter_items)[0])
         allowed[numbers[numbers >= 0]] = False  # unknown ids need no filter
     return allowed

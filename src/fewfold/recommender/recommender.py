@@ -11,6 +11,7 @@ from fewfold.recommender.added_items import with_items_of
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes, read_attributes
+from fewfold.recommender.diversity import Diversity
 from fewfold.recommender.evaluation.comparison import Comparison
 from fewfold.recommender.evaluation.holdout import HoldOut
 from fewfold.recommender.evaluation.log_evaluation import evaluate_on_log
@@ -19,6 +20,7 @@ from fewfold.recommender.evaluation.model_evaluation import METRICS, Evaluation
 from fewfold.recommender.fit_job import FitJob, FitReport
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.item_conditions import Where
 from fewfold.recommender.models.auto import Auto
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.recipe import VAE
@@ -228,6 +230,8 @@ class Recommender:
         items: Any = None,
         search: Search | None = None,
         explain: bool = False,
+        where: Where | None = None,
+        diversity: float | Diversity | None = None,
     ) -> Recommendations:
         """Recommend items to one or several users of the log.
 
@@ -240,8 +244,16 @@ class Recommender:
             search: an approximate search, as `index` builds; exact by default.
             explain: also find the items of the history that contributed most to each item, and how
                 much; see `Recommendations.because`.
+            where: conditions on item attributes that the candidates meet, as {"section":
+                "libdevel"}, {"section": ["a", "b"]}, {"year": {"min": 1990, "max": 2000}} or
+                {"section": {"not": "games"}}. An item whose value is missing never meets one.
+            diversity: how much the items must differ from each other, from 0 to 1; a `Diversity`
+                also says by which attribute, and how many items may have the same value. Scores
+                stay those of the model, and no longer fall from item to item.
         """
-        options = RankOptions(k, exclude_seen, filter_items, items, search, explain)
+        options = RankOptions(
+            k, exclude_seen, filter_items, items, search, explain, where, diversity
+        )
         return recommend(user_queries(users, self._state), self._state, options)
 
     def recommend_from_history(
@@ -254,6 +266,8 @@ class Recommender:
         items: Any = None,
         search: Search | None = None,
         explain: bool = False,
+        where: Where | None = None,
+        diversity: float | Diversity | None = None,
     ) -> Recommendations:
         """Recommend items to users with these histories, whether they were in the log or not.
 
@@ -261,9 +275,12 @@ class Recommender:
             histories: a list of item ids, a list of such lists, a mapping from names to such
                 lists, or a scipy sparse matrix (users, items). Unknown ids are ignored, and listed
                 in `unknown`. For an empty history the most popular items are recommended.
-            k, exclude_seen, filter_items, items, search, explain: as in `recommend`.
+            k, exclude_seen, filter_items, items, search, explain, where, diversity: as in
+                `recommend`.
         """
-        options = RankOptions(k, exclude_seen, filter_items, items, search, explain)
+        options = RankOptions(
+            k, exclude_seen, filter_items, items, search, explain, where, diversity
+        )
         ordered = self.fitted.recipe.ordered
         queries = history_queries(histories, self.items, ordered=ordered)
         return recommend(queries, self._state, options)
@@ -275,15 +292,17 @@ class Recommender:
         *,
         filter_items: Any = None,
         items: Any = None,
+        where: Where | None = None,
+        diversity: float | Diversity | None = None,
     ) -> Recommendations:
         """Recommend items to one or several users of whom only attributes are known.
 
         Args:
             attributes: values by column of the users table, as {"age": 25, "country": "NZ"}.
                 Missing and unknown values are ignored.
-            k, filter_items, items: as in `recommend`.
+            k, filter_items, items, where, diversity: as in `recommend`.
         """
-        options = RankOptions(k, False, filter_items, items)
+        options = RankOptions(k, False, filter_items, items, where=where, diversity=diversity)
         return recommend(attribute_queries(attributes, self._state), self._state, options)
 
     def rank_items(self, users: Any, items: Any) -> Recommendations:
@@ -292,10 +311,11 @@ class Recommender:
         return self.recommend(users, max(1, len(candidates)), exclude_seen=False, items=candidates)
 
     def similar_items(
-        self, items: Any, k: int = 10, *, filter_items: Any = None
+        self, items: Any, k: int = 10, *, filter_items: Any = None, where: Where | None = None
     ) -> Recommendations:
-        """Rank the items most similar to one or several items."""
-        return similar_items(items, self._state, RankOptions(k, filter_items=filter_items))
+        """Rank the items most similar to one or several items; arguments as in `recommend`."""
+        options = RankOptions(k, filter_items=filter_items, where=where)
+        return similar_items(items, self._state, options)
 
     def prepare(self) -> Self:
         """Precompute a quantised copy of the item vectors for faster ranking.

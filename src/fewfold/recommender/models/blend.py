@@ -1,7 +1,7 @@
 """A weighted blend of two models."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -129,6 +129,12 @@ class FittedBlend(Fitted):
         first = self.first.similar(items, depth, allowed=allowed)
         second = self.second.similar(items, depth, allowed=allowed)
         return blended(first, second, self._recipe.weight, k)
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from (rows,) items to the weighted similarity by both models."""
+        weight = self._recipe.weight
+        first, second = self.first.similarity_to(others), self.second.similarity_to(others)
+        return lambda items: (1 - weight) * first(items) + weight * second(items)
 
     def _depth(self, k: int) -> int:
         return min(max(k, self._recipe.depth), max(self.items, 1))

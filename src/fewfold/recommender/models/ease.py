@@ -1,6 +1,6 @@
 """EASE: a linear model from items to items, with an exact solution."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -13,7 +13,7 @@ from fewfold._resources import format_bytes, free_memory
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
-from fewfold.recommender.models.model import Model
+from fewfold.recommender.models.model import Model, relative
 from fewfold.recommender.models.model_options import EASE as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
@@ -114,6 +114,18 @@ class EASE(Baseline):
         return F.embedding_bag(
             history.values, table, history.offsets, mode="sum", include_last_offset=True
         )
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from (rows,) items to their weights for `others`, (rows, n).
+
+        They are relative to the largest weight of the item; negative ones count as 0.
+        """
+
+        def similarity(items: Tensor) -> Tensor:
+            rows = self.weights[items]
+            return relative(rows.gather(1, others), rows.amax(1, keepdim=True))
+
+        return similarity
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield the specifications of the counts and of the item-to-item matrix."""

@@ -1,5 +1,6 @@
 """Base class of fitted models whose scores are inner products of queries and item vectors."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from fewfold._progress import phase
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.model import Fitted, single_item_rows
+from fewfold.recommender.models.model import Fitted, cosines, single_item_rows
 from fewfold.recommender.ranking.catalogue import Catalogue
 from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
 
@@ -66,6 +67,10 @@ class FittedVectors(Fitted):
         """Rank the k items with the largest cosine similarity of vectors."""
         scorer = DotProduct(self.directions[items], self.directions)
         return top_k(scorer, k, exclude=single_item_rows(items), allowed=allowed)
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from (rows,) items to cosines with the vectors of `others`."""
+        return cosines(self.directions[others], self.directions)
 
     def score_cost(self, known: Jagged) -> float:
         """Multiply-adds to score one item for one user: the width of the vectors."""

@@ -4,11 +4,12 @@ A model identifies items by number and a user by the items of their history; `Re
 translates ids. See "How to add a model" in docs/architecture.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._options import Option
@@ -23,7 +24,7 @@ from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train_options import Deadline, Epoch, Training
 from fewfold.recommender.warm_vectors import WarmSettings
 
-__all__ = ["FitOptions", "Fitted", "Learned", "Model", "single_item_rows"]
+__all__ = ["FitOptions", "Fitted", "Learned", "Model", "cosines", "relative", "single_item_rows"]
 
 
 class Fitted:
@@ -76,6 +77,26 @@ class Fitted:
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Rank the k items most similar to each of these, itself excluded."""
         raise NotImplementedError(f"{type(self).__name__} must define similar(items, k)")
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from (rows,) items to their similarity to `others`, (rows, n).
+
+        It is at most 1, and orders items as `similar` does. Here it is the cosine of item vectors,
+        or, of a model without, the score of a user who has the item alone, relative to the largest
+        of all items.
+        """
+        if self.vectors is not None:
+            return cosines(F.normalize(self.vectors[others], dim=2), self.vectors)
+
+        def similarity(items: Tensor) -> Tensor:
+            largest = self.similar(items, 1).scores
+            alone = single_item_rows(items)
+            each = [
+                self.score(alone.rows(slice(row, row + 1)), mine) for row, mine in enumerate(others)
+            ]
+            return relative(torch.cat(each), largest) if each else others.float()
+
+        return similarity
 
     def score(self, history: Jagged, items: Tensor) -> Tensor:
         """(rows, len(items)) scores of these different items, as `rank` orders them."""
@@ -345,6 +366,21 @@ def _with_option(model: type[Model]) -> list[Field[Any]]:
     """Init fields that an option of the command line sets."""
     every: tuple[Field[Any], ...] = fields(model)  # type: ignore[arg-type]
     return [each for each in every if each.init and "option" in each.metadata]
+
+
+def cosines(others: Tensor, vectors: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function from (rows,) items to the cosines of their vectors with `others`.
+
+    Args:
+        others: (rows, n, d) vectors of length one.
+        vectors: (items, d) vectors of any length.
+    """
+    return lambda items: (others @ F.normalize(vectors[items]).unsqueeze(2)).squeeze(2)
+
+
+def relative(weights: Tensor, largest: Tensor) -> Tensor:
+    """(rows, n) weights from 0 to 1, relative to the largest of each row, (rows, 1)."""
+    return torch.where(largest > 0, weights / largest, 0.0).clamp(0.0, 1.0)
 
 
 def single_item_rows(items: Tensor) -> Jagged:

@@ -1,5 +1,6 @@
 """The popularity model: the same ranking for all users, by the number of users of each item."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -51,3 +52,10 @@ class MostPopular(Baseline):
     def similar(self, items: Tensor, k: int, *, allowed: Tensor | None = None) -> Ranking:
         """Raise ValueError: popularity does not compare items."""
         raise ValueError("MostPopular knows of no similar items; fit another model")
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Raise ValueError: popularity does not compare items."""
+        raise ValueError(
+            "MostPopular knows of no similar items; diversify by an attribute of the items, as "
+            "Diversity(0.3, by='section') (--diversity-by section), or fit another model"
+        )

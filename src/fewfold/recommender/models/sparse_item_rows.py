@@ -1,5 +1,6 @@
 """Models whose scores are sums of rows of a sparse item-to-item matrix."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from fewfold._native import dispatch
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.model import relative
 from fewfold.recommender.ranking.exact_ranking import Ranking
 
 __all__ = ["SparseRows", "SparseRowsBaseline"]
@@ -46,6 +48,26 @@ class SparseRows:
         total.index_add_(0, start + self.ids[places], self.weights[places])
         return total.view(rows, self.items)
 
+    def entries(self, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up the positive entries of rows (n,) in columns (n, m).
+
+        Returns:
+            (n, m) entries, 0 where there is none that is positive, and (n, 1) the largest of each
+            whole row.
+        """
+        found, largest = torch.zeros(others.shape), torch.zeros(len(items), 1)
+        row = torch.zeros(self.items)  # one for all: a row may be as long as the catalogue
+        edges = self.offsets[items].tolist(), self.offsets[items + 1].tolist()
+        for number, (start, stop) in enumerate(zip(*edges, strict=True)):
+            weights, columns = self.weights[start:stop], self.ids[start:stop].long()
+            some = weights > 0  # empty places have weight 0, whichever item they name
+            weights, columns = weights[some], columns[some]
+            if len(weights):
+                row[columns] = weights
+                found[number], largest[number] = row[others[number]], weights.max()
+                row[columns] = 0.0
+        return found, largest
+
     def best(
         self, history: Jagged, k: int, exclude: Jagged, allowed: Tensor | None
     ) -> tuple[Ranking, Tensor]:
@@ -76,6 +98,14 @@ class SparseRowsBaseline(Baseline):
     def scores(self, history: Jagged, items: slice) -> Tensor:
         """(rows, items in the slice)."""
         return self.rows.sums(history)[:, items]
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from (rows,) items to their weights for `others`, (rows, n).
+
+        They are relative to the largest weight of the item; negative ones count as 0.
+        """
+        rows = self.rows
+        return lambda items: relative(*rows.entries(items, others))
 
     def block_sizes(self) -> dict[str, int]:
         """All items at once: `scores` sums whole rows, whichever slice is returned."""

@@ -1,6 +1,6 @@
 """A model whose item vectors are completed from attributes: items without interactions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -15,7 +15,14 @@ from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.artifact.schema import tagged
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.blend import inside
-from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model, single_item_rows
+from fewfold.recommender.models.model import (
+    FitOptions,
+    Fitted,
+    Learned,
+    Model,
+    cosines,
+    single_item_rows,
+)
 from fewfold.recommender.models.registry import models, register
 from fewfold.recommender.models.warm_settings import (
     HiddenItems,
@@ -116,6 +123,10 @@ class FittedWarm(Fitted):
         """Rank the k items with the largest cosine similarity of vectors."""
         scorer = DotProduct(self.directions[items], self.directions)
         return top_k(scorer, k, exclude=single_item_rows(items), allowed=allowed)
+
+    def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from (rows,) items to cosines with the vectors of `others`."""
+        return cosines(self.directions[others], self.directions)
 
     def state(self) -> dict[str, Tensor]:
         """Tensors of the inner model, with the prefix `inner.`, and the replaced vectors."""

@@ -11,12 +11,12 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.table_source import Batch, library, within_calendar
 from fewfold.recommender.reading.values import microseconds
 
-__all__ = ["Condition", "Filter"]
+__all__ = ["DATE", "MISSING", "Condition", "Filter", "parse_date", "parse_number"]
 
 _OPERATOR = re.compile(r"\s*(!=|>=|<=|==|=|>|<)(.*)", re.DOTALL)
 _NUMBER = r"^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$"  # 007 is an id, not a number
-_MISSING = ("", "nan", "nat")  # in lower case; null and NA may be values
-_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
+MISSING = ("", "nan", "nat")  # in lower case; null and NA may be values
+DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": lambda column, value: column >= value,
     "<=": lambda column, value: column <= value,
@@ -47,7 +47,7 @@ class Condition:
     column: str
     operator: str
     values: tuple[str, ...]
-    missing: tuple[str, ...] = _MISSING
+    missing: tuple[str, ...] = MISSING
 
     @classmethod
     def parse(cls, text: str, columns: Sequence[str], name: str) -> "Condition":
@@ -96,7 +96,7 @@ class Condition:
             fields = next(csv.reader([rest.strip()], skipinitialspace=True), []) or [""]
             return tuple(value.strip() for value in fields)
         value = rest.strip()
-        if _number(value) is None and not _DATE.fullmatch(value):
+        if parse_number(value) is None and not DATE.fullmatch(value):
             raise ValueError(
                 f"where={text!r} compares with a number or a date such as 2024-01-31, got {value!r}"
             )
@@ -131,7 +131,7 @@ class Condition:
         flags = [v.lower() for v in self.values if v.lower() in ("true", "false")]
         if flags:  # case-insensitive booleans
             matches |= texts.str.to_lowercase().is_in(flags)
-        numbers = [n for value in self.values if (n := _number(value)) is not None]
+        numbers = [n for value in self.values if (n := parse_number(value)) is not None]
         if numbers:  # 4 equals 4.0
             usual = texts.str.contains(_NUMBER)
             matches |= texts.set(~usual, None).cast(polars.Float64).is_in(numbers).fill_null(False)
@@ -139,10 +139,10 @@ class Condition:
 
     def _compare(self, column: Any, name: str) -> Any:
         polars, value = library("polars"), self.values[0]
-        compare, number = _ORDERS[self.operator], _number(value)
+        compare, number = _ORDERS[self.operator], parse_number(value)
         kind = column.dtype
         if kind in (polars.Date, polars.Datetime):
-            date = None if number is not None else _parse_date(value)
+            date = None if number is not None else parse_date(value)
             if date is None:
                 raise ValueError(
                     f"where={self.text!r}: the column {self.column!r} of {name} has dates; compare "
@@ -235,7 +235,8 @@ class Filter:
         )
 
 
-def _number(value: str) -> float | None:
+def parse_number(value: str) -> float | None:
+    """Return the finite number that a text is, None if it is none."""
     try:
         found = float(value)
     except ValueError:
@@ -243,7 +244,8 @@ def _number(value: str) -> float | None:
     return found if abs(found) < float("inf") else None
 
 
-def _parse_date(value: str) -> datetime | None:
+def parse_date(value: str) -> datetime | None:
+    """Return the date of an ISO 8601 text, or of a month such as 2024-01; UTC unless it says."""
     try:
         found = datetime.fromisoformat(value if len(value) > 7 else f"{value}-01")
     except ValueError:
