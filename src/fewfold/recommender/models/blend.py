@@ -159,6 +159,14 @@ class _LearnedBlend(Learned):
     first: Learned | None = None
     second: Learned | None = None
 
+    def reusable(self) -> dict[str, float]:
+        """What either model chose, with the prefixes `first.` and `second.`."""
+        return {
+            f"{part}.{name}": value
+            for part, learned in (("first", self.first), ("second", self.second))
+            for name, value in (learned.reusable() if learned else {}).items()
+        }
+
 
 @register
 @dataclass(frozen=True)
@@ -228,6 +236,11 @@ class Blend(Model):
     def grid(cls, items: int) -> "list[Model]":
         """None: a blend is made of models that were compared before."""
         return []
+
+    def reusing(self, found: Mapping[str, float]) -> "Blend":
+        """The same blend, whose models reuse what they chose."""
+        first = self.first.reusing(inside(found, "first."))
+        return replace(self, first=first, second=self.second.reusing(inside(found, "second.")))
 
     def work(self, log: Interactions) -> float:
         """Multiply-adds to fit both models."""

@@ -166,6 +166,10 @@ class Learned:
     choice: Choice | None = None
     attributes: WarmSettings | None = None
 
+    def reusable(self) -> dict[str, float]:
+        """What was chosen on held-out pairs, for `Model.reusing`."""
+        return {}
+
 
 @dataclass(frozen=True, eq=False)
 class FitOptions:
@@ -328,6 +332,10 @@ class Model:
         given = {} if required else {"warm_loss": 0.0}
         found: Model = models()["warm"](self, **given).with_features(features)  # type: ignore
         return found
+
+    def reusing(self, found: Mapping[str, float]) -> "Model":
+        """The same model, which need not hold out pairs to choose this; see `Learned.reusable`."""
+        return self
 
     def fit(self, train: Interactions) -> Fitted:
         """Fit to interactions."""

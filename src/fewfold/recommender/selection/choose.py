@@ -2,21 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-
-import torch
-from torch import Tensor
+from dataclasses import replace
 
 from fewfold._progress import phase
 from fewfold.recommender.evaluation.model_evaluation import MINUTE
 from fewfold.recommender.evaluation.paired_interval import PairedInterval, paired_interval
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.models.blend import Blend, blended
 from fewfold.recommender.models.model import FitOptions, Model
 from fewfold.recommender.models.registry import models
+from fewfold.recommender.selection.candidates import Candidate, best_blend, single
 from fewfold.recommender.selection.choice import Choice, Tried
-from fewfold.recommender.selection.trials import DEPTH, Trial, Trials, Validation, per_user
+from fewfold.recommender.selection.trials import Trial, Trials, Validation
 from fewfold.recommender.training.train_options import Deadline
 
 __all__ = ["choose"]
@@ -28,24 +24,6 @@ _OPTIMISM = 1.15  # factor by which a quarter of a training may fall short of th
 _BEHIND = 0.05  # relative shortfall at which the model that a cheap one approximates is not tried
 _LONGEST = 1.5  # times a whole training: work of all trials of a model that is not trained
 _SURVIVORS = 3  # models in the second round
-_WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)  # of the second model of a blend
-_WORTH = 0.005  # least relative gain for which two models are fitted instead of one
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """A candidate with whole training: a single model, or a blend of two."""
-
-    model: Model
-    per_user: Tensor
-    bytes: int
-    cost: float
-    seconds: float
-    parts: tuple[Trial, ...]
-
-    @property
-    def mean(self) -> float:
-        return float(self.per_user.mean())
 
 
 def choose(
@@ -115,9 +93,9 @@ def choose(
                 done += work
                 progress.advance(done)
             whole.append(one)
-    found = [_Found(t.model, t.per_user, t.bytes, t.cost, t.seconds, (t,)) for t in whole]
+    found = [single(trial) for trial in whole]
     best_single = max(found, key=lambda one: one.mean)
-    blend = _best_blend(found, best_single, validation) if blends else None
+    blend = best_blend(found, best_single, validation) if blends else None
     if blend is not None:
         found.append(blend)
     chosen, why = _smallest_equal(found, blend, dropped)
@@ -233,39 +211,9 @@ def _hope(trial: Trial) -> float:
     return trial.mean * (_OPTIMISM if trial.effort < 1 else 1.0)
 
 
-def _best_blend(found: Sequence[_Found], best: _Found, validation: Validation) -> _Found | None:
-    """The blend that is significantly better than the best single model, or None.
-
-    Pair and weight are chosen on every other user, and the gain is tested on the rest.
-    """
-    users = torch.arange(validation.histories.users)
-    tune, test = users % 2 == 0, users % 2 == 1
-    top: tuple[float, _Found] | None = None
-    for one, other in combinations(found, 2):
-        first, second = one.parts[0], other.parts[0]
-        if first.ranking is None or second.ranking is None:
-            continue
-        for weight in _WEIGHTS:
-            ranking = blended(first.ranking, second.ranking, weight, 10)
-            values = per_user(ranking, validation.hidden)
-            score = float(values[tune].mean())
-            if top is None or score > top[0]:
-                depth = min(DEPTH, validation.histories.items)
-                model = Blend(first.model, second.model, weight, depth)
-                top = score, _Found(
-                    model, values, one.bytes + other.bytes, one.cost + other.cost,
-                    one.seconds + other.seconds, (first, second),
-                )  # fmt: skip
-    if top is None:
-        return None
-    gain = paired_interval(top[1].per_user[test], best.per_user[test])
-    enough = gain.mean > _WORTH * best.mean
-    return top[1] if gain.low > 0 and enough else None
-
-
 def _smallest_equal(
-    found: Sequence[_Found], blend: _Found | None, dropped: Sequence[Trial]
-) -> tuple[_Found, str]:
+    found: Sequence[Candidate], blend: Candidate | None, dropped: Sequence[Trial]
+) -> tuple[Candidate, str]:
     """The cheapest candidate that is not significantly worse than the best, and the reason."""
     best = max(found, key=lambda one: one.mean) if blend is None else blend
     equal = [
@@ -278,7 +226,7 @@ def _smallest_equal(
             f"{name} was chosen: {best.model.name} is not significantly better "
             f"({_against(best, chosen)}), and larger or slower."
         )
-    others: list[_Found | Trial] = [*(one for one in found if one is not chosen), *dropped]
+    others: list[Candidate | Trial] = [*(one for one in found if one is not chosen), *dropped]
     if not others:
         return chosen, f"{name} was chosen: no other model was tried."
     rival = max(others, key=lambda one: one.mean)
@@ -288,7 +236,7 @@ def _smallest_equal(
     return chosen, f"{reason}."
 
 
-def _completable(found: Sequence[_Found], chosen: _Found, why: str) -> tuple[_Found, str]:
+def _completable(found: Sequence[Candidate], chosen: Candidate, why: str) -> tuple[Candidate, str]:
     """The best model with item vectors that is not significantly worse than the chosen one."""
     able = [
         one for one in found
@@ -303,23 +251,23 @@ def _completable(found: Sequence[_Found], chosen: _Found, why: str) -> tuple[_Fo
     )
 
 
-def _against(one: _Found, other: _Found | Trial) -> str:
+def _against(one: Candidate, other: Candidate | Trial) -> str:
     return f"NDCG@10 {paired_interval(one.per_user, other.per_user)}"
 
 
-def _row(one: _Found, chosen: _Found) -> Tried:
+def _row(one: Candidate, chosen: Candidate) -> Tried:
     gap = paired_interval(one.per_user, chosen.per_user)
     outcome = "chosen" if one is chosen else "whole training"
     return _tried(one.model, one, gap, 1.0, outcome)
 
 
-def _dropped_row(one: Trial, chosen: _Found) -> Tried:
+def _dropped_row(one: Trial, chosen: Candidate) -> Tried:
     gap = paired_interval(one.per_user, chosen.per_user)
     return _tried(one.model, one, gap, one.effort, "dropped after the first round")
 
 
 def _tried(
-    model: Model, one: _Found | Trial, gap: PairedInterval, effort: float, outcome: str
+    model: Model, one: Candidate | Trial, gap: PairedInterval, effort: float, outcome: str
 ) -> Tried:
     return Tried(
         model.name, model.summary(), model.flags(), one.mean, gap.mean, gap.low, gap.high,

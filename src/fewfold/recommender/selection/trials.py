@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -45,8 +45,8 @@ class Validation:
     ) -> "Validation | None":
         """Hold out as the evaluation does, but as little as possible, and choose random users.
 
-        A split by time cuts off the last tenth of the log. Otherwise one item is held out of each
-        of at most `users` users, not more than half of all: the last one, or one at random. So
+        A split by time cuts off the last tenth of the log. Otherwise items are held out of each of
+        at most `users` users, not more than half of all: the last one, or a tenth at random. So
         candidates are compared on nearly as much data, and nearly as long histories, as the chosen
         one will have, which matters since some models need more of them than others.
 
@@ -61,8 +61,8 @@ class Validation:
         generator = torch.Generator().manual_seed(seed)
         if held.kind == "random":
             chosen = _draw_users(log.jagged, log.jagged, users, generator, least=2)
-            hidden = _one_each(log.rows(chosen), generator)
-            words = "one item of each at random"
+            hidden = _tenth(log.rows(chosen), generator)
+            words = "a tenth of the items of each at random, at least one"
         else:
             part = 1 if everybody and held.kind == "temporal" else 2
             tested = held.test.jagged, held.fold_in.jagged
@@ -87,11 +87,15 @@ def _draw_users(
     return able[order[: min(most, max(50, len(able) // part))]].sort().values
 
 
-def _one_each(rows: Jagged, generator: torch.Generator) -> Jagged:
-    """One random value of each row."""
-    place = (torch.rand(len(rows.lengths), generator=generator) * rows.lengths).long()
-    values = rows.values[rows.offsets[:-1] + place]
-    return Jagged(values, torch.arange(len(values) + 1))
+def _tenth(rows: Jagged, generator: torch.Generator) -> Jagged:
+    """A tenth of the values of each row, rounded to the nearest and at least one, at random."""
+    size = len(rows.values)
+    order = torch.randperm(size, generator=generator)
+    order = order[rows.row[order].argsort(stable=True)]  # random within each row
+    place = torch.arange(size) - rows.offsets[rows.row]
+    counts = (rows.lengths / 10).round().clamp(min=1).long().minimum(rows.lengths)
+    kept = order[place < counts[rows.row]].sort().values
+    return Jagged(rows.values[kept], torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
 
 
 def _without(log: Interactions, users: Tensor, hidden: Jagged) -> Interactions:
@@ -112,6 +116,7 @@ class Trial:
         bytes: size of its tensors.
         cost: multiply-adds to score one item for one user.
         seconds: time to fit and rank.
+        reusable: what the fit chose on held-out pairs; see `Learned.reusable`.
     """
 
     model: Model
@@ -121,6 +126,7 @@ class Trial:
     bytes: int
     cost: float
     seconds: float
+    reusable: Mapping[str, float]
 
     @property
     def mean(self) -> float:
@@ -137,6 +143,7 @@ class _Facts:
     bytes: int
     cost: float
     seconds: float
+    reusable: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,14 +184,17 @@ class Trials:
             ids, scores = (self._tensors[f"{facts.number}.{part}"] for part in ("ids", "scores"))
             lists = Ranking(ids.long(), scores)
         values = self._tensors[f"{facts.number}.ndcg"]
-        return Trial(model, effort, lists, values, facts.bytes, facts.cost, facts.seconds)
+        return Trial(
+            model, effort, lists, values, facts.bytes, facts.cost, facts.seconds, facts.reusable
+        )
 
     def _measure(self, model: Model, effort: float, name: str) -> None:
         began, number = time.perf_counter(), len(self._done)
         whole = self.options.checkpoint
         kept = whole.stage(f"trial{number}") if whole and model.resumable else None
         options = replace(self.options, effort=effort, checkpoint=kept, previous=None)
-        fitted = model.learn(self.validation.train, options).fitted
+        learned = model.learn(self.validation.train, options)
+        fitted = learned.fitted
         ranking = self.rank(fitted)
         if kept is not None:
             kept.discard()
@@ -196,6 +206,7 @@ class Trials:
             sum(tensor.nbytes for tensor in fitted.state().values()),
             float(fitted.score_cost(self.validation.histories.jagged)),
             time.perf_counter() - began,
+            learned.reusable(),
         )
 
     def _keep(self, number: int, group: str, ranking: Ranking) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -32,6 +32,8 @@ from fewfold.recommender.training.train_options import Training
 
 __all__ = ["VAE"]
 
+_NUMBERS = 40_000_000  # of the shortcut's table, where its rank is between the least and the most
+
 
 @dataclass(frozen=True, eq=False)
 class _LearnedVAE(Learned):
@@ -39,6 +41,10 @@ class _LearnedVAE(Learned):
 
     fitted: FittedVAE
     weight: Weight | None = None
+
+    def reusable(self) -> dict[str, float]:
+        """Penalty and strength of the shortcut."""
+        return {} if self.weight is None else asdict(self.weight)
 
 
 @register
@@ -54,8 +60,8 @@ class VAE(Model):
         latent: width of the latent.
         layers: number of layers of the encoder after its table.
         shortcut: rank of the linear item-item model that is added, 0 for none; by default 1024
-            for up to 7,800 items, 192 for more than 41,000, and in between such that its table has
-            eight million numbers. With anchors 0 unless given, because its table is dense.
+            for up to 39,000 items, 192 for more than 208,000, and in between such that its table
+            has forty million numbers. With anchors 0 unless given, because its table is dense.
         anchors: compress both tables to anchors, tens of times smaller: `Anchors`, their number, or
             `"auto"`; the last two are converted to `Anchors`.
     """
@@ -71,6 +77,7 @@ class VAE(Model):
     layers: int = 1
     shortcut: int | None = None
     anchors: Anchors | None = None
+    weight: Weight | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         whole_number(self.hidden, "hidden")
@@ -85,7 +92,7 @@ class VAE(Model):
         """Rank of the shortcut for this many items."""
         if self.shortcut is None and self.anchors is not None:
             return 0
-        return max(192, min(1024, 20_000_000 // items)) if self.shortcut is None else self.shortcut
+        return max(192, min(1024, _NUMBERS // items)) if self.shortcut is None else self.shortcut
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield name and specification of each tensor.
@@ -174,11 +181,19 @@ class VAE(Model):
             return None
         return self.without_anchors()
 
+    def reusing(self, found: Mapping[str, float]) -> "VAE":
+        """The same model with this penalty and strength of the shortcut."""
+        model = replace(self)
+        object.__setattr__(model, "weight", Weight(**found) if found else None)
+        return model
+
     def work(self, log: Interactions) -> float:
         """Multiply-adds of a training: rows read and moved, and the directions of the shortcut."""
         users = max(int((log.jagged.lengths > 0).sum()), 1)
         epochs = Training().options(users, 0).epochs
-        return training_work(log, epochs * users) + 40.0 * self.rank(log.items) * log.pairs
+        rank = self.rank(log.items)
+        directions = 40.0 * rank * log.pairs + 16.0 * rank**2 * log.items
+        return training_work(log, epochs * users) + directions
 
     def fit(self, train: Interactions) -> FittedVAE:
         """Train on interactions, with the default training."""
@@ -191,7 +206,7 @@ class VAE(Model):
     def _train(self, log: Interactions, options: FitOptions) -> "_LearnedVAE":
         training, seed, progress = options.limited_training(), options.seed, options.progress
         previous = options.previous
-        weight = previous.weight if isinstance(previous, _LearnedVAE) else None
+        weight = previous.weight if isinstance(previous, _LearnedVAE) else self.weight
         anchors = self.anchors if self.anchors and self.anchors.cuts(log.items) else None
         dense = None if anchors is None else self.without_anchors()
         with silence(not progress), phase("preparing the model"):

@@ -1,5 +1,6 @@
 """Choice of a shortcut's penalty and strength on hidden items of a sample of users."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ __all__ = ["Trial", "Weight", "tuned_weight"]
 _USERS, _ITEMS = 1500, 10_000  # largest sample of users and of items
 _L2 = (0.0, 0.05, 0.2, 1.0, 4.0, 16.0)  # times the default
 _STRENGTHS = (30.0, 130.0, 400.0)
+_FINER_L2 = (0.5, 2.0)  # times the best of the coarse grid
+_FINER_STRENGTHS = (0.6, 1.0, 1.7)
+_LEAST_L2 = 0.02  # in the finer grid, if the best of the coarse one is 0
 
 
 @dataclass(frozen=True)
@@ -92,26 +96,36 @@ class Trial:
 def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: int = 0) -> Weight:
     """Return the weight with the best NDCG@50 of the hidden items, added to the model's scores.
 
-    Ranks all items, or, if there are more than 10,000, a sample of them and all hidden ones.
+    A coarse grid is searched first, then a finer one around its best. Ranks all items, or, if there
+    are more than 10,000, a sample of them and all hidden ones.
     """
     items = model.count
     required = trial.hidden.values.unique()
     sample = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
     chosen = torch.cat([required, sample]).unique()
     place = torch.full((items,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
-    grid = [Weight(l2 * L2_PER_USER, strength) for l2 in _L2 for strength in _STRENGTHS]
-    with phase("weighing the shortcut", total=len(grid)) as weighing:
+    with phase("weighing the shortcut", total=len(_L2) + 1 + len(_FINER_L2)) as weighing:
         base = model.queries(trial.visible) @ model.tables.output_vectors(chosen).T
         visible = place[trial.visible.values]
         base[trial.visible.row[visible >= 0], visible[visible >= 0]] = -torch.inf
         hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)
         best, best_score = Weight(strength=0.0), _ndcg(base, hidden)
-        for weight in weighing.each(grid):
-            shortcut = directions.shortcut(weight.l2 * trial.rest.users, weight.strength)
-            linear = shortcut.queries(trial.visible) @ shortcut.vectors[chosen].T
-            score = _ndcg(base + linear, hidden)
-            if score > best_score:
-                best, best_score = weight, score
+
+        def search(penalties: Iterable[float], strengths: Sequence[float]) -> None:
+            nonlocal best, best_score
+            for l2 in penalties:
+                shortcut = directions.shortcut(l2 * trial.rest.users, 1.0)
+                linear = shortcut.queries(trial.visible) @ shortcut.vectors[chosen].T
+                for strength in strengths:
+                    score = _ndcg(torch.add(base, linear, alpha=strength), hidden)
+                    if score > best_score:
+                        best, best_score = Weight(l2, strength), score
+                weighing.advance(weighing.done + 1)
+
+        search([l2 * L2_PER_USER for l2 in _L2], _STRENGTHS)
+        if best.strength:
+            l2 = [factor * (best.l2 or _LEAST_L2 * L2_PER_USER) for factor in _FINER_L2]
+            search([best.l2, *l2], [factor * best.strength for factor in _FINER_STRENGTHS])
     return best
 
 
