@@ -11,7 +11,7 @@ from fewfold._check import int64_vector, whole_number
 from fewfold._optional import optional_import
 from fewfold.recommender.jagged import Jagged, check_range, offsets_of
 
-__all__ = ["Core", "Interactions", "Jagged", "from_keys"]
+__all__ = ["Core", "Interactions", "Jagged", "check_dislikes", "from_keys"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +81,7 @@ class Interactions:
         if self.weights is not None:
             object.__setattr__(self, "weights", _weights(self.weights, self.pairs).float())
         if self.dislikes is not None:
-            _check_dislikes(self.dislikes, self)
+            check_dislikes(self.dislikes, self)
 
     @classmethod
     def from_pairs(
@@ -201,6 +201,23 @@ class Interactions:
             return self.jagged.rows(ids)
         chosen = range(self.users)[ids] if isinstance(ids, slice) else ids
         return self.select(chosen).in_order()
+
+    def items_of(self, user: int, *, ordered: bool = False) -> np.ndarray:
+        """Return the items of one user, (n,) int64, by number or with `ordered` by time.
+
+        Example:
+            >>> from fewfold.recommender import Interactions
+            >>> log = Interactions.from_pairs([0, 1, 1], [4, 2, 3], times=[5, 9, 5])
+            >>> log.items_of(1), log.items_of(1, ordered=True)
+            (array([2, 3]), array([3, 2]))
+        """
+        part = slice(int(self.offsets[user]), int(self.offsets[user + 1]))
+        found = self.ids[part].numpy()
+        if not ordered:
+            return found
+        if self.times is None:
+            self._by_time()  # raises: the order is not known
+        return found[np.argsort(self.times[part].numpy(), kind="stable")]  # type: ignore[index]
 
     def in_order(self) -> Jagged:
         """Return the items of every user from oldest to newest; items of one time increase.
@@ -443,7 +460,7 @@ def _times(times: Any, pairs: int) -> Tensor:
     return given
 
 
-def _check_dislikes(dislikes: Interactions, log: Interactions) -> None:
+def check_dislikes(dislikes: Interactions, log: Interactions) -> None:
     """Raise unless these are pairs of the same users and items that the log does not have."""
     if (dislikes.users, dislikes.items) != (log.users, log.items):
         raise ValueError(

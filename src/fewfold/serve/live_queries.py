@@ -39,11 +39,6 @@ class LiveQueries:
         self._state, self._events = state, events
         self._numbers = EventNumbers(events, state.items)
         self._ordered = state.fitted.recipe.ordered
-        history = state.history
-        self._offsets = None if history is None else history.offsets.numpy()
-        self._touched = None if history is None else history.ids.numpy()
-        times = None if history is None else history.times
-        self._ranks = None if times is None or not self._ordered else times.numpy()
 
     def knows(self, user: Id) -> bool:
         """Return whether a user has a history, events or attributes."""
@@ -99,12 +94,10 @@ class LiveQueries:
 
     def _stored(self, number: int) -> np.ndarray:
         """Return the stored items of a user, oldest first if order matters."""
-        if number < 0 or self._offsets is None or self._touched is None:
+        history = self._state.history
+        if number < 0 or history is None:
             return _NOTHING
-        part = slice(self._offsets[number], self._offsets[number + 1])
-        if self._ranks is None:
-            return self._touched[part]
-        return self._touched[part][self._ranks[part].argsort(kind="stable")]
+        return history.items_of(number, ordered=self._ordered)
 
     def _of_user(self, user: Id | None, number: int) -> np.ndarray:
         """Return the stored items and those of the events, which are newer."""
@@ -133,13 +126,13 @@ class LiveQueries:
     def _with_dislikes(self, histories: Jagged, requests: Sequence[_Asked]) -> Jagged | None:
         """Return the items each user dislikes and has not taken up since."""
         history = self._state.history
-        if history is None or history.disliked is None:
+        if history is None or history.dislikes is None:
             return None
         users = [one.user if one.history is None else None for one in requests]
         known = torch.tensor(
             [-1 if user is None else self._find([user])[0] for user in users], dtype=torch.int64
         )
-        found = history.disliked.rows(known.clamp(min=0))
+        found = history.dislikes.rows(known.clamp(min=0))
         found = found.select((known >= 0)[found.row])
         return found.select(~found.isin(histories))
 

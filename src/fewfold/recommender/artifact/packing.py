@@ -13,7 +13,7 @@ from fewfold.recommender.artifact.folder import Part
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.jagged import offsets_of
+from fewfold.recommender.stored_interactions import StoredInteractions
 
 __all__ = [
     "check_ends",
@@ -129,22 +129,19 @@ def unpack_users(part: Part, items: int) -> tuple[Ids, Interactions]:
     """
     arrays = part.read()
     ids = unpack_ids(part, arrays)
-    times = arrays["order"].to(torch.int64) if "order" in arrays else None
     dislikes = None
     if "disliked" in arrays:
         dislikes = _unpack_rows(part, arrays, "disliked", "disliked_lengths", items)
-    return ids, _unpack_rows(part, arrays, "touched", "lengths", items, times, dislikes)
+    order = arrays.get("order")
+    return ids, _unpack_rows(part, arrays, "touched", "lengths", items, order, dislikes)
 
 
 def _unpack_rows(
     part: Part, arrays: Mapping[str, Tensor], values: str, lengths: str, items: int, *more: Any
-) -> Interactions:
-    """Return the items of each user, with these times and dislikes."""
-    offsets = offsets_of(arrays[lengths].to(torch.int64))
-    times, dislikes = more or (None, None)
+) -> StoredInteractions:
+    """Return the items of each user, with this order and these dislikes."""
     try:
-        pairs = arrays[values].to(torch.int64)
-        return Interactions(offsets, pairs, items, times, dislikes=dislikes)
+        return StoredInteractions(arrays[values], arrays[lengths], items, *more)
     except ValueError as error:
         part.fail(values, f"cannot be used: {error}")
 
