@@ -10,7 +10,7 @@ from typing import Any
 
 import fewfold
 from fewfold._options import Option
-from fewfold.cli import commands, fit_commands
+from fewfold.cli import commands, fit_commands, serve_command
 from fewfold.cli.options import (
     ANSWER,
     COMMON,
@@ -25,6 +25,7 @@ from fewfold.cli.options import (
     fit_options,
     named,
 )
+from fewfold.cli.serve_command import SERVE
 from fewfold.recommender.models.registry import model_options, models
 
 __all__ = ["FILE", "parse", "parser"]
@@ -132,6 +133,13 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
         commands.export,
         [model],
         (*EXPORT, JSON),
+    )
+    add(
+        "serve",
+        "serve a model over HTTP, with a page to look at it",
+        serve_command.serve,
+        [("model", "?", "folder that `fewfold fit` wrote (default: a model of the bundled data)")],
+        SERVE,
     )
     _add_data(found)
     add("demo", "the whole job on the bundled data", commands.demo, [], (OUT,))

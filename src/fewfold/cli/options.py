@@ -29,7 +29,10 @@ __all__ = [
     "SHOW",
     "compare_options",
     "fit_options",
+    "in_group",
     "named",
+    "recall_share",
+    "seconds",
 ]
 
 
@@ -42,11 +45,12 @@ def _share(text: str) -> Any:
     return number(text, float, lambda x: 0 <= x < 1, "at least 0 and below 1")
 
 
-def _recall(text: str) -> Any:
+def recall_share(text: str) -> Any:
+    """A share above 0."""
     return number(text, float, lambda x: 0 < x <= 1, "above 0 and at most 1")
 
 
-def _seconds(text: str) -> Any:
+def seconds(text: str) -> Any:
     """Seconds, or 10m, 2h."""
     scale = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     figure = text[:-1] if scale else text
@@ -70,7 +74,8 @@ def named(text: str) -> str:
     return text
 
 
-def _in(group: str, *options: Option) -> tuple[Option, ...]:
+def in_group(group: str, *options: Option) -> tuple[Option, ...]:
+    """The options, listed under this heading."""
     return tuple(replace(option, group=group) for option in options)
 
 
@@ -97,11 +102,11 @@ COMMON = (
     Option("threads", "processor threads to use (default: all)", None, _threads, "N"),
     Option("config", "TOML with a table per command (default: fewfold.toml)", None, named, "FILE"),
 )
-(OUT,) = _in(
+(OUT,) = in_group(
     "the folder",
     Option("out", "where files go (default: build/demo)", "build/demo", named, "DIR"),
 )
-READING = _in(
+READING = in_group(
     "the log",
     Option("user", "column of the users (guessed and shown otherwise)", metavar="COLUMN"),
     Option("item", "column of the items (guessed and shown otherwise)", metavar="COLUMN"),
@@ -145,10 +150,10 @@ READING = _in(
     ),
     Option("skip-bad-rows", "skip rows that cannot be read", False, switch=True),
 )
-SHOW = (*READING, *_in("the log", _CORE))
+SHOW = (*READING, *in_group("the log", _CORE))
 EVALUATE = (
     *READING,
-    *_in(
+    *in_group(
         "the evaluation",
         Option(
             "split",
@@ -167,23 +172,23 @@ _HALF_LIFE = Option(
     _half_life,
     "DAYS",
 )
-_TRAINING = _in(
+_TRAINING = in_group(
     "the model",
     Option(
         "epochs", "passes over the users (16, more for small logs)", None, positive_integer, "N"
     ),
-    Option("time-budget", "limit of the whole command: 90, 10m, 2h", None, _seconds, "TIME"),
+    Option("time-budget", "limit of the whole command: 90, 10m, 2h", None, seconds, "TIME"),
     _SEED,
 )
 _FIT = (
-    *_in(
+    *in_group(
         "the evaluation",
         _TEST,
         _SPLIT,
         _ALL_USERS,
         Option("refit", "then fit again, to the whole log", False, switch=True),
     ),
-    *_in(
+    *in_group(
         "the folder",
         Option("out", "to write to (default: model)", "model", named, "DIR", short="o"),
         Option("overwrite", "replace an existing model", False, switch=True),
@@ -204,26 +209,26 @@ _FIT = (
         Option("users-key", "its column of users (default: what fits)", metavar="COLUMN"),
         Option("without-users", "do not save the users and their histories", False, switch=True),
     ),
-    *_in(
+    *in_group(
         "the run",
         Option("resume", "resume an interrupted run", False, switch=True),
         Option(
             "checkpoint-every",
             "time between checkpoints (default: 5m)",
             300.0,
-            _seconds,
+            seconds,
             "TIME",
         ),
         _DRY,
     ),
 )
-ANSWER = _in(
+ANSWER = in_group(
     "the answer",
     Option("k", "number of items (default: 10)", 10, positive_integer, "N", short="k"),
     Option("filter-items", "items never to recommend", metavar="A,B"),
 )
 RECOMMEND = (
-    *_in(
+    *in_group(
         "for whom",
         Option("users", "ids of users of the log; may repeat", metavar="A,B", many=True),
         Option(
@@ -238,22 +243,22 @@ RECOMMEND = (
         Option("histories", "file of users and items, in the log or not", None, named, "FILE"),
     ),
     *ANSWER,
-    *_in(
+    *in_group(
         "the answer",
         Option("items", "the only candidates", metavar="A,B"),
         Option("explain", "name the items of the history that speak for each", False, switch=True),
         Option("include-seen", "also items of the history", False, switch=True),
-        Option("recall", "search approximately, with this recall", None, _recall, "SHARE"),
+        Option("recall", "search approximately, with this recall", None, recall_share, "SHARE"),
     ),
 )
-EXPORT = _in(
+EXPORT = in_group(
     "the files",
     Option("vectors", "write item vectors to this Parquet file", None, named, "FILE"),
     Option("faiss", "write an index of them to this file", None, named, "FILE"),
     Option("onnx", "write the scorer, history to scores, to this file", None, named, "FILE"),
     Option("overwrite", "replace an existing file", False, switch=True),
 )
-FETCH = _in(
+FETCH = in_group(
     "the folder",
     Option("to", "folder to put it in (default: data)", "data", named, "DIR"),
     Option("force", "fetch again what exists", False, switch=True),
@@ -269,8 +274,8 @@ def fit_options(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> t
     which = Option(
         "model", "which (default: auto, the best on a part of the log)", choices=tuple(models())
     )
-    fitted = (*_in("the model", _HALF_LIFE), *_TRAINING, *_FIT)
-    others = (*SHOW, *_in("the model", which), *fitted)
+    fitted = (*in_group("the model", _HALF_LIFE), *_TRAINING, *_FIT)
+    others = (*SHOW, *in_group("the model", which), *fitted)
     taken = {option.name: "fewfold fit" for option in others}
     settings: dict[str, Option] = {}
     for model, options in by_model.items():
@@ -282,12 +287,18 @@ def fit_options(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> t
                     "give it another name"
                 )
             settings[option.name] = option
-    return (*SHOW, *_in("the model", which), *settings.values(), *fitted)
+    return (*SHOW, *in_group("the model", which), *settings.values(), *fitted)
 
 
 def compare_options() -> tuple[Option, ...]:
     """Return the options of `fewfold compare`, with the names of all models."""
     names = Option("models", f"some of {','.join(models())}", metavar="A,B")
-    evaluation = _in("the evaluation", _TEST, _SPLIT, _ALL_USERS, names)
+    evaluation = in_group("the evaluation", _TEST, _SPLIT, _ALL_USERS, names)
     into = Option("into", "also keep the results in this model", None, named, "DIR")
-    return (*SHOW, *_TRAINING, *evaluation, *_in("the folder", into), *_in("the run", _DRY))
+    return (
+        *SHOW,
+        *_TRAINING,
+        *evaluation,
+        *in_group("the folder", into),
+        *in_group("the run", _DRY),
+    )

@@ -14,7 +14,7 @@ from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.selection.half_life import Recency
 from fewfold.recommender.user_profiles import ProfileColumn, ProfileSettings
 
-__all__ = ["Inspection", "inspect"]
+__all__ = ["Inspection", "describe_anchors", "inspect"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +127,11 @@ def inspect(folder: str | os.PathLike[str]) -> Inspection:
         times.append(time.perf_counter() - began)
     return Inspection(
         str(folder), opened.config, opened.metrics, opened.sizes, load, statistics.median(times),
-        _anchors(rec),
+        describe_anchors(rec),
     )  # fmt: skip
 
 
-def _anchors(rec: Recommender) -> AnchorInspection | None:
+def describe_anchors(rec: Recommender) -> AnchorInspection | None:
     """Describe anchors by the attribute with the fewest values, at most a tenth of the items."""
     if rec.fitted.recipe.without_anchors() is None:
         return None

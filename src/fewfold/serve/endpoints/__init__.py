@@ -1,0 +1,1 @@
+"""The endpoints of the API, a file for each group."""
