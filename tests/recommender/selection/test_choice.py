@@ -1,7 +1,7 @@
 """Choice of a model: the best on a validation part, the smaller of equals, blends, resuming."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -13,7 +13,7 @@ import fewfold as ff
 from fewfold._tensors import Found, Spec
 from fewfold.recommender import Auto, Baseline, Blend, Checkpoint, Interactions, Jagged
 from fewfold.recommender.models import registry
-from fewfold.recommender.models.model import FitOptions, Model
+from fewfold.recommender.models.model import FitOptions, Learned, Model
 from fewfold.recommender.selection.choose import _expected_work, _validated, choose
 from fewfold.recommender.selection.trials import Trials, Validation, per_user
 from fewfold.recommender.training.train_options import Deadline
@@ -298,3 +298,61 @@ def test_progress_counts_the_trials_that_the_time_allows() -> None:
     assert _expected_work(grid, log(), None) == 3e12
     assert _expected_work(grid, log(), Deadline.after(130.0)) == 2e12
     assert _expected_work(grid, log(), Deadline.after(0.0)) == 1e12  # the first is always tried
+
+
+def test_a_tenth_of_the_items_of_a_user_is_hidden_and_at_least_one() -> None:
+    lengths = torch.tensor([2, 8, 14, 16, 60] * 40)
+    users = torch.repeat_interleave(torch.arange(200), lengths)
+    items = torch.cat([torch.randperm(80)[:length] for length in lengths.tolist()])
+    whole = Interactions.from_pairs(users, items)
+    part = Validation.of(whole, split="random", users=100, seed=3)
+    assert part is not None
+    assert part.histories.users == 100
+    both = part.histories.jagged.lengths + part.hidden.lengths
+    expected = {2: 1, 8: 1, 14: 1, 16: 2, 60: 6}
+    assert [expected[n] for n in both.tolist()] == part.hidden.lengths.tolist()
+    assert part.train.pairs + len(part.hidden.values) == whole.pairs
+    seen = part.histories.row * 80 + part.histories.ids
+    assert not torch.isin(part.hidden.row * 80 + part.hidden.values, seen).any()
+    again = Validation.of(whole, split="random", users=100, seed=4)
+    assert again is not None
+    assert again.hidden.values.tolist() != part.hidden.values.tolist()
+
+
+def test_what_a_trial_chose_on_held_out_pairs_is_reused(tmp_path) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Weighed(Learned):
+        def reusable(self) -> dict[str, float]:
+            return {"weight": 0.25}
+
+    class Weighing(kind("weighing")):  # type: ignore[misc]
+        found: Mapping[str, float] | None = None
+
+        def learn(self, log: Interactions, options: FitOptions) -> Learned:
+            return Weighed(self.fit(log), log, [])
+
+        def reusing(self, found: Mapping[str, float]) -> Model:
+            other = type(self)()
+            other.found = found
+            return other
+
+    registry.register(Weighing)
+    keep = Checkpoint(tmp_path / "run", every=0.0, resume=True)
+    for _ in range(2):  # from the trial, and from the file
+        model, _ = choose(log(), FitOptions(progress=False, checkpoint=keep), ["weighing", "bad"])
+        assert model.found == {"weight": 0.25}  # type: ignore[attr-defined]
+    assert FITTED.count("weighing") == 1
+
+
+def test_a_blend_that_wins_by_chance_is_not_taken() -> None:
+    def noise(self: Oracle, history: Jagged, items: slice) -> Tensor:
+        number = len(self.name)
+        every = torch.arange(self.items)[items]
+        rows = history.values[history.offsets[:-1]].unsqueeze(1)
+        return ((every * 7919 + rows * 104729 * number) % 1009).float()
+
+    for name in ("a", "bb", "ccc"):
+        registry.register(kind(name, scores=noise))
+    model, choice = choose(log(), FitOptions(progress=False), ["a", "bb", "ccc"])
+    assert not isinstance(model, Blend)
+    assert len(choice.tried) == 3
