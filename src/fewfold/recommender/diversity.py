@@ -24,7 +24,7 @@ from fewfold.recommender.ranking.marginal_relevance import (
 __all__ = ["Diversity", "RankRows", "diversified"]
 
 _POOL, _FACTOR = 100, 4  # candidates: at least so many, and so many for each item of the answer
-_AT_ONCE = 1 << 15  # candidates of all rows that are compared at once
+_AT_ONCE = 1 << 13  # candidates of all rows that are compared at once: their vectors fit a cache
 
 # Ranks some rows: their numbers, how many items, further items of each that are not ranked, and a
 # mask of the items that are.

@@ -70,7 +70,7 @@ class FittedVectors(Fitted):
 
     def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a function from (rows,) items to cosines with the vectors of `others`."""
-        return cosines(self.directions[others], self.directions)
+        return cosines(self.directions, others)
 
     def score_cost(self, known: Jagged) -> float:
         """Multiply-adds to score one item for one user: the width of the vectors."""

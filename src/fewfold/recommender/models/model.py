@@ -86,7 +86,8 @@ class Fitted:
         of all items.
         """
         if self.vectors is not None:
-            return cosines(F.normalize(self.vectors[others], dim=2), self.vectors)
+            vectors, known = self.vectors, F.normalize(self.vectors[others], dim=2)
+            return lambda items: (known @ F.normalize(vectors[items]).unsqueeze(2)).squeeze(2)
 
         def similarity(items: Tensor) -> Tensor:
             largest = self.similar(items, 1).scores
@@ -376,14 +377,15 @@ def _with_option(model: type[Model]) -> list[Field[Any]]:
     return [each for each in every if each.init and "option" in each.metadata]
 
 
-def cosines(others: Tensor, vectors: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function from (rows,) items to the cosines of their vectors with `others`.
+def cosines(directions: Tensor, others: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function from (rows,) items to the cosines of their vectors with those of `others`.
 
     Args:
-        others: (rows, n, d) vectors of length one.
-        vectors: (items, d) vectors of any length.
+        directions: (items, d) vectors of length one.
+        others: (rows, n) items.
     """
-    return lambda items: (others @ F.normalize(vectors[items]).unsqueeze(2)).squeeze(2)
+    known = F.embedding(others, directions).mT  # several times faster than an index
+    return lambda items: (directions[items].unsqueeze(1) @ known).squeeze(1)
 
 
 def relative(weights: Tensor, largest: Tensor) -> Tensor:

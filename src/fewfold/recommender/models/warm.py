@@ -126,7 +126,7 @@ class FittedWarm(Fitted):
 
     def similarity_to(self, others: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a function from (rows,) items to cosines with the vectors of `others`."""
-        return cosines(self.directions[others], self.directions)
+        return cosines(self.directions, others)
 
     def state(self) -> dict[str, Tensor]:
         """Tensors of the inner model, with the prefix `inner.`, and the replaced vectors."""

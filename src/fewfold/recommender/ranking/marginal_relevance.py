@@ -77,23 +77,29 @@ class Selection:
 
     def add(self, rows: Tensor, pool: Ranking) -> None:
         """Select from a pool, best first, for these rows, until they are full or it is used up."""
-        state = _Pool(self, rows, pool)
+        state, left = _Pool(self, rows, pool), self.ids.shape[1] - self.count[rows]
         earlier = int(self.count[rows].max()) if len(rows) else 0
         for chosen in self.ids[rows, :earlier].unbind(1):
-            state.note(chosen.clamp(min=0), chosen >= 0)
-        while True:
-            able = state.open.any(1) & (self.count[rows] < self.ids.shape[1])
+            state.note(chosen)
+        places = []
+        for step in range(int(left.max()) if len(rows) else 0):
+            best, place = state.values().max(1, keepdim=True)
+            able = (best > -torch.inf) & (left > step).unsqueeze(1)
             if not bool(able.any()):
-                return
-            place = state.best()
-            ids = pool.ids.gather(1, place.unsqueeze(1)).squeeze(1)
-            mine, at = rows[able], self.count[rows[able]]
-            self.ids[mine, at] = ids[able]
-            self.scores[mine, at] = pool.scores.gather(1, place.unsqueeze(1)).squeeze(1)[able]
-            self.count[mine] += 1
-            state.open[able, place[able]] = False
-            if bool((self.count[rows] < self.ids.shape[1]).any()):
-                state.note(ids.clamp(min=0), able)
+                break
+            places.append(place.where(able, -1))
+            state.open.scatter_(1, place, False)
+            state.note(pool.ids.gather(1, place).where(able, -1).squeeze(1))
+        if places:
+            self._append(rows, pool, torch.cat(places, 1))
+
+    def _append(self, rows: Tensor, pool: Ranking, places: Tensor) -> None:
+        """Append the items of a pool at these places, (rows, n); -1 at the end of a row."""
+        row, step = (places >= 0).nonzero(as_tuple=True)
+        place, at = places[row, step], self.count[rows[row]] + step
+        self.ids[rows[row], at] = pool.ids[row, place]
+        self.scores[rows[row], at] = pool.scores[row, place]
+        self.count[rows] += (places >= 0).sum(1)
 
 
 class _Pool:
@@ -104,32 +110,35 @@ class _Pool:
     """
 
     def __init__(self, selection: Selection, rows: Tensor, pool: Ranking) -> None:
-        self.selection, self.open = selection, pool.ids >= 0
+        self.amount, self.caps, self.open = selection.amount, selection.caps, pool.ids >= 0
         ids = pool.ids.clamp(min=0)
         span, low = selection.span[rows], selection.low[rows]
         relevance = torch.where(span > 0, (pool.scores - low) / span, 1.0)
-        self.relevance = (1 - selection.amount) * relevance.masked_fill(~self.open, 0.0)
-        self.nearest = torch.zeros_like(self.relevance)
-        if selection.amount > 0 and selection.similarity_to is not None:
+        self.relevance = relevance * (1 - self.amount)
+        self.nearest = torch.zeros_like(relevance)
+        self.similarity: Callable[[Tensor], Tensor] | None = None
+        if self.amount > 0 and selection.similarity_to is not None:
             self.similarity = selection.similarity_to(ids)
-        self.codes = [cap.codes[ids] for cap in selection.caps]
+        self.codes = [cap.codes[ids] for cap in self.caps]
         self.used = [torch.zeros_like(codes) for codes in self.codes]
 
-    def best(self) -> Tensor:
-        """(rows,) place of the best open candidate; of rows without one, any."""
-        value = self.relevance - self.selection.amount * self.nearest
-        return value.masked_fill(~self.open, -torch.inf).argmax(1)
+    def values(self) -> Tensor:
+        """(rows, n) marginal relevance; ``-inf`` for candidates that cannot be selected."""
+        found = self.relevance
+        if self.similarity is not None:
+            found = found - self.amount * self.nearest
+        return found.where(self.open, -torch.inf)
 
-    def note(self, items: Tensor, valid: Tensor) -> None:
-        """Take account of one selected item per row, (rows,), where `valid`."""
-        if self.selection.amount > 0 and self.selection.similarity_to is not None:
-            near = self.similarity(items).to(self.nearest)
-            self.nearest = torch.where(
-                valid.unsqueeze(1), torch.maximum(self.nearest, near), self.nearest
-            )
-        for cap, codes, used in zip(self.selection.caps, self.codes, self.used, strict=True):
-            mine = cap.codes[items].masked_fill(~valid, cap.values).unsqueeze(1)
-            used += (codes == mine) & (mine < cap.values)
+    def note(self, items: Tensor) -> None:
+        """Take account of one selected item per row, (rows,), -1 for none."""
+        known = items.clamp(min=0)
+        if self.similarity is not None:
+            near = self.similarity(known).to(self.nearest)
+            near.masked_fill_((items < 0).unsqueeze(1), 0.0)
+            self.nearest = torch.maximum(self.nearest, near)
+        for cap, codes, used in zip(self.caps, self.codes, self.used, strict=True):
+            mine = cap.codes[known].masked_fill(items < 0, cap.values).unsqueeze(1)
+            used += (codes == mine) & (codes < cap.values)
             self.open &= (used < cap.limit) | (codes == cap.values)
 
 
