@@ -26,6 +26,7 @@ async function route() {
   if (!views.has(view)) views.set(view, document.createElement(`ff-${view}`));
   const element = views.get(view);
   if (element.parentNode !== main) main.replaceChildren(element);
+  main.setAttribute("aria-busy", "true");
   try {
     await element.show(parameters);
     main.querySelector(":scope > .error")?.remove();
@@ -34,6 +35,8 @@ async function route() {
       main.replaceChildren(element, message("error", "This view cannot be shown", error.message));
     }
     if (!(error instanceof ApiError)) throw error;
+  } finally {
+    main.setAttribute("aria-busy", "false");
   }
 }
 

@@ -99,7 +99,7 @@ export function labels(entry) {
   const { column } = nameOf(entry);
   const shown = Object.entries(entry.attributes ?? {}).filter(([name]) => name !== column);
   const parts = column ? [["id", String(entry.item)], ...shown] : shown;
-  return parts.map(([name, value]) => build("span.label", {}, build("span", {}, `${name} `), String(value)));
+  return parts.map(([name, value]) => [build("span.label", {}, build("span", {}, `${name} `), String(value)), " "]);
 }
 
 /** Call a function once the calls have paused for so many milliseconds. */

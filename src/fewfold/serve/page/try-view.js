@@ -62,10 +62,14 @@ class Try extends HTMLElement {
             !empty && build("h3", {}, "Rules"), !empty && this.rules)),
         build("section.card", { "aria-labelledby": "recommended" },
           build("h2", { id: "recommended" }, "Recommended"), this.count, this.answer)));
-    this.changed = paused(60, () => this.set({
+    const gather = paused(60, () => this.set({
       k: this.k.valueAsNumber || this.state.k, diversity: this.diversity.valueAsNumber, by: this.by.value,
       seen: this.seen.checked, explain: this.explain.checked,
     }));
+    this.changed = () => {
+      this.answer.setAttribute("aria-busy", "true");
+      gather();
+    };
   }
 
   async show(parameters) {
@@ -120,16 +124,13 @@ class Try extends HTMLElement {
 
   renderItems(unknown = []) {
     const { items } = this.state;
-    const chips = items.map((id, i) => build(unknown.includes(id) ? "li.unknown" : "li", {},
+    const focused = [...this.history.querySelectorAll(".remove")].indexOf(document.activeElement);
+    const chips = items.map((id) => build(unknown.includes(id) ? "li.unknown" : "li", {},
       build("span", {}, this.names.has(id) ? nameOf(this.names.get(id)).name : id),
       unknown.includes(id) && build("small", {}, " not known"),
       build("button.remove", {
         type: "button", "aria-label": `Remove ${id}`,
-        onclick: () => {
-          this.set({ items: items.filter((one) => one !== id) });
-          const left = this.history.querySelectorAll(".remove");
-          (left[Math.min(i, left.length - 1)] ?? this.picker).focus();
-        },
+        onclick: () => this.set({ items: items.filter((one) => one !== id) }),
       })));
     put(this.history,
       items.length ? build("ul.chips", { "aria-label": "Picked items" }, chips)
@@ -138,6 +139,10 @@ class Try extends HTMLElement {
         this.set({ items: [] });
         this.picker.focus();
       } }, "Remove all"));
+    if (focused >= 0) { // on a chip: it goes to the next one, or back to where items are typed
+      const left = this.history.querySelectorAll(".remove");
+      (left[Math.min(focused, left.length - 1)] ?? this.picker).focus();
+    }
   }
 
   async renderUser(user, signal) {
