@@ -9,6 +9,7 @@ unless the mutation changed learned numbers or ids in a valid way.
 """
 
 import argparse
+import atexit
 import contextlib
 import hashlib
 import json
@@ -36,7 +37,9 @@ from fewfold.recommender.training.checkpoint import Checkpoint
 from tests.fuzz.mutations import giant, mutate_json, mutate_tensors
 
 FIXTURES = Path(__file__).parents[1] / "recommender" / "fixtures"
-FOLDERS = ("fastvae", "anchored", "item-knn", "ease", "popularity")
+MADE = {"als": ff.recommender.ALS(factors=4, iterations=3),
+        "sparse-ease": ff.recommender.SparseEASE(10.0, 5)}  # fmt: skip
+FOLDERS = ("fastvae", "anchored", "item-knn", "ease", "popularity", *MADE)
 FILES = ("config.json", "metrics.json", "manifest.json", "model.safetensors", "items.safetensors",
          "users.safetensors")  # fmt: skip
 SLOW, SLOW_ON_GIANT, GIANT = 2.0, 0.15, 1 << 28  # seconds of a processor, bytes
@@ -77,7 +80,7 @@ def timed() -> Iterator[None]:
 def folder(subject: str, draw: random.Random, place: Path) -> tuple[str, str]:
     """A model folder with one or two files changed."""
     copy = place / "model"
-    shutil.copytree(FIXTURES / subject, copy)
+    shutil.copytree(sound(subject), copy)
     may, whats = False, []
     for _ in range(draw.choice((1, 1, 1, 2))):
         name = draw.choice([name for name in FILES if (copy / name).exists()])
@@ -132,8 +135,23 @@ def resign(copy: Path, name: str) -> None:
 
 
 @cache
+def sound(subject: str) -> Path:
+    """A model folder without damage: a stored one, or one that is made here."""
+    if subject not in MADE:
+        return FIXTURES / subject
+    generator = torch.Generator().manual_seed(0)
+    users = torch.arange(40).repeat_interleave(6)
+    items = torch.randint(30, users.shape, generator=generator)
+    log = {"user": users.tolist(), "item": [f"item {item}" for item in items.tolist()]}
+    rec = ff.Recommender(MADE[subject]).fit(log, test=0.2, progress=False)
+    place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place)
+    return rec.save(place / subject)
+
+
+@cache
 def original(subject: str) -> Any:
-    return answers(ff.Recommender.load(FIXTURES / subject))
+    return answers(ff.Recommender.load(sound(subject)))
 
 
 def answers(rec: ff.Recommender) -> Any:
