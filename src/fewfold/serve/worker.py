@@ -36,6 +36,10 @@ class WorkerStart:
 
 def load_worker(start: WorkerStart) -> Any:
     """Return the ASGI application of a worker; torch is imported here, in its process."""
+    # The handlers of the parent would ignore a signal that comes before those of the worker are
+    # set. An interrupt of the terminal goes to the parent too, which then ends the workers.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with(start.parent)
     import torch
 
@@ -63,21 +67,20 @@ class _Worker:
         self._ended = threading.Event()
 
     async def start(self) -> None:
-        """Begin to load the model; requests are answered meanwhile, with 503."""
-        threading.Thread(target=self._run, name="model", daemon=True).start()
+        """Load the model, before the worker begins to listen, and watch its folder."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._load)
+        except BaseException as error:
+            _report(self._start.folder, error)
+            raise
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     async def stop(self) -> None:
         """End the threads."""
         self._ended.set()
         await asyncio.get_running_loop().run_in_executor(None, self._service.close)
 
-    def _run(self) -> None:
-        try:
-            self._load()
-        except BaseException as error:
-            _report(self._start.folder, error)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
+    def _watch(self) -> None:
         watch = self._start.settings.watch
         while watch and not self._ended.wait(watch):
             self._follow()
