@@ -20,7 +20,7 @@ SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"
 
 PARALLEL = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),-O)
 
-.PHONY: demo test check lint types tests tests-native tests-avx2 tests-generic tests-pure tests-nightly docs tables bench bench-quick sanitize fuzz branches nightly format clean
+.PHONY: demo test check lint types browser tests tests-native tests-avx2 tests-generic tests-pure tests-nightly docs tables bench bench-quick sanitize fuzz branches nightly format clean
 .DEFAULT_GOAL := demo
 
 # The environment is made once; it is refreshed only when what it is made from has changed.
@@ -55,9 +55,18 @@ types: $(STAMP)
 
 tests: tests-native tests-pure
 
+# Where it may, this installs the browser that the tests of the page need; without one they are skipped.
+BROWSER = command -v chromium || command -v chromium-browser || command -v google-chrome
+browser:
+	@{ $(BROWSER); } >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { \
+	    echo "installing Debian's chromium for the tests of the page"; \
+	    { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >/dev/null 2>&1; }; \
+	} || echo "no Chromium, and it cannot be installed: the tests of the page are skipped"
+
 # The first call tests the properties of every map on both paths; the others, in parallel, the kernels of older
 # instruction sets.
-tests-native: $(STAMP)
+tests-native: $(STAMP) browser
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
 	$(PY) -m pytest -n 2 --dist worksteal -q -m "not nightly"

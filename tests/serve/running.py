@@ -54,12 +54,16 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    *arguments: object, folder: Path, wait: float = 60, environment: dict[str, str] | None = None
+    *arguments: object,
+    folder: Path,
+    port: int = 0,
+    wait: float = 60,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[Running]:
-    """Start `fewfold serve` on a free port, and yield when it is ready."""
+    """Start `fewfold serve` on a free port, or on this one, and yield when it is ready."""
     errors = folder / f"errors-{time.monotonic_ns()}.txt"
     settings = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-    command = [sys.executable, "-c", _COMMAND, "serve", *map(str, arguments), "--port", "0"]
+    command = [sys.executable, "-c", _COMMAND, "serve", *map(str, arguments), "--port", str(port)]
     with errors.open("w") as stream:
         process = subprocess.Popen(command, stderr=stream, env=settings, text=True)
     try:

@@ -9,8 +9,9 @@ import pytest
 
 import fewfold as ff
 from tests.serve.page.log import write_model
-from tests.serve.page.serving import FLAGS, Serving, browser_path
+from tests.serve.page.serving import FLAGS, browser_path
 from tests.serve.page.window import settled
+from tests.serve.running import serving
 
 Open = Callable[..., Any]
 
@@ -49,8 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def server(browser: Any, folder: Path) -> Iterator[str]:
     """The address of a server of that model."""
-    with Serving(folder) as serving:
-        yield serving.start().address
+    with serving(folder, folder=folder.parent) as running:
+        yield running.url.rstrip("/")
 
 
 @pytest.fixture

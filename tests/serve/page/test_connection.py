@@ -8,21 +8,22 @@ import pytest
 
 import fewfold as ff
 from tests.serve.page.log import write_model
-from tests.serve.page.serving import Serving
+from tests.serve.page.serving import Restartable
 
 Open = Callable[..., Any]
 HISTORY = "#try?item=cooking/1&item=cooking/4"
 
 
 @pytest.fixture(scope="module")
-def other(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def other(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
     """Another server, of a model without anchors, to be stopped and started."""
     folder = write_model(tmp_path_factory.mktemp("other") / "model", ff.recommender.EASE(l2=5.0))
-    with Serving(folder) as serving:
-        yield serving.start()
+    serving = Restartable(folder)
+    yield serving.start()
+    serving.stop()
 
 
-def test_a_model_without_anchors_or_curve_is_explained(open_page: Open, other: Serving) -> None:
+def test_a_model_without_anchors_or_curve_is_explained(open_page: Open, other: Restartable) -> None:
     page = open_page("#anchors", address=other.address)
     assert page.get_by_text("This model has no anchors").is_visible()
     assert page.get_by_text("fewfold fit --model fastvae --anchors auto").is_visible()
@@ -31,7 +32,7 @@ def test_a_model_without_anchors_or_curve_is_explained(open_page: Open, other: S
     assert page.get_by_text("No comparison is kept in this model").is_visible()
 
 
-def test_another_model_takes_over(open_page: Open, other: Serving) -> None:
+def test_another_model_takes_over(open_page: Open, other: Restartable) -> None:
     page = open_page(HISTORY, address=other.address)
     assert "ease" in page.inner_text("#served")
     write_model(other.folder, ff.recommender.ItemKNN())
@@ -47,7 +48,7 @@ def test_another_model_takes_over(open_page: Open, other: Serving) -> None:
     page.wait_for_selector(".ranking li")
 
 
-def test_a_server_that_stops_and_comes_back(open_page: Open, other: Serving) -> None:
+def test_a_server_that_stops_and_comes_back(open_page: Open, other: Restartable) -> None:
     page = open_page(HISTORY, address=other.address)
     before = page.locator(".ranking .name").all_inner_texts()
     other.stop()
@@ -63,7 +64,7 @@ def test_a_server_that_stops_and_comes_back(open_page: Open, other: Serving) -> 
     _forget(open_page, "ERR_CONNECTION_", "ERR_EMPTY_RESPONSE", "status of 503")
 
 
-def test_a_key_is_asked_for_once(open_page: Open, other: Serving, tmp_path: Path) -> None:
+def test_a_key_is_asked_for_once(open_page: Open, other: Restartable, tmp_path: Path) -> None:
     other.stop()
     key = tmp_path / "key"
     key.write_text("correct horse battery staple\n")

@@ -1,8 +1,8 @@
 // Calls of the server: errors that say what happened, the key, and whether the server answers.
 
 const TIMEOUT = 20_000;
-const BEAT = 5_000; // between two looks at a server that is idle
-const RETRY = 1_500; // between two looks at one that does not answer
+const BEAT = 3_000; // between two looks at a server that is idle
+const RETRY = 1_000; // between two looks at one that does not answer
 
 /** Dispatches "online", "offline", "key" (a key is needed) and "model" (another one took over). */
 export const server = new EventTarget();
