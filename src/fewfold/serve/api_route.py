@@ -25,6 +25,7 @@ __all__ = ["OTHER", "ApiRoute", "Table"]
 OTHER = "other"  # route of requests that have no endpoint
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
+_READING = "fewfold.reading"  # key of a scope whose body is being read
 
 
 class Table:
@@ -110,7 +111,7 @@ class ApiRoute(BaseRoute):
             content, status, media = reply.content, reply.status, reply.media
             headers: dict[str, str] = {}
         except Exception as error:
-            failed = self._failure(error)
+            failed = self._failure(error, scope)
             content, status, media = failed.body(), failed.status, _JSON
             headers = failed.headers
         finally:
@@ -138,7 +139,9 @@ class ApiRoute(BaseRoute):
             )  # fmt: skip
         body = None
         if endpoint.body is not None:
+            scope[_READING] = True
             body = await self._read(endpoint, headers, receive)
+            scope[_READING] = False
         parameters = None
         if endpoint.parameters is not None or scope["query_string"]:
             parameters = _parameters(endpoint, scope["query_string"])
@@ -191,12 +194,17 @@ class ApiRoute(BaseRoute):
         except (RecursionError, UnicodeDecodeError, ValueError) as error:
             raise ApiError(400, "malformed_json", f"the body must be JSON: {error}") from None
 
-    def _failure(self, error: Exception) -> ApiError:
+    def _failure(self, error: Exception, scope: Scope) -> ApiError:
         """Return the answer to a request that failed."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, TimeoutError):
             limit = self._service.settings.limits.seconds
+            if scope.get(_READING):
+                return ApiError(
+                    408, "body_too_slow",
+                    f"the body did not arrive within {limit:g} seconds; send it again",
+                )  # fmt: skip
             return ApiError(
                 504, "took_too_long",
                 f"the answer took longer than {limit:g} seconds; ask for less, or again later",

@@ -44,7 +44,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 ROUTES = (*(f"{one.method} {one.path}" for one in ENDPOINTS), OTHER)
 
-_PAGE = Path(__file__).parent / "page"
+_PAGE, _DOCS = (Path(__file__).parent / name for name in ("page", "docs_page"))
 _SECURITY = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -75,7 +75,7 @@ def create_app(
             await stop()
 
     service.description = openapi(ENDPOINTS, service.settings)
-    files = _Page(StaticFiles(directory=_PAGE, html=True))
+    page, docs = (_Page(StaticFiles(directory=folder)) for folder in (_PAGE, _DOCS))
     middleware = []
     if service.settings.access.cors:
         middleware.append(
@@ -89,8 +89,10 @@ def create_app(
     return Starlette(
         routes=[
             ApiRoute(service, ENDPOINTS),
-            Mount("/page", files),
-            Route("/", _Index(files)),
+            Mount("/page", page),
+            Mount("/docs", docs),
+            Route("/docs", _Index(docs)),
+            Route("/", _Index(page)),
         ],
         middleware=middleware,
         exception_handlers={HTTPException: _http_error, 404: _http_error},
@@ -125,7 +127,7 @@ class _Page:
 
 
 class _Index:
-    """Serves the first file of the page at /."""
+    """Serves the first file of a folder."""
 
     def __init__(self, files: ASGIApp) -> None:
         self._files = files

@@ -122,7 +122,7 @@ def _operation(
 def _failures(one: Endpoint, secured: bool) -> list[int]:
     found = {400, 503, 504, *one.failures}
     if one.body is not None:
-        found |= {413, 415}
+        found |= {408, 413, 415}
     if not one.public:
         found.add(429)
         if secured:
