@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 
+from tests.serve import contract
+
 _COMMAND = "import sys; from fewfold.cli import main; sys.exit(main())"
 
 
@@ -27,7 +29,9 @@ class Running:
     errors: Path
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        # Every answer that a test receives is compared with the description of the API.
+        hooks: Any = {"response": [contract.check]}
+        self.client = httpx.Client(base_url=self.url, timeout=30, event_hooks=hooks)
 
     def get(self, path: str, **more: Any) -> httpx.Response:
         """Answer of a GET."""

@@ -118,8 +118,8 @@ def _checked_port(network: Network) -> int:
 
 
 def _announce(server: _Server, settings: ServeSettings, folder: Path, quiet: bool) -> None:
-    """Print the address when the first worker is ready; end the server if one cannot start."""
-    while not (folder / "ready").exists():
+    """Print the address when all workers are ready; end the server if one cannot start."""
+    while len(list(folder.glob("ready-*"))) < settings.network.workers:
         if (folder / "error").exists():
             server.signal_handler_interrupt()
             return

@@ -93,7 +93,7 @@ class _Worker:
         journal = None if settings.journal is None else Journal(settings.journal)
         live = LiveModel(settings.model, journal=journal, recall=settings.recall)
         self._service.use(live)
-        (self._start.folder / "ready").touch()
+        (self._start.folder / f"ready-{os.getpid()}").touch()
 
     def _follow(self) -> None:
         service = self._service
