@@ -1,6 +1,7 @@
 """Resource usage: elapsed time and peak memory of the process."""
 
 import contextlib
+import ctypes
 import math
 import os
 import re
@@ -16,6 +17,7 @@ __all__ = [
     "format_bytes",
     "free_memory",
     "peak_memory",
+    "release_freed_memory",
     "resource_usage",
 ]
 
@@ -78,6 +80,13 @@ def free_memory() -> int:
         return int(found[1]) * 1024 if found else 2**62
     except OSError:
         return 2**62
+
+
+def release_freed_memory() -> None:
+    """Return memory that was freed to the system, where the C library can (glibc)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_processors(cgroups: Path = _CGROUPS) -> int:

@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,67 @@ def test_an_approximate_search_is_of_the_snapshot(tmp_path: Path) -> None:
     assert search.fitted is live.current.recommender.fitted
     with pytest.raises(ArtifactError, match="has no item vectors to index"):
         LiveModel(saved(tmp_path / "n"), recall=0.9)
+
+
+def test_processes_share_what_is_computed(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "m", ff.recommender.ALS(factors=2))
+    alone, shared = LiveModel(folder), LiveModel(folder, shared=True)
+    assert shared.not_shared is None
+    assert [one.name.split("-")[0] for one in (tmp_path / ".m.serving").glob("*-*")] == [
+        shared.current.version
+    ]
+    answers = [
+        recommend(
+            live.queries(live.current, [Request("ann")]), live.current.state, RankOptions(k=2)
+        )
+        for live in (alone, shared)
+    ]
+    assert answers[0].items == answers[1].items
+    shutil.rmtree(tmp_path / ".m.serving")
+    (tmp_path / ".m.serving").write_text("in the way")
+    other = LiveModel(folder, shared=True)
+    assert "m.serving" in str(other.not_shared)
+    assert other.current.recommender.recommend("ann", 2).items == answers[0].items[0]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_mapped_model_outlives_its_folder(shared: bool, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "m", ff.recommender.ALS(factors=2))
+    live = LiveModel(folder, shared=shared)
+    expected = [live.current.recommender.recommend(user, 3).items for user in ("ann", "eve")]
+    live = LiveModel(folder, shared=shared)  # of which no page has been touched by an answer
+    for _ in range(3):
+        saved(folder, MostPopular())
+    shutil.rmtree(folder)
+    shutil.rmtree(tmp_path / ".m.serving", ignore_errors=True)
+    found = [live.current.recommender.recommend(user, 3).items for user in ("ann", "eve")]
+    assert found == expected
+
+
+def test_a_folder_is_there_at_every_moment_of_overwriting(tmp_path: Path) -> None:
+    recommenders = [ff.Recommender(model).fit(LOG, progress=False) for model in (EASE, ORDERED)]
+    folder = recommenders[0].save(tmp_path / "m")
+    live, done, failures = LiveModel(folder), threading.Event(), []
+    kinds = set()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                kinds.add(type(ff.Recommender.load(folder).model))
+                if live.changed():
+                    snapshot = live.reload()
+                    assert snapshot.recommender.recommend("ann", 1).items
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(50):
+        recommenders[turn % 2].save(folder, overwrite=True)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(kinds) == 2
+    assert live.reload().version == LiveModel(folder).current.version

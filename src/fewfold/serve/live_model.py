@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fewfold._resources import release_freed_memory
 from fewfold.recommender.artifact.folder import MANIFEST, open_artifact, read_consistently
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.ids import Id
@@ -19,6 +20,7 @@ from fewfold.recommender.queries import Queries
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.recommender_state import RecommenderState
+from fewfold.recommender.shared_tensors import SharedTensors
 from fewfold.serve.live_queries import LiveQueries
 from fewfold.serve.self_check import self_check
 from fewfold.serve.user_events import UserEvents
@@ -74,9 +76,12 @@ class LiveModel:
         journal: events that count in the histories of its users; those of all processes do.
         recall: build an approximate search with this recall; None ranks exactly.
         prepare: build what makes rankings of single users faster; see `Recommender.prepare`.
+        shared: keep what is computed from the weights in files beside the folder, which all
+            processes that serve it map; see `SharedTensors`.
 
     Attributes:
         current: the snapshot that answers.
+        not_shared: why processes do not share what is computed, if they were to; otherwise None.
     """
 
     def __init__(
@@ -86,10 +91,12 @@ class LiveModel:
         journal: Journal | None = None,
         recall: float | None = None,
         prepare: bool = True,
+        shared: bool = False,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.journal = journal
-        self._recall, self._prepare = recall, prepare
+        self._recall, self._prepare, self._shared = recall, prepare, shared
+        self.not_shared: str | None = None
         self._events = UserEvents()
         self._ingesting, self._loading = threading.Lock(), threading.Lock()
         self._seen: tuple[int, ...] | None = None  # identity of the manifest of the last attempt
@@ -141,16 +148,27 @@ class LiveModel:
 
         self._seen, version, recommender = read_consistently(self.folder, read)
         try:
+            if self._prepare:
+                self._prepare_ranking(recommender, version)
             search = None
             if self._recall is not None:
                 search = recommender.index(recall=self._recall)
-            if self._prepare:
-                recommender.prepare()
             queries = LiveQueries(recommender.state, self._events)
             self_check(recommender.state, search)
         except ValueError as error:
             raise ArtifactError(f"{self.folder} cannot be served: {error}") from error
+        release_freed_memory()
         return Snapshot(recommender, version, self.folder, datetime.now(UTC), search, queries)
+
+    def _prepare_ranking(self, recommender: Recommender, version: str) -> None:
+        if self._shared:
+            try:
+                recommender.fitted.prepare(SharedTensors(self.folder, version))
+                self.not_shared = None
+                return
+            except OSError as error:  # a folder that cannot be written, a full disk
+                self.not_shared = str(error)
+        recommender.fitted.prepare()
 
     def knows(self, snapshot: Snapshot, user: Id) -> bool:
         """Return whether a user has a history, events or attributes to recommend from."""

@@ -229,9 +229,8 @@ class FittedALS(FittedVectors):
         popularity = self.counts * (_POPULARITY / self.counts.max().clamp(min=1))
         return torch.cat([self.item_vectors, popularity.unsqueeze(1)], 1)
 
-    @cached_property
-    def directions(self) -> Tensor:
-        """(items, factors) item vectors of length one."""
+    def normalised(self) -> Tensor:
+        """Compute (items, factors) item vectors of length one."""
         return F.normalize(self.item_vectors)
 
     def queries(self, history: Jagged) -> Tensor:

@@ -18,6 +18,7 @@ from fewfold.recommender.models.model_options import BLEND as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import models, register
 from fewfold.recommender.ranking.exact_ranking import Ranking
+from fewfold.recommender.shared_tensors import SharedTensors
 
 __all__ = ["Blend", "FittedBlend", "blended", "inside"]
 
@@ -81,10 +82,10 @@ class FittedBlend(Fitted):
         """The `Blend` this was fitted by."""
         return self._recipe
 
-    def prepare(self) -> None:
+    def prepare(self, shared: SharedTensors | None = None) -> None:
         """Prepare both models."""
-        self.first.prepare()
-        self.second.prepare()
+        self.first.prepare(shared and shared.inside("first"))
+        self.second.prepare(shared and shared.inside("second"))
 
     def rank(
         self,

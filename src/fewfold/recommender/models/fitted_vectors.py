@@ -10,8 +10,10 @@ from torch import Tensor
 from fewfold._progress import phase
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.model import Fitted, cosines, single_item_rows
+from fewfold.recommender.models.shared_ranking import share_directions, share_ranking
 from fewfold.recommender.ranking.catalogue import Catalogue
 from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
+from fewfold.recommender.shared_tensors import SharedTensors
 
 __all__ = ["FittedVectors"]
 
@@ -26,19 +28,27 @@ class FittedVectors(Fitted):
     """
 
     _table: Catalogue | None = None
+    _shared: SharedTensors | None = None
 
     @property
     def vectors(self) -> Tensor:
         """(items, d) item vectors, contiguous."""
         raise NotImplementedError(f"{type(self).__name__} must define vectors")
 
-    def prepare(self) -> None:
+    def prepare(self, shared: SharedTensors | None = None) -> None:
         """Build a compact copy of the vectors, which speeds up rankings of single users."""
+        self._shared = shared
+        if shared is not None:
+            self._table = share_ranking(self, shared)
         self._table = self._table or Catalogue(self.vectors)
 
     @cached_property
     def directions(self) -> Tensor:
         """(items, d) item vectors of length one, by which items are similar."""
+        return share_directions(self, self._shared)
+
+    def normalised(self) -> Tensor:
+        """Compute the directions."""
         return F.normalize(self.vectors)
 
     def rank(

@@ -20,6 +20,7 @@ from fewfold.recommender.models.contributions import histories_without_one, scor
 from fewfold.recommender.models.registry import models
 from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.selection.choice import Choice
+from fewfold.recommender.shared_tensors import SharedTensors
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train_options import Deadline, Epoch, Training
 from fewfold.recommender.warm_vectors import WarmSettings
@@ -52,8 +53,12 @@ class Fitted:
         """(rows, d) query vectors; for models with `vectors` alone."""
         raise NotImplementedError(f"{type(self).__name__} has no vectors")
 
-    def prepare(self) -> None:
-        """Build what makes later answers faster, if there is anything."""
+    def prepare(self, shared: SharedTensors | None = None) -> None:
+        """Build what makes later answers faster, if there is anything.
+
+        Args:
+            shared: files in which other processes find it, too; None keeps it in this one.
+        """
 
     def rank(
         self,

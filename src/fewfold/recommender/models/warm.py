@@ -24,6 +24,7 @@ from fewfold.recommender.models.model import (
     single_item_rows,
 )
 from fewfold.recommender.models.registry import models, register
+from fewfold.recommender.models.shared_ranking import share_directions, share_ranking
 from fewfold.recommender.models.warm_settings import (
     HiddenItems,
     offset_unit,
@@ -31,6 +32,7 @@ from fewfold.recommender.models.warm_settings import (
 )
 from fewfold.recommender.ranking.catalogue import Catalogue
 from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
+from fewfold.recommender.shared_tensors import SharedTensors
 from fewfold.recommender.warm_vectors import WarmSettings, ridge_predictions, shrunk
 
 __all__ = ["FittedWarm", "Warm"]
@@ -65,6 +67,7 @@ class FittedWarm(Fitted):
         self._recipe, self.inner, self.known = recipe, inner, known
         self.replaced, self.rows, self.items = replaced, rows, inner.items
         self._table: Catalogue | None = None
+        self._shared: SharedTensors | None = None
 
     @property
     def recipe(self) -> "Warm":
@@ -84,8 +87,12 @@ class FittedWarm(Fitted):
             self.inner.queries(history.select(self.known[history.values])), (0, 1), value=1
         )
 
-    def prepare(self) -> None:
+    def prepare(self, shared: SharedTensors | None = None) -> None:
         """Build a compact copy of the vectors, which speeds up rankings of single users."""
+        self._shared = shared
+        if shared is not None:
+            self._table = share_ranking(self, shared)
+            vars(self.inner).pop("vectors", None)  # computed by the constructor
         self._table = self._table or Catalogue(self.vectors)
 
     def rank(
@@ -110,7 +117,11 @@ class FittedWarm(Fitted):
 
     @cached_property
     def directions(self) -> Tensor:
-        """(items, d') item vectors of length one, without columns that are the same for all users.
+        """(items, d') item vectors of length one, by which items are similar."""
+        return share_directions(self, self._shared)
+
+    def normalised(self) -> Tensor:
+        """Compute the directions: vectors without columns that are the same for all users.
 
         These are biases, which say how popular an item is and not what it is like.
         """

@@ -1,6 +1,7 @@
 """Item vectors with a quantised copy, for exact top-k of single users at a quarter of the reads."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ __all__ = ["Catalogue"]
 
 _LARGEST = 127  # of int8
 _PAD = 32  # alignment of a row in bytes, the width of the kernel
-_ITEMS_AT_ONCE = 16384
+_NUMBERS_AT_ONCE = 1 << 17  # whose intermediate results stay in the cache of a processor
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,23 @@ class Catalogue:
 
     vectors: Tensor
     _quantised: "_Quantised | None" = field(init=False, repr=False)
+
+    @classmethod
+    def of_parts(cls, vectors: Tensor, parts: Mapping[str, Tensor]) -> "Catalogue":
+        """Construct from vectors and the `parts` of a catalogue of the same ones, not validated."""
+        found = object.__new__(cls)
+        usable = len(parts) > 0 and dispatch.ready(vectors)
+        copy = _Quantised.of_parts(vectors, **parts) if usable else None
+        object.__setattr__(found, "vectors", vectors)
+        object.__setattr__(found, "_quantised", copy)
+        return found
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return the tensors of the copy, by name; none if there is no copy."""
+        copy = self._quantised
+        if copy is None:
+            return {}
+        return {name: getattr(copy, name) for name in ("code", "step", "slack", "balance", "reach")}
 
     def __post_init__(self) -> None:
         check_scores(self.vectors, "vectors")
@@ -93,7 +111,24 @@ class _Quantised:
     step: Tensor  # (items,)
     slack: Tensor  # (items,) bound on the error for a query of norm 1
     balance: Tensor  # (d,) powers of two
+    reach: Tensor  # (), upper bound of the norms
     kernel: Any
+
+    @classmethod
+    def of_parts(
+        cls,
+        vectors: Tensor,
+        code: Tensor,
+        step: Tensor,
+        slack: Tensor,
+        balance: Tensor,
+        reach: Tensor,
+    ) -> "_Quantised":
+        items, d = vectors.shape
+        kernel = dispatch.kernel("Catalogue")(
+            vectors, items, d, code, code.shape[1], step, slack, balance, float(reach)
+        )
+        return cls(code, step, slack, balance, reach, kernel)
 
     @classmethod
     def of(cls, vectors: Tensor) -> "_Quantised":
@@ -102,11 +137,15 @@ class _Quantised:
         code = dispatch.table(items, width, dtype=torch.int8)
         code[:, d:] = 0
         step, norm, error = torch.empty(items), *torch.empty(2, items, dtype=torch.float64)
-        size = torch.linalg.vector_norm(vectors, dim=0, dtype=torch.float64) / items**0.5
+        count = max(1, _NUMBERS_AT_ONCE // max(d, 1))
+        blocks = [slice(start, start + count) for start in range(0, items, count)]
+        squares = torch.zeros(d, dtype=torch.float64)
+        for part in blocks:
+            squares += torch.linalg.vector_norm(vectors[part], dim=0, dtype=torch.float64).square()
+        size = (squares / items).sqrt()
         power = torch.where(size > 0, -size.log2(), 0).round().clamp(-60, 60)
         balance = power.exp2().float()
-        for start in range(0, items, _ITEMS_AT_ONCE):
-            part = slice(start, start + _ITEMS_AT_ONCE)
+        for part in blocks:
             x = vectors[part] * balance
             step[part] = x.abs().amax(1) / _LARGEST
             by = step[part].unsqueeze(1)
@@ -120,7 +159,4 @@ class _Quantised:
         largest = min(32767, (2**31 - 1) // (_LARGEST * d))
         lost = d**0.5 / (2 * largest) + (d + 16) * 2**-23
         slack = ((error + lost * reach + 1e-9 * reach.max()) * (1 + 1e-6)).float()
-        kernel = dispatch.kernel("Catalogue")(
-            vectors, items, d, code, width, step, slack, balance, float(reach.max())
-        )
-        return cls(code, step, slack, balance, kernel)
+        return cls.of_parts(vectors, code, step, slack, balance, reach.max())

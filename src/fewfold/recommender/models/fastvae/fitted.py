@@ -38,9 +38,8 @@ class FittedVAE(FittedVectors):
         with phase("preparing the ranking"):
             return self.model.vectors.contiguous()
 
-    @cached_property
-    def directions(self) -> Tensor:
-        """(items, d - 1) item vectors without their bias, of length one."""
+    def normalised(self) -> Tensor:
+        """Compute (items, d - 1) item vectors without their bias, of length one."""
         weights = torch.arange(self.vectors.shape[1]) != self.model.latent
         return F.normalize(self.vectors[:, weights])
 
