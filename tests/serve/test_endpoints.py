@@ -234,3 +234,40 @@ def test_numbers_as_ids(tmp_path: Path) -> None:
         assert refused.status_code == 503
         assert error(refused)["code"] == "no_journal"
         assert server.get("/v1/model").json()["has"]["journal"] is False
+
+
+def test_conditions_and_diversity_as_in_process(server: Running, local: ff.Recommender) -> None:
+    history = ["a1", "b2", "b3"]
+    where: list[dict[str, Any]] = [
+        {"taste": "a"},
+        {"taste": ["a", "c"], "year": {"min": 1995}},
+        {"year": {"not": [1991, 1992], "max": 1994}},
+    ]
+    queries: list[dict[str, Any]] = [{"history": history, "k": 8, "where": one} for one in where]
+    queries += [
+        {"history": history, "k": 6, "diversity": 0.7},
+        {"history": history, "k": 6, "diversity": {"amount": 0.9, "by": "taste"}},
+        {"history": history, "k": 6, "at_most": {"taste": 2}},
+    ]
+    answers = server.post("/v1/recommendations", queries).json()
+    div = ff.recommender.Diversity
+    options: list[dict[str, Any]] = [{"k": 8, "where": one} for one in where]
+    options += [
+        {"k": 6, "diversity": 0.7},
+        {"k": 6, "diversity": div(0.9, by="taste")},
+        {"k": 6, "diversity": div(at_most={"taste": 2})},
+    ]
+    expected = [local.recommend_from_history(history, **one).items for one in options]
+    assert [items(answer) for answer in answers] == expected
+    for field, more in (
+        ("where", {"where": {"colour": "red"}}),
+        ("where", {"where": {}}),
+        ("where", {"where": {"year": {}}}),
+        ("diversity", {"diversity": {"amount": 0.5, "by": "colour"}}),
+        ("at_most", {"at_most": {"colour": 2}}),
+    ):
+        response = server.post("/v1/recommendations", {"history": history, **more})
+        assert response.status_code == 400
+        assert error(response)["field"] == field
+    nothing = server.post("/v1/recommendations", {"history": history, "where": {"taste": "z"}})
+    assert nothing.json()["items"] == []

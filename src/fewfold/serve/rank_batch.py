@@ -1,9 +1,10 @@
 """Ranks queries of many requests together, in batches."""
 
 import asyncio
+import contextlib
 import itertools
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 import torch
 
+from fewfold.recommender.diversity import Diversity
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.queries import Queries
 from fewfold.recommender.recommendations import RankOptions, Recommendations, recommend
@@ -18,7 +20,7 @@ from fewfold.serve.batching import Batcher
 from fewfold.serve.board import Board
 from fewfold.serve.errors import ApiError
 from fewfold.serve.live_model import LiveModel, Request, Snapshot
-from fewfold.serve.schemas import Answer, Because, Query, RecommendedItem
+from fewfold.serve.schemas import Answer, Because, DiversityOptions, Query, RecommendedItem
 
 __all__ = ["Entry", "Ranker", "recommended"]
 
@@ -136,8 +138,10 @@ class Ranker:
             options = RankOptions(
                 max(one.k for one in asked), first.exclude_seen, items=allowed,
                 search=snapshot.search, explain=first.explain,
+                where=msgspec.to_builtins(first.where), diversity=_diversity(first),
             )  # fmt: skip
-            found = recommend(queries, state, options)
+            with _named(first):
+                found = recommend(queries, state, options)
         empty = (queries.histories.lengths == 0).tolist()
         results: list[bytes | Exception] = []
         for row, query in enumerate(asked):
@@ -186,6 +190,30 @@ def recommended(found: Recommendations, row: int, k: int) -> list[RecommendedIte
             items, scores, attributes, found.because[row], strict=False
         )
     ]
+
+
+def _diversity(query: Query) -> Diversity | None:
+    asked = query.diversity
+    if asked is None and query.at_most is None:
+        return None
+    if isinstance(asked, DiversityOptions):
+        return Diversity(asked.amount, by=asked.by, at_most=query.at_most or {})
+    return Diversity(asked or 0.0, at_most=query.at_most or {})
+
+
+@contextlib.contextmanager
+def _named(query: Query) -> Iterator[None]:
+    """Answer 400 if attributes are not what a query takes them for."""
+    fields = [
+        name for name in ("where", "diversity", "at_most") if getattr(query, name) is not None
+    ]
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if not fields:
+            raise
+        about = fields[0] if len(fields) == 1 else None
+        raise ApiError(400, "invalid_value", str(error), about) from error
 
 
 def _known(ids: list[Any], snapshot: Snapshot, unknown: list[list[Any]]) -> list[Any]:

@@ -12,9 +12,10 @@ with optional_import("msgspec", "serve", "fewfold serve"):
     from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 __all__ = [
-    "Answer", "Anchor", "AnchorItem", "AnchorsAnswer", "Because", "DiversityOptions", "ErrorAnswer",
+    "Answer", "Anchor", "AnchorItem", "AnchorsAnswer", "Because", "Condition",
+    "DiversityOptions", "ErrorAnswer",
     "ErrorBody", "Event", "FeedbackAnswer", "Fallback", "HealthAnswer", "HistoryItem", "ItemAnswer",
-    "ItemId", "ItemsAnswer", "ListedItem", "ListedUser", "ModelAnswer", "Query", "Range",
+    "ItemId", "ItemsAnswer", "ListedItem", "ListedUser", "ModelAnswer", "Query",
     "RecommendParameters", "RecommendedItem", "ReloadAnswer", "SearchParameters", "SimilarAnswer",
     "SimilarParameters", "StatsAnswer", "UserAnswer", "UsersAnswer",
 ]  # fmt: skip
@@ -32,11 +33,16 @@ class Request(Struct, forbid_unknown_fields=True, frozen=True):
     """Base of what clients send: unknown fields are refused."""
 
 
-class Range(Request, frozen=True):
-    """A range of an attribute, both ends included."""
+_Value = str | int | float | bool
+_End = str | int | float  # a date is text
 
-    min: float | None = None
-    max: float | None = None
+
+class Condition(Request, frozen=True, omit_defaults=True):
+    """A range of an attribute, both ends included, or values that it must not have."""
+
+    min: _End | None = None
+    max: _End | None = None
+    excluded: _Value | list[_Value] | None = field(name="not", default=None)
 
 
 class DiversityOptions(Request, frozen=True):
@@ -46,8 +52,7 @@ class DiversityOptions(Request, frozen=True):
     by: str | None = None
 
 
-_Value = str | int | float | bool
-Where = dict[str, _Value | list[_Value] | Range]
+Where = dict[str, _Value | list[_Value] | Condition]
 
 
 class Query(Request, frozen=True):
