@@ -1,5 +1,7 @@
 // Calls of the server: errors that say what happened, the key, and whether the server answers.
 
+import { isName } from "./dom.js";
+
 const TIMEOUT = 20_000;
 const BEAT = 3_000; // between two looks at a server that is idle
 const RETRY = 1_000; // between two looks at one that does not answer
@@ -34,8 +36,10 @@ export async function call(path, { body, signal } = {}) {
     return call(path, { body, signal });
   }
   const found = await answer.json().catch(() => null);
+  signal?.throwIfAborted();
   if (!answer.ok) throw failure(answer, found);
-  if (found?.model) noteVersion(found.model);
+  if (!found) throw new ApiError(502, "unexpected", "The answer broke off; try again.");
+  if (found.model) noteVersion(found.model);
   return found;
 }
 
@@ -89,6 +93,7 @@ function noteVersion(found) {
   version = found;
   if (first) return;
   description = null;
+  known.clear();
   tell("model", found);
 }
 
@@ -99,6 +104,17 @@ export function model() {
     throw error;
   });
   return description;
+}
+
+/** Items by id that answers told of, so that they can be shown by their names. */
+export const known = new Map();
+export const note = (entry) => known.set(String(entry.item), entry);
+
+/** Ask for those of these items that are not known yet; without names there is nothing to ask. */
+export async function learn(ids) {
+  if (!Object.keys((await model()).attributes).some(isName)) return;
+  const missing = ids.filter((id) => !known.has(id)).slice(0, 100);
+  await Promise.all(missing.map((id) => call(itemPath(id)).then(note, () => null)));
 }
 
 export const itemPath = (id, more = "") => `/v1/items/${encodeURIComponent(id)}${more}`;

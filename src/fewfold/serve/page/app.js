@@ -25,7 +25,10 @@ async function route() {
   document.title = `${links.find((one) => one.dataset.view === view).textContent} · fewfold`;
   if (!views.has(view)) views.set(view, document.createElement(`ff-${view}`));
   const element = views.get(view);
-  if (element.parentNode !== main) main.replaceChildren(element);
+  if (element.parentNode !== main) {
+    main.replaceChildren(element);
+    scrollTo(0, 0);
+  }
   main.setAttribute("aria-busy", "true");
   try {
     await element.show(parameters);

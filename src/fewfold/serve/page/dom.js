@@ -88,9 +88,12 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-/** The name to show for an item: a column called name or title, otherwise the id. */
+/** Whether a column has the names of items, by what it is called. */
+export const isName = (column) => /(^|[_ ])(name|title)$/i.test(column);
+
+/** The name to show for an item: that of a column of names, otherwise the id. */
 export function nameOf(entry) {
-  const column = Object.keys(entry.attributes ?? {}).find((one) => /(^|[_ ])(name|title)$/i.test(one));
+  const column = Object.keys(entry.attributes ?? {}).find(isName);
   return column ? { name: entry.attributes[column], column } : { name: String(entry.item) };
 }
 

@@ -1,5 +1,6 @@
 // A ranked list of items: score as a bar, attributes, reasons, and what can be done with each.
 
+import { known } from "./api.js";
 import { bar, build, fixed, labels, nameOf, percent } from "./dom.js";
 import { link } from "./route.js";
 
@@ -33,7 +34,7 @@ function reasons(entry) {
     return build("p.because", {}, "Popular; no item of the history speaks for it.");
   }
   return build("p.because", {}, "because of ", entry.because.map((one, i) => [
-    i > 0 && ", ", build("b", {}, String(one.item)),
+    i > 0 && ", ", build("b", {}, nameOf(known.get(String(one.item)) ?? one).name),
     entry.because.length > 1 && ` ${percent(one.contribution / total)}`,
   ]));
 }

@@ -1,6 +1,6 @@
 // <ff-similar>: walk from item to item; the way taken is a trail of links.
 
-import { ApiError, call, itemPath } from "./api.js";
+import { ApiError, call, itemPath, known, learn } from "./api.js";
 import { build, labels, message, nameOf, plural, put } from "./dom.js";
 import { ranking } from "./ranking.js";
 import { link } from "./route.js";
@@ -39,14 +39,14 @@ class Similar extends HTMLElement {
 
   async showItem(id, trail, signal) {
     const [about, found] = await Promise.all([
-      call(itemPath(id), { signal }), call(itemPath(id, "/similar?k=15"), { signal }),
+      call(itemPath(id), { signal }), call(itemPath(id, "/similar?k=15"), { signal }), learn(trail),
     ]);
     const further = [...trail, id].slice(-LONGEST);
     this.tell(
       trail.length > 0 && build("nav.trail", { "aria-label": "Trail" }, build("ol", {},
         trail.map((one, i) => build("li", {},
-          build("a", { href: link("similar", { item: one, trail: trail.slice(0, i) }) }, one))),
-        build("li", { "aria-current": "page" }, id))),
+          build("a", { href: link("similar", { item: one, trail: trail.slice(0, i) }) }, nameOf(known.get(one) ?? { item: one }).name))),
+        build("li", { "aria-current": "page" }, nameOf(about).name))),
       build("section.card", { "aria-labelledby": "around" },
         build("h2", { id: "around", tabindex: "-1" }, nameOf(about).name),
         build("p.meta", {}, labels(about), about.users != null && build("span", {}, `${plural(about.users, "user")} in the log`)),
@@ -56,6 +56,10 @@ class Similar extends HTMLElement {
           : message("empty", "Nothing is similar to it", about.known
             ? "The model has no other item that goes with it."
             : "Nobody in the log has it, so the model knows nothing about it.")));
+    if (document.activeElement === document.body) { // the link that was followed is gone
+      document.getElementById("around").focus({ preventScroll: true });
+      this.content.scrollIntoView({ block: "nearest" });
+    }
   }
 
   async showPopular(signal) {

@@ -1,6 +1,6 @@
 // <ff-try>: pick items, or a user of the log, and see the recommendations change.
 
-import { ApiError, call, model, userPath } from "./api.js";
+import { ApiError, call, known, learn, model, note, userPath } from "./api.js";
 import { build, labels, message, nameOf, paused, plural, put, sentence } from "./dom.js";
 import { ranking } from "./ranking.js";
 import { link, remember } from "./route.js";
@@ -9,38 +9,22 @@ import { conditions, read, written } from "./rules.js";
 const SHOWN = 15; // items of a long history
 
 class Try extends HTMLElement {
-  /** Build the controls; called once, when the view is first shown. */
+  /** Build the controls and their places; called once, when the view is first shown. */
   prepare(about) {
     this.about = about;
-    const control = (name, type, more) => build("input", {
-      id: `try-${name}`, type, oninput: () => this.changed(), ...more,
-    });
-    this.k = control("k", "number", { min: 1, max: 100, step: 1 });
-    this.diversity = control("diversity", "range", { min: 0, max: 1, step: 0.05 });
-    this.amount = build("output", { for: "try-diversity" });
-    this.by = build("select", { id: "try-by", onchange: () => this.changed() },
-      build("option", { value: "" }, "what users have together"),
-      Object.keys(about.attributes).map((name) => build("option", { value: name }, name)));
-    this.seen = control("seen", "checkbox");
-    this.explain = control("explain", "checkbox");
-    this.rules = build("ff-rules", { onchange: (event) => event.detail && this.set({ rules: event.detail }) });
-    this.rules.columns = about.attributes;
-    this.modes = ["items", "user"].map((mode) => build("input", {
-      type: "radio", name: "mode", id: `mode-${mode}`, value: mode, onchange: () => this.set({ mode }),
-    }));
+    this.history = build("div");
+    this.answer = build("div", { "aria-busy": "false" });
+    this.count = build("p.hidden", { role: "status" });
     this.picker = build("ff-picker", {
-      kind: "items", label: "Add an item", hint: "Type a part of its name",
-      onpick: (event) => this.add(event.detail),
+      kind: "items", label: "Add an item", hint: "Type a part of its name", onpick: (event) => this.add(event.detail),
     });
     this.users = build("ff-picker", {
       kind: "users", label: "Pick a user", hint: "Type a part of the id",
       onpick: (event) => this.set({ user: String(event.detail.user) }),
     });
-    this.history = build("div");
-    this.answer = build("div", { "aria-busy": "false" });
-    this.count = build("p.hidden", { role: "status" });
-    this.names = new Map(); // entries by id, to show attributes of what was picked
-    const empty = Object.keys(about.attributes).length === 0;
+    this.modes = ["items", "user"].map((mode) => build("input", {
+      type: "radio", name: "mode", id: `mode-${mode}`, value: mode, onchange: () => this.set({ mode }),
+    }));
     this.append(
       build("h1", {}, "Try it"),
       build("p.lead", {}, "Pick what somebody has, and see what the model would recommend."),
@@ -50,26 +34,41 @@ class Try extends HTMLElement {
           about.has.users && build("div.segments", { role: "radiogroup", "aria-label": "For whom" },
             this.modes.map((mode, i) => [mode,
               build("label", { for: mode.id }, ["Items I pick", "A user of the log"][i])])),
-          this.picker, this.users, this.history,
-          build("details", { open: matchMedia("(min-width: 761px)").matches },
-            this.summary = build("summary"),
-            build("div.options", {},
-              build("div", {}, build("label", { for: "try-k" }, "How many"), this.k),
-              build("div", {}, build("label", { for: "try-diversity" }, "Diversity ", this.amount), this.diversity),
-              this.different = build("div", {}, build("label", { for: "try-by" }, "Different by"), this.by),
-              build("label.check", {}, this.explain, "Explain each by what is given"),
-              build("label.check", {}, this.seen, "Include what is given")),
-            !empty && build("h3", {}, "Rules"), !empty && this.rules)),
+          this.picker, this.users, this.history, this.options(Object.keys(about.attributes))),
         build("section.card", { "aria-labelledby": "recommended" },
           build("h2", { id: "recommended" }, "Recommended"), this.count, this.answer)));
+  }
+
+  options(columns) {
     const gather = paused(60, () => this.set({
       k: this.k.valueAsNumber || this.state.k, diversity: this.diversity.valueAsNumber, by: this.by.value,
       seen: this.seen.checked, explain: this.explain.checked,
     }));
-    this.changed = () => {
+    const changed = () => {
       this.answer.setAttribute("aria-busy", "true");
       gather();
     };
+    const control = (name, type, more) => build("input", { id: `try-${name}`, type, oninput: changed, ...more });
+    this.k = control("k", "number", { min: 1, max: 100, step: 1 });
+    this.diversity = control("diversity", "range", { min: 0, max: 1, step: 0.05 });
+    this.amount = build("output", { for: "try-diversity" });
+    this.by = build("select", { id: "try-by", onchange: changed },
+      build("option", { value: "" }, "what users have together"),
+      columns.map((name) => build("option", { value: name }, name)));
+    this.different = build("div", {}, build("label", { for: "try-by" }, "Different by"), this.by);
+    this.seen = control("seen", "checkbox");
+    this.explain = control("explain", "checkbox");
+    this.rules = build("ff-rules", { onchange: (event) => event.detail && this.set({ rules: event.detail }) });
+    this.rules.columns = this.about.attributes;
+    this.summary = build("summary");
+    return build("details", { open: matchMedia("(min-width: 761px)").matches }, this.summary,
+      build("div.options", {},
+        build("div", {}, build("label", { for: "try-k" }, "How many"), this.k),
+        build("div", {}, build("label", { for: "try-diversity" }, "Diversity ", this.amount), this.diversity),
+        this.different,
+        build("label.check", {}, this.explain, "Explain each by what is given"),
+        build("label.check", {}, this.seen, "Include what is given")),
+      columns.length > 0 && [build("h3", {}, "Rules"), this.rules]);
   }
 
   async show(parameters) {
@@ -100,7 +99,7 @@ class Try extends HTMLElement {
   }
 
   add(entry) {
-    this.names.set(String(entry.item), entry);
+    note(entry);
     return this.set({ mode: "items", items: [...new Set([...this.state.items, String(entry.item)])] });
   }
 
@@ -126,7 +125,7 @@ class Try extends HTMLElement {
     const { items } = this.state;
     const focused = [...this.history.querySelectorAll(".remove")].indexOf(document.activeElement);
     const chips = items.map((id) => build(unknown.includes(id) ? "li.unknown" : "li", {},
-      build("span", {}, this.names.has(id) ? nameOf(this.names.get(id)).name : id),
+      build("span", {}, nameOf(known.get(id) ?? { item: id }).name),
       unknown.includes(id) && build("small", {}, " not known"),
       build("button.remove", {
         type: "button", "aria-label": `Remove ${id}`,
@@ -147,6 +146,7 @@ class Try extends HTMLElement {
 
   async renderUser(user, signal) {
     const found = await call(userPath(user), { signal });
+    found.history.forEach(note);
     const rows = found.history.map((entry) => build("li", {},
       build("a.name", { href: link("similar", { item: entry.item }) }, nameOf(entry).name),
       build("span.labels", {}, labels(entry), entry.from === "feedback" && build("span.label.new", {}, "feedback"))));
@@ -174,13 +174,15 @@ class Try extends HTMLElement {
     this.answer.setAttribute("aria-busy", "true");
     try {
       const query = {
-        ...(mode === "user" ? { user } : { history: items }), k, explain: explain && (mode === "user" || items.length > 0), exclude_seen: !seen,
-        ...conditions(rules), ...(diversity ? { diversity: { amount: diversity, by: by || null } } : {}),
+        ...(mode === "user" ? { user } : { history: items }), k, exclude_seen: !seen,
+        explain: explain && (mode === "user" || items.length > 0), ...conditions(rules), ...(diversity ? { diversity: { amount: diversity, by: by || null } } : {}),
       };
       const [found] = await Promise.all([
         call("/v1/recommendations", { body: query, signal }),
         mode === "user" ? this.renderUser(user, signal) : null,
       ]);
+      if (mode === "items") await learn(items.filter((id) => !(found.unknown ?? []).map(String).includes(id)));
+      signal.throwIfAborted();
       this.tell(found);
     } catch (error) {
       if (error.name === "AbortError") return undefined;
@@ -204,7 +206,6 @@ class Try extends HTMLElement {
           : "No item is left: everything is given already. Tick “Include what is given”"));
       return;
     }
-    for (const entry of found.items) this.names.set(String(entry.item), entry);
     const list = ranking(found.items, { add: mode === "items" && ((entry, i) => this.take(entry, i)) });
     const bare = found.items.every((entry) => entry.score >= 0);
     this.fill(...notes, list, build("p.hint", {},
