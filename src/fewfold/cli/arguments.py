@@ -10,7 +10,7 @@ from typing import Any
 
 import fewfold
 from fewfold._options import Option
-from fewfold.cli import commands, fit_commands, serve_command
+from fewfold.cli import commands, fit_commands, recommend_commands, serve_command
 from fewfold.cli.options import (
     ANSWER,
     COMMON,
@@ -108,15 +108,15 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
     )
     add(
         "recommend",
-        "recommend items to users, or for histories",
-        commands.recommend,
+        "recommend items to users, for histories, or to all users",
+        recommend_commands.recommend,
         [model],
         (*RECOMMEND, JSON),
     )
     add(
         "similar",
         "list the items most similar to an item",
-        commands.similar,
+        recommend_commands.similar,
         [model, items],
         (*ANSWER, JSON),
     )

@@ -50,15 +50,6 @@ def source(arguments: argparse.Namespace) -> Any:
     return ff.recommender.bundled()
 
 
-def _split_ids(text: str | None, ids: Any) -> list[str] | None:
-    """Split "a,b,c" into ids; text that is an id itself is not split."""
-    if text is None:
-        return None
-    if int(ids.find([text])[0]) >= 0:
-        return [text]
-    return parts(text)
-
-
 def parts(text: str) -> list[str]:
     """Split "a,b,c"."""
     return [part.strip() for part in text.split(",") if part.strip()]
@@ -72,104 +63,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
         arguments.log, split=arguments.split, all_users=arguments.all_users, **reading(arguments)
     )
     emit(found, found.as_dict() if arguments.json else None)
-    return 0
-
-
-def recommend(arguments: argparse.Namespace) -> int:
-    """Recommend to users, histories, or a file of histories."""
-    start(arguments)
-    ways = (arguments.users, arguments.history, arguments.histories, arguments.attributes)
-    if sum(way is not None for way in ways) != 1:
-        raise ValueError(
-            "name the users: one of --users a,b  --history a,b,c  --histories FILE  "
-            "--attributes age=25,country=NZ"
-        )
-    rec = ff.Recommender.load(arguments.model)
-    k = min(arguments.k, len(rec.items))
-    options: dict[str, Any] = {
-        "exclude_seen": not arguments.include_seen,
-        "filter_items": _split_ids(arguments.filter_items, rec.items),
-        "items": _split_ids(arguments.items, rec.items),
-        "explain": arguments.explain,
-    }
-    if arguments.recall is not None:
-        options["search"] = search = rec.index(recall=arguments.recall, k=k)
-        print_note(arguments, f"approximate: {search}")
-    if arguments.attributes is not None:
-        found = rec.recommend_from_attributes(
-            [_attributes(text) for text in arguments.attributes], k,
-            filter_items=options["filter_items"], items=options["items"],
-        )  # fmt: skip
-    elif arguments.users is not None:
-        found = rec.recommend(_users(arguments, rec), k, **options)
-    elif arguments.history is not None:
-        lists = [_split_ids(text, rec.items) for text in arguments.history]
-        found = rec.recommend_from_history(lists, k, **options)
-        for row, unknown in zip(lists, found.unknown or [], strict=True):
-            if row and row == unknown:  # the most popular items would look like an answer
-                raise ValueError(f"the model knows no item of the history {', '.join(row)}")
-    else:
-        log = ff.read_log(arguments.histories)
-        for remark in log.summary.remarks():
-            print_note(arguments, f"{arguments.histories}: {remark}")
-        items = log.items.tolist()
-        rows = _rows(log.interactions, arguments.histories, rec.fitted.recipe.ordered)
-        histories = {
-            user: [items[i] for i in row.tolist()]
-            for user, row in zip(log.users.tolist(), rows, strict=True)
-        }
-        found = rec.recommend_from_history(histories, k, **options)
-    unknown = list(dict.fromkeys(str(one) for row in found.unknown or [] for one in row))
-    if unknown:
-        listed = ", ".join(unknown[:10])
-        listed += f" and {len(unknown) - 10:,} more" if len(unknown) > 10 else ""
-        print_note(arguments, f"not known to the model and passed over: {listed}")
-    _answer(arguments, found)
-    return 0
-
-
-def _users(arguments: argparse.Namespace, rec: Any) -> list[str]:
-    if rec.users is None:
-        raise ValueError(f"{arguments.model} was saved without users; use --history")
-    who = [one for text in arguments.users for one in _split_ids(text, rec.users) or []]
-    if not who:
-        raise ValueError("--users must name at least one user, got none")
-    return who
-
-
-def _attributes(text: str) -> dict[str, str]:
-    """Split "age=25,country=NZ" into values by name."""
-    found = {}
-    for part in parts(text):
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip():
-            raise ValueError(f"--attributes must be as age=25,country=NZ, got {text!r}")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _rows(interactions: Any, file: str, ordered: bool) -> Any:
-    """Items of each user of a file, by time if the model depends on their order."""
-    if ordered and interactions.times is None:
-        raise ValueError(
-            f"the order of a history matters to this model, and {file} has no times; add a column "
-            "named time, or pass the items in order with --history"
-        )
-    rows = interactions.rows(slice(None), ordered=ordered)
-    return rows.values.split(rows.lengths.tolist())
-
-
-def _answer(arguments: argparse.Namespace, found: Any) -> None:
-    one = found.first() if len(found) == 1 else found
-    emit(one, found.to_dicts() if arguments.json else None)
-
-
-def similar(arguments: argparse.Namespace) -> int:
-    """List similar items."""
-    start(arguments)
-    rec = ff.Recommender.load(arguments.model)
-    excluded, k = _split_ids(arguments.filter_items, rec.items), min(arguments.k, len(rec.items))
-    _answer(arguments, rec.similar_items(arguments.items, k, filter_items=excluded))
     return 0
 
 

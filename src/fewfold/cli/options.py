@@ -50,6 +50,10 @@ def recall_share(text: str) -> Any:
     return number(text, float, lambda x: 0 < x <= 1, "above 0 and at most 1")
 
 
+def _amount(text: str) -> Any:
+    return number(text, float, lambda x: 0 <= x <= 1, "from 0 to 1")
+
+
 def seconds(text: str) -> Any:
     """Seconds, or 10m, 2h."""
     scale = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
@@ -226,6 +230,12 @@ ANSWER = in_group(
     "the answer",
     Option("k", "number of items (default: 10)", 10, positive_integer, "N", short="k"),
     Option("filter-items", "items never to recommend", metavar="A,B"),
+    Option(
+        "where",
+        "only items with such attributes: section=a,b, section!=a, year>=1990; may repeat",
+        metavar="COLUMN=VALUE",
+        many=True,
+    ),
 )
 RECOMMEND = (
     *in_group(
@@ -241,6 +251,7 @@ RECOMMEND = (
             many=True,
         ),
         Option("histories", "file of users and items, in the log or not", None, named, "FILE"),
+        Option("all-users", "all users of the model; with --out", False, switch=True),
     ),
     *ANSWER,
     *in_group(
@@ -249,6 +260,32 @@ RECOMMEND = (
         Option("explain", "name the items of the history that speak for each", False, switch=True),
         Option("include-seen", "also items of the history", False, switch=True),
         Option("recall", "search approximately, with this recall", None, recall_share, "SHARE"),
+        Option(
+            "diversity", "how much items must differ: from 0 to 1 (default: 0)", 0.0, _amount, "X"
+        ),
+        Option(
+            "diversity-by",
+            "compare items by this attribute (default: as the model does)",
+            metavar="COLUMN",
+        ),
+        Option(
+            "at-most",
+            "at most so many items with the same attribute: section=3; may repeat",
+            metavar="COLUMN=N",
+            many=True,
+        ),
+    ),
+    *in_group(
+        "the file, for all users",
+        Option(
+            "out",
+            "to write user, rank, item and score to: .parquet, .csv or .jsonl",
+            None,
+            named,
+            "FILE",
+            short="o",
+        ),
+        Option("overwrite", "replace an existing file", False, switch=True),
     ),
 )
 EXPORT = in_group(

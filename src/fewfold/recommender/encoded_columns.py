@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fewfold.recommender.ids import Texts
 from fewfold.recommender.reading.conditions import DATE, MISSING, parse_date, parse_number
-from fewfold.recommender.reading.table_source import library
 
 __all__ = ["EncodedColumn"]
 
@@ -44,10 +43,7 @@ class EncodedColumn:
     @classmethod
     def of(cls, name: str, texts: Texts) -> "EncodedColumn":
         """Number the different values of a column."""
-        arrow = library("pyarrow")
-        buffers = [None, arrow.py_buffer(texts.offsets), arrow.py_buffer(texts.data)]
-        column = arrow.Array.from_buffers(arrow.large_string(), len(texts), buffers)
-        found = column.dictionary_encode()
+        found = texts.to_arrow().dictionary_encode()
         written = [value.strip() for value in found.dictionary.to_pylist()]
         values = sorted({value for value in written if value.lower() not in MISSING})
         place = {value: code for code, value in enumerate(values)}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold._optional import optional_import
 from fewfold.recommender.text_index import TextIndex
 
 __all__ = ["Id", "Ids", "Texts"]
@@ -86,6 +87,13 @@ class Texts(Sequence[str]):
             found[[text is None for text in given]] = -1
         return found
 
+    def to_arrow(self) -> Any:
+        """Return a pyarrow array of large strings that shares the memory."""
+        with optional_import("pyarrow", "recommender", "a table of texts"):
+            import pyarrow
+        buffers = [None, pyarrow.py_buffer(self.offsets), pyarrow.py_buffer(self.data)]
+        return pyarrow.Array.from_buffers(pyarrow.large_string(), len(self), buffers)
+
     def tolist(self) -> list[str]:
         """Return all texts as a list."""
         whole, ends = self.data.tobytes(), self.offsets.tolist()
@@ -160,6 +168,14 @@ class Ids:
     def tolist(self) -> list[Any]:
         """Return all ids in order."""
         return self.values.tolist()
+
+    def to_arrow(self) -> Any:
+        """Return all ids as a pyarrow array that shares the memory."""
+        if isinstance(self.values, Texts):
+            return self.values.to_arrow()
+        with optional_import("pyarrow", "recommender", "a table of ids"):
+            import pyarrow
+        return pyarrow.array(self.values)
 
     def take(self, numbers: Any) -> list[Any]:
         """Return the ids with these numbers."""

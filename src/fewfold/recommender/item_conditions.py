@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.encoded_columns import EncodedColumn
+from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.conditions import (
     DATE,
     MISSING,
@@ -194,7 +195,10 @@ def parse_where(texts: Sequence[str], attributes: Attributes | None) -> dict[str
     keys = {">=": "min", "<=": "max", "!=": "not"}
     found: dict[str, Any] = {}
     for text in texts:
-        one = Condition.parse(text, list(known.columns), "the item attributes")
+        try:
+            one = Condition.parse(text, list(known.columns), "the item attributes")
+        except DataError as error:  # the condition is wrong, not the data
+            raise ValueError(str(error)) from None
         if one.operator == "=":
             if one.column in found:
                 raise ValueError(

@@ -1,7 +1,7 @@
 """Queries: ids of users, histories and attributes as item numbers."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ __all__ = [
     "history_queries",
     "known_ids",
     "one_or_many",
+    "stored_queries",
+    "stored_users",
     "user_queries",
 ]
 
@@ -81,34 +83,57 @@ def _check_found(given: list[Any], numbers: Tensor, what: str, instead: str) -> 
 def user_queries(users: Any, state: RecommenderState) -> Queries:
     """Return the stored histories of one or several users, or their attributes."""
     ids, single = one_or_many(users)
+    mine, others = stored_users(state)
+    known = mine.find(ids)
+    other = torch.full_like(known, -1) if others is None else others.find(ids)
+    instead = "for a new user call recommend_from_history([...]) (--history)"
+    _check_found(ids, torch.maximum(known, other), "user", instead)
+    names = [
+        mine[first] if first >= 0 or others is None else others[second]
+        for first, second in zip(known.tolist(), other.tolist(), strict=True)
+    ]
+    return replace(_stored(known, other, state), names=names, single=single)
+
+
+def stored_users(state: RecommenderState) -> tuple[Ids, Ids | None]:
+    """Return the users of the log, and those of the users table who are not in the log.
+
+    ValueError if the model was saved without users.
+    """
     if state.users is None or state.history is None:
         raise ValueError(
             "this model was saved without users; pass the items of a user: "
             "recommend_from_history([...])"
         )
-    instead = "for a new user call recommend_from_history([...]) (--history)"
-    known, profiles = state.users.find(ids), state.profiles
-    other = torch.full_like(known, -1)
-    if profiles is not None and profiles.ids is not None:
-        other = profiles.ids.find(ids)
-    _check_found(ids, torch.maximum(known, other), "user", instead)
+    return state.users, None if state.profiles is None else state.profiles.ids
+
+
+def stored_queries(state: RecommenderState, users: range, *, in_log: bool) -> Queries:
+    """Return the histories, or attributes, of users by number, without their names.
+
+    Args:
+        users: numbers of users of the log, or of the others; see `stored_users`.
+        in_log: whether they are users of the log.
+    """
+    numbers = torch.arange(users.start, users.stop)
+    nobody = torch.full_like(numbers, -1)
+    return _stored(*((numbers, nobody) if in_log else (nobody, numbers)), state)
+
+
+def _stored(known: Tensor, other: Tensor, state: RecommenderState) -> Queries:
+    """Return queries of users by number in the log, or, where that is -1, in the users table."""
+    history, profiles, there = state.history, state.profiles, known >= 0
     rows = known.clamp(min=0)
-    histories = state.history.rows(rows, ordered=state.fitted.recipe.ordered)
-    histories = histories.select((known >= 0)[histories.row])
-    dislikes = state.history.disliked
+    histories = history.rows(rows, ordered=state.fitted.recipe.ordered)  # type: ignore[union-attr]
+    histories = histories.select(there[histories.row])
+    dislikes = history.disliked  # type: ignore[union-attr]
     if dislikes is not None:
         dislikes = dislikes.rows(rows)
-        dislikes = dislikes.select((known >= 0)[dislikes.row])
+        dislikes = dislikes.select(there[dislikes.row])
     codes = None
-    if profiles is not None and profiles.codes is not None and bool((known < 0).any()):
-        codes = profiles.codes[other.clamp(min=0)].masked_fill((known >= 0).unsqueeze(1), -1)
-    if codes is None:
-        return Queries(histories, state.users.take(known), single=single, dislikes=dislikes)
-    names = [
-        state.users[mine] if mine >= 0 else profiles.ids[yours]  # type: ignore[union-attr,index]
-        for mine, yours in zip(known.tolist(), other.tolist(), strict=True)
-    ]
-    return Queries(histories, names, single=single, dislikes=dislikes, codes=codes)
+    if profiles is not None and profiles.codes is not None and not bool(there.all()):
+        codes = profiles.codes[other.clamp(min=0)].masked_fill(there.unsqueeze(1), -1)
+    return Queries(histories, [None] * len(known), dislikes=dislikes, codes=codes)
 
 
 def attribute_queries(attributes: Any, state: RecommenderState) -> Queries:

@@ -6,7 +6,7 @@ Ids are converted to numbers here and back; the models below know numbers only.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,7 +23,15 @@ from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.recommender_state import RecommenderState
 
-__all__ = ["RankOptions", "Recommendations", "recommend", "similar_items"]
+__all__ = [
+    "RankKeywords",
+    "RankOptions",
+    "Recommendations",
+    "candidates",
+    "rank_queries",
+    "recommend",
+    "similar_items",
+]
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,17 @@ class RankOptions:
     explain: bool = False
     where: Where | None = None
     diversity: float | Diversity | None = None
+
+
+class RankKeywords(TypedDict, total=False):
+    """Options of `Recommender.recommend_all` beside k; see `Recommender.recommend`."""
+
+    exclude_seen: bool
+    filter_items: Any
+    items: Any
+    search: Search | None
+    where: Where | None
+    diversity: float | Diversity | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,20 +211,7 @@ def _one_line(value: Id) -> str:
 
 def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -> Recommendations:
     """Rank the items for each query."""
-    allowed = _candidates(options, state)
-    if options.search is not None and options.search.fitted is not state.fitted:
-        raise ValueError("this index is of another model; make one with index()")
-    count = min(whole_number(options.k, "k"), len(state.items))
-    rank = partial(_ranked, queries, state, options)
-    diversity = Diversity.of(options.diversity)
-    if diversity is None:
-        ranking = rank(None, count, None, allowed)
-    else:
-        ranking = diversified(
-            diversity, rank, count, rows=len(queries.names), allowed=allowed,
-            attributes=state.attributes, similarity_to=state.fitted.similarity_to,
-            items=len(state.items),
-        )  # fmt: skip
+    ranking = rank_queries(queries, state, options, candidates(options, state))
     answer = Recommendations.read(
         ranking, state.items, queries.names, state.attributes, queries.unknown
     )
@@ -213,6 +219,24 @@ def recommend(queries: Queries, state: RecommenderState, options: RankOptions) -
         because = explain(state.fitted, queries.histories, ranking.ids, state.items)
         answer = replace(answer, because=because)
     return answer.first() if queries.single else answer
+
+
+def rank_queries(
+    queries: Queries, state: RecommenderState, options: RankOptions, allowed: Tensor | None
+) -> Ranking:
+    """Rank the items for each query, by number; `allowed` are the `candidates` of the options."""
+    if options.search is not None and options.search.fitted is not state.fitted:
+        raise ValueError("this index is of another model; make one with index()")
+    count = min(whole_number(options.k, "k"), len(state.items))
+    rank = partial(_ranked, queries, state, options)
+    diversity = Diversity.of(options.diversity)
+    if diversity is None:
+        return rank(None, count, None, allowed)
+    return diversified(
+        diversity, rank, count, rows=len(queries.names), allowed=allowed,
+        attributes=state.attributes, similarity_to=state.fitted.similarity_to,
+        items=len(state.items),
+    )  # fmt: skip
 
 
 def _ranked(
@@ -247,14 +271,14 @@ def similar_items(items: Any, state: RecommenderState, options: RankOptions) -> 
     """Rank the items most similar to one or several items."""
     ids, single = one_or_many(items)
     numbers = known_ids(ids, state.items, "item", "see `items` for those there are")
-    allowed = _candidates(options, state)
+    allowed = candidates(options, state)
     count = min(whole_number(options.k, "k"), len(state.items))
     ranking = state.fitted.similar(numbers, count, allowed=allowed)
     answer = Recommendations.read(ranking, state.items, state.items.take(numbers), state.attributes)
     return answer.first() if single else answer
 
 
-def _candidates(options: RankOptions, state: RecommenderState) -> Tensor | None:
+def candidates(options: RankOptions, state: RecommenderState) -> Tensor | None:
     """Return (items,) true for candidate items; None if all are."""
     if options.items is None and options.filter_items is None and options.where is None:
         return None

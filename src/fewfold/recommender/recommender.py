@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from fewfold._check import whole_number
+from fewfold._check import known_names, whole_number
+from fewfold._progress import silence
 from fewfold.recommender.added_items import with_items_of
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
@@ -34,7 +35,9 @@ from fewfold.recommender.queries import (
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.reading.fitted_rules import read_by_fitted_rules
 from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
+from fewfold.recommender.recommendation_files import write_recommendations
 from fewfold.recommender.recommendations import (
+    RankKeywords,
     RankOptions,
     Recommendations,
     recommend,
@@ -304,6 +307,34 @@ class Recommender:
         """
         options = RankOptions(k, False, filter_items, items, where=where, diversity=diversity)
         return recommend(attribute_queries(attributes, self._state), self._state, options)
+
+    def recommend_all(
+        self,
+        file: str | os.PathLike[str],
+        k: int = 10,
+        *,
+        overwrite: bool = False,
+        progress: bool = True,
+        **ranking: Unpack[RankKeywords],
+    ) -> int:
+        """Write recommendations to all users to a file, and return the number of its rows.
+
+        The columns are user, rank, item and score. Users of the log come in its order, then those
+        of the users table alone. The file appears when it is complete, and is written in blocks:
+        memory does not grow with the number of users.
+
+        Args:
+            file: its name ends in .parquet, .csv or .jsonl, which says what is written.
+            k: number of items for each user.
+            overwrite: replace an existing file.
+            progress: show progress on standard error.
+            ranking: exclude_seen, filter_items, items, search, where and diversity, as in
+                `recommend`.
+        """
+        known_names(ranking, tuple(RankKeywords.__annotations__), "recommend_all")
+        with silence(not progress):
+            options = RankOptions(k, **ranking)
+            return write_recommendations(self._state, file, options, overwrite=overwrite)
 
     def rank_items(self, users: Any, items: Any) -> Recommendations:
         """Rank these items for one or several users."""
