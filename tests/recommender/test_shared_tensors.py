@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
+from fewfold.recommender import ids as ids_module
 from fewfold.recommender import shared_tensors
 from fewfold.recommender.models.registry import models
 from fewfold.recommender.ranking.catalogue import Catalogue
+from fewfold.recommender.shared_lookup import share_lookup
 from fewfold.recommender.shared_tensors import SharedTensors
 
 LOG = {
@@ -156,6 +158,22 @@ def test_a_shared_model_answers_alike(name: str, tmp_path: Path) -> None:
         ):
             assert one.items == other.items
             assert one.scores == pytest.approx(other.scores)
+
+
+def test_ids_and_histories_are_found_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids_module, "_MOST_IN_DICT", 2)
+    fitted("ease").save(tmp_path / "m")
+    plain, mapped = (ff.Recommender.load(tmp_path / "m") for _ in range(2))
+    share_lookup(mapped.state, SharedTensors(tmp_path / "m", "v1"))
+    found = SharedTensors(tmp_path / "m", "v1").tensors("lookup", dict)
+    assert set(found) == {"items.keys", "items.order", "users.keys", "users.order", "offsets"}
+    assert mapped.items.find(["tea", "oil"]).tolist() == plain.items.find(["tea", "oil"]).tolist()
+    assert mapped.recommend(["dan", "ann"], 2).items == plain.recommend(["dan", "ann"], 2).items
+    few = ff.Recommender(ff.recommender.EASE()).fit(
+        {"user": [1, 2], "item": [3, 3]}, progress=False
+    )
+    share_lookup(few.state, SharedTensors(tmp_path / "n", "v1"))
+    assert names(SharedTensors(tmp_path / "n", "v1")) == []
 
 
 def _share(folder: Path, version: str, report: Any) -> None:

@@ -192,6 +192,12 @@ class Ids:
             return Ids(Texts.of(self.take(numbers)))
         return Ids(self.values[numbers])
 
+    @property
+    def hashes(self) -> TextIndex | None:
+        """The index by which `find` looks up texts; None for numbers, and where they are few."""
+        large = isinstance(self.values, Texts) and len(self) > _MOST_IN_DICT
+        return self.values.by_hash if large else None  # type: ignore[union-attr]
+
     @cached_property
     def _number(self) -> dict[Id | None, int]:
         return {value: number for number, value in enumerate(self.tolist())}

@@ -289,6 +289,10 @@ class Interactions:
         given = {name: getattr(self, name) for name in ("times", "weights", "dislikes")} | values
         return _unchecked(self.offsets, self.ids, self.items, **given)
 
+    def replace_offsets(self, offsets: Tensor) -> None:
+        """Use equal offsets, which may be mapped from a file."""
+        object.__setattr__(self, "offsets", offsets)
+
     def with_items(self, items: int) -> "Interactions":
         """Return the same pairs of more items, which have none."""
         more = None if self.dislikes is None else self.dislikes.with_items(items)

@@ -112,6 +112,10 @@ class StoredInteractions(Interactions):
         ranks: np.ndarray = self._order[part]  # type: ignore[index]
         return ranks
 
+    def replace_offsets(self, offsets: Tensor) -> None:
+        """Use equal offsets, which may be mapped from a file."""
+        vars(self).update(offsets=offsets, _starts=offsets.numpy())
+
     def counts(self) -> Tensor:
         """Return the number of users of each item, (items,)."""
         total = np.zeros(self.items, dtype=np.int64)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 import numpy as np
+import torch
+from torch import Tensor
 
 __all__ = ["TextIndex"]
 
@@ -39,6 +41,14 @@ class TextIndex:
         same = np.flatnonzero(hashes[1:] == hashes[:-1])
         doubtful = np.union1d(order[same], order[same + 1]).tolist()
         self.distinct = len({self._text(number) for number in doubtful}) == len(doubtful)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return the tensors of the index, which `replace` takes."""
+        return {"keys": torch.from_numpy(self._keys), "order": torch.from_numpy(self._order)}
+
+    def replace(self, keys: Tensor, order: Tensor) -> None:
+        """Use the equal `parts` of another index of the same texts."""
+        self._keys, self._order = keys.numpy(), order.numpy()
 
     def _text(self, number: int) -> bytes:
         return self._data[self._offsets[number] : self._offsets[number + 1]].tobytes()

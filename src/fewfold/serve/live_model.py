@@ -20,6 +20,7 @@ from fewfold.recommender.queries import Queries
 from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.recommender_state import RecommenderState
+from fewfold.recommender.shared_lookup import share_lookup
 from fewfold.recommender.shared_tensors import SharedTensors
 from fewfold.serve.live_queries import LiveQueries
 from fewfold.serve.self_check import self_check
@@ -163,7 +164,9 @@ class LiveModel:
     def _prepare_ranking(self, recommender: Recommender, version: str) -> None:
         if self._shared:
             try:
-                recommender.fitted.prepare(SharedTensors(self.folder, version))
+                files = SharedTensors(self.folder, version)
+                recommender.fitted.prepare(files)
+                share_lookup(recommender.state, files)
                 self.not_shared = None
                 return
             except OSError as error:  # a folder that cannot be written, a full disk
