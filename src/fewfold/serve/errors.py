@@ -11,6 +11,7 @@ __all__ = ["ApiError", "validation_error"]
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
 _PLACE = re.compile(r" - at `(.*)`$")
+_BEGINNING, _END = 400, 200  # characters of a long message that are kept
 
 
 @dataclasses.dataclass(eq=False)
@@ -32,8 +33,9 @@ class ApiError(Exception):
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def body(self) -> bytes:
-        """The JSON body of the answer."""
-        about = {"code": self.code, "message": self.message, "field": self.field}
+        """The JSON body of the answer; what a client sent is not sent back at any length."""
+        field = None if self.field is None else _shortened(self.field)
+        about = {"code": self.code, "message": _shortened(self.message), "field": field}
         return msgspec.json.encode({"error": about})
 
 
@@ -62,6 +64,13 @@ def validation_error(error: msgspec.DecodeError, expected: Any = None) -> ApiErr
         return ApiError(400, "missing_field", f"{name!r} must be given", _joined(where, name))
     about = f"{where!r} " if where else "the body "
     return ApiError(400, "invalid_value", f"{about}is not valid: {said}", where)
+
+
+def _shortened(text: str) -> str:
+    """Leave out the middle of a long text; what to send instead is said at the end."""
+    if len(text) <= _BEGINNING + _END:
+        return text
+    return f"{text[:_BEGINNING]} ... {text[-_END:]}"
 
 
 def _field(path: str) -> str | None:
