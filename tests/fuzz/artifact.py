@@ -39,7 +39,8 @@ from tests.fuzz.mutations import giant, mutate_json, mutate_tensors
 FIXTURES = Path(__file__).parents[1] / "recommender" / "fixtures"
 MADE = {"als": ff.recommender.ALS(factors=4, iterations=3),
         "sparse-ease": ff.recommender.SparseEASE(10.0, 5)}  # fmt: skip
-FOLDERS = ("fastvae", "anchored", "item-knn", "ease", "popularity", *MADE)
+STORED = ("fastvae", "anchored", "item-knn", "ease", "popularity")
+FOLDERS = (*STORED, *MADE)
 FILES = ("config.json", "metrics.json", "manifest.json", "model.safetensors", "items.safetensors",
          "users.safetensors")  # fmt: skip
 SLOW, SLOW_ON_GIANT, GIANT = 2.0, 0.15, 1 << 28  # seconds of a processor, bytes

@@ -14,7 +14,7 @@ import fewfold as ff
 from fewfold.embeddings.files.save_load import load_anchors
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.checkpoint_file import read
-from tests.fuzz.artifact import FIXTURES, FOLDERS, answers, pairs, resign, run
+from tests.fuzz.artifact import FIXTURES, STORED, answers, pairs, resign, run
 from tests.fuzz.mutations import giant, unpack
 from tests.recommender.artifact.forging import (
     CONFIG,
@@ -32,7 +32,7 @@ from tests.recommender.artifact.forging import (
 )
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", STORED)
 def test_folders_of_the_first_format_answer_as_they_did(name: str, tmp_path: Path) -> None:
     rec = ff.Recommender.load(FIXTURES / name)
     told = json.loads((FIXTURES / "answers.json").read_text())[name]
@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_refused_by_name(
     assert name in (CONFIG, MANIFEST) or str(copy / name) in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("kind", STORED)
 @pytest.mark.parametrize("name", [MODEL, ITEMS, USERS])
 def test_every_tensor_is_needed_as_it_is(kind: str, name: str, tmp_path: Path) -> None:
     """Without it, with a row less or more, a dimension more, or in another dtype."""

@@ -19,7 +19,7 @@ _USERS = 2000  # validated
 _DEPTH = 50  # of the rankings
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 _STRENGTHS = (1.0, 3.0, 10.0)
-_OFFSETS = torch.linspace(-4, 8, 49).tolist()
+_OFFSETS = (-32.0, -16.0, -8.0, *torch.linspace(-4, 8, 49).tolist())
 _WORTH = 0.02  # least relative gain, above its noise, for which learned vectors are changed
 
 
