@@ -1,5 +1,6 @@
 """One browser and one server for all tests of the page; each test has a window of its own."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,26 +17,38 @@ from tests.serve.running import serving
 Open = Callable[..., Any]
 
 
-def _missing(what: str) -> None:
-    """Skip the tests with one line; fail in CI, where they must run."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"the page cannot be tested: {what}")
-    pytest.skip(f"the page is not tested: {what}")
+def _missing() -> str | None:
+    """Return what the tests need and is not installed."""
+    if importlib.util.find_spec("playwright") is None:
+        return "Playwright is not installed (pip install playwright)"
+    if browser_path() is None:
+        return "no Chromium is installed (Debian: apt install chromium)"
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a browser, skip all tests with one line; in CI, where they must run, they fail."""
+    what = _missing()
+    mine = [item for item in items if Path(__file__).parent in item.path.parents]
+    if what is None or not mine or os.environ.get("CI") == "true":
+        return
+    first, *others = mine
+    first.add_marker(pytest.mark.skip(f"the page is not tested: {what}"))
+    items[:] = [item for item in items if item not in others]
+    config.hook.pytest_deselected(items=others)
 
 
 # Of the package, not of the session: Playwright keeps an event loop running in this thread.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     """The installed Chromium."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        _missing("Playwright is not installed (pip install playwright)")
-    path = browser_path()
-    if path is None:
-        _missing("no Chromium is installed (Debian: apt install chromium)")
+    what = _missing()
+    if what is not None:
+        pytest.fail(f"the page cannot be tested: {what}")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        found = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
         yield found
         found.close()
 

@@ -18,9 +18,9 @@ from tests.serve.running import serving
 __all__: list[str] = []
 
 _HISTORY = "#try?item=libssl-dev&item=zlib1g-dev&item=libpcre2-dev"
-SHOTS = {  # by name: the view, the part of it to scroll to, the theme, the height
-    "page_try": (_HISTORY, "", "light", 790),
-    "page_quality": ("#quality", "Beside other models", "dark", 700),
+SHOTS = {  # by name: the view, the theme, the height
+    "page_try": (_HISTORY, "light", 790),
+    "page_quality": ("#quality", "dark", 870),
 }
 WIDTH = 1120
 
@@ -37,7 +37,7 @@ def main() -> None:
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
-        for name, (view, part, theme, height) in SHOTS.items():
+        for name, (view, theme, height) in SHOTS.items():
             window = browser.new_context(
                 viewport={"width": WIDTH, "height": height},
                 color_scheme="dark" if theme == "dark" else "light",
@@ -47,10 +47,6 @@ def main() -> None:
             page.goto(running.url + view)
             page.wait_for_selector("main h2")
             settled(page)
-            if part:
-                place = page.get_by_role("heading", name=part).bounding_box()
-                page.mouse.wheel(0, 0 if place is None else place["y"] - 60)
-                page.wait_for_timeout(300)
             page.screenshot(path=given.out / f"{name}.png")
             print(given.out / f"{name}.png")
             window.close()

@@ -29,7 +29,7 @@ def test_recommendations_follow_the_items(open_page: Open) -> None:
     settled(page)
     assert page.url.endswith("#try?item=cooking%2F1&item=cooking%2F4")
     assert "Ember of cooking" not in names(page)
-    page.get_by_role("button", name="Remove cooking/1").click()
+    page.get_by_role("button", name="Remove Birch of cooking").click()
     settled(page)
     assert page.url.endswith("#try?item=cooking%2F4")
     assert names(page) != first

@@ -53,6 +53,16 @@ export function table(caption, heads, rows) {
         (i ? cell("td", i, value) : cell("th", i, value, { scope: "row" }))))))));
 }
 
+/** Fill a list with labels that can be removed; a focus in it stays at its place, or goes to `otherwise`. */
+export function chips(list, entries, remove, otherwise) {
+  const focused = [...list.querySelectorAll("button")].indexOf(document.activeElement);
+  put(list, entries.map(({ text, unknown }, i) => build(unknown ? "li.unknown" : "li", {},
+    text, unknown && build("small", {}, " not known"),
+    build("button.remove", { type: "button", "aria-label": `Remove ${text}`, onclick: () => remove(i) }))));
+  const left = list.querySelectorAll("button");
+  if (focused >= 0) (left[Math.min(focused, left.length - 1)] ?? otherwise).focus();
+}
+
 /** A definition list of names and values; those without a value are left out. */
 export function facts(pairs) {
   return build("dl.facts", {}, pairs

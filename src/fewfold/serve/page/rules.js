@@ -1,6 +1,6 @@
 // <ff-rules>: conditions on the attributes of recommended items, and caps per value.
 
-import { build } from "./dom.js";
+import { build, chips } from "./dom.js";
 
 const WORDS = { is: "is", not: "is not", from: "at least", to: "at most", cap: "at most … of each" };
 
@@ -70,16 +70,10 @@ class Rules extends HTMLElement {
 
   set rules(rules) {
     this.current = rules;
-    this.chips.replaceChildren(...rules.map((rule, i) => build("li", {},
-      rule.kind === "cap" ? `at most ${rule.value} of each ${rule.column}`
-        : `${rule.column} ${WORDS[rule.kind]} ${rule.value}`,
-      build("button.remove", {
-        type: "button", "aria-label": `Remove the rule ${rule.column} ${WORDS[rule.kind]} ${rule.value}`,
-        onclick: () => {
-          this.tell(rules.filter((_, other) => other !== i));
-          (this.chips.children[Math.min(i, rules.length - 2)]?.lastChild ?? this.value).focus();
-        },
-      }))));
+    const texts = rules.map(({ kind, column, value }) =>
+      (kind === "cap" ? `at most ${value} of each ${column}` : `${column} ${WORDS[kind]} ${value}`));
+    const without = (i) => this.tell(rules.filter((_, other) => other !== i));
+    chips(this.chips, texts.map((text) => ({ text })), without, this.value);
   }
 
   add(event) {

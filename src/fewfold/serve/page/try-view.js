@@ -1,7 +1,7 @@
 // <ff-try>: pick items, or a user of the log, and see the recommendations change.
 
 import { ApiError, call, known, learn, model, note, userPath } from "./api.js";
-import { build, labels, message, nameOf, paused, plural, put, sentence } from "./dom.js";
+import { build, chips, labels, message, nameOf, paused, plural, put, sentence } from "./dom.js";
 import { ranking } from "./ranking.js";
 import { link, remember } from "./route.js";
 import { conditions, read, written } from "./rules.js";
@@ -13,6 +13,8 @@ class Try extends HTMLElement {
   prepare(about) {
     this.about = about;
     this.history = build("div");
+    this.picked = build("ul.chips", { "aria-label": "Picked items" });
+    this.none = build("p.hint");
     this.answer = build("div", { "aria-busy": "false" });
     this.count = build("p.hidden", { role: "status" });
     this.picker = build("ff-picker", {
@@ -123,25 +125,14 @@ class Try extends HTMLElement {
 
   renderItems(unknown = []) {
     const { items } = this.state;
-    const focused = [...this.history.querySelectorAll(".remove")].indexOf(document.activeElement);
-    const chips = items.map((id) => build(unknown.includes(id) ? "li.unknown" : "li", {},
-      build("span", {}, nameOf(known.get(id) ?? { item: id }).name),
-      unknown.includes(id) && build("small", {}, " not known"),
-      build("button.remove", {
-        type: "button", "aria-label": `Remove ${id}`,
-        onclick: () => this.set({ items: items.filter((one) => one !== id) }),
-      })));
-    put(this.history,
-      items.length ? build("ul.chips", { "aria-label": "Picked items" }, chips)
-        : build("p.hint", {}, "Nothing picked yet. Type above, or add one of those recommended."),
+    const entries = items.map((id) => ({ text: nameOf(known.get(id) ?? { item: id }).name, unknown: unknown.includes(id) }));
+    if (this.picked.parentNode !== this.history) put(this.history, this.picked, this.none);
+    chips(this.picked, entries, (i) => this.set({ items: items.filter((_, other) => other !== i) }), this.picker);
+    put(this.none, items.length === 0 && "Nothing picked yet. Type above, or add one of those recommended.",
       items.length > 1 && build("button.link", { type: "button", onclick: () => {
         this.set({ items: [] });
         this.picker.focus();
       } }, "Remove all"));
-    if (focused >= 0) { // on a chip: it goes to the next one, or back to where items are typed
-      const left = this.history.querySelectorAll(".remove");
-      (left[Math.min(focused, left.length - 1)] ?? this.picker).focus();
-    }
   }
 
   async renderUser(user, signal) {
