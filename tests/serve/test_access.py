@@ -182,7 +182,7 @@ def test_headers(server: Running) -> None:
 def test_the_log_has_no_ids_unless_asked(shop: Path, tmp_path: Path) -> None:
     for options, shown in (((), False), (("--log-ids",), True)):
         with serving(shop, "--no-feedback", "--log-json", *options, folder=tmp_path) as server:
-            server.get("/v1/users/u77/recommendations")
+            answer = server.get("/v1/users/u77/recommendations").json()
             server.get("/v1/users/mister%20x")
             server.get("/v1/nothing/u55")
             server.stop()
@@ -193,6 +193,11 @@ def test_the_log_has_no_ids_unless_asked(shop: Path, tmp_path: Path) -> None:
             assert requests[0]["ms"] > 0
             assert requests[1]["error"] == "unknown_user"
             assert ("u77" in log, "mister" in log, "u55" in log) == (shown, shown, shown)
+            answers = [line for line in lines(log) if line["event"] == "answer"]
+            assert [line["id"] for line in answers] == ([answer["id"]] if shown else [])
+            for line in answers:
+                assert line["model"] == answer["model"]
+                assert line["items"] == [one["item"] for one in answer["items"]]
 
 
 def test_metrics_of_all_workers(shop: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def run(out: Path) -> None:
     else:
         print("\nfor a plot of the report: pip install 'fewfold[demo]'")
     print(f"more recommendations: fewfold recommend {folder} --history libpq-dev,libxml2-dev")
+    print(f"to look at the model in a browser: fewfold serve {folder}")
 
 
 def _size(folder: Path) -> int:

@@ -20,6 +20,7 @@ from fewfold.serve.batching import Batcher
 from fewfold.serve.board import Board
 from fewfold.serve.errors import ApiError
 from fewfold.serve.live_model import LiveModel, Request, Snapshot
+from fewfold.serve.request_log import RequestLog
 from fewfold.serve.schemas import Answer, Because, DiversityOptions, Query, RecommendedItem
 
 __all__ = ["Entry", "Ranker", "recommended"]
@@ -74,8 +75,8 @@ class Ranker:
     Queries that take much longer have a thread of their own, so that others do not wait for them.
     """
 
-    def __init__(self, live: LiveModel, board: Board) -> None:
-        self._live = live
+    def __init__(self, live: LiveModel, board: Board, log: RequestLog) -> None:
+        self._live, self._log = live, log
         self._quick: Batcher[Entry, bytes] = Batcher(
             self._answers, _ENTRIES, "ranking", board.batch
         )
@@ -158,6 +159,7 @@ class Ranker:
                 converted = state.users.convert(user)
                 user = user if converted is None else converted
             answer = Answer(self.new_id(), snapshot.version, user, items, unknown[row], note)
+            self._log.answer(answer)
             results.append(_encode(answer))
         return results
 

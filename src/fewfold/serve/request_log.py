@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from fewfold.serve.schemas import Answer
 from fewfold.serve.settings import LogFormat
 
 __all__ = ["RequestLog"]
@@ -49,6 +50,13 @@ class RequestLog:
         if self.form.ids:
             about["path"] = path
         self._write(_json("request", about))
+
+    def answer(self, answer: Answer) -> None:
+        """Log the recommended items if ids are logged; feedback may name the id of an answer."""
+        if self.form.json and self.form.ids:
+            items = [one.item for one in answer.items]
+            about = {"id": answer.id, "model": answer.model, "user": answer.user, "items": items}
+            self._write(_json("answer", about))
 
     def failure(self, number: str, error: BaseException) -> None:
         """Log a bug, with the number that the client was told."""

@@ -36,7 +36,7 @@ class Service:
 
     def use(self, live: LiveModel) -> None:
         """Answer with this model from now on."""
-        self._ranker = Ranker(live, self.board)
+        self._ranker = Ranker(live, self.board, self.log)
         self._live = live
         self.board.loaded(live.current.loaded.timestamp(), first=True)
 
