@@ -49,6 +49,8 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/hadolint --ignore DL3008 deploy/Dockerfile
+	$(BIN)/yamllint -s -d '{extends: default, rules: {document-start: disable, line-length: {max: 120}}}' deploy
 
 types: $(STAMP)
 	$(BIN)/mypy
