@@ -84,6 +84,7 @@ def open_page(browser: Any, server: str) -> Iterator[Open]:
         address: str = server,
         width: int = 1200,
         until: str = "main h1",
+        key: str = "",
         **options: Any,
     ) -> Any:
         context = browser.new_context(
@@ -91,6 +92,8 @@ def open_page(browser: Any, server: str) -> Iterator[Open]:
         )
         context.set_default_timeout(10_000)
         windows.append(context)
+        if key:
+            context.add_init_script(f"sessionStorage.setItem('fewfold-key', '{key}')")
         page = context.new_page()
         page.on("console", note)
         page.on("pageerror", lambda error: errors.append(str(error)))

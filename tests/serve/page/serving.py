@@ -26,14 +26,14 @@ def browser_path() -> str | None:
 class Restartable:
     """A server of a model folder; after `stop`, `start` uses the same port."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.address, self._port = folder, "", 0
+    def __init__(self, folder: Path, *options: object) -> None:
+        self.folder, self.options, self.address, self._port = folder, options, "", 0
         self._open = contextlib.ExitStack()
 
-    def start(self, *options: object) -> "Restartable":
+    def start(self) -> "Restartable":
         """Start it and wait until it is ready."""
         running = self._open.enter_context(
-            serving(self.folder, *options, folder=self.folder.parent, port=self._port)
+            serving(self.folder, *self.options, folder=self.folder.parent, port=self._port)
         )
         self.address = running.url.rstrip("/")
         self._port = int(self.address.rpartition(":")[2])

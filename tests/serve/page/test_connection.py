@@ -1,7 +1,6 @@
 """A server that stops and comes back, another model, a key, and a model without anchors."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,20 +10,23 @@ from tests.serve.page.log import write_model
 from tests.serve.page.serving import Restartable
 
 Open = Callable[..., Any]
+KEY = "correct horse battery staple"
 HISTORY = "#try?item=cooking/1&item=cooking/4"
 
 
 @pytest.fixture(scope="module")
 def other(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
-    """Another server, of a model without anchors, to be stopped and started."""
-    folder = write_model(tmp_path_factory.mktemp("other") / "model", ff.recommender.EASE(l2=5.0))
-    serving = Restartable(folder)
+    """Another server, with a key, of a model without anchors, to be stopped and started."""
+    place = tmp_path_factory.mktemp("other")
+    (place / "key").write_text(KEY)
+    folder = write_model(place / "model", ff.recommender.EASE(l2=5.0))
+    serving = Restartable(folder, "--api-key-file", place / "key")
     yield serving.start()
     serving.stop()
 
 
 def test_a_model_without_anchors_or_curve_is_explained(open_page: Open, other: Restartable) -> None:
-    page = open_page("#anchors", address=other.address)
+    page = open_page("#anchors", address=other.address, key=KEY)
     assert page.get_by_text("This model has no anchors").is_visible()
     assert page.get_by_text("fewfold fit --model fastvae --anchors auto").is_visible()
     page.get_by_role("link", name="How good is it").click()
@@ -33,7 +35,7 @@ def test_a_model_without_anchors_or_curve_is_explained(open_page: Open, other: R
 
 
 def test_another_model_takes_over(open_page: Open, other: Restartable) -> None:
-    page = open_page(HISTORY, address=other.address)
+    page = open_page(HISTORY, address=other.address, key=KEY)
     assert "ease" in page.inner_text("#served")
     write_model(other.folder, ff.recommender.ItemKNN())
     page.wait_for_timeout(500)
@@ -49,7 +51,7 @@ def test_another_model_takes_over(open_page: Open, other: Restartable) -> None:
 
 
 def test_a_server_that_stops_and_comes_back(open_page: Open, other: Restartable) -> None:
-    page = open_page(HISTORY, address=other.address)
+    page = open_page(HISTORY, address=other.address, key=KEY)
     before = page.locator(".ranking .name").all_inner_texts()
     other.stop()
     try:
@@ -64,16 +66,12 @@ def test_a_server_that_stops_and_comes_back(open_page: Open, other: Restartable)
     _forget(open_page, "ERR_CONNECTION_", "ERR_EMPTY_RESPONSE", "status of 503")
 
 
-def test_a_key_is_asked_for_once(open_page: Open, other: Restartable, tmp_path: Path) -> None:
-    other.stop()
-    key = tmp_path / "key"
-    key.write_text("correct horse battery staple\n")
-    other.start("--api-key-file", str(key))
+def test_a_key_is_asked_for_once(open_page: Open, other: Restartable) -> None:
     page = open_page(HISTORY, address=other.address, until="dialog[open]")
     page.get_by_label("Key", exact=True).fill("wrong")
     page.keyboard.press("Enter")
     page.get_by_text("That key was not accepted.").wait_for()
-    page.get_by_label("Key", exact=True).fill("correct horse battery staple")
+    page.get_by_label("Key", exact=True).fill(KEY)
     page.get_by_role("button", name="Continue").click()
     page.wait_for_selector(".ranking")
     page.reload()
