@@ -254,3 +254,12 @@ def test_letters_the_terminal_does_not_have(monkeypatch: pytest.MonkeyPatch) -> 
         emit("", {"name": "größer"})
         monkeypatch.undo()
         assert raw.getvalue() == b'gr\\xf6\\xdfer\n{\n "name": "gr\\u00f6\\u00dfer"\n}\n'
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "fewfold", "recommend", "nowhere", "--history", "a"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "there is no folder nowhere" in done.stderr
