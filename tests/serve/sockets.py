@@ -63,6 +63,23 @@ class Wire:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
 
+    def send_some(self, data: bytes) -> bytes:
+        """Send what goes at once, and return the rest."""
+        try:
+            return data[self.socket.send(data, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            return data
+
+    def ended(self) -> bool:
+        """Whether the server has answered or ended the connection."""
+        try:
+            self.socket.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            pass
+        return True
+
     def end(self) -> None:
         """Say that nothing more will be sent."""
         with contextlib.suppress(OSError):

@@ -20,6 +20,11 @@ from fewfold.serve.request_log import RequestLog
 from fewfold.serve.settings import Network, ServeSettings
 from fewfold.serve.worker import WorkerStart, load_worker
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 with optional_import("granian", "serve", "fewfold serve"):
     from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
@@ -27,6 +32,8 @@ with optional_import("granian", "serve", "fewfold serve"):
 
 __all__ = ["run"]
 
+_CONNECTIONS = 16_384  # of a worker; an idle one takes a few kilobytes
+_OTHER_FILES = 256  # files that a worker may open beside its connections
 _PATIENCE = 30  # seconds in which workers finish what is under way
 _KINDS: dict[str, type[Exception]] = {
     "ArtifactError": ArtifactError,
@@ -78,9 +85,10 @@ class _Server(MPServer):
             workers=network.workers,
             http=HTTPModes.http1,
             websockets=False,
-            # Requests beyond the limit are answered with 429 rather than left waiting.
-            backpressure=2 * limits.concurrent,
-            backlog=max(1024, 2 * limits.concurrent),
+            # This limits connections, also idle ones. They must not keep others from connecting;
+            # requests beyond their limit are answered with 429.
+            backpressure=_most_connections(),
+            backlog=2048,
             http1_settings=HTTP1Settings(header_read_timeout=int(1000 * limits.seconds)),
             log_enabled=False,
             respawn_failed_workers=True,
@@ -95,6 +103,19 @@ class _Server(MPServer):
 
     def signal_handler_reload(self, *arguments: Any, **more: Any) -> None:
         """Ignore SIGHUP: workers follow the model folder by themselves."""
+
+
+def _most_connections() -> int:
+    """Return how many connections a worker may have; raises the limit of open files for them."""
+    if resource is None:
+        return _CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(64, soft - _OTHER_FILES)
+    return _CONNECTIONS
 
 
 def _checked_port(network: Network) -> int:
