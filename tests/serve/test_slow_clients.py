@@ -1,4 +1,4 @@
-"""Clients that are slow, idle or do not read: others are served meanwhile, and memory stays flat."""
+"""Clients that are slow, idle or never read: others are served, and memory stays flat."""
 
 import contextlib
 import time
@@ -133,7 +133,7 @@ def test_clients_that_never_read(small: Running) -> None:
     before = memory(small)
     count, asked = 8, 40
     with wires(small, count, received=4096) as deaf:
-        pending = {one: large * asked for one in deaf}
+        pending = dict.fromkeys(deaf, large * asked)
         until = time.monotonic() + 3
         while time.monotonic() < until:
             for one, data in pending.items():
