@@ -56,6 +56,14 @@ class Attributes:
             self._encoded[name] = EncodedColumn.of(name, self.columns[name])
         return self._encoded[name]
 
+    def take(self, items: Any) -> list[dict[str, str]]:
+        """Return the attributes of these items."""
+        columns = [(name, column.take(items)) for name, column in self.columns.items()]
+        return [
+            {name: values[row] for name, values in columns if values[row]}
+            for row in range(len(items))
+        ]
+
     def first(self, items: int) -> "Attributes":
         """Return the rows of the first items."""
         return Attributes(

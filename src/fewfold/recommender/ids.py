@@ -54,6 +54,13 @@ class Texts(Sequence[str]):
         index %= len(self)
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes().decode()
 
+    def take(self, numbers: Any) -> list[str]:
+        """Return the texts with these numbers, none of them negative."""
+        where = np.asarray(numbers, dtype=np.int64)
+        data = memoryview(self.data)
+        ends = zip(self.offsets[where].tolist(), self.offsets[where + 1].tolist(), strict=True)
+        return [str(data[first:last], "utf-8") for first, last in ends]
+
     def fault(self) -> str | None:
         """Return a description of invalid offsets or UTF-8, or None if the arrays are valid."""
         data, offsets = self.data, self.offsets
@@ -182,7 +189,7 @@ class Ids:
         if isinstance(numbers, Tensor):
             numbers = numbers.numpy()
         if isinstance(self.values, Texts):
-            return [self.values[int(number)] for number in numbers]
+            return self.values.take(numbers)
         chosen: list[int] = self.values[np.asarray(numbers, dtype=np.int64)].tolist()
         return chosen
 

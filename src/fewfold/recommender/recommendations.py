@@ -3,6 +3,7 @@
 Ids are converted to numbers here and back; the models below know numbers only.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -114,13 +115,10 @@ class Recommendations:
     ) -> "Recommendations":
         """Construct from a ranking by item number, with one list per row."""
         counts = (found.ids >= 0).sum(1).tolist()
-        flat = iter(ids.take(found.ids[found.ids >= 0]))
-        items = [[next(flat) for _ in range(count)] for count in counts]
+        numbers = found.ids[found.ids >= 0].numpy()
+        items = _parts(ids.take(numbers), counts)
         scores = [row[:n] for row, n in zip(found.scores.tolist(), counts, strict=True)]
-        more = None
-        if attributes is not None:
-            rows = zip(found.ids.tolist(), counts, strict=True)
-            more = [[attributes[number] for number in row[:n]] for row, n in rows]
+        more = None if attributes is None else _parts(attributes.take(numbers), counts)
         return cls(items, scores, of, more, unknown)
 
     @property
@@ -187,6 +185,12 @@ class Recommendations:
             if self.because is not None:
                 lines.append(f"      {_because(self.because[rank - 1])}")
         return "\n".join(lines)
+
+
+def _parts(flat: list[Any], counts: list[int]) -> list[list[Any]]:
+    """Split a list into parts of these lengths."""
+    ends = itertools.accumulate(counts)
+    return [flat[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
 def _without_clashes(attributes: dict[str, str]) -> dict[str, str]:

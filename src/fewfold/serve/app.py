@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fewfold._optional import optional_import
-from fewfold.serve.api_route import OTHER, ApiRoute
+from fewfold.serve.api import OTHER, Api
 from fewfold.serve.endpoint import Endpoint
 from fewfold.serve.endpoints import (
     documentation,
@@ -23,7 +23,6 @@ from fewfold.serve.service import Service
 with optional_import("starlette", "serve", "fewfold serve"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.middleware import Middleware
     from starlette.middleware.cors import CORSMiddleware
     from starlette.requests import Request
     from starlette.responses import Response
@@ -57,7 +56,7 @@ def create_app(
     service: Service,
     start: Callable[[], Awaitable[None]] | None = None,
     stop: Callable[[], Awaitable[None]] | None = None,
-) -> Starlette:
+) -> ASGIApp:
     """Return the application.
 
     Args:
@@ -76,27 +75,24 @@ def create_app(
 
     service.description = openapi(ENDPOINTS, service.settings)
     page, docs = (_Page(StaticFiles(directory=folder)) for folder in (_PAGE, _DOCS))
-    middleware = []
-    if service.settings.access.cors:
-        middleware.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(service.settings.access.cors),
-                allow_methods=["GET", "POST"],
-                allow_headers=["authorization", "content-type", "x-api-key"],
-            )
-        )
-    return Starlette(
+    site = Starlette(
         routes=[
-            ApiRoute(service, ENDPOINTS),
             Mount("/page", page),
             Mount("/docs", docs),
             Route("/docs", _Index(docs)),
             Route("/", _Index(page)),
         ],
-        middleware=middleware,
         exception_handlers={HTTPException: _http_error, 404: _http_error},
         lifespan=lifespan,
+    )
+    api = Api(service, ENDPOINTS, site)
+    if not service.settings.access.cors:
+        return api
+    return CORSMiddleware(
+        api,
+        allow_origins=service.settings.access.cors,
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type", "x-api-key"],
     )
 
 
