@@ -57,7 +57,7 @@ class Texts(Sequence[str]):
     def take(self, numbers: Any) -> list[str]:
         """Return the texts with these numbers, none of them negative."""
         where = np.asarray(numbers, dtype=np.int64)
-        data = memoryview(self.data)
+        data = self.data.data  # slices without copies
         ends = zip(self.offsets[where].tolist(), self.offsets[where + 1].tolist(), strict=True)
         return [str(data[first:last], "utf-8") for first, last in ends]
 

@@ -91,9 +91,18 @@ class _Worker:
 
         settings = self._start.settings
         journal = None if settings.journal is None else Journal(settings.journal)
-        live = LiveModel(settings.model, journal=journal, recall=settings.recall)
+        live = LiveModel(
+            settings.model, journal=journal, recall=settings.recall,
+            shared=settings.network.workers > 1,
+        )  # fmt: skip
         self._service.use(live)
+        self._tell_not_shared()
         (self._start.folder / f"ready-{os.getpid()}").touch()
+
+    def _tell_not_shared(self) -> None:
+        reason = self._service.live.not_shared
+        if reason is not None:
+            self._service.log.event("each worker has its own copy of the model", reason=reason)
 
     def _follow(self) -> None:
         service = self._service
