@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from fewfold._optional import optional_import
+from fewfold.serve.api_error import ApiError, validation_error
 from fewfold.serve.endpoint import Call, Endpoint, Reply, decoded, path_segments
-from fewfold.serve.errors import ApiError, validation_error
 from fewfold.serve.service import Service
 
 with optional_import("starlette", "serve", "fewfold serve"):

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from fewfold._optional import optional_import
 from fewfold.serve.api import OTHER, Api
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Endpoint
 from fewfold.serve.endpoints import (
-    documentation,
-    feedback,
-    health,
-    items,
-    model,
-    recommendations,
-    users,
+    documentation_endpoints,
+    feedback_endpoints,
+    health_endpoints,
+    item_endpoints,
+    model_endpoints,
+    recommend_endpoints,
+    user_endpoints,
 )
-from fewfold.serve.errors import ApiError
 from fewfold.serve.openapi import openapi
 from fewfold.serve.service import Service
 
@@ -33,13 +33,13 @@ with optional_import("starlette", "serve", "fewfold serve"):
 __all__ = ["ENDPOINTS", "ROUTES", "create_app"]
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *recommendations.ENDPOINTS,
-    *items.ENDPOINTS,
-    *users.ENDPOINTS,
-    *feedback.ENDPOINTS,
-    *model.ENDPOINTS,
-    *health.ENDPOINTS,
-    *documentation.ENDPOINTS,
+    *recommend_endpoints.ENDPOINTS,
+    *item_endpoints.ENDPOINTS,
+    *user_endpoints.ENDPOINTS,
+    *feedback_endpoints.ENDPOINTS,
+    *model_endpoints.ENDPOINTS,
+    *health_endpoints.ENDPOINTS,
+    *documentation_endpoints.ENDPOINTS,
 )
 ROUTES = (*(f"{one.method} {one.path}" for one in ENDPOINTS), OTHER)
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from fewfold.serve.errors import ApiError
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.service import Service
 
 __all__ = ["Call", "Endpoint", "Endpoints", "Reply", "path_segments"]

@@ -16,9 +16,9 @@ from fewfold.recommender.diversity import Diversity
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.queries import Queries
 from fewfold.recommender.recommendations import RankOptions, Recommendations, recommend
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.batching import Batcher
 from fewfold.serve.board import Board
-from fewfold.serve.errors import ApiError
 from fewfold.serve.live_model import LiveModel, Request, Snapshot
 from fewfold.serve.request_log import RequestLog
 from fewfold.serve.schemas import Answer, Because, DiversityOptions, Query, RecommendedItem

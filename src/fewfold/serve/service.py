@@ -4,8 +4,8 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.board import Board
-from fewfold.serve.errors import ApiError
 from fewfold.serve.live_model import LiveModel, Snapshot
 from fewfold.serve.model_view import ModelView
 from fewfold.serve.rank_batch import Ranker

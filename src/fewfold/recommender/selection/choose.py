@@ -10,8 +10,8 @@ from fewfold.recommender.evaluation.paired_interval import PairedInterval, paire
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import FitOptions, Model
 from fewfold.recommender.models.registry import models
-from fewfold.recommender.selection.candidates import Candidate, best_blend, single
 from fewfold.recommender.selection.choice import Choice, Tried
+from fewfold.recommender.selection.model_candidates import Candidate, best_blend, single
 from fewfold.recommender.selection.trials import Trial, Trials, Validation
 from fewfold.recommender.training.train_options import Deadline
 

@@ -1,9 +1,9 @@
 """Endpoint of feedback."""
 
 from fewfold.recommender.journal import Event as JournalEvent
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Call, Endpoints, Reply
-from fewfold.serve.endpoints.recommendations import check_count
-from fewfold.serve.errors import ApiError
+from fewfold.serve.endpoints.recommend_endpoints import check_count
 from fewfold.serve.schemas import Event, FeedbackAnswer
 
 __all__ = ["ENDPOINTS"]

@@ -1,7 +1,7 @@
 """Endpoints of recommendations."""
 
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Call, Endpoints, Reply
-from fewfold.serve.errors import ApiError
 from fewfold.serve.rank_batch import Entry
 from fewfold.serve.schemas import Answer, Query, RecommendParameters
 from fewfold.serve.settings import Limits

@@ -1,8 +1,8 @@
 """Endpoints of the model: description, anchors, reload."""
 
 from fewfold.recommender.errors import ArtifactError
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Call, Endpoints
-from fewfold.serve.errors import ApiError
 from fewfold.serve.schemas import AnchorsAnswer, ModelAnswer, ReloadAnswer
 
 __all__ = ["ENDPOINTS"]

@@ -1,7 +1,7 @@
 """Endpoints of users: search and history."""
 
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Call, Endpoints
-from fewfold.serve.errors import ApiError
 from fewfold.serve.schemas import HistoryItem, SearchParameters, UserAnswer, UsersAnswer
 
 __all__ = ["ENDPOINTS"]

@@ -1,9 +1,9 @@
 """Endpoints of items: search, details, similar items."""
 
 from fewfold.recommender.recommendations import RankOptions, similar_items
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Call, Endpoints
-from fewfold.serve.endpoints.recommendations import check_count
-from fewfold.serve.errors import ApiError
+from fewfold.serve.endpoints.recommend_endpoints import check_count
 from fewfold.serve.live_model import Snapshot
 from fewfold.serve.rank_batch import recommended
 from fewfold.serve.schemas import (

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
+from fewfold.serve.api_error import ApiError
 from fewfold.serve.endpoint import Call, Endpoints, Reply
-from fewfold.serve.errors import ApiError
 from fewfold.serve.measurements import exposition, memory
 from fewfold.serve.schemas import HealthAnswer, StatsAnswer
 
