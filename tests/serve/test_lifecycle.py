@@ -38,14 +38,20 @@ def test_signals_finish_what_is_under_way(how: int, shop: Path, tmp_path: Path) 
         workers = server.workers()
         answers: list[int] = []
 
+        connected = threading.Barrier(5)
+
         def ask() -> None:
             query = [{"user": f"u{n}", "explain": True, "k": 20} for n in range(100)]
-            answers.append(httpx.post(f"{server.url}v1/recommendations", json=query).status_code)
+            with httpx.Client(base_url=server.url, timeout=30) as client:
+                client.get("/v1/health/live")
+                connected.wait()
+                answers.append(client.post("/v1/recommendations", json=query).status_code)
 
         asking = [threading.Thread(target=ask) for _ in range(4)]
         for thread in asking:
             thread.start()
-        time.sleep(0.1)
+        connected.wait()
+        time.sleep(0.2)
         for pid in workers if how == signal.SIGINT else []:  # as a terminal does
             os.kill(pid, how)
         assert server.stop(how) == 0
