@@ -230,6 +230,33 @@ def test_a_model_of_another_author_with_vectors_is_compared_by_cosine() -> None:
     torch.testing.assert_close(found, torch.tensor([[0.5**0.5, 0.0], [0.0, -(0.5**0.5)]]))
 
 
+def test_a_model_of_another_author_without_vectors_is_compared_by_scores() -> None:
+    weights = torch.tensor([[0.0, 4.0, 1.0], [2.0, 0.0, -1.0], [0.0, 0.0, 0.0]])
+
+    class Weights(Fitted):
+        items = 3
+
+        def rank(self, history, k, *, exclude=None, allowed=None) -> ff.recommender.Ranking:
+            scores = weights[history.values].masked_fill(~allowed, -torch.inf)
+            best = scores.topk(k)
+            return ff.recommender.Ranking(best.indices, best.values)
+
+        def similar(self, items, k, *, allowed=None) -> ff.recommender.Ranking:
+            best = weights[items].topk(k)
+            return ff.recommender.Ranking(best.indices, best.values)
+
+    others = torch.tensor([[1, 2, 1], [0, 2, 2], [0, 1, 0]])  # repetitions are of short pools
+    found = Weights().similarity_to(others)(torch.tensor([0, 1, 2]))
+    assert found.tolist() == [[1.0, 0.25, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_nothing_is_left_to_diversify(als) -> None:
+    some = {"where": {"kind": "k1", "year": 0}, "diversity": Diversity(0.3, at_most={"kind": 1})}
+    assert [len(one) for one in als.recommend([1, 2], **some).items] == [1, 1]
+    some["where"] = {"kind": "none"}
+    assert als.recommend([1, 2], **some).items == [[], []]
+
+
 def test_popularity_compares_no_items() -> None:
     rec = with_attributes(MostPopular())
     with pytest.raises(ValueError, match=r"Diversity\(0.3, by='section'\)"):

@@ -132,6 +132,8 @@ def test_the_last_day_of_the_calendar() -> None:
         ({"kind": ""}, ValueError, "missing value"),
         ({"kind": ["tea", None]}, ValueError, "missing value"),
         ({"kind": [["tea"]]}, TypeError, "a value, a list of values or a range"),
+        ({"kind": {"not": {"tea": 1}}}, TypeError, "a value, a list of values or a range"),
+        ({"year": {"min": {"a": 1}}}, ValueError, "finite numbers"),
         ({}, ValueError, "at least one condition"),
         ("kind=tea", TypeError, "mapping from columns"),
     ],

@@ -98,13 +98,13 @@ def _listed(name: str, condition: Any) -> list[Any]:
     """Return a value, or several, as a list; raise for one that no item can have."""
     if isinstance(condition, np.ndarray | Tensor):
         condition = condition.tolist()
-    several = isinstance(condition, Iterable) and not isinstance(condition, (str, bytes))
+    several = isinstance(condition, Iterable) and not isinstance(condition, (str, bytes, Mapping))
     values = list(condition) if several else [condition]
     for value in values:
         if isinstance(value, (Mapping, list, tuple, set, bytes)):
             raise TypeError(
                 f"the condition on {name!r} must be a value, a list of values or a range such as "
-                f"{{'min': 1990}}, got {value!r} in a list"
+                f"{{'min': 1990}}, got {value!r} among its values"
             )
         if value is None or str(value).strip().lower() in MISSING:
             raise ValueError(

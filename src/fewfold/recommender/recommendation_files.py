@@ -19,7 +19,8 @@ from fewfold.recommender.recommender_state import RecommenderState
 
 __all__ = ["write_recommendations"]
 
-_USERS, _ROWS = 8192, 1 << 20  # users of a block, and rows of the file, unless one user has more
+_USERS = 1024  # ranked at once; a model may take a matrix for each
+_ROWS = 1 << 17  # ranked, and written, at once unless one user has more
 
 
 def write_recommendations(
@@ -63,17 +64,22 @@ def write_recommendations(
         phase("recommending to all users", total=max(total, 1)) as progress,
         _WRITERS[kind](temporary, schema) as write,
     ):
+        waiting, rows = [], 0
         for in_log, ids in parts:
             for start in range(0, len(ids), at_once):
                 block = range(start, min(start + at_once, len(ids)))
                 progress.part = len(block)
                 queries = stored_queries(state, block, in_log=in_log)
                 found = rank_queries(queries, state, options, allowed)
-                mine = ids.slice(start, len(block))
-                table = _table(arrow, schema, found, mine, items)
-                write(table)
-                written, done = written + len(table), done + len(block)
+                waiting.append(_table(arrow, schema, found, ids.slice(start, len(block)), items))
+                written, rows = written + len(waiting[-1]), rows + len(waiting[-1])
+                if rows >= _ROWS:
+                    write(arrow.concat_tables(waiting))
+                    waiting, rows = [], 0
+                done += len(block)
                 progress.advance(done)
+        if rows:
+            write(arrow.concat_tables(waiting))
     return written
 
 

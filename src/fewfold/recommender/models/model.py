@@ -97,10 +97,11 @@ class Fitted:
         def similarity(items: Tensor) -> Tensor:
             largest = self.similar(items, 1).scores
             alone = single_item_rows(items)
-            each = [
-                self.score(alone.rows(slice(row, row + 1)), mine) for row, mine in enumerate(others)
-            ]
-            return relative(torch.cat(each), largest) if each else others.float()
+            found = torch.empty(others.shape)
+            for row, mine in enumerate(others):
+                different, place = mine.unique(return_inverse=True)
+                found[row] = self.score(alone.rows(slice(row, row + 1)), different)[0, place]
+            return relative(found, largest)
 
         return similarity
 

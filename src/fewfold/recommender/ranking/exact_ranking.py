@@ -1,6 +1,8 @@
 """Exact top-k items per user, in blocks, without the full (users, items) score matrix."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -73,6 +75,18 @@ class DotProduct:
     def __call__(self, users: slice, items: slice) -> Tensor:
         """Return the scores of a block, (users, items)."""
         return self.queries[users] @ self.table[items].t()
+
+    def workspace(self, size: int) -> Tensor | None:
+        """Return memory for `size` scores, None if gradients are recorded."""
+        if self.queries.requires_grad or self.table.requires_grad:
+            return None
+        return self.table.new_empty(size)
+
+    def write(self, users: slice, items: slice, memory: Tensor) -> Tensor:
+        """Return the scores of a block, (users, items), as a view of the workspace."""
+        shape = users.stop - users.start, items.stop - items.start
+        out = memory[: shape[0] * shape[1]].view(shape)
+        return torch.mm(self.queries[users], self.table[items].t(), out=out)
 
 
 class Ranking(NamedTuple):
@@ -222,11 +236,16 @@ def _rank_block(
     """Rank one block of users, merging chunks of items."""
     items = scorer.shape[1]
     best: Heaps | Sorted | None = None
+    score: Callable[[slice, slice], Tensor] = scorer
+    if isinstance(scorer, DotProduct):
+        # Chunks of this size, allocated one after the other, would fragment the heap.
+        memory = scorer.workspace((users.stop - users.start) * min(step, items))
+        score = scorer if memory is None else partial(scorer.write, memory=memory)
     for start in range(0, items, step):
         chunk = slice(start, min(start + step, items))
         if best is not None and allowed is not None and not bool(allowed[chunk].any()):
             continue
-        block = scorer(users, chunk)
+        block = score(users, chunk)
         size = users.stop - users.start, chunk.stop - start
         if block.shape != size:
             raise ValueError(
