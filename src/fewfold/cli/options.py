@@ -27,6 +27,7 @@ __all__ = [
     "READING",
     "RECOMMEND",
     "SHOW",
+    "UPDATE",
     "compare_options",
     "fit_options",
     "in_group",
@@ -153,6 +154,7 @@ READING = in_group(
         hidden=True,
     ),
     Option("skip-bad-rows", "skip rows that cannot be read", False, switch=True),
+    Option("journal", "add the events a server wrote; may repeat", None, named, "FILE", many=True),
 )
 SHOW = (*READING, *in_group("the log", _CORE))
 EVALUATE = (
@@ -286,6 +288,18 @@ RECOMMEND = (
             short="o",
         ),
         Option("overwrite", "replace an existing file", False, switch=True),
+    ),
+)
+UPDATE = (
+    *READING,
+    *in_group(
+        "the folder",
+        Option(
+            "out", "to write to; or --overwrite the model itself", None, named, "DIR", short="o"
+        ),
+        Option("overwrite", "replace an existing model", False, switch=True),
+        Option("items-table", "table of item names and other attributes", None, named, "FILE"),
+        Option("items-key", "its column of items (default: what fits)", metavar="COLUMN"),
     ),
 )
 EXPORT = in_group(

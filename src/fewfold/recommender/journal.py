@@ -290,6 +290,9 @@ class JournalColumns:
     times: np.ndarray
     skipped: int
 
+    def __len__(self) -> int:
+        return len(self.users)
+
 
 def read_journal(path: str | os.PathLike[str]) -> JournalColumns:
     """Read the complete events of a journal, up to its end at the time of the call.

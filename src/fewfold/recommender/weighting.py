@@ -9,7 +9,7 @@ from torch import Tensor
 from fewfold._check import positive_number
 from fewfold.recommender.interactions import Interactions
 
-__all__ = ["SCALES", "confidences", "days_old", "decayed", "span_in_days"]
+__all__ = ["SCALES", "confidences", "days_old", "decayed", "span_in_days", "units_per_day"]
 
 SCALES = ("linear", "log")
 _MOST = 10.0  # times the median: larger weights count as much
@@ -87,7 +87,7 @@ def days_old(log: Interactions) -> Tensor:
             "time= (--time), or leave half_life out"
         )
     newest = float(log.times.max())
-    day = next((day for low, high, day in _UNITS if low <= newest < high), None)
+    day = units_per_day(newest)
     if day is None:
         raise ValueError(
             "half_life (--half-life) needs dates, or times since 1970 in seconds, milliseconds, "
@@ -95,6 +95,14 @@ def days_old(log: Interactions) -> Tensor:
             "leave half_life out"
         )
     return (log.times.max() - log.times).double() / day
+
+
+def units_per_day(newest: float) -> float | None:
+    """Return how many units of time a day has, from the newest of the times since 1970.
+
+    Units are seconds, milli-, micro- or nanoseconds; None if it is none of these.
+    """
+    return next((day for low, high, day in _UNITS if low <= newest < high), None)
 
 
 def span_in_days(log: Interactions) -> float | None:

@@ -8,6 +8,7 @@ import torch
 
 from fewfold.recommender.ids import Id
 from fewfold.recommender.interactions import Jagged
+from fewfold.recommender.journal_events import as_instant, microseconds
 from fewfold.recommender.queries import Queries
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.serve.user_events import EventNumbers, UserEvents
@@ -39,6 +40,8 @@ class LiveQueries:
         self._state, self._events = state, events
         self._numbers = EventNumbers(events, state.items)
         self._ordered = state.fitted.recipe.ordered
+        newest = state.data.get("newest")
+        self._newest = None if newest is None else microseconds(as_instant(newest))
 
     def knows(self, user: Id) -> bool:
         """Return whether a user has a history, events or attributes."""
@@ -105,8 +108,10 @@ class LiveQueries:
         events = None if user is None else self._numbers.of(user)
         if events is None:
             return stored
-        new, _ = events
+        new, times = events
         if self._ordered and len(stored):
+            if self._newest is not None:  # what a log fitted with the journal has already
+                new = new[(times > self._newest) | ~np.isin(new, stored)]
             stored = stored[~np.isin(stored, new)]
         return np.concatenate([stored, new])
 

@@ -1,15 +1,18 @@
 """Read a log by the rules of the log that a model was fitted to."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fewfold.recommender.errors import DataError
+from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.reading.conditions import Condition
+from fewfold.recommender.reading.journal_rows import converted, journal_paths, read_journals
 from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
 from fewfold.recommender.reading.read_options import READ_DEFAULTS, ReadOptions
 
-__all__ = ["read_by_fitted_rules"]
+__all__ = ["journal_log", "read_by_fitted_rules"]
 
 _FITTED = ("strip_ids", "time_format")  # options that stay as in the earlier log
 
@@ -42,6 +45,36 @@ def read_by_fitted_rules(source: Any, data: Mapping[str, Any], reading: ReadOpti
         _check_where(where, plan)
         reading = {"where": where, **reading}
     return read_log(source, **reading)
+
+
+def journal_log(reading: ReadOptions, *, users: Ids | None, items: Ids) -> Log:
+    """Return the events of journals as a log, with ids of the types of a model's.
+
+    Args:
+        reading: options of `read_log`, of which only `journal` may be given.
+        users, items: ids of the model.
+    """
+    others = [name for name in reading if name != "journal"]
+    if others or reading.get("journal") is None:
+        unwanted = f"; {', '.join(others)} would be of a log" if others else ""
+        raise ValueError(
+            f"name a log, or a journal with journal=FILE (--journal FILE) alone{unwanted}"
+        )
+    rows = read_journals(journal_paths(reading["journal"]))
+    events, other = converted(
+        rows, users=None if users is None else users.textual, items=items.textual
+    )
+    if len(events) == 0:
+        raise DataError(
+            f"{reading['journal']}: there are no events"
+            f"{f' with ids as those of the model ({other:,} with others)' if other else ''}"
+        )
+    log = read_log({"user": events.users, "item": events.items, "time": events.times})
+    summary = replace(
+        log.summary, rows=0, journal_events=len(events), journal_unreadable=rows.skipped,
+        bad_rows={"id of another type": other} if other else {},
+    )  # fmt: skip
+    return replace(log, summary=summary)
 
 
 def _check_where(where: Sequence[str], plan: LogPlan) -> None:

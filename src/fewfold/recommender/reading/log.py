@@ -13,6 +13,7 @@ from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
 from fewfold.recommender.reading.columns import Columns, choose_columns, event_note
 from fewfold.recommender.reading.conditions import Condition, Filter
+from fewfold.recommender.reading.journal_rows import journal_paths, read_journals
 from fewfold.recommender.reading.log_rows import Rows, Rules
 from fewfold.recommender.reading.read_options import ReadOptions, complete_options
 from fewfold.recommender.reading.source import Source, open_source
@@ -95,6 +96,9 @@ def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
             for batch, name in batches:
                 with explained(name):
                     rows.add(batch, name)
+        journals = journal_paths(chosen["journal"])
+        if journals:
+            rows.add_events(read_journals(journals))
         return _scaled(_k_core(_numbered(rows, plan), core), chosen)
     finally:
         _progress.line("")
@@ -172,7 +176,8 @@ def _notes(
     sure = options["user"] is not None and options["item"] is not None
     used = {*columns.roles().values(), *(one.column for one in conditions)}
     event = event_note(table, used)
-    return (*(() if sure else table.notes), *(() if event is None else (event,)))
+    events = [f"the events of {path} are added" for path in journal_paths(options["journal"])]
+    return (*(() if sure else table.notes), *(() if event is None else (event,)), *events)
 
 
 def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, str], None, None]:
@@ -189,6 +194,7 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
     """Number the collected rows and build the log."""
     if rows.selected == 0:
         raise DataError(_no_rows_message(rows, plan))
+    newest = rows.newest()
     with _progress.phase("sorting the pairs", seconds=rows.selected * _SECONDS_PER_ROW):
         interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
@@ -197,6 +203,7 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
         rows.selected - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
         rows.where.left_out, rows.stripped, rows.untimed, rows.notes(), rows.rules.strip_ids,
         rows.rules.time_format, weightless=rows.weightless, disliked=_disliked(interactions),
+        journal_events=rows.events, journal_unreadable=rows.unreadable, newest=newest,
     )  # fmt: skip
     return Log(interactions, users, items, summary)
 
@@ -233,7 +240,7 @@ def _from_numbered(source: Any, options: ReadOptions) -> Log:
     min_rating, weighted = options["min_rating"], options["weight"] is True
     of_tables = {
         **_named_columns(options), "where": options["where"] or None, "header": options["header"],
-        "time_format": options["time_format"],
+        "time_format": options["time_format"], "journal": options["journal"],
     }  # fmt: skip
     if options["weight"] is False or (weighted and hasattr(source, "tocsr")):
         del of_tables["weight"]

@@ -1,7 +1,9 @@
 """Validate the rows of a log batch by batch and collect them in compact form."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,14 @@ import numpy as np
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
+from fewfold.recommender.journal import JournalColumns
 from fewfold.recommender.reading.columns import Columns
 from fewfold.recommender.reading.conditions import Filter
+from fewfold.recommender.reading.journal_rows import converted, times_like
 from fewfold.recommender.reading.numbering import Growing, Numbering
 from fewfold.recommender.reading.table_source import Batch, library
 from fewfold.recommender.reading.values import Times, ratings, stripped, weights, whole
+from fewfold.recommender.weighting import units_per_day
 
 __all__ = ["Rows", "Rules"]
 
@@ -53,6 +58,8 @@ class Rows:
         stripped: number of these with an id that was stripped.
         untimed: number of these without a time.
         bad: numbers of invalid rows, by reason.
+        events: number of events of journals that were added.
+        unreadable: number of lines of journals that are not events.
     """
 
     columns: Columns
@@ -66,6 +73,8 @@ class Rows:
     stripped: int = 0
     untimed: int = 0
     bad: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         self._users = Numbering("user", as_numbers=self.as_numbers)
@@ -73,6 +82,7 @@ class Rows:
         timed = self.columns.time is not None or self.rules.time_format is not None
         self._times = Times(self.rules.time_format) if timed else None
         self._moments, self._weights, self._liked = Growing(), Growing(), Growing()
+        self._comparable = True  # times of a journal with those of the log
 
     def roles(self) -> dict[str, str]:
         """Return the columns to read, by role."""
@@ -113,10 +123,70 @@ class Rows:
         if self.columns.weight is not None:
             self._weights.append(frame["weight"].to_numpy())
 
+    def add_events(self, journal: JournalColumns) -> None:
+        """Add the events of journals, after all other rows; those with ids of other types are bad.
+
+        They are liked, and have a weight of 1.
+        """
+        pl = library("polars")
+        events, other = converted(
+            journal,
+            users=self._users.textual,
+            items=self._items.textual,
+            strip=self.rules.strip_ids,
+        )
+        self.unreadable += journal.skipped
+        if other:
+            self.bad["id of the journal is not a whole number, as those of the log"] += other
+        if len(events) == 0:
+            return
+        self.events += len(events)
+        self.selected += len(events)
+        self._users.add(pl.Series(events.users), "the journal")
+        self._items.add(pl.Series(events.items), "the journal")
+        if self.columns.time is not None and self._times is not None:
+            newest, whole = self._newest()
+            newest = None if self._times.dated else newest
+            times, self._comparable = times_like(events.times, newest, whole)
+            self._moments.append(times)
+        if self.columns.weight is not None:
+            self._weights.append(np.ones(len(events)))
+        if self.rules.min_rating is not None:
+            self._liked.append(np.ones(len(events), dtype=bool))
+
+    def _newest(self) -> tuple[float | None, bool]:
+        """Return the newest time so far, None if there is none, and whether times are whole."""
+        found, whole = [], True
+        for part in self._moments.parts():
+            whole = part.dtype.kind != "f"
+            known = part[(part != _NO_TIME) & (part == part)]
+            found += [known.max()] if len(known) else []
+        return (max(found) if found else None), whole
+
+    def newest(self) -> str | None:
+        """Return the newest time as ISO 8601 in UTC; None if it is not known. Before `numbered`."""
+        if self.columns.time is None or self._times is None:
+            return None
+        found, _ = self._newest()
+        if found is None:
+            return None
+        day = 86_400e6 if self._times.dated else units_per_day(float(found))
+        if day is None:
+            return None
+        try:
+            return datetime.fromtimestamp(math.ceil(float(found) * 86_400 / day), UTC).isoformat()
+        except (OverflowError, ValueError):  # beyond the calendar
+            return None
+
     def notes(self) -> tuple[str, ...]:
         """Return notes on times and conditions."""
-        times = None if self._times is None else self._times.note()
-        return (*(() if times is None else (times,)), *self.where.notes())
+        notes = [] if self._times is None or (text := self._times.note()) is None else [text]
+        if not self._comparable:
+            notes.append(
+                "the times of the log are not since 1970, so the events of the journal count as "
+                "newer than all of them"
+            )
+        return (*notes, *self.where.notes())
 
     def _add_times(self, times: Any) -> None:
         if times.null_count() and times.dtype.is_integer():

@@ -122,6 +122,11 @@ class Numbering:
         codes: np.ndarray = column.cast(self._categories.dtype).to_physical().to_numpy()
         return codes
 
+    @property
+    def textual(self) -> bool | None:
+        """Whether the ids are text so far; None if there are none."""
+        return self._textual
+
     def close(self) -> None:
         """Finish adding and sort the ids."""
         if self._categories is not None:

@@ -1,6 +1,7 @@
 """Options of reading a log: names, types and defaults."""
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -39,6 +40,9 @@ class ReadOptions(TypedDict, total=False):
             sparse matrix. None (the default) counts all interactions alike.
         weight_scale: "linear" (the default) or "log": how weights become confidences; see
             `confidences`.
+        journal: file of events that a server wrote (see `Journal`), or several, which count as
+            further rows of the log: liked, with a weight of 1, whatever `where` says. None by
+            default.
 
     Example:
         >>> import fewfold as ff
@@ -61,12 +65,13 @@ class ReadOptions(TypedDict, total=False):
     strip_ids: bool
     weight: str | bool | None
     weight_scale: str
+    journal: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
 READ_DEFAULTS: ReadOptions = {
     "user": None, "item": None, "rating": None, "time": None, "min_rating": None, "core": 1,
     "skip_bad_rows": False, "where": (), "header": None, "time_format": None, "strip_ids": True,
-    "weight": None, "weight_scale": "linear",
+    "weight": None, "weight_scale": "linear", "journal": None,
 }  # fmt: skip
 
 

@@ -97,6 +97,9 @@ class LogSummary:
         weight_scale: how weights became confidences: "linear" or "log"; None without weights.
         weightless: rows with a weight of 0, which do not count.
         disliked: pairs rated below the threshold, of users and items that have others.
+        journal_events: events of journals that were added to the rows.
+        journal_unreadable: lines of journals that are not events.
+        newest: newest time, as ISO 8601 in UTC; None if times are missing or not since 1970.
 
     Example:
         >>> from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
@@ -127,9 +130,16 @@ class LogSummary:
     weight_scale: str | None = None
     weightless: int = 0
     disliked: int = 0
+    journal_events: int = 0
+    journal_unreadable: int = 0
+    newest: str | None = None
 
     def __str__(self) -> str:
         parts = [f"{_count(self.rows, 'row')} read"]
+        if self.journal_events:
+            parts.append(f"{_count(self.journal_events, 'event')} of the journal added")
+        if self.journal_unreadable:
+            parts.append(f"{_count(self.journal_unreadable, 'line')} of the journal unreadable")
         if self.where:
             parts.append(f"{self.left_out:,} left out by where {' and '.join(self.where)}")
         if self.min_rating is not None:
@@ -173,7 +183,7 @@ class LogSummary:
 
     def _untimed(self, column: str) -> str:
         gone = self.left_out + self.below_rating + self.weightless + sum(self.bad_rows.values())
-        if self.untimed == self.rows - gone:
+        if self.untimed == self.rows - gone and not self.journal_events:
             return f"no row has a time in {column}, so the log has no times"
         return (
             f"{_count(self.untimed, 'row')} had no time in {column}: taken for the oldest, to be "

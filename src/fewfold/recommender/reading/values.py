@@ -57,6 +57,11 @@ class Times:
         floats = column.cast(pl.Float64)
         return _finite(floats), empty | floats.is_nan().fill_null(False)
 
+    @property
+    def dated(self) -> bool:
+        """Whether the times are dates, which become microseconds since 1970; else numbers."""
+        return self._dated is True
+
     def note(self) -> str | None:
         """Describe the recognised date format, if it was guessed."""
         return self._dates.note() if self._dated else None
