@@ -15,6 +15,7 @@ from fewfold.recommender import Jagged, shared_tensors
 from fewfold.recommender import ids as ids_module
 from fewfold.recommender.models.registry import models
 from fewfold.recommender.ranking.catalogue import Catalogue
+from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.shared_lookup import share_lookup
 from fewfold.recommender.shared_tensors import SharedTensors
 
@@ -156,6 +157,23 @@ def test_a_shared_model_answers_alike(name: str, tmp_path: Path) -> None:
         ):
             assert one.items == other.items
             assert one.scores == pytest.approx(other.scores)
+
+
+def test_an_index_is_mapped(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    fitted("als").save(tmp_path / "m")
+    first, second = (ff.Recommender.load(tmp_path / "m") for _ in range(2))
+    files = SharedTensors(tmp_path / "m", "v1")
+    plain = first.index(recall=0.9, k=3)
+    assert first.history is not None
+    for rec in (first, second):
+        search = Search.mapped(rec.fitted, rec.history, files, recall=0.9, k=3)
+        assert repr(search) == repr(plain)
+        one = rec.recommend(["ann", "cy"], 3, search=search)
+        other = first.recommend(["ann", "cy"], 3, search=plain)
+        assert one.items == other.items
+        assert one.scores == other.scores
+    assert sorted(name.split(".")[-1] for name in names(files)) == ["faiss", "lock", "safetensors"]
 
 
 def test_ids_and_histories_are_found_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

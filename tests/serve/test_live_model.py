@@ -225,10 +225,13 @@ def test_a_bad_folder_keeps_the_old_model(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_approximate_search_is_of_the_snapshot(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    live = LiveModel(saved(tmp_path / "m", ff.recommender.ALS(factors=2)), recall=0.9)
-    search = live.current.search
-    assert search is not None
-    assert search.fitted is live.current.recommender.fitted
+    folder = saved(tmp_path / "m", ff.recommender.ALS(factors=2))
+    for shared in (False, True):
+        live = LiveModel(folder, recall=0.9, shared=shared)
+        search = live.current.search
+        assert search is not None
+        assert search.fitted is live.current.recommender.fitted
+        assert (tmp_path / ".m.serving").exists() == shared
     with pytest.raises(ArtifactError, match="has no item vectors to index"):
         LiveModel(saved(tmp_path / "n"), recall=0.9)
 

@@ -149,11 +149,7 @@ class LiveModel:
 
         self._seen, version, recommender = read_consistently(self.folder, read)
         try:
-            if self._prepare:
-                self._prepare_ranking(recommender, version)
-            search = None
-            if self._recall is not None:
-                search = recommender.index(recall=self._recall)
+            search = self._prepare_ranking(recommender, version)
             queries = LiveQueries(recommender.state, self._events)
             self_check(recommender.state, search)
         except ValueError as error:
@@ -161,17 +157,25 @@ class LiveModel:
         release_freed_memory()
         return Snapshot(recommender, version, self.folder, datetime.now(UTC), search, queries)
 
-    def _prepare_ranking(self, recommender: Recommender, version: str) -> None:
+    def _prepare_ranking(self, recommender: Recommender, version: str) -> Search | None:
+        """Compute what rankings need, in files that processes share if they are to."""
+        self.not_shared = None
         if self._shared:
             try:
-                files = SharedTensors(self.folder, version)
-                recommender.fitted.prepare(files)
-                share_lookup(recommender.state, files)
-                self.not_shared = None
-                return
+                return self._share_ranking(recommender, SharedTensors(self.folder, version))
             except OSError as error:  # a folder that cannot be written, a full disk
                 self.not_shared = str(error)
-        recommender.fitted.prepare()
+        if self._prepare:
+            recommender.prepare()
+        return None if self._recall is None else recommender.index(recall=self._recall)
+
+    def _share_ranking(self, recommender: Recommender, files: SharedTensors) -> Search | None:
+        share_lookup(recommender.state, files)
+        if self._prepare:
+            recommender.fitted.prepare(files)
+        if self._recall is None:
+            return None
+        return Search.mapped(recommender.fitted, recommender.history, files, recall=self._recall)
 
     def knows(self, snapshot: Snapshot, user: Id) -> bool:
         """Return whether a user has a history, events or attributes to recommend from."""

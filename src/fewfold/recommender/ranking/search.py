@@ -1,6 +1,7 @@
 """Approximate search over item vectors, with its measured recall."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from fewfold._optional import optional_import
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.model import Fitted, single_item_rows
 from fewfold.recommender.ranking.exact_ranking import Ranking
+from fewfold.recommender.shared_tensors import SharedTensors
 
 __all__ = ["Search"]
 
@@ -83,6 +85,45 @@ class Search:
             if found >= recall or probes >= lists:
                 return cls(fitted, index, found, k, lists, probes)
             probes = min(2 * probes, lists)
+
+    @classmethod
+    def mapped(
+        cls,
+        fitted: Fitted,
+        log: Interactions | None,
+        shared: SharedTensors,
+        *,
+        recall: float = 0.95,
+        k: int = 10,
+        seed: int = 0,
+    ) -> "Search":
+        """Build the index in one of several processes, and map it from its file in all of them."""
+        faiss, name = _faiss(), f"index-{recall:g}-{k}-{seed}"
+        found: list[Search] = []
+
+        def built() -> "Search":
+            if not found:
+                found.append(cls.build(fitted, log, recall=recall, k=k, seed=seed))
+            return found[0]
+
+        def read(path: Path) -> Any:
+            if not path.exists():
+                raise FileNotFoundError(path)
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+            # Starting threads that read ahead would take longer than a search in memory.
+            faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0
+            return index
+
+        def write(path: Path) -> None:
+            faiss.write_index(built().index, str(path))
+
+        def figures() -> dict[str, Tensor]:
+            one = built()
+            return {"figures": torch.tensor([one.recall, one.lists, one.probes]).double()}
+
+        index = shared.opened(f"{name}.faiss", write, read)
+        reached, lists, probes = shared.tensors(name, figures)["figures"].tolist()
+        return cls(fitted, index, reached, k, int(lists), int(probes))
 
     def __repr__(self) -> str:
         return (
