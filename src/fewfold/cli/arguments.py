@@ -21,6 +21,7 @@ from fewfold.cli.options import (
     OUT,
     RECOMMEND,
     SHOW,
+    UPDATE,
     compare_options,
     fit_options,
     named,
@@ -105,6 +106,14 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
         commands.evaluate,
         [model, held_out],
         (*EVALUATE, JSON),
+    )
+    later = ("log", "?", "the later interactions (default: those of --journal)")
+    add(
+        "update",
+        "add users, events and items of a later log to a model, without training",
+        fit_commands.update,
+        [model, later],
+        (*UPDATE, JSON),
     )
     add(
         "recommend",

@@ -1,4 +1,4 @@
-"""`fewfold fit` and `fewfold compare`; the modules they need are imported when they run."""
+"""`fewfold fit`, `update` and `compare`; the modules they need are imported when they run."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ import fewfold as ff
 from fewfold.cli.commands import data_show, parts, print_note, reading, source, start
 from fewfold.cli.console import emit
 
-__all__ = ["compare", "fit"]
+__all__ = ["compare", "fit", "update"]
 
 
 def fit(arguments: argparse.Namespace) -> int:
@@ -54,6 +54,35 @@ def fit(arguments: argparse.Namespace) -> int:
     print_note(
         arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM"
     )
+    return 0
+
+
+def update(arguments: argparse.Namespace) -> int:
+    """Add the users, events and items of a later log to a model."""
+    from fewfold.recommender.artifact.folder import check_target
+
+    start(arguments)
+    if arguments.out is None and not arguments.overwrite:
+        raise ValueError(
+            "say where the updated model goes: --out DIR, or --overwrite to replace "
+            f"{arguments.model}"
+        )
+    if arguments.log is None and arguments.journal is None:
+        raise ValueError("name what to add: a log, or --journal FILE")
+    out = Path(arguments.out or arguments.model)
+    check_target(out, arguments.overwrite)
+    rec = ff.Recommender.load(arguments.model)
+    options = reading(arguments)
+    if arguments.log is None:
+        options = {"journal": arguments.journal}
+    rec = rec.update(arguments.log, **options)
+    if arguments.items_table is not None:
+        rec.attach(arguments.items_table, key=arguments.items_key)
+    rec.save(out, users=rec.users is not None, overwrite=arguments.overwrite)
+    report = rec.update_report
+    assert report is not None
+    emit(report, {**report.as_dict(), "folder": str(out)} if arguments.json else None)
+    print_note(arguments, f"\nmodel written to {out}")
     return 0
 
 

@@ -39,6 +39,8 @@ from .inspect_model import inspect as inspect
 from .interactions import Core as Core
 from .interactions import Interactions as Interactions
 from .jagged import Jagged as Jagged
+from .journal import Journal as Journal
+from .journal_events import Event as Event
 from .models.als import ALS as ALS
 from .models.als import FittedALS as FittedALS
 from .models.auto import Auto as Auto
@@ -92,6 +94,7 @@ from .training.train import Epoch as Epoch
 from .training.train import TrainOptions as TrainOptions
 from .training.train import train as train
 from .training.train_options import Training as Training
+from .updating import UpdateReport as UpdateReport
 from .user_profiles import UserProfiles as UserProfiles
 from .weighting import confidences as confidences
 from .weighting import decayed as decayed
@@ -113,6 +116,9 @@ __all__ = [
     "Recommendations",
     "Diversity",
     "FitReport",
+    "UpdateReport",
+    "Journal",
+    "Event",
     "HoldOut",
     "ItemsTable",
     "UsersTable",

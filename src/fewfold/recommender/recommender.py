@@ -8,7 +8,6 @@ from typing import Any, Self, Unpack
 
 from fewfold._check import known_names, whole_number
 from fewfold._progress import silence
-from fewfold.recommender.added_items import with_items_of
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes, read_attributes
@@ -33,7 +32,7 @@ from fewfold.recommender.queries import (
     user_queries,
 )
 from fewfold.recommender.ranking.search import Search
-from fewfold.recommender.reading.fitted_rules import read_by_fitted_rules
+from fewfold.recommender.reading.fitted_rules import journal_log, read_by_fitted_rules
 from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
 from fewfold.recommender.recommendation_files import write_recommendations
 from fewfold.recommender.recommendations import (
@@ -47,6 +46,7 @@ from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import read_state, write_state
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train_options import CurvePoint, Training
+from fewfold.recommender.updating import UpdateReport, updated_state
 
 __all__ = ["Recommender"]
 
@@ -69,6 +69,7 @@ class Recommender:
     Attributes:
         model: the model with its settings.
         report: report of the last `fit`.
+        update_report: what `update` added, if that made this recommender.
 
     Example:
         >>> import fewfold as ff
@@ -95,6 +96,7 @@ class Recommender:
         self.training = training or Training()
         self.seed = whole_number(seed, "seed", least=0)
         self.report: FitReport | None = None
+        self.update_report: UpdateReport | None = None
         self._fitted_state: RecommenderState | None = None
 
     @classmethod
@@ -408,10 +410,32 @@ class Recommender:
             raise ValueError(
                 f"a {type(self.model).__name__} cannot be extended by items; fit it again"
             )
-        log = read_by_fitted_rules(source, self._state.data, reading)
-        extended = self._of(with_items_of(self._state, log))
-        extended.report = self.report
+        extended = self.update(source, **reading)
+        if extended.update_report is None or extended.update_report.items == 0:
+            raise ValueError("all items of this log are known; there is nothing to add")
         return extended
+
+    def update(self, source: Any = None, **reading: Unpack[ReadOptions]) -> "Recommender":
+        """Return a recommender that also knows the users, events and items of a later log.
+
+        Nothing is trained. Histories are continued, for every model; how new items are added
+        depends on the model, and `update_report` says it, with those that were left out.
+
+        Args:
+            source: a log as in `fit`, read by the rules of the training log, whose events count as
+                newer than those known; None for the events of a journal alone.
+            reading: as in `fit`; `journal` names journals to add.
+        """
+        check_keywords(reading, Recommender.update)
+        state = self._state
+        if source is None:
+            log = journal_log(reading, users=state.users, items=state.items)
+        else:
+            log = read_by_fitted_rules(source, state.data, reading)
+        found, update_report = updated_state(state, log)
+        recommender = self._of(found)
+        recommender.report, recommender.update_report = self.report, update_report
+        return recommender
 
     def save(
         self, folder: str | os.PathLike[str], *, users: bool = True, overwrite: bool = False

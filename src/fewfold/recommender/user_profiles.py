@@ -177,6 +177,16 @@ class UserProfiles:
         """Whether attributes are used; otherwise they did not help in validation."""
         return self.settings.strength is not None
 
+    def with_items(self, items: int) -> "UserProfiles":
+        """Return profiles of more items, which nobody likes yet."""
+        from scipy.sparse import csr_array
+
+        more = items - len(self.popularity)
+        parts = (self.counts.data, self.counts.indices, self.counts.indptr)
+        counts = csr_array(parts, shape=(self.counts.shape[0], items))
+        popularity = torch.nn.functional.pad(self.popularity, (0, more))
+        return replace(self, popularity=popularity, counts=counts) if more else self
+
     def encode(self, users: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return (users, columns) codes of attributes by name; unknown ones are ignored."""
         rows = []

@@ -19,9 +19,10 @@ from fewfold._progress import phase, silence
 from fewfold._resources import format_bytes, free_memory
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.baseline import more_counts
 from fewfold.recommender.models.fitted_vectors import FittedVectors
 from fewfold.recommender.models.least_squares import Rotated, diagonalise, regress
-from fewfold.recommender.models.model import FitOptions, Learned, Model
+from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
 from fewfold.recommender.models.model_options import ALS as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
@@ -79,6 +80,8 @@ class ALS(Model):
     colour: ClassVar[str] = "#1f9e89"
     weighted: ClassVar[bool] = True
     completable: ClassVar[bool] = True
+    extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "vectors of new items are solved from those of their users"
     factors: int = field(default=256, metadata=setting(OPTIONS["factors"], "{} factors"))
     regularisation: float | None = field(
         default=None, metadata=setting(OPTIONS["regularisation"], "regularisation {:g}")
@@ -176,6 +179,21 @@ class ALS(Model):
             raise ValueError("regularisation depends on the number of items; call resolved(items)")
         known = pairs.float() + self.unobserved_weight * others
         return self.regularisation * known**self.frequency_exponent
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> "FittedALS":
+        """The fitted model with vectors for new items: half an iteration of the fit, for these."""
+        assert isinstance(fitted, FittedALS)
+        counts, vectors, gram = more_counts(fitted.counts, added), fitted.item_vectors, fitted.gram
+        new = torch.arange(fitted.items, log.items)
+        if len(new):
+            users = fitted.queries(log.jagged.select(log.ids < fitted.items))[:, :-1]
+            table, rows = diagonalise(users.contiguous()), users_by_item(log)[0].rows(new)
+            ridge = self.ridge(rows.lengths, log.users)
+            confidence = fitted.confidence.expand(len(rows.values)).contiguous()
+            found = regress(rows, table, ridge, confidence, scale=self.unobserved_weight)
+            items = torch.cat([vectors, found @ table.rotation.T])
+            vectors, gram, _ = diagonalise(items)
+        return FittedALS(self, vectors, gram, counts, fitted.confidence)
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield the specifications of vectors, diagonal Gram matrix, counts and confidence."""

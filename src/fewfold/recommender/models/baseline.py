@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._progress import phase, silence
@@ -20,7 +21,7 @@ from fewfold.recommender.models.model import (
 )
 from fewfold.recommender.ranking.exact_ranking import Ranking, Scorer, top_k
 
-__all__ = ["Baseline"]
+__all__ = ["Baseline", "more_counts"]
 
 
 class Baseline(Model, Fitted):
@@ -110,6 +111,13 @@ class Baseline(Model, Fitted):
         alone = single_item_rows(items)
         return self.rank(alone, k, exclude=alone, allowed=allowed)
 
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """A copy whose popular items are up to date."""
+        again = copy(fitted)
+        assert isinstance(again, Baseline)
+        again.counts = more_counts(again.counts, added)
+        return again
+
     def state(self) -> dict[str, Tensor]:
         """Tensors that `fit` has set."""
         every: tuple[Any, ...] = fields(self)  # type: ignore[arg-type]
@@ -126,6 +134,11 @@ class Baseline(Model, Fitted):
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield name and specification of each tensor: here the counts alone."""
         yield "counts", Spec((items,), least=0)
+
+
+def more_counts(counts: Tensor, added: Interactions) -> Tensor:
+    """Return the number of users of each item with those of new pairs, perhaps of more items."""
+    return F.pad(counts, (0, added.items - len(counts))) + added.counts()
 
 
 @dataclass(frozen=True, eq=False)

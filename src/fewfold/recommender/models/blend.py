@@ -205,6 +205,9 @@ class Blend(Model):
         # Of this blend, not of all: it depends on the models.
         object.__setattr__(self, "ordered", self.first.ordered or self.second.ordered)
         object.__setattr__(self, "weighted", self.first.weighted or self.second.weighted)
+        object.__setattr__(self, "extendable", self.first.extendable and self.second.extendable)
+        notes = [f"{part.name}: {part.update_note}" for part in (self.first, self.second)]
+        object.__setattr__(self, "update_note", "; ".join(dict.fromkeys(notes)))
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
@@ -280,6 +283,12 @@ class Blend(Model):
             model.largest(inside(ranges, part), items)
             for part, model in (("first.", self.first), ("second.", self.second))
         )
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """The blend of both models, updated."""
+        assert isinstance(fitted, FittedBlend)
+        first = self.first.updated(fitted.first, log, added)
+        return FittedBlend(self, first, self.second.updated(fitted.second, log, added))
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedBlend:
         """The fitted blend with these tensors."""

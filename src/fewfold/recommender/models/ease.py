@@ -13,7 +13,8 @@ from fewfold._resources import format_bytes, free_memory
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
-from fewfold.recommender.models.model import Model, relative
+from fewfold.recommender.models.ease_update import with_new_items
+from fewfold.recommender.models.model import Fitted, Model, relative
 from fewfold.recommender.models.model_options import EASE as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
@@ -50,6 +51,8 @@ class EASE(Baseline):
     colour: ClassVar[str] = "#31688e"
     cheap_version: ClassVar[str | None] = "sparse-ease"
     weighted: ClassVar[bool] = True
+    extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "new items are regressed on the nearest ones, others stay"
     l2: float = field(default=250.0, metadata=setting(OPTIONS["l2"], "l2 {:g}"))
     most_items: int = 20_000
     counts: Tensor = field(init=False, repr=False)
@@ -106,6 +109,15 @@ class EASE(Baseline):
         self.weights.fill_diagonal_(0.0)
         self.counts, self.items = train.popularity(), train.items
         return self
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """A copy with rows and columns for new items; see `with_new_items`."""
+        again = super().updated(fitted, log, added)
+        assert isinstance(again, EASE)
+        if log.items > again.items:
+            again.weights = with_new_items(again.weights, log, self.l2)
+            again.items = log.items
+        return again
 
     def scores(self, history: Jagged, items: slice) -> Tensor:
         """(rows, items in the slice)."""

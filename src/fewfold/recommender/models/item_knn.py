@@ -1,17 +1,21 @@
 """Item-based nearest neighbours, with cosine or BM25 weights."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import tagged
 from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.baseline import more_counts
+from fewfold.recommender.models.model import Fitted
 from fewfold.recommender.models.model_options import ITEM_KNN as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
@@ -91,6 +95,8 @@ class ItemKNN(SparseRowsBaseline):
     name: ClassVar[str] = "item-knn"
     colour: ClassVar[str] = "#35b779"
     weighted: ClassVar[bool] = True
+    extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "new items are compared with all, others keep their similarities"
     neighbours: int = field(default=100, metadata=setting(OPTIONS["neighbours"], "{} neighbours"))
     weighting: Weighting = field(
         default=Cosine(), metadata=setting(OPTIONS["weighting"], "{!r}") | tagged(_WEIGHTINGS)
@@ -130,6 +136,40 @@ class ItemKNN(SparseRowsBaseline):
         near = found.scores > 0
         self.ids, self.similarity = found.ids.where(near, 0), found.scores.where(near, 0.0)
         self.counts, self.items = train.popularity(), train.items
+        return self
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """A copy with the neighbours of new items, also where they are nearest to known ones."""
+        again, old = copy(fitted), fitted.items
+        assert isinstance(again, ItemKNN)
+        again.counts, again.items = more_counts(again.counts, added), log.items
+        if log.items == old:
+            return again
+        weights = self.weighting(log.to_csr())
+        products = (weights[:, old:].T @ weights).tocoo()
+        new, other, score = products.row + old, products.col, products.data
+        apart = (new != other) & (score > 0)
+        new, other, score = new[apart], other[apart], score[apart]
+        known = other < old  # such a pair counts for both of its items
+        item, near = np.concatenate([new, other[known]]), np.concatenate([other, new[known]])
+        scores = np.concatenate([score, score[known]]).astype(np.float32)
+        return again._with_neighbours(item, near, scores)
+
+    def _with_neighbours(self, item: np.ndarray, near: np.ndarray, score: np.ndarray) -> Self:
+        """Add candidates for the neighbours of items, some of which may be new; the best stay."""
+        size, old = self.neighbours, len(self.ids)
+        missing = (0, 0, 0, self.items - old)
+        ids, similarity = F.pad(self.ids, missing).numpy(), F.pad(self.similarity, missing).numpy()
+        touched = np.unique(item)
+        row = np.concatenate([np.repeat(touched, size), item])
+        near = np.concatenate([ids[touched].ravel(), near])
+        score = np.concatenate([similarity[touched].ravel(), score])
+        order = np.lexsort((near, -score, row))  # as `top_k`, by number where scores are equal
+        row, near, score = row[order], near[order], score[order]
+        place = np.arange(len(row)) - np.searchsorted(row, row)
+        best = place < size
+        ids[row[best], place[best]], similarity[row[best], place[best]] = near[best], score[best]
+        self.ids, self.similarity = torch.from_numpy(ids), torch.from_numpy(similarity)
         return self
 
     @property

@@ -223,7 +223,8 @@ class Model:
         colour: of the model in pictures.
         ordered: whether the order of a history matters; the log must then have times.
         resumable: whether `learn` saves checkpoints.
-        extendable: whether `extended` adds items without fitting again.
+        extendable: whether `updated` adds items without fitting again.
+        update_note: what `updated` does, as a sentence.
         cheap_version: name of a cheaper model with nearly the same results. Where that one is
             clearly behind, `Auto` does not try this one.
         weighted: whether `Interactions.weights` count as confidence; otherwise every pair counts
@@ -238,6 +239,7 @@ class Model:
     ordered: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
     extendable: ClassVar[bool] = False
+    update_note: ClassVar[str] = "its weights stay as they are, histories are continued"
     cheap_version: ClassVar[str | None] = None
     weighted: ClassVar[bool] = False
     completable: ClassVar[bool] = False
@@ -352,9 +354,16 @@ class Model:
         """Fit a copy to a log, as `Recommender.fit` and `compare` do."""
         raise NotImplementedError(f"{type(self).__name__} must define learn(log, options)")
 
-    def extended(self, fitted: Fitted, log: Interactions) -> Fitted:
-        """The fitted model with items of the log beyond its own, without training."""
-        raise NotImplementedError(f"{type(self).__name__} must define extended(fitted, log)")
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """The fitted model after further interactions, without training; here it stays the same.
+
+        Args:
+            fitted: this model, fitted to earlier interactions.
+            log: all interactions, the earlier ones too. If the model is `extendable`, items beyond
+                its own are to be added.
+            added: those that are new, of the same users and items.
+        """
+        return fitted
 
     def layout(self, found: Found, items: int) -> Iterator[tuple[str, Spec]]:
         """Yield name and specification of each tensor of `Fitted.state`.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.model import Fitted
 from fewfold.recommender.models.registry import register
 from fewfold.recommender.ranking.exact_ranking import Ranking
 
@@ -34,12 +35,20 @@ class MostPopular(Baseline):
     name: ClassVar[str] = "popularity"
     colour: ClassVar[str] = "#b8b8b8"
     weighted: ClassVar[bool] = True
+    extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "new pairs are counted, as a fit would"
     counts: Tensor = field(init=False, repr=False)
 
     def fit(self, train: Interactions) -> Self:
         """Count the users of every item, or add their weights."""
         self.counts, self.items = train.popularity(), train.items
         return self
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """A copy with the counts of all pairs."""
+        again = super().updated(fitted, log, added)
+        again.items = log.items
+        return again
 
     def scores(self, history: Jagged, items: slice) -> Tensor:
         """(rows, items in the slice), the same in every row."""

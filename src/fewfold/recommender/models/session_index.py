@@ -1,5 +1,8 @@
 """Past sessions with an inverted index: scores of items by the sessions nearest to a history."""
 
+import itertools
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,7 +16,7 @@ from fewfold._native import dispatch
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.ranking.exact_ranking import Ranking
 
-__all__ = ["LONGEST", "Query", "SessionIndex", "cut", "last_places"]
+__all__ = ["LONGEST", "Query", "SessionIndex", "cut", "last_places", "without_rows"]
 
 LONGEST = 50  # items of a session
 
@@ -149,6 +152,23 @@ def cut(rows: Jagged) -> Jagged:
     first[1:] = (piece[1:] != piece[:-1]) | (rows.row[1:] != rows.row[:-1])
     starts = first.nonzero().squeeze(1)
     return Jagged(rows.values, torch.cat([starts, torch.tensor([len(rows.values)])]))
+
+
+def without_rows(rows: Jagged, gone: Jagged) -> Jagged:
+    """Return the rows without those of `gone`, each of which removes one that equals it."""
+    unwanted = Counter(_as_bytes(gone))
+    kept = []
+    for number, row in enumerate(_as_bytes(rows)):
+        if unwanted.get(row, 0):
+            unwanted[row] -= 1
+        else:
+            kept.append(number)
+    return rows.rows(kept)
+
+
+def _as_bytes(rows: Jagged) -> Iterator[bytes]:
+    values, ends = rows.values.to(torch.int64).numpy(), rows.offsets.tolist()
+    return (values[start:end].tobytes() for start, end in itertools.pairwise(ends))
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -13,6 +14,7 @@ from fewfold._native import dispatch
 from fewfold._tensors import AtMost, Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.baseline import Baseline
+from fewfold.recommender.models.model import Fitted
 from fewfold.recommender.models.model_options import SESSION_KNN as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import register
@@ -22,6 +24,7 @@ from fewfold.recommender.models.session_index import (
     SessionIndex,
     cut,
     last_places,
+    without_rows,
 )
 from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, positive, top_k
 
@@ -69,6 +72,8 @@ class SessionKNN(Baseline):
     name: ClassVar[str] = "session-knn"
     colour: ClassVar[str] = "#8c510a"
     ordered: ClassVar[bool] = True
+    extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "new sessions are added, and the longer ones of known users"
     neighbours: int = field(default=200, metadata=setting(OPTIONS["session_neighbours"], "{} near"))
     sample: int = field(default=1000, metadata=setting(OPTIONS["session_sample"], "of {}"))
     decay: float = field(default=2.0, metadata=setting(OPTIONS["session_decay"], "decay {:g}"))
@@ -117,6 +122,28 @@ class SessionKNN(Baseline):
         distance = torch.arange(1 - LONGEST, LONGEST)
         near = torch.exp(-distance.abs() / self.spread) * torch.where(distance > 0, _AFTER, 1.0)
         self._near = torch.where(distance == 0, _ITSELF, near).float()
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """A copy with the sessions of users that have new pairs, which are then the newest.
+
+        Their sessions as they were before are removed, unless a user took up an old item again.
+        """
+        again = copy(fitted)
+        assert isinstance(again, SessionKNN)
+        users = added.jagged.lengths.nonzero().squeeze(1)
+        if added.times is not None:
+            last = torch.zeros(added.users, dtype=added.times.dtype)
+            last.scatter_reduce_(0, added.row, added.times, "amax", include_self=False)
+            users = users[last[users].argsort(stable=True)]
+        mine = log.select(users)
+        before = mine.keep(~mine.jagged.isin(added.select(users).jagged)).in_order()
+        kept = without_rows(Jagged(again.values.long(), again.offsets), cut(last_places(before)))
+        after = mine.in_order()
+        every = Jagged(
+            torch.cat([kept.values, after.values]),
+            torch.cat([kept.offsets, after.offsets[1:] + kept.offsets[-1]]),
+        )
+        return again.fit_sequences(every, log.items)
 
     def scores(self, history: Jagged, items: slice) -> Tensor:
         """(rows, items in the slice); items of no neighbour have scores below 0."""

@@ -72,6 +72,7 @@ class VAE(Model):
     completable: ClassVar[bool] = True
     resumable: ClassVar[bool] = True
     extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "new items take the mean of the vectors of their nearest items"
     hidden: int = field(default=200, metadata=setting(FASTVAE["hidden"]))
     latent: int = field(default=63, metadata=setting(FASTVAE["latent"]))
     layers: int = 1
@@ -246,9 +247,11 @@ class VAE(Model):
             tables = AnchoredTables(items, self.anchors, self.hidden, self.latent)
         return FastVAE(tables, layers=self.layers, seed=seed)
 
-    def extended(self, fitted: Fitted, log: Interactions) -> FittedVAE:
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
         """The fitted model with items of the log beyond its own, placed by their neighbours."""
         assert isinstance(fitted, FittedVAE)
+        if log.items == fitted.items:
+            return fitted
         return FittedVAE(self, with_more_items(fitted.model, log))
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedVAE:

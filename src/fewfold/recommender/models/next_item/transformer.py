@@ -12,8 +12,10 @@ from fewfold._check import jagged, positive_number, whole_number
 from fewfold._progress import phase, silence
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.model import FitOptions, Learned, Model
+from fewfold.recommender.models.fastvae.tables import append_means
+from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
 from fewfold.recommender.models.model_options import TRANSFORMER, setting
+from fewfold.recommender.models.nearest_items import nearest_known_items
 from fewfold.recommender.models.next_item.fitted_transformer import FittedTransformer
 from fewfold.recommender.models.next_item.next_item_network import NextItemNetwork
 from fewfold.recommender.models.next_item.next_item_run import (
@@ -70,6 +72,8 @@ class Transformer(Model):
 
     name: ClassVar[str] = "transformer"
     colour: ClassVar[str] = "#21918c"
+    extendable: ClassVar[bool] = True
+    update_note: ClassVar[str] = "new items take the mean of the vectors of their nearest items"
     ordered: ClassVar[bool] = True
     completable: ClassVar[bool] = True
     resumable: ClassVar[bool] = True
@@ -205,6 +209,15 @@ class Transformer(Model):
         if "beyond.weight" in size:
             found += [1 + linear("beyond", last, self.width)]
         return max(found) if all(map(math.isfinite, found)) else math.inf
+
+    def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
+        """The fitted model with items of the log beyond its own, placed by their neighbours."""
+        if log.items == fitted.items:
+            return fitted
+        near, weights = nearest_known_items(log, fitted.items)
+        state = fitted.state()
+        state["table"] = append_means(state["table"], near, weights)
+        return self.from_state(state, log.items)
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedTransformer:
         """The fitted model with these tensors."""
