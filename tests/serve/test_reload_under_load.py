@@ -232,3 +232,24 @@ def test_damaged_models_are_refused_and_the_old_one_stays(
 def reported(server: Running) -> int:
     """How many models the log says could not be loaded."""
     return server.log().count('"reload failed"')
+
+
+def test_a_model_is_described_as_it_was_when_loaded(sides: list[Side], tmp_path: Path) -> None:
+    """Also if the folder is replaced or removed before anybody asks."""
+    left, right = sides
+    folder = tmp_path / "model"
+    old = left.save(folder)
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+    with serving(folder, "--watch", 0, "--no-feedback", folder=tmp_path) as server:
+        right.save(folder)
+        told = server.get("/v1/model").json()
+        assert told["model"] == old
+        assert told["sizes"] == sizes
+        left.check("model", told)
+        new = server.post("/v1/admin/reload", None).json()["model"]
+        shutil.rmtree(folder)
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            for kind in QUESTIONS:
+                _, answer = question(kind)(client)
+                assert answer["model"] == new
+                right.check(kind, answer)

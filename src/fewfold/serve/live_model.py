@@ -3,7 +3,7 @@
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fewfold._resources import release_freed_memory
-from fewfold.recommender.artifact.folder import MANIFEST, open_artifact, read_consistently
+from fewfold.recommender.artifact.folder import (
+    CARD,
+    MANIFEST,
+    Folder,
+    open_artifact,
+    read_consistently,
+)
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.ids import Id
 from fewfold.recommender.journal import Event, Journal
@@ -51,6 +57,8 @@ class Snapshot:
         folder: where it was read from.
         loaded: when, in UTC.
         search: approximate search over its items, if one was asked for.
+        card: the model card.
+        sizes: bytes of each file of the folder.
     """
 
     recommender: Recommender
@@ -58,6 +66,8 @@ class Snapshot:
     folder: Path
     loaded: datetime
     search: Search | None
+    card: str = field(repr=False)
+    sizes: Mapping[str, int] = field(repr=False)
     _queries: LiveQueries = field(repr=False)
 
     @property
@@ -143,11 +153,12 @@ class LiveModel:
             return False
 
     def _load(self) -> Snapshot:
-        def read(root: Path) -> tuple[tuple[int, ...] | None, str, Recommender]:
+        def read(root: Path) -> tuple[tuple[int, ...] | None, str, Folder, str, Recommender]:
             folder = open_artifact(root)  # reports a missing or damaged manifest
-            return _identity(root / MANIFEST), _version(root), Recommender.opened(folder)
+            recommender = Recommender.opened(folder)
+            return _identity(root / MANIFEST), _version(root), folder, _card(root), recommender
 
-        self._seen, version, recommender = read_consistently(self.folder, read)
+        self._seen, version, files, card, recommender = read_consistently(self.folder, read)
         try:
             search = self._prepare_ranking(recommender, version)
             queries = LiveQueries(recommender.state, self._events)
@@ -155,7 +166,8 @@ class LiveModel:
         except ValueError as error:
             raise ArtifactError(f"{self.folder} cannot be served: {error}") from error
         release_freed_memory()
-        return Snapshot(recommender, version, self.folder, datetime.now(UTC), search, queries)
+        now = datetime.now(UTC)
+        return Snapshot(recommender, version, self.folder, now, search, card, files.sizes, queries)
 
     def _prepare_ranking(self, recommender: Recommender, version: str) -> Search | None:
         """Compute what rankings need, in files that processes share if they are to."""
@@ -213,6 +225,11 @@ class LiveModel:
             with self._ingesting:
                 for events in self.journal.new_batches():
                     self._events.add(events)
+
+
+def _card(folder: Path) -> str:
+    file = folder / CARD
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def _version(folder: Path) -> str:

@@ -42,14 +42,6 @@ class ModelView:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot, self._state = snapshot, snapshot.state
         self._building = threading.Lock()  # one thread builds, the others wait for the result
-        # Read now, since the folder may be replaced.
-        card = snapshot.folder / "README.md"
-        self._card = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-        self._sizes = {
-            file.name: file.stat().st_size
-            for file in sorted(snapshot.folder.iterdir())
-            if file.is_file()
-        }
 
     def attributes(self, number: int) -> dict[str, str]:
         """Return the attributes of an item."""
@@ -160,9 +152,9 @@ class ModelView:
             loaded=snapshot.loaded.isoformat(),
             kind=settings.pop("kind"),
             settings=settings,
-            card=self._card,
+            card=snapshot.card,
             metrics=metrics or {},
-            sizes=self._sizes,
+            sizes=dict(snapshot.sizes),
             data=state.data,
             choice=None if state.choice is None else state.choice.as_dict(),
             comparison=state.comparison,

@@ -35,6 +35,7 @@ from fewfold.recommender.artifact.schema import Source, check
 from fewfold.recommender.errors import ArtifactError
 
 __all__ = [
+    "CARD",
     "MANIFEST",
     "Folder",
     "Part",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "fewfold recommender", 1
-MANIFEST, _CARD = "manifest.json", "README.md"
+MANIFEST, CARD = "manifest.json", "README.md"
 _JSON = ("config.json", "metrics.json")
 _OPTIONAL = ("users.safetensors", "profiles.safetensors")
 _TENSORS = ("model.safetensors", "items.safetensors", *_OPTIONAL)
@@ -82,7 +83,7 @@ def write_artifact(
             sizes[name] = (partial / name).stat().st_size
         manifest = {"format": FORMAT, "version": VERSION, "files": sums, "bytes": sizes}
         _write(partial / MANIFEST, manifest)
-        (partial / _CARD).write_text(card, encoding="utf-8")
+        (partial / CARD).write_text(card, encoding="utf-8")
     return target
 
 

@@ -37,7 +37,7 @@ async def reload(call: Call) -> ReloadAnswer:
     """Load the model folder again if it has changed."""
     try:
         before, after = await call.service.in_thread(call.service.reload)
-    except ArtifactError as error:
+    except (ArtifactError, OSError) as error:
         raise ApiError(
             409, "not_loaded", f"the new model cannot be loaded, and the old one stays: {error}"
         ) from error
