@@ -209,7 +209,7 @@ def test_threads_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     synced: list[int] = []
 
     def slow(descriptor: int) -> None:
-        time.sleep(0.005)
+        time.sleep(0.03)  # long enough for the others to queue on a busy machine
         synced.append(os.fstat(descriptor).st_size)
 
     monkeypatch.setattr(journal_module, "sync_data", slow)
