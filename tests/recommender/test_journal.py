@@ -209,7 +209,7 @@ def test_threads_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     synced: list[int] = []
 
     def slow(descriptor: int) -> None:
-        time.sleep(0.03)  # long enough for the others to queue on a busy machine
+        time.sleep(0.01)
         synced.append(os.fstat(descriptor).st_size)
 
     monkeypatch.setattr(journal_module, "sync_data", slow)
@@ -228,7 +228,7 @@ def test_threads_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         found = users(journal.tail())
     assert not late, "an event was acknowledged before it was synced"
     assert len(found) == len(set(found)) == 80
-    assert len(synced) < 40  # about 10
+    assert len(synced) <= 20  # about 6, of 80
     for number in range(16):  # in the order in which each thread appended
         mine = [name for name in found if name.startswith(f"{number}-")]
         assert mine == [f"{number}-{turn}" for turn in range(5)]

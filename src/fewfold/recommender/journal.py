@@ -41,7 +41,7 @@ class _Batch:
     """Lines of several threads that are written and synced together."""
 
     lines: list[bytes] = field(default_factory=list)
-    done: bool = False
+    written: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
 
 
@@ -104,16 +104,35 @@ class Journal:
             return
         with self._joining:
             batch = self._waiting
+            first = not batch.lines
             batch.lines.append(lines)
-        with self._writing:  # the first of a batch writes it, the others find it done
-            if not batch.done:
-                with self._joining:
-                    self._waiting = _Batch()
-                self._write(batch)
+        if first:  # writes for all who join while the batch before is synced
+            self._write_next(batch)
+        else:
+            batch.written.wait()
         if batch.error is not None:
             error = batch.error
             number, text = getattr(error, "errno", None), getattr(error, "strerror", None)
             raise OSError(number, text or repr(error), str(self.path)) from error
+
+    def _write_next(self, batch: _Batch) -> None:
+        """Write a batch when the one before is written; wakes all who wait for it."""
+        try:
+            with self._writing:
+                self._seal(batch)
+                self._write(batch)
+        except BaseException as error:  # an interruption, perhaps before anything was written
+            batch.error = batch.error or error
+            raise
+        finally:
+            self._seal(batch)
+            batch.written.set()
+
+    def _seal(self, batch: _Batch) -> None:
+        """Let nobody join a batch any more."""
+        with self._joining:
+            if self._waiting is batch:
+                self._waiting = _Batch()
 
     def _write(self, batch: _Batch) -> None:
         """Write and sync the lines of a batch; its error is kept for all who wait for it."""
@@ -127,8 +146,6 @@ class Journal:
             batch.error = error
             if not isinstance(error, Exception):
                 raise
-        finally:
-            batch.done = True
 
     def tail(self) -> list[Event]:
         """Return the events appended since the last call, by any process; all at the first call."""
