@@ -20,6 +20,7 @@ SUITES = (
     "als",
     "sparse_linear",
     "serving",
+    "reranking",
     "ingest",
     "job",
     "pure",

@@ -317,5 +317,7 @@ def test_users_known_by_attributes_alone() -> None:
 def test_rows_are_compared_in_blocks(als, monkeypatch) -> None:
     users, diversity = list(range(USERS)), Diversity(0.4, at_most={"kind": 1}, pool=10)
     whole = als.recommend(users, 5, diversity=diversity).items
-    monkeypatch.setattr(module, "_AT_ONCE", 25)
+    monkeypatch.setattr(module, "_COMPARED", 25)
+    assert als.recommend(users, 5, diversity=diversity).items == whole
+    monkeypatch.setattr(module, "_RANKED", 70)
     assert als.recommend(users, 5, diversity=diversity).items == whole

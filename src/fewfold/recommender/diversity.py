@@ -24,7 +24,8 @@ from fewfold.recommender.ranking.marginal_relevance import (
 __all__ = ["Diversity", "RankRows", "diversified"]
 
 _POOL, _FACTOR = 100, 4  # candidates: at least so many, and so many for each item of the answer
-_AT_ONCE = 1 << 13  # candidates of all rows that are compared at once: their vectors fit a cache
+# Candidates of all rows that are ranked at once, and compared at once: their vectors fit a cache.
+_RANKED, _COMPARED = 1 << 18, 1 << 13
 
 # Ranks some rows: their numbers, how many items, further items of each that are not ranked, and a
 # mask of the items that are.
@@ -123,15 +124,17 @@ def diversified(
     caps = [_cap(attributes, name, limit) for name, limit in diversity.at_most.items()]
     size = min(diversity.candidates(k), items)
     found = []
-    for block in torch.arange(rows).split(max(1, _AT_ONCE // size)):
-        pool = rank(block, size, None, allowed)
-        selection = Selection.empty(pool, k, float(diversity.amount), similarity_to, caps)
-        place = torch.arange(len(block))
-        selection.add(place, pool)
-        short = place[(selection.count < k) & (pool.ids[:, -1] >= 0)]
-        while len(short):
-            short = _extend(selection, short, block, rank, size, allowed)
-        found.append(Ranking(selection.ids, selection.scores))
+    for block in torch.arange(rows).split(max(1, _RANKED // size)):
+        ranked = rank(block, size, None, allowed)
+        for part in torch.arange(len(block)).split(max(1, _COMPARED // size)):
+            pool, mine = Ranking(ranked.ids[part], ranked.scores[part]), block[part]
+            selection = Selection.empty(pool, k, float(diversity.amount), similarity_to, caps)
+            place = torch.arange(len(part))
+            selection.add(place, pool)
+            short = place[(selection.count < k) & (pool.ids[:, -1] >= 0)]
+            while len(short):
+                short = _extend(selection, short, mine, rank, size, allowed)
+            found.append(Ranking(selection.ids, selection.scores))
     if not found:
         return rank(torch.arange(0), k, None, allowed)
     return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))
