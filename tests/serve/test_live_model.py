@@ -271,6 +271,44 @@ def test_a_mapped_model_outlives_its_folder(shared: bool, tmp_path: Path) -> Non
     assert found == expected
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps are of Linux")
+def test_weights_and_histories_are_mapped(tmp_path: Path) -> None:
+    live = LiveModel(saved(tmp_path / "m"))
+    live.queries(live.current, [Request("ann")])
+    assert live.current.recommender.recommend("ann", 1).items
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    for name in ("model.safetensors", "items.safetensors", "users.safetensors"):
+        assert str(tmp_path / "m" / name) in mapped
+    assert "ids" not in vars(live.current.state.history)  # nothing has been converted
+
+
+def test_threads_read_while_events_come(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        live = LiveModel(saved(tmp_path / "m"), journal=journal)
+        failures: list[Exception] = []
+        done = threading.Event()
+
+        def read() -> None:
+            try:
+                while not done.is_set():
+                    live.queries(live.current, [Request("ann"), Request("new")])
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for turn in range(100):  # also between events that are there
+            items = ["tea", "wine", "beer"]
+            live.append([Event("new", item, (turn * 37) % 100) for item in items])
+        done.set()
+        for thread in threads:
+            thread.join()
+        live.queries(live.current, [])
+        assert not failures
+        assert live.events == 300
+
+
 def test_a_folder_is_there_at_every_moment_of_overwriting(tmp_path: Path) -> None:
     recommenders = [ff.Recommender(model).fit(LOG, progress=False) for model in (EASE, ORDERED)]
     folder = recommenders[0].save(tmp_path / "m")

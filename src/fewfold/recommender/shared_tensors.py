@@ -43,7 +43,8 @@ class SharedTensors:
 
     def __init__(self, model: Path, version: str, prefix: str = "") -> None:
         self._model, self._version, self._prefix = model, version, prefix
-        self.folder = model.resolve().with_name(f".{model.resolve().name}.serving")
+        # Not beside what a symbolic link leads to, or each of its targets would leave one behind.
+        self.folder = model.absolute().with_name(f".{model.absolute().name}.serving")
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if not os.access(self.folder, os.W_OK):
             raise PermissionError(f"{self.folder} cannot be written")

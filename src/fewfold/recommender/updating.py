@@ -96,6 +96,8 @@ def updated_state(state: RecommenderState, log: Log) -> tuple[RecommenderState, 
         else:
             fitted = recipe.updated(state.fitted, history, added)
     size = {"users": len(users), "items": len(items), "pairs": history.pairs}
+    if before is None:  # saved without users, who are not known now either
+        size = {**state.data.get("after", {}), "items": len(items)}
     attributes, profiles = state.attributes, state.profiles
     found = replace(
         state,

@@ -2,7 +2,6 @@
 
 import bisect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,26 +17,6 @@ def user_key(user: Id) -> str:
     return user if isinstance(user, str) else str(user)
 
 
-@dataclass(slots=True)
-class _Timeline:
-    """Times in microseconds, rising, and items of one user."""
-
-    times: list[int] = field(default_factory=list)
-    items: list[Id] = field(default_factory=list)
-
-    def add(self, time: int, item: Id) -> bool:
-        """Insert an event after those of the same time; return False if it is there already."""
-        at = bisect.bisect_right(self.times, time)
-        before = at
-        while before and self.times[before - 1] == time:
-            before -= 1
-            if self.items[before] == item:
-                return False
-        self.times.insert(at, time)
-        self.items.insert(at, item)
-        return True
-
-
 class UserEvents:
     """The events of every user by time; an event that is reported twice counts once.
 
@@ -51,7 +30,8 @@ class UserEvents:
     """
 
     def __init__(self) -> None:
-        self._timelines: dict[str, _Timeline] = {}
+        # Time in microseconds and item of each event, by time; threads may read meanwhile.
+        self._timelines: dict[str, list[tuple[int, Id]]] = {}
         self._items: dict[Id, Id] = {}  # one object per item
         self._count = 0
 
@@ -61,22 +41,36 @@ class UserEvents:
     def add(self, events: Iterable[Event]) -> None:
         """Add events in any order."""
         for event in events:
-            timeline = self._timelines.setdefault(user_key(event.user), _Timeline())
+            timeline = self._timelines.setdefault(user_key(event.user), [])
             item = self._items.setdefault(event.item, event.item)
-            self._count += timeline.add(microseconds(event.time), item)
+            self._count += _insert(timeline, (microseconds(event.time), item))
 
     def __contains__(self, user: Id) -> bool:
         return user_key(user) in self._timelines
 
     def items(self, user: Id) -> list[Id]:
         """Return the items of a user's events, oldest first, with repetitions."""
-        found = self._timelines.get(user_key(user))
-        return [] if found is None else list(found.items)
+        return [item for _, item in self.timeline(user)]
 
-    def timeline(self, user: Id) -> tuple[list[int], list[Id]] | None:
-        """Return times and items of a user's events, which must not be changed; None if none."""
-        found = self._timelines.get(user_key(user))
-        return None if found is None else (found.times, found.items)
+    def timeline(self, user: Id) -> list[tuple[int, Id]]:
+        """Return a copy of the times and items of a user's events, oldest first."""
+        return self._timelines.get(user_key(user), []).copy()
+
+    def count(self, user: Id) -> int:
+        """Return the number of events of a user."""
+        return len(self._timelines.get(user_key(user), ()))
+
+
+def _insert(timeline: list[tuple[int, Id]], event: tuple[int, Id]) -> bool:
+    """Insert an event after those of the same time; return False if it is there already."""
+    at = bisect.bisect_right(timeline, event[0], key=lambda one: one[0])
+    before = at
+    while before and timeline[before - 1][0] == event[0]:
+        before -= 1
+        if timeline[before] == event:
+            return False
+    timeline.insert(at, event)
+    return True
 
 
 class EventNumbers:
@@ -92,19 +86,19 @@ class EventNumbers:
 
     def of(self, user: Id) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the item numbers of a user's events, oldest first, and their times."""
-        key = user_key(user)
-        timeline = self._events.timeline(key)
-        if timeline is None:
+        key, count = user_key(user), self._events.count(user)
+        if count == 0:
             return None
-        times, items = timeline
-        count, known = len(times), self._known.get(key)
+        known = self._known.get(key)
         if known is None or known[0] != count:
-            known = (count, *self._last_of_each(items[:count], times[:count]))
+            timeline = self._events.timeline(key)
+            known = (len(timeline), *self._last_of_each(timeline))
             self._known[key] = known
         return known[1], known[2]
 
-    def _last_of_each(self, items: list[Id], times: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        numbers, when = self._ids.find(items).numpy(), np.array(times, dtype=np.int64)
+    def _last_of_each(self, timeline: list[tuple[int, Id]]) -> tuple[np.ndarray, np.ndarray]:
+        numbers = self._ids.find([item for _, item in timeline]).numpy()
+        when = np.array([time for time, _ in timeline], dtype=np.int64)
         known = numbers >= 0
         numbers, when = numbers[known], when[known]
         _, last = np.unique(numbers[::-1], return_index=True)
