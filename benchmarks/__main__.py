@@ -21,6 +21,7 @@ SUITES = (
     "sparse_linear",
     "serving",
     "reranking",
+    "http",
     "ingest",
     "job",
     "pure",
