@@ -55,7 +55,8 @@ def merged_history(
     added = log.keep(~log.jagged.isin(_widened(history, shape).jagged))
     when = None
     if history.times is not None:
-        when = torch.cat([history.time_ranks(), _ranks_after(history, log)])
+        ranks = history.time_ranks()
+        when = torch.cat([ranks, _ranks_after(history, ranks, log)])
     merged = Interactions.from_pairs(
         torch.cat([history.row, log.row]), torch.cat([history.ids, log.ids]), when, shape=shape
     )
@@ -68,10 +69,9 @@ def _widened(history: Interactions, shape: tuple[int, int]) -> Interactions:
     return Interactions(torch.cat([history.offsets, more]), history.ids, shape[1])
 
 
-def _ranks_after(history: Interactions, log: Interactions) -> Tensor:
+def _ranks_after(history: Interactions, ranks: Tensor, log: Interactions) -> Tensor:
     """Return (pairs of the log,) ranks of their times, above those of the history of their user."""
     last = torch.zeros(log.users, dtype=torch.int64)
-    ranks = history.time_ranks()
     last.scatter_reduce_(0, history.row, ranks + 1, "amax")
     own = torch.zeros_like(log.ids) if log.times is None else log.time_ranks()
     return last[log.row] + own

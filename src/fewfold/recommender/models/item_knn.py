@@ -146,7 +146,9 @@ class ItemKNN(SparseRowsBaseline):
         if log.items == old:
             return again
         weights = self.weighting(log.to_csr())
-        products = (weights[:, old:].T @ weights).tocoo()
+        products = (weights[:, old:].T @ weights).tocsr()
+        products.sort_indices()
+        products = products.tocoo()
         new, other, score = products.row + old, products.col, products.data
         apart = (new != other) & (score > 0)
         new, other, score = new[apart], other[apart], score[apart]
@@ -160,11 +162,13 @@ class ItemKNN(SparseRowsBaseline):
         size, old = self.neighbours, len(self.ids)
         missing = (0, 0, 0, self.items - old)
         ids, similarity = F.pad(self.ids, missing).numpy(), F.pad(self.similarity, missing).numpy()
+        better = score > similarity[item, -1]  # than the last neighbour
+        item, near, score = item[better], near[better], score[better]
         touched = np.unique(item)
         row = np.concatenate([np.repeat(touched, size), item])
         near = np.concatenate([ids[touched].ravel(), near])
         score = np.concatenate([similarity[touched].ravel(), score])
-        order = np.lexsort((near, -score, row))  # as `top_k`, by number where scores are equal
+        order = np.lexsort((-score, row))  # stable: by number where scores are equal, as `top_k`
         row, near, score = row[order], near[order], score[order]
         place = np.arange(len(row)) - np.searchsorted(row, row)
         best = place < size
