@@ -24,7 +24,7 @@ def request(
     method: str, target: str | bytes, body: bytes | None = None, *more: str | bytes
 ) -> bytes:
     """A request; `more` are further header lines."""
-    lines = [b" ".join([method.encode(), _bytes(target), b"HTTP/1.1"]), b"host: test"]
+    lines = [b" ".join([method.encode(), _bytes(target), b"HTTP/1.1"]), b"host: localhost"]
     if body is not None:
         lines += [b"content-type: application/json", b"content-length: %d" % len(body)]
     return b"\r\n".join([*lines, *map(_bytes, more), b"", body or b""])

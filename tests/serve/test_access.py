@@ -139,7 +139,8 @@ def test_time_and_concurrency_are_limited(shop: Path, tmp_path: Path) -> None:
     with serving(shop, *options, folder=tmp_path) as server:
         address = httpx.URL(server.url)
         head = (
-            b"POST /v1/recommendations HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /v1/recommendations HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\n"
             b"content-length: 20\r\n\r\n{"
         )
         slow = [socket.create_connection((address.host, address.port or 80)) for _ in range(2)]

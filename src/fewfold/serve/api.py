@@ -13,6 +13,7 @@ import msgspec
 
 from fewfold._optional import optional_import
 from fewfold.serve.api_error import ApiError, validation_error
+from fewfold.serve.caller_check import CallerCheck
 from fewfold.serve.endpoint import Call, Endpoint, Reply, decoded, path_segments
 from fewfold.serve.service import Service
 
@@ -88,6 +89,7 @@ class Api:
         }
         key = service.settings.access.key
         self._key = None if key is None else _digest(key.encode())
+        self._check_caller = CallerCheck(service.settings)
         self._active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,7 +128,8 @@ class Api:
         self, endpoint: Endpoint, raw_id: str, scope: Scope, receive: Receive
     ) -> Reply:
         headers = dict(scope["headers"])
-        if self._key is not None and not endpoint.public:
+        if not endpoint.public:
+            self._check_caller(headers)
             self._check_key(headers)
         limits = self._service.settings.limits
         if self._active > limits.concurrent and not endpoint.public:
@@ -148,11 +151,12 @@ class Api:
         return found if isinstance(found, Reply) else Reply(found)
 
     def _check_key(self, headers: dict[bytes, bytes]) -> None:
+        if self._key is None:
+            return
         given = headers.get(b"x-api-key", b"")
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer":
             given = token.strip()
-        assert self._key is not None
         if not hmac.compare_digest(_digest(given), self._key):
             came = "another one" if given else "none"
             raise ApiError(

@@ -15,6 +15,7 @@ __all__ = ["openapi"]
 _REASONS = {
     400: "malformed or invalid",
     401: "the API key is missing or wrong",
+    403: "a page of another site may not ask",
     404: "unknown user, item or route",
     408: "the body did not arrive in time",
     409: "the new model cannot be loaded",
@@ -127,6 +128,8 @@ def _failures(one: Endpoint, secured: bool) -> list[int]:
         found.add(429)
         if secured:
             found.add(401)
+        else:
+            found.add(403)
     return sorted(found)
 
 
