@@ -1,6 +1,7 @@
 """What the endpoints work with: the settings, the model, the batches and the counters."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,6 +34,7 @@ class Service:
         self._live: LiveModel | None = None
         self._ranker: Ranker | None = None
         self._views: dict[str, ModelView] = {}
+        self._reloading = threading.Lock()
 
     def use(self, live: LiveModel) -> None:
         """Answer with this model from now on."""
@@ -75,11 +77,12 @@ class Service:
     def reload(self) -> tuple[str, str]:
         """Load a new model, if there is one; return the versions before and after."""
         live = self.live
-        before = live.current.version
-        after = live.reload().version
-        if after != before:
-            self.board.loaded(live.current.loaded.timestamp(), first=False)
-            self.log.event("reloaded", model=after, previous=before)
+        with self._reloading:  # the watch and a request may find the same new model
+            before = live.current.version
+            after = live.reload().version
+            if after != before:
+                self.board.loaded(live.current.loaded.timestamp(), first=False)
+                self.log.event("reloaded", model=after, previous=before)
         return before, after
 
     def close(self) -> None:
