@@ -376,3 +376,20 @@ def test_a_prefix_is_read_while_others_write(tmp_path: Path) -> None:
         before = found.users
     writer.kill()
     writer.communicate()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed on Linux")
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("user,item\n")
+    before = len(os.listdir("/proc/self/fd"))
+    with Journal(tmp_path / "j") as journal:
+        journal.append(events("a"))
+        journal.tail()
+        os.rename(tmp_path / "j", tmp_path / "old")
+        journal.append(events("b"))
+        assert users(journal.tail()) == ["b"]
+    read_journal(tmp_path / "old")
+    for use in (Journal, read_journal):
+        with pytest.raises(DataError):
+            use(tmp_path / "log.csv")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -249,6 +249,22 @@ def test_ids_take_the_types_of_the_model() -> None:
     assert "2 ids that are not whole numbers" in str(found.update_report)
 
 
+def test_who_has_nothing_that_counts_is_left_out() -> None:
+    rec = fitted("sparse-ease")
+    found = rec.update({"user": ["new", "other", "other"], "item": ["A!", "A!", "a1"]})
+    assert found.update_report is not None
+    assert (found.update_report.users, found.update_report.left_out) == (1, ["A!"])
+    assert found.users is not None
+    assert found.users.tolist()[60:] == ["other"]
+    numbers = ff.Recommender(ff.recommender.MostPopular()).fit(
+        {"user": [1, 2], "item": [7, 8]}, progress=False
+    )
+    found = numbers.update({"user": ["1", "one"], "item": ["7", "9"]})
+    assert found.items.tolist() == [7, 8]
+    assert found.update_report is not None
+    assert "there is nothing new" in str(found.update_report)
+
+
 def test_a_model_without_users_gets_items_only(tmp_path: Path) -> None:
     fitted("fastvae").save(tmp_path / "m", users=False)
     found = ff.Recommender.load(tmp_path / "m").update(LATE)
@@ -256,6 +272,7 @@ def test_a_model_without_users_gets_items_only(tmp_path: Path) -> None:
     assert "A!" in found.items.tolist()
     assert found.update_report is not None
     assert found.update_report.users == 0
+    assert found.state.data["after"] == {"users": 60, "items": 41, "pairs": 360}
 
 
 def test_attributes_and_profiles_are_extended() -> None:

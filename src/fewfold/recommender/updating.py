@@ -1,7 +1,7 @@
 """Update a fitted recommender with a later log, without training."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from fewfold._progress import phase
 from fewfold._resources import ResourceUsage, resource_usage
 from fewfold.recommender.ids import Ids
+from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.merged_histories import Additions, merged_history
 from fewfold.recommender.reading.log import Log
 from fewfold.recommender.reading.summary import Size
@@ -76,72 +77,107 @@ def updated_state(state: RecommenderState, log: Log) -> tuple[RecommenderState, 
     items are added.
     """
     recipe = state.fitted.recipe
+    before = None if state.users is None else state.history
     with resource_usage() as cost, phase("updating the model"):
-        number, new_items = _numbers(state.items, log.items)
-        left_out: list[Any] = []
-        if len(new_items) and not recipe.extendable:
-            left_out = new_items
-            number[number >= len(state.items)] = -1
-            new_items = []
-        items = state.items.extended(Ids.of(new_items)) if new_items else state.items
-        who, new_users = _numbers(state.users or log.users, log.users)
-        users = state.users or log.users
-        if new_users:
-            users = users.extended(Ids.of(new_users))
-        before = state.history if state.users is not None else None
-        shape = (len(users), len(items))
-        history, added = merged_history(before, Additions(log.interactions, who, number), shape)
-        if added.pairs == 0 and not new_items:
-            fitted = state.fitted
-        else:
-            fitted = recipe.updated(state.fitted, history, added)
-    size = {"users": len(users), "items": len(items), "pairs": history.pairs}
-    if before is None:  # saved without users, who are not known now either
-        size = {**state.data.get("after", {}), "items": len(items)}
-    attributes, profiles = state.attributes, state.profiles
+        names = _names(state, log)
+        history, added = merged_history(before, names.additions, names.shape)
+        fitted = state.fitted
+        if added.pairs:
+            fitted = recipe.updated(fitted, history, added)
     found = replace(
         state,
         fitted=fitted,
-        items=items,
-        trained_items=torch.cat([state.trained_items, torch.ones(len(new_items)).bool()]),
-        attributes=None if attributes is None else attributes.extended(len(new_items)),
-        profiles=None if profiles is None else profiles.with_items(len(items)),
-        data=_data(state, log, size, len(new_items), added.pairs),
+        items=names.items,
+        trained_items=torch.cat([state.trained_items, torch.ones(names.new_items).bool()]),
+        attributes=state.attributes and state.attributes.extended(names.new_items),
+        profiles=state.profiles and state.profiles.with_items(len(names.items)),
+        data=_data(state, log, names, history if before is not None else None, added.pairs),
     )
     if before is not None:
-        found = replace(found, users=users, history=history)
-    unusable = int((number < 0).sum()) - len(left_out) + int((who < 0).sum())
-    known = recipe.update_note if added.pairs or new_items else "there is nothing new"
+        found = replace(found, users=names.users, history=history)
     return found, UpdateReport(
-        recipe.name, added.pairs, len(new_users) if before is not None else 0, len(new_items),
-        left_out, unusable, known, cost,
+        recipe.name, added.pairs, names.new_users if before is not None else 0, names.new_items,
+        names.left_out, names.unusable,
+        recipe.update_note if added.pairs else "there is nothing new", cost,
     )  # fmt: skip
 
 
-def _numbers(known: Ids, ids: Ids) -> tuple[Tensor, list[Any]]:
-    """Return numbers of ids among the known ones and then the new ones, and the new ones.
+class _Names(NamedTuple):
+    """Users and items of a model, continued by those of a log, and the log by their numbers."""
 
-    An id that cannot be of the type of the known ones has the number -1.
+    users: Ids
+    items: Ids
+    additions: Additions
+    new_users: int
+    new_items: int
+    left_out: list[Any]
+    unusable: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.users), len(self.items)
+
+
+def _names(state: RecommenderState, log: Log) -> _Names:
+    """Number the users and items of a log; those without a pair that counts are left out."""
+    extendable, pairs = state.fitted.recipe.extendable, log.interactions
+    before = log.users if state.users is None else state.users
+    users, items = _Numbers.of(before, log.users), _Numbers.of(state.items, log.items)
+    counted = items.possible if extendable else items.number >= 0
+    both = users.possible[pairs.row] & counted[pairs.ids]
+    who, everybody = users.extended(torch.bincount(pairs.row[both], minlength=pairs.users) > 0)
+    what, everything = items.extended(torch.bincount(pairs.ids[both], minlength=pairs.items) > 0)
+    left_out = items.possible & ~counted
+    unusable = int((~users.possible).sum()) + int((~items.possible).sum())
+    return _Names(
+        everybody, everything, Additions(pairs, who, what), len(everybody) - len(before),
+        len(everything) - len(state.items), log.items.take(left_out.nonzero().squeeze(1)), unusable,
+    )  # fmt: skip
+
+
+class _Numbers(NamedTuple):
+    """Ids of a log among those of a model.
+
+    Attributes:
+        known: ids of the model.
+        ids: ids of the log as ids of the model's type, None where that is impossible.
+        number: (ids,) their numbers, -1 for those that are new.
+        possible: (ids,) whether they can be ids of the model.
     """
-    listed = ids.tolist()
-    number = known.find(listed)
-    new: list[Any] = []
-    for place in (number < 0).nonzero().squeeze(1).tolist():
-        value = known.convert(listed[place])
-        if value is not None:
-            number[place] = len(known) + len(new)
-            new.append(value)
-    return number, new
+
+    known: Ids
+    ids: list[Any]
+    number: Tensor
+    possible: Tensor
+
+    @classmethod
+    def of(cls, known: Ids, ids: Ids) -> "_Numbers":
+        listed = [known.convert(one) for one in ids.tolist()]
+        possible = torch.tensor([one is not None for one in listed], dtype=torch.bool)
+        return cls(known, listed, known.find(listed), possible)
+
+    def extended(self, wanted: Tensor) -> tuple[Tensor, Ids]:
+        """Return the numbers of the ids, -1 for those new ones that are not wanted, and all ids."""
+        new = ((self.number < 0) & wanted).nonzero().squeeze(1)
+        if len(new) == 0:
+            return self.number, self.known
+        number = self.number.clone()
+        number[new] = len(self.known) + torch.arange(len(new))
+        more = Ids.of([self.ids[place] for place in new.tolist()])
+        return number, self.known.extended(more)
 
 
 def _data(
-    state: RecommenderState, log: Log, size: dict[str, int], items: int, pairs: int
+    state: RecommenderState, log: Log, names: _Names, history: Interactions | None, pairs: int
 ) -> dict[str, Any]:
-    """Return the summary of the data with what was added later."""
+    """Return the summary of the data with what was added later; None for unknown histories."""
     data = state.data
     newest = [one for one in (data.get("newest"), log.summary.newest) if one is not None]
+    size = {**data.get("after", {}), "items": len(names.items)}
+    if history is not None:
+        size |= {"users": history.users, "pairs": history.pairs}
     return {
         **data, "after": size, "newest": max(newest, default=None),
-        "items added later": data.get("items added later", 0) + items,
+        "items added later": data.get("items added later", 0) + names.new_items,
         "pairs added later": data.get("pairs added later", 0) + pairs,
     }  # fmt: skip
