@@ -1,8 +1,6 @@
 """Exact top-k items per user, in blocks, without the full (users, items) score matrix."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,6 +15,7 @@ from fewfold.recommender.ranking.row_top_k import Heaps, Sorted, padded
 
 __all__ = ["DotProduct", "Ranking", "Scorer", "positive", "top_k"]
 
+_SMALL, _APART = 1 << 20, 1 << 23  # scores: too few to fragment the heap; 32 MB of float32
 _SUBSET_FACTOR = 8  # if at most one item in 8 is allowed, copy their vectors
 
 
@@ -75,18 +74,6 @@ class DotProduct:
     def __call__(self, users: slice, items: slice) -> Tensor:
         """Return the scores of a block, (users, items)."""
         return self.queries[users] @ self.table[items].t()
-
-    def workspace(self, size: int) -> Tensor | None:
-        """Return memory for `size` scores, None if gradients are recorded."""
-        if self.queries.requires_grad or self.table.requires_grad:
-            return None
-        return self.table.new_empty(size)
-
-    def write(self, users: slice, items: slice, memory: Tensor) -> Tensor:
-        """Return the scores of a block, (users, items), as a view of the workspace."""
-        shape = users.stop - users.start, items.stop - items.start
-        out = memory[: shape[0] * shape[1]].view(shape)
-        return torch.mm(self.queries[users], self.table[items].t(), out=out)
 
 
 class Ranking(NamedTuple):
@@ -156,6 +143,7 @@ def top_k(
         if 0 < len(among) <= items // _SUBSET_FACTOR:
             return _rank_subset(scorer, among, k, seen, users_at_once, items_at_once)
     budget = users_at_once * items_at_once
+    blocks = _reusing_memory(scorer, min(budget, min(users, users_at_once) * items))
     found = []
     starts = range(0, users, users_at_once)
     with phase("ranking items", total=len(starts)) as progress:
@@ -165,13 +153,45 @@ def top_k(
             chunk = budget // (block.stop - start)  # fewer users allow larger chunks
             found.append(
                 _rank_quantised(scorer, block, min(k, items), mine, allowed)
-                or _rank_block(scorer, block, min(k, items), mine, allowed, chunk)
+                or _rank_block(blocks, block, min(k, items), mine, allowed, chunk)
             )
     if not found:
         return Ranking(torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
     ids, scores = (torch.cat(part) for part in zip(*found, strict=True))
     # There may be fewer than k items in total.
     return Ranking(*padded(ids.masked_fill(scores == -torch.inf, -1), scores, k))
+
+
+@dataclass(frozen=True, eq=False)
+class _Overwriting:
+    """A dot product whose blocks are all written to the same memory."""
+
+    scorer: DotProduct
+    memory: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.scorer.shape
+
+    def __call__(self, users: slice, items: slice) -> Tensor:
+        shape = users.stop - users.start, items.stop - items.start
+        out = self.memory[: shape[0] * shape[1]].view(shape)
+        return torch.mm(self.scorer.queries[users], self.scorer.table[items].t(), out=out)
+
+
+def _reusing_memory(scorer: Scorer, size: int) -> Scorer:
+    """Return the scorer, with one piece of memory for all blocks of at most `size` scores.
+
+    Blocks of several megabytes, allocated one after the other, fragment the heap. From 32 MB on the
+    C library maps memory apart from the heap, and pages that are not written to take none.
+    """
+    if not isinstance(scorer, DotProduct):
+        return scorer
+    if scorer.queries.requires_grad or scorer.table.requires_grad:
+        return scorer  # gradients need every block
+    return _Overwriting(
+        scorer, scorer.table.new_empty(size if size < _SMALL else max(size, _APART))
+    )
 
 
 def _check_exclude(exclude: Interactions | Jagged | None, users: int, items: int) -> Jagged:
@@ -236,16 +256,11 @@ def _rank_block(
     """Rank one block of users, merging chunks of items."""
     items = scorer.shape[1]
     best: Heaps | Sorted | None = None
-    score: Callable[[slice, slice], Tensor] = scorer
-    if isinstance(scorer, DotProduct):
-        # Chunks of this size, allocated one after the other, would fragment the heap.
-        memory = scorer.workspace((users.stop - users.start) * min(step, items))
-        score = scorer if memory is None else partial(scorer.write, memory=memory)
     for start in range(0, items, step):
         chunk = slice(start, min(start + step, items))
         if best is not None and allowed is not None and not bool(allowed[chunk].any()):
             continue
-        block = score(users, chunk)
+        block = scorer(users, chunk)
         size = users.stop - users.start, chunk.stop - start
         if block.shape != size:
             raise ValueError(
