@@ -60,7 +60,7 @@ def write_requests(file: Path, requests: list[Request]) -> Path:
     encoded = []
     for method, path, body in requests:
         data = "" if body is None else json.dumps(body)
-        head = [f"{method} {path} HTTP/1.1", "host: benchmark"]
+        head = [f"{method} {path} HTTP/1.1", "host: localhost"]
         if body is not None:
             head += ["content-type: application/json", f"content-length: {len(data)}"]
         encoded.append("\r\n".join([*head, "", data]))

@@ -53,9 +53,11 @@ class Server:
 
 @contextlib.contextmanager
 def fewfold_server(folder: Path, *arguments: str, threads: int = 2) -> Iterator[Server]:
-    """Serve a model folder by `fewfold serve`."""
+    """Serve a model folder by `fewfold serve`; without feedback unless a journal is named."""
     command = [sys.executable, "-c", _SERVE, "serve", str(folder), "--port", "0", *arguments]
-    command += ["--no-feedback", "--watch", "0", "--threads", str(threads)]
+    command += ["--watch", "0", "--threads", str(threads)]
+    if "--journal" not in arguments:
+        command.append("--no-feedback")
     with _running(command, r"(http://\S+/)") as server:
         yield server
 

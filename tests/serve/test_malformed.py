@@ -33,14 +33,15 @@ def answered(wire: Wire, sent: list[Wrong]) -> int:
     """Check the answers on a connection, and return how many came before it was closed."""
     for number, one in enumerate(sent, 1):
         response = wire.response()
+        if response is None and number > 1:  # a server may close a connection; ask again on another
+            return number - 1
         assert response is not None, f"no answer to {one.data[:300]!r}"
         check(response, one)
         if response.headers.get("connection") == "close":
             assert wire.response() is None
             return number
     good = wire.response()
-    assert good is not None
-    assert good.status == 200
+    assert good is None or good.status == 200
     return len(sent)
 
 
