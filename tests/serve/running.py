@@ -61,7 +61,7 @@ def serving(
     *arguments: object,
     folder: Path,
     port: int = 0,
-    wait: float = 60,
+    wait: float = 300,
     environment: dict[str, str] | None = None,
 ) -> Iterator[Running]:
     """Start `fewfold serve` on a free port, or on this one, and yield when it is ready."""

@@ -59,12 +59,18 @@ class Entry:
         )
         return cls(query, field, slow)
 
+    def named(self, field: str | None) -> str | None:
+        """Return how messages name a field of this query."""
+        return self.field.rstrip(".") or None if field is None else f"{self.field}{field}"
+
     def group(self) -> Hashable:
         """Return what queries must have in common to be ranked together."""
         query = self.query
         plain = query.items is None and query.where is None and not self.slow
+        # How many candidates are compared for diversity depends on k.
+        diverse = query.diversity is not None or query.at_most is not None
         return query.exclude_seen if plain else (
-            query.exclude_seen, query.explain,
+            query.exclude_seen, query.explain, query.k if diverse else None,
             _encode((query.items, query.where, query.diversity, query.at_most)),
         )  # fmt: skip
 
@@ -118,7 +124,7 @@ class Ranker:
             try:
                 results = self._rank(snapshot, mine)
             except ApiError as error:  # about what they have in common
-                results = [replace(error)] * len(mine)
+                results = [replace(error, field=one.named(error.field)) for one in mine]
             for place, result in zip(places, results, strict=True):
                 found[place] = result
         return found
