@@ -13,12 +13,21 @@ __all__ = ["Batcher"]
 T = TypeVar("T")
 R = TypeVar("R")
 
+_FEW = 4  # entries of a small batch
+_SHORT = 0.004  # seconds that the event loop may be kept from other work
+_SMOOTHING = 0.1  # weight of the last small batch in the estimate of their time
+
 
 class Batcher(Generic[T, R]):
-    """Computes entries in batches in a thread of its own; a lone entry starts at once.
+    """Computes entries in batches; nothing ever waits for company.
 
-    Nothing ever waits for company: while the thread computes a batch, entries gather, and all of
-    them, up to `most`, form the next one.
+    If nothing is being computed, an entry starts at once, together with those that the event loop
+    has already received. While a batch is computed entries gather, and all of them, up to `most`,
+    form the next one.
+
+    Batches are computed in a thread, so that the event loop goes on receiving and sending. Small
+    ones are computed in the event loop itself if they have proved to be short: handing a lone entry
+    to a thread and back takes about as long as ranking it.
 
     Args:
         compute: returns a result, or an exception to raise, for each entry of a batch.
@@ -35,10 +44,12 @@ class Batcher(Generic[T, R]):
         observe: Callable[[int, float], None],
     ) -> None:
         self._compute, self._most, self._observe = compute, most, observe
+        self._lock = threading.Lock()  # guards the next two
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._busy = False  # whether a batch is computed or about to be
+        self._batch: list[tuple[T, asyncio.Future[R]]] = []  # handed to the thread
         self._wake = threading.Semaphore(0)
-        self._idle = True  # whether the thread waits for the semaphore
-        self._lock = threading.Lock()
+        self._few_seconds: float | None = None  # of a small batch
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -50,49 +61,65 @@ class Batcher(Generic[T, R]):
         futures: list[asyncio.Future[R]] = [loop.create_future() for _ in entries]
         with self._lock:
             self._waiting.extend(zip(entries, futures, strict=True))
-            wake, self._idle = self._idle, False
-        if wake:
-            self._wake.release()
+            start, self._busy = not self._busy, True
+        if start:  # after the other requests that have been received
+            loop.call_soon(self._start)
         return futures
 
     def stop(self) -> None:
         """End the thread after what waits has been computed."""
-        with self._lock:
-            self._stopped = True
+        self._stopped = True
         self._wake.release()
         self._thread.join()
 
     def _take(self) -> "list[tuple[T, asyncio.Future[R]]]":
-        """Return the next batch; if nothing waits, it is empty, and the thread is idle."""
+        """Return the next batch; if nothing waits, it is empty, and nobody is busy any more."""
+        batch: list[tuple[T, asyncio.Future[R]]] = []
         with self._lock:
-            count = min(len(self._waiting), self._most)
-            batch = [self._waiting.popleft() for _ in range(count)]
-            self._idle = not batch
+            while self._waiting and len(batch) < self._most:
+                entry = self._waiting.popleft()
+                # A request that was given up, by a time limit or its client, is not computed.
+                if not entry[1].done():
+                    batch.append(entry)
+            self._busy = bool(batch)
         return batch
+
+    def _start(self) -> None:
+        """Compute the next batch here, or hand it to the thread."""
+        batch = self._take()
+        short = self._few_seconds is not None and self._few_seconds < _SHORT
+        if not batch or len(batch) > _FEW or not short:
+            self._batch = batch
+            if batch:
+                self._wake.release()
+            return
+        self._deliver(batch, *self._computed(batch))
+        assert self._loop is not None
+        self._loop.call_soon(self._start)  # what has come meanwhile
 
     def _run(self) -> None:
         while True:
-            batch = self._take()
-            if not batch:
-                if self._stopped:
-                    return
-                self._wake.acquire()
-                continue
-            # A request that was given up, by a time limit or its client, is not computed.
-            batch = [entry for entry in batch if not entry[1].done()]
-            if batch:
-                self._run_batch(batch)
+            self._wake.acquire()
+            batch = self._batch
+            while batch:
+                results, seconds = self._computed(batch)
+                following = self._take()
+                assert self._loop is not None  # set by submit
+                with contextlib.suppress(RuntimeError):  # the loop was closed
+                    self._loop.call_soon_threadsafe(self._deliver, batch, results, seconds)
+                batch = following
+            if self._stopped:
+                return
 
-    def _run_batch(self, batch: "list[tuple[T, asyncio.Future[R]]]") -> None:
+    def _computed(
+        self, batch: "list[tuple[T, asyncio.Future[R]]]"
+    ) -> tuple[Sequence[R | Exception], float]:
         began = time.perf_counter()
         try:
             results = self._compute([entry for entry, _ in batch])
         except Exception as error:
             results = [error] * len(batch)
-        seconds = time.perf_counter() - began
-        assert self._loop is not None  # set by submit
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._deliver, batch, results, seconds)
+        return results, time.perf_counter() - began
 
     def _deliver(
         self,
@@ -107,4 +134,7 @@ class Batcher(Generic[T, R]):
                 future.set_exception(result)
             else:
                 future.set_result(result)
+        if len(batch) <= _FEW:
+            before = seconds if self._few_seconds is None else self._few_seconds
+            self._few_seconds = before + _SMOOTHING * (seconds - before)
         self._observe(len(batch), seconds)
