@@ -106,6 +106,8 @@ struct ByteSums {  // sums of products of bytes and 16-bit integers
   static V bytes(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
   static V query(const int16_t *p) { return _mm512_loadu_si512(p); }
   static V add(V sum, V x, V y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)); }
+  static V total(V x, V y) { return _mm512_add_epi32(_mm512_unpacklo_epi32(x, y), _mm512_unpackhi_epi32(x, y)); }
+  static V pairs(V x, V y) { return _mm512_add_epi32(_mm512_unpacklo_epi64(x, y), _mm512_unpackhi_epi64(x, y)); }
   static __m128i folded(V x) { return halves_added(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1))); }
 };
 #elif defined(FEWFOLD_AVX2)
@@ -116,6 +118,8 @@ struct ByteSums {
   static V bytes(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
   static V query(const int16_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
   static V add(V sum, V x, V y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y)); }
+  static V total(V x, V y) { return _mm256_add_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y)); }
+  static V pairs(V x, V y) { return _mm256_add_epi32(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y)); }
   static __m128i folded(V x) { return halves_added(x); }
 };
 #endif
@@ -136,10 +140,10 @@ inline void byte_dots(const int8_t *code, int64_t width, const int16_t *query, i
     }
   }
   for (int q = 0; q < Queries; ++q) {
-    __m128i x[SIDE_BY_SIDE];  // of one row all entries are its own
-    for (int r = 0; r < SIDE_BY_SIDE; ++r) x[r] = ByteSums::folded(sum[q][r < Rows ? r : 0]);
-    const __m128i total = _mm_hadd_epi32(_mm_hadd_epi32(x[0], x[1]), _mm_hadd_epi32(x[2], x[3]));
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(out[q]), total);
+    const ByteSums::V *x = sum[q];  // of one row all entries are its own; otherwise each row gets an entry of every four
+    const ByteSums::V rows = ByteSums::pairs(ByteSums::total(x[0], x[Rows > 1 ? 1 : 0]),
+                                             ByteSums::total(x[Rows > 2 ? 2 : 0], x[Rows > 3 ? 3 : 0]));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(out[q]), ByteSums::folded(rows));
   }
 #else
   for (int q = 0; q < Queries; ++q)
@@ -161,6 +165,14 @@ inline void some_byte_dots(const int8_t *code, int64_t width, int rows, const in
     byte_dots<1, Queries>(code + r * width, width, query, one);
     for (int q = 0; q < Queries; ++q) out[q][r] = one[q][0];
   }
+}
+
+// Upper bounds of `rows` rows from i on, as many as `Rows` unless that is 0, from their inner products with query n.
+template <int Rows>
+inline void upper(const Bytes &at, const ByteQueries &q, int64_t n, int64_t i, const int32_t *dots, float *out, int rows) {
+  const float scale = q.scale[n], norm = q.norm[n];
+  for (int r = 0; r < (Rows ? Rows : rows); ++r)
+    out[r] = scale * at.step[i + r] * static_cast<float>(dots[r]) + norm * at.slack[i + r];
 }
 
 // high[q][i] = scale[q] step[i] <query q, code[i]> + norm[q] slack[i] for the items of [first, last) and all queries, whose
@@ -192,10 +204,13 @@ inline void byte_scores(const Bytes &at, const ByteQueries &q, const bool *allow
       }
       for (int64_t m = 0; m < some; ++m) {
         float *out = high + (n + m) * stride + i;
-        for (int r = 0; r < rows; ++r) {
-          const float about = q.scale[n + m] * at.step[i + r] * static_cast<float>(dots[m][r]);
-          out[r] = allowed && !allowed[i + r] ? -INF<float> : about + q.norm[n + m] * at.slack[i + r];
+        if (rows == SIDE_BY_SIDE) {  // known to the compiler, which makes it four at once
+          upper<SIDE_BY_SIDE>(at, q, n + m, i, dots[m], out, SIDE_BY_SIDE);
+        } else {
+          upper<0>(at, q, n + m, i, dots[m], out, rows);
         }
+        for (int r = 0; allowed && r < rows; ++r)
+          if (!allowed[i + r]) out[r] = -INF<float>;
       }
     }
   }

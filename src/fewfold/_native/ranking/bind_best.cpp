@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -106,14 +105,17 @@ class Catalogue {
     const ByteQueries coded{n, code.data(), scale.data(), norm.data()};
     std::vector<int64_t> out(excluded, excluded + offsets[n]);
     for (int64_t q = 0; q < n; ++q) std::sort(out.begin() + offsets[q], out.begin() + offsets[q + 1]);
-    std::vector<Candidates> found(static_cast<size_t>(n));
-    std::mutex merging;
-    share(items_, count_of(n, d_), threads, [&](int64_t a, int64_t b) {
-      std::vector<Candidates> mine(static_cast<size_t>(n));
-      scan(coded, k, out.data(), offsets, allowed, a, b, mine);
-      const std::lock_guard<std::mutex> lock(merging);
-      for (size_t q = 0; q < mine.size(); ++q) found[q].merge(mine[q]);
+    // Pieces are handed out one by one, since a thread may have to share its processor with others.
+    const int lanes = team_for(items_, count_of(n, d_), threads);
+    const int64_t pieces = lanes > 1 ? (items_ + PIECE - 1) / PIECE : 1, size = lanes > 1 ? PIECE : items_;
+    std::vector<std::vector<Candidates>> by_lane(static_cast<size_t>(lanes), std::vector<Candidates>(static_cast<size_t>(n)));
+    each_row(pieces, lanes, [&](int64_t piece, int lane) {
+      const int64_t first = piece * size, last = std::min(first + size, items_);
+      scan(coded, k, out.data(), offsets, allowed, first, last, by_lane[static_cast<size_t>(lane)]);
     });
+    std::vector<Candidates> &found = by_lane[0];
+    for (size_t lane = 1; lane < by_lane.size(); ++lane)
+      for (size_t q = 0; q < found.size(); ++q) found[q].merge(by_lane[lane][q]);
     const int inside = n == 1 ? threads : 1;  // many queries are shared out among the threads
     share(n, 64 * count_of(k, d_), threads, [&](int64_t a, int64_t b) {
       for (int64_t q = a; q < b; ++q)
@@ -124,6 +126,7 @@ class Catalogue {
 
  private:
   static constexpr int64_t BLOCK = 512;  // items whose bounds are compared at a time
+  static constexpr int64_t PIECE = 4 * BLOCK;  // items that a thread takes at a time
   static constexpr int64_t MOST_COLUMNS = 1 << 24;  // so that the quantised query is not all zeros
   const float *vectors_;
   int64_t items_, d_;
