@@ -167,10 +167,11 @@ def _extend(
         taken = selection.ids[rows]
         seen = Jagged(taken[taken >= 0], offsets_of((taken >= 0).sum(1)))
         pool = rank(block[rows], size, seen, masks[key])
+        before = selection.count[rows]
         selection.add(rows, pool)
-        again.append(
-            rows[(selection.count[rows] < selection.ids.shape[1]) & (pool.ids[:, -1] >= 0)]
-        )
+        now = selection.count[rows]
+        # A row without progress would be asked for ever, if a model ranks what it must not.
+        again.append(rows[(now < selection.ids.shape[1]) & (now > before) & (pool.ids[:, -1] >= 0)])
     return torch.cat(again)
 
 

@@ -100,7 +100,7 @@ class Batcher(Generic[T, R]):
     def _run(self) -> None:
         while True:
             self._wake.acquire()
-            batch = self._batch
+            batch, self._batch = self._batch, []
             while batch:
                 results, seconds = self._computed(batch)
                 following = self._take()
