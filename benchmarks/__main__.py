@@ -22,6 +22,7 @@ SUITES = (
     "serving",
     "reranking",
     "http",
+    "update",
     "ingest",
     "job",
     "pure",
