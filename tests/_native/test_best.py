@@ -17,7 +17,7 @@ def catalogue(slack: float, items: Tensor) -> object:
     step = items.abs().amax(1) / 127
     code[:, :d] = torch.where(step[:, None] > 0, items / step[:, None], 0).round().to(torch.int8)
     parts = code, 32, step, torch.full((n,), slack), torch.ones(d)
-    return kernels.Catalogue(items, n, d, *parts, float(items.norm(dim=1).max()))
+    return kernels.Catalogue(items, n, d, *parts, items.norm(dim=1) * 1.1)
 
 
 def best(
@@ -63,7 +63,7 @@ def test_neither_padding_nor_what_follows_the_query_counts():
     for behind in (-1.0, 1.0):
         query = torch.tensor([1.0, 1.0, behind])[:2]
         balance = torch.ones(3)[:2]
-        made = kernels.Catalogue(items, 3, 2, code, 32, step, slack, balance, 4.3)
+        made = kernels.Catalogue(items, 3, 2, code, 32, step, slack, balance, torch.full((3,), 4.3))
         assert best(made, query, 2) == ([1, 2], [6, 4])
 
 

@@ -260,7 +260,7 @@ def test_a_catalogue_passes_over_ids_that_it_does_not_hold_and_extreme_queries()
     code = torch.zeros(20, 32, dtype=torch.int8)
     code[:, :3] = (items / step[:, None]).round().to(torch.int8)
     parts = code, 32, step, torch.ones(20), torch.ones(3)
-    made = kernels.Catalogue(items, 20, 3, *parts, float(items.norm(dim=1).max()))
+    made = kernels.Catalogue(items, 20, 3, *parts, items.norm(dim=1) * 1.1)
     scores, ids = torch.empty(5), torch.empty(5, dtype=I64)
     for excluded in ([], [-1, 20], [-1, 4, 20]):
         out = torch.tensor(excluded, dtype=I64)
@@ -272,7 +272,7 @@ def test_a_catalogue_passes_over_ids_that_it_does_not_hold_and_extreme_queries()
     for size in (0.0, 1e-25, 1e35, torch.nan):  # no bound would hold
         assert not made.best(torch.full((3,), size), 1, 5, out, ends, None, scores, ids, 1)
     for reach, size in ((1e-15, 1e-10), (1e15, 1e20), (1e15, 1e-25), (1e-10, 1e35)):
-        made = kernels.Catalogue(items, 20, 3, *parts, reach)
+        made = kernels.Catalogue(items, 20, 3, *parts, torch.full((20,), reach))
         assert not made.best(torch.full((3,), size), 1, 5, out, ends, None, scores, ids, 1)
 
 

@@ -190,7 +190,7 @@ def test_catalogues_of_bytes():
             torch.ones(items, d),
             torch.empty(d).fill_(1) if items else torch.empty(d),
         )
-        return kernels.Catalogue(vectors, items, d, code, width, each, each, balance, float(d))
+        return kernels.Catalogue(vectors, items, d, code, width, each, each, balance, each)
 
     made(32, 32)
     for d, width in ((33, 32), (3, 33)):

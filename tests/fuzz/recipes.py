@@ -270,7 +270,8 @@ def _catalogue(rng: Rng) -> tuple[Callable[..., object], list[object]]:
         made = _native.kernels.Catalogue(*arguments[:9])  # type: ignore[union-attr]
         return made.best(*arguments[9:])
 
-    made = [vectors, items, d, code, 32, torch.rand(items), torch.rand(items), torch.ones(d), 3.0]
+    step, slack, reach = (torch.rand(items) for _ in range(3))
+    made = [vectors, items, d, code, 32, step, slack, torch.ones(d), reach]
     return run, [*made, *asked, _threads(rng)]
 
 

@@ -245,6 +245,42 @@ def test_the_slack_covers_every_rounding_and_little_more(d, path):
 
 
 @pytest.mark.native
+@pytest.mark.parametrize("n", [3, 4, 5, 11])  # from four queries on they may be bytes
+@pytest.mark.parametrize("d", [31, 32, 33, 64, 65, 96, 97, 128, 300])
+@pytest.mark.parametrize("first", [0, 1, 30, 300])  # size of the first 64 columns
+def test_many_queries_at_once(n, d, first, path):
+    """Queries of bytes: columns in two units, rows that end within a vector of the kernel."""
+    queries, vectors = whole_vectors(n, 613, d, most=20, seed=n * d)
+    vectors *= torch.arange(613)[:, None] % 5
+    queries[:, :64] *= first
+    queries[:, -1] += 1  # none is all zeros
+    check(top_k(DotProduct(queries, Catalogue(vectors)), 20), queries @ vectors.T, 20)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("place", [0, 64])  # of the large number
+def test_what_rounding_to_bytes_loses_may_decide(place):
+    """Twenty numbers of the query round to 0; what they add up to decides between two items."""
+    others = slice(1, 21) if place == 0 else slice(65, 85)
+    query = torch.zeros(1, 90)
+    query[0, place], query[0, others] = 127, 0.49
+    vectors = 127 * (2.0 * torch.randint(2, (1000, 90), generator=torch.manual_seed(0)) - 1)
+    vectors[:, place] = -127
+    vectors[0], vectors[1] = 127, -127
+    vectors[0, place], vectors[1, place] = 100, 105
+    found = top_k(DotProduct(query.repeat(4, 1), Catalogue(vectors)), 1)
+    assert found.ids.tolist() == [[0]] * 4
+
+
+@pytest.mark.native
+def test_a_query_of_one_large_number_is_not_rounded_to_bytes():
+    """All others would be zeros, and no item could be left out; the order depends on them."""
+    queries, vectors = whole_vectors(8, 500, 70)
+    vectors[:, 40], queries[:, 40] = 1.0, 1000.0
+    check(top_k(DotProduct(queries, Catalogue(vectors)), 9), queries @ vectors.T, 9)
+
+
+@pytest.mark.native
 def test_columns_are_scaled_to_one_by_powers_of_two(path):
     if path == "torch":
         pytest.skip("there are none")

@@ -44,16 +44,20 @@ template <class T> struct Best {
   int64_t *id, k, n;
 };
 
-// Vectors as bytes: vector i is step[i] code[i], up to an error of length slack[i].
+// Vectors as bytes: vector i is step[i] code[i], up to an error of length slack[i]; reach[i] bounds its length.
 struct Bytes {
   int64_t width;  // a multiple of 32
   const int8_t *code;
-  const float *step, *slack;
+  const float *step, *slack, *reach;
 };
+// Queries as integers of 16 bits or, if `bytes` is given, of 8. Then the first `split` columns, a multiple of 64, are in units
+// of 2^shift. The error is what rounding to bytes has changed, its length.
 struct ByteQueries {
-  int64_t n;
+  int64_t n, split;
   const int16_t *code;  // (n, width)
-  const float *scale, *norm;  // (n,)
+  const int8_t *bytes;  // (n, width rounded up to 64), with zeros at the end
+  const int32_t *shift, *offset;  // (n,) offset: minus 128 times the sum of the integers
+  const float *scale, *norm, *error;  // (n,)
 };
 
 // Anchors with their weights, term after term, and the bags they sum up to. Without offsets a bag is one id.
@@ -128,6 +132,7 @@ struct Tables {
                   int64_t k, int64_t *code);
   void (*byte_scores)(const Bytes &at, const ByteQueries &q, const bool *allowed, int64_t first, int64_t last, float *high,
                       int64_t stride);
+  bool (*byte_products)();  // whether byte_scores takes queries of bytes
   int64_t (*above)(const float *x, int64_t n, float bar, int64_t *out);
   void (*cholesky_rows)(float *l, int64_t stride, int64_t first, int64_t last, float least, float *inverse);  // cholesky.h
   void (*solve_rows)(const float *l, int64_t stride, int64_t first, int64_t last, const float *inverse, float *y);

@@ -167,15 +167,94 @@ inline void some_byte_dots(const int8_t *code, int64_t width, int rows, const in
   }
 }
 
+#if defined(FEWFOLD_AVX512)
+inline bool byte_products() { return __builtin_cpu_supports("avx512vnni"); }
+
+#define FEWFOLD_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+
+// Adds the products of the columns of [first, last). The instruction multiplies unsigned by signed bytes, so rows are shifted
+// by 128. Without the pragmas the sums would not stay in registers.
+template <int Rows, int Queries>
+FEWFOLD_VNNI __attribute__((always_inline)) inline void add_products(const int8_t *code, int64_t width, const int8_t *query,
+                                                                     int64_t stride, int64_t first, int64_t last,
+                                                                     __m512i (&sum)[Queries][Rows]) {
+  const __m512i shift = _mm512_set1_epi8(-128);
+  for (int64_t j = first; j < last; j += 64) {
+    const __mmask64 mask = width - j < 64 ? 0xffffffffu : ~__mmask64{0};
+    __m512i rows[Rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r)
+      rows[r] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, code + r * width + j), shift);
+#pragma GCC unroll 8
+    for (int q = 0; q < Queries; ++q) {
+      const __m512i numbers = _mm512_loadu_si512(query + q * stride + j);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) sum[q][r] = _mm512_dpbusd_epi32(sum[q][r], rows[r], numbers);
+    }
+  }
+}
+
+// byte_dots of `Queries` queries of bytes from n on.
+template <int Rows, int Queries>
+FEWFOLD_VNNI __attribute__((noinline)) void products_of_bytes(const int8_t *code, int64_t width, const ByteQueries &of,
+                                                              int64_t n, int32_t (*out)[SIDE_BY_SIDE]) {
+  const int64_t stride = (width + 63) / 64 * 64;
+  const int8_t *query = of.bytes + n * stride;
+  __m512i sum[Queries][Rows];
+#pragma GCC unroll 8
+  for (int q = 0; q < Queries; ++q)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) sum[q][r] = _mm512_setzero_si512();
+  if (of.split) {
+    add_products<Rows, Queries>(code, width, query, stride, 0, of.split, sum);
+#pragma GCC unroll 8
+    for (int q = 0; q < Queries; ++q)
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) sum[q][r] = _mm512_sll_epi32(sum[q][r], _mm_cvtsi32_si128(of.shift[n + q]));
+  }
+  add_products<Rows, Queries>(code, width, query, stride, of.split, width, sum);
+#pragma GCC unroll 8
+  for (int q = 0; q < Queries; ++q) {
+    const __m512i rows = ByteSums::pairs(ByteSums::total(sum[q][0], sum[q][Rows > 1 ? 1 : 0]),
+                                         ByteSums::total(sum[q][Rows > 2 ? 2 : 0], sum[q][Rows > 3 ? 3 : 0]));
+    const __m128i each = _mm_add_epi32(ByteSums::folded(rows), _mm_set1_epi32(of.offset[n + q]));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(out[q]), each);
+  }
+}
+
+template <int Queries>
+inline void some_products_of_bytes(const int8_t *code, int64_t width, int rows, const ByteQueries &q, int64_t n,
+                                   int32_t (*out)[SIDE_BY_SIDE]) {
+  if (rows == SIDE_BY_SIDE) return products_of_bytes<SIDE_BY_SIDE, Queries>(code, width, q, n, out);
+  for (int r = 0; r < rows; ++r) {
+    int32_t one[Queries][SIDE_BY_SIDE];
+    products_of_bytes<1, Queries>(code + r * width, width, q, n, one);
+    for (int m = 0; m < Queries; ++m) out[m][r] = one[m][0];
+  }
+}
+#else
+inline bool byte_products() { return false; }
+#endif
+
+// Inner products of `Queries` queries from n on with `rows` rows.
+template <int Queries>
+inline void dots_of(const int8_t *code, int64_t width, int rows, const ByteQueries &q, int64_t n,
+                    int32_t (*out)[SIDE_BY_SIDE]) {
+#if defined(FEWFOLD_AVX512)
+  if (q.bytes) return some_products_of_bytes<Queries>(code, width, rows, q, n, out);
+#endif
+  some_byte_dots<Queries>(code, width, rows, q.code + n * width, out);
+}
+
 // Upper bounds of `rows` rows from i on, as many as `Rows` unless that is 0, from their inner products with query n.
 template <int Rows>
 inline void upper(const Bytes &at, const ByteQueries &q, int64_t n, int64_t i, const int32_t *dots, float *out, int rows) {
-  const float scale = q.scale[n], norm = q.norm[n];
+  const float scale = q.scale[n], norm = q.norm[n], error = q.error[n];
   for (int r = 0; r < (Rows ? Rows : rows); ++r)
-    out[r] = scale * at.step[i + r] * static_cast<float>(dots[r]) + norm * at.slack[i + r];
+    out[r] = scale * at.step[i + r] * static_cast<float>(dots[r]) + (norm * at.slack[i + r] + error * at.reach[i + r]);
 }
 
-// high[q][i] = scale[q] step[i] <query q, code[i]> + norm[q] slack[i] for the items of [first, last) and all queries, whose
+// high[q][i] = scale[q] step[i] <query q, code[i]> + norm[q] slack[i] + error[q] reach[i] for the items of [first, last) and all queries, whose
 // rows are `stride` apart; minus infinity if not allowed.
 inline void byte_scores(const Bytes &at, const ByteQueries &q, const bool *allowed, int64_t first, int64_t last,
                         float *high, int64_t stride) {
@@ -192,15 +271,20 @@ inline void byte_scores(const Bytes &at, const ByteQueries &q, const bool *allow
       }
     }
     const int8_t *code = at.code + i * at.width;
-    if (last - i > AHEAD_BYTES / at.width + SIDE_BY_SIDE)
-      prefetch_range<3>(code + AHEAD_BYTES, SIDE_BY_SIDE * at.width);
+    // Spread over the queries: the processor can wait for a few lines at a time only.
+    const bool more = last - i > AHEAD_BYTES / at.width + SIDE_BY_SIDE;
+    const int64_t part = (SIDE_BY_SIDE * at.width * QUERIES_AT_ONCE / q.n + 64) / 64 * 64;
+    int64_t ahead = 0;
     for (int64_t n = 0, some; n < q.n; n += some) {
+      if (more && ahead < SIDE_BY_SIDE * at.width) {
+        prefetch_range<3>(code + AHEAD_BYTES + ahead, std::min(part, SIDE_BY_SIDE * at.width - ahead));
+        ahead += part;
+      }
       some = q.n - n < QUERIES_AT_ONCE ? 1 : QUERIES_AT_ONCE;
-      const int16_t *query = q.code + n * at.width;
       if (some == QUERIES_AT_ONCE) {
-        some_byte_dots<QUERIES_AT_ONCE>(code, at.width, rows, query, dots);
+        dots_of<QUERIES_AT_ONCE>(code, at.width, rows, q, n, dots);
       } else {
-        some_byte_dots<1>(code, at.width, rows, query, dots);
+        dots_of<1>(code, at.width, rows, q, n, dots);
       }
       for (int64_t m = 0; m < some; ++m) {
         float *out = high + (n + m) * stride + i;

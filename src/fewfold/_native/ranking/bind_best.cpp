@@ -76,13 +76,14 @@ void best_sorted(int64_t rows, int64_t k, const Buffer &best, const Buffer &ids,
 class Catalogue {
  public:
   Catalogue(const Buffer &vectors, int64_t items, int64_t d, const Buffer &code, int64_t width, const Buffer &step,
-            const Buffer &slack, const Buffer &balance, double reach)
+            const Buffer &slack, const Buffer &balance, const Buffer &reach)
       : vectors_(vectors.numbers<float>("vectors", count_of(items, d))), items_(items), d_(d),
-        balance_(balance.numbers<float>("balance", d)), reach_(reach),
+        balance_(balance.numbers<float>("balance", d)),
         bytes_{width, code.numbers<int8_t>("code", count_of(items, width)), step.numbers<float>("step", items),
-               slack.numbers<float>("slack", items)} {
+               slack.numbers<float>("slack", items), reach.numbers<float>("reach", items)} {
     check_positive(d, "d");
     if (width < d || width % 32) refuse("width must be a multiple of 32 and at least d=" + std::to_string(d));
+    for (int64_t i = 0; i < items; ++i) furthest_ = std::max(furthest_, static_cast<double>(bytes_.reach[i]));
     if (d > MOST_COLUMNS) refuse("vectors must be shorter than " + std::to_string(MOST_COLUMNS));
   }
 
@@ -97,12 +98,9 @@ class Catalogue {
     check_positive(k, "k");
     float *scores = scores_.numbers<float>("scores", count_of(n, k));
     int64_t *ids = ids_.numbers<int64_t>("ids", count_of(n, k));
-    std::vector<int16_t> code(static_cast<size_t>(count_of(n, bytes_.width)));
-    std::vector<float> scale(static_cast<size_t>(n)), norm(static_cast<size_t>(n));
-    for (int64_t q = 0; q < n; ++q)
-      if (!round(queries + q * d_, code.data() + q * bytes_.width, scale[static_cast<size_t>(q)], norm[static_cast<size_t>(q)]))
-        return false;
-    const ByteQueries coded{n, code.data(), scale.data(), norm.data()};
+    WholeQueries whole(n, bytes_.width);
+    if (!round(queries, whole)) return false;
+    const ByteQueries coded = whole.coded();
     std::vector<int64_t> out(excluded, excluded + offsets[n]);
     for (int64_t q = 0; q < n; ++q) std::sort(out.begin() + offsets[q], out.begin() + offsets[q + 1]);
     // Pieces are handed out one by one, since a thread may have to share its processor with others.
@@ -127,28 +125,101 @@ class Catalogue {
  private:
   static constexpr int64_t BLOCK = 512;  // items whose bounds are compared at a time
   static constexpr int64_t PIECE = 4 * BLOCK;  // items that a thread takes at a time
+  static constexpr int64_t BYTES_FROM = 4;  // queries; fewer are read no faster as bytes
+  static constexpr int64_t BYTES_UP_TO = 1 << 14;  // columns; with the shift, sums of products have 31 bits
+  static constexpr double BYTES_ERROR = 0.02;  // of the norm of a query
+  static constexpr int64_t SPLIT = 64;
+  static constexpr int MOST_SHIFT = 8;
   static constexpr int64_t MOST_COLUMNS = 1 << 24;  // so that the quantised query is not all zeros
   const float *vectors_;
   int64_t items_, d_;
   const float *balance_;
-  double reach_;
+  double furthest_ = 0;  // the largest of reach
   Bytes bytes_;
 
-  // The query quantised to integers, as large as possible without overflow of the inner products.
-  bool round(const float *query, int16_t *code, float &scale_, float &norm_) const {
-    double top = 0, square = 0;
-    for (int64_t j = 0; j < d_; ++j) {
-      const double x = static_cast<double>(query[j]) / static_cast<double>(balance_[j]);
-      top = std::max(top, std::abs(x));
-      square += x * x;
+  // Queries quantised to integers.
+  struct WholeQueries {
+    int64_t n, stride, split = 0;
+    std::vector<int16_t> code;
+    std::vector<int8_t> bytes;
+    std::vector<int32_t> shift, offset;
+    std::vector<float> scale, norm, error;
+
+    WholeQueries(int64_t count, int64_t width)
+        : n(count), stride((width + 63) / 64 * 64), shift(static_cast<size_t>(count)), offset(static_cast<size_t>(count)),
+          scale(static_cast<size_t>(count)), norm(static_cast<size_t>(count)), error(static_cast<size_t>(count)) {}
+
+    ByteQueries coded() const {
+      return {n, split, code.data(), bytes.empty() ? nullptr : bytes.data(), shift.data(), offset.data(), scale.data(),
+              norm.data(), error.data()};
     }
-    const double norm = std::sqrt(square), furthest = norm * reach_;
-    if (!(furthest > 1e-20 && furthest < 1e30 && norm > 1e-20 && norm < 1e30)) return false;
-    const double largest = std::min<double>(32767, 2147483647 / (127 * d_)), scale = top / largest;
-    for (int64_t j = 0; j < d_; ++j)
-      code[j] = static_cast<int16_t>(std::lrint(static_cast<double>(query[j]) / static_cast<double>(balance_[j]) / scale));
-    scale_ = static_cast<float>(scale);
-    norm_ = static_cast<float>(norm * (1 + 1e-6));
+  };
+
+  // Rounds to bytes, which are multiplied faster, if the error is small; else to 16 bits. False if a query is out of range.
+  bool round(const float *queries, WholeQueries &to) const {
+    std::vector<double> x(static_cast<size_t>(count_of(to.n, d_)));  // balanced
+    for (int64_t q = 0; q < to.n; ++q) {
+      double square = 0, *row = x.data() + q * d_;
+      for (int64_t j = 0; j < d_; ++j) {
+        row[j] = static_cast<double>(queries[q * d_ + j]) / static_cast<double>(balance_[j]);
+        square += row[j] * row[j];
+      }
+      const double norm = std::sqrt(square), furthest = norm * furthest_;
+      if (!(furthest > 1e-20 && furthest < 1e30 && norm > 1e-20 && norm < 1e30)) return false;
+      to.norm[static_cast<size_t>(q)] = static_cast<float>(norm * (1 + 1e-6));
+    }
+    if (to.n >= BYTES_FROM && d_ <= BYTES_UP_TO && tables->byte_products() && rounded_to_bytes(x.data(), to)) return true;
+    // As large as possible without overflow of the inner products.
+    const double largest = std::min<double>(32767, 2147483647 / (127 * d_));
+    to.code.resize(static_cast<size_t>(count_of(to.n, bytes_.width)));
+    for (int64_t q = 0; q < to.n; ++q) {
+      const double *row = x.data() + q * d_, scale = largest_of(row, 0, d_) / largest;
+      for (int64_t j = 0; j < d_; ++j)
+        to.code[static_cast<size_t>(q * bytes_.width + j)] = static_cast<int16_t>(std::lrint(row[j] / scale));
+      to.scale[static_cast<size_t>(q)] = static_cast<float>(scale);
+      to.error[static_cast<size_t>(q)] = 0;
+    }
+    return true;
+  }
+
+  static double largest_of(const double *x, int64_t first, int64_t last) {
+    double top = 0;
+    for (int64_t j = first; j < last; ++j) top = std::max(top, std::abs(x[j]));
+    return top;
+  }
+
+  // False if the error of a query would let too many items pass. The first columns often are larger than the others, and get
+  // units of their own.
+  bool rounded_to_bytes(const double *x, WholeQueries &to) const {
+    to.split = d_ > SPLIT ? SPLIT : 0;
+    to.bytes.assign(static_cast<size_t>(count_of(to.n, to.stride)), 0);
+    for (int64_t q = 0; q < to.n; ++q, x += d_) {
+      const size_t at = static_cast<size_t>(q);
+      const double first = largest_of(x, 0, to.split), others = largest_of(x, to.split, d_);
+      int shift = 0;
+      while (shift < MOST_SHIFT && std::ldexp(others, shift + 1) <= first) ++shift;
+      const double unit = std::max(std::ldexp(first, -shift), others) / 127;
+      double square = 0;
+      int64_t sum = 0;
+      for (int64_t j = 0; j < d_; ++j) {
+        const int up = j < to.split ? shift : 0;
+        const long whole = std::lrint(std::ldexp(x[j], -up) / unit);
+        const double rest = x[j] - std::ldexp(unit * static_cast<double>(whole), up);
+        square += rest * rest;
+        sum += static_cast<int64_t>(whole) * (int64_t{1} << up);
+        to.bytes[static_cast<size_t>(q * to.stride + j)] = static_cast<int8_t>(whole);
+      }
+      const double error = std::sqrt(square);
+      if (!(error <= BYTES_ERROR * static_cast<double>(to.norm[at]))) {
+        to.bytes.clear();
+        to.split = 0;
+        return false;
+      }
+      to.shift[at] = shift;
+      to.offset[at] = static_cast<int32_t>(-128 * sum);
+      to.scale[at] = static_cast<float>(unit);
+      to.error[at] = static_cast<float>(error * (1 + 1e-5));
+    }
     return true;
   }
 
@@ -207,7 +278,8 @@ class Catalogue {
           const int64_t item = start + at[i];
           const float upper = bounds[at[i]];
           if (upper < mine.bar || std::binary_search(out + offsets[q], out + offsets[q + 1], item)) continue;
-          mine.add(item, upper, upper - 2 * queries.norm[q] * bytes_.slack[item], static_cast<size_t>(k));
+          const float margin = queries.norm[q] * bytes_.slack[item] + queries.error[q] * bytes_.reach[item];
+          mine.add(item, upper, upper - 2 * margin, static_cast<size_t>(k));
         }
       }
     }
@@ -259,8 +331,8 @@ void bind_best(nb::module_ &m) {
   bind<double>(m, "f64");
   nb::class_<Catalogue>(m, "Catalogue")
       .def(nb::init<const Buffer &, int64_t, int64_t, const Buffer &, int64_t, const Buffer &, const Buffer &,
-                    const Buffer &, double>(),
+                    const Buffer &, const Buffer &>(),
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(),
-           nb::keep_alive<1, 9>())
+           nb::keep_alive<1, 9>(), nb::keep_alive<1, 10>())
       .def("best", &Catalogue::best, nb::call_guard<nb::gil_scoped_release>());
 }

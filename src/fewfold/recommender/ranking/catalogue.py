@@ -32,7 +32,7 @@ class Catalogue:
     vectors are read: the result is exact. Columns are first scaled by powers of two to similar
     norms, and the query inversely, which leaves inner products unchanged.
 
-    The copy takes ``items * (d + 8)`` bytes, a quarter of float32 vectors. It is built if the
+    The copy takes ``items * (d + 12)`` bytes, a quarter of float32 vectors. It is built if the
     kernels are available and the vectors are float32 on the CPU; otherwise the catalogue holds only
     the vectors. It is built once: vectors that change later need a new catalogue.
 
@@ -111,7 +111,7 @@ class _Quantised:
     step: Tensor  # (items,)
     slack: Tensor  # (items,) bound on the error for a query of norm 1
     balance: Tensor  # (d,) powers of two
-    reach: Tensor  # (), upper bound of the norms
+    reach: Tensor  # (items,) upper bound of the norm
     kernel: Any
 
     @classmethod
@@ -126,7 +126,7 @@ class _Quantised:
     ) -> "_Quantised":
         items, d = vectors.shape
         kernel = dispatch.kernel("Catalogue")(
-            vectors, items, d, code, code.shape[1], step, slack, balance, float(reach)
+            vectors, items, d, code, code.shape[1], step, slack, balance, reach
         )
         return cls(code, step, slack, balance, reach, kernel)
 
@@ -159,4 +159,4 @@ class _Quantised:
         largest = min(32767, (2**31 - 1) // (_LARGEST * d))
         lost = d**0.5 / (2 * largest) + (d + 16) * 2**-23
         slack = ((error + lost * reach + 1e-9 * reach.max()) * (1 + 1e-6)).float()
-        return cls.of_parts(vectors, code, step, slack, balance, reach.max())
+        return cls.of_parts(vectors, code, step, slack, balance, (reach * (1 + 1e-6)).float())
