@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -75,7 +76,12 @@ def _running(command: list[str], address: str) -> Iterator[Server]:
     settings = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=settings)
     try:
-        yield Server(_address(process, address), process.pid, time.perf_counter() - began)
+        found = _address(process, address)
+        ready = time.perf_counter() - began
+        assert process.stderr is not None
+        # A server that logs would stop when nobody reads.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        yield Server(found, process.pid, ready)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
