@@ -20,7 +20,16 @@ QUERY = b'{"user":"u1"}'
 @pytest.fixture(scope="module")
 def small(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with narrow limits."""
-    limits = ("--max-concurrent", 4, "--time-limit", LIMIT, "--max-body", 300_000)
+    limits = (
+        "--max-concurrent",
+        4,
+        "--time-limit",
+        LIMIT,
+        "--idle-limit",
+        LIMIT,
+        "--max-body",
+        300_000,
+    )
     with serving(shop, "--no-feedback", *limits, folder=tmp_path_factory.mktemp("small")) as found:
         yield found
 

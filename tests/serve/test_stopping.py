@@ -70,8 +70,8 @@ def test_what_has_begun_is_finished(workers: int, shop: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("half", [False, True])
 def test_silent_connections_do_not_hold_the_end(half: bool, shop: Path, tmp_path: Path) -> None:
-    """Idle ones do not delay it; half of the headers does, no longer than the time limit."""
-    options = ("--no-feedback", "--time-limit", 3)
+    """Idle ones do not delay it; half of the headers does, no longer than the idle limit."""
+    options = ("--no-feedback", "--idle-limit", 3)
     with serving(shop, *options, folder=tmp_path) as server, ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.url, PATIENCE)) for _ in range(20)]
         for wire in wires[:10]:

@@ -61,6 +61,8 @@ SERVE = (
         _limit("max-concurrent", "requests in progress in a worker", _LIMITS.concurrent),
         Option("time-limit", f"time for an answer (default: {_LIMITS.seconds:g}s)",
                _LIMITS.seconds, seconds, "TIME"),
+        Option("idle-limit", f"time between two requests of a connection (default: "
+               f"{_LIMITS.idle:g}s)", _LIMITS.idle, seconds, "TIME"),
     ),
     *in_group(
         "the log",
@@ -79,7 +81,7 @@ def serve(arguments: argparse.Namespace) -> int:
     access = Access(_key(arguments, network), tuple(arguments.cors or ()))
     limits = Limits(
         arguments.max_body, arguments.max_k, arguments.max_history, arguments.max_ids,
-        arguments.max_queries, arguments.max_concurrent, arguments.time_limit,
+        arguments.max_queries, arguments.max_concurrent, arguments.time_limit, arguments.idle_limit,
     )  # fmt: skip
     if arguments.model is None:
         print_note(arguments, "no model given: serving one of the bundled data")

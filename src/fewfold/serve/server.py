@@ -89,7 +89,7 @@ class _Server(MPServer):
             # requests beyond their limit are answered with 429.
             backpressure=_most_connections(),
             backlog=2048,
-            http1_settings=HTTP1Settings(header_read_timeout=int(1000 * limits.seconds)),
+            http1_settings=HTTP1Settings(header_read_timeout=int(1000 * limits.idle)),
             log_enabled=False,
             respawn_failed_workers=True,
             workers_kill_timeout=_PATIENCE,

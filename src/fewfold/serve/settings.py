@@ -19,6 +19,9 @@ class Limits:
         queries: queries of a request.
         concurrent: requests in progress in one worker.
         seconds: time until a request is answered.
+        idle: seconds between two requests of a connection, the headers of the second included.
+            Longer than the 60 seconds after which proxies usually give up a connection:
+            otherwise they may send a request into one that is being closed.
     """
 
     body: int = 1 << 20
@@ -28,6 +31,7 @@ class Limits:
     queries: int = 256
     concurrent: int = 1024
     seconds: float = 30.0
+    idle: float = 75.0
 
 
 @dataclass(frozen=True)
