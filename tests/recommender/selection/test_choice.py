@@ -11,8 +11,9 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._tensors import Found, Spec
-from fewfold.recommender import Auto, Baseline, Blend, Checkpoint, Interactions, Jagged
+from fewfold.recommender import VAE, Auto, Baseline, Blend, Checkpoint, Interactions, Jagged
 from fewfold.recommender.models import registry
+from fewfold.recommender.models.fastvae.shortcut import Directions
 from fewfold.recommender.models.model import FitOptions, Learned, Model
 from fewfold.recommender.selection.choose import _expected_work, _validated, choose
 from fewfold.recommender.selection.trials import Trials, Validation, per_user
@@ -356,3 +357,19 @@ def test_a_blend_that_wins_by_chance_is_not_taken() -> None:
     model, choice = choose(log(), FitOptions(progress=False), ["a", "bb", "ccc"])
     assert not isinstance(model, Blend)
     assert len(choice.tried) == 3
+
+
+def test_trials_of_one_model_share_what_does_not_depend_on_the_effort(monkeypatch) -> None:
+    """The directions of the shortcut are found once for the quarter and the whole training."""
+    found, find = [], Directions.find
+    monkeypatch.setattr(
+        Directions, "find", lambda *args, **more: found.append(args) or find(*args, **more)
+    )
+    whole_log = log()
+    validation = Validation.of(whole_log, split="random", users=200, seed=0)
+    trials = Trials(whole_log, validation, FitOptions(progress=False))
+    first, whole = (trials.run(VAE(hidden=8, latent=3), effort) for effort in (0.25, 1.0))
+    assert len(found) == 1
+    alone = Trials(whole_log, validation, FitOptions(progress=False))
+    assert torch.equal(alone.run(VAE(hidden=8, latent=3)).per_user, whole.per_user)
+    assert not torch.equal(first.per_user, whole.per_user)

@@ -1,14 +1,15 @@
 """A weighted blend of two models."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold._native import dispatch
 from fewfold._options import Option
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import tagged
@@ -18,9 +19,10 @@ from fewfold.recommender.models.model_options import BLEND as OPTIONS
 from fewfold.recommender.models.model_options import setting
 from fewfold.recommender.models.registry import models, register
 from fewfold.recommender.ranking.exact_ranking import Ranking
+from fewfold.recommender.ranking.row_top_k import Heaps, Sorted
 from fewfold.recommender.shared_tensors import SharedTensors
 
-__all__ = ["Blend", "FittedBlend", "blended", "inside"]
+__all__ = ["Blend", "FittedBlend", "MergedLists", "blended", "inside"]
 
 _DEPTH = 200  # items of each list that are blended
 
@@ -39,24 +41,37 @@ def blended(first: Ranking, second: Ranking, weight: float, k: int) -> Ranking:
     Returns:
         (users, k) ids, best first, -1 where no item is left, and the blended scores.
     """
-    ids = torch.cat([first.ids, second.ids], 1)
-    scores = torch.cat([(1 - weight) * _normalised(first), weight * _normalised(second)], 1)
-    ids, order = ids.sort(dim=1, stable=True)
-    scores = scores.gather(1, order)
-    twice = ids[:, 1:] == ids[:, :-1]
-    total = scores.clone()
-    total[:, :-1] += torch.where(twice, scores[:, 1:], 0.0)
-    void = ids < 0
-    void[:, 1:] |= twice
-    total.masked_fill_(void, -torch.inf)
-    if total.shape[1] < k:
-        pad = (0, k - total.shape[1])
-        ids = torch.nn.functional.pad(ids, pad, value=-1)
-        total = torch.nn.functional.pad(total, pad, value=-math.inf)
-    # A stable sort: items with equal scores stay in the order of their numbers.
-    best, place = total.sort(dim=1, descending=True, stable=True)
-    best, place = best[:, :k], place[:, :k]
-    return Ranking(ids.gather(1, place).masked_fill(best == -torch.inf, -1), best)
+    return MergedLists(first, second).blended(weight, k)
+
+
+class MergedLists:
+    """Two rankings of the same users, merged by item, to be blended with any weight; see `blended`.
+
+    Args:
+        first, second: (users, depth) ids, -1 where there is no item, and their scores.
+    """
+
+    def __init__(self, first: Ranking, second: Ranking) -> None:
+        one, other = _normalised(first), _normalised(second)
+        ids, order = torch.cat([first.ids, second.ids], 1).sort(dim=1, stable=True)
+        twice = ids[:, 1:] == ids[:, :-1]
+        one = F.pad(one, (0, other.shape[1])).gather(1, order)
+        other = F.pad(other, (first.ids.shape[1], 0)).gather(1, order)
+        other[:, :-1] += torch.where(twice, other[:, 1:], 0.0)  # to the entry of the first list
+        void = ids < 0
+        void[:, 1:] |= twice
+        self._ids, self._scores, self._void = ids, (one, other), void
+
+    def blended(self, weight: float, k: int) -> Ranking:
+        """Return the best k items with this weight of the second ranking."""
+        one, other = self._scores
+        total = ((1 - weight) * one + weight * other).masked_fill_(self._void, -torch.inf)
+        nothing = Jagged(self._ids.new_empty(0), self._ids.new_zeros(len(total) + 1))
+        best = (Heaps if dispatch.ready(total) else Sorted)(total, k, nothing, None)
+        best.add(total, 0)  # of items with equal scores those with lower numbers come first
+        place, scores = best.ranked()
+        ids = self._ids.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
+        return Ranking(ids, scores)
 
 
 def _normalised(ranking: Ranking) -> Tensor:

@@ -24,6 +24,7 @@ __all__ = ["EASE"]
 MAX_ITEMS = 40_000  # for the command line and `compare`; 32 GB while fitting
 _TUNED_ITEMS = 8_000  # most items for which `compare` tries several penalties
 _L2 = (5.0, 20.0, 100.0, 500.0, 2500.0)
+_NEAR = 6.5  # factor between two penalties that may both be the best one
 
 
 @register
@@ -75,10 +76,11 @@ class EASE(Baseline):
 
     @classmethod
     def grid_after(cls, items: int, cheap: Model) -> "Sequence[Model]":
-        """The grid, or for a large catalogue the penalty that suits the sparse model."""
+        """The penalty that suits the sparse model; for a small catalogue those near it, too."""
+        l2: float = getattr(cheap, "l2", 250.0)
         if items <= _TUNED_ITEMS:
-            return cls.grid(items)
-        return [cls(getattr(cheap, "l2", 250.0), most_items=items)]
+            return [one for one in cls.grid(items) if l2 / _NEAR <= one.l2 <= l2 * _NEAR]
+        return [cls(l2, most_items=items)]
 
     @classmethod
     def too_large(cls, items: int) -> str:

@@ -191,6 +191,7 @@ class FitOptions:
         effort: share of the epochs of a whole training; a model may take more of them.
         split: how pairs are held out to choose between models; see `hold_out`.
         deadline: by which `learn` must have ended; None for no limit.
+        cache: results that fits of one model to the same `Interactions` share, by any key.
     """
 
     training: Training = field(default_factory=Training)
@@ -201,6 +202,7 @@ class FitOptions:
     effort: float = 1.0
     split: str = "auto"
     deadline: Deadline | None = None
+    cache: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def limited_training(self) -> Training:
         """The settings of the training, with a time budget of what is left to the deadline."""

@@ -1,6 +1,6 @@
 """Candidates of a choice after whole trainings: single models, and blends of two."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold.recommender.evaluation.paired_interval import paired_interval
-from fewfold.recommender.models.blend import Blend, blended
+from fewfold.recommender.models.blend import Blend, MergedLists
 from fewfold.recommender.models.model import Model
 from fewfold.recommender.selection.trials import DEPTH, Trial, Validation, per_user
 
@@ -59,10 +59,7 @@ def best_blend(
     other half; the blend is the one that is best on all of them.
     """
     blends = [
-        _blend(one, other, weight, validation)
-        for one, other in combinations(found, 2)
-        if one.parts[0].ranking is not None and other.parts[0].ranking is not None
-        for weight in _WEIGHTS
+        blend for one, other in combinations(found, 2) for blend in _blends(one, other, validation)
     ]
     if not blends:
         return None
@@ -78,18 +75,19 @@ def best_blend(
     return blends[int(values.mean(1).argmax())] if gain.low > 0 and enough else None
 
 
-def _blend(one: Candidate, other: Candidate, weight: float, validation: Validation) -> Candidate:
-    """A blend of two models with this weight of the second."""
+def _blends(one: Candidate, other: Candidate, validation: Validation) -> Iterator[Candidate]:
+    """Blends of two models with several weights; none if there are no lists of one of them."""
     first, second = one.parts[0], other.parts[0]
-    assert first.ranking is not None
-    assert second.ranking is not None
-    ranking = blended(first.ranking, second.ranking, weight, 10)
+    if first.ranking is None or second.ranking is None:
+        return
+    merged = MergedLists(first.ranking, second.ranking)
     depth = min(DEPTH, validation.histories.items)
-    return Candidate(
-        Blend(one.model, other.model, weight, depth),
-        per_user(ranking, validation.hidden),
-        one.bytes + other.bytes,
-        one.cost + other.cost,
-        one.seconds + other.seconds,
-        (first, second),
-    )
+    for weight in _WEIGHTS:
+        yield Candidate(
+            Blend(one.model, other.model, weight, depth),
+            per_user(merged.blended(weight, 10), validation.hidden),
+            one.bytes + other.bytes,
+            one.cost + other.cost,
+            one.seconds + other.seconds,
+            (first, second),
+        )

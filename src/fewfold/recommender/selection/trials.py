@@ -161,7 +161,7 @@ class Trials:
     """
 
     def __init__(self, log: Interactions, validation: Validation, options: FitOptions) -> None:
-        self.validation, self.options = validation, options
+        self.validation, self.options = validation, replace(options, cache={})
         kept = options.checkpoint and options.checkpoint.stage("choice")
         self._writer = CheckpointWriter(kept)
         self._done: dict[str, _Facts] = {}

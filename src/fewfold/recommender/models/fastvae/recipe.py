@@ -224,7 +224,11 @@ class VAE(Model):
         )
         if rank:
             with silence(not progress):
-                directions = Directions.find(learn, rank, seed=seed)
+                # The log is part of the key, so that it lives as long as what was found.
+                key = "directions", log, trial is None, rank, seed
+                if key not in options.cache:
+                    options.cache[key] = Directions.find(learn, rank, seed=seed)
+                directions = options.cache[key]
                 if trial is not None:
                     weight = tuned_weight(model, directions, trial, seed=seed)
                 weight = weight or Weight()
