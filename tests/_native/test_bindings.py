@@ -149,7 +149,7 @@ def drawn(start: Tensor) -> object:
     ids, log_q = torch.empty(1, 4, dtype=torch.int64), torch.empty(1, 4)
     return kernels.draw(
         2, 1, codes, torch.zeros(2), start, item, None, None, None, torch.zeros(1, 2), 2, 1, 4, 0,
-        ids, log_q, torch.empty(1).double(), 1,
+        0, ids, log_q, torch.empty(1).double(), 1,
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def test_an_error_inside_a_thread_is_raised_by_the_call():
     with pytest.raises(IndexError, match="alias table"):
         kernels.draw(
             2, 1, codes, torch.zeros(2), start, item, accept, other, None, scores, 2, rows, 64, 0,
-            ids, log_q, log_z, 4,
+            0, ids, log_q, log_z, 4,
         )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_cells_and_their_items():
 
     def draw(start: list[int], accept: object = None, other: object = None) -> None:
         index = [code, mass, torch.tensor(start), item, accept, other, None]
-        kernels.draw(2, 1, *index, scores, 2, 1, 2, 7, *out, 1)
+        kernels.draw(2, 1, *index, scores, 2, 1, 2, 7, 0, *out, 1)
 
     draw([0, 1, 2])
     refused("cell 0 does not", draw, [0, 0, 2])

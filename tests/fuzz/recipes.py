@@ -157,7 +157,7 @@ def _draw(rng: Rng, name: str) -> list[object]:
     out = [_empty(rows, n, dtype=I64), torch.empty(rows, n), _empty(rows)]
     scores = real(rng, rows, width, dtype=torch.float32)
     index = [code, torch.zeros(cells), start, item, *alias]
-    return [cells, books, *index, scores, width, rows, n, 7, *out, _threads(rng)]
+    return [cells, books, *index, scores, width, rows, n, 7, 0, *out, _threads(rng)]
 
 
 @recipe("mixture")

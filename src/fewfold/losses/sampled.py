@@ -13,7 +13,12 @@ from fewfold.losses.sampled_scores import Anchored, Items, Jagged, log_sum_picke
 from fewfold.losses.targets import check_options
 from fewfold.sampling.proposal import Proposal, check_ids
 
-__all__ = ["noise_contrastive_loss", "sampled_softmax_loss"]
+__all__ = [
+    "check_positive_probabilities",
+    "noise_contrastive_loss",
+    "sampled_softmax_loss",
+    "softmax_losses",
+]
 
 Reduce = Literal["none", "mean", "sum"]
 
@@ -79,11 +84,24 @@ def sampled_softmax_loss(
     rest, scores = log_sum_picked(
         sampled.queries, items, sampled.ids, sampled.log_q, sampled.positives
     )
-    rest = rest.index_select(0, sampled.row)  # all positives of a row share its samples
-    losses = F.softplus(rest - scores + sampled.positive_q) - (
-        math.log(samples) + sampled.positive_q
-    )
+    losses = softmax_losses(rest, scores, sampled.positive_q, sampled.row, samples)
     return given.reduced(losses, reduction)
+
+
+def softmax_losses(
+    rest: Tensor, scores: Tensor, positive_q: Tensor, row: Tensor, samples: int
+) -> Tensor:
+    """Return the sampled softmax loss of each positive, (n,).
+
+    Args:
+        rest: (B,) log-sum-exp of score - log q over the samples of each row.
+        scores: (n,) of the positives.
+        positive_q: (n,) their log q.
+        row: (n,) their rows.
+        samples: number of samples of a row.
+    """
+    rest = rest.index_select(0, row)  # all positives of a row share its samples
+    return F.softplus(rest - scores + positive_q) - (math.log(samples) + positive_q)
 
 
 def noise_contrastive_loss(
@@ -179,17 +197,22 @@ def _sample(
     positive_q = given.log_prob(values, row)
     _check_shapes(ids, log_q, positive_q, proposal, len(queries), samples, len(values))
     _check_values(ids, log_q, positive_q, proposal, positives.items)
-    never = positive_q == -torch.inf
-    if never.any():
-        raise ValueError(
-            f"item {values[never][0].item()} is a positive but its proposal probability is 0; "
-            "give it a count, for example counts + 1"
-        )
+    check_positive_probabilities(values, positive_q)
     if remove_hits:
         hit = _hits(ids, values, row, len(queries))
         # Not inf: the gradient of a row without remaining samples would be NaN.
         log_q = log_q.expand(hit.shape).masked_fill(hit, torch.finfo(log_q.dtype).max / 2)
     return _Sampled(queries, (values, offsets), row, positive_q, ids, log_q)
+
+
+def check_positive_probabilities(positives: Tensor, positive_q: Tensor) -> None:
+    """Raise ValueError if the proposal never samples one of the positives (n,), by log q (n,)."""
+    never = positive_q == -torch.inf
+    if never.any():
+        raise ValueError(
+            f"item {positives[never][0].item()} is a positive but its proposal probability is 0; "
+            "give it a count, for example counts + 1"
+        )
 
 
 def _check_shapes(

@@ -5,15 +5,18 @@ import math
 import torch
 from torch import Tensor
 
+from fewfold.sampling.batch_part import BatchPart, uniform_rows
 from fewfold.sampling.proposal import Given, check_ids
 
 __all__ = ["GivenExact", "draw_places"]
 
 
-def draw_places(probs: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+def draw_places(
+    probs: Tensor, n: int, generator: torch.Generator | None, part: BatchPart | None = None
+) -> Tensor:
     """Sample `n` columns per row of probabilities (rows, k) with replacement: (rows, n)."""
     cumulative = probs.double().cumsum(1)
-    chance = torch.rand((len(probs), n), dtype=torch.float64, generator=generator)
+    chance = uniform_rows((len(probs), n), generator, part)
     place = torch.searchsorted(cumulative, chance * cumulative[:, -1:], right=True)
     return place.clamp_(max=probs.shape[1] - 1)
 
@@ -31,7 +34,7 @@ class GivenExact(Given):
         self._log_q = log_q
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        ids = draw_places(self._log_q.exp(), n, generator)
+        ids = draw_places(self._log_q.exp(), n, generator, None if self.shared else self.part)
         log_q = self._log_q.gather(1, ids).float()
         return (ids[0], log_q[0]) if self.shared else (ids, log_q)
 

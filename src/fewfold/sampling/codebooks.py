@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._native import dispatch
+from fewfold.sampling.item_rows import ItemRows
 
 __all__ = ["assign", "centres", "product_codes", "residual_codes"]
 
@@ -15,10 +16,11 @@ _POINTS = 256  # training vectors per centre, at most
 _BLOCK = 2**18  # vectors assigned at once
 _STEPS = 20
 _WARM_STEPS = 4
+_CODE = torch.int32  # of codes that other processes need
 
 
 def product_codes(
-    vectors: Tensor,
+    vectors: ItemRows,
     codewords: int,
     codebooks: int,
     generator: torch.Generator,
@@ -35,15 +37,15 @@ def product_codes(
     codes = torch.empty(n, codebooks, dtype=torch.int64)
     for b, part in enumerate(torch.arange(d).tensor_split(codebooks)):
         columns = slice(int(part[0]), int(part[-1]) + 1)
-        points = vectors[:, columns]
+        points = vectors.local[:, columns]
         start = None if before is None else before[b][:, columns].contiguous()
-        books[b][:, columns] = found = centres(points, codewords, generator, start)
-        codes[:, b] = assign(points, found)
+        books[b][:, columns] = found = centres(vectors, codewords, generator, start, columns)
+        codes[:, b] = vectors.gather(assign(points, found).to(_CODE)).long()
     return books, codes
 
 
 def residual_codes(
-    vectors: Tensor,
+    vectors: ItemRows,
     codewords: int,
     codebooks: int,
     generator: torch.Generator,
@@ -52,11 +54,12 @@ def residual_codes(
     """Residual quantisation: each book quantises the residual of the books before it."""
     books, codes, rest = [], [], vectors
     for b in range(codebooks):
-        found = centres(rest, codewords, generator, None if before is None else before[b])
-        code = assign(rest, found)
-        rest = rest - found[code]
+        start = None if before is None else before[b]
+        found = centres(rest, codewords, generator, start)
+        code = assign(rest.local, found)
+        rest = rest.with_rows(rest.local - found[code])
         books.append(found)
-        codes.append(code)
+        codes.append(rest.gather(code.to(_CODE)).long())
     return torch.stack(books), torch.stack(codes, 1)
 
 
@@ -77,13 +80,24 @@ def assign(vectors: Tensor, centres: Tensor) -> Tensor:
 
 
 def centres(
-    vectors: Tensor, k: int, generator: torch.Generator, before: Tensor | None = None
+    vectors: Tensor | ItemRows,
+    k: int,
+    generator: torch.Generator,
+    before: Tensor | None = None,
+    columns: slice = slice(None),
 ) -> Tensor:
-    """Return `k` centres by k-means, started from random vectors or from `before`."""
+    """Return `k` centres of these columns by k-means, started from random vectors or from `before`.
+
+    All processes draw the same sample of the vectors, and find the same centres.
+    """
+    rows, most = ItemRows.of(vectors), _POINTS * k
+    n = rows.count
+    sample = torch.randint(n, (most,), generator=generator) if n > most else torch.arange(n)
+    return _k_means(rows.take(sample)[:, columns], k, generator, before)
+
+
+def _k_means(vectors: Tensor, k: int, generator: torch.Generator, before: Tensor | None) -> Tensor:
     n = len(vectors)
-    if n > _POINTS * k:
-        vectors = vectors[torch.randint(n, (_POINTS * k,), generator=generator)]
-        n = len(vectors)
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
     if importlib.util.find_spec("faiss") is not None and n > k:
         return _faiss_centres(vectors, k, seed, before)

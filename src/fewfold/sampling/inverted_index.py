@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
+from fewfold.sampling.batch_part import BatchPart, uniform_rows
 from fewfold.sampling.proposal import Given, fresh_seed
 
 __all__ = ["Cells", "GivenCells"]
@@ -135,7 +136,8 @@ class GivenCells(Given):
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         draw = _draw_native if dispatch.ready(self._scores) else _draw_torch
-        ids, log_q, self._log_z = draw(self._cells, self._scores, n, generator)
+        part = None if self.shared else self.part
+        ids, log_q, self._log_z = draw(self._cells, self._scores, n, generator, part)
         return (ids[0], log_q[0]) if self.shared else (ids, log_q)
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
@@ -175,7 +177,7 @@ def _mixture(at: Cells, scores: Tensor) -> Tensor:
 
 
 def _draw_native(
-    at: Cells, scores: Tensor, n: int, generator: torch.Generator | None
+    at: Cells, scores: Tensor, n: int, generator: torch.Generator | None, part: BatchPart | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, width = scores.shape
     ids = torch.empty((rows, n), dtype=torch.int64)
@@ -183,7 +185,8 @@ def _draw_native(
     optional = (at.accept, at.other, at.by_place)
     bad = dispatch.kernel("draw")(
         len(at.log_mass), len(at.code), at.code, at.log_mass, at.start, at.item, *optional, scores,
-        width, rows, n, fresh_seed(generator), ids, log_q, log_z, dispatch.threads(),
+        width, rows, n, fresh_seed(generator), 0 if part is None else part.first, ids, log_q, log_z,
+        dispatch.threads(),
     )  # fmt: skip
     if bad >= 0:
         raise _not_finite(bad)
@@ -201,14 +204,14 @@ def _log_prob_native(at: Cells, scores: Tensor, log_z: Tensor, ids: Tensor, row:
 
 
 def _draw_torch(
-    at: Cells, scores: Tensor, n: int, generator: torch.Generator | None
+    at: Cells, scores: Tensor, n: int, generator: torch.Generator | None, part: BatchPart | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     score = at.scores(scores)
     logits = score.double() + at.log_mass
     log_z = logits.logsumexp(1)
     _check_finite(log_z)
     cumulative = (logits - log_z[:, None]).exp().cumsum(1)
-    chance = torch.rand((2, len(scores), n), dtype=torch.float64, generator=generator)
+    chance = uniform_rows((2, len(scores), n), generator, part, dim=1)
     cell = torch.searchsorted(cumulative, chance[0] * cumulative[:, -1:], right=True)
     cell.clamp_(max=len(at.log_mass) - 1)
     first, last = at.start[cell], at.start[cell + 1]

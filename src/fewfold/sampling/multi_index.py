@@ -9,12 +9,14 @@ from torch import Tensor
 from fewfold.sampling.categorical_draws import GivenExact
 from fewfold.sampling.codebooks import product_codes, residual_codes
 from fewfold.sampling.inverted_index import Cells, GivenCells
+from fewfold.sampling.item_rows import ItemRows
 from fewfold.sampling.proposal import (
     Given,
     Proposal,
     check_counts,
     check_items,
     check_queries,
+    check_rows,
     stored,
 )
 from fewfold.sampling.static import powered, unfitted
@@ -80,8 +82,8 @@ class MultiIndex(Proposal):
         self._mass: Tensor | None = None
         self._items: Tensor | None = None
 
-    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        vectors = check_items(item_vectors)
+    def fit(self, item_vectors: Tensor | ItemRows, counts: Tensor | None = None) -> Self:
+        vectors = check_rows(item_vectors)
         items, d = vectors.shape
         if self.codewords > items:
             raise ValueError(
@@ -96,13 +98,14 @@ class MultiIndex(Proposal):
         self._books = None
         return self.refresh(vectors)
 
-    def refresh(self, item_vectors: Tensor) -> Self:
+    def refresh(self, item_vectors: Tensor | ItemRows) -> Self:
         """Quantise again, starting k-means from the current codebooks; counts stay as fitted."""
-        vectors = check_items(item_vectors)
-        if self._mass is not None and len(vectors) != len(self._mass):
+        exact = self.within == "exact"
+        vectors = check_rows(check_items(item_vectors) if exact else item_vectors)
+        if self._mass is not None and vectors.count != len(self._mass):
             raise ValueError(
-                f"refresh expects the {len(self._mass)} items of the last fit, got {len(vectors)}; "
-                "for other items call fit"
+                f"refresh expects the {len(self._mass)} items of the last fit, got "
+                f"{vectors.count}; for other items call fit"
             )
         quantise = residual_codes if self.residual else product_codes
         before = self._books
@@ -116,7 +119,7 @@ class MultiIndex(Proposal):
         )
         shift = torch.arange(self.codebooks) * self.codewords
         self._cells = Cells.build(codes + shift, self._mass)
-        self._items = vectors.clone() if self.within == "exact" else None
+        self._items = vectors.local.clone() if exact else None
         return self
 
     def state_dict(self) -> dict[str, Tensor]:

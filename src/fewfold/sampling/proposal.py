@@ -7,9 +7,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold.sampling.batch_part import BatchPart
+from fewfold.sampling.item_rows import ItemRows
+
 __all__ = [
     *("Given", "Proposal", "check_counts", "check_ids", "check_items", "check_queries"),
-    *("fresh_seed", "stored"),
+    *("check_rows", "fresh_seed", "stored"),
 ]
 
 
@@ -17,6 +20,8 @@ class Given(ABC):
     """A proposal conditioned on queries: one distribution per query, or their mixture if shared."""
 
     shared: bool
+    part: BatchPart | None = None
+    """Which queries of a larger batch these are; each draws as it would in the whole batch."""
 
     @abstractmethod
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -112,8 +117,16 @@ def _without_state(proposal: Proposal) -> TypeError:
     )
 
 
-def check_items(vectors: Tensor) -> Tensor:
+def check_rows(vectors: Tensor | ItemRows) -> ItemRows:
+    """Return item vectors, perhaps of several processes, checked as by `check_items`."""
+    rows = ItemRows.of(vectors)
+    return rows.with_rows(check_items(rows.local))
+
+
+def check_items(vectors: Tensor | ItemRows) -> Tensor:
     """Return item vectors as detached float32; raise ValueError naming the first bad row."""
+    if isinstance(vectors, ItemRows):
+        vectors = vectors.whole()
     if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or vectors.dim() != 2:
         got = f"{tuple(vectors.shape)} {vectors.dtype}" if isinstance(vectors, Tensor) else vectors
         raise ValueError(f"item_vectors must be a floating-point tensor (items, d), got {got}")

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fewfold.sampling.inverted_index import Cells, GivenCells
+from fewfold.sampling.item_rows import ItemRows
 from fewfold.sampling.proposal import (
     Given,
     Proposal,
     check_counts,
     check_ids,
-    check_items,
+    check_rows,
     stored,
 )
 
@@ -33,8 +34,8 @@ class Uniform(Proposal):
 
     _items: int | None = None
 
-    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        self._items = len(check_items(item_vectors))
+    def fit(self, item_vectors: Tensor | ItemRows, counts: Tensor | None = None) -> Self:
+        self._items = check_rows(item_vectors).count
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -64,7 +65,11 @@ class _GivenUniform(Given):
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         shape = (n,) if self.shared else (self._queries, n)
-        ids = torch.randint(self._items, shape, generator=generator)
+        if self.part is None or self.shared:
+            ids = torch.randint(self._items, shape, generator=generator)
+        else:
+            ids = torch.randint(self._items, (self.part.rows, n), generator=generator)
+            ids = ids[self.part.slice(self._queries)]
         return ids, torch.full(shape, -math.log(self._items))
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
@@ -101,8 +106,8 @@ class Popularity(Proposal):
             raise ValueError(f"power must be a number of at least 0, got {power!r}")
         self.power = power
 
-    def fit(self, item_vectors: Tensor, counts: Tensor | None = None) -> Self:
-        self._mass = powered(counts, len(check_items(item_vectors)), self.power)
+    def fit(self, item_vectors: Tensor | ItemRows, counts: Tensor | None = None) -> Self:
+        self._mass = powered(counts, check_rows(item_vectors).count, self.power)
         return self._build_cells()
 
     def _build_cells(self) -> Self:

@@ -124,7 +124,7 @@ struct Tables {
   Table<double> f64;
   int64_t (*draw)(  // the first row with non-finite scores, or -1
       const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n, uint64_t seed,
-      int64_t *ids, float *log_q, double *log_z);
+      int64_t start, int64_t *ids, float *log_q, double *log_z);
   int64_t (*cell_log_probs)(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, float *out);
   void (*mix_cells)(const float *x, int64_t rows, int64_t cells, int64_t first, int64_t last, float *out);
   bool (*within)(const int64_t *ids, int64_t n, int64_t size);

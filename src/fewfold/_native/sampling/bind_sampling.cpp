@@ -27,11 +27,11 @@ const int32_t *codes_of(const Buffer &code, int64_t codebooks, int64_t cells, in
   return found;
 }
 
-// Returns the first row with non-finite scores, or -1.
+// Rows draw as rows `row`, `row` + 1, ... of a larger batch. Returns the first row with non-finite scores, or -1.
 int64_t draw(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer &log_mass, const Buffer &start_,
              const Buffer &item, const Buffer &accept, const Buffer &other, const Buffer &log_share,
-             const Buffer &scores_, int64_t width, int64_t rows, int64_t n, uint64_t seed, const Buffer &ids_,
-             const Buffer &log_q_, const Buffer &log_z_, int threads) {
+             const Buffer &scores_, int64_t width, int64_t rows, int64_t n, uint64_t seed, int64_t row,
+             const Buffer &ids_, const Buffer &log_q_, const Buffer &log_z_, int threads) {
   const int32_t *codes = codes_of(code, codebooks, cells, width);
   const int64_t *start = start_.numbers<int64_t>("start", cells + 1);
   const int64_t places = check_offsets(start, cells, item.count(), "start");
@@ -54,8 +54,8 @@ int64_t draw(int64_t cells, int64_t codebooks, const Buffer &code, const Buffer 
   double *log_z = log_z_.numbers<double>("log_z", rows);
   std::atomic<int64_t> bad{-1};
   share(rows, cells + 8 * n, threads, [&](int64_t a, int64_t b) {
-    const int64_t row = tables->draw(at, scores, width, a, b, n, seed, ids, log_q, log_z);
-    if (row >= 0) bad = row;
+    const int64_t wrong = tables->draw(at, scores, width, a, b, n, seed, row, ids, log_q, log_z);
+    if (wrong >= 0) bad = wrong;
   });
   return bad;
 }

@@ -99,15 +99,15 @@ inline void mix_cells(const float *x, int64_t rows, int64_t cells, int64_t first
   }
 }
 
-// Rows [first, last) of n draws each. Returns the first row with non-finite scores, or -1.
+// Rows [first, last) of n draws each, whose random numbers are those of rows from `start` on. Returns the first row with non-finite scores, or -1.
 inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t first, int64_t last, int64_t n,
-                    uint64_t seed, int64_t *ids, float *log_q, double *log_z) {
+                    uint64_t seed, int64_t start, int64_t *ids, float *log_q, double *log_z) {
   Wheel wheel(at);
   std::vector<int64_t> place(n);
   for (int64_t r = first; r < last; ++r) {
     if (!wheel.turn(scores + r * width)) return r;
     log_z[r] = wheel.log_total;
-    Random random(seed, r);
+    Random random(seed, start + r);
     float *q = log_q + r * n;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t c = wheel.find(random.unit());

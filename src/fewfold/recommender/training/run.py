@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fewfold._progress import line, phase, silence
 from fewfold._tensors import Found, Spec
+from fewfold.distributed.group import Group
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.embeddings.sparsify.proximal import Proximal
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
@@ -19,6 +20,7 @@ from fewfold.recommender.training.checkpoint_file import Saved, describe
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
 from fewfold.recommender.training.schedule import BestWeights, TimeBudget, relative_rate
 from fewfold.recommender.training.train_options import Epoch, TrainOptions
+from fewfold.sampling.item_rows import ItemRows
 from fewfold.sampling.proposal import Proposal
 
 __all__ = ["TrainingRun"]
@@ -36,9 +38,11 @@ class TrainingRun(ABC):
         optimizers: "tables", of parameters with a row per item, and "others".
         growth: what adapts the size of the tables, if there is anything.
         quiet: write no line per epoch, since it is part of a larger job that shows its progress.
+        group: processes that train together, all with the same batches.
     """
 
     growth: AnchorGrowth | None = None
+    group = Group()
 
     def __init__(
         self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer],
@@ -55,7 +59,7 @@ class TrainingRun(ABC):
         self.log: list[Epoch] = []
         self.best = BestWeights(options.patience)
         self.finished = False
-        self.time = TimeBudget(options.time_budget)
+        self.time = TimeBudget(options.time_budget, self.group)
 
     @abstractmethod
     def epoch_batches(self, generator: torch.Generator) -> Sequence[Tensor]:
@@ -63,7 +67,10 @@ class TrainingRun(ABC):
 
     @abstractmethod
     def loss(self, rows: Tensor) -> tuple[Tensor, int]:
-        """Return the mean loss of these rows, and the number of terms of the mean."""
+        """Return the mean loss of these rows, and the number of terms of the mean.
+
+        In a group of processes each returns a part of the loss; see `sum_gradients`.
+        """
 
     @abstractmethod
     def passed(self) -> tuple[int, int]:
@@ -74,7 +81,7 @@ class TrainingRun(ABC):
         """Return the counts of the items to which the proposal is fitted, (items,), positive."""
 
     @abstractmethod
-    def item_vectors(self) -> Tensor:
+    def item_vectors(self) -> Tensor | ItemRows:
         """Return the vectors of all items to which the proposal is fitted, (items, d)."""
 
     @abstractmethod
@@ -141,12 +148,17 @@ class TrainingRun(ABC):
                 group["lr"] = options.lr * group["share"] * relative_rate(self.step, self.steps)
         loss, terms = self.loss(rows)
         loss.backward()
+        mean = self.sum_gradients(loss)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self.total += loss.item() * terms
+        self.total += mean * terms
         self.step += 1
         self.steps = self.time.total_steps(self)
+
+    def sum_gradients(self, loss: Tensor) -> float:
+        """Complete the gradients with those of other processes; return the loss of all."""
+        return loss.item()
 
     def end(self) -> None:
         """End an epoch: evaluate, report, and decide whether training is finished."""
@@ -255,8 +267,11 @@ class TrainingRun(ABC):
                 self.growth.load_state_dict(facts["growth"])
 
 
-def _update_proposal(proposal: Proposal, items: Tensor, counts: Tensor | None) -> None:
-    """Fit the proposal if there are counts, otherwise refresh it."""
+def _update_proposal(proposal: Proposal, items: Any, counts: Tensor | None) -> None:
+    """Fit the proposal if there are counts, otherwise refresh it.
+
+    Items in several processes are `ItemRows`, for proposals that take them.
+    """
     if counts is None:
         proposal.refresh(items)
     else:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold import optim
+from fewfold.distributed.group import Group
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.training.checkpoint import print_message
 
@@ -63,16 +64,24 @@ class Timed(Protocol):
 
 
 class TimeBudget:
-    """Measures the speed of a training and limits its steps to those that fit into the budget."""
+    """Measures the speed of a training and limits its steps to those that fit into the budget.
 
-    def __init__(self, budget: float | None) -> None:
+    All processes of a group have the clock of rank 0, so that they decide alike.
+    """
+
+    def __init__(self, budget: float | None, group: Group | None = None) -> None:
         self._budget, self._fixed, self._upkeep = budget, False, 0.0
-        self._began = self._epoch_began = time.perf_counter()
+        self._group = group or Group()
+        self._began = self._epoch_began = self.now()
         self._first: tuple[float, int] | None = None  # when and at which step timing began
+
+    def now(self) -> float:
+        """Return the seconds of a clock that all processes share."""
+        return self._group.agree(time.perf_counter())[0]
 
     def start_epoch(self) -> None:
         """Note that an epoch begins."""
-        self._epoch_began = time.perf_counter()
+        self._epoch_began = self.now()
 
     def proposal_updated(self, every: int) -> None:
         """Note that the proposal has been updated, as it is every so many epochs."""
@@ -80,18 +89,20 @@ class TimeBudget:
 
     def epoch_seconds(self) -> float:
         """Return the seconds since the epoch began."""
-        return time.perf_counter() - self._epoch_began
+        return self.now() - self._epoch_began
 
     def total_steps(self, run: Timed) -> int:
         """Return the number of steps of the whole training, after each step."""
         if self._budget is None or run.step >= run.steps:
             return run.steps
-        now = time.perf_counter()
+        now = self.now()
         elapsed = now - self._began
         if elapsed > _LIMIT * self._budget:
-            print_message(
-                f"warning: {elapsed:.0f} s of {self._budget:g} have passed; stopped {run.where()}"
-            )
+            if self._group.leads:
+                print_message(
+                    f"warning: {elapsed:.0f} s of {self._budget:g} have passed; stopped "
+                    f"{run.where()}"
+                )
             return run.step
         if self._first is None:
             self._first = now, run.step
@@ -109,7 +120,7 @@ class TimeBudget:
 
     def facts(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        elapsed = time.perf_counter() - self._began
+        elapsed = self.now() - self._began
         return {
             "spent": elapsed, "epoch": self.epoch_seconds(), "upkeep": self._upkeep,
             "fixed": self._fixed,
@@ -117,7 +128,7 @@ class TimeBudget:
 
     def load(self, facts: dict[str, Any]) -> None:
         """Restore what `facts` returned; the time since then does not count."""
-        now = time.perf_counter()
+        now = self.now()
         self._began, self._epoch_began = now - facts["spent"], now - facts["epoch"]
         self._upkeep, self._fixed = facts["upkeep"], facts["fixed"]
 

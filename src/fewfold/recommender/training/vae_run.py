@@ -1,7 +1,6 @@
 """Training of a FastVAE in progress: batches of users, their loss, the validation."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -19,6 +18,7 @@ from fewfold.recommender.training.checkpoint_file import describe_log
 from fewfold.recommender.training.run import TrainingRun
 from fewfold.recommender.training.schedule import build_optimizers
 from fewfold.recommender.training.train_options import TrainOptions
+from fewfold.sampling.item_rows import ItemRows
 
 __all__ = ["VAERun"]
 
@@ -27,7 +27,11 @@ _TIMED = 2048  # users whose validation is timed
 
 
 class VAERun(TrainingRun):
-    """A training of a FastVAE; its rows are users."""
+    """A training of a FastVAE; its rows are users.
+
+    If its tables are in several processes, all of them go through the same batches, and each
+    encodes a part of the users of each.
+    """
 
     model: FastVAE
 
@@ -36,6 +40,7 @@ class VAERun(TrainingRun):
         validation: Split | None, options: TrainOptions, progress: bool,
     ) -> None:  # fmt: skip
         self.interactions, self.validation = interactions, validation
+        self.group = model.tables.group
         self.users = interactions.jagged.lengths.nonzero().squeeze(1)
         self.mean_length = interactions.jagged.lengths[self.users].double().mean().item()
         generator = torch.Generator().manual_seed(options.seed)
@@ -66,6 +71,11 @@ class VAERun(TrainingRun):
         loss = self.model.loss(history, objective, beta=weights, generator=self.generator)
         return loss, len(rows)
 
+    def sum_gradients(self, loss: Tensor) -> float:
+        """Complete the gradients with those of other processes; return the loss of all."""
+        groups = self.optimizers["others"].param_groups
+        return self.model.tables.sum_gradients(loss, [p for each in groups for p in each["params"]])
+
     def _objective(self, rows: Tensor) -> Objective:
         """Return the objective with the weights of these users' items, if it takes any."""
         given = self.interactions.weights
@@ -85,9 +95,9 @@ class VAERun(TrainingRun):
         # Plus one: an item without interactions may be a positive of a new user.
         return (self.interactions.counts() + 1).log1p()
 
-    def item_vectors(self) -> Tensor:
+    def item_vectors(self) -> Tensor | ItemRows:
         """Return the decoder's item vectors, (items, latent + 1)."""
-        return self.model.outputs()
+        return self.model.tables.output_rows()
 
     def validate(self) -> float | None:
         """Return NDCG@50 on the validation set; None if there is none."""
@@ -102,10 +112,10 @@ class VAERun(TrainingRun):
             return 0.0
         known = self.validation.fold_in
         users = min(_TIMED, known.users)
-        began = time.perf_counter()
+        began = self.time.now()
         with silence():
             self.model.recommend(known.rows(slice(0, users)), 50)
-        return (time.perf_counter() - began) * known.users / max(users, 1)
+        return (self.time.now() - began) * known.users / max(users, 1)
 
     @torch.no_grad()
     def held_out_loss(self) -> float:

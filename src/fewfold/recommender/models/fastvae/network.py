@@ -15,6 +15,7 @@ from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables, drop_items
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
+from fewfold.sampling.batch_part import BatchPart
 
 __all__ = ["EncoderOptions", "FastVAE"]
 
@@ -139,16 +140,19 @@ class FastVAE(nn.Module):
 
     def encode(self, history: Jagged) -> tuple[Tensor, Tensor]:
         """Mean and log variance of the latent, (rows, latent) each."""
-        mean, log_var = self._posterior(history).split(self.latent, 1)
+        mean, log_var = self._encoded(self.bag(history)).split(self.latent, 1)
         return mean, log_var.clamp(*_LOG_VAR)
 
     def bag(self, history: Jagged) -> Tensor:
         """Sum of the input vectors of each row's items over the root of their number."""
-        scale = history.lengths.clamp(min=1).to(self.shift.dtype).rsqrt()
-        return self.tables.bag(history, scale)
+        return self.tables.bag(history, self._scale(history))
 
-    def _posterior(self, history: Jagged) -> Tensor:
-        posterior: Tensor = self.posterior(self.layers(self.bag(history) + self.shift))
+    def _scale(self, history: Jagged) -> Tensor:
+        return history.lengths.clamp(min=1).to(self.shift.dtype).rsqrt()
+
+    def _encoded(self, bag: Tensor) -> Tensor:
+        """Return mean and log variance of the latent, (rows, 2 latent)."""
+        posterior: Tensor = self.posterior(self.layers(bag + self.shift))
         return posterior
 
     def loss(
@@ -161,15 +165,23 @@ class FastVAE(nn.Module):
     ) -> Tensor:
         """The negative evidence lower bound, averaged over users, with input items dropped.
 
-        The weight beta of the divergence is one number, or (rows,) one for each user.
+        The weight beta of the divergence is one number, or (rows,) one for each user. If the
+        tables are in several processes, each is called with the same users, encodes a part of
+        them, and returns a part of the average.
         """
-        posterior = self._posterior(drop_items(history, self.dropout, generator))
-        queries, divergence = _latent(posterior, generator)
-        rows = max(len(posterior), 1)
-        if isinstance(beta, Tensor) and beta.shape not in ((), (len(posterior),)):
+        rows, group = len(history.lengths), self.tables.group
+        if isinstance(beta, Tensor) and beta.shape not in ((), (rows,)):
             raise ValueError(f"beta must be a number or ({rows},), got shape {tuple(beta.shape)}")
+        if group.world > 1 and generator is None:
+            raise ValueError("several processes need the same random numbers; give a generator")
+        dropped, own = drop_items(history, self.dropout, generator), group.share(rows)
+        posterior = self._encoded(self.tables.batch_bag(dropped, self._scale(dropped)))
+        part = None if group.world == 1 else BatchPart(own.start, rows)
+        queries, divergence = _latent(posterior, generator, part)
         reconstruction = self.tables.loss(queries, objective, history, generator)
-        total: Tensor = (reconstruction + (beta * divergence).sum()) / rows
+        if isinstance(beta, Tensor) and beta.dim():
+            beta = beta[own]
+        total: Tensor = (reconstruction + (beta * divergence).sum()) / max(rows, 1)
         return total
 
     @torch.no_grad()
@@ -247,29 +259,37 @@ class _Dense(nn.Module):
         return last
 
 
-def _latent(posterior: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _latent(
+    posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None = None
+) -> tuple[Tensor, Tensor]:
     """Sample queries from the posterior; return them and the divergence from the prior, (rows,)."""
+    noise = _noise(posterior, generator, part)
     if dispatch.ready(posterior):
-        sample: tuple[Tensor, Tensor] = _Latent.apply(posterior, generator)
+        sample: tuple[Tensor, Tensor] = _Latent.apply(posterior, noise)
         return sample
     mean, log_var = posterior.tensor_split(2, 1)
     log_var = log_var.clamp(*_LOG_VAR)
-    noise = torch.empty_like(mean).normal_(generator=generator)
     divergence = (mean.square() + log_var.exp() - 1 - log_var).sum(1) / 2
     return _with_one(mean + noise * (log_var / 2).exp()), divergence
+
+
+def _noise(posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None) -> Tensor:
+    """Return normal numbers, (rows, latent), for these rows of a batch."""
+    rows, width = posterior.shape
+    whole = posterior.new_empty(rows if part is None else part.rows, width // 2)
+    whole.normal_(generator=generator)
+    return whole if part is None else whole[part.slice(rows)]
 
 
 class _Latent(torch.autograd.Function):
     """`_latent` with a backward pass of its own: fewer small operations per step."""
 
     @staticmethod
-    def forward(
-        ctx: Any, posterior: Tensor, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, posterior: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, raw = posterior.tensor_split(2, 1)
         log_var = raw.clamp(*_LOG_VAR)
         deviation = (log_var / 2).exp_()
-        spread = torch.empty_like(mean).normal_(generator=generator).mul_(deviation)
+        spread = noise * deviation
         variance = deviation.square_()
         queries = mean.new_ones(len(mean), mean.shape[1] + 1)
         torch.add(mean, spread, out=queries[:, :-1])

@@ -1,6 +1,7 @@
 """Item tables of a FastVAE: the interface, dense tables, and sums of their rows."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -10,10 +11,12 @@ from torch.autograd.function import once_differentiable
 
 from fewfold._check import jagged, whole_number
 from fewfold._native import dispatch
+from fewfold.distributed.group import Group
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.objectives import Objective
+from fewfold.sampling.item_rows import ItemRows
 from fewfold.sampling.proposal import fresh_seed
 
 __all__ = ["DenseTables", "Tables", "append_means", "bags", "drop_items"]
@@ -33,9 +36,11 @@ class Tables(nn.Module, ABC):
         latent: width of the output vectors without the bias.
         sparse: whether gradients of tables with a row per item are sparse; set False for an
             optimiser that needs dense ones.
+        group: processes that have parts of the tables and train together; by default this one.
     """
 
     sparse = True
+    group = Group()
 
     def __init__(self, items: int, hidden: int, latent: int) -> None:
         super().__init__()
@@ -60,6 +65,13 @@ class Tables(nn.Module, ABC):
     def bag(self, history: Jagged, scale: Tensor) -> Tensor:
         """Return the sum of the input vectors of each row's items times `scale`, (rows, hidden)."""
 
+    def batch_bag(self, history: Jagged, scale: Tensor) -> Tensor:
+        """Return `bag` of the rows of a batch that this process has; by default of all of them.
+
+        A training step calls this first, then `loss`, and `sum_gradients` after the backward pass.
+        """
+        return self.bag(history, scale)
+
     @abstractmethod
     def loss(
         self,
@@ -68,10 +80,23 @@ class Tables(nn.Module, ABC):
         history: Jagged,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Return the objective of queries (rows, latent + 1) and the output vectors.
+        """Return the objective of a batch.
 
-        A training step calls `bag` first.
+        Args:
+            queries: (rows, latent + 1) of the rows that this process has.
+            objective: of the training.
+            history: items of all rows of the batch.
+            generator: of samples.
         """
+
+    def sum_gradients(self, loss: Tensor, shared: Sequence[nn.Parameter]) -> float:
+        """Complete the gradients of a batch with those of other processes; return its whole loss.
+
+        Args:
+            loss: of this process.
+            shared: parameters that are the same in all processes.
+        """
+        return loss.item()
 
     @abstractmethod
     def input_vectors(self) -> Tensor:
@@ -80,6 +105,10 @@ class Tables(nn.Module, ABC):
     @abstractmethod
     def output_vectors(self, ids: Tensor | None = None) -> Tensor:
         """Return the output vectors, bias last, of all items or those given, without gradient."""
+
+    def output_rows(self) -> Tensor | ItemRows:
+        """Return the output vectors for a proposal, perhaps those of this process alone."""
+        return self.output_vectors()
 
     @property
     @abstractmethod

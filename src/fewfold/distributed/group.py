@@ -1,0 +1,215 @@
+"""Groups of processes: exchanges of rows, sums and decisions, with a count of the bytes sent."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Group", "ProcessGroup", "Traffic"]
+
+_BLOCK = 1 << 22  # numbers sent at once where a table is collected
+
+
+@dataclass
+class Traffic:
+    """Bytes that this process has sent to others, and the number of operations, by their name."""
+
+    bytes: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all operations."""
+        return sum(self.bytes.values())
+
+    def add(self, name: str, sent: int) -> None:
+        """Count one operation that sent this many bytes."""
+        self.bytes[name] += sent
+        self.calls[name] += 1
+
+    def clear(self) -> None:
+        """Start again at zero."""
+        self.bytes.clear()
+        self.calls.clear()
+
+
+class Group:
+    """The processes of one job. This class is one process alone, whose operations are identities.
+
+    All processes of a group call the same operations in the same order. `name` in an operation is
+    that under which `traffic` counts its bytes.
+
+    Attributes:
+        rank: number of this process, from 0.
+        world: number of processes.
+        traffic: bytes sent so far.
+
+    Example:
+        >>> from fewfold.distributed import Group
+        >>> group = Group.current()  # no process group is initialised here
+        >>> group.rank, group.world, group.share(10)
+        (0, 1, slice(0, 10, None))
+    """
+
+    def __init__(self, rank: int = 0, world: int = 1) -> None:
+        self.rank, self.world = rank, world
+        self.traffic = Traffic()
+
+    @staticmethod
+    def current() -> "Group":
+        """Return the group of the initialised process group, or this process alone."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return Group()
+        return ProcessGroup(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that reports and writes."""
+        return self.rank == 0
+
+    def shares(self, rows: int) -> list[int]:
+        """Return how many of so many rows each process has, in the order of the ranks."""
+        return [(r + 1) * rows // self.world - r * rows // self.world for r in range(self.world)]
+
+    def share(self, rows: int) -> slice:
+        """Return which of so many rows this process has."""
+        return slice(self.rank * rows // self.world, (self.rank + 1) * rows // self.world)
+
+    def owned(self, rows: int) -> int:
+        """Return how many rows of a sharded table this process has: those with i % world = rank."""
+        return len(range(self.rank, rows, self.world))
+
+    def exchange(self, rows: Tensor, send: list[int], receive: list[int], name: str) -> Tensor:
+        """Send the first `send[0]` rows to rank 0, the next to rank 1, and so on.
+
+        Returns:
+            The rows received, `receive[0]` of rank 0 first.
+        """
+        return rows
+
+    def gather(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
+        """Return the rows of all processes, of which rank r has `counts[r]`, in rank order."""
+        return rows
+
+    def scatter_sums(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
+        """Sum rows over all processes, and return the `counts[rank]` sums of this one.
+
+        Args:
+            rows: (sum of counts, ...) terms for the rows of all processes, in rank order.
+        """
+        return rows
+
+    def gather_and_sum(
+        self, rows: Tensor, counts: list[int], numbers: Tensor, name: str
+    ) -> tuple[Tensor, Tensor]:
+        """Return the rows of all processes, as `gather`, and numbers (n,) summed over processes.
+
+        In one operation if there are two processes; the sums are the same bytes on each.
+        """
+        return rows, numbers
+
+    def agree(self, *numbers: float) -> tuple[float, ...]:
+        """Return the numbers of rank 0."""
+        return numbers
+
+    def collect(self, rows: Tensor, count: int) -> Tensor | None:
+        """Return all `count` rows of a sharded table on rank 0, None on the others."""
+        return rows
+
+    def merge(self, rows: Tensor, count: int, name: str) -> Tensor:
+        """Return all `count` rows of a sharded table on every process, given the own ones."""
+        return rows
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+
+
+class ProcessGroup(Group):
+    """The default group of `torch.distributed`."""
+
+    def exchange(self, rows: Tensor, send: list[int], receive: list[int], name: str) -> Tensor:
+        """Send each process its rows, and return those received."""
+        out = rows.new_empty((sum(receive), *rows.shape[1:]))
+        dist.all_to_all_single(out, rows.contiguous(), receive, send)
+        each = rows.element_size() * rows.shape[1:].numel()
+        self.traffic.add(name, (sum(send) - send[self.rank]) * each)
+        return out
+
+    # Everything is an exchange: of gloo's collectives it has the least latency, takes parts of
+    # different sizes, and leaves the order of sums to us.
+
+    def gather(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
+        """Return the rows of all processes in rank order."""
+        copies = torch.cat([rows] * self.world)
+        return self.exchange(copies, [len(rows)] * self.world, counts, name)
+
+    def scatter_sums(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
+        """Sum rows in the order of the ranks, whatever the order of arrival."""
+        mine = [counts[self.rank]] * self.world
+        return _total(self.exchange(rows, counts, mine, name).split(mine))
+
+    def gather_and_sum(
+        self, rows: Tensor, counts: list[int], numbers: Tensor, name: str
+    ) -> tuple[Tensor, Tensor]:
+        """Gather rows and sum numbers; each process sums a part of them if there are many."""
+        mine, world = rows.flatten(), self.world
+        sizes = [rows.shape[1:].numel() * n for n in counts]
+        parts = [numbers] * world if world == 2 else numbers.tensor_split(world)
+        sent = torch.cat([piece for part in parts for piece in (mine, part)])
+        own = len(parts[self.rank])
+        got = self.exchange(
+            sent, [len(mine) + len(part) for part in parts], [n + own for n in sizes], name
+        ).split([n for size in sizes for n in (size, own)])
+        every = torch.cat(got[::2]).view(sum(counts), *rows.shape[1:])
+        total = _total(got[1::2])
+        if world > 2:
+            total = self.gather(total, [len(part) for part in parts], name)
+        return every, total
+
+    def agree(self, *numbers: float) -> tuple[float, ...]:
+        """Return the numbers of rank 0."""
+        found = torch.tensor(numbers, dtype=torch.float64)
+        dist.broadcast(found, 0)
+        self.traffic.add("decisions", found.nbytes * (self.world - 1) if self.leads else 0)
+        return tuple(found.tolist())
+
+    def collect(self, rows: Tensor, count: int) -> Tensor | None:
+        """Return all rows on rank 0, sent in blocks so that no second table is in memory."""
+        step = max(1, _BLOCK // max(rows.shape[1:].numel(), 1))
+        if not self.leads:
+            for block in rows.split(step):
+                dist.send(block.contiguous(), 0)
+                self.traffic.add("tables", block.nbytes)
+            return None
+        whole = rows.new_empty(count, *rows.shape[1:])
+        whole[:: self.world] = rows
+        for rank in range(1, self.world):
+            for block in whole[rank :: self.world].split(step):
+                part = torch.empty_like(block, memory_format=torch.contiguous_format)
+                dist.recv(part, rank)
+                block.copy_(part)
+        return whole
+
+    def merge(self, rows: Tensor, count: int, name: str) -> Tensor:
+        """Return all rows on every process."""
+        counts = [len(range(rank, count, self.world)) for rank in range(self.world)]
+        parts = self.gather(rows, counts, name).split(counts)
+        whole = rows.new_empty(count, *rows.shape[1:])
+        for rank, part in enumerate(parts):
+            whole[rank :: self.world] = part
+        return whole
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        dist.barrier()
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of parts, added one after the other."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

@@ -1,0 +1,176 @@
+"""Rows of a table of which each process has a part: fetched from their owners, or used there.
+
+Row i of a sharded table is row i // world of the part of rank i % world.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fewfold.distributed.group import Group
+
+__all__ = ["Owners", "distinct_rows", "look_up", "with_summed_gradients"]
+
+
+def look_up(group: Group, table: Tensor, ids: Tensor, name: str = "rows") -> Tensor:
+    """Return the rows of a sharded table with these ids, (n, d); a leaf gets a sparse gradient.
+
+    Args:
+        group: of the processes that have its parts.
+        table: (owned rows, d) the part of this process.
+        ids: (n,) of any rows.
+        name: of the traffic.
+    """
+    if group.world == 1:
+        return F.embedding(ids, table, sparse=table.is_leaf)
+    rows, place = distinct_rows(group, table, ids, name)
+    return rows.index_select(0, place)
+
+
+def distinct_rows(
+    group: Group, table: Tensor, ids: Tensor, name: str = "rows"
+) -> tuple[Tensor, Tensor]:
+    """Return the different rows of a sharded table among these ids, and the place of each id.
+
+    A row is sent once to each process that needs it. Its gradient goes the other way; the owner
+    has them in the order of the ranks, as the entries of a sparse tensor.
+
+    Returns:
+        rows: (m, d).
+        place: (n,) with `rows[place]` the rows of `ids`.
+    """
+    distinct, place = ids.unique(return_inverse=True)
+    order = _by_key(distinct % group.world, group.world)
+    distinct = distinct[order]
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order))
+    send = torch.bincount(distinct % group.world, minlength=group.world).tolist()
+    receive = group.exchange(
+        torch.tensor(send), [1] * group.world, [1] * group.world, f"{name}, counts"
+    ).tolist()
+    asked = group.exchange(_small(distinct // group.world), send, receive, f"{name}, ids").long()
+    rows: Tensor = _Fetch.apply(table, asked, group, (send, receive), name)
+    return rows, back[place]
+
+
+class _Fetch(torch.autograd.Function):
+    """Rows that were asked for, exchanged; the gradient of the table is sparse."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: Tensor, asked: Tensor, group: Group, counts: Any, name: str
+    ) -> Tensor:
+        send, receive = counts
+        ctx.group, ctx.counts, ctx.name, ctx.shape = group, counts, name, table.shape
+        ctx.save_for_backward(asked)
+        return group.exchange(table.index_select(0, asked), receive, send, name)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (asked,) = ctx.saved_tensors
+        if grad.layout is not torch.strided:  # from a kernel that reads rows of a table
+            entries, shape = grad._values(), grad.shape
+            grad = entries.new_zeros(shape).index_add_(0, grad._indices()[0], entries)
+        values = ctx.group.exchange(grad, *ctx.counts, f"{ctx.name}, gradients")
+        found = torch.sparse_coo_tensor(
+            asked.unsqueeze(0), values, ctx.shape, check_invariants=False
+        )
+        return found, None, None, None, None
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """Entries of the rows of a batch, such as ids of items, by the processes that own them.
+
+    All processes have the same entries, so that nothing is exchanged to know who has which.
+
+    Attributes:
+        counts: number of entries of each process.
+        order: (n,) entries by owner, then by row.
+        own: (m,) those of this process.
+        ids: (m,) rows of this process's part of the table, of its entries.
+        offsets: (rows + 1,) the entries of this process of each row.
+    """
+
+    group: Group
+    counts: list[int]
+    order: Tensor
+    own: Tensor
+    ids: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, group: Group, ids: Tensor, row: Tensor, rows: int) -> "Owners":
+        """Sort entries with these ids (n,) and rows (n,), of which there are `rows`."""
+        world = group.world
+        key = (ids % world) * rows + row
+        order = _by_key(key, world * rows)
+        lengths = torch.bincount(key, minlength=world * rows).view(world, rows)
+        counts = lengths.sum(1).tolist()
+        own = order.split(counts)[group.rank]
+        offsets = F.pad(lengths[group.rank].cumsum(0), (1, 0))
+        return cls(group, counts, order, own, ids[own] // world, offsets)
+
+    def assemble(self, values: Tensor, name: str) -> Tensor:
+        """Return what the owners computed of their entries, (m, ...), for all entries.
+
+        The gradient needs no exchange: all processes compute the same of all entries, and each
+        takes the gradient of its own.
+        """
+        found: Tensor = _Assembled.apply(values, self, name)
+        return found
+
+
+class _Assembled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, owners: Owners, name: str) -> Tensor:
+        ctx.owners = owners
+        every = owners.group.gather(values, owners.counts, name)
+        return torch.empty_like(every).index_copy_(0, owners.order, every)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad.index_select(0, ctx.owners.own), None, None
+
+
+def _small(numbers: Tensor) -> Tensor:
+    """Return numbers below 2^31 as 32 bits, which halves what is sent."""
+    return numbers.to(torch.int32)
+
+
+def with_summed_gradients(group: Group, rows: Tensor, every: Tensor, counts: list[int]) -> Tensor:
+    """Return the rows of all processes, whose gradients are summed in the order of the ranks.
+
+    Args:
+        rows: those of this process.
+        every: those of all, which were gathered.
+        counts: number of rows of each process.
+    """
+    found: Tensor = _Gathered.apply(rows, every, group, counts)
+    return found
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, every: Tensor, group: Group, counts: list[int]) -> Tensor:
+        ctx.group, ctx.counts = group, counts
+        return every.view_as(every)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        total = ctx.group.scatter_sums(grad, ctx.counts, "queries, gradients")
+        return total, None, None, None
+
+
+def _by_key(key: Tensor, size: int) -> Tensor:
+    """Return the stable argsort of keys below `size`; 16 bits are sorted by radix."""
+    small = key.numpy().astype(np.uint16 if size <= 2**16 else np.int64)
+    return torch.from_numpy(np.argsort(small, kind="stable"))

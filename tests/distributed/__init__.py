@@ -1,0 +1,1 @@
+"""Tests with several processes, on gloo."""

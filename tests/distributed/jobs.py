@@ -1,0 +1,232 @@
+"""What the processes of the tests compute; every result must be the same in any world."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fewfold as ff
+from fewfold._native import dispatch
+from fewfold.distributed.group import Group
+from fewfold.distributed.row_exchange import look_up
+from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
+from tests.distributed.processes import job
+
+ITEMS, HIDDEN, LATENT = 103, 12, 7
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def log(users: int = 61, items: int = ITEMS) -> Interactions:
+    """Users with 0 to 14 items, of which the first are popular."""
+    generator = _generator(5)
+    lengths = torch.randint(15, (users,), generator=generator)
+    lengths[0] = 9
+    row = torch.arange(users).repeat_interleave(lengths)
+    ids = (torch.rand(len(row), generator=generator) ** 2 * items).long()
+    return Interactions.from_pairs(row, ids, shape=(users, items))
+
+
+def whole(group: Group, rows: Tensor, count: int) -> Tensor:
+    """Return all rows of a sharded table."""
+    return group.merge(rows.detach(), count, "test")
+
+
+@job
+def operations() -> dict[str, Any]:
+    """Operations of a group, each with a result that does not depend on the world."""
+    group = Group.current()
+    table = torch.arange(22.0).view(11, 2)
+    own = table[group.rank :: group.world]
+    counts = group.shares(11)
+    block = table[group.share(11)]
+    every, total = group.gather_and_sum(
+        block, counts, torch.full((7,), 6.0 / group.world), "together"
+    )
+    return {
+        "gather": group.gather(block, counts, "rows"),
+        "sums": group.gather(group.scatter_sums(table / group.world, counts, "sums"), counts, ""),
+        "rows together": every,
+        "sums together": total,
+        "merge": group.merge(own, 11, "rows"),
+        "agree": group.agree(1.0 + group.rank, 5.0),
+        "empty": group.gather(block[:0], [0] * group.world, "rows"),
+    }
+
+
+@job
+def collected() -> Tensor | None:
+    """A sharded table on rank 0, nothing on the others."""
+    group = Group.current()
+    table = torch.arange(26.0).view(13, 2)
+    return group.collect(table[group.rank :: group.world].clone(), 13)
+
+
+@job
+def traffic() -> dict[str, tuple[int, int]]:
+    """Bytes sent and calls of some operations."""
+    group = Group.current()
+    rows = torch.zeros(2, 3)
+    group.gather(rows, [2] * group.world, "gathered")
+    group.scatter_sums(torch.zeros(2 * group.world, 3), [2] * group.world, "summed")
+    counted = group.traffic
+    return {name: (counted.bytes[name], counted.calls[name]) for name in ("gathered", "summed")}
+
+
+@job
+def looked_up() -> dict[str, Tensor]:
+    """Rows that every process looks up with ids of its own, and the gradient of the table."""
+    group = Group.current()
+    table = torch.randn(ITEMS, 5, generator=_generator(1))
+    part = table[group.rank :: group.world].clone().requires_grad_()
+    ids = torch.randint(ITEMS, (64,), generator=_generator(2))  # with repeats
+    weights = torch.randn(64, 5, generator=_generator(3))
+    mine = group.share(64)
+    rows = look_up(group, part, ids[mine])
+    (rows * weights[mine]).sum().backward()
+    assert part.grad is not None
+    return {
+        "rows": group.gather(rows.detach(), group.shares(64), "test"),
+        "gradient": whole(group, part.grad.to_dense(), ITEMS),
+        "nothing": look_up(group, part, ids[:0]).detach(),
+    }
+
+
+@job
+def initial_weights() -> dict[str, Tensor]:
+    """Initial tables of sizes around the blocks in which they are drawn."""
+    found = {}
+    for items, hidden, latent in (
+        (7, 3, 1),
+        (4095, 2, 2),
+        (8192, 3, 2),
+        (8193, 1, 3),
+        (12303, 5, 1),
+    ):
+        tables = ShardedTables(items, hidden, latent)
+        model = ff.recommender.FastVAE(tables, seed=4)
+        found[f"inputs {items}"] = tables.input_vectors()
+        found[f"items {items}"] = tables.output_vectors()
+        found[f"posterior {items}"] = model.posterior.weight.detach()
+    return found
+
+
+@job
+def proposals() -> dict[str, Tensor]:
+    """States of proposals that are fitted to sharded vectors."""
+    tables = ShardedTables(5003, 4, 7)
+    ff.recommender.FastVAE(tables, seed=2)
+    counts, found = torch.arange(5003.0) % 7 + 1, {}
+    for name, proposal in (
+        ("product", ff.MultiIndex(4, within="popularity")),
+        ("residual", ff.MultiIndex(4, residual=True)),
+        ("small", ff.MultiIndex(64)),  # k-means takes all vectors
+        ("popularity", ff.Popularity()),
+        ("uniform", ff.Uniform()),
+    ):
+        state = proposal.fit(tables.output_rows(), counts).state_dict()
+        state |= {f"refreshed {key}": value for key, value in
+                  proposal.refresh(tables.output_rows()).state_dict().items()}  # fmt: skip
+        found |= {f"{name} {key}": value for key, value in state.items()}
+    return found
+
+
+def _step(objective: Any, history: Any) -> dict[str, Tensor | float]:
+    """Loss and gradients of a batch."""
+    tables = ShardedTables(ITEMS, HIDDEN, LATENT)
+    group, model = tables.group, ff.recommender.FastVAE(tables, seed=3)
+    objective.proposal.fit(tables.output_rows(), torch.ones(ITEMS))
+    loss = model.loss(history, objective, beta=0.3, generator=_generator(8))
+    loss.backward()
+    dense = [p for p in model.parameters() if all(p is not row for row in tables.row_parameters)]
+    found: dict[str, Tensor | float] = {"loss": tables.sum_gradients(loss, dense)}
+    for name, param in model.named_parameters():
+        assert param.grad is not None
+        grad = param.grad
+        found[name] = whole(group, grad.to_dense(), ITEMS) if grad.is_sparse else grad.clone()
+    return found
+
+
+@job
+def steps() -> dict[str, Any]:
+    """Losses and gradients of batches: of usual length, of few items, of fewer users than ranks."""
+    softmax, index = ff.recommender.SampledSoftmax, ff.MultiIndex(4)
+    usual = log().rows(slice(0, 40))
+    short = log().rows(slice(0, 40)).select(torch.arange(len(usual.values)) % 9 == 0)
+    found = {
+        "own samples": _step(softmax(index, 20), usual),
+        "shared": _step(softmax(index, 30, shared=True), usual),
+        "few items": _step(softmax(index, 20), short),
+        "one user": _step(softmax(index, 20), log().rows(slice(0, 1))),
+        "one user, shared": _step(softmax(index, 20, shared=True), log().rows(slice(0, 1))),
+        "uniform": _step(softmax(ff.Uniform(), 20), usual),
+        "weights": _step(
+            softmax(index, 20, weights=torch.arange(len(usual.values)) / 100.0), usual
+        ),
+    }
+    with dispatch.disabled():
+        found["plain torch"] = _step(softmax(index, 20), usual)
+        found["plain torch, uniform"] = _step(softmax(ff.Uniform(), 20), usual)
+    return found
+
+
+def _trained(**options: Any) -> dict[str, Any]:
+    tables = ShardedTables(ITEMS, HIDDEN, LATENT)
+    model = ff.recommender.FastVAE(tables, seed=1)
+    given = {"epochs": 3, "batch": 20, "progress": False, "lr": 2e-2, **options}
+    epochs = ff.recommender.train(model, log(), **given)
+    return {
+        "losses": [epoch.loss for epoch in epochs],
+        "ndcg": [epoch.ndcg for epoch in epochs],
+        "inputs": tables.input_vectors(),
+        "items": tables.output_vectors(),
+        "posterior": model.posterior.weight.detach().clone(),
+    }
+
+
+@job
+def trained() -> dict[str, Any]:
+    """A training; its last batch has one user."""
+    return _trained()
+
+
+@job
+def trained_again() -> dict[str, Any]:
+    """The same training."""
+    return _trained()
+
+
+@job
+def trained_shared() -> dict[str, Any]:
+    """A training with samples that the users of a batch share."""
+    objective = ff.recommender.SampledSoftmax(ff.MultiIndex(4), 40, shared=True)
+    return _trained(objective=objective)
+
+
+@job
+def refused() -> dict[str, str]:
+    """Messages of what several processes cannot do."""
+    found = {}
+    if Group.current().world == 1:
+        return found
+    tables = ShardedTables(ITEMS, HIDDEN, LATENT)
+    model = ff.recommender.FastVAE(tables)
+    history = log().rows(slice(0, 9))
+    for name, call in {
+        "full softmax": lambda: model.loss(
+            history, ff.recommender.FullSoftmax(), generator=_generator()
+        ),
+        "no generator": lambda: model.loss(history, ff.recommender.FullSoftmax()),
+        "exact": lambda: ff.MultiIndex(4, within="exact").fit(tables.output_rows()),
+        "dynamic": lambda: ff.sampling.Dynamic().fit(tables.output_rows()),
+        "new items": lambda: tables.with_new_items(history.values, history.values),
+        "too few items": lambda: ShardedTables(1),
+    }.items():
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found[name] = str(error)
+    return found

@@ -1,0 +1,79 @@
+"""Processes of a test: each runs all jobs, and the tests compare what they returned.
+
+Starting a process takes seconds, so that all jobs share it. World 1 runs in the test's process.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Job = Callable[[], Any]
+JOBS: dict[str, Job] = {}
+ROOT = Path(__file__).parents[2]
+_CALL = "from tests.distributed.processes import main; main()"
+
+
+def job(function: Job) -> Job:
+    """Register a function that every process runs, and that returns tensors, numbers or text."""
+    JOBS[function.__name__] = function
+    return function
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def run_all() -> dict[str, Any]:
+    """Run all jobs with one thread, and return the result of each."""
+    from tests.distributed import jobs  # noqa: F401  registers them
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: each() for name, each in JOBS.items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def results(world: int, folder: Path) -> list[dict[str, Any]]:
+    """Run all jobs in so many processes, and return the results of each rank."""
+    if world == 1:
+        return [run_all()]
+    port = free_port()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CALL, str(folder)],
+            cwd=ROOT,
+            env={
+                **os.environ, "RANK": str(rank), "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+            },
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    try:
+        codes = [process.wait(timeout=120) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert codes == [0] * world
+    return [torch.load(folder / f"{world}-{rank}") for rank in range(world)]
+
+
+def main() -> None:
+    """Run all jobs as one process of a group."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    found = run_all()
+    torch.save(found, Path(sys.argv[1]) / f"{dist.get_world_size()}-{dist.get_rank()}")
+    dist.destroy_process_group()

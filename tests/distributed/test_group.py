@@ -1,0 +1,60 @@
+"""Operations of groups of processes and sharded look-ups, compared with one process."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fewfold.distributed import Group
+from tests.distributed.conftest import Worlds
+
+
+def same(found: Any, expected: Any) -> None:
+    """Raise unless two results are the same bytes."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["operations", "looked_up", "initial_weights", "proposals"])
+def test_results_are_those_of_one_process(worlds: Worlds, name: str) -> None:
+    expected = worlds[1][0][name]
+    for world in (2, 3):
+        for rank in worlds[world]:
+            if name == "looked_up":  # a gradient is a sum in another order
+                torch.testing.assert_close(rank[name], expected)
+            else:
+                same(rank[name], expected)
+
+
+def test_one_process_looks_up_as_torch_does(worlds: Worlds) -> None:
+    found = worlds[1][0]["looked_up"]
+    table = torch.randn(103, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    ids = torch.randint(103, (64,), generator=torch.Generator().manual_seed(2))
+    weights = torch.randn(64, 5, generator=torch.Generator().manual_seed(3))
+    (table[ids] * weights).sum().backward()
+    assert table.grad is not None
+    same(found["rows"], table.detach()[ids])
+    torch.testing.assert_close(found["gradient"], table.grad)
+
+
+def test_tables_are_collected_on_the_first_process_alone(worlds: Worlds) -> None:
+    for world, ranks in worlds.items():
+        same(ranks[0]["collected"], torch.arange(26.0).view(13, 2))
+        assert [rank["collected"] for rank in ranks[1:]] == [None] * (world - 1)
+
+
+def test_traffic_counts_what_goes_to_other_processes(worlds: Worlds) -> None:
+    for world in (2, 3):
+        rows = 2 * 3 * 4 * (world - 1)
+        for rank in worlds[world]:
+            assert rank["traffic"] == {"gathered": (rows, 1), "summed": (rows, 1)}
+
+
+def test_shares_are_nearly_equal_and_cover_all_rows() -> None:
+    for world in (1, 2, 3, 7):
+        for rows in (0, 1, 2, 7, 256):
+            groups = [Group(rank, world) for rank in range(world)]
+            covered = [row for group in groups for row in range(rows)[group.share(rows)]]
+            assert covered == list(range(rows))
+            assert groups[0].shares(rows) == [len(range(rows)[g.share(rows)]) for g in groups]
+            assert max(groups[0].shares(rows)) - min(groups[0].shares(rows)) <= 1
+            assert sum(group.owned(rows) for group in groups) == rows
