@@ -1,16 +1,24 @@
 """What the processes of the tests compute; every result must be the same in any world."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import dispatch
 from fewfold.distributed.group import Group
 from fewfold.distributed.row_exchange import look_up
+from fewfold.recommender.evaluation.metrics import NDCG, evaluate
+from fewfold.recommender.evaluation.splits import random_split
 from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.models.fastvae.fitted import FittedVAE
+from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
+from fewfold.recommender.models.fastvae.shortcut import Directions
 from tests.distributed.processes import job
 
 ITEMS, HIDDEN, LATENT = 103, 12, 7
@@ -142,7 +150,7 @@ def _step(objective: Any, history: Any) -> dict[str, Tensor | float]:
     loss = model.loss(history, objective, beta=0.3, generator=_generator(8))
     loss.backward()
     dense = [p for p in model.parameters() if all(p is not row for row in tables.row_parameters)]
-    found: dict[str, Tensor | float] = {"loss": tables.sum_gradients(loss, dense)}
+    found: dict[str, Tensor | float] = {"loss": tables.sum_gradients(loss, dense, lambda: None)}
     for name, param in model.named_parameters():
         assert param.grad is not None
         grad = param.grad
@@ -228,5 +236,87 @@ def refused() -> dict[str, str]:
         try:
             call()
         except (TypeError, ValueError) as error:
+            found[name] = str(error)
+    return found
+
+
+@job
+def ranked() -> dict[str, Tensor]:
+    """Rankings of a model that is the same in any world, with scores that are equal."""
+    tables = ShardedTables(ITEMS, HIDDEN, LATENT)
+    model = ff.recommender.FastVAE(tables, seed=1)
+    with torch.no_grad():
+        tables.items.mul_(8).round_().div_(8)
+        model.posterior.weight.mul_(16).round_()
+    known = log().rows(slice(None))
+    allowed = torch.arange(ITEMS) % 4 > 0
+    found = {"plain": model.recommend(known, 20)}
+    fitted = FittedVAE(VAE(HIDDEN, LATENT), model)
+    found["more than there are"] = fitted.rank(known, ITEMS + 3, exclude=known).ids
+    found["allowed"] = fitted.rank(known, 9, exclude=known, allowed=allowed).ids
+    found["nobody"] = fitted.rank(known.rows(slice(0, 0)), 9).ids
+    directions = Directions.find(log(), 6, seed=1)
+    model.shortcut = directions.shortcut(1.0, 30.0)
+    found["shortcut"] = FittedVAE(VAE(HIDDEN, LATENT), model).rank(known, 20, exclude=known).ids
+    report = evaluate(found["shortcut"], log().rows(slice(None)), resamples=50)
+    return found | {"ndcg": report[NDCG(50)].per_user}
+
+
+@job
+def stopped() -> dict[str, Any]:
+    """Trainings that validation or a time budget ends; all processes must end them alike."""
+    split = random_split(log(), test=0.3)
+    early = _trained(validation=split, patience=1, epochs=6)
+    timed = _trained(time_budget=0.5, epochs=2000, validation=split)
+    return {"early": early["losses"], "ndcg": early["ndcg"], "timed": timed["losses"]}
+
+
+@job
+def fitted() -> dict[str, Any]:
+    """A fit of the whole recommender: metrics, and the folder that one process reads."""
+    pairs = log(400, 60)
+    frame = {"user": [f"u{u}" for u in pairs.row.tolist()], "item": pairs.ids.tolist()}
+    training = ff.recommender.Training(epochs=3, batch=64)
+    rec = ff.Recommender(VAE(HIDDEN, LATENT, shortcut=8), training=training, seed=1)
+    rec.fit(frame, test=0.2, refit=True, progress=False)
+    assert rec.report is not None
+    folder = Path(tempfile.mkdtemp()) if Group.current().leads else Path("nowhere")
+    rec.save(folder / "model")
+    answers = rec.recommend(["u1", "u2"], 5)
+    found = {
+        "evaluation": rec.report.as_dict()["evaluation"]["overall"],
+        "losses": [epoch.loss for epoch in rec.report.epochs],
+        "shares": {
+            name: tuple(value.shape)
+            for name, value in rec.fitted.state().items()
+            if name.startswith("vae.i")
+        },
+        "recommended": answers.items,
+    }
+    if Group.current().leads:
+        loaded = load_file(folder / "model" / "model.safetensors")
+        found["tensors"] = dict(sorted(loaded.items()))
+    return found
+
+
+@job
+def automatic() -> dict[str, Any]:
+    """A fit without a named model, and messages of fits that one process does."""
+    found: dict[str, Any] = {}
+    if Group.current().world == 1:
+        return found
+    pairs = log(80, 20)
+    frame = {"user": pairs.row.tolist(), "item": pairs.ids.tolist()}
+    training = ff.recommender.Training(epochs=1)
+    rec = ff.Recommender(training=training).fit(frame, progress=False)
+    found["model"] = type(rec.model).__name__, rec.fitted.recipe.name
+    for name, model, options in (
+        ("ease", ff.recommender.EASE(), {}),
+        ("anchors", VAE(HIDDEN, LATENT, anchors=4), {}),
+        ("half-life", VAE(HIDDEN, LATENT), {"half_life": "auto"}),
+    ):
+        try:
+            ff.Recommender(model).fit(frame, progress=False, **options)
+        except ValueError as error:
             found[name] = str(error)
     return found

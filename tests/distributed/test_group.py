@@ -14,7 +14,9 @@ def same(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["operations", "looked_up", "initial_weights", "proposals"])
+@pytest.mark.parametrize(
+    "name", ["operations", "looked_up", "initial_weights", "proposals", "ranked"]
+)
 def test_results_are_those_of_one_process(worlds: Worlds, name: str) -> None:
     expected = worlds[1][0][name]
     for world in (2, 3):

@@ -195,6 +195,16 @@ def _thin(rng: Rng, name: str) -> list[object]:
     return [whole(rng, 9, n), at, rows, 0.5, 3, _empty(n + 1, dtype=I64), torch.empty_like(at)]
 
 
+@recipe("by_owner")
+def _by_owner(rng: Rng, name: str) -> list[object]:
+    rows, each, world = size(rng), size(rng), size(rng, 5, 1)
+    at = offsets(rng, rows)
+    n = int(at[-1])
+    total = rows * each + n
+    out = [_empty(total, dtype=I64), _empty(total, dtype=I64), _empty(world, rows, dtype=I64)]
+    return [whole(rng, 9, rows, each), each, whole(rng, 9, n), at, rows, world, *out]
+
+
 @recipe("alias_tables")
 def _alias(rng: Rng, name: str) -> list[object]:
     cells = size(rng)

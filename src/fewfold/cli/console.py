@@ -96,12 +96,13 @@ def errors() -> Iterator[Outcome]:
         outcome.code = _exit_code(error)
         if outcome.code == 1:
             _print_error(
-                f"{type(error).__name__}: {error}\nThis is a bug in fewfold; please report it."
+                f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}\n"
+                "This is a bug in fewfold; please report it."
             )
             if not debug:
                 note("FEWFOLD_DEBUG=1 shows where it happened.")
         else:
-            _print_error(_message(error))
+            _print_error(" ".join([_message(error), *getattr(error, "__notes__", [])]))
         if debug:
             note(traceback.format_exc())
 

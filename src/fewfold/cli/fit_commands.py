@@ -11,18 +11,26 @@ from typing import Any
 import fewfold as ff
 from fewfold.cli.commands import data_show, parts, print_note, reading, source, start
 from fewfold.cli.console import emit
+from fewfold.cli.torchrun import joined_processes
 
 __all__ = ["compare", "fit", "update"]
 
 
 def fit(arguments: argparse.Namespace) -> int:
-    """Fit a model, evaluate it, write it."""
+    """Fit a model, evaluate it, write it; under torchrun by all processes together."""
     if arguments.dry_run:
         return data_show(arguments)
-    from fewfold.recommender.artifact.folder import check_target
-
     began = time.monotonic()
     start(arguments)
+    with joined_processes() as leads:
+        if not leads:
+            arguments.quiet = True
+        return _fit(arguments, began, leads)
+
+
+def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
+    from fewfold.recommender.artifact.folder import check_target
+
     out = Path(arguments.out)
     check_target(out, arguments.overwrite)
     model = _model(arguments)
@@ -41,9 +49,11 @@ def fit(arguments: argparse.Namespace) -> int:
             progress=not arguments.quiet,
         )  # fmt: skip
         rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
-        if checkpoint is not None:
+        if checkpoint is not None and leads:
             checkpoint.discard()
     assert rec.report is not None
+    if not leads:
+        return 0
     emit(rec.report, {**rec.report.as_dict(), "model": str(out)} if arguments.json else None)
     if rec.evaluation is not None and not arguments.refit:
         print_note(

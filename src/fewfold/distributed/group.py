@@ -1,14 +1,14 @@
 """Groups of processes: exchanges of rows, sums and decisions, with a count of the bytes sent."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Group", "ProcessGroup", "Traffic"]
+__all__ = ["Group", "PeerError", "ProcessGroup", "Traffic"]
 
 _BLOCK = 1 << 22  # numbers sent at once where a table is collected
 
@@ -82,34 +82,63 @@ class Group:
         """Return how many rows of a sharded table this process has: those with i % world = rank."""
         return len(range(self.rank, rows, self.world))
 
-    def exchange(self, rows: Tensor, send: list[int], receive: list[int], name: str) -> Tensor:
+    def exchange(
+        self,
+        rows: Tensor,
+        send: list[int],
+        receive: list[int],
+        name: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:
         """Send the first `send[0]` rows to rank 0, the next to rank 1, and so on.
+
+        Args:
+            rows: to send.
+            send: number of rows for each process.
+            receive: number of rows from each process.
+            name: of the traffic.
+            meanwhile: called while the rows are on their way.
 
         Returns:
             The rows received, `receive[0]` of rank 0 first.
         """
+        if meanwhile is not None:
+            meanwhile()
         return rows
 
     def gather(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
         """Return the rows of all processes, of which rank r has `counts[r]`, in rank order."""
         return rows
 
-    def scatter_sums(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
+    def scatter_sums(
+        self,
+        rows: Tensor,
+        counts: list[int],
+        name: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:
         """Sum rows over all processes, and return the `counts[rank]` sums of this one.
 
         Args:
             rows: (sum of counts, ...) terms for the rows of all processes, in rank order.
+            counts: number of rows of each process.
+            name, meanwhile: as in `exchange`.
         """
-        return rows
+        return self.exchange(rows, counts, counts, name, meanwhile)
 
     def gather_and_sum(
-        self, rows: Tensor, counts: list[int], numbers: Tensor, name: str
+        self,
+        rows: Tensor,
+        counts: list[int],
+        numbers: Tensor,
+        name: str,
+        meanwhile: Callable[[], None] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the rows of all processes, as `gather`, and numbers (n,) summed over processes.
 
         In one operation if there are two processes; the sums are the same bytes on each.
         """
-        return rows, numbers
+        return self.exchange(rows, counts, counts, name, meanwhile), numbers
 
     def agree(self, *numbers: float) -> tuple[float, ...]:
         """Return the numbers of rank 0."""
@@ -123,17 +152,32 @@ class Group:
         """Return all `count` rows of a sharded table on every process, given the own ones."""
         return rows
 
-    def barrier(self) -> None:
-        """Wait for all processes."""
+    def lead(self, call: Callable[[], None]) -> None:
+        """Call a function on rank 0 alone; if it raises, the others raise `PeerError`."""
+        call()
+
+
+class PeerError(RuntimeError):
+    """Raised where another process of the group failed; that one has the reason."""
 
 
 class ProcessGroup(Group):
     """The default group of `torch.distributed`."""
 
-    def exchange(self, rows: Tensor, send: list[int], receive: list[int], name: str) -> Tensor:
+    def exchange(
+        self,
+        rows: Tensor,
+        send: list[int],
+        receive: list[int],
+        name: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:
         """Send each process its rows, and return those received."""
-        out = rows.new_empty((sum(receive), *rows.shape[1:]))
-        dist.all_to_all_single(out, rows.contiguous(), receive, send)
+        out, rows = rows.new_empty((sum(receive), *rows.shape[1:])), rows.contiguous()
+        work = dist.all_to_all_single(out, rows, receive, send, async_op=True)
+        if meanwhile is not None:
+            meanwhile()
+        work.wait()
         each = rows.element_size() * rows.shape[1:].numel()
         self.traffic.add(name, (sum(send) - send[self.rank]) * each)
         return out
@@ -146,13 +190,24 @@ class ProcessGroup(Group):
         copies = torch.cat([rows] * self.world)
         return self.exchange(copies, [len(rows)] * self.world, counts, name)
 
-    def scatter_sums(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
+    def scatter_sums(
+        self,
+        rows: Tensor,
+        counts: list[int],
+        name: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:
         """Sum rows in the order of the ranks, whatever the order of arrival."""
         mine = [counts[self.rank]] * self.world
-        return _total(self.exchange(rows, counts, mine, name).split(mine))
+        return _total(self.exchange(rows, counts, mine, name, meanwhile).split(mine))
 
     def gather_and_sum(
-        self, rows: Tensor, counts: list[int], numbers: Tensor, name: str
+        self,
+        rows: Tensor,
+        counts: list[int],
+        numbers: Tensor,
+        name: str,
+        meanwhile: Callable[[], None] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Gather rows and sum numbers; each process sums a part of them if there are many."""
         mine, world = rows.flatten(), self.world
@@ -161,7 +216,11 @@ class ProcessGroup(Group):
         sent = torch.cat([piece for part in parts for piece in (mine, part)])
         own = len(parts[self.rank])
         got = self.exchange(
-            sent, [len(mine) + len(part) for part in parts], [n + own for n in sizes], name
+            sent,
+            [len(mine) + len(part) for part in parts],
+            [n + own for n in sizes],
+            name,
+            meanwhile,
         ).split([n for size in sizes for n in (size, own)])
         every = torch.cat(got[::2]).view(sum(counts), *rows.shape[1:])
         total = _total(got[1::2])
@@ -202,9 +261,19 @@ class ProcessGroup(Group):
             whole[rank :: self.world] = part
         return whole
 
-    def barrier(self) -> None:
-        """Wait for all processes."""
-        dist.barrier()
+    def lead(self, call: Callable[[], None]) -> None:
+        """Call a function on rank 0 alone, while the others wait."""
+        error: BaseException | None = None
+        if self.leads:
+            try:
+                call()
+            except BaseException as found:
+                error = found
+        (fine,) = self.agree(float(error is None))
+        if error is not None:
+            raise error
+        if not fine:
+            raise PeerError("rank 0 failed; see its message")
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fewfold._native import dispatch
 from fewfold.distributed.group import Group
 
-__all__ = ["Owners", "distinct_rows", "look_up", "with_summed_gradients"]
+__all__ = ["Owners", "distinct_rows", "look_up"]
 
 
 def look_up(group: Group, table: Tensor, ids: Tensor, name: str = "rows") -> Tensor:
@@ -106,16 +107,36 @@ class Owners:
     offsets: Tensor
 
     @classmethod
-    def of(cls, group: Group, ids: Tensor, row: Tensor, rows: int) -> "Owners":
-        """Sort entries with these ids (n,) and rows (n,), of which there are `rows`."""
-        world = group.world
-        key = (ids % world) * rows + row
-        order = _by_key(key, world * rows)
-        lengths = torch.bincount(key, minlength=world * rows).view(world, rows)
+    def of(cls, group: Group, ids: Tensor, more: tuple[Tensor, Tensor]) -> "Owners":
+        """Sort the entries of the rows of a batch.
+
+        Args:
+            group: the processes.
+            ids: (rows, n) of each row.
+            more: further ids (m,) and their offsets (rows + 1,). Entries are numbered from the
+                first of `ids` to the last of `more`.
+        """
+        rows, world = len(ids), group.world
+        total = ids.numel() + len(more[0])
+        if dispatch.ready() and ids.is_cpu:
+            order, local = torch.empty(2, total, dtype=torch.int64)
+            lengths = torch.empty(world, rows, dtype=torch.int64)
+            dispatch.kernel("by_owner")(
+                ids.contiguous(), ids.shape[1], more[0].contiguous(), more[1].contiguous(), rows,
+                world, order, local, lengths,
+            )  # fmt: skip
+        else:
+            flat, every = torch.cat([ids.flatten(), more[0]]), torch.arange(rows)
+            row = torch.cat([
+                every.repeat_interleave(ids.shape[1]), every.repeat_interleave(more[1].diff())
+            ])  # fmt: skip
+            key = (flat % world) * rows + row
+            order = key.argsort(stable=True)
+            local = (flat // world)[order]
+            lengths = torch.bincount(key, minlength=world * rows).view(world, rows)
         counts = lengths.sum(1).tolist()
-        own = order.split(counts)[group.rank]
-        offsets = F.pad(lengths[group.rank].cumsum(0), (1, 0))
-        return cls(group, counts, order, own, ids[own] // world, offsets)
+        own, mine = (part.split(counts)[group.rank] for part in (order, local))
+        return cls(group, counts, order, own, mine, F.pad(lengths[group.rank].cumsum(0), (1, 0)))
 
     def assemble(self, values: Tensor, name: str) -> Tensor:
         """Return what the owners computed of their entries, (m, ...), for all entries.
@@ -143,31 +164,6 @@ class _Assembled(torch.autograd.Function):
 def _small(numbers: Tensor) -> Tensor:
     """Return numbers below 2^31 as 32 bits, which halves what is sent."""
     return numbers.to(torch.int32)
-
-
-def with_summed_gradients(group: Group, rows: Tensor, every: Tensor, counts: list[int]) -> Tensor:
-    """Return the rows of all processes, whose gradients are summed in the order of the ranks.
-
-    Args:
-        rows: those of this process.
-        every: those of all, which were gathered.
-        counts: number of rows of each process.
-    """
-    found: Tensor = _Gathered.apply(rows, every, group, counts)
-    return found
-
-
-class _Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, every: Tensor, group: Group, counts: list[int]) -> Tensor:
-        ctx.group, ctx.counts = group, counts
-        return every.view_as(every)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        total = ctx.group.scatter_sums(grad, ctx.counts, "queries, gradients")
-        return total, None, None, None
 
 
 def _by_key(key: Tensor, size: int) -> Tensor:

@@ -10,7 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from fewfold._native import dispatch
 
-__all__ = ["Anchored", "Items", "Jagged", "item_vectors", "log_sum_picked", "picked_scores"]
+__all__ = [
+    *("Anchored", "Items", "Jagged", "item_vectors", "log_sum", "log_sum_picked"),
+    *("picked_item_gradient", "picked_query_gradient", "picked_scores"),
+]
 
 
 class _Attached(Protocol):
@@ -112,6 +115,69 @@ def log_sum_picked(
         return _anchored_scores(queries, items, ids, more, log_q)
     scores, more_scores = picked_scores(queries, weight, ids, more)
     return (scores - log_q).logsumexp(1), more_scores
+
+
+def log_sum(scores: Tensor, log_q: Tensor) -> Tensor:
+    """Return the log-sum-exp of score - log q of each row, (B,); log q is (B, n) or (n,)."""
+    if not (dispatch.ready(scores, log_q) and scores.dtype == log_q.dtype) or log_q.requires_grad:
+        return (scores - log_q).logsumexp(1)
+    total: Tensor = _LogSum.apply(scores, log_q.contiguous())
+    return total
+
+
+class _LogSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, log_q: Tensor) -> Tensor:
+        softmax = scores.clone(memory_format=torch.contiguous_format)
+        rows, n = scores.shape
+        total = scores.new_empty(rows)
+        dispatch.kernel("soften", scores.dtype)(
+            softmax, rows, n, log_q, n if log_q.dim() == 2 else 0, total, dispatch.threads()
+        )
+        ctx.save_for_backward(softmax)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
+        (softmax,) = ctx.saved_tensors
+        return softmax * by.unsqueeze(1), None
+
+
+def picked_query_gradient(queries: Tensor, items: Tensor, more: Jagged, by: Tensor) -> Tensor:
+    """Return the gradient of the queries (B, d) of scores of `more`, given that of the scores."""
+    ids, offsets = more
+    if _has_kernel(queries, items):
+        pull = torch.zeros_like(queries)
+        _pull(queries, items, more, by, pull, None)
+        return pull
+    row = torch.arange(len(queries)).repeat_interleave(offsets.diff())
+    return torch.zeros_like(queries).index_add_(0, row, items.detach()[ids] * by.unsqueeze(1))
+
+
+def picked_item_gradient(queries: Tensor, items: Tensor, more: Jagged, by: Tensor) -> Tensor:
+    """Return the gradient of the items (M, d) of scores of `more`, sparse, one entry per id."""
+    ids, offsets = more
+    values = dispatch.table(len(ids), queries.shape[1], dtype=queries.dtype)
+    if _has_kernel(queries, items):
+        _pull(queries, items, more, by, None, values)
+    else:
+        row = torch.arange(len(queries)).repeat_interleave(offsets.diff())
+        torch.mul(queries[row], by.unsqueeze(1), out=values)
+    return torch.sparse_coo_tensor(ids.unsqueeze(0), values, items.shape, check_invariants=False)
+
+
+def _pull(
+    queries: Tensor, items: Tensor, more: Jagged, by: Tensor, pull: Tensor | None,
+    values: Tensor | None,
+) -> None:  # fmt: skip
+    """Write gradients of the scores of `more` to `pull` and `values`."""
+    rows, d = queries.shape
+    none = more[0][:0]
+    dispatch.kernel("picked_pulls", queries.dtype)(
+        queries, items, len(items), d, rows, none, 0, *more, queries[:0], None, by.contiguous(),
+        pull, values, dispatch.threads(),
+    )  # fmt: skip
 
 
 def _picked(

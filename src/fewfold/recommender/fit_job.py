@@ -8,6 +8,7 @@ from typing import Any
 from fewfold._check import positive_number
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import ResourceUsage, resource_usage
+from fewfold.distributed.group import Group
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.evaluation.dense_comparison import DenseComparison
@@ -29,7 +30,7 @@ from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import model_as_json
 from fewfold.recommender.selection.choice import Choice
 from fewfold.recommender.selection.half_life import Recency, choose_half_life
-from fewfold.recommender.training.checkpoint import Checkpoint
+from fewfold.recommender.training.checkpoint import Checkpoint, print_message
 from fewfold.recommender.training.train import Epoch
 from fewfold.recommender.training.train_options import Deadline, Training
 from fewfold.recommender.user_profiles import ProfileSettings
@@ -171,7 +172,35 @@ class FitJob:
             positive_number(given, "half_life")
 
     def run(self, source: Any, reading: ReadOptions) -> tuple[RecommenderState, FitReport]:
-        """Read the log, fit and evaluate; return the fitted recommender and the report."""
+        """Read the log, fit and evaluate; return the fitted recommender and the report.
+
+        In several processes all of them call this, with the same log; the first reports.
+        """
+        group = Group.current()
+        if group.world > 1:
+            return self._for_group(group)._run(source, reading)
+        return self._run(source, reading)
+
+    def _for_group(self, group: Group) -> "FitJob":
+        """Return the job of one of several processes; ValueError if only one process can do it."""
+        model = self.model.for_group(group)
+        if self.half_life == "auto":
+            raise ValueError("half_life='auto' is found by one process; give days, or 'none'")
+        catalogue = self.catalogue
+        if catalogue is not None and catalogue.use:
+            raise ValueError("item vectors are completed from attributes by one process alone")
+        if self.progress and group.leads:
+            name = "" if model is self.model else f"; {model.name} is fitted, others need one"
+            print_message(f"{group.world} processes fit together{name}")
+        if self.checkpoint is not None and self.progress and group.leads:
+            print_message("several processes save no checkpoints yet")
+        return replace(
+            self, model=model, checkpoint=None, progress=self.progress and group.leads,
+            half_life=self.half_life or "none",
+            catalogue=None if catalogue is None else replace(catalogue, use=False),
+        )  # fmt: skip
+
+    def _run(self, source: Any, reading: ReadOptions) -> tuple[RecommenderState, FitReport]:
         deadline = None if self.time_budget is None else Deadline.after(self.time_budget)
         # The outermost phase is shown while no other is running, so that nothing is silent.
         with (
@@ -248,7 +277,8 @@ class FitJob:
             if not learned.epochs:  # a model that is not trained in epochs
                 work = learned.fitted.recipe.work(learned.log)
             if deadline is not None:
-                work = min(work, deadline.left() / 60 * MINUTE)
+                (left,) = Group.current().agree(deadline.left())
+                work = min(work, left / 60 * MINUTE)
             users = sample_users(learned.fitted, histories, test, training=work, seed=self.seed)
         seen = learned.log.counts() > 0
         measure = partial(

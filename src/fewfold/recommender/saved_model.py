@@ -103,7 +103,10 @@ class _Config:
 def write_state(
     state: RecommenderState, folder: str | os.PathLike[str], *, users: bool, overwrite: bool
 ) -> Path:
-    """Write a model folder, with or without the users and their histories."""
+    """Write a model folder, with or without the users and their histories.
+
+    Of a group of processes the first writes it.
+    """
     config = {
         "model": model_as_json(state.fitted.recipe),
         "training": asdict(state.training),
@@ -127,17 +130,26 @@ def write_state(
     evaluation = state.evaluation
     metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
     with phase("writing the model"):
-        parts = {
-            "config.json": config,
-            "metrics.json": metrics,
-            "model.safetensors": {**state.fitted.state(), "learned": state.trained_items},
-            "items.safetensors": pack_items(state.items, state.attributes),
-        }
-        if users and state.users is not None and state.history is not None:
-            parts["users.safetensors"] = pack_users(state.users, state.history)
-        if state.profiles is not None:
-            parts["profiles.safetensors"] = pack_profiles(state.profiles, users=users)
-        return write_artifact(folder, parts, model_card(config, metrics), overwrite=overwrite)
+        weights = {**state.fitted.state(), "learned": state.trained_items}
+        target = Path(folder).absolute()
+
+        def write() -> None:
+            nonlocal target
+            parts = {
+                "config.json": config,
+                "metrics.json": metrics,
+                "model.safetensors": weights,
+                "items.safetensors": pack_items(state.items, state.attributes),
+            }
+            if users and state.users is not None and state.history is not None:
+                parts["users.safetensors"] = pack_users(state.users, state.history)
+            if state.profiles is not None:
+                parts["profiles.safetensors"] = pack_profiles(state.profiles, users=users)
+            card = model_card(config, metrics)
+            target = write_artifact(folder, parts, card, overwrite=overwrite)
+
+        state.fitted.group.lead(write)
+    return target
 
 
 def read_state(folder: Folder) -> RecommenderState:

@@ -253,6 +253,50 @@ int64_t thin(const Buffer &ids_, const Buffer &offset_, int64_t rows, double kee
   return retained;
 }
 
+// Groups ids, a block of `each` per row and those between two offsets, by owner (id % world) and then by row. `order`:
+// the place of each among all blocks and then all others; `local`: id / world; `counts`: (world, rows).
+void by_owner(const Buffer &ids_, int64_t each, const Buffer &more_, const Buffer &offset_, int64_t rows, int64_t world,
+              const Buffer &order_, const Buffer &local_, const Buffer &counts_) {
+  check_positive(world, "world");
+  const int64_t blocks = count_of(rows, each), *ids = ids_.numbers<int64_t>("ids", blocks);
+  const int64_t *offset = offset_.numbers<int64_t>("offsets", count_of(rows) + 1);
+  const int64_t others = check_offsets(offset, rows, more_.count(), "offsets"), n = blocks + others;
+  const int64_t *more = more_.numbers<int64_t>("more", others);
+  int64_t *order = order_.numbers<int64_t>("order", n), *local = local_.numbers<int64_t>("local", n);
+  int64_t *counts = counts_.numbers<int64_t>("counts", count_of(world, rows));
+  const uint64_t by = static_cast<uint64_t>(world);
+  const bool power = (by & (by - 1)) == 0;
+  const auto owner = [&](int64_t id) {
+    const uint64_t x = static_cast<uint64_t>(id);
+    if (power) return x & (by - 1);
+    return x >> 32 ? x % by : static_cast<uint64_t>(static_cast<uint32_t>(x) % static_cast<uint32_t>(by));
+  };
+  const auto visit = [&](auto &&use) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = r * each; i < (r + 1) * each; ++i) use(r, i, ids[i]);
+      for (int64_t i = offset[r]; i < offset[r + 1]; ++i) use(r, blocks + i, more[i]);
+    }
+  };
+  if (by >> 32) refuse("there must be fewer than 2^32 processes, got " + std::to_string(world));
+  std::vector<int64_t> place(static_cast<size_t>(count_of(world, rows)));
+  visit([&](int64_t r, int64_t, int64_t id) {
+    if (id < 0) refuse("ids must not be negative, got " + std::to_string(id));
+    ++place[owner(id) * static_cast<uint64_t>(rows) + static_cast<uint64_t>(r)];
+  });
+  int64_t before = 0;
+  for (size_t i = 0; i < place.size(); ++i) {
+    counts[i] = place[i];
+    place[i] = before;
+    before += counts[i];
+  }
+  visit([&](int64_t r, int64_t i, int64_t id) {
+    const uint64_t at = owner(id);
+    int64_t &next = place[at * static_cast<uint64_t>(rows) + static_cast<uint64_t>(r)];
+    order[next] = i;
+    local[next++] = static_cast<int64_t>((static_cast<uint64_t>(id) - at) / by);
+  });
+}
+
 template <class T> void bind(nb::module_ &m, const std::string &suffix) {
   using release = nb::call_guard<nb::gil_scoped_release>;
   m.def(("picked_dots_" + suffix).c_str(), &dots<T>, release());
@@ -271,6 +315,7 @@ void bind_sampling(nb::module_ &m) {
   m.def("log_prob", &log_prob, release());
   m.def("nearest", &nearest, release());
   m.def("thin", &thin, release());
+  m.def("by_owner", &by_owner, release());
   m.def("alias_tables", &alias_tables, release());
   bind<float>(m, "f32");
   bind<double>(m, "f64");

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fewfold._progress import silence
 from fewfold._tensors import Found, Spec
+from fewfold.distributed.group import Group
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
 from fewfold.recommender.models.registry import models, register
@@ -73,6 +74,10 @@ class Auto(Model):
         found = replace(self)
         object.__setattr__(found, "completion", _Completion(features, known, required))
         return found
+
+    def for_group(self, group: Group) -> Model:
+        """In several processes the model for any number of items: others are for one process."""
+        return self if group.world == 1 else models()["fastvae"]()
 
     def learn(self, log: Interactions, options: FitOptions) -> Learned:
         """Choose a model, or take the one of `options.previous`, and fit it.

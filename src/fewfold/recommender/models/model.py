@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fewfold._options import Option
 from fewfold._tensors import Found, Spec
+from fewfold.distributed.group import Group
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.contributions import histories_without_one, scores_by_rank
@@ -35,9 +36,11 @@ class Fitted:
 
     Attributes:
         items: number of items.
+        group: processes that have parts of the tensors, and call all methods together.
     """
 
     items: int = 0
+    group = Group()
 
     @property
     def recipe(self) -> "Model":
@@ -129,7 +132,10 @@ class Fitted:
         return (scores[:1] - scores[1:]).T
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors, as `Model.layout` describes and `Model.from_state` reads them."""
+        """All tensors, as `Model.layout` describes and `Model.from_state` reads them.
+
+        Of a group of processes the first has all, the others may have fewer.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define state()")
 
     def score_cost(self, known: Jagged) -> float:
@@ -343,6 +349,15 @@ class Model:
         given = {} if required else {"warm_loss": 0.0}
         found: Model = models()["warm"](self, **given).with_features(features)  # type: ignore
         return found
+
+    def for_group(self, group: Group) -> "Model":
+        """The model that these processes fit together; ValueError if one process fits it."""
+        if group.world == 1:
+            return self
+        raise ValueError(
+            f"{self.name} is fitted by one process, got {group.world}; fit fastvae, or start "
+            "without torchrun"
+        )
 
     def reusing(self, found: Mapping[str, float]) -> "Model":
         """The same model, which need not hold out pairs to choose this; see `Learned.reusable`."""

@@ -73,8 +73,14 @@ class VAERun(TrainingRun):
 
     def sum_gradients(self, loss: Tensor) -> float:
         """Complete the gradients with those of other processes; return the loss of all."""
-        groups = self.optimizers["others"].param_groups
-        return self.model.tables.sum_gradients(loss, [p for each in groups for p in each["params"]])
+        groups, rows = self.optimizers["others"].param_groups, self.optimizers["tables"]
+
+        def move_rows() -> None:
+            rows.step()
+            rows.zero_grad(set_to_none=True)
+
+        shared = [p for each in groups for p in each["params"]]
+        return self.model.tables.sum_gradients(loss, shared, move_rows)
 
     def _objective(self, rows: Tensor) -> Objective:
         """Return the objective with the weights of these users' items, if it takes any."""

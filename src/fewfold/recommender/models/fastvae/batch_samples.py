@@ -1,16 +1,21 @@
 """Samples of a batch whose rows are encoded by several processes, and their scores."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fewfold.distributed.group import Group
-from fewfold.distributed.row_exchange import Owners, with_summed_gradients
+from fewfold.distributed.row_exchange import Owners
 from fewfold.losses.sampled import check_positive_probabilities
-from fewfold.losses.sampled_scores import picked_scores
+from fewfold.losses.sampled_scores import (
+    picked_item_gradient,
+    picked_query_gradient,
+    picked_scores,
+)
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
 from fewfold.sampling.batch_part import BatchPart
@@ -24,13 +29,15 @@ class _BatchSamples:
 
     Attributes:
         group: the processes.
-        queries: (rows, d), with a gradient for those of this process.
+        own: (rows of this process, d) its queries, which get the gradient of all processes.
+        queries: (rows, d) of all processes, without a gradient.
         ids: the samples, (rows, n) or (n,).
         log_q: of the samples, of the same shape.
         positive_q: (m,) log q of the items of the rows.
     """
 
     group: Group
+    own: Tensor
     queries: Tensor
     ids: Tensor
     log_q: Tensor
@@ -38,8 +45,7 @@ class _BatchSamples:
 
     def _picked(self, items: Tensor, owners: Owners) -> Tensor:
         """Return the scores of entries of rows, (n,), each computed by its owner."""
-        none = owners.ids.new_empty(len(self.queries), 0)
-        _, scores = picked_scores(self.queries, items, none, (owners.ids, owners.offsets))
+        scores: Tensor = _OwnScores.apply(self.own, items, self.queries, owners)
         return owners.assemble(scores, "scores")
 
 
@@ -79,17 +85,15 @@ class OwnSamples(_BatchSamples):
         all_queries, all_ids, all_log_q, all_positive_q = (
             torch.cat(pieces[at::4]).view(part.dtype) for at, part in enumerate(parts)
         )
-        every = with_summed_gradients(group, queries, all_queries.view(rows, -1), counts)
         return cls(
-            group, every, all_ids.view(rows, n).long(), all_log_q.view(rows, n), all_positive_q
-        )
+            group, queries, all_queries.view(rows, -1), all_ids.view(rows, n).long(),
+            all_log_q.view(rows, n), all_positive_q,
+        )  # fmt: skip
 
     def scores(self, items: Tensor, history: Jagged) -> tuple[Tensor, Tensor]:
         """Return the scores of the samples, (rows, n), and of the items of the rows, (m,)."""
         rows, n = self.ids.shape
-        row = torch.cat([torch.arange(rows).repeat_interleave(n), history.row])
-        flat = torch.cat([self.ids.flatten(), history.values])
-        found = self._picked(items, Owners.of(self.group, flat, row, rows))
+        found = self._picked(items, Owners.of(self.group, self.ids, history))
         return found[: rows * n].view(rows, n), found[rows * n :]
 
 
@@ -112,14 +116,73 @@ class SharedSample(_BatchSamples):
         ids, log_q = given.sample(objective.samples, generator=generator)
         positive_q = given.log_prob(history.values)
         check_positive_probabilities(history.values, positive_q)
-        every = with_summed_gradients(group, queries, all_queries, counts)
-        return cls(group, every, ids, log_q, positive_q)
+        return cls(group, queries, all_queries, ids, log_q, positive_q)
 
     def scores(self, items: Tensor, history: Jagged) -> tuple[Tensor, Tensor]:
         """Return the scores of the samples, (rows, n), and of the items of the rows, (m,)."""
-        rows, n = len(self.queries), len(self.ids)
-        owners = Owners.of(self.group, self.ids, torch.zeros(n, dtype=torch.int64), 1)
-        vectors = F.embedding(owners.ids, items, sparse=True)
-        scores = owners.assemble(vectors @ self.queries.T, "scores").T
-        positives = Owners.of(self.group, history.values, history.row, rows)
-        return scores, self._picked(items, positives)
+        nothing = self.ids[:0], torch.zeros(2, dtype=torch.int64)
+        owners = Owners.of(self.group, self.ids.unsqueeze(0), nothing)
+        scores: Tensor = _OwnProducts.apply(self.own, items, self.queries, owners)
+        samples = owners.assemble(scores, "scores").T
+        positives = Owners.of(self.group, self.ids.new_empty(len(self.queries), 0), history)
+        return samples, self._picked(items, positives)
+
+
+class _OwnScores(torch.autograd.Function):
+    """Scores of the entries of this process, for queries of all processes.
+
+    In the backward pass gradients of the queries are summed over processes while those of the
+    items, which stay here, are computed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, owners: Owners) -> Tensor:
+        ctx.owners = owners
+        ctx.save_for_backward(items, queries)
+        none = owners.ids.new_empty(len(queries), 0)
+        return picked_scores(queries, items.detach(), none, (owners.ids, owners.offsets))[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
+        (items, queries), owners = ctx.saved_tensors, ctx.owners
+        more = owners.ids, owners.offsets
+        grad: Tensor | None = None
+
+        def items_gradient() -> None:
+            nonlocal grad
+            grad = picked_item_gradient(queries, items, more, by)
+
+        pull = picked_query_gradient(queries, items, more, by)
+        return _summed(owners.group, pull, items_gradient), grad, None, None
+
+
+class _OwnProducts(torch.autograd.Function):
+    """Scores (n, rows) of items that this process has, for the queries of all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, owners: Owners) -> Tensor:
+        ctx.owners, vectors = owners, items.detach()[owners.ids]
+        ctx.shape = items.shape
+        ctx.save_for_backward(vectors, queries)
+        return vectors @ queries.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
+        (vectors, queries), owners = ctx.saved_tensors, ctx.owners
+        values = queries.new_empty(len(vectors), queries.shape[1])
+
+        def items_gradient() -> None:
+            torch.mm(by, queries, out=values)
+
+        total = _summed(owners.group, by.T @ vectors, items_gradient)
+        where = owners.ids.unsqueeze(0)
+        grad = torch.sparse_coo_tensor(where, values, ctx.shape, check_invariants=False)
+        return total, grad, None, None
+
+
+def _summed(group: Group, gradient: Tensor, meanwhile: Callable[[], None]) -> Tensor:
+    """Return the gradient of the queries of this process, summed over processes."""
+    counts = group.shares(len(gradient))
+    return group.scatter_sums(gradient, counts, "queries, gradients", meanwhile)

@@ -16,16 +16,21 @@ from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fitted_vectors import FittedVectors
 from fewfold.recommender.models.model import Model
+from fewfold.recommender.ranking.exact_ranking import Ranking
+from fewfold.recommender.ranking.sharded_ranking import sharded_top_k
 
 __all__ = ["FittedVAE"]
 
 
 class FittedVAE(FittedVectors):
-    """A trained `FastVAE`: scores are inner products of a query with the vectors of the items."""
+    """A trained `FastVAE`: scores are inner products of a query with the vectors of the items.
+
+    If its tables are in several processes, all call the same methods in the same order.
+    """
 
     def __init__(self, recipe: Model, model: FastVAE) -> None:
         self._recipe, self.model = recipe, model.eval().requires_grad_(False)
-        self.items = model.count
+        self.items, self.group = model.count, model.tables.group
 
     @property
     def recipe(self) -> Model:
@@ -37,6 +42,31 @@ class FittedVAE(FittedVectors):
         """(items, d) item vectors, contiguous."""
         with phase("preparing the ranking"):
             return self.model.vectors.contiguous()
+
+    @cached_property
+    def _own_vectors(self) -> Tensor:
+        """Item vectors of the items that this process has."""
+        return self.model.own_vectors.contiguous()
+
+    def rank(
+        self,
+        history: Jagged,
+        k: int,
+        *,
+        exclude: Jagged | None = None,
+        allowed: Tensor | None = None,
+    ) -> Ranking:
+        """Rank the best k items for each row, by all processes if they have parts of the tables."""
+        if self.group.world == 1:
+            return super().rank(history, k, exclude=exclude, allowed=allowed)
+        return sharded_top_k(
+            self.group, self.queries, self._own_vectors, history, k, exclude=exclude,
+            allowed=allowed,
+        )  # fmt: skip
+
+    def score_cost(self, known: Jagged) -> float:
+        """Multiply-adds to score one item for one user: the width of the vectors."""
+        return self.model.width
 
     def normalised(self) -> Tensor:
         """Compute (items, d - 1) item vectors without their bias, of length one."""

@@ -15,7 +15,9 @@ from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables, drop_items
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
+from fewfold.recommender.ranking.sharded_ranking import sharded_top_k
 from fewfold.sampling.batch_part import BatchPart
+from fewfold.sampling.item_rows import ItemRows
 
 __all__ = ["EncoderOptions", "FastVAE"]
 
@@ -200,9 +202,26 @@ class FastVAE(nn.Module):
         vectors = self.outputs()
         return vectors if self.shortcut is None else torch.cat([vectors, self.shortcut.vectors], 1)
 
+    @property
+    def own_vectors(self) -> Tensor:
+        """Item vectors of the items that this process has."""
+        group, own = self.tables.group, ItemRows.of(self.tables.output_rows()).local
+        if self.shortcut is None:
+            return own
+        return torch.cat([own, self.shortcut.rows(slice(group.rank, None, group.world))], 1)
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the queries and the item vectors."""
+        return self.latent + 1 + (0 if self.shortcut is None else self.shortcut.table.shape[1])
+
     def recommend(self, history: Interactions | Jagged, k: int) -> Tensor:
         """The best k items for each row, without those in it; -1 where none is left."""
         known = history.jagged if isinstance(history, Interactions) else history
+        group = self.tables.group
+        if group.world > 1:
+            own = self.own_vectors
+            return sharded_top_k(group, self.queries, own, known, k, exclude=known).ids
         return top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -12,6 +12,7 @@ from fewfold._check import whole_number
 from fewfold._options import Option
 from fewfold._progress import phase, silence
 from fewfold._tensors import AtMost, Found, Spec
+from fewfold.distributed.group import Group
 from fewfold.embeddings.files.file_schema import table_layout
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
@@ -20,6 +21,7 @@ from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import training_work
+from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
 from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables
@@ -182,6 +184,15 @@ class VAE(Model):
             return None
         return self.without_anchors()
 
+    def for_group(self, group: Group) -> "VAE":
+        """The same model, whose tables are shared by the processes."""
+        if group.world > 1 and self.anchors is not None:
+            raise ValueError(
+                f"tables of anchors are trained by one process, got {group.world}; leave out "
+                "anchors (--anchors), or start without torchrun"
+            )
+        return self
+
     def reusing(self, found: Mapping[str, float]) -> "VAE":
         """The same model with this penalty and strength of the shortcut."""
         model = replace(self)
@@ -206,6 +217,10 @@ class VAE(Model):
 
     def _train(self, log: Interactions, options: FitOptions) -> "_LearnedVAE":
         training, seed, progress = options.limited_training(), options.seed, options.progress
+        group = Group.current()
+        if training.time_budget is not None:
+            (budget,) = group.agree(training.time_budget)
+            training = replace(training, time_budget=budget)
         previous = options.previous
         weight = previous.weight if isinstance(previous, _LearnedVAE) else self.weight
         anchors = self.anchors if self.anchors and self.anchors.cuts(log.items) else None
@@ -231,7 +246,7 @@ class VAE(Model):
                 directions = options.cache[key]
                 if trial is not None:
                     weight = tuned_weight(model, directions, trial, seed=seed)
-                weight = weight or Weight()
+                weight = Weight(*group.agree(*astuple(weight or Weight())))
                 with phase("computing the shortcut"):
                     model.shortcut = weight.of(directions, learn.users)
         fitted_dense = None
@@ -244,9 +259,12 @@ class VAE(Model):
         return _LearnedVAE(FittedVAE(self, model), learn, passed, fitted_dense, weight=weight)
 
     def network(self, items: int, seed: int = 0) -> FastVAE:
-        """Untrained network for this many items."""
-        if self.anchors is None:
-            tables: Tables = DenseTables(items, self.hidden, self.latent)
+        """Untrained network for this many items; several processes share its tables."""
+        group = Group.current()
+        if group.world > 1:
+            tables: Tables = ShardedTables(items, self.hidden, self.latent, group)
+        elif self.anchors is None:
+            tables = DenseTables(items, self.hidden, self.latent)
         else:
             tables = AnchoredTables(items, self.anchors, self.hidden, self.latent)
         return FastVAE(tables, layers=self.layers, seed=seed)

@@ -1,6 +1,6 @@
 """Tables of a FastVAE of which each process has some rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import torch
@@ -10,6 +10,7 @@ from fewfold._native import dispatch
 from fewfold.distributed.group import Group
 from fewfold.distributed.row_exchange import distinct_rows, look_up
 from fewfold.losses.sampled import softmax_losses
+from fewfold.losses.sampled_scores import log_sum
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.batch_samples import OwnSamples, SharedSample
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
@@ -139,14 +140,16 @@ class ShardedTables(Tables):
         sample = SharedSample if objective.shared else OwnSamples
         batch = sample.of(self.group, queries, objective, history, generator)
         scores, positive_scores = batch.scores(self.items, history)
-        rest = (scores - batch.log_q).logsumexp(1)
+        rest = log_sum(scores, batch.log_q)
         losses = softmax_losses(
             rest, positive_scores, batch.positive_q, history.row, objective.samples
         )
         total = losses.sum() if objective.weights is None else losses @ objective.weights.to(losses)
         return total - total.detach() * (1 - 1 / self.group.world)
 
-    def sum_gradients(self, loss: Tensor, shared: Sequence[nn.Parameter]) -> float:
+    def sum_gradients(
+        self, loss: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
+    ) -> float:
         """Sum the loss and the gradients of shared parameters, and complete those of the inputs."""
         if self.group.world == 1:
             return loss.item()
@@ -155,7 +158,9 @@ class ShardedTables(Tables):
         partial, sums = self._pending or (flat.new_empty(0, 1), flat.new_empty(0, 1))
         counts = self.group.shares(len(partial))
         own = sums if sums.grad is None else sums.grad
-        every, flat = self.group.gather_and_sum(own, counts, flat, "layers and input gradients")
+        every, flat = self.group.gather_and_sum(
+            own, counts, flat, "layers and input gradients", meanwhile
+        )
         if self._pending is not None:
             partial.backward(every)
             self._pending = None

@@ -78,7 +78,11 @@ class Shortcut:
     @property
     def vectors(self) -> Tensor:
         """Item vectors, (items, rank)."""
-        return self.table * self.scale.unsqueeze(1)
+        return self.rows(slice(None))
+
+    def rows(self, items: slice) -> Tensor:
+        """Return the vectors of these items."""
+        return self.table[items] * self.scale[items].unsqueeze(1)
 
 
 L2_PER_USER = 0.025

@@ -1,7 +1,7 @@
 """Item tables of a FastVAE: the interface, dense tables, and sums of their rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -89,12 +89,15 @@ class Tables(nn.Module, ABC):
             generator: of samples.
         """
 
-    def sum_gradients(self, loss: Tensor, shared: Sequence[nn.Parameter]) -> float:
+    def sum_gradients(
+        self, loss: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
+    ) -> float:
         """Complete the gradients of a batch with those of other processes; return its whole loss.
 
         Args:
             loss: of this process.
             shared: parameters that are the same in all processes.
+            meanwhile: called while others are waited for; it may use the gradients of rows.
         """
         return loss.item()
 

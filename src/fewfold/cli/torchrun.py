@@ -1,0 +1,77 @@
+"""Joining the processes that torchrun started."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from fewfold._progress import silence
+
+__all__ = ["joined_processes"]
+
+_REACH = 120.0  # seconds in which all processes must have reached each other
+_ANSWER = 1800.0  # seconds after which an operation without an answer fails
+_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@contextlib.contextmanager
+def joined_processes() -> Iterator[bool]:
+    """Join the other processes, if torchrun started several; yield whether this one reports.
+
+    Processes that do not report show no progress. `FEWFOLD_TIMEOUT` is the number of seconds in
+    which they must have reached each other.
+    """
+    if not all(name in os.environ for name in _NAMES) or int(os.environ["WORLD_SIZE"]) < 2:
+        yield True
+        return
+    import torch.distributed as dist
+
+    rank = int(os.environ["RANK"])
+    store = _join(rank, int(os.environ["WORLD_SIZE"]))
+    try:
+        with silence(rank > 0):
+            yield rank == 0
+    except Exception as error:
+        if not _first_to_fail(store):
+            raise SystemExit(1) from error  # another process has said why
+        error.add_note(f"(rank {rank})")
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _join(rank: int, world: int) -> Any:
+    """Initialise the process group, and return its store; ConnectionError if some are missing."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    limit = timedelta(seconds=float(os.environ.get("FEWFOLD_TIMEOUT", _REACH)))
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        store, rank, world = next(rendezvous("env://", rank, world, timeout=limit))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        here = [f"fewfold/{attempt}/{each}" for each in range(world)]
+        store.set(here[rank], "here")
+        store.wait(here, limit)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_ANSWER)
+        )
+    except (RuntimeError, ValueError) as error:  # torch's errors of sockets and time-outs
+        raise ConnectionError(
+            f"rank {rank} of {world} did not reach the others through {address} (MASTER_ADDR) in "
+            f"{limit.total_seconds():g} s; are all of them started, and may they connect? "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+    return store
+
+
+def _first_to_fail(store: Any) -> bool:
+    """Whether no other process has failed before, so that this one has the reason."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    try:
+        return bool(store.add(f"fewfold/{attempt}/failed", 1) == 1)
+    except RuntimeError:  # the process that had the store is gone
+        return True

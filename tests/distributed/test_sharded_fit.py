@@ -1,0 +1,99 @@
+"""Fits of a recommender by several processes, in Python and by torchrun."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fewfold as ff
+from tests.distributed.conftest import Worlds
+from tests.distributed.jobs import log
+from tests.distributed.processes import ROOT, free_port
+
+
+def test_processes_stop_alike(worlds: Worlds) -> None:
+    expected = worlds[1][0]["stopped"]
+    for world in (2, 3):
+        ranks = [rank["stopped"] for rank in worlds[world]]
+        assert all(rank == ranks[0] for rank in ranks)
+        torch.testing.assert_close(ranks[0]["early"], expected["early"], rtol=1e-4, atol=0)
+        torch.testing.assert_close(ranks[0]["ndcg"], expected["ndcg"], rtol=1e-4, atol=0)
+        assert 0 < len(ranks[0]["timed"]) < 2000
+
+
+def test_a_fit_of_several_processes_is_that_of_one(worlds: Worlds) -> None:
+    expected = worlds[1][0]["fitted"]
+    for world in (2, 3):
+        first = worlds[world][0]["fitted"]
+        torch.testing.assert_close(first["tensors"], expected["tensors"], rtol=2e-2, atol=5e-3)
+        assert first["shares"] == {"vae.inputs": (60, 12), "vae.items": (60, 8)}
+        for rank in worlds[world]:
+            found = rank["fitted"]
+            torch.testing.assert_close(found["losses"], expected["losses"], rtol=1e-4, atol=0)
+            for metric, score in expected["evaluation"]["scores"].items():
+                mean = found["evaluation"]["scores"][metric]["mean"]
+                assert mean == pytest.approx(score["mean"], abs=2e-3), metric
+            assert found["evaluation"] == first["evaluation"]
+            assert found["recommended"] == first["recommended"]
+
+
+def test_models_for_one_process_are_refused_and_none_is_chosen(worlds: Worlds) -> None:
+    for world in (2, 3):
+        for rank in worlds[world]:
+            found = rank["automatic"]
+            assert found["model"][1] == "fastvae"
+            assert f"got {world}" in found["ease"]
+            assert "anchors" in found["anchors"]
+            assert "give days" in found["half-life"]
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), **more}
+
+
+def _torchrun(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    place = ["--master-port", str(free_port()), "-m", "fewfold", *map(str, arguments)]
+    return subprocess.run(
+        [*command, *place], env=_environment(), capture_output=True, text=True, timeout=120
+    )
+
+
+def test_torchrun_fits_together_and_writes_one_model(tmp_path: Path) -> None:
+    pairs = log(200, 40)
+    rows = [f"u{u},i{i}" for u, i in zip(pairs.row.tolist(), pairs.ids.tolist(), strict=True)]
+    file = tmp_path / "log.csv"
+    file.write_text("\n".join(["user,item", *rows]))
+    done = _torchrun("fit", file, "--out", tmp_path / "model", "--epochs", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["recipe"]["kind"] == "fastvae"  # once, by rank 0
+    assert done.stderr.count("2 processes fit together; fastvae") == 1
+    assert done.stderr.count("epoch 1/2") == 1
+    rec = ff.Recommender.load(tmp_path / "model")
+    assert len(rec.recommend("u0", k=3).items) == 3
+
+    file.write_text("user,item\nu1\n")
+    done = _torchrun("fit", file, "--out", tmp_path / "other", "--epochs", 2)
+    assert done.returncode != 0
+    assert done.stderr.count("fewfold: ") == 1
+    assert "(rank " in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_process_without_others_says_whom_it_did_not_reach(tmp_path: Path) -> None:
+    port = str(free_port())
+    done = subprocess.run(
+        [sys.executable, "-m", "fewfold", "fit", "--out", str(tmp_path / "model")],
+        env=_environment(
+            RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+            FEWFOLD_TIMEOUT="2",
+        ),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert f"rank 1 of 2 did not reach the others through 127.0.0.1:{port}" in done.stderr
