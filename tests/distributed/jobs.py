@@ -1,5 +1,6 @@
 """What the processes of the tests compute; every result must be the same in any world."""
 
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,9 @@ def _step(objective: Any, history: Any) -> dict[str, Tensor | float]:
     loss = model.loss(history, objective, beta=0.3, generator=_generator(8))
     loss.backward()
     dense = [p for p in model.parameters() if all(p is not row for row in tables.row_parameters)]
-    found: dict[str, Tensor | float] = {"loss": tables.sum_gradients(loss, dense, lambda: None)}
+    found: dict[str, Tensor | float] = {
+        "loss": tables.sum_gradients(loss.detach().view(1), dense, lambda: None).item()
+    }
     for name, param in model.named_parameters():
         assert param.grad is not None
         grad = param.grad
@@ -320,3 +323,23 @@ def automatic() -> dict[str, Any]:
         except ValueError as error:
             found[name] = str(error)
     return found
+
+
+@job
+def interrupted() -> str:
+    """A training of which the last process gets a signal in its fourth step."""
+    group, steps, loss = Group.current(), iter(range(1, 100)), ff.recommender.FastVAE.loss
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        if next(steps) == 4 and group.rank == group.world - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return loss(*arguments, **options)
+
+    ff.recommender.FastVAE.loss = counted  # type: ignore[method-assign]
+    try:
+        _trained()
+    except KeyboardInterrupt as error:
+        return str(error)
+    finally:
+        ff.recommender.FastVAE.loss = loss  # type: ignore[method-assign]
+    return "not interrupted"

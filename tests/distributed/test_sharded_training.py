@@ -67,3 +67,9 @@ def test_what_several_processes_cannot_do_is_said(worlds: Worlds) -> None:
         assert "in one process" in found["dynamic"]
         assert "save the model" in found["new items"]
         assert "start fewer" in found["too few items"]
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step(worlds: Worlds) -> None:
+    for ranks in worlds.values():
+        for rank in ranks:
+            assert rank["interrupted"].startswith("stopped by SIGTERM at step 4 of 9")

@@ -118,6 +118,13 @@ class Resumable(Protocol):
         """Return the current step and epoch, as text."""
 
 
+class Stoppable(Resumable, Protocol):
+    """A training that may be stopped after a step."""
+
+    def stops(self) -> bool:
+        """Return whether to stop after this step."""
+
+
 class CheckpointWriter:
     """Writes a checkpoint when one is due, and when a signal stops training."""
 
@@ -152,6 +159,10 @@ class CheckpointWriter:
         if self._signals:  # since the last step
             raise Interrupted("stopped when all was done", self.path, self._signals[0])
 
+    def signalled(self) -> bool:
+        """Return whether a signal has come."""
+        return bool(self._signals)
+
     def load(self, settings: Mapping[str, Any], layout: Layout | None = None) -> Saved | None:
         """Return the checkpoint to resume from, or None; raise if its settings differ.
 
@@ -184,11 +195,14 @@ class CheckpointWriter:
             )
         return saved
 
-    def after_step(self, run: Resumable) -> None:
+    def after_step(self, run: Stoppable) -> None:
         """Write a checkpoint if one is due; raise `Interrupted` if a signal has come."""
         rest = 0.0 if self._checkpoint is None else max(self._checkpoint.every, _REST * self._cost)
         due = self.path is not None and time.perf_counter() - self._last >= rest
-        if due or self._signals:
+        stops = run.stops()
+        if stops and not self._signals:  # another process of the group had one
+            self._signals.append(signal.SIGTERM)
+        if due or stops:
             self.finish(run)
 
     def finish(self, run: Resumable) -> None:

@@ -3,7 +3,7 @@
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -39,6 +39,8 @@ class TrainingRun(ABC):
         growth: what adapts the size of the tables, if there is anything.
         quiet: write no line per epoch, since it is part of a larger job that shows its progress.
         group: processes that train together, all with the same batches.
+        interrupted: returns whether this process is to stop.
+        stopping: whether any process of the group was, before the last step ended.
     """
 
     growth: AnchorGrowth | None = None
@@ -51,7 +53,8 @@ class TrainingRun(ABC):
     ) -> None:  # fmt: skip
         self.model, self.optimizers, self.objective = model, optimizers, objective
         self.options, self.progress, self.generator = options, progress, generator
-        self.quiet = False
+        self.quiet = self.stopping = False
+        self.interrupted: Callable[[], bool] = bool
         self.epoch_start = generator.get_state()
         self.steps_per_epoch = steps_per_epoch
         self.step, self.steps = 0, max(1, options.epochs * steps_per_epoch)
@@ -174,6 +177,10 @@ class TrainingRun(ABC):
         if self.progress and not self.quiet:
             _report_epoch(self.log, self._epochs)
         self.finished = self.best.update(self.model, ndcg) or self.step >= self.steps
+
+    def stops(self) -> bool:
+        """Return whether to stop after this step; all processes of a group do, or none."""
+        return self.interrupted() if self.group.world == 1 else self.stopping
 
     def where(self) -> str:
         """Return the current step and epoch, as text."""

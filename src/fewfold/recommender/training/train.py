@@ -84,6 +84,7 @@ def run_training(
     with writer.defer_signals(), _repeatable(), silence(not progress):
         with phase("preparing the training"):
             run = prepare()
+            run.interrupted = writer.signalled
             saved = writer.load({} if checkpoint is None else run.settings(), run.layout)
             if saved is not None:
                 run.restore(saved)

@@ -73,6 +73,8 @@ class VAERun(TrainingRun):
 
     def sum_gradients(self, loss: Tensor) -> float:
         """Complete the gradients with those of other processes; return the loss of all."""
+        if self.group.world == 1:
+            return loss.item()
         groups, rows = self.optimizers["others"].param_groups, self.optimizers["tables"]
 
         def move_rows() -> None:
@@ -80,7 +82,10 @@ class VAERun(TrainingRun):
             rows.zero_grad(set_to_none=True)
 
         shared = [p for each in groups for p in each["params"]]
-        return self.model.tables.sum_gradients(loss, shared, move_rows)
+        numbers = torch.stack([loss.detach(), loss.new_tensor(float(self.interrupted()))])
+        mean, stopping = self.model.tables.sum_gradients(numbers, shared, move_rows).tolist()
+        self.stopping = stopping > 0
+        return float(mean)
 
     def _objective(self, rows: Tensor) -> Objective:
         """Return the objective with the weights of these users' items, if it takes any."""

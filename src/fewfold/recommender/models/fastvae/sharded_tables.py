@@ -148,13 +148,11 @@ class ShardedTables(Tables):
         return total - total.detach() * (1 - 1 / self.group.world)
 
     def sum_gradients(
-        self, loss: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
-    ) -> float:
-        """Sum the loss and the gradients of shared parameters, and complete those of the inputs."""
-        if self.group.world == 1:
-            return loss.item()
+        self, numbers: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
+    ) -> Tensor:
+        """Sum the gradients of shared parameters and numbers, and complete those of the inputs."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in shared]
-        flat = torch.cat([*(grad.flatten() for grad in grads), loss.detach().view(1)])
+        flat = torch.cat([*(grad.flatten() for grad in grads), numbers])
         partial, sums = self._pending or (flat.new_empty(0, 1), flat.new_empty(0, 1))
         counts = self.group.shares(len(partial))
         own = sums if sums.grad is None else sums.grad
@@ -164,10 +162,10 @@ class ShardedTables(Tables):
         if self._pending is not None:
             partial.backward(every)
             self._pending = None
-        sizes = [p.numel() for p in shared]
-        for param, grad in zip(shared, flat[:-1].split(sizes), strict=True):
+        *parts, numbers = flat.split([*(p.numel() for p in shared), len(numbers)])
+        for param, grad in zip(shared, parts, strict=True):
             param.grad = grad.view(param.shape)
-        return flat[-1].item()
+        return numbers
 
     def input_vectors(self) -> Tensor:
         """Return the input vectors of all items, (items, hidden), gathered in every process."""

@@ -90,16 +90,20 @@ class Tables(nn.Module, ABC):
         """
 
     def sum_gradients(
-        self, loss: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
-    ) -> float:
-        """Complete the gradients of a batch with those of other processes; return its whole loss.
+        self, numbers: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
+    ) -> Tensor:
+        """Complete the gradients of a batch with those of other processes.
 
         Args:
-            loss: of this process.
+            numbers: (n,) to be summed over processes, such as the loss.
             shared: parameters that are the same in all processes.
             meanwhile: called while others are waited for; it may use the gradients of rows.
+
+        Returns:
+            The sums, (n,).
         """
-        return loss.item()
+        meanwhile()
+        return numbers
 
     @abstractmethod
     def input_vectors(self) -> Tensor:
