@@ -343,3 +343,19 @@ def interrupted() -> str:
     finally:
         ff.recommender.FastVAE.loss = loss  # type: ignore[method-assign]
     return "not interrupted"
+
+
+@job
+def step_bytes() -> tuple[int, int]:
+    """Bytes that all processes send in six training steps, and the number of dense parameters."""
+    row = torch.arange(96).repeat_interleave(12)
+    pairs = Interactions.from_pairs(row, torch.arange(len(row)) % 500, shape=(96, 500))
+    tables = ShardedTables(500, 32, 15)
+    model = ff.recommender.FastVAE(tables, seed=1)
+    objective = ff.recommender.SampledSoftmax(ff.MultiIndex(4), 40)
+    ff.recommender.train(model, pairs, objective=objective, epochs=2, batch=32, progress=False)
+    sent = tables.group.traffic.bytes
+    mine = sum(n for name, n in sent.items() if not name.startswith(("proposal", "decisions")))
+    total = tables.group.gather(torch.tensor([mine]), [1] * tables.group.world, "test").sum()
+    dense = sum(p.numel() for p in model.parameters()) - tables.inputs.numel()
+    return int(total), dense - tables.items.numel()

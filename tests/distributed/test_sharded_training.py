@@ -73,3 +73,13 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(worlds: Worlds) -
     for ranks in worlds.values():
         for rank in ranks:
             assert rank["interrupted"].startswith("stopped by SIGTERM at step 4 of 9")
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_step_sends_as_many_bytes_as_the_formula_says(worlds: Worlds, world: int) -> None:
+    users, items, samples, hidden, width = 32, 12, 40, 32, 16
+    for rank in worlds[world]:
+        sent, layers = rank["step_bytes"]
+        row = 8 * hidden + 8 * width + 12 * samples + 8 * items
+        each = (world - 1) / world * (users * row + 8 * layers)
+        assert sent / 6 == pytest.approx(world * each, rel=0.05)

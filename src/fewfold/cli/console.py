@@ -94,15 +94,16 @@ def errors() -> Iterator[Outcome]:
     except Exception as error:
         debug = os.environ.get("FEWFOLD_DEBUG", "0") != "0"
         outcome.code = _exit_code(error)
+        notes = "".join(f" {each}" for each in getattr(error, "__notes__", []))
         if outcome.code == 1:
             _print_error(
-                f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}\n"
+                f"{type(error).__name__}: {error}{notes}\n"
                 "This is a bug in fewfold; please report it."
             )
             if not debug:
                 note("FEWFOLD_DEBUG=1 shows where it happened.")
         else:
-            _print_error(" ".join([_message(error), *getattr(error, "__notes__", [])]))
+            _print_error(_message(error) + notes)
         if debug:
             note(traceback.format_exc())
 

@@ -31,6 +31,14 @@ class ShardedTables(Tables):
     instead. Gradients of rows arise at their owners in the order of the ranks, where the optimiser
     moves them. The initial weights are those of `DenseTables` with the same seed.
 
+    In a training step with B users who have L items each, n samples per user, W processes and P
+    parameters of layers, each process sends
+
+        (W - 1) / W  ( B (8 hidden + 8 (latent + 1) + 12 n + 8 L) + 8 P )  bytes,
+
+    counted by `group.traffic`, in five exchanges (six of more than two processes). Fetching the
+    rows would be B (n + L) 8 (latent + 1) bytes for the scores alone, less what users share.
+
     Args:
         items: number of items, in all processes.
         hidden: width of the input vectors.
