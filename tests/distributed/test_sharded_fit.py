@@ -64,11 +64,15 @@ def _torchrun(*arguments: Any) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_torchrun_fits_together_and_writes_one_model(tmp_path: Path) -> None:
+def _write_log(file: Path) -> None:
     pairs = log(200, 40)
     rows = [f"u{u},i{i}" for u, i in zip(pairs.row.tolist(), pairs.ids.tolist(), strict=True)]
-    file = tmp_path / "log.csv"
     file.write_text("\n".join(["user,item", *rows]))
+
+
+def test_torchrun_fits_together_and_writes_one_model(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    _write_log(file)
     done = _torchrun("fit", file, "--out", tmp_path / "model", "--epochs", 2, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["recipe"]["kind"] == "fastvae"  # once, by rank 0
@@ -97,3 +101,28 @@ def test_a_process_without_others_says_whom_it_did_not_reach(tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert f"rank 1 of 2 did not reach the others through 127.0.0.1:{port}" in done.stderr
+
+
+def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
+    _write_log(tmp_path / "log.csv")
+    command = ["fit", str(tmp_path / "log.csv"), "--out", str(tmp_path / "model")]
+    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fewfold", *command, "--epochs", "100000"],
+            env=_environment(**address, RANK=rank), stderr=subprocess.PIPE, text=True,
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    try:
+        assert both[0].stderr is not None
+        assert any("epoch 3/" in line for line in both[0].stderr)
+        both[1].kill()
+        _, error = both[0].communicate(timeout=60)
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+    assert both[0].returncode == 3, error
+    assert "rank 0 lost the connection to another process" in error
+    assert not (tmp_path / "model").exists()

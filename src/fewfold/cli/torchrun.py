@@ -35,6 +35,10 @@ def joined_processes() -> Iterator[bool]:
     except Exception as error:
         if not _first_to_fail(store):
             raise SystemExit(1) from error  # another process has said why
+        if "gloo" in str(error) or "NCCL" in str(error):
+            raise ConnectionError(
+                f"rank {rank} lost the connection to another process, which may have been killed"
+            ) from error
         error.add_note(f"(rank {rank})")
         raise
     finally:
