@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from fewfold._native import dispatch
 from fewfold.distributed import Group
+from fewfold.distributed.row_exchange import Owners
 from tests.distributed.conftest import Worlds
 
 
@@ -60,3 +62,25 @@ def test_shares_are_nearly_equal_and_cover_all_rows() -> None:
             assert groups[0].shares(rows) == [len(range(rows)[g.share(rows)]) for g in groups]
             assert max(groups[0].shares(rows)) - min(groups[0].shares(rows)) <= 1
             assert sum(group.owned(rows) for group in groups) == rows
+
+
+@pytest.mark.parametrize(("rows", "each"), [(1, 0), (1, 9), (5, 0), (5, 4), (300, 3)])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 300])
+def test_entries_are_sorted_alike_with_and_without_kernels(
+    rows: int, each: int, world: int
+) -> None:
+    generator = torch.Generator().manual_seed(rows + each)
+    ids = torch.randint(2**40, (rows, each), generator=generator)
+    lengths = torch.randint(4, (rows,), generator=generator)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    more = torch.randint(99, (int(offsets[-1]),), generator=generator), offsets
+    group = Group(world // 2, world)
+    found = Owners.of(group, ids, more)
+    with dispatch.disabled():
+        expected = Owners.of(group, ids, more)
+    assert found.counts == expected.counts
+    for name in ("order", "own", "ids", "offsets"):
+        same(getattr(found, name), getattr(expected, name))
+    flat = torch.cat([ids.flatten(), more[0]])
+    assert bool((flat[found.own] % world == group.rank).all())
+    same(found.ids, flat[found.own] // world)
