@@ -1,7 +1,5 @@
 """Read an interaction log from files or memory into numbered `Interactions`."""
 
-import contextlib
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -11,15 +9,16 @@ from fewfold import _progress
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
-from fewfold.recommender.reading.columns import Columns, choose_columns, event_note
-from fewfold.recommender.reading.conditions import Condition, Filter
 from fewfold.recommender.reading.journal_rows import journal_paths, read_journals
-from fewfold.recommender.reading.log_rows import Rows, Rules
+from fewfold.recommender.reading.log_rows import Rows
+from fewfold.recommender.reading.opened import (
+    named_columns,
+    no_rows_message,
+    open_log,
+    summary_of,
+)
 from fewfold.recommender.reading.read_options import ReadOptions, complete_options
-from fewfold.recommender.reading.source import Source, open_source
 from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
-from fewfold.recommender.reading.table_source import Batch, explained
-from fewfold.recommender.reading.values import NO_TIME
 from fewfold.recommender.weighting import confidences
 
 _SECONDS_PER_ROW = 4e-7  # approximate seconds per row, for the progress bar
@@ -80,26 +79,17 @@ def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
         2 users, 2 items, 2 pairs
     """
     chosen = complete_options(options, "read_log")
-    core, min_rating = chosen["core"], chosen["min_rating"]
+    core = chosen["core"]
     if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
         return _scaled(_k_core(_from_numbered(source, chosen), core), chosen)
-    rules = Rules(min_rating, chosen["skip_bad_rows"], chosen["strip_ids"], chosen["time_format"])
-    opened, columns, conditions = _open(source, chosen)
-    first = opened.tables[0]
-    plan = LogPlan(
-        opened.files, opened.format, opened.bytes, columns, first.columns,
-        notes=_notes(opened, columns, conditions, chosen),
-    )  # fmt: skip
-    rows = Rows(columns, rules, not first.typed, Filter(conditions))
+    opened = open_log(source, chosen)
+    rows = Rows(opened.columns, opened.rules, not opened.typed, opened.filter())
     try:
-        with contextlib.closing(_batches(opened, rows.roles())) as batches:
-            for batch, name in batches:
-                with explained(name):
-                    rows.add(batch, name)
+        opened.read_into(rows)
         journals = journal_paths(chosen["journal"])
         if journals:
             rows.add_events(read_journals(journals))
-        return _scaled(_k_core(_numbered(rows, plan), core), chosen)
+        return _scaled(_k_core(_numbered(rows, opened.plan()), core), chosen)
     finally:
         _progress.line("")
 
@@ -111,100 +101,18 @@ def plan_log(source: Any, **options: Unpack[ReadOptions]) -> LogPlan:
         return source.summary.plan
     if isinstance(source, Interactions) or hasattr(source, "tocsr"):
         return LogPlan((f"the {type(source).__name__}",), "in memory")
-    opened, columns, conditions = _open(source, chosen)
-    table = opened.tables[0]
-    notes = _notes(opened, columns, conditions, chosen)
-    first = tuple(table.head())
-    return LogPlan(opened.files, opened.format, opened.bytes, columns, table.columns, first, notes)
-
-
-def _open(source: Any, options: ReadOptions) -> tuple[Source, Columns, tuple[Condition, ...]]:
-    """Open the tables, choose the columns shared by all of them, and parse the conditions."""
-    header, where, named = options["header"], options["where"], _named_columns(options)
-    if named["weight"] is True:
-        raise ValueError(
-            "weight=True takes the values of a sparse matrix; of a table name the column: "
-            "weight='plays'"
-        )
-    opened = open_source(source, header=header)
-    given = {str(name) for name in named.values() if name not in (None, False)}
-    if header is None and not given <= set(opened.tables[0].columns):
-        # Headerless columns are named by position, so only decimal names point to a missing header.
-        again = open_source(source, header=not all(name.isdecimal() for name in given))
-        opened = again if given <= set(again.tables[0].columns) else opened
-    first = opened.tables[0]
-    try:
-        columns = choose_columns(
-            first.columns, named, rated=options["min_rating"] is not None,
-            by_position=first.headless, name=first.name,
-        )  # fmt: skip
-    except DataError as error:
-        raise DataError("; ".join([str(error), *first.notes])) from None
-    texts = [where] if isinstance(where, str) else list(where)
-    texts = [text for text in texts if text.strip()]  # an empty condition selects all rows
-    conditions = tuple(Condition.parse(text, first.columns, first.name) for text in texts)
-    timed = columns.roles().get("time")
-    conditions = tuple(
-        replace(one, missing=NO_TIME) if one.column == timed else one for one in conditions
-    )
-    needed = [*columns.roles().values(), *(one.column for one in conditions)]
-    for table in opened.tables[1:]:
-        for column in needed:
-            if column not in table.columns:
-                raise DataError(
-                    f"{table.name}: there is no column {column!r}, unlike in {first.name}; its "
-                    f"columns are {', '.join(map(repr, table.columns[:30]))}; to read only some "
-                    "files, name them"
-                )
-    return opened, columns, conditions
-
-
-def _named_columns(options: ReadOptions) -> dict[str, Any]:
-    """Return the column names that were given for the user, item, rating, time and weight."""
-    return {
-        "user": options["user"], "item": options["item"], "rating": options["rating"],
-        "time": options["time"], "weight": options["weight"],
-    }  # fmt: skip
-
-
-def _notes(
-    source: Source, columns: Columns, conditions: Sequence[Condition], options: ReadOptions
-) -> tuple[str, ...]:
-    """Return notes on what was assumed about the first table, and how to override it."""
-    table = source.tables[0]
-    # A caller who names the user and item columns knows whether there is a header.
-    sure = options["user"] is not None and options["item"] is not None
-    used = {*columns.roles().values(), *(one.column for one in conditions)}
-    event = event_note(table, used)
-    events = [f"the events of {path} are added" for path in journal_paths(options["journal"])]
-    return (*(() if sure else table.notes), *(() if event is None else (event,)), *events)
-
-
-def _batches(source: Source, roles: dict[str, str]) -> Generator[tuple[Batch, str], None, None]:
-    """Yield every batch of every table with the table's name, reporting progress."""
-    with _progress.phase("reading", total=len(source.tables)) as reading:
-        for number, table in enumerate(source.tables):
-            reading.what = f"reading {table.name}"
-            for batch in table.batches(roles):
-                yield batch, table.name
-                reading.advance(number + batch.done)
+    return open_log(source, chosen).plan(rows=True)
 
 
 def _numbered(rows: Rows, plan: LogPlan) -> Log:
     """Number the collected rows and build the log."""
     if rows.selected == 0:
-        raise DataError(_no_rows_message(rows, plan))
+        raise DataError(no_rows_message(rows, plan))
     newest = rows.newest()
     with _progress.phase("sorting the pairs", seconds=rows.selected * _SECONDS_PER_ROW):
         interactions, users, items = rows.numbered()
     size = Size(interactions.users, interactions.items, interactions.pairs)
-    summary = LogSummary(
-        plan, rows.read, size, size, rows.rules.min_rating, rows.below, dict(rows.bad),
-        rows.selected - interactions.pairs, 1, tuple(one.text for one in rows.where.conditions),
-        rows.where.left_out, rows.stripped, rows.untimed, rows.notes(), rows.rules.strip_ids,
-        rows.rules.time_format, weightless=rows.weightless, disliked=_disliked(interactions),
-        journal_events=rows.events, journal_unreadable=rows.unreadable, newest=newest,
-    )  # fmt: skip
+    summary = replace(summary_of(rows, plan, size, _disliked(interactions)), newest=newest)
     return Log(interactions, users, items, summary)
 
 
@@ -212,34 +120,11 @@ def _disliked(interactions: Interactions) -> int:
     return 0 if interactions.dislikes is None else interactions.dislikes.pairs
 
 
-def _no_rows_message(rows: Rows, plan: LogPlan) -> str:
-    if rows.read == 0:
-        return f"{plan.files[0]}: there are columns and no rows; expected at least one"
-    reasons = [f"{reason}: {count:,}" for reason, count in rows.bad.items()]
-    if rows.weightless:
-        reasons.append(f"weight of 0: {rows.weightless:,}")
-    if rows.below:
-        reasons.append(f"rating below {rows.rules.min_rating:g}: {rows.below:,}")
-    if rows.where.left_out == rows.read:
-        texts = " and ".join(one.text for one in rows.where.conditions)
-        notes = "; ".join(rows.where.notes())
-        return (
-            f"{plan.files[0]}: none of the {rows.read:,} rows meets where {texts!r}"
-            f"{'; ' if notes else ''}{notes}; check the condition (--where)"
-        )
-    if rows.where.left_out:
-        reasons.append(f"left out by where: {rows.where.left_out:,}")
-    return (
-        f"{plan.files[0]}: none of the {rows.read:,} rows can be used ({', '.join(reasons)}); "
-        f"check the columns: {plan.columns}"
-    )
-
-
 def _from_numbered(source: Any, options: ReadOptions) -> Log:
     """Wrap data that is already numbered; the numbers become the ids."""
     min_rating, weighted = options["min_rating"], options["weight"] is True
     of_tables = {
-        **_named_columns(options), "where": options["where"] or None, "header": options["header"],
+        **named_columns(options), "where": options["where"] or None, "header": options["header"],
         "time_format": options["time_format"], "journal": options["journal"],
     }  # fmt: skip
     if options["weight"] is False or (weighted and hasattr(source, "tocsr")):

@@ -20,7 +20,7 @@ from fewfold.recommender.reading.table_source import Batch, library
 from fewfold.recommender.reading.values import Times, ratings, stripped, weights, whole
 from fewfold.recommender.weighting import units_per_day
 
-__all__ = ["Rows", "Rules"]
+__all__ = ["Rows", "Rules", "before_all", "no_time", "time_numbers"]
 
 _NO_TIME = -(2**63)  # for integers; floats use nan
 
@@ -111,15 +111,22 @@ class Rows:
             high = frame["rating"] >= self.rules.min_rating
             liked = frame.filter(high)
             self.below += frame.height - liked.height
-            self._liked.append(high.to_numpy())
+            frame = frame.with_columns(high.alias("liked"))
         self.selected += liked.height
         if "stripped" in frame.columns:
             self.stripped += int(liked["stripped"].sum())
+        if self.columns.time is not None:
+            self.untimed += liked["time"].null_count()
+        self._collect(frame, name)
+
+    def _collect(self, frame: Any, name: str) -> None:
+        """Store valid rows: user, item and, where they are used, time, weight and liked."""
+        if self.rules.min_rating is not None:
+            self._liked.append(frame["liked"].to_numpy())
         self._users.add(frame["user"], name)
         self._items.add(frame["item"], name)
         if self.columns.time is not None:
-            self.untimed += liked["time"].null_count()
-            self._add_times(frame["time"])
+            self._moments.append(time_numbers(frame["time"]))
         if self.columns.weight is not None:
             self._weights.append(frame["weight"].to_numpy())
 
@@ -159,7 +166,7 @@ class Rows:
         found, whole = [], True
         for part in self._moments.parts():
             whole = part.dtype.kind != "f"
-            known = part[(part != _NO_TIME) & (part == part)]
+            known = part[~no_time(part)]
             found += [known.max()] if len(known) else []
         return (max(found) if found else None), whole
 
@@ -187,11 +194,6 @@ class Rows:
                 "newer than all of them"
             )
         return (*notes, *self.where.notes())
-
-    def _add_times(self, times: Any) -> None:
-        if times.null_count() and times.dtype.is_integer():
-            times = times.fill_null(_NO_TIME)
-        self._moments.append(times.to_numpy())
 
     def _convert(self, given: Any, name: str) -> tuple[Any, list[tuple[str, Any]]]:
         """Convert the columns, and return masks of invalid rows by reason."""
@@ -300,13 +302,30 @@ def _compact(
     return found, users.select(core.users.numpy()), items.select(core.items.numpy())
 
 
+def time_numbers(times: Any) -> np.ndarray:
+    """Return times as an array in which `no_time` finds the missing ones."""
+    if times.null_count() and times.dtype.is_integer():
+        times = times.fill_null(_NO_TIME)
+    numbers: np.ndarray = times.to_numpy()
+    return numbers
+
+
+def no_time(moments: np.ndarray) -> np.ndarray:
+    """Return (n,) true where a time is missing."""
+    missing: np.ndarray = moments == _NO_TIME
+    return missing | np.isnan(moments) if moments.dtype.kind == "f" else missing
+
+
+def before_all(first: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a time before the first one, for pairs without; the first if there is none before."""
+    lowest = np.iinfo(np.int64).min if dtype.kind == "i" else -np.inf
+    return first - 1 if first > lowest else first
+
+
 def _make_oldest(moments: np.ndarray) -> None:
     """Set missing times to before all others, in place."""
-    missing = moments == _NO_TIME
-    if moments.dtype.kind == "f":
-        missing |= np.isnan(moments)
+    missing = no_time(moments)
     if not missing.any():
         return
     first = moments[~missing].min() if not missing.all() else moments.dtype.type(0)
-    lowest = np.iinfo(np.int64).min if moments.dtype.kind == "i" else -np.inf
-    moments[missing] = first - 1 if first > lowest else first
+    moments[missing] = before_all(first, moments.dtype)

@@ -9,7 +9,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.reading.table_source import library
 
-__all__ = ["Growing", "Numbering", "texts"]
+__all__ = ["Growing", "IdType", "Numbering", "texts"]
 
 _CHUNK = 1 << 20  # rows per chunk
 _LARGEST_TABLE = 1 << 28  # largest id range for which a lookup table is used instead of a search
@@ -58,6 +58,47 @@ class Growing:
         return buffer
 
 
+class IdType:
+    """The type of the ids of one role, text or integers, as found batch by batch.
+
+    Attributes:
+        textual: whether the ids are text so far; None if there are none. With `as_numbers` integers
+            may become text, but text never becomes integers.
+
+    Example:
+        >>> import polars as pl
+        >>> from fewfold.recommender.reading.numbering import IdType
+        >>> kind = IdType("user", as_numbers=True)
+        >>> kind.convert(pl.Series(["12", "7"]), "log.csv").to_list(), kind.textual
+        ([12, 7], False)
+        >>> kind.convert(pl.Series(["12", "x7"]), "log.csv").to_list(), kind.textual
+        (['12', 'x7'], True)
+    """
+
+    def __init__(self, role: str, *, as_numbers: bool, textual: bool | None = None) -> None:
+        """`as_numbers`: treat text as integers if all of it is in canonical form."""
+        self._role, self._as_numbers, self.textual = role, as_numbers, textual
+
+    def convert(self, column: Any, name: str) -> Any:
+        """Convert a polars Series of text or integers without nulls to the type of the ids."""
+        pl = library("polars")
+        textual = column.dtype == pl.String
+        if self._as_numbers and textual and not self.textual:
+            numbers = _as_numbers(column)
+            if numbers is not None:
+                column, textual = numbers, False
+        elif self._as_numbers and not textual and self.textual:
+            column, textual = column.cast(pl.String), True
+        elif not self._as_numbers and self.textual not in (None, textual):
+            kinds = ("text", "numbers") if textual else ("numbers", "text")
+            raise DataError(
+                f"{name}: the {self._role} ids are {kinds[0]} here and {kinds[1]} before; write "
+                "the files with one type"
+            )
+        self.textual = textual
+        return column
+
+
 class Numbering:
     """Collects the ids of one role in batches, then numbers them in sorted order.
 
@@ -77,10 +118,9 @@ class Numbering:
 
     def __init__(self, role: str, *, as_numbers: bool) -> None:
         """`as_numbers`: treat text as integers if all of it is in canonical form."""
-        self._role, self._as_numbers = role, as_numbers
+        self._type = IdType(role, as_numbers=as_numbers)
         self._raw = Growing()
         self._categories: Any = None  # an empty Series whose dtype holds the codes of the texts
-        self._textual: bool | None = None
         # Sorted: an int64 array, or a polars Series of text.
         self._values: Any = np.empty(0, dtype=np.int64)
         # Lookup table from a code, or an integer minus `_first`, to the number of the id.
@@ -89,23 +129,11 @@ class Numbering:
 
     def add(self, column: Any, name: str) -> None:
         """Add ids: a polars Series of text or integers without nulls."""
-        pl = library("polars")
-        textual = column.dtype == pl.String
-        if self._as_numbers and textual and self._categories is None:
-            numbers = _as_numbers(column)
-            if numbers is None:
-                self._convert_to_text()
-            else:
-                column, textual = numbers, False
-        elif self._as_numbers and not textual and self._categories is not None:
-            column, textual = column.cast(pl.String), True
-        elif not self._as_numbers and self._textual not in (None, textual):
-            kinds = ("text", "numbers") if textual else ("numbers", "text")
-            raise DataError(
-                f"{name}: the {self._role} ids are {kinds[0]} here and {kinds[1]} before; write "
-                "the files with one type"
-            )
-        self._textual = textual
+        before = self._type.textual
+        column = self._type.convert(column, name)
+        if before is False and self._type.textual:
+            self._convert_to_text()
+        textual = self._type.textual
         self._raw.append(self._category_codes(column) if textual else _narrow(column.to_numpy()))
 
     def _convert_to_text(self) -> None:
@@ -125,7 +153,7 @@ class Numbering:
     @property
     def textual(self) -> bool | None:
         """Whether the ids are text so far; None if there are none."""
-        return self._textual
+        return self._type.textual
 
     def close(self) -> None:
         """Finish adding and sort the ids."""
