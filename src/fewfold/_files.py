@@ -17,6 +17,7 @@ __all__ = [
         "new_folder",
         "partial_of",
         "recovered",
+        "replace_folder",
         "restore_interrupted",
         "sync",
         "sync_data",
@@ -88,11 +89,19 @@ def new_folder(target: Path) -> Iterator[Path]:
         for file in sorted(partial.iterdir()):
             os.chmod(file, mode)
             sync(file)
-        sync(partial)
-        _take_place(partial, target)
+        replace_folder(partial, target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def replace_folder(partial: Path, target: Path) -> None:
+    """Put a folder, whose files are synced to disk, in the place of `target`, as `new_folder` does.
+
+    For folders that are kept after an interruption; all others are written by `new_folder`.
+    """
+    sync(partial)
+    _take_place(partial, target)
     with contextlib.suppress(OSError):
         sync(target.parent)
     shutil.rmtree(partial, ignore_errors=True)  # the old folder, after an exchange

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and kill -9 at any moment: the run goes on, to the same bytes."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -174,3 +175,18 @@ def test_killed_before_any_change_to_a_file(log: Path, here: Path, forks: Forks)
         assert names(here) == {"old", "whole", "model"}
         shutil.rmtree(here / "model")
     assert change > whole["changes"] > 10  # to the last of them
+
+
+@pytest.mark.parametrize("first", [3, 12])
+def test_a_killed_prepare_goes_on(first: int, here: Path, forks: Forks) -> None:
+    rows = [f"u{n * n % 211},{n % 17}\n" for n in range(3000)]
+    (here / "log.csv").write_text("user,item\n" + "".join(rows))
+    command = ("prepare", "log.csv", "--parts", 6)
+    assert forks(*command, "-o", "whole")["code"] == 0
+    changes = itertools.count(first, 7)  # the next run is killed a little later
+    while forks(*command, change=next(changes))["code"] == -signal.SIGKILL:
+        assert not (here / "prepared").exists() or (here / "prepared/prepared.json").exists()
+    if not (here / "prepared").exists():
+        assert forks(*command)["code"] == 0
+    assert names(here) - {".prepared.lock"} == {"log.csv", "whole", "prepared"}
+    assert contents(here / "prepared") == contents(here / "whole")

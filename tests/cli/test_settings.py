@@ -81,7 +81,7 @@ def test_the_command_takes_them(log: Path) -> None:
     [
         ("[fit]\nepoch = 3\n", ("[fit] has no option 'epoch'", "epochs")),
         ("[fit]\nconfig = 'x'\n", ("[fit] has no option 'config'",)),
-        ("[fitt]\nepochs = 3\n", ("there is no command 'fitt'", "fit, compare")),
+        ("[fitt]\nepochs = 3\n", ("there is no command 'fitt'", "fit, prepare, compare")),
         ("epochs = 3\n", ("write epochs below the command",)),
         ("[fit]\nepochs = 'many'\n", ("epochs must be a whole number", "'many'")),
         ("[fit]\nepochs = true\n", ("epochs must be one text or number", "True")),

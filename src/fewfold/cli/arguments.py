@@ -10,7 +10,13 @@ from typing import Any
 
 import fewfold
 from fewfold._options import Option
-from fewfold.cli import commands, fit_commands, recommend_commands, serve_command
+from fewfold.cli import (
+    commands,
+    fit_commands,
+    prepare_command,
+    recommend_commands,
+    serve_command,
+)
 from fewfold.cli.options import (
     ANSWER,
     COMMON,
@@ -26,6 +32,7 @@ from fewfold.cli.options import (
     fit_options,
     named,
 )
+from fewfold.cli.prepare_command import PREPARE
 from fewfold.cli.serve_command import SERVE
 from fewfold.recommender.models.registry import model_options, models
 
@@ -92,6 +99,13 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
         fit_commands.fit,
         [log],
         (*fit_options(plugins, skip_failing=skip_failing), JSON),
+    )
+    add(
+        "prepare",
+        "write a log larger than memory as a folder that fit reads",
+        prepare_command.prepare,
+        [("log", None, "a file, folder, glob or - for standard input")],
+        (*PREPARE, JSON),
     )
     add(
         "compare",

@@ -37,8 +37,7 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
     checkpoint = _checkpoint(arguments, model, out)
     training = ff.recommender.Training(epochs=arguments.epochs)
     rec = ff.Recommender(model, training=training, seed=arguments.seed)
-    log = ff.read_log(source(arguments), **reading(arguments))
-    print_note(arguments, str(log.summary))
+    log = _log(arguments)
     table = _items_table(arguments)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(out):
@@ -46,9 +45,10 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
             log, test=_held_out(arguments), refit=arguments.refit, items_table=table,
             half_life=arguments.half_life, users_table=_users_table(arguments),
             checkpoint=checkpoint, time_budget=_time_left(arguments, began),
-            progress=not arguments.quiet,
+            progress=not arguments.quiet, **(reading(arguments) if arguments.stream else {}),
         )  # fmt: skip
-        rec.save(out, users=not arguments.without_users, overwrite=arguments.overwrite)
+        users = rec.users is not None and not arguments.without_users
+        rec.save(out, users=users, overwrite=arguments.overwrite)
         if checkpoint is not None and leads:
             checkpoint.discard()
     assert rec.report is not None
@@ -65,6 +65,17 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
         arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM"
     )
     return 0
+
+
+def _log(arguments: argparse.Namespace) -> Any:
+    """The log in memory, or with --stream the prepared folder."""
+    if arguments.stream:
+        if arguments.log is None:
+            raise ValueError("--stream needs a folder that `fewfold prepare` wrote; name it")
+        return ff.recommender.StreamedLog(arguments.log)
+    log = ff.read_log(source(arguments), **reading(arguments))
+    print_note(arguments, str(log.summary))
+    return log
 
 
 def update(arguments: argparse.Namespace) -> int:
@@ -154,6 +165,8 @@ def _model(arguments: argparse.Namespace) -> Any:
     by_model = model_options([] if name is None else [name])
     if name is None:
         name = _implied_model(values, by_model)
+        if name == "auto" and arguments.stream:
+            name = "fastvae"  # the one model that is trained on a streamed log
     for option in (option for options in by_model.values() for option in options):
         if option.requires is not None and values[option.dest] != option.default:
             required, hint = option.requires

@@ -217,6 +217,7 @@ _FIT = (
     ),
     *in_group(
         "the run",
+        Option("stream", "do not hold the log, a prepared folder, in memory", False, switch=True),
         Option("resume", "resume an interrupted run", False, switch=True),
         Option(
             "checkpoint-every",

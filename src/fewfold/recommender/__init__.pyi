@@ -72,6 +72,10 @@ from .models.registry import register as register
 from .models.session_knn import SessionKNN as SessionKNN
 from .models.sparse_linear import SparseEASE as SparseEASE
 from .models.warm import Warm as Warm
+from .prepared.prepare_log import prepare as prepare
+from .prepared.prepared_log import PreparedLog as PreparedLog
+from .prepared.seal_folder import seal as seal
+from .prepared.streamed_interactions import StreamedLog as StreamedLog
 from .ranking.catalogue import Catalogue as Catalogue
 from .ranking.exact_ranking import DotProduct as DotProduct
 from .ranking.exact_ranking import Ranking as Ranking
@@ -131,6 +135,10 @@ __all__ = [
     "Contender",
     "Evaluation",
     "read_log",
+    "prepare",
+    "PreparedLog",
+    "StreamedLog",
+    "seal",
     "ReadOptions",
     "plan_log",
     "Log",

@@ -36,7 +36,7 @@ from fewfold.recommender.training.train_options import Deadline, Training
 from fewfold.recommender.user_profiles import ProfileSettings
 from fewfold.recommender.warm_vectors import WarmSettings
 
-__all__ = ["FitJob", "FitReport"]
+__all__ = ["FitJob", "FitReport", "shareable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,12 +224,12 @@ class FitJob:
             weigh = (lambda pairs: pairs) if recency is None else recency.applied
             first = deadline and deadline.share(0.4 if self.refit else 0.8)
             limit = first if self.held_out.test else deadline
-            learned = model.learn(weigh(part), self._options("fit", deadline=limit))
+            learned = model.learn(weigh(part), self.options("fit", deadline=limit))
             if self.held_out.test:
                 evaluation, comparison = self._evaluate(learned, split, description, deadline)
                 if self.refit:
                     part = log.interactions
-                    options = self._options("refit", previous=learned, deadline=deadline)
+                    options = self.options("refit", previous=learned, deadline=deadline)
                     learned = model.learn(weigh(part), options)
             if table is not None:  # of which a model without item vectors knows a part
                 table = table.first(learned.fitted.items)
@@ -251,7 +251,7 @@ class FitJob:
         )  # fmt: skip
         return state, report
 
-    def _options(
+    def options(
         self,
         stage: str | None = None,
         previous: Learned | None = None,
@@ -288,7 +288,7 @@ class FitJob:
         evaluation = measure(learned.fitted, users=users)
         reference, dense = self.model.dense_reference(), learned.dense
         if reference is not None and dense is None:
-            dense = reference.learn(split.train, self._options()).fitted
+            dense = reference.learn(split.train, self.options()).fitted
         if dense is None:
             return evaluation, None
         dense_evaluation = measure(dense, users=users)
@@ -305,7 +305,7 @@ class FitJob:
             return Recency(None, f"{model.name} ignores weights")
         if given not in (None, "auto"):
             return Recency(float(given), "as given")
-        options = self._options(deadline=deadline)
+        options = self.options(deadline=deadline)
         tried = None if model.resumable else model
         return choose_half_life(log, options, tried, limited=given is None)
 
@@ -330,13 +330,13 @@ class FitJob:
         return RecommenderState(
             model, self.training, self.seed, learned.fitted, log.items, trained.counts() > 0,
             log.users, log.interactions, attributes, evaluation=evaluation,
-            data=_shareable(log.summary.as_dict()), learned_from=learned_from,
+            data=shareable(log.summary.as_dict()), learned_from=learned_from,
             choice=learned.choice, warm=learned.attributes,
             curve=tuple(epoch.point for epoch in learned.epochs),
         )  # fmt: skip
 
 
-def _shareable(summary: dict[str, Any]) -> dict[str, Any]:
+def shareable(summary: dict[str, Any]) -> dict[str, Any]:
     """Remove folders and values of the log from its summary, since a model may be published."""
     plan = {**summary["plan"], "notes": []}  # a note may show the first row
     plan["files"] = [Path(name).name or name for name in plan["files"]]

@@ -131,6 +131,11 @@ class Interactions:
         )
 
     @classmethod
+    def trusted(cls, offsets: Tensor, ids: Tensor, items: int) -> "Interactions":
+        """Construct from int64 tensors that are known to be valid and sorted."""
+        return _unchecked(offsets, ids, items)
+
+    @classmethod
     def from_csr(cls, matrix: Any) -> "Interactions":
         """Construct from a scipy sparse matrix of shape (users, items) with values 0 and 1.
 

@@ -25,6 +25,7 @@ from fewfold.recommender.models.auto import Auto
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.model import Fitted, Model
+from fewfold.recommender.prepared.streamed_interactions import StreamedLog
 from fewfold.recommender.queries import (
     attribute_queries,
     history_queries,
@@ -44,6 +45,7 @@ from fewfold.recommender.recommendations import (
 )
 from fewfold.recommender.recommender_state import RecommenderState
 from fewfold.recommender.saved_model import read_state, write_state
+from fewfold.recommender.streamed_fit import fit_streamed
 from fewfold.recommender.training.checkpoint import Checkpoint
 from fewfold.recommender.training.train_options import CurvePoint, Training
 from fewfold.recommender.updating import UpdateReport, updated_state
@@ -195,8 +197,8 @@ class Recommender:
 
         Args:
             source: a file, folder or glob of CSV, TSV, JSON lines, Parquet or Feather, a frame of
-                pandas, polars or arrow, a scipy sparse matrix, `Interactions`, or a `Log`; see
-                `read_log`.
+                pandas, polars or arrow, a scipy sparse matrix, `Interactions`, a `Log`, or a folder
+                that `prepare` wrote; see `read_log`. A `StreamedLog` is not held in memory.
             test: share of the interactions to hold out and evaluate on, or a `HoldOut`, which also
                 says how. The model is not trained on them.
             refit: fit again, to the whole log, after the evaluation. Without it a `VAE` holds out
@@ -222,7 +224,10 @@ class Recommender:
             self.model, self.training, self.seed, HoldOut.of(test), refit, checkpoint, progress,
             time_budget, ItemsTable.of(items_table), UsersTable.of(users_table), half_life,
         )  # fmt: skip
-        self._fitted_state, self.report = job.run(source, reading)
+        if isinstance(source, StreamedLog):
+            self._fitted_state, self.report = fit_streamed(job, source, reading)
+        else:
+            self._fitted_state, self.report = job.run(source, reading)
         return self
 
     def recommend(

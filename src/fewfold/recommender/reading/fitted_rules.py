@@ -7,6 +7,7 @@ from typing import Any
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions
+from fewfold.recommender.prepared.prepared_log import is_prepared
 from fewfold.recommender.reading.conditions import Condition
 from fewfold.recommender.reading.journal_rows import converted, journal_paths, read_journals
 from fewfold.recommender.reading.log import Log, LogPlan, plan_log, read_log
@@ -34,7 +35,7 @@ def read_by_fitted_rules(source: Any, data: Mapping[str, Any], reading: ReadOpti
     min_rating, where = data.get("min_rating"), data.get("where") or []
     by_rating = min_rating is not None and "min_rating" not in reading
     by_condition = where and "where" not in reading
-    if not (by_rating or by_condition) or isinstance(source, Log):
+    if not (by_rating or by_condition) or isinstance(source, Log) or is_prepared(source):
         return read_log(source, **reading)
     plan = plan_log(source, **reading)
     if plan.columns is None:

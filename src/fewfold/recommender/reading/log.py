@@ -9,6 +9,7 @@ from fewfold import _progress
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids
 from fewfold.recommender.interactions import Interactions, from_keys
+from fewfold.recommender.prepared.prepared_log import PreparedLog, is_prepared
 from fewfold.recommender.reading.journal_rows import journal_paths, read_journals
 from fewfold.recommender.reading.log_rows import Rows
 from fewfold.recommender.reading.opened import (
@@ -17,7 +18,7 @@ from fewfold.recommender.reading.opened import (
     open_log,
     summary_of,
 )
-from fewfold.recommender.reading.read_options import ReadOptions, complete_options
+from fewfold.recommender.reading.read_options import READ_DEFAULTS, ReadOptions, complete_options
 from fewfold.recommender.reading.summary import LogPlan, LogSummary, Size
 from fewfold.recommender.weighting import confidences
 
@@ -82,6 +83,9 @@ def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
     core = chosen["core"]
     if isinstance(source, (Log, Interactions)) or hasattr(source, "tocsr"):
         return _scaled(_k_core(_from_numbered(source, chosen), core), chosen)
+    if isinstance(source, PreparedLog) or is_prepared(source):
+        found = _k_core(_from_prepared(source, chosen), core)
+        return _with_confidences(found, chosen["weight_scale"])
     opened = open_log(source, chosen)
     rows = Rows(opened.columns, opened.rules, not opened.typed, opened.filter())
     try:
@@ -99,6 +103,8 @@ def plan_log(source: Any, **options: Unpack[ReadOptions]) -> LogPlan:
     chosen = complete_options(options, "plan_log")
     if isinstance(source, Log):
         return source.summary.plan
+    if isinstance(source, PreparedLog) or is_prepared(source):
+        return _opened_folder(source).plan()
     if isinstance(source, Interactions) or hasattr(source, "tocsr"):
         return LogPlan((f"the {type(source).__name__}",), "in memory")
     return open_log(source, chosen).plan(rows=True)
@@ -118,6 +124,27 @@ def _numbered(rows: Rows, plan: LogPlan) -> Log:
 
 def _disliked(interactions: Interactions) -> int:
     return 0 if interactions.dislikes is None else interactions.dislikes.pairs
+
+
+def _opened_folder(source: Any) -> PreparedLog:
+    return source if isinstance(source, PreparedLog) else PreparedLog.open(source)
+
+
+def _from_prepared(source: Any, options: ReadOptions) -> Log:
+    """Read a prepared log into memory; how rows are read was said when it was prepared."""
+    changes = [
+        name
+        for name, default in READ_DEFAULTS.items()
+        if options[name] != default and name not in ("core", "weight_scale")  # type: ignore[literal-required]
+    ]
+    if changes:
+        raise ValueError(
+            f"a prepared log has no rows to choose from; drop {', '.join(changes)}, or prepare the "
+            "log again with it"
+        )
+    folder = _opened_folder(source)
+    interactions, users, items = folder.whole()
+    return Log(interactions, users, items, folder.summary)
 
 
 def _from_numbered(source: Any, options: ReadOptions) -> Log:
@@ -186,9 +213,16 @@ def _check_matrix_weights(values: np.ndarray, row: np.ndarray) -> None:
 
 
 def _scaled(log: Log, options: ReadOptions) -> Log:
-    """Turn the weights that were read into confidences."""
-    weights, scale = log.interactions.weights, options["weight_scale"]
-    if weights is None or options["weight"] in (None, False):
+    """Turn the weights into confidences, if they were read now."""
+    if options["weight"] in (None, False):
+        return log
+    return _with_confidences(log, options["weight_scale"])
+
+
+def _with_confidences(log: Log, scale: str) -> Log:
+    """Turn weights, if there are any, into confidences."""
+    weights = log.interactions.weights
+    if weights is None:
         return log
     pairs = log.interactions.with_values(weights=confidences(weights, scale))
     return replace(log, interactions=pairs, summary=replace(log.summary, weight_scale=scale))

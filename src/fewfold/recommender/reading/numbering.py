@@ -9,7 +9,7 @@ from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.reading.table_source import library
 
-__all__ = ["Growing", "IdType", "Numbering", "texts"]
+__all__ = ["Growing", "IdType", "Numbering", "narrow", "texts"]
 
 _CHUNK = 1 << 20  # rows per chunk
 _LARGEST_TABLE = 1 << 28  # largest id range for which a lookup table is used instead of a search
@@ -134,7 +134,7 @@ class Numbering:
         if before is False and self._type.textual:
             self._convert_to_text()
         textual = self._type.textual
-        self._raw.append(self._category_codes(column) if textual else _narrow(column.to_numpy()))
+        self._raw.append(self._category_codes(column) if textual else narrow(column.to_numpy()))
 
     def _convert_to_text(self) -> None:
         """Convert the integers collected so far to text."""
@@ -216,7 +216,8 @@ def texts(column: Any) -> Texts:
     return Texts(np.frombuffer(data or b"", dtype=np.uint8)[: int(edges[-1])], edges)
 
 
-def _narrow(numbers: np.ndarray) -> np.ndarray:
+def narrow(numbers: np.ndarray) -> np.ndarray:
+    """Return integers as int32 if all of them fit, otherwise as int64."""
     small = len(numbers) == 0 or (numbers.min() >= -(2**31) and numbers.max() < 2**31)
     return numbers.astype(np.int32 if small else np.int64, copy=False)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -129,9 +130,56 @@ class Directions:
                 guess = torch.linalg.qr(guess)[0]
                 finding.advance(finding.done + heavy)
             part = _times(forth, guess, finding)
-            values, turn = torch.linalg.eigh((part.T @ part).double())
-            values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
-            return cls(guess @ turn, values, scale)
+            return cls.of_gram(guess, (part.T @ part).double(), scale, rank)
+
+    @classmethod
+    def of_windows(
+        cls,
+        windows: Callable[[], Iterator[Interactions]],
+        counts: Tensor,
+        users: int,
+        rank: int,
+        *,
+        powers: tuple[float, float] = (0.3, 0.35),
+        seed: int = 0,
+    ) -> "Directions":
+        """Compute the directions of a log that is read window by window, once in every round.
+
+        Args:
+            windows: returns the users of the log, some at a time.
+            counts: (items,) number of users of each item.
+            users: number of all users.
+            rank, powers, seed: as in `Shortcut.fit`.
+        """
+        whole_number(rank, "rank")
+        items = len(counts)
+        rank = min(rank, items, max(users, 1))
+        width = min(rank + _EXTRA, items)
+        mean = float(counts.sum()) / users
+        scale = (counts.float() / counts.float().mean()).clamp(min=1e-3).pow(powers[1])
+        guess = torch.randn(items, width, generator=torch.Generator().manual_seed(seed))
+        gram = torch.zeros(width, width, dtype=torch.float64)
+        with phase("finding directions", total=_ROUNDS + 1) as finding:
+            for number in finding.each(range(_ROUNDS + 1)):
+                found = torch.zeros_like(guess) if number < _ROUNDS else guess
+                for window in windows():
+                    lengths = window.jagged.lengths.float()
+                    by_user = (lengths / mean).clamp(min=1e-3).pow(-powers[0])
+                    forth, back = _matrices(window, by_user, 1 / scale)
+                    part = _times(forth, guess, finding, 0)
+                    if number < _ROUNDS:
+                        found += _times(back, part, finding, 0)
+                    else:
+                        gram += (part.T @ part).double()
+                guess = torch.linalg.qr(found)[0] if number < _ROUNDS else guess
+        return cls.of_gram(guess, gram, scale, rank)
+
+    @classmethod
+    def of_gram(cls, guess: Tensor, gram: Tensor, scale: Tensor, rank: int) -> "Directions":
+        """Return the leading directions within a subspace, from the Gram matrix of its products."""
+        values, turn = torch.linalg.eigh(gram)
+        values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
+        return cls(guess @ turn, values, scale)
 
     def shortcut(self, l2: float, strength: float) -> Shortcut:
         """Return the shortcut with this penalty and strength."""
@@ -170,10 +218,10 @@ def _blocks(offsets: Tensor, ids: Tensor, values: Tensor, width: int) -> list[Te
     return found
 
 
-def _times(blocks: list[Tensor], dense: Tensor, progress: Phase) -> Tensor:
+def _times(blocks: list[Tensor], dense: Tensor, progress: Phase, each: int = 1) -> Tensor:
     """Return the product of a matrix in blocks of rows with a dense one."""
     found = []
     for block in blocks:
         found.append(block @ dense)
-        progress.advance(progress.done + 1)
+        progress.advance(progress.done + each)
     return torch.cat(found)

@@ -93,12 +93,16 @@ class Trial:
         return cls(rest, rest.rows(chosen), log.keep(~visible).rows(chosen))
 
 
-def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: int = 0) -> Weight:
+def tuned_weight(
+    model: FastVAE, directions: Directions, trial: Trial, *, seed: int = 0, users: int | None = None
+) -> Weight:
     """Return the weight with the best NDCG@50 of the hidden items, added to the model's scores.
 
     A coarse grid is searched first, then a finer one around its best. Ranks all items, or, if there
-    are more than 10,000, a sample of them and all hidden ones.
+    are more than 10,000, a sample of them and all hidden ones. `users` is the number of users of
+    the log, by default those of the trial.
     """
+    users = trial.rest.users if users is None else users
     items = model.count
     required = trial.hidden.values.unique()
     sample = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
@@ -114,7 +118,7 @@ def tuned_weight(model: FastVAE, directions: Directions, trial: Trial, *, seed: 
         def search(penalties: Iterable[float], strengths: Sequence[float]) -> None:
             nonlocal best, best_score
             for l2 in penalties:
-                shortcut = directions.shortcut(l2 * trial.rest.users, 1.0)
+                shortcut = directions.shortcut(l2 * users, 1.0)
                 linear = shortcut.queries(trial.visible) @ shortcut.vectors[chosen].T
                 for strength in strengths:
                     score = _ndcg(torch.add(base, linear, alpha=strength), hidden)

@@ -1,0 +1,1 @@
+"""Logs prepared on disk: hashed into parts of users, numbered, with a manifest."""
