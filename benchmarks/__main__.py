@@ -24,6 +24,7 @@ SUITES = (
     "http",
     "update",
     "ingest",
+    "prepare",
     "job",
     "pure",
     "compiled",

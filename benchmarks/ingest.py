@@ -66,19 +66,19 @@ def _memory() -> Iterator[Case]:
 
 
 def _seconds(ids: str, rows: int) -> Peak:
-    path = _csv(ids, rows)
+    path = write_csv(ids, rows)
     try:
-        read_log(_csv(ids, 1000))  # what is loaded on first use is not the reading
+        read_log(write_csv(ids, 1000))  # what is loaded on first use is not the reading
         began = time.perf_counter()
         read_log(path)
         return Peak(time.perf_counter() - began, rows * 1e-6, unit="seconds")
     finally:
-        _clear()
+        clear()
 
 
 def _against_pandas(ids: str, rows: int) -> Pair:
     # The file stays until the next row is measured, which writes its own.
-    path = _csv(ids, rows)
+    path = write_csv(ids, rows)
     return Pair(lambda: read_log(path, time=False), lambda: _with_pandas(path))
 
 
@@ -96,13 +96,13 @@ def _with_pandas(path: Path) -> Any:
 
 
 def _peak(ids: str, timed: bool, rows: int) -> Peak:
-    path = _parquet(ids, timed, rows)
+    path = write_parquet(ids, timed, rows)
     command = [sys.executable, "-m", "benchmarks.ingest", str(path)]
     try:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         return Peak(float(done.stdout), 6e9)
     finally:
-        _clear()
+        clear()
 
 
 def _pieces(ids: str, rows: int) -> Iterator[Any]:
@@ -129,7 +129,8 @@ def _pieces(ids: str, rows: int) -> Iterator[Any]:
         yield frame
 
 
-def _csv(ids: str, rows: int) -> Path:
+def write_csv(ids: str, rows: int) -> Path:
+    """Write a log as CSV, and return its path."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{rows}.csv"
     with path.open("wb") as file:
@@ -138,7 +139,8 @@ def _csv(ids: str, rows: int) -> Path:
     return path
 
 
-def _parquet(ids: str, timed: bool, rows: int) -> Path:
+def write_parquet(ids: str, timed: bool, rows: int) -> Path:
+    """Write a log as Parquet, and return its path."""
     import polars as pl
 
     writer_of: Any = importlib.import_module("pyarrow.parquet").ParquetWriter
@@ -154,7 +156,8 @@ def _parquet(ids: str, timed: bool, rows: int) -> Path:
     return path
 
 
-def _clear() -> None:
+def clear() -> None:
+    """Delete the logs that were written."""
     for path in FOLDER.glob("*"):
         path.unlink()
 
