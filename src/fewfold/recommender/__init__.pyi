@@ -56,6 +56,7 @@ from .models.fastvae.objectives import FullSoftmax as FullSoftmax
 from .models.fastvae.objectives import Objective as Objective
 from .models.fastvae.objectives import SampledSoftmax as SampledSoftmax
 from .models.fastvae.recipe import VAE as VAE
+from .models.fastvae.sharded_tables import ShardedTables as ShardedTables
 from .models.fastvae.shortcut import Shortcut as Shortcut
 from .models.fastvae.tables import DenseTables as DenseTables
 from .models.item_knn import BM25 as BM25
@@ -162,6 +163,7 @@ __all__ = [
     "FastVAE",
     "NextItemNetwork",
     "DenseTables",
+    "ShardedTables",
     "Shortcut",
     "train",
     "TrainOptions",

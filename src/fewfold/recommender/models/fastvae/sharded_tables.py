@@ -44,6 +44,12 @@ class ShardedTables(Tables):
         hidden: width of the input vectors.
         latent: width of the latent.
         group: the processes; by default the initialised process group, or this process alone.
+
+    Example:
+        >>> from fewfold.recommender import FastVAE, ShardedTables
+        >>> model = FastVAE(ShardedTables(1000, hidden=32, latent=15))  # in each process
+        >>> len(model.tables.items), model.tables.group.world
+        (1000, 1)
     """
 
     inputs: nn.Parameter
