@@ -27,13 +27,16 @@ def joined_processes() -> Iterator[bool]:
         return
     import torch.distributed as dist
 
+    from fewfold.distributed.group import PeerError
+
     rank = int(os.environ["RANK"])
     store = _join(rank, int(os.environ["WORLD_SIZE"]))
     try:
         with silence(rank > 0):
             yield rank == 0
     except Exception as error:
-        if not _first_to_fail(store):
+        # A process that only heard of a failure may be quicker than the one that has the reason.
+        if isinstance(error, PeerError) or not _first_to_fail(store):
             raise SystemExit(1) from error  # another process has said why
         if "gloo" in str(error) or "NCCL" in str(error):
             raise ConnectionError(
