@@ -96,9 +96,10 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def replace_folder(partial: Path, target: Path) -> None:
-    """Put a folder, whose files are synced to disk, in the place of `target`, as `new_folder` does.
+    """Rename a complete folder, whose files are on disk, to `target`, and remove the old one there.
 
-    For folders that are kept after an interruption; all others are written by `new_folder`.
+    For folders that are kept after an interruption; all others are written by `new_folder`, which
+    says what is atomic.
     """
     sync(partial)
     _take_place(partial, target)

@@ -282,13 +282,13 @@ RECOMMEND = (
         "the file, for all users",
         Option(
             "out",
-            "to write user, rank, item and score to: .parquet, .csv or .jsonl",
+            "to write user, rank, item and score to: .parquet, .csv, .jsonl or a folder/",
             None,
             named,
             "FILE",
             short="o",
         ),
-        Option("overwrite", "replace an existing file", False, switch=True),
+        Option("overwrite", "replace an existing file or folder", False, switch=True),
     ),
 )
 UPDATE = (

@@ -7,6 +7,7 @@ import fewfold as ff
 from fewfold._options import positive_integer
 from fewfold.cli.commands import parts, print_note, start
 from fewfold.cli.console import emit
+from fewfold.cli.torchrun import joined_processes
 
 __all__ = ["recommend", "similar"]
 
@@ -21,8 +22,15 @@ def _split_ids(text: str | None, ids: Any) -> list[str] | None:
 
 
 def recommend(arguments: argparse.Namespace) -> int:
-    """Recommend to users, histories, or a file of histories."""
+    """Recommend to users, histories, or a file of histories; under torchrun to all users."""
     start(arguments)
+    with joined_processes() as leads:
+        if not leads:
+            arguments.quiet = True
+        return _recommend(arguments, leads)
+
+
+def _recommend(arguments: argparse.Namespace, leads: bool) -> int:
     ways = (arguments.users, arguments.history, arguments.histories, arguments.attributes)
     if sum(way is not None for way in (*ways, arguments.all_users or None)) != 1:
         raise ValueError(
@@ -31,11 +39,12 @@ def recommend(arguments: argparse.Namespace) -> int:
         )
     if bool(arguments.all_users) != (arguments.out is not None):
         raise ValueError("--all-users and --out belong together, as --all-users --out recs.parquet")
+    _check_processes(arguments)
     rec = ff.Recommender.load(arguments.model)
     k = min(arguments.k, len(rec.items))
     options = _options(arguments, rec, k)
     if arguments.all_users:
-        return _write_all(arguments, rec, k, options)
+        return _write_all(arguments, rec, options, leads)
     found = _found(arguments, rec, k, {**options, "explain": arguments.explain})
     unknown = list(dict.fromkeys(str(one) for row in found.unknown or [] for one in row))
     if unknown:
@@ -44,6 +53,19 @@ def recommend(arguments: argparse.Namespace) -> int:
         print_note(arguments, f"not known to the model and passed over: {listed}")
     _answer(arguments, found)
     return 0
+
+
+def _check_processes(arguments: argparse.Namespace) -> None:
+    """Raise if several processes would write one file, or all the same answer."""
+    from fewfold.distributed.group import Group
+    from fewfold.recommender.recommendation_parts import is_folder
+
+    world = Group.current().world
+    if world > 1 and not (arguments.all_users and is_folder(arguments.out)):
+        raise ValueError(
+            f"{world} processes recommend to all users and write a folder; pass --all-users "
+            "--out recs/, or start without torchrun"
+        )
 
 
 def _options(arguments: argparse.Namespace, rec: Any, k: int) -> dict[str, Any]:
@@ -93,12 +115,20 @@ def _limits(texts: list[str]) -> dict[str, int]:
     return found
 
 
-def _write_all(arguments: argparse.Namespace, rec: Any, k: int, options: dict[str, Any]) -> int:
+def _write_all(
+    arguments: argparse.Namespace, rec: Any, options: dict[str, Any], leads: bool
+) -> int:
     if arguments.explain:
         raise ValueError("--all-users writes no explanations; leave out --explain")
     rows = rec.recommend_all(
-        arguments.out, k, overwrite=arguments.overwrite, progress=not arguments.quiet, **options
+        arguments.out,
+        min(arguments.k, len(rec.items)),
+        overwrite=arguments.overwrite,
+        progress=not arguments.quiet,
+        **options,
     )
+    if not leads:
+        return 0
     emit(
         f"{arguments.out}, {rows:,} recommendations",
         {"file": arguments.out, "rows": rows} if arguments.json else None,

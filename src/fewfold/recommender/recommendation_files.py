@@ -1,23 +1,22 @@
 """Recommendations to all users, written to a file block by block."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fewfold._check import whole_number
 from fewfold._files import new_file
-from fewfold._progress import phase
+from fewfold._progress import Phase, phase
 from fewfold.recommender.queries import stored_queries, stored_users
-from fewfold.recommender.ranking.exact_ranking import Ranking
 from fewfold.recommender.reading.table_source import library
 from fewfold.recommender.recommendations import RankOptions, candidates, rank_queries
 from fewfold.recommender.recommender_state import RecommenderState
 
-__all__ = ["write_recommendations"]
+__all__ = ["AllUsers", "UserRange", "write_recommendations"]
 
 _USERS = 1024  # ranked at once; a model may take a matrix for each
 _ROWS = 1 << 17  # ranked, and written, at once unless one user has more
@@ -49,50 +48,89 @@ def write_recommendations(
         raise FileExistsError(
             f"{target} exists; choose another name or pass overwrite=True (--overwrite)"
         )
-    arrow, (users, others) = library("pyarrow"), stored_users(state)
-    allowed, items = candidates(options, state), state.items.to_arrow()
-    count = min(whole_number(options.k, "k"), len(state.items))
-    at_once = max(1, min(_USERS, _ROWS // max(count, 1)))
-    first = users.to_arrow()
-    parts = [(True, first), *([] if others is None else [(False, others.to_arrow())])]
-    total, done, written = sum(len(ids) for _, ids in parts), 0, 0
+    ranked = AllUsers(state, options)
     target.parent.mkdir(parents=True, exist_ok=True)
-    fields = {"user": first.type, "rank": arrow.int32(), "item": items.type}
-    schema = arrow.schema({**fields, "score": arrow.float32()})
-    with (
-        new_file(target) as temporary,
-        phase("recommending to all users", total=max(total, 1)) as progress,
-        _WRITERS[kind](temporary, schema) as write,
-    ):
-        waiting, rows = [], 0
-        for in_log, ids in parts:
-            for start in range(0, len(ids), at_once):
-                block = range(start, min(start + at_once, len(ids)))
-                progress.part = len(block)
-                queries = stored_queries(state, block, in_log=in_log)
-                found = rank_queries(queries, state, options, allowed)
-                waiting.append(_table(arrow, schema, found, ids.slice(start, len(block)), items))
-                written, rows = written + len(waiting[-1]), rows + len(waiting[-1])
-                if rows >= _ROWS:
-                    write(arrow.concat_tables(waiting))
-                    waiting, rows = [], 0
-                done += len(block)
-                progress.advance(done)
-        if rows:
-            write(arrow.concat_tables(waiting))
-    return written
+    with new_file(target) as temporary, ranked.progress(ranked.parts()) as progress:
+        return ranked.write(temporary, kind, ranked.parts(), progress)
 
 
-def _table(arrow: Any, schema: Any, found: Ranking, users: Any, items: Any) -> Any:
-    """Return a ranking as a table, one row for each item of a user."""
-    row, place = (found.ids >= 0).nonzero(as_tuple=True)
-    columns = {
-        "user": users.take(arrow.array(row.numpy())),
-        "rank": arrow.array((place + 1).int().numpy()),
-        "item": items.take(arrow.array(found.ids[row, place].numpy())),
-        "score": arrow.array(found.scores[row, place].to(torch.float32).numpy()),
-    }
-    return arrow.table(columns).cast(schema)
+class UserRange(NamedTuple):
+    """Consecutive users, of the log or of the users table alone."""
+
+    in_log: bool
+    numbers: range
+
+
+class AllUsers:
+    """Rankings for all users of a model, computed block by block.
+
+    Attributes:
+        count: number of items for each user, at most.
+        at_once: number of users in a block. Scores depend on it in the last digit.
+        allowed: (items,) true for candidates; None if all items are.
+    """
+
+    def __init__(self, state: RecommenderState, options: RankOptions) -> None:
+        arrow, (users, others) = library("pyarrow"), stored_users(state)
+        self._state, self._options, self._items = state, options, state.items.to_arrow()
+        self.allowed = candidates(options, state)
+        self.count = min(whole_number(options.k, "k"), len(state.items))
+        self.at_once = max(1, min(_USERS, _ROWS // max(self.count, 1)))
+        self._ids = {True: users.to_arrow()}
+        if others is not None:
+            self._ids[False] = others.to_arrow()
+        fields = {"user": self._ids[True].type, "rank": arrow.int32(), "item": self._items.type}
+        self._schema = arrow.schema({**fields, "score": arrow.float32()})
+
+    def parts(self, blocks: int | None = None) -> list[UserRange]:
+        """Divide the users, in the order of the rows, into parts of so many blocks, or by kind."""
+        found = []
+        for in_log, ids in self._ids.items():
+            step = max(len(ids), 1) if blocks is None else blocks * self.at_once
+            found += [
+                UserRange(in_log, range(start, min(start + step, len(ids))))
+                for start in range(0, len(ids), step)
+            ]
+        return found
+
+    def progress(self, parts: Sequence[UserRange]) -> AbstractContextManager[Phase]:
+        """Return the phase in which these users are ranked."""
+        total = sum(len(part.numbers) for part in parts)
+        return phase("recommending to all users", total=max(total, 1))
+
+    def write(self, file: Path, kind: str, parts: Sequence[UserRange], progress: Phase) -> int:
+        """Write the recommendations to these users to a file; return the number of its rows."""
+        concatenated = library("pyarrow").concat_tables
+        waiting, rows, written = [], 0, 0
+        with _WRITERS[kind](file, self._schema) as write:
+            for in_log, numbers in parts:
+                for start in range(numbers.start, numbers.stop, self.at_once):
+                    block = range(start, min(start + self.at_once, numbers.stop))
+                    progress.part = len(block)
+                    waiting.append(self._table(UserRange(in_log, block)))
+                    written, rows = written + len(waiting[-1]), rows + len(waiting[-1])
+                    if rows >= _ROWS:
+                        write(concatenated(waiting))
+                        waiting, rows = [], 0
+                    progress.advance(progress.done + len(block))
+            if rows:
+                write(concatenated(waiting))
+        return written
+
+    def _table(self, users: UserRange) -> Any:
+        """Return the ranking of one block as a table, one row for each item of a user."""
+        arrow, (in_log, block) = library("pyarrow"), users
+        queries = stored_queries(self._state, block, in_log=in_log)
+        found = rank_queries(queries, self._state, self._options, self.allowed)
+        row, place = (found.ids >= 0).nonzero(as_tuple=True)
+        ids = self._ids[in_log].slice(block.start, len(block))
+        columns = {
+            "user": ids.take(arrow.array(row.numpy())),
+            "rank": arrow.array((place + 1).int().numpy()),
+            "item": self._items.take(arrow.array(found.ids[row, place].numpy())),
+            "score": arrow.array(found.scores[row, place].to(torch.float32).numpy()),
+        }
+        return arrow.table(columns).cast(self._schema)
 
 
 @contextmanager

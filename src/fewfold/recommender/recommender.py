@@ -36,6 +36,7 @@ from fewfold.recommender.ranking.search import Search
 from fewfold.recommender.reading.fitted_rules import journal_log, read_by_fitted_rules
 from fewfold.recommender.reading.read_options import ReadOptions, check_keywords
 from fewfold.recommender.recommendation_files import write_recommendations
+from fewfold.recommender.recommendation_parts import is_folder, write_recommendation_parts
 from fewfold.recommender.recommendations import (
     RankKeywords,
     RankOptions,
@@ -324,14 +325,16 @@ class Recommender:
         progress: bool = True,
         **ranking: Unpack[RankKeywords],
     ) -> int:
-        """Write recommendations to all users to a file, and return the number of its rows.
+        """Write recommendations to all users to a file or folder; return the number of its rows.
 
         The columns are user, rank, item and score. Users of the log come in its order, then those
         of the users table alone. The file appears when it is complete, and is written in blocks:
         memory does not grow with the number of users.
 
         Args:
-            file: its name ends in .parquet, .csv or .jsonl, which says what is written.
+            file: its name ends in .parquet, .csv or .jsonl, which says what is written. A folder,
+                as recs/, gets the same rows in several Parquet files; a call after an interruption
+                computes the missing ones, and in a process group each process writes some.
             k: number of items for each user.
             overwrite: replace an existing file.
             progress: show progress on standard error.
@@ -341,7 +344,8 @@ class Recommender:
         known_names(ranking, tuple(RankKeywords.__annotations__), "recommend_all")
         with silence(not progress):
             options = RankOptions(k, **ranking)
-            return write_recommendations(self._state, file, options, overwrite=overwrite)
+            write = write_recommendation_parts if is_folder(file) else write_recommendations
+            return write(self._state, file, options, overwrite=overwrite)
 
     def rank_items(self, users: Any, items: Any) -> Recommendations:
         """Rank these items for one or several users."""
