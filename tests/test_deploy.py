@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed import run as torchrun
 
 from fewfold.cli.arguments import parse
 from fewfold.serve.app import ENDPOINTS
@@ -75,3 +76,23 @@ def test_systemd_accepts_the_service(tmp_path):
     copy.write_text(unit().replace(program, sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_several_machines_start_a_command_that_there_is():
+    slurm = (DEPLOY / "fit-slurm.sh").read_text().replace("\\\n", " ")
+    (line,) = re.findall(r"^srun torchrun (.*)$", slurm, re.MULTILINE)
+    for name in ("SLURM_NNODES", "SLURM_JOB_ID"):
+        line = line.replace(f"${name}", "4")
+    kubernetes = (DEPLOY / "fit-kubernetes.yaml").read_text()
+    (listed,) = re.findall(r"args:\n((?: +- \S+\n)+)", kubernetes)
+    for words in (shlex.split(line), re.findall(r"- (\S+)\n", listed)):
+        run = torchrun.parse_args(words)
+        assert (run.nnodes, run.nproc_per_node, run.rdzv_backend) == ("4", "1", "c10d")
+        assert run.rdzv_endpoint.endswith(":29500")
+        assert (run.module, run.training_script) == (True, "fewfold")
+        assert parse(run.training_script_args).command == "fit"
+    (job, service) = re.findall(r"name: (\S+)\n", kubernetes)[0], run.rdzv_endpoint.split(":")[0]
+    assert service == f"{job}-0.{job}"
+    assert f"subdomain: {job}\n" in kubernetes
+    (pods,) = set(re.findall(r"(?:completions|parallelism): (\d+)", kubernetes))
+    assert pods == run.nnodes
