@@ -76,8 +76,8 @@ def prepare(
         memory: bytes that may be used, about. Item ids are held in memory, users are not.
         overwrite: replace an existing prepared folder.
         progress: show progress on standard error.
-        reading: columns, conditions and formats; see `ReadOptions`. `core`, `weight_scale` and
-            `journal` are options of the fit instead.
+        reading: columns, conditions and formats; see `ReadOptions`. `core` and `weight_scale`
+            are options of the fit instead, and a journal is added by `fewfold update`.
 
     Returns:
         The prepared log.
@@ -90,7 +90,11 @@ def prepare(
         2 users, 2 items, 3 pairs
     """
     options = complete_options(reading, "prepare")
-    for name in ("core", "weight_scale", "journal"):
+    if "journal" in reading:
+        raise ValueError(
+            "prepare takes no journal; add its events to a fitted model with fewfold update"
+        )
+    for name in ("core", "weight_scale"):
         if name in reading:
             raise ValueError(f"{name} is an option of the fit, not of prepare; give it there")
     if parts is not None:
