@@ -1,6 +1,7 @@
 """Results of all jobs in one, two and three processes, run once for all tests."""
 
-from pathlib import Path
+import fcntl
+import os
 from typing import Any
 
 import pytest
@@ -13,5 +14,11 @@ Worlds = dict[int, list[dict[str, Any]]]
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     """Return what every rank returned, by the number of processes."""
-    folder: Path = tmp_path_factory.mktemp("worlds")
-    return {world: results(world, folder) for world in (1, 2, 3)}
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # whose folder is inside that of all workers
+        base = base.parent
+    folder = base / "worlds"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the worker that comes first runs them for all
+        return {world: results(world, folder) for world in (1, 2, 3)}

@@ -47,9 +47,17 @@ def run_all() -> dict[str, Any]:
 
 
 def results(world: int, folder: Path) -> list[dict[str, Any]]:
-    """Run all jobs in so many processes, and return the results of each rank."""
+    """Run all jobs in so many processes unless it was done, and return the results of each rank."""
+    files = [folder / f"{world}-{rank}" for rank in range(world)]
+    if not all(file.exists() for file in files):
+        _run(world, folder)
+    return [torch.load(file) for file in files]
+
+
+def _run(world: int, folder: Path) -> None:
     if world == 1:
-        return [run_all()]
+        torch.save(run_all(), folder / "1-0")
+        return
     port = free_port()
     started = [
         subprocess.Popen(
@@ -68,7 +76,6 @@ def results(world: int, folder: Path) -> list[dict[str, Any]]:
         for process in started:
             process.kill()
     assert codes == [0] * world
-    return [torch.load(folder / f"{world}-{rank}") for rank in range(world)]
 
 
 def main() -> None:
