@@ -71,15 +71,15 @@ class Group:
         return self.rank == 0
 
     def shares(self, rows: int) -> list[int]:
-        """Return how many of so many rows each process has, in the order of the ranks."""
+        """Return the number of rows of each rank when rows are divided evenly."""
         return [(r + 1) * rows // self.world - r * rows // self.world for r in range(self.world)]
 
     def share(self, rows: int) -> slice:
-        """Return which of so many rows this process has."""
+        """Return the slice of rows of this rank when rows are divided evenly."""
         return slice(self.rank * rows // self.world, (self.rank + 1) * rows // self.world)
 
     def owned(self, rows: int) -> int:
-        """Return how many rows of a sharded table this process has: those with i % world = rank."""
+        """Return the number of rows i of a sharded table with i % world = rank."""
         return len(range(self.rank, rows, self.world))
 
     def exchange(
@@ -117,7 +117,7 @@ class Group:
         name: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:
-        """Sum rows over all processes, and return the `counts[rank]` sums of this one.
+        """Reduce-scatter: sum rows over all processes and return those of this rank.
 
         Args:
             rows: (sum of counts, ...) terms for the rows of all processes, in rank order.
@@ -149,7 +149,7 @@ class Group:
         return rows
 
     def merge(self, rows: Tensor, count: int, name: str) -> Tensor:
-        """Return all `count` rows of a sharded table on every process, given the own ones."""
+        """All-gather the `count` rows of a sharded table to every process."""
         return rows
 
     def lead(self, call: Callable[[], None]) -> None:

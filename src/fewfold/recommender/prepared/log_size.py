@@ -13,7 +13,7 @@ _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
 def estimated_rows(source: Source) -> int:
-    """Return about how many rows a log has: of Parquet exactly, of text from its first rows."""
+    """Estimate the number of rows of a log; exact for Parquet, from the first rows for text."""
     return sum(_rows(table) for table in source.tables)
 
 
