@@ -190,7 +190,7 @@ def test_orthant_of_more():
     matrix = factor @ factor.T + torch.eye(8)
     mean = torch.randn(8, generator=draw, dtype=torch.float64)
     found = log_orthant(mean[None], matrix[None]).exp()
-    dist = multivariate_normal(mean.numpy(), matrix.numpy())
+    dist = multivariate_normal(mean.numpy(), matrix.numpy(), seed=2)  # it integrates at random
     dist.maxpts, dist.abseps = 2_000_000, 1e-7
     assert (found / dist.cdf([0] * 8) - 1).abs() < 2e-3
 

@@ -104,6 +104,7 @@ inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t
                     uint64_t seed, int64_t start, int64_t *ids, float *log_q, double *log_z) {
   Wheel wheel(at);
   std::vector<int64_t> place(n);
+  std::vector<float> fraction(n);
   for (int64_t r = first; r < last; ++r) {
     if (!wheel.turn(scores + r * width)) return r;
     log_z[r] = wheel.log_total;
@@ -114,12 +115,22 @@ inline int64_t draw(const Cells &at, const float *scores, int64_t width, int64_t
       const uint64_t size = static_cast<uint64_t>(at.start[c + 1] - at.start[c]);
       // The high half of the product is a place in the cell, the low half a fresh fraction for the alias table.
       const unsigned __int128 product = static_cast<unsigned __int128>(random.next()) * size;
-      int64_t p = at.start[c] + static_cast<int64_t>(product >> 64);
-      if (at.accept && static_cast<float>(static_cast<uint64_t>(product) >> 40) * 0x1p-24f >= at.accept[p]) p = at.other[p];
-      if (static_cast<uint64_t>(p) >= static_cast<uint64_t>(at.places)) throw std::out_of_range("an alias table names no item");
-      place[i] = p;
+      place[i] = at.start[c] + static_cast<int64_t>(product >> 64);
+      fraction[i] = static_cast<float>(static_cast<uint64_t>(product) >> 40) * 0x1p-24f;
       q[i] = static_cast<float>(static_cast<double>(wheel.score[c]) - wheel.log_total);
+      if (at.accept) {
+        __builtin_prefetch(at.accept + place[i]);
+        __builtin_prefetch(at.other + place[i]);
+      }
     }
+    // Without branches, of which every second one would be predicted wrongly.
+    if (at.accept)
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t p = place[i], other = at.other[p];
+        place[i] = fraction[i] >= at.accept[p] ? other : p;
+      }
+    for (int64_t i = 0; i < n; ++i)
+      if (static_cast<uint64_t>(place[i]) >= static_cast<uint64_t>(at.places)) throw std::out_of_range("an alias table names no item");
     // A separate loop, so that many of these cache misses overlap.
     int64_t *out = ids + r * n;
     for (int64_t i = 0; i < n; ++i) out[i] = at.item[place[i]];
