@@ -10,6 +10,6 @@ set -euo pipefail
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 
-srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 1 \
+srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 1 --max-restarts 3 \
   --rdzv-backend c10d --rdzv-endpoint "$first:29500" --rdzv-id "$SLURM_JOB_ID" \
   -m fewfold fit "$1" --out "$2"

@@ -12,11 +12,13 @@ from pathlib import Path
 
 __all__ = [
     *(
+        "discard",
         "move_into_place",
         "new_file",
         "new_folder",
         "partial_of",
         "recovered",
+        "remove",
         "replace_folder",
         "restore_interrupted",
         "sync",
@@ -60,9 +62,12 @@ def new_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
 def move_into_place(partial: Path, path: Path) -> None:
     """Sync a complete file or folder to disk and rename it; the name of a folder must be free.
 
-    A file replaces the one at `path`. For partial files that are kept after an interruption, such
+    A file replaces what is at `path`. For partial files that are kept after an interruption, such
     as downloads; all others are written by `new_file`.
     """
+    if path.is_dir() and not partial.is_dir():
+        replace_folder(partial, path)
+        return
     sync(partial)
     os.replace(partial, path)
     with contextlib.suppress(OSError):  # already renamed; some folders cannot be synced
@@ -99,22 +104,41 @@ def replace_folder(partial: Path, target: Path) -> None:
     """Rename a complete folder, whose files are on disk, to `target`, and remove the old one there.
 
     For folders that are kept after an interruption; all others are written by `new_folder`, which
-    says what is atomic.
+    says what is atomic. A file may take the place of a folder, and a folder that of a file.
     """
     sync(partial)
     _take_place(partial, target)
     with contextlib.suppress(OSError):
         sync(target.parent)
-    shutil.rmtree(partial, ignore_errors=True)  # the old folder, after an exchange
-    shutil.rmtree(_old(target), ignore_errors=True)
+    remove(partial)  # the old folder, after an exchange
+    remove(_old(target))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if it exists and may be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def discard(path: Path) -> None:
+    """Remove a file or folder, so that no part of it is left under its name at any moment."""
+    if path.is_dir():
+        partial = partial_of(path)
+        remove(partial)
+        path.rename(partial)
+        path = partial
+    remove(path)
 
 
 def _take_place(partial: Path, target: Path) -> None:
-    if not target.exists() or not any(target.iterdir()):
+    if not target.exists() or (partial.is_dir() and target.is_dir() and not any(target.iterdir())):
         partial.rename(target)  # replaces an empty folder, too
     elif not _exchanged(partial, target):
         old = _old(target)
-        shutil.rmtree(old, ignore_errors=True)  # left by a killed process
+        remove(old)  # left by a killed process
         target.rename(old)
         try:
             partial.rename(target)
@@ -131,7 +155,7 @@ def recovered(folder: Path) -> Path:
     if folder.exists():
         return folder
     old = _old(folder.resolve() if folder.is_symlink() else folder)
-    return old if old.is_dir() else folder
+    return old if old.exists() else folder
 
 
 def restore_interrupted(folder: Path) -> None:

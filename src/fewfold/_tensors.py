@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "DTYPES",
     "AtMost",
     "Found",
     "Header",
@@ -25,7 +26,7 @@ __all__ = [
 
 Found = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape by name, from a header
 _MOST = 100_000_000  # maximum size of a header in bytes, from the format
-_DTYPES = {
+DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
@@ -182,11 +183,11 @@ def _entry(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, in
     if not isinstance(entry, dict) or set(entry) != keys:
         raise HeaderError(f"{name} needs dtype, shape and data_offsets")
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(kind, str) or kind not in _DTYPES:
-        raise HeaderError(f"{name} has dtype {kind!r}, which is none of {', '.join(_DTYPES)}")
+    if not isinstance(kind, str) or kind not in DTYPES:
+        raise HeaderError(f"{name} has dtype {kind!r}, which is none of {', '.join(DTYPES)}")
     if not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
         raise HeaderError(f"{name} has shape {shape!r} and offsets {offsets!r}")
-    dtype, (begin, end) = _DTYPES[kind], offsets
+    dtype, (begin, end) = DTYPES[kind], offsets
     if math.prod(shape) * dtype.itemsize != end - begin:
         raise HeaderError(f"{name} of shape {shape} does not fit {end - begin} bytes")
     return dtype, tuple(shape), begin, end

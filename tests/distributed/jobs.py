@@ -1,5 +1,6 @@
 """What the processes of the tests compute; every result must be the same in any world."""
 
+import os
 import signal
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import dispatch
-from fewfold.distributed.group import Group
+from fewfold.distributed.group import Group, PeerError
 from fewfold.distributed.row_exchange import look_up
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
 from fewfold.recommender.evaluation.splits import random_split
@@ -20,6 +21,7 @@ from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.recipe import VAE
 from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
 from fewfold.recommender.models.fastvae.shortcut import Directions
+from fewfold.recommender.models.fastvae.tables import Tables
 from tests.distributed.processes import job
 
 ITEMS, HIDDEN, LATENT = 103, 12, 7
@@ -61,9 +63,26 @@ def operations() -> dict[str, Any]:
         "rows together": every,
         "sums together": total,
         "merge": group.merge(own, 11, "rows"),
+        "added up": group.add_up((table / group.world).T, "sums"),
+        "started": [wait() for wait in [group.start_gather(block + n, counts, "") for n in (0, 5)]],
         "agree": group.agree(1.0 + group.rank, 5.0),
         "empty": group.gather(block[:0], [0] * group.world, "rows"),
     }
+
+
+@job
+def failed_on_the_last() -> tuple[int, str]:
+    """Result of a call on every rank, and what each says about one that fails on the last rank."""
+    group = Group.current()
+
+    try:
+        with group.together():
+            if group.rank == group.world - 1:
+                raise ValueError("the reason")
+    except (PeerError, ValueError) as error:
+        with group.together():
+            return 7, str(error)
+    return 0, ""
 
 
 @job
@@ -143,9 +162,8 @@ def proposals() -> dict[str, Tensor]:
     return found
 
 
-def _step(objective: Any, history: Any) -> dict[str, Tensor | float]:
-    """Loss and gradients of a batch."""
-    tables = ShardedTables(ITEMS, HIDDEN, LATENT)
+def step(tables: Tables, objective: Any, history: Any) -> dict[str, Tensor | float]:
+    """Return the loss and gradients of a batch."""
     group, model = tables.group, ff.recommender.FastVAE(tables, seed=3)
     objective.proposal.fit(tables.output_rows(), torch.ones(ITEMS))
     loss = model.loss(history, objective, beta=0.3, generator=_generator(8))
@@ -159,6 +177,10 @@ def _step(objective: Any, history: Any) -> dict[str, Tensor | float]:
         grad = param.grad
         found[name] = whole(group, grad.to_dense(), ITEMS) if grad.is_sparse else grad.clone()
     return found
+
+
+def _step(objective: Any, history: Any) -> dict[str, Tensor | float]:
+    return step(ShardedTables(ITEMS, HIDDEN, LATENT), objective, history)
 
 
 @job
@@ -359,3 +381,14 @@ def step_bytes() -> tuple[int, int]:
     total = tables.group.gather(torch.tensor([mine]), [1] * tables.group.world, "test").sum()
     dense = sum(p.numel() for p in model.parameters()) - tables.inputs.numel()
     return int(total), dense - tables.items.numel()
+
+
+@job
+def receiving_threads() -> int:
+    """Number of receiving threads of gloo that take over from one that sends; 0 is right."""
+    Group.current()
+    found = 0
+    for task in Path("/proc/self/task").glob("*"):
+        if (task / "comm").read_text().strip() == "gloo_tcp_loop":
+            found += os.sched_getscheduler(int(task.name)) != os.SCHED_BATCH
+    return found

@@ -18,6 +18,7 @@ import torch.distributed as dist
 Job = Callable[[], Any]
 JOBS: dict[str, Job] = {}
 ROOT = Path(__file__).parents[2]
+FOLDER = Path()  # shared by all processes and worlds
 _CALL = "from tests.distributed.processes import main; main()"
 
 
@@ -34,10 +35,24 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def run_all() -> dict[str, Any]:
-    """Run all jobs with one thread, and return the result of each."""
-    from tests.distributed import jobs  # noqa: F401  registers them
+def place() -> Path:
+    """Return an existing folder for files of the jobs, the same in all processes of a world."""
+    found = FOLDER / f"world-{dist.get_world_size() if dist.is_initialized() else 1}"
+    found.mkdir(exist_ok=True)
+    return found
 
+
+def run_all(folder: Path) -> dict[str, Any]:
+    """Run all jobs with one thread, and return the result of each."""
+    global FOLDER
+    from tests.distributed import (  # noqa: F401  registers them
+        anchor_jobs,
+        checkpoint_jobs,
+        jobs,
+        table_jobs,
+    )
+
+    FOLDER = folder
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,7 +71,7 @@ def results(world: int, folder: Path) -> list[dict[str, Any]]:
 
 def _run(world: int, folder: Path) -> None:
     if world == 1:
-        torch.save(run_all(), folder / "1-0")
+        torch.save(run_all(folder), folder / "1-0")
         return
     port = free_port()
     started = [
@@ -71,7 +86,7 @@ def _run(world: int, folder: Path) -> None:
         for rank in range(world)
     ]  # fmt: skip
     try:
-        codes = [process.wait(timeout=120) for process in started]
+        codes = [process.wait(timeout=300) for process in started]
     finally:
         for process in started:
             process.kill()
@@ -81,6 +96,7 @@ def _run(world: int, folder: Path) -> None:
 def main() -> None:
     """Run all jobs as one process of a group."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    found = run_all()
-    torch.save(found, Path(sys.argv[1]) / f"{dist.get_world_size()}-{dist.get_rank()}")
+    folder = Path(sys.argv[1])
+    found = run_all(folder)
+    torch.save(found, folder / f"{dist.get_world_size()}-{dist.get_rank()}")
     dist.destroy_process_group()

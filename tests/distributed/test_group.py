@@ -46,6 +46,13 @@ def test_tables_are_collected_on_the_first_process_alone(worlds: Worlds) -> None
         assert [rank["collected"] for rank in ranks[1:]] == [None] * (world - 1)
 
 
+def test_an_error_of_one_process_reaches_all(worlds: Worlds) -> None:
+    for world, ranks in worlds.items():
+        found = [rank["failed_on_the_last"] for rank in ranks]
+        heard = (7, f"rank {world - 1} failed; see its message")
+        assert found == [heard] * (world - 1) + [(7, "the reason")]
+
+
 def test_traffic_counts_what_goes_to_other_processes(worlds: Worlds) -> None:
     for world in (2, 3):
         rows = 2 * 3 * 4 * (world - 1)
@@ -84,3 +91,8 @@ def test_entries_are_sorted_alike_with_and_without_kernels(
     flat = torch.cat([ids.flatten(), more[0]])
     assert bool((flat[found.own] % world == group.rank).all())
     same(found.ids, flat[found.own] // world)
+
+
+def test_threads_that_receive_do_not_take_over_from_those_that_send(worlds: Worlds) -> None:
+    for world in (2, 3):
+        assert [rank["receiving_threads"] for rank in worlds[world]] == [0] * world

@@ -15,13 +15,17 @@ STEPS = {
     "own draws": Step(batch=48, length=16, draws=30, hidden=24, latent=15),
     "shared draws": Step(batch=48, length=16, draws=70, shared=True, hidden=24, latent=15),
     "few items": Step(batch=96, length=3, draws=30, hidden=40, latent=15, layers=0),
+    "anchors": Step(batch=48, length=16, draws=30, hidden=24, latent=15, anchors=20),
+    "anchors, few items": Step(batch=48, length=3, draws=30, hidden=24, latent=15, anchors=20),
+    "anchors, shared draws": Step(
+        batch=48, length=16, draws=70, shared=True, hidden=24, latent=15, anchors=20
+    ),
 }
 # Processes are forks of one that has loaded everything, which takes seconds.
 _FORKS = """
 import json, os, sys, traceback
 import torch, torch.distributed as dist
 from benchmarks.scaling_out import training_step
-from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
 from tests.distributed.test_traffic import ITEMS, STEPS
 
 torch.set_num_threads(1)
@@ -33,7 +37,7 @@ def child(rank, world, folder):
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         found = {}
         for name, sizes in STEPS.items():
-            tables = ShardedTables(ITEMS, sizes.hidden, sizes.latent)
+            tables = sizes.tables(ITEMS)
             step = training_step(sizes, tables)
             tables.group.traffic.clear()
             step()

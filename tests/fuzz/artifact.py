@@ -40,9 +40,11 @@ FIXTURES = Path(__file__).parents[1] / "recommender" / "fixtures"
 MADE = {"als": ff.recommender.ALS(factors=4, iterations=3),
         "sparse-ease": ff.recommender.SparseEASE(10.0, 5)}  # fmt: skip
 STORED = ("fastvae", "anchored", "item-knn", "ease", "popularity")
-FOLDERS = (*STORED, *MADE)
+SPLIT = {"split fastvae": "fastvae", "split ease": "ease"}  # stored ones, with tables in files
+FOLDERS = (*STORED, *MADE, *SPLIT)
 FILES = ("config.json", "metrics.json", "manifest.json", "model.safetensors", "items.safetensors",
          "users.safetensors")  # fmt: skip
+INDEX = "tables.json"
 SLOW, SLOW_ON_GIANT, GIANT = 2.0, 0.15, 1 << 28  # seconds of a processor, bytes
 
 
@@ -84,7 +86,7 @@ def folder(subject: str, draw: random.Random, place: Path) -> tuple[str, str]:
     shutil.copytree(sound(subject), copy)
     may, whats = False, []
     for _ in range(draw.choice((1, 1, 1, 2))):
-        name = draw.choice([name for name in FILES if (copy / name).exists()])
+        name = draw.choice(names(copy, draw))
         try:
             changed, what = damage(copy / name, draw)
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
@@ -98,7 +100,7 @@ def folder(subject: str, draw: random.Random, place: Path) -> tuple[str, str]:
         with timed():
             rec = ff.Recommender.load(copy)
     except ff.recommender.ArtifactError as error:
-        return ("refused" if any(name in str(error) for name in FILES)
+        return ("refused" if any(name in str(error) for name in (*FILES, "table"))
                 else "BROKEN refused without naming a file"), f"{what} -> {error}"  # fmt: skip
     except Exception as error:
         raise Broken(f"BROKEN at load: {type(error).__name__}", f"{what} -> {error}") from error
@@ -110,8 +112,46 @@ def folder(subject: str, draw: random.Random, place: Path) -> tuple[str, str]:
     raise Broken("BROKEN other answers, silently", what)
 
 
+def names(copy: Path, draw: random.Random) -> list[str]:
+    """Files to change; of those of tables the index and a few, as likely as the others."""
+    found = [name for name in FILES if (copy / name).exists()]
+    tables = sorted(file.name for file in copy.glob("table-*"))
+    return found + ([*draw.sample(tables, 3), INDEX, INDEX, INDEX] if tables else [])
+
+
+def mutate_index(file: Path, draw: random.Random) -> tuple[bool, str]:
+    """A change of rows or files that keeps the form of the index, or of the files themselves."""
+    index = json.loads(file.read_text())
+    table, other = (index["tables"][draw.choice(sorted(index["tables"]))] for _ in range(2))
+    one, two = draw.choice(table["files"]), draw.choice(other["files"])
+    how = draw.choice(("name", "swap", "move", "drop", "again", "rows", "reverse", "copy", "merge"))
+    if how == "name":
+        one["file"] = draw.choice(("../x", "/etc/passwd", "", ".", "model.safetensors", "\0",
+                                   "table-00001.safetensors/../x", two["file"]))  # fmt: skip
+    elif how == "swap":  # also of files with as many rows, which are then others
+        one["file"], two["file"] = two["file"], one["file"]
+    elif how == "move":
+        count = draw.choice((1, -1, 2**40, -(2**40)))
+        one["rows"], one["first"] = one["rows"] + count, one["first"] + draw.choice((0, count))
+    elif how == "rows":
+        table["shape"][0] += draw.choice((1, -1, 2**62))
+    elif how in ("drop", "again"):
+        table["files"].remove(one) if how == "drop" else table["files"].append(one)
+    elif how == "reverse":
+        table["files"].reverse()
+    elif how == "merge":
+        table["files"] += other["files"]
+    else:
+        file.with_name(one["file"]).write_bytes(file.with_name(two["file"]).read_bytes())
+        resign(file.parent, one["file"])
+    file.write_text(json.dumps(index))
+    return how in ("swap", "copy"), f"{how} {one} {two}"
+
+
 def damage(file: Path, draw: random.Random) -> tuple[bool, str]:
     """Whether other answers are right then, and what was done."""
+    if file.name == INDEX and draw.random() < 0.6:
+        return mutate_index(file, draw)
     if file.suffix == ".json":
         data, may, what = mutate_json(file.read_bytes(), draw)
     elif draw.random() < 0.02:
@@ -137,16 +177,23 @@ def resign(copy: Path, name: str) -> None:
 
 @cache
 def sound(subject: str) -> Path:
-    """A model folder without damage: a stored one, or one that is made here."""
-    if subject not in MADE:
+    """A model folder without damage: a stored one, perhaps split, or one that is made here."""
+    if subject in STORED:
         return FIXTURES / subject
+    place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place)
+    if subject in SPLIT:
+        before = os.environ.get("FEWFOLD_FILE_BYTES", "")
+        os.environ["FEWFOLD_FILE_BYTES"] = "900"
+        try:
+            return ff.Recommender.load(FIXTURES / SPLIT[subject]).save(place / "model")
+        finally:
+            os.environ["FEWFOLD_FILE_BYTES"] = before
     generator = torch.Generator().manual_seed(0)
     users = torch.arange(40).repeat_interleave(6)
     items = torch.randint(30, users.shape, generator=generator)
     log = {"user": users.tolist(), "item": [f"item {item}" for item in items.tolist()]}
     rec = ff.Recommender(MADE[subject]).fit(log, test=0.2, progress=False)
-    place = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, place)
     return rec.save(place / subject)
 
 

@@ -336,3 +336,28 @@ def test_a_folder_is_there_at_every_moment_of_overwriting(tmp_path: Path) -> Non
     assert not failures
     assert len(kinds) == 2
     assert live.reload().version == LiveModel(folder).current.version
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tables_in_several_files_are_served_and_reloaded(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = LiveModel(saved(tmp_path / "single"))
+    monkeypatch.setenv("FEWFOLD_FILE_BYTES", "50")
+    folder = saved(tmp_path / "m")
+    assert len(list(folder.glob("table-*"))) >= 3
+    with Journal(tmp_path / "j") as journal:
+        live = LiveModel(folder, journal=journal, shared=shared)
+        asked = [Request("eve"), Request(history=["tea"])]
+        found, single = (
+            recommend(each.queries(each.current, asked), each.current.state, RankOptions(3))
+            for each in (live, expected)
+        )
+        assert found.to_dicts() == single.to_dicts()
+        live.append([Event("eve", "beer")])
+        assert items_of(live, Request("eve")) == [["beer", "wine"]]
+        before = live.current.version
+        saved(folder, ff.recommender.EASE(l2=2.0))
+        assert live.reload().version != before
+        assert set(live.current.sizes) >= {"tables.json", "table-00001.safetensors"}
+        assert items_of(live, Request("eve")) == [["beer", "wine"]]

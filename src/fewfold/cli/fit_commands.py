@@ -29,14 +29,21 @@ def fit(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
-    from fewfold.recommender.artifact.folder import check_target
+    from fewfold.cli.attempts import Attempt, earlier_attempt, note_attempt
+    from fewfold.recommender.artifact.folder_writing import check_target
 
-    out = Path(arguments.out)
+    out, before = Path(arguments.out), earlier_attempt()
+    if before is Attempt.DONE:
+        return 0
+    if before is not Attempt.NONE:  # torchrun started the processes again
+        arguments.resume = True
+        arguments.overwrite |= before is Attempt.STARTED
     check_target(out, arguments.overwrite)
     model = _model(arguments)
     checkpoint = _checkpoint(arguments, model, out)
     training = ff.recommender.Training(epochs=arguments.epochs)
     rec = ff.Recommender(model, training=training, seed=arguments.seed)
+    note_attempt(Attempt.STARTED)
     log = _log(arguments)
     table = _items_table(arguments)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +58,14 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
         rec.save(out, users=users, overwrite=arguments.overwrite)
         if checkpoint is not None and leads:
             checkpoint.discard()
-    assert rec.report is not None
-    if not leads:
-        return 0
+    if leads:
+        _report(arguments, rec, out)
+    note_attempt(Attempt.DONE)
+    return 0
+
+
+def _report(arguments: argparse.Namespace, rec: Any, out: Path) -> None:
+    """Print the report of a fit."""
     emit(rec.report, {**rec.report.as_dict(), "model": str(out)} if arguments.json else None)
     if rec.evaluation is not None and not arguments.refit:
         print_note(
@@ -64,7 +76,6 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
     print_note(
         arguments, f"\nmodel written to {out}; try: fewfold recommend {out} --history ITEM,ITEM"
     )
-    return 0
 
 
 def _log(arguments: argparse.Namespace) -> Any:
@@ -80,7 +91,7 @@ def _log(arguments: argparse.Namespace) -> Any:
 
 def update(arguments: argparse.Namespace) -> int:
     """Add the users, events and items of a later log to a model."""
-    from fewfold.recommender.artifact.folder import check_target
+    from fewfold.recommender.artifact.folder_writing import check_target
 
     start(arguments)
     if arguments.out is None and not arguments.overwrite:

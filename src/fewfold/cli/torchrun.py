@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,6 +14,7 @@ __all__ = ["joined_processes"]
 
 _REACH = 120.0  # seconds in which all processes must have reached each other
 _ANSWER = 1800.0  # seconds after which an operation without an answer fails
+_POLL = 0.05  # seconds between two looks for others
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -34,6 +37,10 @@ def joined_processes() -> Iterator[bool]:
     try:
         with silence(rank > 0):
             yield rank == 0
+    except KeyboardInterrupt:
+        if rank > 0:  # all of them stop, and the first says so
+            raise SystemExit(130) from None
+        raise
     except Exception as error:
         # A process that only heard of a failure may be quicker than the one that has the reason.
         if isinstance(error, PeerError) or not _first_to_fail(store):
@@ -58,11 +65,8 @@ def _join(rank: int, world: int) -> Any:
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, rank, world = next(rendezvous("env://", rank, world, timeout=limit))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        here = [f"fewfold/{attempt}/{each}" for each in range(world)]
-        store.set(here[rank], "here")
-        store.wait(here, limit)
+        found, rank, world = next(rendezvous("env://", rank, world, timeout=limit))
+        store = dist.PrefixStore(_meet(found, rank, world, limit), found)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_ANSWER)
         )
@@ -75,10 +79,33 @@ def _join(rank: int, world: int) -> Any:
     return store
 
 
+def _meet(store: Any, rank: int, world: int, limit: timedelta) -> str:
+    """Wait for all processes; return a prefix of keys that no earlier processes have used.
+
+    When torchrun starts processes again, the store has the addresses of those before. Each first
+    process opens a new round, and the others join the last one that was opened; it is theirs if the
+    first has seen them in it.
+    """
+    me, end, opened = uuid.uuid4().hex, time.monotonic() + limit.total_seconds(), 0
+    if rank == 0:
+        opened = store.add("fewfold/rounds", 1)
+    while time.monotonic() < end:
+        found = opened or store.add("fewfold/rounds", 0)
+        prefix = f"fewfold/{found}"
+        if found:
+            store.set(f"{prefix}/rank {rank}", me)
+        every = [f"{prefix}/rank {each}" for each in range(world)]
+        if rank == 0 and store.check(every):
+            store.set(f"{prefix}/seen", b" ".join(store.multi_get(every)))
+        if store.check([f"{prefix}/seen"]) and me in store.get(f"{prefix}/seen").decode():
+            return prefix
+        time.sleep(_POLL)
+    raise RuntimeError("not all of them have come")
+
+
 def _first_to_fail(store: Any) -> bool:
     """Whether no other process has failed before, so that this one has the reason."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
-        return bool(store.add(f"fewfold/{attempt}/failed", 1) == 1)
+        return bool(store.add("failed", 1) == 1)
     except RuntimeError:  # the process that had the store is gone
         return True

@@ -1,39 +1,18 @@
 """Groups of processes: exchanges of rows, sums and decisions, with a count of the bytes sent."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Group", "PeerError", "ProcessGroup", "Traffic"]
+from fewfold.distributed.gloo_threads import wait_for_senders
+from fewfold.distributed.traffic import Traffic
 
-_BLOCK = 1 << 22  # numbers sent at once where a table is collected
+__all__ = ["Group", "PeerError", "ProcessGroup"]
 
-
-@dataclass
-class Traffic:
-    """Bytes that this process has sent to others, and the number of operations, by their name."""
-
-    bytes: Counter[str] = field(default_factory=Counter)
-    calls: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def total(self) -> int:
-        """Bytes of all operations."""
-        return sum(self.bytes.values())
-
-    def add(self, name: str, sent: int) -> None:
-        """Count one operation that sent this many bytes."""
-        self.bytes[name] += sent
-        self.calls[name] += 1
-
-    def clear(self) -> None:
-        """Start again at zero."""
-        self.bytes.clear()
-        self.calls.clear()
+_BLOCK = 1 << 22  # numbers sent at once where a table is collected or summed
 
 
 class Group:
@@ -110,6 +89,17 @@ class Group:
         """Return the rows of all processes, of which rank r has `counts[r]`, in rank order."""
         return rows
 
+    def start_gather(self, rows: Tensor, counts: list[int], name: str) -> Callable[[], Tensor]:
+        """Start to gather rows; return a function that waits for them and returns them."""
+        return lambda: rows
+
+    def add_up(self, rows: Tensor, name: str) -> Tensor:
+        """All-reduce: replace rows, in place, by their sum over all processes, and return them.
+
+        They are added in the order of the ranks, so that the sums are the same bytes on each.
+        """
+        return rows
+
     def scatter_sums(
         self,
         rows: Tensor,
@@ -144,6 +134,10 @@ class Group:
         """Return the numbers of rank 0."""
         return numbers
 
+    def every(self, fine: bool) -> bool:
+        """Return whether this is true in all processes."""
+        return fine
+
     def collect(self, rows: Tensor, count: int) -> Tensor | None:
         """Return all `count` rows of a sharded table on rank 0, None on the others."""
         return rows
@@ -156,6 +150,14 @@ class Group:
         """Call a function on rank 0 alone; if it raises, the others raise `PeerError`."""
         call()
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """If the block raises on any process, raise on all of them: `PeerError` on the others.
+
+        The block calls no operation of the group.
+        """
+        yield
+
 
 class PeerError(RuntimeError):
     """Raised where another process of the group failed; that one has the reason."""
@@ -163,6 +165,10 @@ class PeerError(RuntimeError):
 
 class ProcessGroup(Group):
     """The default group of `torch.distributed`."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        super().__init__(rank, world)
+        wait_for_senders()
 
     def exchange(
         self,
@@ -183,12 +189,41 @@ class ProcessGroup(Group):
         return out
 
     # Everything is an exchange: of gloo's collectives it has the least latency, takes parts of
-    # different sizes, and leaves the order of sums to us.
+    # different sizes, and leaves the order of sums to us. What a process has is not sent to itself.
+
+    def _to_others(self, counts: list[int]) -> list[int]:
+        """Return counts with none for this process."""
+        return [0 if rank == self.rank else count for rank, count in enumerate(counts)]
 
     def gather(self, rows: Tensor, counts: list[int], name: str) -> Tensor:
         """Return the rows of all processes in rank order."""
-        copies = torch.cat([rows] * self.world)
-        return self.exchange(copies, [len(rows)] * self.world, counts, name)
+        send = self._to_others([len(rows)] * self.world)
+        copies = rows if self.world == 2 else torch.cat([rows] * (self.world - 1))
+        got = self.exchange(copies, send, self._to_others(counts), name)
+        before = sum(counts[: self.rank])
+        return torch.cat([got[:before], rows, got[before:]])
+
+    def start_gather(self, rows: Tensor, counts: list[int], name: str) -> Callable[[], Tensor]:
+        """Start to send the rows to all processes; the function returns those of all of them."""
+        copies, each = torch.cat([rows] * self.world), rows.element_size() * rows.shape[1:].numel()
+        out = rows.new_empty((sum(counts), *rows.shape[1:]))
+        work = dist.all_to_all_single(out, copies, counts, [len(rows)] * self.world, async_op=True)
+        self.traffic.add(name, (self.world - 1) * len(rows) * each)
+
+        def finish(sent: Tensor = copies) -> Tensor:  # which must live until then
+            work.wait()
+            return out
+
+        return finish
+
+    def add_up(self, rows: Tensor, name: str) -> Tensor:
+        """Sum in blocks, of which each process adds a part, so that no second table is held."""
+        for block in rows.split(max(1, _BLOCK // max(rows.shape[1:].numel(), 1))):
+            flat = block.flatten()  # rows may be strided
+            counts = self.shares(len(flat))
+            total = self.gather(self.scatter_sums(flat, counts, name), counts, name)
+            block.copy_(total.view(block.shape))
+        return rows
 
     def scatter_sums(
         self,
@@ -198,8 +233,13 @@ class ProcessGroup(Group):
         meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:
         """Sum rows in the order of the ranks, whatever the order of arrival."""
-        mine = [counts[self.rank]] * self.world
-        return _total(self.exchange(rows, counts, mine, name, meanwhile).split(mine))
+        mine, parts = counts[self.rank], list(rows.split(counts))
+        own = parts.pop(self.rank)
+        theirs = parts[0] if self.world == 2 else torch.cat(parts)
+        receive = self._to_others([mine] * self.world)
+        got = self.exchange(theirs, self._to_others(counts), receive, name, meanwhile)
+        every = list(got.split([mine] * (self.world - 1)))
+        return _total([*every[: self.rank], own, *every[self.rank :]])
 
     def gather_and_sum(
         self,
@@ -210,20 +250,25 @@ class ProcessGroup(Group):
         meanwhile: Callable[[], None] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Gather rows and sum numbers; each process sums a part of them if there are many."""
-        mine, world = rows.flatten(), self.world
+        mine, world, rank = rows.flatten(), self.world, self.rank
         sizes = [rows.shape[1:].numel() * n for n in counts]
-        parts = [numbers] * world if world == 2 else numbers.tensor_split(world)
-        sent = torch.cat([piece for part in parts for piece in (mine, part)])
-        own = len(parts[self.rank])
+        parts = [numbers] * world if world == 2 else list(numbers.tensor_split(world))
+        own = parts[rank]
+        others = [part for at, part in enumerate(parts) if at != rank]
         got = self.exchange(
-            sent,
-            [len(mine) + len(part) for part in parts],
-            [n + own for n in sizes],
+            torch.cat([piece for part in others for piece in (mine, part)]),
+            self._to_others([len(mine) + len(part) for part in parts]),
+            self._to_others([size + len(own) for size in sizes]),
             name,
             meanwhile,
-        ).split([n for size in sizes for n in (size, own)])
-        every = torch.cat(got[::2]).view(sum(counts), *rows.shape[1:])
-        total = _total(got[1::2])
+        )
+        sizes.pop(rank)
+        pieces = got.split([n for size in sizes for n in (size, len(own))])
+        gathered, terms = list(pieces[::2]), list(pieces[1::2])
+        gathered.insert(rank, mine)
+        terms.insert(rank, own)
+        every = torch.cat(gathered).view(sum(counts), *rows.shape[1:])
+        total = _total(terms)
         if world > 2:
             total = self.gather(total, [len(part) for part in parts], name)
         return every, total
@@ -234,6 +279,11 @@ class ProcessGroup(Group):
         dist.broadcast(found, 0)
         self.traffic.add("decisions", found.nbytes * (self.world - 1) if self.leads else 0)
         return tuple(found.tolist())
+
+    def every(self, fine: bool) -> bool:
+        """Return whether this is true in all processes."""
+        found = self.gather(torch.tensor([float(fine)]), [1] * self.world, "decisions")
+        return bool(found.all())
 
     def collect(self, rows: Tensor, count: int) -> Tensor | None:
         """Return all rows on rank 0, sent in blocks so that no second table is in memory."""
@@ -274,6 +324,20 @@ class ProcessGroup(Group):
             raise error
         if not fine:
             raise PeerError("rank 0 failed; see its message")
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Wait for the block of every process; if it raised on any, raise on all."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as found:
+            error = found
+        fine = self.gather(torch.tensor([error is None]).byte(), [1] * self.world, "decisions")
+        if error is not None:
+            raise error
+        if not bool(fine.all()):
+            raise PeerError(f"rank {int(fine.argmin())} failed; see its message")
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

@@ -56,6 +56,9 @@ from .models.fastvae.objectives import FullSoftmax as FullSoftmax
 from .models.fastvae.objectives import Objective as Objective
 from .models.fastvae.objectives import SampledSoftmax as SampledSoftmax
 from .models.fastvae.recipe import VAE as VAE
+from .models.fastvae.sharded_anchored_tables import (
+    ShardedAnchoredTables as ShardedAnchoredTables,
+)
 from .models.fastvae.sharded_tables import ShardedTables as ShardedTables
 from .models.fastvae.shortcut import Shortcut as Shortcut
 from .models.fastvae.tables import DenseTables as DenseTables
@@ -163,6 +166,7 @@ __all__ = [
     "FastVAE",
     "NextItemNetwork",
     "DenseTables",
+    "ShardedAnchoredTables",
     "ShardedTables",
     "Shortcut",
     "train",

@@ -178,10 +178,10 @@ class FitJob:
         """
         group = Group.current()
         if group.world > 1:
-            return self._for_group(group)._run(source, reading)
+            return self.for_group(group)._run(source, reading)
         return self._run(source, reading)
 
-    def _for_group(self, group: Group) -> "FitJob":
+    def for_group(self, group: Group) -> "FitJob":
         """Return the job of one of several processes; ValueError if only one process can do it."""
         model = self.model.for_group(group)
         if self.half_life == "auto":
@@ -192,10 +192,8 @@ class FitJob:
         if self.progress and group.leads:
             name = "" if model is self.model else f"; {model.name} is fitted, others need one"
             print_message(f"{group.world} processes fit together{name}")
-        if self.checkpoint is not None and self.progress and group.leads:
-            print_message("several processes save no checkpoints yet")
         return replace(
-            self, model=model, checkpoint=None, progress=self.progress and group.leads,
+            self, model=model, progress=self.progress and group.leads,
             half_life=self.half_life or "none",
             catalogue=None if catalogue is None else replace(catalogue, use=False),
         )  # fmt: skip

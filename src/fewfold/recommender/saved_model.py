@@ -14,7 +14,8 @@ from fewfold._check import whole_number
 from fewfold._progress import phase
 from fewfold._tensors import Spec
 from fewfold.recommender.artifact.card import model_card, versions
-from fewfold.recommender.artifact.folder import Folder, Part, write_artifact
+from fewfold.recommender.artifact.folder import Folder, Part
+from fewfold.recommender.artifact.folder_writing import write_artifact
 from fewfold.recommender.artifact.packing import (
     expect_items,
     expect_users,
@@ -30,6 +31,7 @@ from fewfold.recommender.artifact.profile_packing import (
 )
 from fewfold.recommender.artifact.results import StoredComparison, StoredEvaluation
 from fewfold.recommender.artifact.schema import Source, check, check_tagged, key, plain
+from fewfold.recommender.artifact.table_writing import largest_file, split_weights
 from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.evaluation.model_evaluation import Evaluation
 from fewfold.recommender.models.model import Fitted, Model
@@ -105,7 +107,8 @@ def write_state(
 ) -> Path:
     """Write a model folder, with or without the users and their histories.
 
-    Of a group of processes the first writes it.
+    Tables larger than `largest_file` are several files, which the processes of a group write
+    together; the first of them writes all other files.
     """
     config = {
         "model": model_as_json(state.fitted.recipe),
@@ -130,26 +133,30 @@ def write_state(
     evaluation = state.evaluation
     metrics = evaluation.as_dict() if isinstance(evaluation, Evaluation) else evaluation or {}
     with phase("writing the model"):
-        weights = {**state.fitted.state(), "learned": state.trained_items}
-        target = Path(folder).absolute()
+        group = state.fitted.group
+        with group.together():
+            largest = largest_file()
+        (largest,) = map(int, group.agree(largest))  # machines may have other environments
+        stored = {**state.fitted.stored(), "learned": state.trained_items}
+        weights, tables = split_weights(stored, len(state.items), largest)
 
-        def write() -> None:
-            nonlocal target
-            parts = {
+        def parts() -> dict[str, dict[str, Any]]:
+            found = {
                 "config.json": config,
                 "metrics.json": metrics,
                 "model.safetensors": weights,
                 "items.safetensors": pack_items(state.items, state.attributes),
             }
             if users and state.users is not None and state.history is not None:
-                parts["users.safetensors"] = pack_users(state.users, state.history)
+                found["users.safetensors"] = pack_users(state.users, state.history)
             if state.profiles is not None:
-                parts["profiles.safetensors"] = pack_profiles(state.profiles, users=users)
-            card = model_card(config, metrics)
-            target = write_artifact(folder, parts, card, overwrite=overwrite)
+                found["profiles.safetensors"] = pack_profiles(state.profiles, users=users)
+            return found
 
-        state.fitted.group.lead(write)
-    return target
+        return write_artifact(
+            folder, parts, model_card(config, metrics), tables=tables, largest=largest,
+            group=group, overwrite=overwrite,
+        )  # fmt: skip
 
 
 def read_state(folder: Folder) -> RecommenderState:

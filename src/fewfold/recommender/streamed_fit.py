@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import resource_usage
+from fewfold.distributed.group import Group
 from fewfold.recommender.evaluation.holdout import hold_out
 from fewfold.recommender.evaluation.model_evaluation import Evaluation, assess
 from fewfold.recommender.evaluation.splits import Split
@@ -32,9 +33,13 @@ def fit_streamed(
 ) -> tuple[RecommenderState, FitReport]:
     """Train and evaluate on a prepared log that is read part by part.
 
+    In several processes all of them call this, each reads some of the parts, the first reports.
     Some users of the first window are tested, given a part of their items. The recommender knows
     no users of the log: it recommends from histories.
     """
+    group = Group.current()
+    if group.world > 1:
+        job = job.for_group(group)
     deadline = None if job.time_budget is None else Deadline.after(job.time_budget)
     with (
         resource_usage() as cost,
@@ -42,22 +47,20 @@ def fit_streamed(
         silence(not job.progress),
         phase("fitting the model"),
     ):
-        folder = PreparedLog.open(source.folder)
-        model = _checked(job, folder, reading)
-        log = StreamedInteractions(folder, source.pairs_in_memory)
+        log = StreamedInteractions.open(source, group)
+        model = _checked(job, log.log, reading)
         options = job.options("fit", deadline=deadline)
         evaluation = None
         if job.held_out.test:
             split, description, users = _held_out(job, log)
-            hidden = _pairs_of(split.test, users, log.window(0).users)
-            learned = learn_streamed(model, log.without(0, hidden), options)
+            learned = learn_streamed(model, log.without(0, split.test, users), options)
             evaluation = _evaluated(learned, split, description)
             if job.refit:
                 options = job.options("refit", deadline=deadline)
                 learned = learn_streamed(model, log, options, learned.weight)
         else:
             learned = learn_streamed(model, log, options)
-    return _result(job, folder, learned, evaluation, cost)
+    return _result(job, log.log, learned, evaluation, cost)
 
 
 def _checked(job: FitJob, folder: PreparedLog, reading: ReadOptions) -> VAE:
@@ -89,12 +92,11 @@ def _checked(job: FitJob, folder: PreparedLog, reading: ReadOptions) -> VAE:
 
 def _held_out(job: FitJob, log: StreamedInteractions) -> tuple[Split, str, Tensor]:
     """Hold out pairs of some users of the first window; also return the users."""
-    first = log.timed_window(0)
-    generator = torch.Generator().manual_seed(job.seed)
-    users = torch.randperm(first.users, generator=generator)[:_TESTED].sort().values
-    chosen, way = first.select(users), job.held_out.split
+    count, generator = log.starts[1], torch.Generator().manual_seed(job.seed)
+    users = torch.randperm(count, generator=generator)[:_TESTED].sort().values
+    chosen, way = log.sample(0, users, timed=True), job.held_out.split
     if way == "auto":
-        way = "last" if first.times is not None else "random"
+        way = "last" if chosen.times is not None else "random"
     try:
         split, words = hold_out(chosen, test=job.held_out.test, split=way, seed=job.seed)
     except ValueError:
@@ -102,11 +104,6 @@ def _held_out(job: FitJob, log: StreamedInteractions) -> tuple[Split, str, Tenso
             raise
         split, words = hold_out(chosen, test=job.held_out.test, split="random", seed=job.seed)
     return split, f"{words}; of {len(users):,} users", users
-
-
-def _pairs_of(test: Interactions, users: Tensor, count: int) -> Interactions:
-    """Return pairs of chosen users as pairs of all users of the window."""
-    return Interactions.from_pairs(users[test.row], test.ids, shape=(count, test.items))
 
 
 def _evaluated(learned: StreamedVAE, split: Split, description: str) -> Evaluation:

@@ -12,6 +12,7 @@ import pytest
 
 import fewfold as ff
 from fewfold.recommender.artifact import folder as artifacts
+from fewfold.recommender.artifact import folder_writing
 from tests.recommender.conftest import grouped
 
 USERS = [f"u{i}" for i in range(0, 40, 3)]
@@ -138,7 +139,7 @@ def test_newer_and_foreign_folders_are_refused(artifact: Path, tmp_path: Path) -
     copy = tmp_path / "newer"
     shutil.copytree(artifact, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "version": 3}))
     with pytest.raises(ff.recommender.ArtifactError, match=r"by a newer fewfold.*upgrade"):
         ff.Recommender.load(copy)
     (tmp_path / "other").mkdir()
@@ -171,7 +172,7 @@ def test_a_consistent_forgery_is_refused(artifact: Path, tmp_path: Path) -> None
         change(tensors)  # type: ignore[operator]
         save_file(tensors, copy / name)
         manifest = json.loads((copy / "manifest.json").read_text())
-        manifest["files"][name] = artifacts._sha256(copy / name)
+        manifest["files"][name] = artifacts.sha256(copy / name)
         manifest["bytes"][name] = (copy / name).stat().st_size
         (copy / "manifest.json").write_text(json.dumps(manifest))
         return copy
@@ -221,7 +222,7 @@ def test_a_full_disk_leaves_the_old_model(
     def full(file: Path) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", str(file))
 
-    monkeypatch.setattr(artifacts, "_sha256", full)
+    monkeypatch.setattr(folder_writing, "sha256", full)
     with pytest.raises(OSError, match="No space left"):
         fitted.save(folder, overwrite=True)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

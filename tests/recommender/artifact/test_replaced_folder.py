@@ -60,7 +60,7 @@ def test_a_file_replaced_between_two_looks_is_no_other_error(
     from fewfold.recommender.artifact import folder as artifact
 
     copy, kinds = tmp_path / "model", ["anchored", "item-knn", "popularity", "rows"]
-    sum_of = artifact._sha256
+    sum_of = artifact.sha256
 
     def late(file: Path) -> str:
         found = sum_of(file)
@@ -72,7 +72,7 @@ def test_a_file_replaced_between_two_looks_is_no_other_error(
             file.write_bytes(pack(tensors, metadata))
         return found
 
-    monkeypatch.setattr(artifact, "_sha256", late)
+    monkeypatch.setattr(artifact, "sha256", late)
     while kinds:
         shutil.copytree(FIXTURES / "fastvae", copy, dirs_exist_ok=True)
         with pytest.raises(ff.recommender.ArtifactError, match="has changed while it was read"):
@@ -90,7 +90,7 @@ def test_a_folder_replaced_while_it_is_read_is_read_again(
     other.save(target)
     ids = Ids.of([number + 1000 for number in other.items.tolist()])
     other = ff.Recommender._of(replace(other._state, seed=77, items=ids))
-    sum_of, looks = artifact._sha256, []
+    sum_of, looks = artifact.sha256, []
 
     def replaced(file: Path) -> str:
         found = sum_of(file)
@@ -100,7 +100,7 @@ def test_a_folder_replaced_while_it_is_read_is_read_again(
                 other.save(target, overwrite=True)
         return found
 
-    monkeypatch.setattr(artifact, "_sha256", replaced)
+    monkeypatch.setattr(artifact, "sha256", replaced)
     rec = ff.Recommender.load(target)
     assert (rec.seed, min(rec.items.tolist())) == (77, 1000)
     assert len(looks) == 2

@@ -175,8 +175,8 @@ FORGED: dict[str, tuple[str, str, Change, str]] = {
     "unlisted": ("fastvae", MANIFEST, drop("files", USERS), f"files.{USERS} is missing"),
     "not listed": ("fastvae", MANIFEST, drop("files", MODEL), f"files.{MODEL} is missing"),
     "format": ("fastvae", MANIFEST, put("format", to="x"), "format must be"),
-    "version 0": ("fastvae", MANIFEST, put("version", to=0), "version must be 1, got 0"),
-    "version -1": ("fastvae", MANIFEST, put("version", to=-1), "version must be 1, got -1"),
+    "version 0": ("fastvae", MANIFEST, put("version", to=0), "version must be 1 or 2, got 0"),
+    "version -1": ("fastvae", MANIFEST, put("version", to=-1), "version must be 1 or 2, got -1"),
     "version of a truth": ("fastvae", MANIFEST, put("version", to=True), "version must be a whole"),
     "version of a text": ("fastvae", MANIFEST, put("version", to="1"), "version must be a whole"),
     "version of half": ("fastvae", MANIFEST, put("version", to=1.0), "version must be a whole"),
@@ -335,7 +335,7 @@ def test_giant_files_are_refused_unread(
     def unread(_: Path) -> str:
         raise AssertionError("it was read")
 
-    monkeypatch.setattr(artifact, "_sha256", unread)
+    monkeypatch.setattr(artifact, "sha256", unread)
     for seed in range(6):
         copy = forged("fastvae", tmp_path, name, lambda _: None)
         giant(copy / name, random.Random(seed), 1 << 40)

@@ -175,7 +175,7 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.fit_job.training_work": "fitting the model",
     "fewfold.recommender.ranking.exact_ranking._rank_block": "ranking items",
     "fewfold.recommender.evaluation.model_evaluation._report": "evaluating",
-    "fewfold.recommender.artifact.folder._write": "writing the model",
+    "fewfold.recommender.artifact.folder_writing._write": "writing the model",
 }
 
 

@@ -22,7 +22,8 @@ from fewfold.recommender import (
 )
 from fewfold.recommender.evaluation.model_evaluation import assess
 from fewfold.recommender.models.fastvae.shortcut import Directions
-from fewfold.recommender.prepared.streamed_interactions import StreamedEpoch, StreamedInteractions
+from fewfold.recommender.prepared.streamed_epoch import StreamedEpoch
+from fewfold.recommender.prepared.streamed_interactions import StreamedInteractions
 
 MODEL = ff.VAE(hidden=16, latent=7)
 

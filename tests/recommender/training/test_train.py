@@ -251,14 +251,14 @@ def test_what_is_finished_is_not_done_again(tmp_path, capsys):
 def test_a_signal_at_the_very_end_is_not_lost(tmp_path, monkeypatch):
     keep = Checkpoint(tmp_path / "run", resume=True)
     wanted = trained(Model(), checkpoint=keep)
-    restore = checkpoints.read
+    restore = checkpoints.read_part
 
     def late(path, *rest):
         signal.raise_signal(signal.SIGINT)
         return restore(path, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "read", late)
+        patched.setattr(checkpoints, "read_part", late)
         with pytest.raises(Interrupted, match="when all was done"):
             trained(Model(), checkpoint=keep)
     assert trained(Model(), checkpoint=keep) == wanted

@@ -74,6 +74,8 @@ class Narrowing:
     """rank the entries of the whole table; the limits are then means over the rows"""
     shares: Tensor | None = None
     """(rows,) non-negative, e.g. popularity; limits are proportional to it, with the given means"""
+    rows: slice | None = None
+    """rows of `shares` that the table has, if it is a part of a larger one; None for all"""
 
     def __post_init__(self) -> None:
         for name in ("first", "last", "over", "every"):
@@ -102,11 +104,11 @@ class Narrowing:
         return min(max(step - self.after, 0) / self.over, 1.0)
 
     def of_rows(self, step: int) -> Tensor:
-        """Return the limit of each row at this step, (rows,), proportional to `shares`."""
+        """Return the limit of each row of the table at this step, proportional to `shares`."""
         if self.shares is None:
             raise ValueError("there are no shares; call with the step for the number of any row")
         done = self._done(step)
-        last = self._last
+        last = self._last if self.rows is None else self._last[self.rows]
         if done == 1.0:
             return last.round().long()
         return (last.clamp(min=0.3) ** done * math.pow(self.first, 1 - done)).ceil().long()

@@ -4,6 +4,8 @@
     config.json        recipe, training, seed, data and versions
     metrics.json       results of the evaluation
     model.safetensors  weights
+    tables.json        rows in the files of large tables (optional)
+    table-NNNNN.safetensors  some rows of a large table (optional)
     items.safetensors  item ids and attributes
     users.safetensors  user ids and histories (optional)
     profiles.safetensors  what users with certain attributes like (optional)
@@ -14,106 +16,58 @@ is read.
 """
 
 import hashlib
-import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fewfold._files import new_folder, recovered, restore_interrupted
-from fewfold._optional import optional_import
-from fewfold._progress import over
+from fewfold._files import recovered
 from fewfold._tensors import Found, Header, Spec, check_names, extremes, read_header
+from fewfold.recommender.artifact.file_reading import (
+    read_file,
+    read_small,
+    safetensors_library,
+)
 from fewfold.recommender.artifact.schema import Source, check
+from fewfold.recommender.artifact.table_files import (
+    INDEX,
+    SplitTable,
+    is_table_file,
+    open_tables,
+)
 from fewfold.recommender.errors import ArtifactError
 
 __all__ = [
     "CARD",
+    "FORMAT",
     "MANIFEST",
+    "VERSION",
+    "VERSION_WITH_TABLES",
     "Folder",
     "Part",
-    "check_target",
     "open_artifact",
     "read_consistently",
-    "write_artifact",
+    "sha256",
 ]
 
-FORMAT, VERSION = "fewfold recommender", 1
+FORMAT = "fewfold recommender"
+VERSION, VERSION_WITH_TABLES = 1, 2  # without and with tables in several files
 MANIFEST, CARD = "manifest.json", "README.md"
 _JSON = ("config.json", "metrics.json")
 _OPTIONAL = ("users.safetensors", "profiles.safetensors")
-_TENSORS = ("model.safetensors", "items.safetensors", *_OPTIONAL)
-_MAX_JSON = 1 << 24  # maximum bytes of a JSON file
+WEIGHTS = "model.safetensors"
+_TENSORS = (WEIGHTS, "items.safetensors", *_OPTIONAL)
 _TRIES = 50  # attempts to read a folder that is being replaced
 _MISSING = 4  # checks before a folder is reported as missing
 _RETRY_PAUSE = 0.005  # seconds between the checks
 
 T = TypeVar("T")
-
-
-def write_artifact(
-    folder: str | os.PathLike[str],
-    parts: Mapping[str, Mapping[str, Any]],
-    card: str,
-    *,
-    overwrite: bool = False,
-) -> Path:
-    """Write the parts (a dict for each file) and the model card into a new folder.
-
-    The folder is complete or does not exist. With `overwrite` an existing artifact is replaced,
-    atomically where the system supports it; a folder that is not an artifact never is.
-    """
-    target = Path(folder).absolute()
-    if target.is_symlink():
-        target = target.resolve()
-    check_target(target, overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(target) as partial:
-        sums, sizes = {}, {}
-        for name, part in over("writing the model", list(parts.items())):
-            _write(partial / name, part)
-            sums[name] = _sha256(partial / name)
-            sizes[name] = (partial / name).stat().st_size
-        manifest = {"format": FORMAT, "version": VERSION, "files": sums, "bytes": sizes}
-        _write(partial / MANIFEST, manifest)
-        (partial / CARD).write_text(card, encoding="utf-8")
-    return target
-
-
-def check_target(target: Path, overwrite: bool) -> None:
-    """Raise unless an artifact may be written there; restores one left by a killed process."""
-    restore_interrupted(target)
-    if not target.exists():
-        return
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    if not (target / MANIFEST).is_file():
-        raise FileExistsError(f"{target} exists and is not a model; choose another folder")
-    if not overwrite:
-        raise FileExistsError(
-            f"{target} holds a model already; choose another folder, or replace it with "
-            "overwrite=True (--overwrite)"
-        )
-
-
-def _write(file: Path, part: Mapping[str, Any]) -> None:
-    if file.suffix == ".json":
-        text = json.dumps(part, indent=1, ensure_ascii=False, allow_nan=False)
-        file.write_text(text + "\n", encoding="utf-8")
-    else:
-        _safetensors().save_file({name: _to_tensor(value) for name, value in part.items()}, file)
-
-
-def _to_tensor(value: Tensor | np.ndarray) -> Tensor:
-    tensor = torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value.detach()
-    return tensor.contiguous()
 
 
 @dataclass(frozen=True)
@@ -131,18 +85,21 @@ class Part:
     Attributes:
         file: path of the file.
         found: dtype and shape of each tensor.
+        tables: tensors that are in files of their own.
         ranges: minimum and maximum of each tensor, after `read`.
     """
 
     file: Path
     header: Header
     _sum: str
+    tables: Mapping[str, SplitTable] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     _layout: dict[str, Spec] = field(default_factory=dict)
 
     @property
     def found(self) -> Found:
-        return self.header.tensors
+        tables = {name: (table.dtype, table.shape) for name, table in self.tables.items()}
+        return {**self.header.tensors, **tables}
 
     def fail(self, name: str, what: str) -> NoReturn:
         """Raise an error for one of the tensors."""
@@ -158,22 +115,31 @@ class Part:
 
     def numbers(self, name: str, dtype: str, *, last: bool = False) -> np.ndarray:
         """Read one tensor, or its last entry, without verification."""
-        return _read_file(
-            lambda _: self.header.numbers(name, np.dtype(dtype), last=last), self.file
-        )
+        return read_file(lambda _: self.header.numbers(name, np.dtype(dtype), last=last), self.file)
 
     def verify(self) -> None:
         """Raise unless the checksum matches."""
-        if _read_file(_sha256, self.file) != self._sum:
+        if read_file(sha256, self.file) != self._sum:
             raise Source(self.file).damaged("", "has changed since it was written")
 
+    def verifiers(self) -> Iterator[Callable[[], None]]:
+        """Yield functions that verify this file, and those of its tables."""
+        yield self.verify
+        for table in self.tables.values():
+            yield from (each.verify for each in table.files)
+
     def read(self) -> dict[str, Tensor]:
-        """Read the tensors and validate their values; call `verify` first."""
-        tensors: dict[str, Tensor] = _read_file(_safetensors().load_file, self.file)
+        """Read the tensors and validate their values; call `verifiers` first."""
+        tensors: dict[str, Tensor] = read_file(safetensors_library().load_file, self.file)
         found = {name: (it.dtype, tuple(it.shape)) for name, it in tensors.items()}
-        if found != self.found:
+        if found != self.header.tensors:
             raise Source(self.file).damaged("", "has changed while it was read")
+        for name, table in self.tables.items():
+            tensors[name] = table.read()
         for name, spec in self._layout.items():
+            if name in self.tables:
+                self.ranges[name] = self.tables[name].check(spec)
+                continue
             self.ranges[name] = extremes(tensors[name])
             fault = spec.value_fault(*self.ranges[name])
             if fault is not None:
@@ -201,7 +167,8 @@ class Folder:
     def verify(self) -> None:
         """Verify the checksums of the tensor files."""
         with ThreadPoolExecutor(2) as pool:  # hashing releases the GIL
-            list(pool.map(Part.verify, self.parts.values()))
+            checks = [check for part in self.parts.values() for check in part.verifiers()]
+            list(pool.map(lambda check: check(), checks))
 
 
 def open_artifact(root: Path) -> Folder:
@@ -209,11 +176,38 @@ def open_artifact(root: Path) -> Folder:
     manifest = _manifest(root)
     sizes = {file.name: file.stat().st_size for file in sorted(root.iterdir()) if file.is_file()}
     listed = manifest.files
+    _check_files(root, manifest, sizes)
+    documents = {}
+    for name in (*_JSON, INDEX) if INDEX in listed else _JSON:
+        data = read_small(root / name)
+        if hashlib.sha256(data).hexdigest() != listed[name]:
+            raise Source(root / name).damaged("", "has changed since it was written")
+        documents[name] = Source(root / name).document(data)
+    parts = {
+        name: Part(root / name, read_file(read_header, root / name), listed[name])
+        for name in _TENSORS
+        if name in listed
+    }
+    if INDEX in listed:
+        sums = {name: found for name, found in listed.items() if is_table_file(name)}
+        weights, tables = parts[WEIGHTS], open_tables(root, documents[INDEX], sums)
+        for name in weights.found.keys() & tables:
+            raise Source(root / INDEX).damaged(f"tables.{name}", f"is in {WEIGHTS} already")
+        weights.tables = tables
+    return Folder(root, documents["config.json"], documents["metrics.json"], parts, sizes)
+
+
+def _check_files(root: Path, manifest: _Manifest, sizes: Mapping[str, int]) -> None:
+    """Raise unless the files of the manifest are there with their sizes, and no others of ours."""
+    listed, split = manifest.files, manifest.version == VERSION_WITH_TABLES
     for name in listed:
-        if name not in (*_JSON, *_TENSORS):
+        table = name == INDEX or is_table_file(name)
+        if name not in (*_JSON, *_TENSORS) and not (split and table):
             raise Source(root / MANIFEST).damaged(f"files.{name}", "is no part of a model")
-    for name in (*_JSON, *_TENSORS):
-        if name not in listed and (name not in _OPTIONAL or name in sizes):
+    tables = sorted(name for name in {*listed, *sizes} if is_table_file(name))
+    optional = _OPTIONAL if split else (*_OPTIONAL, INDEX)
+    for name in (*_JSON, *_TENSORS, INDEX, *tables):
+        if name not in listed and (name not in optional or name in sizes):
             raise Source(root / MANIFEST).damaged(f"files.{name}", "is missing")
         if name in listed and name not in sizes:
             raise Source(root / name).damaged("", "is missing")
@@ -222,18 +216,6 @@ def open_artifact(root: Path) -> Folder:
             raise Source(root / name).damaged(
                 "", f"has {sizes[name]} bytes, and was written with {expected}"
             )
-    documents = {}
-    for name in _JSON:
-        data = _read_small(root / name)
-        if hashlib.sha256(data).hexdigest() != listed[name]:
-            raise Source(root / name).damaged("", "has changed since it was written")
-        documents[name] = Source(root / name).document(data)
-    parts = {
-        name: Part(root / name, _read_file(read_header, root / name), listed[name])
-        for name in _TENSORS
-        if name in listed
-    }
-    return Folder(root, documents["config.json"], documents["metrics.json"], parts, sizes)
 
 
 def _manifest(root: Path) -> _Manifest:
@@ -242,18 +224,19 @@ def _manifest(root: Path) -> _Manifest:
     file = root / MANIFEST
     if not file.is_file():
         raise ArtifactError(f"{root} is not a model of fewfold: it has no {MANIFEST}")
-    found = Source(file).document(_read_small(file))
+    found = Source(file).document(read_small(file))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise Source(file).damaged("format", f"must be {FORMAT!r}")
     version = found.get("version")
-    if type(version) is int and version > VERSION:
+    if type(version) is int and version > VERSION_WITH_TABLES:
         raise ArtifactError(
             f"{file}: version: {root} was written in format {version} by a newer fewfold, and this "
-            f"one reads format {VERSION}; upgrade fewfold"
+            f"one reads formats up to {VERSION_WITH_TABLES}; upgrade fewfold"
         )
     manifest = check(_Manifest, found, Source(file), exact=True)
-    if manifest.version != VERSION:
-        raise Source(file).damaged("version", f"must be {VERSION}, got {manifest.version}")
+    if manifest.version < VERSION:
+        known = f"{VERSION} or {VERSION_WITH_TABLES}"
+        raise Source(file).damaged("version", f"must be {known}, got {manifest.version}")
     return manifest
 
 
@@ -293,36 +276,7 @@ def _identity(folder: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _read_small(file: Path) -> bytes:
-    """Return the content of a file; raise if it exceeds the size limit of JSON files."""
-    if file.stat().st_size > _MAX_JSON:
-        raise Source(file).damaged("", f"has more than {_MAX_JSON:,} bytes")
-    return _read_file(Path.read_bytes, file)
-
-
-def _read_file(read: Callable[[Path], T], file: Path) -> T:
-    """Call `read` on the file; errors name the file."""
-    try:
-        return read(file)
-    except OSError as error:
-        raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, _safetensors_error()) as error:
-        raise Source(file).damaged("", f"cannot be read ({error})") from error
-
-
-def _sha256(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _safetensors() -> Any:
-    with optional_import("safetensors", "recommender", "a saved model"):
-        import safetensors.torch
-    return safetensors.torch
-
-
-def _safetensors_error() -> type[Exception]:
-    import safetensors
-
-    error: type[Exception] = safetensors.SafetensorError
-    return error

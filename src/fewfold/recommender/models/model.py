@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fewfold._options import Option
 from fewfold._tensors import Found, Spec
 from fewfold.distributed.group import Group
+from fewfold.distributed.row_shards import RowShards
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.contributions import histories_without_one, scores_by_rank
@@ -137,6 +138,10 @@ class Fitted:
         Of a group of processes the first has all, the others may have fewer.
         """
         raise NotImplementedError(f"{type(self).__name__} must define state()")
+
+    def stored(self) -> Mapping[str, Tensor | RowShards]:
+        """All tensors, as `state`, but tables that several processes share stay where they are."""
+        return self.state()
 
     def score_cost(self, known: Jagged) -> float:
         """Multiply-adds to score one item for one user with such a history."""

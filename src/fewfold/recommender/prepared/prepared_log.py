@@ -62,8 +62,13 @@ class PreparedLog:
     manifest: PreparedManifest
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, hashes: bool = False) -> "PreparedLog":
-        """Open a folder and verify the size and footer of every file, with `hashes` its content."""
+    def open(
+        cls, folder: str | os.PathLike[str], *, hashes: bool = False, verify: bool = True
+    ) -> "PreparedLog":
+        """Open a folder and verify the size and footer of every file, with `hashes` its content.
+
+        Without `verify` only the manifest is read.
+        """
         path = recovered(Path(folder).expanduser())
         if not (path / PREPARED).is_file():
             raise DataError(
@@ -71,7 +76,8 @@ class PreparedLog:
                 "fewfold prepare LOG --out FOLDER"
             )
         manifest = PreparedManifest.read(path)
-        manifest.verify(path, hashes=hashes)
+        if verify:
+            manifest.verify(path, hashes=hashes)
         return cls(path, manifest)
 
     @cached_property
@@ -96,10 +102,11 @@ class PreparedLog:
         path = self.folder / part_name(number)
         with explained(str(path)):
             part = read_part(path, self.manifest.items, columns)
-        if part.interactions.pairs != self.manifest.files[path.name]["pairs"]:
+        facts, log = self.manifest.files[path.name], part.interactions
+        if (log.users, log.pairs) != (facts["rows"], facts["pairs"]):
             raise DataError(
-                f"{path}: expected {self.manifest.files[path.name]['pairs']:,} pairs, got "
-                f"{part.interactions.pairs:,}; prepare it again"
+                f"{path}: expected {facts['pairs']:,} pairs of {facts['rows']:,} users, got "
+                f"{log.pairs:,} of {log.users:,}; prepare it again"
             )
         return part
 

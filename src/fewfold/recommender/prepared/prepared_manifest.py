@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,16 @@ class PreparedManifest:
         if sorted(self.files) != sorted(expected):
             raise DataError(f"{path}: expected {self.parts} parts and {ITEMS} in files; {_AGAIN}")
 
-    def verify(self, folder: Path, *, hashes: bool = False) -> None:
-        """Compare size and footer of every file, and with `hashes` its content, to the manifest."""
-        with phase("verifying the prepared log", total=len(self.files)) as verifying:
-            for name in verifying.each(list(self.files)):
+    def verify(
+        self, folder: Path, names: Sequence[str] | None = None, *, hashes: bool = False
+    ) -> None:
+        """Compare size and footer of files, and with `hashes` their content, to the manifest.
+
+        Those of `names`, by default all.
+        """
+        names = list(self.files) if names is None else names
+        with phase("verifying the prepared log", total=len(names)) as verifying:
+            for name in verifying.each(names):
                 path, expected = folder / name, self.files[name]
                 size = path.stat().st_size if path.is_file() else None
                 if size != expected["bytes"]:

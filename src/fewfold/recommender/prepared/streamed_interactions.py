@@ -4,21 +4,25 @@ import bisect
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, overload
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold.distributed.group import Group
+from fewfold.recommender.errors import DataError
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.jagged import Jagged, offsets_of
 from fewfold.recommender.prepared.prepared_log import PreparedLog
 from fewfold.recommender.prepared.prepared_manifest import part_name
+from fewfold.recommender.prepared.shared_window import SharedWindow
+from fewfold.recommender.prepared.window import divide_into_windows
 
-__all__ = ["StreamedEpoch", "StreamedInteractions", "StreamedLog"]
+__all__ = ["StreamedInteractions", "StreamedLog"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class StreamedLog:
     Attributes:
         folder: that `fewfold prepare` wrote.
         pairs_in_memory: pairs that are shuffled together, about; twice as many are held, the next
-            of which a thread reads meanwhile. A part that has more is held as a whole.
+            of which a thread reads meanwhile. A part that has more is held as a whole. Several
+            processes share them: each reads and holds its own parts.
 
     Example:
         >>> import tempfile
@@ -51,13 +56,16 @@ class StreamedLog:
 class StreamedInteractions:
     """Users of a prepared log in windows of several parts, read when they are trained on.
 
-    Users are numbered from 0 in the order of the windows.
+    Users are numbered from 0 in the order of the windows. In a group of processes each part is read
+    by one of them, and histories of a batch are gathered from the readers; all processes call the
+    methods that say so in the same order.
 
     Args:
         log: the prepared log.
         pairs_in_memory: see `StreamedLog`.
         hidden: by window, pairs that are left out, each as user * items + item with the user's
             number in the window; sorted.
+        group: the processes that read it; this one alone by default.
 
     Attributes:
         starts: number of the first user of each window, and the number of all users.
@@ -69,17 +77,46 @@ class StreamedInteractions:
         log: PreparedLog,
         pairs_in_memory: int = 4_000_000,
         hidden: Mapping[int, Tensor] | None = None,
+        group: Group | None = None,
     ) -> None:
         self.log, self._pairs, self._hidden = log, pairs_in_memory, dict(hidden or {})
+        self.group = group or Group()
         self.items = log.manifest.items
-        self._windows = list(_grouped(log, pairs_in_memory))
-        sizes = [
-            sum(log.manifest.files[part_name(part)]["rows"] for part in window)
-            for window in self._windows
-        ]
+        self._windows = divide_into_windows(log.manifest, pairs_in_memory, self.group.world)
+        sizes = (window.users for window in self._windows)
         self.starts: list[int] = [0, *itertools.accumulate(sizes)]
         self._pool = ThreadPoolExecutor(1, "prefetch")
         self._read: dict[int, Future[Interactions]] = {}
+        self._entered: tuple[int, SharedWindow] | None = None
+        self._expected: deque[tuple[Tensor, Callable[[], Jagged]]] = deque()
+
+    @classmethod
+    def open(cls, source: StreamedLog, group: Group) -> "StreamedInteractions":
+        """Open a prepared log, by all processes; each verifies the parts that it reads."""
+        with group.together():
+            log = PreparedLog.open(source.folder, verify=False)
+        found = cls(log, source.pairs_in_memory, group=group)
+        digest = hashlib.sha256(f"{log.manifest.files} {source.pairs_in_memory}".encode())
+        mine = float(int(digest.hexdigest()[:12], 16))
+        (first,) = group.agree(mine)
+
+        def verify() -> None:
+            if mine != first:
+                raise DataError(
+                    f"{log.folder}: rank {group.rank} has another prepared log than rank 0; all "
+                    "processes need the same folder"
+                )
+            others = {
+                part_name(part)
+                for window in found._windows
+                for part, rank in zip(window.parts, window.ranks, strict=True)
+                if rank != group.rank
+            }
+            log.manifest.verify(log.folder, [n for n in log.manifest.files if n not in others])
+
+        with group.together():
+            verify()
+        return found
 
     @property
     def users(self) -> int:
@@ -104,7 +141,10 @@ class StreamedInteractions:
         return counts
 
     def window(self, number: int, following: int | None = None) -> Interactions:
-        """Return a window; meanwhile `following` is read, and the others are released."""
+        """Return the users of a window that this process reads.
+
+        Meanwhile those of `following` are read, and the others are released.
+        """
         wanted = {number, following} - {None}
         for old in self._read.keys() - wanted:
             del self._read[old]
@@ -114,43 +154,100 @@ class StreamedInteractions:
         return self._read[number].result()
 
     def _load(self, number: int) -> Interactions:
-        parts = [self.log.part(part, ()).interactions for part in self._windows[number]]
-        lengths = torch.cat([part.jagged.lengths for part in parts])
-        ids = torch.cat([part.ids for part in parts])
+        return self._visible(number, self._parts(number, ()))
+
+    def _parts(self, number: int, columns: tuple[str, ...]) -> list[Interactions]:
+        """Read the parts of a window that belong to this process."""
+        parts = self._windows[number].parts_of(self.group.rank)
+        return [self.log.part(part, columns).interactions for part in parts]
+
+    def _visible(self, number: int, parts: Sequence[Interactions]) -> Interactions:
+        """Append parts of a window to each other, without the hidden pairs."""
+        lengths = torch.cat([torch.empty(0, dtype=torch.int64), *(p.jagged.lengths for p in parts)])
+        ids = torch.cat([torch.empty(0, dtype=torch.int64), *(part.ids for part in parts)])
+        times = [part.times for part in parts if part.times is not None]
         found = Interactions.trusted(offsets_of(lengths), ids, self.items)
+        found = found.with_values(times=torch.cat(times) if times else None)
         hidden = self._hidden.get(number)
         if hidden is None:
             return found
-        return found.keep(~torch.isin(found.row * self.items + found.ids, hidden))
+        users = (self._windows[number].owners() == self.group.rank).nonzero().squeeze(1)
+        return found.keep(~torch.isin(users[found.row] * self.items + found.ids, hidden))
+
+    def enter(self, number: int, following: int | None = None) -> SharedWindow:
+        """Make a window the current one, by all processes; meanwhile `following` is read."""
+        self._expected.clear()
+        self._entered = None  # releases the window before
+        with self.group.together():
+            own = self.window(number, following)
+        entered = SharedWindow(self.group, self._windows[number], own)
+        self._entered = number, entered
+        return entered
+
+    def _current(self, number: int) -> SharedWindow:
+        """Return a window, which is entered unless it is the current one."""
+        if self._entered is None or self._entered[0] != number:
+            return self.enter(number)
+        return self._entered[1]
+
+    def lengths(self, number: int) -> Tensor:
+        """Return the number of items of each user of a window, by all processes."""
+        return self._current(number).lengths
+
+    def sample(self, number: int, users: Tensor, *, timed: bool = False) -> Interactions:
+        """Return some users of a window, by all processes, with times if wanted and known."""
+        window, kind = self._current(number), self.log.manifest.times
+        found, times = window.start(users)(), None
+        if timed and kind is not None:
+            with self.group.together():
+                own = self.timed_window(number).times
+            own = torch.empty(0, dtype=getattr(torch, kind)) if own is None else own
+            times = window.start(users, own)().values
+        return Interactions(found.offsets, found.values, self.items, times)
 
     def timed_window(self, number: int) -> Interactions:
-        """Return a window with its times, if the log has any."""
-        log = self.window(number)
+        """Return the users of a window that this process reads, with times if the log has any."""
         if self.log.manifest.times is None:
-            return log
-        parts = [self.log.part(part, ("times",)).interactions for part in self._windows[number]]
-        times = torch.cat([part.times for part in parts if part.times is not None])
-        hidden = self._hidden.get(number)
-        if hidden is not None:
-            row = torch.cat([part.row + start for part, start in _with_starts(parts)])
-            ids = torch.cat([part.ids for part in parts])
-            times = times[~torch.isin(row * self.items + ids, hidden)]
-        return log.with_values(times=times)
+            return self.window(number)
+        return self._visible(number, self._parts(number, ("times",)))
 
-    def without(self, number: int, pairs: Interactions) -> "StreamedInteractions":
-        """Return the same log without these pairs of users of a window."""
-        keys = torch.cat([self._hidden.get(number, pairs.ids[:0]), pairs.row * self.items
-                          + pairs.ids])  # fmt: skip
+    def without(
+        self, number: int, pairs: Interactions, users: Tensor | None = None
+    ) -> "StreamedInteractions":
+        """Return the same log without these pairs of users of a window, given by their numbers."""
+        row = pairs.row if users is None else users[pairs.row]
+        hidden = self._hidden.get(number, pairs.ids[:0])
+        keys = torch.cat([hidden, row * self.items + pairs.ids]).sort().values
+        self.release()
         return StreamedInteractions(
-            self.log, self._pairs, {**self._hidden, number: keys.sort().values}
+            self.log, self._pairs, {**self._hidden, number: keys}, self.group
         )
 
+    def release(self) -> None:
+        """Release the windows in memory."""
+        self._read.clear()
+        self._expected.clear()
+        self._entered = None
+
+    def expect(self, steps: Sequence[Tensor]) -> None:
+        """Start to gather the items of the users of the next steps, by all processes."""
+        if self.group.world == 1:
+            return
+        if self._expected and not torch.equal(self._expected[0][0], steps[0]):
+            self._expected.clear()
+        for users in steps[len(self._expected) :]:
+            self._expected.append((users, self._start(users)))
+
     def rows(self, users: Tensor) -> Jagged:
-        """Return the items of these users of one window."""
+        """Return the items of these users of one window, by all processes."""
+        if self._expected and torch.equal(self._expected[0][0], users):
+            return self._expected.popleft()[1]()
+        self._expected.clear()
+        return self._start(users)()
+
+    def _start(self, users: Tensor) -> Callable[[], Jagged]:
         number = bisect.bisect_right(self.starts, int(users[0])) - 1
-        if number not in self._read:
-            self.window(number)
-        return self._read[number].result().rows(users - self.starts[number])
+        return self._current(number).start(users - self.starts[number])
 
     def describe(self) -> str:
         """Return the size of the log and a digest of its files, as text."""
@@ -159,104 +256,3 @@ class StreamedInteractions:
             f"{self.pairs} pairs of {self.items} items, in {self.windows} windows, "
             f"{hashlib.sha256(''.join(sums).encode()).hexdigest()[:16]}"
         )
-
-
-def _grouped(log: PreparedLog, most: int) -> Iterator[tuple[int, ...]]:
-    """Yield consecutive parts with users that have about as many pairs as fit into memory."""
-    window: list[int] = []
-    pairs = 0
-    for number in range(log.manifest.parts):
-        mine = log.manifest.files[part_name(number)]["pairs"]
-        if mine == 0:
-            continue
-        if window and pairs + mine > most:
-            yield tuple(window)
-            window, pairs = [], 0
-        window.append(number)
-        pairs += mine
-    if window:
-        yield tuple(window)
-
-
-def _with_starts(parts: Sequence[Interactions]) -> Iterator[tuple[Interactions, int]]:
-    start = 0
-    for part in parts:
-        yield part, start
-        start += part.users
-
-
-@dataclass(frozen=True)
-class StreamedEpoch(Sequence[Tensor]):
-    """Users of each step of an epoch: windows in random order, the users of each shuffled.
-
-    A window is read while that before it is trained on.
-
-    Attributes:
-        log: the interactions.
-        order: numbers of the windows.
-        seed: of the order of the users.
-        batch: most users of a step.
-        first: steps that are left out at the start.
-        last: step before which it ends; None for all.
-    """
-
-    log: StreamedInteractions
-    order: tuple[int, ...]
-    seed: int
-    batch: int
-    first: int = 0
-    last: int | None = None
-    _shuffled: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def draw(
-        cls, log: StreamedInteractions, batch: int, generator: torch.Generator
-    ) -> "StreamedEpoch":
-        """Draw the order of an epoch."""
-        order = torch.randperm(log.windows, generator=generator).tolist()
-        seed = int(torch.randint(2**62, (), generator=generator))
-        return cls(log, tuple(order), seed, batch)
-
-    @staticmethod
-    def steps(log: StreamedInteractions, batch: int) -> int:
-        """Return the number of steps of every epoch."""
-        sizes = (after - before for before, after in itertools.pairwise(log.starts))
-        return sum(-(-size // batch) for size in sizes)
-
-    def __len__(self) -> int:
-        steps = self.steps(self.log, self.batch)
-        return max(0, min(steps, steps if self.last is None else self.last) - self.first)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> "StreamedEpoch": ...
-
-    def __getitem__(self, index: int | slice) -> "Tensor | StreamedEpoch":
-        if isinstance(index, slice):
-            start, stop, _ = index.indices(len(self))
-            return StreamedEpoch(
-                self.log, self.order, self.seed, self.batch, self.first + start, self.first + stop
-            )
-        if not 0 <= index < len(self):
-            raise IndexError(f"there are {len(self)} steps, got {index}")
-        step = self.first + index
-        for place, number in enumerate(self.order):
-            size = self.log.starts[number + 1] - self.log.starts[number]
-            steps = -(-size // self.batch)
-            if step < steps:
-                return self._users(place, number, size, steps)[step]
-            step -= steps
-        raise AssertionError
-
-    def _users(self, place: int, number: int, size: int, steps: int) -> Sequence[Tensor]:
-        """Return the users of each step of a window, whose items and the next are in memory."""
-        if number not in self._shuffled:
-            following = self.order[place + 1] if place + 1 < len(self.order) else None
-            self.log.window(number, following)
-            generator = torch.Generator().manual_seed(self.seed + place)
-            order = torch.randperm(size, generator=generator) + self.log.starts[number]
-            self._shuffled.clear()
-            self._shuffled[number] = order.tensor_split(steps)
-        found: Sequence[Tensor] = self._shuffled[number]
-        return found

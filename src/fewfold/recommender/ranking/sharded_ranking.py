@@ -10,7 +10,7 @@ from fewfold.distributed.group import Group
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.ranking.exact_ranking import DotProduct, Ranking, top_k
 
-__all__ = ["sharded_top_k"]
+__all__ = ["own_items", "sharded_top_k"]
 
 _USERS = 4096  # ranked at once, so that not all queries are in memory
 
@@ -47,13 +47,13 @@ def sharded_top_k(
             mine, counts = history.rows(block), group.shares(block.stop - block.start)
             own = encode(mine.rows(group.share(block.stop - block.start)))
             queries = group.gather(own, counts, "queries")
-            gone = None if exclude is None else _own_items(group, exclude.rows(block))
+            gone = None if exclude is None else own_items(group, exclude.rows(block))
             best = top_k(DotProduct(queries, vectors), k, exclude=gone, allowed=mask)
             found.append(_merged(group, best, counts))
     return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
-def _own_items(group: Group, lists: Jagged) -> Jagged:
+def own_items(group: Group, lists: Jagged) -> Jagged:
     """Return the items of each list that this process has, numbered as its rows."""
     own = lists.select(lists.values % group.world == group.rank)
     return Jagged(own.values // group.world, own.offsets)

@@ -15,19 +15,26 @@ from typing import Any, Protocol
 import torch
 
 from fewfold._check import non_negative_number
+from fewfold._files import discard, remove, restore_interrupted
 from fewfold._native import dispatch
 from fewfold._progress import line, phase
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import Source, check
-from fewfold.recommender.errors import ArtifactError
 from fewfold.recommender.training.checkpoint_file import (
     RESTART,
     Saved,
     check_layout,
     partial_path,
-    read,
     write,
 )
+from fewfold.recommender.training.checkpoint_folder import (
+    Sharding,
+    is_checkpoint,
+    load_writer,
+    read_part,
+    write_folder,
+)
+from fewfold.recommender.training.checkpoint_schema import Origin, check_settings
 
 __all__ = ["Checkpoint", "CheckpointWriter", "Interrupted", "print_message"]
 
@@ -42,6 +49,9 @@ class Checkpoint:
 
     The file is complete at any moment: a new one replaces it when it is safely on the disk. It
     stays when training ends, so that `resume` then gives the result at once; `discard` removes it.
+
+    Several processes that train together write a folder to the same path, on a file system that
+    they share. Any number of processes can resume from either.
 
     Args:
         path: the file; its folder must exist.
@@ -80,11 +90,11 @@ class Checkpoint:
         return stage
 
     def discard(self) -> None:
-        """Remove the file, and those of its stages."""
+        """Remove the file, and those of its stages; of several processes the first does."""
         for stage in self._stages:
             stage.discard()
-        for path in (Path(self.path), partial_path(Path(self.path))):
-            path.unlink(missing_ok=True)
+        discard(Path(self.path))
+        remove(partial_path(Path(self.path)))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -100,14 +110,6 @@ class Interrupted(KeyboardInterrupt):
         self.path, self.signal = path, number
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """Settings and machine of the training that wrote a checkpoint."""
-
-    made: Mapping[str, Any]
-    machine: Mapping[str, Any]
-
-
 class Resumable(Protocol):
     """A training whose state can be saved."""
 
@@ -119,10 +121,13 @@ class Resumable(Protocol):
 
 
 class Stoppable(Resumable, Protocol):
-    """A training that may be stopped after a step."""
+    """A training that may be saved and stopped after a step; all processes of a group are."""
 
     def stops(self) -> bool:
         """Return whether to stop after this step."""
+
+    def saves(self) -> bool:
+        """Return whether to save after this step."""
 
 
 class CheckpointWriter:
@@ -133,9 +138,8 @@ class CheckpointWriter:
         # Absolute, because the working directory may change.
         self.path = None if checkpoint is None else Path(checkpoint.path).resolve()
         self._settings: dict[str, Any] = {}
+        self._sharding = Sharding()
         self._last = time.perf_counter()
-        if self.path is not None:
-            _check_writable(self.path)
 
     @contextlib.contextmanager
     def defer_signals(self) -> Iterator[None]:
@@ -163,15 +167,22 @@ class CheckpointWriter:
         """Return whether a signal has come."""
         return bool(self._signals)
 
-    def load(self, settings: Mapping[str, Any], layout: Layout | None = None) -> Saved | None:
+    def load(
+        self,
+        settings: Mapping[str, Any],
+        layout: Layout | None = None,
+        sharding: Sharding | None = None,
+    ) -> Saved | None:
         """Return the checkpoint to resume from, or None; raise if its settings differ.
 
         Args:
             settings: of this training.
             layout: tensors that its checkpoint must have, as a function of those it has.
+            sharding: of tensors among the processes that train, if there are several.
         """
         self._settings = json.loads(json.dumps(settings))
-        if self._checkpoint is None or self.path is None or not self.path.exists():
+        self._sharding = sharding or self._sharding
+        if self._checkpoint is None or self.path is None or not self._prepare(self.path):
             return None
         if not self._checkpoint.resume:
             raise FileExistsError(
@@ -184,31 +195,55 @@ class CheckpointWriter:
             if same and layout is not None:  # differences of settings are reported below
                 check_layout(source, found, layout(found))
 
-        saved = read(self.path, validate)
-        facts = check(_Origin, saved.facts, saved.source, exact=False)
-        _check_settings(self.path, facts.made, self._settings)
-        there, here = facts.machine, _machine()
+        saved = read_part(self.path, self._sharding, validate)
+        facts = check(Origin, saved.facts, saved.source, exact=False)
+        check_settings(self.path, facts.made, self._settings)
+        there, here = ({"processes": 1, **each} for each in (facts.machine, self._machine()))
         for name in (name for name in here if there.get(name) != here[name]):
-            print_message(
+            self._report(
                 f"warning: the checkpoint was made with {name} {there.get(name)}, this is "
                 f"{here[name]}: numbers may differ in their last digits"
             )
         return saved
 
+    def _prepare(self, path: Path) -> bool:
+        """Return whether there is a checkpoint; raise unless one can be written."""
+        group = self._sharding.group
+
+        def prepare() -> None:
+            restore_interrupted(path)
+            _check_writable(path)
+
+        group.lead(prepare)
+        if group.world > 1:
+            load_writer()  # or else the first checkpoint seems slow, and the next are rare
+        return bool(group.agree(float(path.exists()))[0])
+
+    def due(self) -> bool:
+        """Return whether it is time for a checkpoint."""
+        if self._checkpoint is None:
+            return False
+        rest = max(self._checkpoint.every, _REST * self._cost)
+        return time.perf_counter() - self._last >= rest
+
     def after_step(self, run: Stoppable) -> None:
         """Write a checkpoint if one is due; raise `Interrupted` if a signal has come."""
-        rest = 0.0 if self._checkpoint is None else max(self._checkpoint.every, _REST * self._cost)
-        due = self.path is not None and time.perf_counter() - self._last >= rest
         stops = run.stops()
         if stops and not self._signals:  # another process of the group had one
             self._signals.append(signal.SIGTERM)
-        if due or stops:
-            self.finish(run)
+        if stops or run.saves():
+            self._save(run, stops)
 
     def finish(self, run: Resumable) -> None:
-        """Write a checkpoint now; raise `Interrupted` if a signal has come."""
+        """Write a checkpoint now; raise `Interrupted` if a signal has come to any process."""
+        stops = not self._sharding.group.every(not self._signals)
+        if stops and not self._signals:
+            self._signals.append(signal.SIGTERM)
+        self._save(run, stops)
+
+    def _save(self, run: Resumable, stops: bool) -> None:
         path = self._write(run)
-        if self._signals:
+        if stops or (self._sharding.group.world == 1 and self._signals):
             number = self._signals[0]
             by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
             raise Interrupted(f"stopped by {by} {run.where()}; {self._advice(path)}", path, number)
@@ -226,12 +261,16 @@ class CheckpointWriter:
             return None
         began = time.perf_counter()
         state = run.state()
-        facts = {**state.facts, "made": self._settings, "machine": _machine()}
+        facts = {**state.facts, "made": self._settings, "machine": self._machine()}
+        saved = Saved(state.tensors, facts)
         try:
             with phase("writing the checkpoint"):
-                write(self.path, Saved(state.tensors, facts))
+                if self._sharding.group.world == 1:
+                    write(self.path, saved)
+                else:
+                    write_folder(self.path, saved, self._sharding)
         except OSError as error:
-            print_message(
+            self._report(
                 f"warning: no checkpoint could be written to {self.path}: "
                 f"{error.strerror or error}; training goes on, and the last one stays as it is"
             )
@@ -240,6 +279,18 @@ class CheckpointWriter:
             self._last = time.perf_counter()
             self._cost = self._last - began
         return self.path
+
+    def _machine(self) -> dict[str, Any]:
+        """Return what rounding depends on: threads, kernels, torch, and processes if several."""
+        kernels = dispatch.instruction_set() or "plain torch"
+        found = {"threads": dispatch.threads(), "kernels": kernels, "torch": str(torch.__version__)}
+        world = self._sharding.group.world
+        return found if world == 1 else {**found, "processes": world}
+
+    def _report(self, text: str) -> None:
+        """Print a line, by one process."""
+        if self._sharding.group.leads:
+            print_message(text)
 
 
 def print_message(text: str) -> None:
@@ -250,7 +301,7 @@ def print_message(text: str) -> None:
 
 def _check_writable(path: Path) -> None:
     """Raise unless a file can be written to this path."""
-    if path.is_dir():
+    if path.is_dir() and not is_checkpoint(path):
         raise IsADirectoryError(f"the checkpoint {path} is a folder; name a file in it")
     partial = partial_path(path)
     try:
@@ -263,20 +314,3 @@ def _check_writable(path: Path) -> None:
             "may be written to",
             str(path),
         ) from None
-
-
-def _check_settings(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise if the settings of a checkpoint differ from those of this training."""
-    names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
-    if names:
-        changes = "; ".join(f"{name} was {there.get(name)}, is {here.get(name)}" for name in names)
-        raise ArtifactError(
-            f"the checkpoint {path} is of another training: {changes}. Train with its settings, or "
-            f"{RESTART}"
-        )
-
-
-def _machine() -> dict[str, Any]:
-    """Return what rounding depends on: threads, kernels and the version of torch."""
-    kernels = dispatch.instruction_set() or "plain torch"
-    return {"threads": dispatch.threads(), "kernels": kernels, "torch": str(torch.__version__)}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,9 +11,18 @@ from torch import Tensor, nn
 
 from fewfold._tensors import Found, Spec
 from fewfold.recommender.artifact.schema import check
-from fewfold.recommender.training.checkpoint_file import Saved
+from fewfold.recommender.errors import ArtifactError
+from fewfold.recommender.training.checkpoint_file import RESTART, Saved
 
-__all__ = ["Progress", "checkpoint_layout"]
+__all__ = ["Origin", "Progress", "check_settings", "checkpoint_layout"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Settings and machine of the training that wrote a checkpoint."""
+
+    made: Mapping[str, Any]
+    machine: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -112,3 +122,14 @@ def checkpoint_layout(
     for name, (dtype, shape) in found.items():  # validated by the objects that load them
         if name.startswith(("winners.", "proposal.")):
             yield name, Spec(shape, dtype)
+
+
+def check_settings(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise if the settings of a checkpoint differ from those of this training."""
+    names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+    if names:
+        changes = "; ".join(f"{name} was {there.get(name)}, is {here.get(name)}" for name in names)
+        raise ArtifactError(
+            f"the checkpoint {path} is of another training: {changes}. Train with its settings, or "
+            f"{RESTART}"
+        )

@@ -17,6 +17,7 @@ from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.embeddings.sparsify.proximal import Proximal
 from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
 from fewfold.recommender.training.checkpoint_file import Saved, describe
+from fewfold.recommender.training.checkpoint_folder import Sharding
 from fewfold.recommender.training.checkpoint_schema import Progress, checkpoint_layout
 from fewfold.recommender.training.schedule import BestWeights, TimeBudget, relative_rate
 from fewfold.recommender.training.train_options import Epoch, TrainOptions
@@ -39,8 +40,8 @@ class TrainingRun(ABC):
         growth: what adapts the size of the tables, if there is anything.
         quiet: write no line per epoch, since it is part of a larger job that shows its progress.
         group: processes that train together, all with the same batches.
-        interrupted: returns whether this process is to stop.
-        stopping: whether any process of the group was, before the last step ended.
+        interrupted, due: return whether this process is to stop, and whether to save.
+        stopping, saving: whether the group agreed to, in the last step.
     """
 
     growth: AnchorGrowth | None = None
@@ -53,8 +54,9 @@ class TrainingRun(ABC):
     ) -> None:  # fmt: skip
         self.model, self.optimizers, self.objective = model, optimizers, objective
         self.options, self.progress, self.generator = options, progress, generator
-        self.quiet = self.stopping = False
+        self.quiet = self.stopping = self.saving = False
         self.interrupted: Callable[[], bool] = bool
+        self.due: Callable[[], bool] = bool
         self.epoch_start = generator.get_state()
         self.steps_per_epoch = steps_per_epoch
         self.step, self.steps = 0, max(1, options.epochs * steps_per_epoch)
@@ -181,6 +183,14 @@ class TrainingRun(ABC):
     def stops(self) -> bool:
         """Return whether to stop after this step; all processes of a group do, or none."""
         return self.interrupted() if self.group.world == 1 else self.stopping
+
+    def saves(self) -> bool:
+        """Return whether to save after this step; all processes of a group do, or none."""
+        return self.due() if self.group.world == 1 else self.saving
+
+    def sharding(self) -> Sharding:
+        """Return which tensors of `state` are divided among processes."""
+        return Sharding()
 
     def where(self) -> str:
         """Return the current step and epoch, as text."""

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import Objective
-from fewfold.recommender.prepared.streamed_interactions import StreamedEpoch, StreamedInteractions
+from fewfold.recommender.prepared.streamed_epoch import StreamedEpoch
+from fewfold.recommender.prepared.streamed_interactions import StreamedInteractions
 from fewfold.recommender.training.run import TrainingRun
 from fewfold.recommender.training.schedule import build_optimizers
 from fewfold.recommender.training.train_options import TrainOptions
@@ -18,13 +19,16 @@ __all__ = ["StreamedRun"]
 
 
 class StreamedRun(VAERun):
-    """A training of a FastVAE on users that are read while it runs."""
+    """A training of a FastVAE on users that are read while it runs.
+
+    In a group of processes the histories of a batch are gathered from those that read them.
+    """
 
     def __init__(
         self, model: FastVAE, streamed: StreamedInteractions, objective: Objective,
         options: TrainOptions, progress: bool,
     ) -> None:  # fmt: skip
-        self.streamed, self.validation = streamed, None
+        self.streamed, self.validation, self.group = streamed, None, model.tables.group
         self.interactions = streamed  # type: ignore[assignment]  # has rows() and counts()
         self.mean_length = streamed.pairs / streamed.users
         if model.tables.growth() is not None:

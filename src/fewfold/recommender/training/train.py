@@ -84,8 +84,9 @@ def run_training(
     with writer.defer_signals(), _repeatable(), silence(not progress):
         with phase("preparing the training"):
             run = prepare()
-            run.interrupted = writer.signalled
-            saved = writer.load({} if checkpoint is None else run.settings(), run.layout)
+            run.interrupted, run.due = writer.signalled, writer.due
+            settings = {} if checkpoint is None else run.settings()
+            saved = writer.load(settings, run.layout, run.sharding())
             if saved is not None:
                 run.restore(saved)
         run.quiet = inside_phase()

@@ -14,7 +14,8 @@ from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import Objective
-from fewfold.recommender.training.checkpoint_file import describe_log
+from fewfold.recommender.training.checkpoint_file import Saved, describe_log
+from fewfold.recommender.training.checkpoint_folder import Sharding
 from fewfold.recommender.training.run import TrainingRun
 from fewfold.recommender.training.schedule import build_optimizers
 from fewfold.recommender.training.train_options import TrainOptions
@@ -82,9 +83,11 @@ class VAERun(TrainingRun):
             rows.zero_grad(set_to_none=True)
 
         shared = [p for each in groups for p in each["params"]]
-        numbers = torch.stack([loss.detach(), loss.new_tensor(float(self.interrupted()))])
-        mean, stopping = self.model.tables.sum_gradients(numbers, shared, move_rows).tolist()
-        self.stopping = stopping > 0
+        # One number for two questions: each process that is to stop adds 1, the first 1/2 to save.
+        request = float(self.interrupted()) + (0.5 if self.group.leads and self.due() else 0.0)
+        numbers = torch.stack([loss.detach(), loss.new_tensor(request)])
+        mean, request = self.model.tables.sum_gradients(numbers, shared, move_rows).tolist()
+        self.stopping, self.saving = request >= 1, request % 1 > 0
         return float(mean)
 
     def _objective(self, rows: Tensor) -> Objective:
@@ -137,6 +140,41 @@ class VAERun(TrainingRun):
             loss = self.model.loss(history, self._objective(users), beta=0.0, generator=generator)
             total += loss.item() * len(users)
         return total / max(int(self.interactions.rows(self.held_out).lengths.sum()), 1)
+
+    def sharding(self) -> Sharding:
+        """Return the rows of tables, and of their optimiser, that are divided among processes."""
+        if self.group.world == 1:
+            return Sharding()
+        names = [f"{part}.{name}" for part in ("model", "best") for name in self._row_names()]
+        return Sharding(self.group, self.model.tables.count, ("tables.", *names))
+
+    def state(self) -> Saved:
+        """Return the state for a checkpoint, in which every process has a part of each table."""
+        saved = super().state()
+        if self.group.world == 1:
+            return saved
+        for index, table in enumerate(self.model.tables.row_parameters):
+            known = f"tables.{index}.step" in saved.tensors
+            if not self.group.every(not known) and not known:  # no row was updated here so far
+                saved.tensors[f"tables.{index}.step"] = torch.zeros(len(table), dtype=torch.int32)
+                saved.tensors[f"tables.{index}.square"] = table.new_zeros(len(table))
+        return saved
+
+    def settings(self) -> dict[str, Any]:
+        """Return what must be equal to resume, which does not depend on the number of processes."""
+        found = super().settings()
+        if self.group.world > 1:
+            state, count = self.model.state_dict(), self.model.tables.count
+            for name in self._row_names():
+                shape = (count, *state[name].shape[1:])
+                found[f"model.{name}"] = f"{shape} {state[name].dtype}"
+        return found
+
+    def _row_names(self) -> list[str]:
+        """Return the names of parameters with a row per item, in the state of the model."""
+        rows = {each.data_ptr() for each in self.model.tables.row_parameters}
+        state = self.model.state_dict()
+        return [name for name, value in state.items() if value.data_ptr() in rows]
 
     def data_settings(self) -> dict[str, Any]:
         """Return the dropout, and descriptions of interactions and validation."""

@@ -71,6 +71,7 @@ class AnchoredTables(Tables):
     """
 
     table: AnchorEmbedding
+    _own_rows: slice | None = None  # the items whose rows the table has; all by default
 
     def __init__(
         self, items: int, anchors: int | str | Anchors, hidden: int = 200, latent: int = 63
@@ -88,10 +89,7 @@ class AnchoredTables(Tables):
         """Return the tables that trained ones have been compressed to."""
         rows, used = found.transform.shape
         tables = cls(rows, options, hidden, latent)
-        table = tables.table = AnchorEmbedding(
-            rows, hidden + latent + 1, anchors=options.most + 1, signed=True, sparse=True,
-            generator=torch.Generator(),
-        )  # fmt: skip
+        table = tables.table = tables._new_table(rows, None, torch.Generator())
         table.transform.zero_()[:, :used] = found.transform
         table.anchors.zero_()[:used] = found.anchors
         tables._scales = F.pad(found.steps, (0, options.most + 1 - used), value=1.0)
@@ -110,31 +108,45 @@ class AnchoredTables(Tables):
     @torch.no_grad()
     def reset_outputs(self, generator: torch.Generator) -> None:
         """Draw the transform and the anchors; biases are zero."""
-        count, hidden, latent = self.options.most, self.hidden, self.latent
+        hidden, latent = self.hidden, self.latent
         full = self.options.held_in_full(self.count)
         if not full and self.options.count is None:
             raise ValueError(
                 f"of {self.count} items too many numbers would be held to find how many anchors "
                 "they need; say how many: Anchors(256)"
             )
-        width = None if full else self.options.per_item(cut=False) + 1
-        table = AnchorEmbedding(
-            self.count, hidden + latent + 1, anchors=count + 1, width=width, signed=True,
-            sparse=True, generator=generator,
-        )  # fmt: skip
-        entries = width or count
-        table.transform.normal_(0, _START * entries**-0.5, generator=generator)
+        table = self._drawn_rows(None if full else self.options.per_item(cut=False) + 1, generator)
         table.transform[:, 0] = 0
-        if table.slots is not None:  # the first of each row is the bias
-            others = torch.empty_like(table.slots[:, 1:])
-            draw_slots(others, count, generator)
-            table.slots[:, 1:], table.slots[:, 0] = others + 1, 0
+        if table.slots is not None:
+            table.slots[:, 0] = 0
         table.anchors.zero_()
         inputs, outputs = table.anchors[1:, :hidden], table.anchors[1:, hidden:-1]
         inputs.normal_(0, hidden**-0.5 / _START, generator=generator)
         outputs.normal_(0, 0.5 * latent**-0.5 / _START, generator=generator)
         table.anchors[0, -1] = 1
         self.table = table
+
+    def _drawn_rows(self, width: int | None, generator: torch.Generator) -> AnchorEmbedding:
+        """Return a table with random rows; the first entry of each is for the bias."""
+        table = self._new_table(self.count, width, generator)
+        table.transform.normal_(0, self._deviation(width), generator=generator)
+        if table.slots is not None:
+            others = torch.empty_like(table.slots[:, 1:])
+            draw_slots(others, self.options.most, generator)
+            table.slots[:, 1:] = others + 1
+        return table
+
+    def _deviation(self, width: int | None) -> float:
+        """Return the initial scale of the transform's entries."""
+        return float(_START * (width or self.options.most) ** -0.5)
+
+    def _new_table(
+        self, rows: int, width: int | None, generator: torch.Generator
+    ) -> AnchorEmbedding:
+        return AnchorEmbedding(
+            rows, self.hidden + self.latent + 1, anchors=self.options.most + 1, width=width,
+            signed=True, sparse=True, generator=generator,
+        )  # fmt: skip
 
     @property
     def row_parameters(self) -> list[nn.Parameter]:
@@ -168,13 +180,10 @@ class AnchoredTables(Tables):
     def bag(self, history: Jagged, scale: Tensor) -> Tensor:
         """Return the sum of the input vectors of each row's items times `scale`, (rows, hidden)."""
         table = self.table
-        if table.slots is None:  # the sum of products is the product of the sum
-            return bags(table.transform, history, scale, sparse=self.sparse) @ self._input_anchors
+        if table.slots is None:
+            return self._sums(table.transform, None, history, scale)
         transform, self._decoder_transform = two_uses(table.transform)
-        bag = mixed_bags(
-            self._input_anchors.contiguous(), transform, table.slots, *history, scale,
-            sparse=self.sparse,
-        )  # fmt: skip
+        bag = self._sums(transform, table.slots, history, scale)
         if table.attached.watching and bag.requires_grad:
             after = table.embedding_dim - self.hidden
 
@@ -184,6 +193,15 @@ class AnchoredTables(Tables):
 
             bag.register_hook(keep)
         return bag
+
+    def _sums(
+        self, transform: Tensor, slots: Tensor | None, history: Jagged, scale: Tensor
+    ) -> Tensor:
+        """Return `bag`, of rows of this transform."""
+        if slots is None:  # the sum of products is the product of the sum
+            return bags(transform, history, scale, sparse=self.sparse) @ self._input_anchors
+        anchors = self._input_anchors.contiguous()
+        return mixed_bags(anchors, transform, slots, *history, scale, sparse=self.sparse)
 
     def loss(
         self,
@@ -200,14 +218,18 @@ class AnchoredTables(Tables):
                 proposal = FixedQueries(objective.proposal, queries.detach())
                 objective = replace(objective, proposal=proposal)
             return objective(queries @ self._output_anchors.T, table.transform, history, generator)
-        transform, self._decoder_transform = self._decoder_transform, None
-        vectors = OutputVectors(
-            table, table.transform if transform is None else transform,
-            self._output_anchors.contiguous(),
-        )  # fmt: skip
+        vectors = self._decoder_vectors()
         if isinstance(objective, SampledSoftmax):
             return objective(queries, vectors, history, generator)
         return objective(queries, vectors(torch.arange(self.count)), history, generator)
+
+    def _decoder_vectors(self) -> OutputVectors:
+        """Return the output vectors of a table with slots, for the loss of a step."""
+        transform, self._decoder_transform = self._decoder_transform, None
+        return OutputVectors(
+            self.table, self.table.transform if transform is None else transform,
+            self._output_anchors.contiguous(),
+        )  # fmt: skip
 
     @torch.no_grad()
     def input_vectors(self) -> Tensor:
@@ -220,7 +242,8 @@ class AnchoredTables(Tables):
         transform = table.transform.detach()
         if table.slots is None:
             return (transform if ids is None else transform[ids]) @ anchors
-        ids, anchors = torch.arange(self.count) if ids is None else ids, anchors.contiguous()
+        ids = torch.arange(table.num_embeddings) if ids is None else ids
+        anchors = anchors.contiguous()
         out = dispatch.table(len(ids), anchors.shape[1], dtype=anchors.dtype)
         blocks = zip(out.split(_BLOCK), ids.split(_BLOCK), strict=True)
         for rows, block in blocks:  # to bound the memory of intermediate results
@@ -246,7 +269,11 @@ class AnchoredTables(Tables):
         if self._narrowing is not None and self.table.slots is None:
             with torch.no_grad():
                 cut_rows(self.table.transform, self._narrowing.of_rows(self._narrowing.end))
-        self._pack(self.table)
+        self._pack(self._whole_table())
+
+    def _whole_table(self) -> AnchorEmbedding:
+        """Return the table with the rows of all items."""
+        return self.table
 
     def _pack(self, table: AnchorEmbedding) -> None:
         packed, _ = packed_anchors(
@@ -324,6 +351,7 @@ class AnchoredTables(Tables):
             after=int(_BEGIN * steps),
             over=max(1, int((_END - _BEGIN) * steps)),
             shares=(counts + 1.0) ** _POPULAR,
+            rows=self._own_rows,
         )
         self._narrowing = narrowing
         return proximal(optimizer, self.table, l1=0.0, keep=narrowing)

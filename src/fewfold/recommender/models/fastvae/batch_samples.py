@@ -2,25 +2,51 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fewfold.distributed.group import Group
 from fewfold.distributed.row_exchange import Owners
-from fewfold.losses.sampled import check_positive_probabilities
-from fewfold.losses.sampled_scores import (
-    picked_item_gradient,
-    picked_query_gradient,
-    picked_scores,
-)
+from fewfold.losses.sampled import check_positive_probabilities, softmax_losses
+from fewfold.losses.sampled_scores import log_sum
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
+from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
+from fewfold.recommender.models.fastvae.own_scores import OwnScores
 from fewfold.sampling.batch_part import BatchPart
 
-__all__ = ["OwnSamples", "SharedSample"]
+__all__ = ["batch_loss"]
+
+
+def batch_loss(
+    group: Group,
+    queries: Tensor,
+    objective: Objective,
+    history: Jagged,
+    generator: torch.Generator | None,
+    scorer: Callable[[Tensor, Tensor], OwnScores],
+) -> Tensor:
+    """Return the objective of a batch: every process scores its items for all rows.
+
+    The value is the share of one process; gradients are those of the rows of this one.
+
+    Args:
+        group, queries, objective, history, generator: as in `Tables.loss`.
+        scorer: from the queries of this process, and those of all processes, to scores.
+    """
+    if not isinstance(objective, SampledSoftmax):
+        raise ValueError(
+            f"{type(objective).__name__} needs the scores of all items, which no process has; "
+            "in several processes use SampledSoftmax"
+        )
+    sample = _SharedSample if objective.shared else _OwnSamples
+    batch = sample.of(group, queries, objective, history, generator)
+    scores, positive_scores = batch.scores(scorer(queries, batch.queries), history)
+    rest = log_sum(scores, batch.log_q)
+    losses = softmax_losses(rest, positive_scores, batch.positive_q, history.row, objective.samples)
+    total = losses.sum() if objective.weights is None else losses @ objective.weights.to(losses)
+    return total - total.detach() * (1 - 1 / group.world)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +55,6 @@ class _BatchSamples:
 
     Attributes:
         group: the processes.
-        own: (rows of this process, d) its queries, which get the gradient of all processes.
         queries: (rows, d) of all processes, without a gradient.
         ids: the samples, (rows, n) or (n,).
         log_q: of the samples, of the same shape.
@@ -37,19 +62,13 @@ class _BatchSamples:
     """
 
     group: Group
-    own: Tensor
     queries: Tensor
     ids: Tensor
     log_q: Tensor
     positive_q: Tensor
 
-    def _picked(self, items: Tensor, owners: Owners) -> Tensor:
-        """Return the scores of entries of rows, (n,), each computed by its owner."""
-        scores: Tensor = _OwnScores.apply(self.own, items, self.queries, owners)
-        return owners.assemble(scores, "scores")
 
-
-class OwnSamples(_BatchSamples):
+class _OwnSamples(_BatchSamples):
     """Samples of each row, drawn by the process that encodes it, as one process draws them."""
 
     @classmethod
@@ -86,18 +105,19 @@ class OwnSamples(_BatchSamples):
             torch.cat(pieces[at::4]).view(part.dtype) for at, part in enumerate(parts)
         )
         return cls(
-            group, queries, all_queries.view(rows, -1), all_ids.view(rows, n).long(),
+            group, all_queries.view(rows, -1), all_ids.view(rows, n).long(),
             all_log_q.view(rows, n), all_positive_q,
         )  # fmt: skip
 
-    def scores(self, items: Tensor, history: Jagged) -> tuple[Tensor, Tensor]:
+    def scores(self, own: OwnScores, history: Jagged) -> tuple[Tensor, Tensor]:
         """Return the scores of the samples, (rows, n), and of the items of the rows, (m,)."""
         rows, n = self.ids.shape
-        found = self._picked(items, Owners.of(self.group, self.ids, history))
+        owners = Owners.of(self.group, self.ids, history)
+        found = owners.assemble(own.picked(owners), "scores")
         return found[: rows * n].view(rows, n), found[rows * n :]
 
 
-class SharedSample(_BatchSamples):
+class _SharedSample(_BatchSamples):
     """Samples for all rows, from the mixture of all queries; all processes draw the same."""
 
     @classmethod
@@ -116,73 +136,12 @@ class SharedSample(_BatchSamples):
         ids, log_q = given.sample(objective.samples, generator=generator)
         positive_q = given.log_prob(history.values)
         check_positive_probabilities(history.values, positive_q)
-        return cls(group, queries, all_queries, ids, log_q, positive_q)
+        return cls(group, all_queries, ids, log_q, positive_q)
 
-    def scores(self, items: Tensor, history: Jagged) -> tuple[Tensor, Tensor]:
+    def scores(self, own: OwnScores, history: Jagged) -> tuple[Tensor, Tensor]:
         """Return the scores of the samples, (rows, n), and of the items of the rows, (m,)."""
         nothing = self.ids[:0], torch.zeros(2, dtype=torch.int64)
         owners = Owners.of(self.group, self.ids.unsqueeze(0), nothing)
-        scores: Tensor = _OwnProducts.apply(self.own, items, self.queries, owners)
-        samples = owners.assemble(scores, "scores").T
+        samples = owners.assemble(own.products(owners), "scores").T
         positives = Owners.of(self.group, self.ids.new_empty(len(self.queries), 0), history)
-        return samples, self._picked(items, positives)
-
-
-class _OwnScores(torch.autograd.Function):
-    """Scores of the entries of this process, for queries of all processes.
-
-    In the backward pass gradients of the queries are summed over processes while those of the
-    items, which stay here, are computed.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, owners: Owners) -> Tensor:
-        ctx.owners = owners
-        ctx.save_for_backward(items, queries)
-        none = owners.ids.new_empty(len(queries), 0)
-        return picked_scores(queries, items.detach(), none, (owners.ids, owners.offsets))[1]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
-        (items, queries), owners = ctx.saved_tensors, ctx.owners
-        more = owners.ids, owners.offsets
-        grad: Tensor | None = None
-
-        def items_gradient() -> None:
-            nonlocal grad
-            grad = picked_item_gradient(queries, items, more, by)
-
-        pull = picked_query_gradient(queries, items, more, by)
-        return _summed(owners.group, pull, items_gradient), grad, None, None
-
-
-class _OwnProducts(torch.autograd.Function):
-    """Scores (n, rows) of items that this process has, for the queries of all rows."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, owners: Owners) -> Tensor:
-        ctx.owners, vectors = owners, items.detach()[owners.ids]
-        ctx.shape = items.shape
-        ctx.save_for_backward(vectors, queries)
-        return vectors @ queries.T
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
-        (vectors, queries), owners = ctx.saved_tensors, ctx.owners
-        values = queries.new_empty(len(vectors), queries.shape[1])
-
-        def items_gradient() -> None:
-            torch.mm(by, queries, out=values)
-
-        total = _summed(owners.group, by.T @ vectors, items_gradient)
-        where = owners.ids.unsqueeze(0)
-        grad = torch.sparse_coo_tensor(where, values, ctx.shape, check_invariants=False)
-        return total, grad, None, None
-
-
-def _summed(group: Group, gradient: Tensor, meanwhile: Callable[[], None]) -> Tensor:
-    """Return the gradient of the queries of this process, summed over processes."""
-    counts = group.shares(len(gradient))
-    return group.scatter_sums(gradient, counts, "queries, gradients", meanwhile)
+        return samples, positives.assemble(own.picked(positives), "scores")

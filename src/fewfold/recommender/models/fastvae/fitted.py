@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._progress import phase
+from fewfold.distributed.row_shards import RowShards
 from fewfold.embeddings.anchor_inspection import AnchorInspection, inspect_anchors
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
@@ -78,8 +79,18 @@ class FittedVAE(FittedVectors):
         return self.model.queries(history)
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters of the network, tensors of its tables, and shortcut."""
-        state = {f"vae.{name}": value for name, value in self.model.encoder_state().items()}
+        """Parameters of the network, tensors of its tables, and shortcut; all on rank 0."""
+        found = {
+            name: value.collect() if isinstance(value, RowShards) else value
+            for name, value in self.stored().items()
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def stored(self) -> dict[str, Tensor | RowShards]:
+        """The same with sharded tables as they are."""
+        state: dict[str, Tensor | RowShards] = {}
+        for name, value in self.model.encoder_state().items():
+            state[f"vae.{name}"] = value
         state |= self.model.tables.saved()
         linear = self.model.shortcut
         if linear is not None:

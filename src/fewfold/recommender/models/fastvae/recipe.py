@@ -21,6 +21,7 @@ from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import training_work
+from fewfold.recommender.models.fastvae.sharded_anchored_tables import ShardedAnchoredTables
 from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
 from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
@@ -186,10 +187,16 @@ class VAE(Model):
 
     def for_group(self, group: Group) -> "VAE":
         """The same model, whose tables are shared by the processes."""
-        if group.world > 1 and self.anchors is not None:
+        anchors, world = self.anchors, group.world
+        if world > 1 and anchors is not None and anchors.count is None:
             raise ValueError(
-                f"tables of anchors are trained by one process, got {group.world}; leave out "
-                "anchors (--anchors), or start without torchrun"
+                f"the number of anchors is found by one process, got {world}; say how many "
+                "(--anchors 255), or start without torchrun"
+            )
+        if world > 1 and anchors is not None and not anchors.from_scratch:
+            raise ValueError(
+                f"dense tables are cut to anchors by one process, got {world}; train anchors from "
+                "the start (--alone, from_scratch=True), or start without torchrun"
             )
         return self
 
@@ -261,12 +268,15 @@ class VAE(Model):
     def network(self, items: int, seed: int = 0) -> FastVAE:
         """Untrained network for this many items; several processes share its tables."""
         group = Group.current()
-        if group.world > 1:
-            tables: Tables = ShardedTables(items, self.hidden, self.latent, group)
+        sizes = self.hidden, self.latent
+        if self.anchors is None and group.world == 1:
+            tables: Tables = DenseTables(items, *sizes)
         elif self.anchors is None:
-            tables = DenseTables(items, self.hidden, self.latent)
+            tables = ShardedTables(items, *sizes, group)
+        elif group.world == 1:
+            tables = AnchoredTables(items, self.anchors, *sizes)
         else:
-            tables = AnchoredTables(items, self.anchors, self.hidden, self.latent)
+            tables = ShardedAnchoredTables(items, self.anchors, *sizes, group)
         return FastVAE(tables, layers=self.layers, seed=seed)
 
     def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:

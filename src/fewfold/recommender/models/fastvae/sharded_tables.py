@@ -1,7 +1,6 @@
 """Tables of a FastVAE of which each process has some rows."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,17 +8,22 @@ from torch import Tensor, nn
 from fewfold._native import dispatch
 from fewfold.distributed.group import Group
 from fewfold.distributed.row_exchange import distinct_rows, look_up
-from fewfold.losses.sampled import softmax_losses
-from fewfold.losses.sampled_scores import log_sum
+from fewfold.distributed.row_shards import RowShards
 from fewfold.recommender.interactions import Jagged
-from fewfold.recommender.models.fastvae.batch_samples import OwnSamples, SharedSample
-from fewfold.recommender.models.fastvae.objectives import Objective, SampledSoftmax
+from fewfold.recommender.models.fastvae.batch_samples import batch_loss
+from fewfold.recommender.models.fastvae.objectives import Objective
+from fewfold.recommender.models.fastvae.own_scores import DenseScores
+from fewfold.recommender.models.fastvae.sharded_rows import (
+    ShardedRows,
+    check_shares,
+    drawn_rows,
+    sum_shared,
+)
 from fewfold.recommender.models.fastvae.tables import Tables, bags
+from fewfold.recommender.ranking.sharded_ranking import own_items
 from fewfold.sampling.item_rows import ItemRows
 
 __all__ = ["ShardedTables"]
-
-_ROWS = 4096  # drawn at once; a multiple of 16, the numbers that torch draws together
 
 
 class ShardedTables(Tables):
@@ -61,45 +65,29 @@ class ShardedTables(Tables):
         super().__init__(items, hidden, latent)
         self._pending: tuple[Tensor, Tensor] | None = None
         self.group = Group.current() if group is None else group
-        if items < self.group.world:
-            raise ValueError(
-                f"tables of {items} items cannot be divided among {self.group.world} processes; "
-                "start fewer"
-            )
+        check_shares(self.group, items)
 
     def reset_inputs(self, generator: torch.Generator) -> None:
         """Draw the inputs as `DenseTables` does, and keep those of this process."""
-        table = dispatch.table(self.group.owned(self.count), self.hidden)
-        for drawn, owned in self._blocks():
-            block = torch.empty(drawn.stop - drawn.start, self.hidden)
-            block.normal_(0, self.hidden**-0.5, generator=generator)
-            table[owned] = self._own_of(block, drawn)
+        hidden, table = self.hidden, dispatch.table(self.group.owned(self.count), self.hidden)
+
+        def draw(rows: int) -> Tensor:
+            return torch.empty(rows, hidden).normal_(0, hidden**-0.5, generator=generator)
+
+        drawn_rows(self.group, table, self.count, draw)
         self.inputs = nn.Parameter(table)
 
     def reset_outputs(self, generator: torch.Generator) -> None:
         """Draw the outputs as `DenseTables` does, and keep those of this process."""
-        table = dispatch.table(self.group.owned(self.count), self.latent + 1)
-        for drawn, owned in self._blocks():
-            block = torch.zeros(drawn.stop - drawn.start, self.latent + 1)
-            block[:, : self.latent].normal_(0, 0.5 * self.latent**-0.5, generator=generator)
-            table[owned] = self._own_of(block, drawn)
+        latent, table = self.latent, dispatch.table(self.group.owned(self.count), self.latent + 1)
+
+        def draw(rows: int) -> Tensor:
+            block = torch.zeros(rows, latent + 1)
+            block[:, :latent].normal_(0, 0.5 * latent**-0.5, generator=generator)
+            return block
+
+        drawn_rows(self.group, table, self.count, draw)
         self.items = nn.Parameter(table)
-
-    def _blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of all rows, and of those of this process.
-
-        Torch draws the same numbers in blocks as at once if no block is very short.
-        """
-        start, owned = 0, 0
-        while start < self.count:
-            stop = self.count if self.count - start < 2 * _ROWS else start + _ROWS
-            before, owned = owned, len(range(self.group.rank, stop, self.group.world))
-            yield slice(start, stop), slice(before, owned)
-            start = stop
-
-    def _own_of(self, block: Tensor, rows: slice) -> Tensor:
-        """Return the rows of this process, of a block of consecutive ones."""
-        return block[(self.group.rank - rows.start) % self.group.world :: self.group.world]
 
     def bag(self, history: Jagged, scale: Tensor) -> Tensor:
         """Return the sum of the input vectors of each row's items times `scale`, (rows, hidden).
@@ -124,8 +112,7 @@ class ShardedTables(Tables):
         own = self.group.share(rows)
         if len(history.values) <= rows * self.group.world:
             return self.bag(history.rows(own), scale[own])
-        mine = history.select(history.values % self.group.world == self.group.rank)
-        mine = Jagged(mine.values // self.group.world, mine.offsets)
+        mine = own_items(self.group, history)
         partial = bags(self.inputs, mine, scale, sparse=self.sparse)
         counts = self.group.shares(rows)
         sums = self.group.scatter_sums(partial.detach(), counts, "inputs, sums")
@@ -140,45 +127,26 @@ class ShardedTables(Tables):
         history: Jagged,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Return the objective of a batch: every process scores its items for all rows.
-
-        The value is the share of one process; gradients are those of the rows of this one.
-        """
+        """Return the objective of a batch; see `batch_loss`."""
         if self.group.world == 1:
             return objective(queries, self.items, history, generator)
-        if not isinstance(objective, SampledSoftmax):
-            raise ValueError(
-                f"{type(objective).__name__} needs the scores of all items, which no process has; "
-                "in several processes use SampledSoftmax"
-            )
-        sample = SharedSample if objective.shared else OwnSamples
-        batch = sample.of(self.group, queries, objective, history, generator)
-        scores, positive_scores = batch.scores(self.items, history)
-        rest = log_sum(scores, batch.log_q)
-        losses = softmax_losses(
-            rest, positive_scores, batch.positive_q, history.row, objective.samples
-        )
-        total = losses.sum() if objective.weights is None else losses @ objective.weights.to(losses)
-        return total - total.detach() * (1 - 1 / self.group.world)
+
+        def scorer(own: Tensor, every: Tensor) -> DenseScores:
+            return DenseScores(self.items, own, every)
+
+        return batch_loss(self.group, queries, objective, history, generator, scorer)
 
     def sum_gradients(
         self, numbers: Tensor, shared: Sequence[nn.Parameter], meanwhile: Callable[[], None]
     ) -> Tensor:
         """Sum the gradients of shared parameters and numbers, and complete those of the inputs."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in shared]
-        flat = torch.cat([*(grad.flatten() for grad in grads), numbers])
-        partial, sums = self._pending or (flat.new_empty(0, 1), flat.new_empty(0, 1))
-        counts = self.group.shares(len(partial))
+        partial, sums = self._pending or (numbers.new_empty(0, 1), numbers.new_empty(0, 1))
         own = sums if sums.grad is None else sums.grad
-        every, flat = self.group.gather_and_sum(
-            own, counts, flat, "layers and input gradients", meanwhile
-        )
+        counts = self.group.shares(len(partial))
+        every, numbers = sum_shared(self.group, numbers, shared, own, counts, meanwhile)
         if self._pending is not None:
             partial.backward(every)
             self._pending = None
-        *parts, numbers = flat.split([*(p.numel() for p in shared), len(numbers)])
-        for param, grad in zip(shared, parts, strict=True):
-            param.grad = grad.view(param.shape)
         return numbers
 
     def input_vectors(self) -> Tensor:
@@ -194,44 +162,18 @@ class ShardedTables(Tables):
 
     def output_rows(self) -> ItemRows:
         """Return the output vectors of this process, for a proposal."""
-        return _ShardedRows(self.items.detach(), self.group, self.count)
+        return ShardedRows(self.items.detach(), self.group, self.count)
 
     @property
     def row_parameters(self) -> list[nn.Parameter]:
         """The rows of this process of both matrices."""
         return [self.inputs, self.items]
 
-    def saved(self) -> dict[str, Tensor]:
-        """Return both matrices, as a saved model names them, on rank 0; nothing on the others."""
+    def saved(self) -> Mapping[str, Tensor | RowShards]:
+        """Return both matrices, as a saved model names them, where they are."""
         named = {"vae.inputs": self.inputs, "vae.items": self.items}
-        found = {n: self.group.collect(value.detach(), self.count) for n, value in named.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return {n: RowShards(rows.detach(), self.count, self.group) for n, rows in named.items()}
 
     def with_new_items(self, near: Tensor, weights: Tensor) -> "ShardedTables":
         """Raise: items are added to a saved model, by one process."""
         raise ValueError("items are added by one process; save the model, and load it in one")
-
-
-class _ShardedRows(ItemRows):
-    """Item vectors of which this process has some."""
-
-    def __init__(self, local: Tensor, group: Group, count: int) -> None:
-        super().__init__(local)
-        self._group, self._count = group, count
-
-    @property
-    def count(self) -> int:
-        """Number of all items."""
-        return self._count
-
-    def with_rows(self, local: Tensor) -> Self:
-        """Return other vectors of the same items."""
-        return type(self)(local, self._group, self._count)
-
-    def take(self, ids: Tensor) -> Tensor:
-        """Return the vectors of these items, fetched from their owners."""
-        return look_up(self._group, self.local, ids, "proposal")
-
-    def gather(self, values: Tensor) -> Tensor:
-        """Return what every process computed of its vectors, for all items."""
-        return self._group.merge(values, self._count, "proposal")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fewfold._check import positive_number, whole_number
 from fewfold._progress import Phase, phase
+from fewfold.distributed.group import Group
 from fewfold.recommender.interactions import Interactions, Jagged
 
 __all__ = ["L2_PER_USER", "Directions", "Shortcut"]
@@ -142,36 +143,43 @@ class Directions:
         *,
         powers: tuple[float, float] = (0.3, 0.35),
         seed: int = 0,
+        group: Group | None = None,
     ) -> "Directions":
         """Compute the directions of a log that is read window by window, once in every round.
 
         Args:
-            windows: returns the users of the log, some at a time.
+            windows: returns the users of the log that this process reads, some at a time.
             counts: (items,) number of users of each item.
             users: number of all users.
             rank, powers, seed: as in `Shortcut.fit`.
+            group: processes that read the log; each has the whole subspace, and products are
+                summed over them.
         """
         whole_number(rank, "rank")
-        items = len(counts)
+        items, group = len(counts), group or Group()
         rank = min(rank, items, max(users, 1))
         width = min(rank + _EXTRA, items)
         mean = float(counts.sum()) / users
         scale = (counts.float() / counts.float().mean()).clamp(min=1e-3).pow(powers[1])
         guess = torch.randn(items, width, generator=torch.Generator().manual_seed(seed))
         gram = torch.zeros(width, width, dtype=torch.float64)
+
+        def multiply(sums: Tensor, finding: Phase) -> Tensor:
+            for window in windows():
+                lengths = window.jagged.lengths.float()
+                by_user = (lengths / mean).clamp(min=1e-3).pow(-powers[0])
+                forth, back = _matrices(window, by_user, 1 / scale)
+                part = _times(forth, guess, finding, 0)
+                sums += (part.T @ part).double() if sums is gram else _times(back, part, finding, 0)
+            return sums
+
         with phase("finding directions", total=_ROUNDS + 1) as finding:
             for number in finding.each(range(_ROUNDS + 1)):
-                found = torch.zeros_like(guess) if number < _ROUNDS else guess
-                for window in windows():
-                    lengths = window.jagged.lengths.float()
-                    by_user = (lengths / mean).clamp(min=1e-3).pow(-powers[0])
-                    forth, back = _matrices(window, by_user, 1 / scale)
-                    part = _times(forth, guess, finding, 0)
-                    if number < _ROUNDS:
-                        found += _times(back, part, finding, 0)
-                    else:
-                        gram += (part.T @ part).double()
-                guess = torch.linalg.qr(found)[0] if number < _ROUNDS else guess
+                sums = torch.zeros_like(guess) if number < _ROUNDS else gram
+                with group.together():
+                    multiply(sums, finding)
+                group.add_up(sums, "shortcut")
+                guess = torch.linalg.qr(sums)[0] if number < _ROUNDS else guess
         return cls.of_gram(guess, gram, scale, rank)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Training of a `VAE` with its shortcut on a log that is streamed from disk."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 import torch
 
@@ -21,6 +21,8 @@ from fewfold.recommender.training.train_options import Epoch
 from fewfold.sampling.multi_index import MultiIndex
 
 __all__ = ["StreamedVAE", "learn_streamed"]
+
+_LENGTH, _SAMPLED = 5, 6000  # items and number of users of whom `Trial.of` chooses a quarter
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,8 @@ def learn_streamed(
 ) -> StreamedVAE:
     """Train as `VAE.learn` does, without holding the log.
 
+    All processes that read the log call this together.
+
     Args:
         recipe: the model, without anchors.
         log: the users and their items.
@@ -61,7 +65,11 @@ def learn_streamed(
         model, rank, trial = recipe.network(log.items, seed), recipe.rank(log.items), None
         if rank and weight is None:
             log, trial = _with_trial(log, seed)
-    train_options = options.limited_training().options(log.users, seed)
+    training = options.limited_training()
+    if training.time_budget is not None:
+        (budget,) = log.group.agree(training.time_budget)
+        training = replace(training, time_budget=budget)
+    train_options = training.options(log.users, seed)
     words = max(1, min(16, log.items))
     objective = SampledSoftmax(MultiIndex(words, within="popularity"))
 
@@ -72,11 +80,11 @@ def learn_streamed(
     if rank:
         with silence(not progress):
             directions = Directions.of_windows(
-                lambda: _windows(log), log.counts(), log.users, rank, seed=seed
+                lambda: _windows(log), log.counts(), log.users, rank, seed=seed, group=log.group
             )
             if trial is not None:
                 weight = tuned_weight(model, directions, trial, seed=seed, users=log.users)
-            weight = weight or Weight()
+            weight = Weight(*log.group.agree(*astuple(weight or Weight())))
             with phase("computing the shortcut"):
                 model.shortcut = weight.of(directions, log.users)
     with silence(not progress), phase("finishing the tables"):
@@ -86,7 +94,11 @@ def learn_streamed(
 
 def _with_trial(log: StreamedInteractions, seed: int) -> tuple[StreamedInteractions, Trial | None]:
     """Hide pairs of users of the first window, which are hashed and so drawn at random."""
-    first = log.window(0)
+    eligible = (log.lengths(0) >= _LENGTH).nonzero().squeeze(1)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(eligible), generator=generator)[:_SAMPLED].sort().values
+    users = eligible[chosen]
+    first = log.sample(0, users)
     trial = Trial.of(first, seed=seed)
     if trial is None:
         return log, None
@@ -94,12 +106,13 @@ def _with_trial(log: StreamedInteractions, seed: int) -> tuple[StreamedInteracti
     most = first.items
     kept = torch.isin(
         first.row * most + first.ids, trial.rest.row * most + trial.rest.ids
-    ) | (gone & (first.jagged.lengths > 0))[first.row]  # fmt: skip
-    rest = log.without(0, first.keep(~kept))
-    return rest, trial
+    ) | gone[first.row]  # fmt: skip
+    return log.without(0, first.keep(~kept), users), trial
 
 
 def _windows(log: StreamedInteractions) -> Iterator[Interactions]:
-    """Yield all windows, each while the next is read."""
+    """Yield what this process reads of each window, while the next is read."""
     for number in range(log.windows):
-        yield log.window(number, number + 1 if number + 1 < log.windows else None)
+        own = log.window(number, number + 1 if number + 1 < log.windows else None)
+        if own.users:
+            yield own

@@ -1,7 +1,7 @@
 """Item tables of a FastVAE: the interface, dense tables, and sums of their rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from fewfold._check import jagged, whole_number
 from fewfold._native import dispatch
 from fewfold.distributed.group import Group
+from fewfold.distributed.row_shards import RowShards
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Jagged
@@ -97,7 +98,8 @@ class Tables(nn.Module, ABC):
         Args:
             numbers: (n,) to be summed over processes, such as the loss.
             shared: parameters that are the same in all processes.
-            meanwhile: called while others are waited for; it may use the gradients of rows.
+            meanwhile: may be called, once, while others are waited for; it may use the gradients
+                of rows.
 
         Returns:
             The sums, (n,).
@@ -147,7 +149,7 @@ class Tables(nn.Module, ABC):
         """Bring trained tables into the form in which they are saved; by default they are."""
 
     @abstractmethod
-    def saved(self) -> dict[str, Tensor]:
+    def saved(self) -> Mapping[str, Tensor | RowShards]:
         """Return the tensors of the tables as a saved model names them."""
 
     @abstractmethod
