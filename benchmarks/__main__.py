@@ -25,6 +25,7 @@ SUITES = (
     "update",
     "ingest",
     "prepare",
+    "distributed",
     "job",
     "pure",
     "compiled",

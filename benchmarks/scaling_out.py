@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 import fewfold as ff
-from fewfold.distributed.group import ProcessGroup
+from fewfold.distributed.group import Group, ProcessGroup
+from fewfold.recommender.models.fastvae.sharded_anchored_tables import ShardedAnchoredTables
 from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
+from fewfold.recommender.models.fastvae.tables import Tables
+from fewfold.recommender.training.schedule import build_optimizers
 
 WORLDS = (1, 4, 16, 64)
 EXCHANGE = 1e-4  # seconds before an exchange of nothing is answered, assumed
 ITEMS, TIMED = 1_000_000, 15
+STEPS = 10_000  # of the training whose first steps are timed
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Step:
         draws: sampled items, of each user or for all.
         shared: whether they are for all users.
         kept: share of the items that are input; the others are dropped.
+        anchors: of tables of anchors, without that of the bias; 0 for dense tables.
     """
 
     batch: int = 256
@@ -42,17 +47,26 @@ class Step:
     latent: int = 63
     layers: int = 1
     kept: float = 0.5
+    anchors: int = 0
 
     @property
     def dense(self) -> int:
-        """Numbers that all processes have: shifts, layers, norms and the posterior."""
+        """Numbers that all processes have: shifts, layers, norms, the posterior and anchors."""
         layers = self.layers * (self.hidden + 1) * self.hidden
         norms = 2 * (self.layers + 1) * self.hidden
-        return self.hidden + layers + norms + (self.hidden + 1) * 2 * self.latent
+        anchors = (self.anchors + 1) * (self.hidden + self.latent + 1) if self.anchors else 0
+        return self.hidden + layers + norms + (self.hidden + 1) * 2 * self.latent + anchors
 
     def fetches(self, world: int) -> bool:
         """Whether input vectors are sent, and not their sums: with few items for each process."""
-        return self.length * self.kept <= world
+        return not self.anchors and self.length * self.kept <= world
+
+    def tables(self, items: int, group: Group | None = None) -> Tables:
+        """Return tables of these sizes that are shared by the processes."""
+        sizes = self.hidden, self.latent
+        if not self.anchors:
+            return ShardedTables(items, *sizes, group)
+        return ShardedAnchoredTables(items, self.anchors, *sizes, group)
 
     def bytes(self, world: int) -> float:
         """Return the bytes that all processes together send for each user of a step.
@@ -66,7 +80,8 @@ class Step:
         queries, n, length = self.latent + 1, self.draws, self.length
         # Scores, queries and their gradients; of samples of each user also ids and log q.
         own = 2 * queries + 3 * n + 2 * length
-        words = 3 * queries + n + length if self.shared else own
+        sums = 2 if self.anchors else 3  # of anchors, gradients of queries are summed once
+        words = sums * queries + n + length if self.shared else own
         words += 2 * (self.dense + 2) / self.batch
         if not self.fetches(world):
             return 4 * (world - 1) * (words + 2 * self.hidden)  # sums and their gradients
@@ -77,6 +92,8 @@ class Step:
     def exchanges(self, world: int) -> int:
         """Return the number of exchanges of a step, each of which waits for all processes."""
         inputs = 4 if self.fetches(world) else 1
+        if self.anchors:  # gradients of the sums are not sent together with those of the layers
+            inputs += 0 if self.shared else 1
         return inputs + (5 if self.shared else 3) + (1 if world == 2 else 2)
 
     def users_per_second(self, world: int, compute: float, gigabits: float) -> float:
@@ -115,14 +132,22 @@ class PretendedGroup(ProcessGroup):
         return torch.cat([rows] * max(times, 1))[: sum(receive)]
 
 
-def training_step(sizes: Step, tables: ShardedTables) -> Callable[[], object]:
-    """Return a function that does one step on random users, the same ones in all processes."""
+def training_step(sizes: Step, tables: Tables, *, fit: bool = False) -> Callable[[], object]:
+    """Return a function that does one step on random users, the same ones in all processes.
+
+    The proposal is fitted to the tables with `fit`, as in training, else to random vectors, of
+    which several tables of one process share a copy.
+    """
     model = ff.recommender.FastVAE(tables, layers=sizes.layers)
-    rows = ff.optim.Adam(tables.row_parameters, betas=(0.0, 0.99), by_row=True)
-    others = [p for p in model.parameters() if all(p is not row for row in tables.row_parameters)]
-    dense = torch.optim.Adam(others, betas=(0.9, 0.99))
+    optimizers = build_optimizers(model, 1e-3, STEPS, torch.ones(tables.count))
+    rows, dense = optimizers["tables"], optimizers["others"]
+    others = [p for each in dense.param_groups for p in each["params"]]
     generator = torch.Generator().manual_seed(1)
-    proposal = _proposal(tables.count, tables.latent + 1)
+    if fit:
+        proposal = ff.MultiIndex(16, within="popularity")
+        proposal.fit(tables.output_rows(), _counts(tables.count, generator))
+    else:
+        proposal = _proposal(tables.count, tables.latent + 1)
     objective = ff.recommender.SampledSoftmax(proposal, sizes.draws, shared=sizes.shared)
     length = int(sizes.length)
     offsets = torch.arange(sizes.batch + 1) * length
@@ -136,10 +161,9 @@ def training_step(sizes: Step, tables: ShardedTables) -> Callable[[], object]:
         history = ff.recommender.Jagged(ids, offsets)
         loss = model.loss(history, objective, beta=0.3, generator=generator)
         loss.backward()
-        if tables.group.world == 1:
-            move_rows()
-        else:  # with the loss, and whether to stop
+        if tables.group.world > 1:  # with the loss, and whether to stop
             tables.sum_gradients(torch.stack([loss.detach()] * 2), others, move_rows)
+        move_rows()
         dense.step()
         dense.zero_grad()
 
@@ -148,17 +172,21 @@ def training_step(sizes: Step, tables: ShardedTables) -> Callable[[], object]:
 
 @functools.cache
 def _proposal(items: int, width: int) -> ff.MultiIndex:
-    """Return a proposal fitted to random vectors, with counts by Zipf's law as `train` has them."""
+    """Return a proposal fitted to random vectors."""
     generator = torch.Generator().manual_seed(2)
     vectors = torch.randn(items, width, generator=generator) / width**0.5
-    counts = (torch.rand(items, generator=generator).reciprocal() + 1).log1p()
-    return ff.MultiIndex(16, within="popularity").fit(vectors, counts)
+    return ff.MultiIndex(16, within="popularity").fit(vectors, _counts(items, generator))
+
+
+def _counts(items: int, generator: torch.Generator) -> Tensor:
+    """Return counts by Zipf's law, as `train` has them."""
+    return (1 / torch.rand(items, generator=generator).clamp(min=1e-7) + 1).log1p()
 
 
 def measured(sizes: Step, world: int) -> float:
     """Return the seconds of the processor that the first of so many processes takes for a step."""
     group = PretendedGroup(0, world)
-    step = training_step(sizes, ShardedTables(ITEMS, sizes.hidden, sizes.latent, group))
+    step = training_step(sizes, sizes.tables(ITEMS, group))
     times = []
     for _ in range(TIMED + 3):
         began = time.process_time()
