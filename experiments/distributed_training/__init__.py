@@ -1,0 +1,1 @@
+"""Quality of a FastVAE trained by one, two and three processes."""
