@@ -3,6 +3,8 @@
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,11 +282,37 @@ def ranked() -> dict[str, Tensor]:
     found["more than there are"] = fitted.rank(known, ITEMS + 3, exclude=known).ids
     found["allowed"] = fitted.rank(known, 9, exclude=known, allowed=allowed).ids
     found["nobody"] = fitted.rank(known.rows(slice(0, 0)), 9).ids
-    directions = Directions.find(log(), 6, seed=1)
-    model.shortcut = directions.shortcut(1.0, 30.0)
+    whole, group = Directions.find(log(), 6, seed=1).shortcut(1.0, 30.0), tables.group
+    model.shortcut = replace(whole, table=whole.table[group.rank :: group.world], group=group)
     found["shortcut"] = FittedVAE(VAE(HIDDEN, LATENT), model).rank(known, 20, exclude=known).ids
     report = evaluate(found["shortcut"], log().rows(slice(None)), resamples=50)
     return found | {"ndcg": report[NDCG(50)].per_user}
+
+
+@job
+def directions() -> dict[str, Any]:
+    """Shortcuts whose table is shared by the processes, and that of one process alone."""
+    group, found = Group.current(), {}
+    weights = torch.rand(log().pairs, generator=_generator(3)) + 0.5
+    for name, pairs in {
+        "plain": log(),
+        "weights": log().with_values(weights=weights),
+        "fewer users than directions": log(5),
+        "fewer items than directions": log(30, 4),
+    }.items():
+
+        def blocks(pairs: Interactions = pairs) -> Iterator[Interactions]:
+            return (pairs.select(users) for users in torch.arange(pairs.users).split(10))
+
+        parts = Directions.of_blocks(blocks, pairs.counts(), pairs.users, 6, seed=1, group=group)
+        alone, known = Directions.find(pairs, 6, seed=1), pairs.rows(slice(None))
+        scores = [
+            each.shortcut(1.0, 2.0).queries(known) @ each.shortcut(1.0, 2.0).vectors.T
+            for each in (parts, alone, parts.of_items(torch.arange(pairs.items)))
+        ]
+        assert len(parts.vectors) == group.owned(pairs.items)
+        found[name] = scores
+    return found
 
 
 @job

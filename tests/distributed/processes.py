@@ -1,16 +1,17 @@
 """Processes of a test: each runs all jobs, and the tests compare what they returned.
 
-Starting a process takes seconds, so that all jobs share it. World 1 runs in the test's process.
+World 1 runs in the test's process; the others are forks of one that has loaded everything.
 """
 
 import os
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -42,16 +43,21 @@ def place() -> Path:
     return found
 
 
-def run_all(folder: Path) -> dict[str, Any]:
-    """Run all jobs with one thread, and return the result of each."""
-    global FOLDER
-    from tests.distributed import (  # noqa: F401  registers them
+def load_jobs() -> None:
+    """Import all jobs, which registers them."""
+    from tests.distributed import (  # noqa: F401
         anchor_jobs,
         checkpoint_jobs,
         jobs,
         table_jobs,
+        traffic_jobs,
     )
 
+
+def run_all(folder: Path) -> dict[str, Any]:
+    """Run all jobs with one thread, and return the result of each."""
+    global FOLDER
+    load_jobs()
     FOLDER = folder
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -61,42 +67,43 @@ def run_all(folder: Path) -> dict[str, Any]:
         torch.set_num_threads(threads)
 
 
-def results(world: int, folder: Path) -> list[dict[str, Any]]:
-    """Run all jobs in so many processes unless it was done, and return the results of each rank."""
-    files = [folder / f"{world}-{rank}" for rank in range(world)]
-    if not all(file.exists() for file in files):
-        _run(world, folder)
-    return [torch.load(file) for file in files]
-
-
-def _run(world: int, folder: Path) -> None:
-    if world == 1:
+def results(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Run all jobs in each world unless it was done; return the results of each rank."""
+    if not (folder / "done").exists():
         torch.save(run_all(folder), folder / "1-0")
-        return
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", _CALL, str(folder)],
-            cwd=ROOT,
-            env={
-                **os.environ, "RANK": str(rank), "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-            },
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        codes = [process.wait(timeout=300) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert codes == [0] * world
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", _CALL, str(folder)]
+        subprocess.run(command, cwd=ROOT, env=env, timeout=300, check=True)
+        (folder / "done").touch()
+    return {
+        world: [torch.load(folder / f"{world}-{rank}") for rank in range(world)]
+        for world in (1, 2, 3)
+    }
 
 
 def main() -> None:
-    """Run all jobs as one process of a group."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    folder = Path(sys.argv[1])
-    found = run_all(folder)
-    torch.save(found, folder / f"{dist.get_world_size()}-{dist.get_rank()}")
-    dist.destroy_process_group()
+    """Load everything, which takes seconds; then run all jobs in forks of this process."""
+    load_jobs()
+    torch.set_num_threads(1)
+    for world in (2, 3):
+        started = [os.fork() or _rank(rank, world, Path(sys.argv[1])) for rank in range(world)]
+        codes = [os.waitpid(one, 0)[1] for one in started]
+        if any(codes):
+            raise SystemExit(f"processes of a group of {world} ended with {codes}")
+
+
+def _rank(rank: int, world: int, folder: Path) -> NoReturn:
+    """Run all jobs as one process of a group, and end."""
+    code = 1
+    try:
+        store = dist.FileStore(str(folder / f"store-{world}"), world)
+        limit = timedelta(seconds=60)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
+        torch.save(run_all(folder), folder / f"{world}-{rank}")
+        dist.destroy_process_group()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

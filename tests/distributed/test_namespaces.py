@@ -94,7 +94,7 @@ def test_machines_without_a_connection_say_so(tmp_path: Path, machines: Machines
     assert down.returncode == 0
     began = time.monotonic()
     command = ["fit", "--out", str(tmp_path / "model")]
-    processes = [machines.start(rank, *command, FEWFOLD_TIMEOUT="3") for rank in (0, 1)]
+    processes = [machines.start(rank, *command, FEWFOLD_TIMEOUT="1") for rank in (0, 1)]
     errors = _ends(processes)
     for rank, error in enumerate(errors):
         expected = (

@@ -51,6 +51,16 @@ def test_one_process_trains_as_with_dense_tables(worlds: Worlds) -> None:
     same(found["items"], model.outputs())
 
 
+def test_shared_shortcuts_score_as_that_of_one_process(worlds: Worlds) -> None:
+    for ranks in worlds.values():
+        for rank in ranks:
+            for name, (parts, alone, local) in rank["directions"].items():
+                assert alone.abs().max() > 0.1, name
+                torch.testing.assert_close(parts, alone, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(local, alone, rtol=1e-3, atol=1e-4)
+            same(rank["directions"], ranks[0]["directions"])
+
+
 def test_the_same_seed_and_world_give_the_same_bytes(worlds: Worlds) -> None:
     for ranks in worlds.values():
         for rank in ranks:

@@ -165,7 +165,7 @@ SLOW = {  # what is made slow, and what must be shown meanwhile
     "fewfold.recommender.evaluation.holdout.hold_out": "splitting the log",
     "fewfold.recommender.models.fastvae.recipe.VAE.network": "preparing the model",
     "fewfold.recommender.training.run._update_proposal": "fitting the proposal to the items",
-    "fewfold.recommender.models.fastvae.shortcut.torch.linalg.qr": "finding directions",
+    "fewfold.recommender.models.fastvae.subspace.torch.linalg.qr": "finding directions",
     "fewfold.recommender.models.fastvae.shortcut_weight._ndcg": "weighing the shortcut",
     "fewfold.recommender.models.fastvae.recipe.Weight.of": "computing the shortcut",
     "fewfold.recommender.training.vae_run.VAERun.held_out_loss": "judging the number of anchors",

@@ -140,11 +140,11 @@ def test_interrupted_it_goes_on_with_the_same_model(
     assert_equal(whole, fitted(folder, checkpoint=Checkpoint(place, resume=True)))
 
 
-def test_directions_of_windows_are_those_of_the_log(folder: Path) -> None:
+@pytest.mark.parametrize("most", [7, 1 << 14])
+def test_directions_of_blocks_are_those_of_the_log(folder: Path, most: int) -> None:
     log, whole = StreamedInteractions(PreparedLog.open(folder), 1500), read_log(folder)
     expected = Directions.find(whole.interactions, 8).shortcut(1.0, 1.0)
-    windows = [log.window(number) for number in range(log.windows)]
-    found = Directions.of_windows(lambda: iter(windows), log.counts(), log.users, 8)
+    found = Directions.of_blocks(lambda: log.blocks(most), log.counts(), log.users, 8)
     table = found.shortcut(1.0, 1.0).table
     torch.testing.assert_close(
         table @ table.T, expected.table @ expected.table.T, rtol=1e-3, atol=1e-4

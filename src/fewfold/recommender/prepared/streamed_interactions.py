@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -204,6 +204,14 @@ class StreamedInteractions:
             own = torch.empty(0, dtype=getattr(torch, kind)) if own is None else own
             times = window.start(users, own)().values
         return Interactions(found.offsets, found.values, self.items, times)
+
+    def blocks(self, most: int) -> Iterator[Interactions]:
+        """Yield all users in the order of the windows, some at a time, by all processes."""
+        for number, window in enumerate(self._windows):
+            entered = self.enter(number, number + 1 if number + 1 < self.windows else None)
+            for users in torch.arange(window.users).split(most):
+                found = entered.start(users)()
+                yield Interactions.trusted(found.offsets, found.values, self.items)
 
     def timed_window(self, number: int) -> Interactions:
         """Return the users of a window that this process reads, with times if the log has any."""

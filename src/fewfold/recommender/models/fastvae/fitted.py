@@ -94,7 +94,7 @@ class FittedVAE(FittedVectors):
         state |= self.model.tables.saved()
         linear = self.model.shortcut
         if linear is not None:
-            state["shortcut.table"], state["shortcut.scale"] = linear.table, linear.scale
+            state["shortcut.table"], state["shortcut.scale"] = linear.stored(), linear.scale
             state["shortcut.strength"] = torch.tensor(linear.strength, dtype=torch.float64)
         return state
 
@@ -122,6 +122,7 @@ class _PaddedScores(nn.Module):
         super().__init__()
         self.model, self.vectors = model, nn.Buffer(vectors)
         self.inputs = nn.Buffer(model.entries())
+        self.linear = None if model.shortcut is None else model.shortcut.gathered()
 
     def forward(self, history: Tensor) -> Tensor:
         there = (history >= 0).unsqueeze(2).float()
@@ -131,7 +132,7 @@ class _PaddedScores(nn.Module):
         mean = self.model.posterior(self.model.layers(bag + self.model.shift))
         mean = mean[:, : self.model.latent]
         query = torch.cat([mean, torch.ones_like(mean[:, :1])], 1)
-        linear = self.model.shortcut
+        linear = self.linear
         if linear is not None:
             rows = (linear.table / linear.scale.unsqueeze(1))[ids]
             query = torch.cat([query, (rows * there).sum(1) * (linear.strength * by)], 1)

@@ -205,10 +205,8 @@ class FastVAE(nn.Module):
     @property
     def own_vectors(self) -> Tensor:
         """Item vectors of the items that this process has."""
-        group, own = self.tables.group, ItemRows.of(self.tables.output_rows()).local
-        if self.shortcut is None:
-            return own
-        return torch.cat([own, self.shortcut.rows(slice(group.rank, None, group.world))], 1)
+        own = ItemRows.of(self.tables.output_rows()).local
+        return own if self.shortcut is None else torch.cat([own, self.shortcut.own_vectors], 1)
 
     @property
     def width(self) -> int:

@@ -23,7 +23,7 @@ from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import training_work
 from fewfold.recommender.models.fastvae.sharded_anchored_tables import ShardedAnchoredTables
 from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
-from fewfold.recommender.models.fastvae.shortcut import Directions, Shortcut
+from fewfold.recommender.models.fastvae.shortcut import BLOCK, Directions, Shortcut
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables
 from fewfold.recommender.models.model import FitOptions, Fitted, Learned, Model
@@ -249,7 +249,7 @@ class VAE(Model):
                 # The log is part of the key, so that it lives as long as what was found.
                 key = "directions", log, trial is None, rank, seed
                 if key not in options.cache:
-                    options.cache[key] = Directions.find(learn, rank, seed=seed)
+                    options.cache[key] = _directions(learn, rank, seed, group)
                 directions = options.cache[key]
                 if trial is not None:
                     weight = tuned_weight(model, directions, trial, seed=seed)
@@ -307,6 +307,17 @@ class VAE(Model):
             return AnchoredTables.unpack(packed, self.anchors, self.hidden, self.latent)
         except ValueError as error:
             raise ValueError(f"table cannot be used: {error}") from error
+
+
+def _directions(log: Interactions, rank: int, seed: int, group: Group) -> Directions:
+    """Return the directions of a log, which the processes share."""
+    if group.world == 1:
+        return Directions.find(log, rank, seed=seed)
+
+    def blocks() -> Iterator[Interactions]:
+        return (log.select(users) for users in torch.arange(log.users).split(BLOCK))
+
+    return Directions.of_blocks(blocks, log.counts(), log.users, rank, seed=seed, group=group)
 
 
 def _anchors_option(values: Mapping[str, Any]) -> Anchors | None:

@@ -1,24 +1,28 @@
 """A linear, low-rank item-item model: a regression like EASE for any number of items."""
 
-import itertools
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import positive_number, whole_number
-from fewfold._progress import Phase, phase
 from fewfold.distributed.group import Group
+from fewfold.distributed.row_exchange import distinct_rows, look_up
+from fewfold.distributed.row_shards import RowShards
 from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.fastvae.subspace import (
+    Powers,
+    item_scale,
+    subspace_of_blocks,
+    subspace_of_log,
+)
 
-__all__ = ["L2_PER_USER", "Directions", "Shortcut"]
+__all__ = ["BLOCK", "L2_PER_USER", "Directions", "Shortcut"]
 
+BLOCK = 1 << 14  # users whose products are in memory at once
 _EXTRA = 32  # directions beyond the rank, with which subspace iteration converges faster
-_ROUNDS = 4
-_BLOCKS = 16  # of rows of the log, between which progress is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +40,17 @@ class Shortcut:
     roots of `Interactions.weights`.
 
     Attributes:
-        table: (items, rank), V times the root of its filter.
-        scale: (items,), c^q.
+        table: (items, rank), V times the root of its filter; in a group the rows i of this process,
+            i % world = rank.
+        scale: (items,), c^q of all items.
         strength: weight of these scores relative to those of another model.
+        group: processes that have the table.
     """
 
     table: Tensor
     scale: Tensor
     strength: float
+    group: Group = field(default_factory=Group)
 
     @classmethod
     def fit(
@@ -71,20 +78,35 @@ class Shortcut:
 
     def queries(self, history: Jagged) -> Tensor:
         """Return user vectors, (rows, rank), whose inner products with `vectors` are the scores."""
+        table, ids = self.table, history.values
+        if self.group.world > 1:
+            table, ids = distinct_rows(self.group, table, ids, "shortcut")
         found = F.embedding_bag(
-            history.values, self.table, history.offsets, mode="sum", include_last_offset=True,
+            ids, table, history.offsets, mode="sum", include_last_offset=True,
             per_sample_weights=1 / self.scale[history.values],
         )  # fmt: skip
         return found * (self.strength / history.lengths.clamp(min=1).sqrt()).unsqueeze(1)
 
     @property
     def vectors(self) -> Tensor:
-        """Item vectors, (items, rank)."""
-        return self.rows(slice(None))
+        """Item vectors, (items, rank), gathered in every process."""
+        return self.group.merge(self.own_vectors, len(self.scale), "shortcut")
 
-    def rows(self, items: slice) -> Tensor:
-        """Return the vectors of these items."""
-        return self.table[items] * self.scale[items].unsqueeze(1)
+    @property
+    def own_vectors(self) -> Tensor:
+        """Item vectors of the items that this process has."""
+        return self.table * self.scale[self.group.rank :: self.group.world].unsqueeze(1)
+
+    def gathered(self) -> "Shortcut":
+        """Return the same with the whole table in every process."""
+        table = self.group.merge(self.table, len(self.scale), "shortcut")
+        return Shortcut(table, self.scale, self.strength)
+
+    def stored(self) -> Tensor | RowShards:
+        """Return the table as a model is saved: sharded if it is."""
+        if self.group.world == 1:
+            return self.table
+        return RowShards(self.table, len(self.scale), self.group)
 
 
 L2_PER_USER = 0.025
@@ -95,14 +117,16 @@ class Directions:
     """Leading directions of a log, which give a `Shortcut` for any l2 and strength.
 
     Attributes:
-        vectors: (items, rank), V.
+        vectors: (items, rank), V; in a group the rows i of this process, i % world = rank.
         values: (rank,), w, in descending order.
-        scale: (items,), c^q.
+        scale: (items,), c^q of all items.
+        group: processes that have the vectors.
     """
 
     vectors: Tensor
     values: Tensor
     scale: Tensor
+    group: Group = field(default_factory=Group)
 
     @classmethod
     def find(
@@ -110,126 +134,65 @@ class Directions:
         train: Interactions,
         rank: int,
         *,
-        powers: tuple[float, float] = (0.3, 0.35),
+        powers: Powers = (0.3, 0.35),
         seed: int = 0,
     ) -> "Directions":
-        """Compute the directions by subspace iteration."""
-        whole_number(rank, "rank")
-        rank = min(rank, train.items, max(train.users, 1))
-        width = min(rank + _EXTRA, train.items)
-        with phase("finding directions") as finding:
-            lengths, counts = train.jagged.lengths.float(), train.counts().float()
-            by_user = (lengths / lengths.mean()).clamp(min=1e-3).pow(-powers[0])
-            scale = (counts / counts.mean()).clamp(min=1e-3).pow(powers[1])
-            forth, back = _matrices(train, by_user, 1 / scale)
-            guess = torch.randn(train.items, width, generator=torch.Generator().manual_seed(seed))
-            # Products are bound by memory and the QR by arithmetic; this is their ratio of cost.
-            heavy = len(back) * train.items * width / (5 * max(train.pairs, 1))
-            finding.total = _ROUNDS * (len(forth) + len(back) + heavy) + len(forth)
-            for _ in range(_ROUNDS):
-                guess = _times(back, _times(forth, guess, finding), finding)
-                guess = torch.linalg.qr(guess)[0]
-                finding.advance(finding.done + heavy)
-            part = _times(forth, guess, finding)
-            return cls.of_gram(guess, (part.T @ part).double(), scale, rank)
+        """Compute the directions of a log in memory, by subspace iteration in one process."""
+        rank, width = _sizes(rank, train.items, train.users)
+        scale = item_scale(train.counts(), powers)
+        found = subspace_of_log(train, width, scale, powers, seed)
+        return cls._within(*found, scale, rank, Group())
 
     @classmethod
-    def of_windows(
+    def of_blocks(
         cls,
-        windows: Callable[[], Iterator[Interactions]],
+        blocks: Callable[[], Iterator[Interactions]],
         counts: Tensor,
         users: int,
         rank: int,
         *,
-        powers: tuple[float, float] = (0.3, 0.35),
+        powers: Powers = (0.3, 0.35),
         seed: int = 0,
         group: Group | None = None,
     ) -> "Directions":
-        """Compute the directions of a log that is read window by window, once in every round.
+        """Compute the directions of a log that is given block by block, once in every round.
 
         Args:
-            windows: returns the users of the log that this process reads, some at a time.
+            blocks: returns all users of the log, some at a time, the same in all processes.
             counts: (items,) number of users of each item.
             users: number of all users.
             rank, powers, seed: as in `Shortcut.fit`.
-            group: processes that read the log; each has the whole subspace, and products are
-                summed over them.
+            group: processes that call this together and get a part each; this one by default.
         """
-        whole_number(rank, "rank")
-        items, group = len(counts), group or Group()
-        rank = min(rank, items, max(users, 1))
-        width = min(rank + _EXTRA, items)
-        mean = float(counts.sum()) / users
-        scale = (counts.float() / counts.float().mean()).clamp(min=1e-3).pow(powers[1])
-        guess = torch.randn(items, width, generator=torch.Generator().manual_seed(seed))
-        gram = torch.zeros(width, width, dtype=torch.float64)
-
-        def multiply(sums: Tensor, finding: Phase) -> Tensor:
-            for window in windows():
-                lengths = window.jagged.lengths.float()
-                by_user = (lengths / mean).clamp(min=1e-3).pow(-powers[0])
-                forth, back = _matrices(window, by_user, 1 / scale)
-                part = _times(forth, guess, finding, 0)
-                sums += (part.T @ part).double() if sums is gram else _times(back, part, finding, 0)
-            return sums
-
-        with phase("finding directions", total=_ROUNDS + 1) as finding:
-            for number in finding.each(range(_ROUNDS + 1)):
-                sums = torch.zeros_like(guess) if number < _ROUNDS else gram
-                with group.together():
-                    multiply(sums, finding)
-                group.add_up(sums, "shortcut")
-                guess = torch.linalg.qr(sums)[0] if number < _ROUNDS else guess
-        return cls.of_gram(guess, gram, scale, rank)
+        rank, width = _sizes(rank, len(counts), users)
+        scale, mean = item_scale(counts, powers), float(counts.sum()) / max(users, 1)
+        group = group or Group()
+        found = subspace_of_blocks(blocks, width, scale, powers, seed, mean=mean, group=group)
+        return cls._within(*found, scale, rank, group)
 
     @classmethod
-    def of_gram(cls, guess: Tensor, gram: Tensor, scale: Tensor, rank: int) -> "Directions":
+    def _within(
+        cls, basis: Tensor, gram: Tensor, scale: Tensor, rank: int, group: Group
+    ) -> "Directions":
         """Return the leading directions within a subspace, from the Gram matrix of its products."""
         values, turn = torch.linalg.eigh(gram)
         values, turn = values.flip(0)[:rank].clamp(min=0), turn.flip(1)[:, :rank].float()
-        return cls(guess @ turn, values, scale)
+        return cls(basis @ turn, values, scale, group)
 
     def shortcut(self, l2: float, strength: float) -> Shortcut:
         """Return the shortcut with this penalty and strength."""
         positive_number(strength, "strength")
         by = (self.values / (self.values + l2)).sqrt().float()
-        return Shortcut(self.vectors * by, self.scale, strength)
+        return Shortcut(self.vectors * by, self.scale, strength, self.group)
+
+    def of_items(self, ids: Tensor) -> "Directions":
+        """Return the directions of these items alone, numbered in their order, in one process."""
+        vectors = look_up(self.group, self.vectors, ids, "shortcut")
+        return Directions(vectors, self.values, self.scale[ids])
 
 
-def _matrices(
-    train: Interactions, by_user: Tensor, by_item: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the weighted log and its transpose as sparse blocks of rows."""
-    row, ids = train.row, train.ids
-    value = by_user[row] * by_item[ids]
-    if train.weights is not None:
-        value = value * train.weights.sqrt()
-    order = ids.argsort(stable=True)
-    starts = torch.cat([ids.new_zeros(1), torch.bincount(ids, minlength=train.items).cumsum(0)])
-    forth = _blocks(train.offsets, ids, value, train.items)
-    return forth, _blocks(starts, row[order], value[order], train.users)
-
-
-def _blocks(offsets: Tensor, ids: Tensor, values: Tensor, width: int) -> list[Tensor]:
-    """Split a sparse matrix into blocks of rows with about the same number of entries each."""
-    marks = torch.arange(1, _BLOCKS) * (len(ids) // _BLOCKS)
-    ends = torch.searchsorted(offsets[1:], marks).unique().tolist()
-    edges = [0, *(end for end in ends if 0 < end < len(offsets) - 1), len(offsets) - 1]
-    found = []
-    with warnings.catch_warnings():  # that sparse CSR tensors are in beta
-        warnings.simplefilter("ignore", UserWarning)
-        for first, last in itertools.pairwise(edges):
-            mine = offsets[first : last + 1]
-            part = slice(int(mine[0]), int(mine[-1]))
-            shape = (last - first, width)
-            found.append(torch.sparse_csr_tensor(mine - mine[0], ids[part], values[part], shape))
-    return found
-
-
-def _times(blocks: list[Tensor], dense: Tensor, progress: Phase, each: int = 1) -> Tensor:
-    """Return the product of a matrix in blocks of rows with a dense one."""
-    found = []
-    for block in blocks:
-        found.append(block @ dense)
-        progress.advance(progress.done + each)
-    return torch.cat(found)
+def _sizes(rank: int, items: int, users: int) -> tuple[int, int]:
+    """Return the rank that a log of this size has, and the width of the subspace."""
+    whole_number(rank, "rank")
+    rank = min(rank, items, max(users, 1))
+    return rank, min(rank + _EXTRA, items)

@@ -108,18 +108,22 @@ def tuned_weight(
     sample = torch.randperm(items, generator=torch.Generator().manual_seed(seed))[:_ITEMS]
     chosen = torch.cat([required, sample]).unique()
     place = torch.full((items,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
+    needed = torch.cat([chosen, trial.visible.values]).unique()
+    columns = torch.searchsorted(needed, chosen)
+    among = Jagged(torch.searchsorted(needed, trial.visible.values), trial.visible.offsets)
     with phase("weighing the shortcut", total=len(_L2) + 1 + len(_FINER_L2)) as weighing:
         base = model.queries(trial.visible) @ model.tables.output_vectors(chosen).T
         visible = place[trial.visible.values]
         base[trial.visible.row[visible >= 0], visible[visible >= 0]] = -torch.inf
         hidden = Jagged(place[trial.hidden.values], trial.hidden.offsets)
         best, best_score = Weight(strength=0.0), _ndcg(base, hidden)
+        directions = directions.of_items(needed)
 
         def search(penalties: Iterable[float], strengths: Sequence[float]) -> None:
             nonlocal best, best_score
             for l2 in penalties:
                 shortcut = directions.shortcut(l2 * users, 1.0)
-                linear = shortcut.queries(trial.visible) @ shortcut.vectors[chosen].T
+                linear = shortcut.queries(among) @ shortcut.vectors[columns].T
                 for strength in strengths:
                     score = _ndcg(torch.add(base, linear, alpha=strength), hidden)
                     if score > best_score:

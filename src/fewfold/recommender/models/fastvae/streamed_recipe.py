@@ -1,16 +1,14 @@
 """Training of a `VAE` with its shortcut on a log that is streamed from disk."""
 
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
 import torch
 
 from fewfold._progress import phase, silence
-from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.objectives import SampledSoftmax
 from fewfold.recommender.models.fastvae.recipe import VAE
-from fewfold.recommender.models.fastvae.shortcut import Directions
+from fewfold.recommender.models.fastvae.shortcut import BLOCK, Directions
 from fewfold.recommender.models.fastvae.shortcut_weight import Trial, Weight, tuned_weight
 from fewfold.recommender.models.model import FitOptions
 from fewfold.recommender.prepared.streamed_interactions import StreamedInteractions
@@ -79,8 +77,8 @@ def learn_streamed(
     epochs = run_training(prepare, options.checkpoint, progress=progress)
     if rank:
         with silence(not progress):
-            directions = Directions.of_windows(
-                lambda: _windows(log), log.counts(), log.users, rank, seed=seed, group=log.group
+            directions = Directions.of_blocks(
+                lambda: log.blocks(BLOCK), log.counts(), log.users, rank, seed=seed, group=log.group
             )
             if trial is not None:
                 weight = tuned_weight(model, directions, trial, seed=seed, users=log.users)
@@ -108,11 +106,3 @@ def _with_trial(log: StreamedInteractions, seed: int) -> tuple[StreamedInteracti
         first.row * most + first.ids, trial.rest.row * most + trial.rest.ids
     ) | gone[first.row]  # fmt: skip
     return log.without(0, first.keep(~kept), users), trial
-
-
-def _windows(log: StreamedInteractions) -> Iterator[Interactions]:
-    """Yield what this process reads of each window, while the next is read."""
-    for number in range(log.windows):
-        own = log.window(number, number + 1 if number + 1 < log.windows else None)
-        if own.users:
-            yield own
