@@ -73,15 +73,15 @@ class Step:
 
         Example:
             >>> round(Step().bytes(2)), round(Step().bytes(4)), round(Step(batch=4096).bytes(4))
-            (6911, 20733, 14886)
+            (5635, 14745, 8898)
         """
         if world == 1:
             return 0.0
         queries, n, length = self.latent + 1, self.draws, self.length
-        # Scores, queries and their gradients; of samples of each user also ids and log q.
-        own = 2 * queries + 3 * n + 2 * length
+        # Queries and their gradients; of entries scores and gradients, and ids of those of a user.
+        own = 2 * queries + 1 + 3 * (n + length) / world
         sums = 2 if self.anchors else 3  # of anchors, gradients of queries are summed once
-        words = sums * queries + n + length if self.shared else own
+        words = sums * queries + 2 * (n + length) / world if self.shared else own
         words += 2 * (self.dense + 2) / self.batch
         if not self.fetches(world):
             return 4 * (world - 1) * (words + 2 * self.hidden)  # sums and their gradients
@@ -94,7 +94,7 @@ class Step:
         inputs = 4 if self.fetches(world) else 1
         if self.anchors:  # gradients of the sums are not sent together with those of the layers
             inputs += 0 if self.shared else 1
-        return inputs + (5 if self.shared else 3) + (1 if world == 2 else 2)
+        return inputs + (7 if self.shared else 5) + (1 if world == 2 else 2)
 
     def users_per_second(self, world: int, compute: float, gigabits: float) -> float:
         """Return the users of all processes in a second if nothing is sent while computing.
@@ -106,7 +106,7 @@ class Step:
 
         Example:
             >>> round(Step().users_per_second(4, 6e-3, 10))
-            33414
+            33885
         """
         if world == 1:
             return self.batch / compute
@@ -115,7 +115,7 @@ class Step:
 
 
 class PretendedGroup(ProcessGroup):
-    """The first of several processes, whose others answer at once with what it sent itself."""
+    """The first of several processes, whose others answer at once with what they were sent."""
 
     def exchange(
         self,
@@ -125,11 +125,14 @@ class PretendedGroup(ProcessGroup):
         name: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:
-        """Return as many rows as the others would send."""
+        """Return what was sent to each process, in as many rows as it would send."""
         if meanwhile is not None:
             meanwhile()
-        times = -(-sum(receive) // max(len(rows), 1))
-        return torch.cat([rows] * max(times, 1))[: sum(receive)]
+        found = []
+        for part, size in zip(rows.split(send), receive, strict=True):
+            part = part if len(part) else rows
+            found.append(torch.cat([part] * max(-(-size // max(len(part), 1)), 1))[:size])
+        return torch.cat(found)
 
 
 def training_step(sizes: Step, tables: Tables, *, fit: bool = False) -> Callable[[], object]:

@@ -7,7 +7,7 @@ import torch
 
 from fewfold._native import dispatch
 from fewfold.distributed import Group
-from fewfold.distributed.row_exchange import Owners
+from fewfold.distributed.entries import Entries, sort_by_owner
 from tests.distributed.conftest import Worlds
 
 
@@ -81,16 +81,32 @@ def test_entries_are_sorted_alike_with_and_without_kernels(
     lengths = torch.randint(4, (rows,), generator=generator)
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     more = torch.randint(99, (int(offsets[-1]),), generator=generator), offsets
-    group = Group(world // 2, world)
-    found = Owners.of(group, ids, more)
+    order, local, lengths = found = sort_by_owner(world, ids, more)
     with dispatch.disabled():
-        expected = Owners.of(group, ids, more)
-    assert found.counts == expected.counts
-    for name in ("order", "own", "ids", "offsets"):
-        same(getattr(found, name), getattr(expected, name))
+        same(list(found), list(sort_by_owner(world, ids, more)))
     flat = torch.cat([ids.flatten(), more[0]])
-    assert bool((flat[found.own] % world == group.rank).all())
-    same(found.ids, flat[found.own] // world)
+    same(order.sort().values, torch.arange(len(flat)))
+    same(local, flat[order] // world)
+    owners = torch.arange(world).repeat_interleave(lengths.sum(1))
+    same(flat[order] % world, owners)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_known_entries_are_the_same_on_both_sides(rows: int, world: int) -> None:
+    """What each process sends is what the others expect, in the same order."""
+    lengths = torch.randint(5, (rows,), generator=torch.Generator().manual_seed(rows))
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    ids = torch.randint(40, (int(offsets[-1]),), generator=torch.Generator().manual_seed(1))
+    sides = [Entries.known(Group(rank, world), (ids, offsets)) for rank in range(world)]
+    for rank, side in enumerate(sides):
+        own = side.group.share(rows)
+        mine = ids[offsets[own.start] : offsets[own.stop]][side.order]
+        same(mine % world, torch.arange(world).repeat_interleave(torch.tensor(side.send)))
+        for owner, part in enumerate(mine.split(side.send)):
+            theirs = sides[owner].ids.split(sides[owner].receive)[rank]
+            same(part // world, theirs)
+        assert side.offsets[-1] == len(side.ids) == sum(side.receive)
 
 
 def test_threads_that_receive_do_not_take_over_from_those_that_send(worlds: Worlds) -> None:

@@ -90,6 +90,6 @@ def test_a_step_sends_as_many_bytes_as_the_formula_says(worlds: Worlds, world: i
     users, items, samples, hidden, width = 32, 12, 40, 32, 16
     for rank in worlds[world]:
         sent, layers = rank["step_bytes"]
-        row = 8 * hidden + 8 * width + 12 * samples + 8 * items
+        row = 8 * hidden + 8 * width + 4 + 12 * (samples + items) / world
         each = (world - 1) / world * (users * row + 8 * layers)
         assert sent / 6 == pytest.approx(world * each, rel=0.05)

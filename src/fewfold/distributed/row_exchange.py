@@ -1,9 +1,8 @@
-"""Rows of a table of which each process has a part: fetched from their owners, or used there.
+"""Rows of a table of which each process has a part, fetched from their owners.
 
 Row i of a sharded table is row i // world of the part of rank i % world.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fewfold._native import dispatch
 from fewfold.distributed.group import Group
 
-__all__ = ["Owners", "distinct_rows", "look_up"]
+__all__ = ["distinct_rows", "look_up"]
 
 
 def look_up(group: Group, table: Tensor, ids: Tensor, name: str = "rows") -> Tensor:
@@ -83,82 +81,6 @@ class _Fetch(torch.autograd.Function):
             asked.unsqueeze(0), values, ctx.shape, check_invariants=False
         )
         return found, None, None, None, None
-
-
-@dataclass(frozen=True, eq=False)
-class Owners:
-    """Entries of the rows of a batch, such as ids of items, by the processes that own them.
-
-    All processes have the same entries, so that nothing is exchanged to know who has which.
-
-    Attributes:
-        counts: number of entries of each process.
-        order: (n,) entries by owner, then by row.
-        own: (m,) those of this process.
-        ids: (m,) rows of this process's part of the table, of its entries.
-        offsets: (rows + 1,) the entries of this process of each row.
-    """
-
-    group: Group
-    counts: list[int]
-    order: Tensor
-    own: Tensor
-    ids: Tensor
-    offsets: Tensor
-
-    @classmethod
-    def of(cls, group: Group, ids: Tensor, more: tuple[Tensor, Tensor]) -> "Owners":
-        """Sort the entries of the rows of a batch.
-
-        Args:
-            group: the processes.
-            ids: (rows, n) of each row.
-            more: further ids (m,) and their offsets (rows + 1,). Entries are numbered from the
-                first of `ids` to the last of `more`.
-        """
-        rows, world = len(ids), group.world
-        total = ids.numel() + len(more[0])
-        if dispatch.ready() and ids.is_cpu:
-            order, local = torch.empty(2, total, dtype=torch.int64)
-            lengths = torch.empty(world, rows, dtype=torch.int64)
-            dispatch.kernel("by_owner")(
-                ids.contiguous(), ids.shape[1], more[0].contiguous(), more[1].contiguous(), rows,
-                world, order, local, lengths,
-            )  # fmt: skip
-        else:
-            flat, every = torch.cat([ids.flatten(), more[0]]), torch.arange(rows)
-            row = torch.cat([
-                every.repeat_interleave(ids.shape[1]), every.repeat_interleave(more[1].diff())
-            ])  # fmt: skip
-            key = (flat % world) * rows + row
-            order = key.argsort(stable=True)
-            local = (flat // world)[order]
-            lengths = torch.bincount(key, minlength=world * rows).view(world, rows)
-        counts = lengths.sum(1).tolist()
-        own, mine = (part.split(counts)[group.rank] for part in (order, local))
-        return cls(group, counts, order, own, mine, F.pad(lengths[group.rank].cumsum(0), (1, 0)))
-
-    def assemble(self, values: Tensor, name: str) -> Tensor:
-        """Return what the owners computed of their entries, (m, ...), for all entries.
-
-        The gradient needs no exchange: all processes compute the same of all entries, and each
-        takes the gradient of its own.
-        """
-        found: Tensor = _Assembled.apply(values, self, name)
-        return found
-
-
-class _Assembled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, owners: Owners, name: str) -> Tensor:
-        ctx.owners = owners
-        every = owners.group.gather(values, owners.counts, name)
-        return torch.empty_like(every).index_copy_(0, owners.order, every)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return grad.index_select(0, ctx.owners.own), None, None
 
 
 def _small(numbers: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fewfold.distributed.entries import Entries, SharedEntries
 from fewfold.distributed.group import Group
-from fewfold.distributed.row_exchange import Owners
 from fewfold.distributed.shared_batch import all_rows
 from fewfold.losses.sampled_scores import (
     Items,
@@ -31,12 +31,12 @@ class OwnScores(ABC):
     """
 
     @abstractmethod
-    def picked(self, owners: Owners) -> Tensor:
-        """Return the scores of this process's entries of each row, (m,)."""
+    def picked(self, entries: Entries) -> Tensor:
+        """Return the scores of the entries that this process owns, (m,)."""
 
     @abstractmethod
-    def products(self, owners: Owners) -> Tensor:
-        """Return the scores (m, rows) of this process's entries, for all rows."""
+    def products(self, entries: SharedEntries) -> Tensor:
+        """Return the scores (m, rows) of the entries that this process owns, for all rows."""
 
 
 class DenseScores(OwnScores):
@@ -54,14 +54,14 @@ class DenseScores(OwnScores):
     def __init__(self, items: Tensor, own: Tensor, queries: Tensor) -> None:
         self._of = own, items, queries
 
-    def picked(self, owners: Owners) -> Tensor:
-        """Return the scores of this process's entries of each row, (m,)."""
-        scores: Tensor = _Picked.apply(*self._of, owners)
+    def picked(self, entries: Entries) -> Tensor:
+        """Return the scores of the entries that this process owns, (m,)."""
+        scores: Tensor = _Picked.apply(*self._of, entries)
         return scores
 
-    def products(self, owners: Owners) -> Tensor:
-        """Return the scores (m, rows) of this process's entries, for all rows."""
-        scores: Tensor = _Products.apply(*self._of, owners)
+    def products(self, entries: SharedEntries) -> Tensor:
+        """Return the scores (m, rows) of the entries that this process owns, for all rows."""
+        scores: Tensor = _Products.apply(*self._of, entries)
         return scores
 
 
@@ -87,32 +87,32 @@ class MappedScores(OwnScores):
         queries = all_rows(group, own, queries, _NAME)
         self._items, self._queries = items, queries if project is None else project(queries)
 
-    def picked(self, owners: Owners) -> Tensor:
-        """Return the scores of this process's entries of each row, (m,)."""
-        return _of_entries(self._queries, self._items, owners)
+    def picked(self, entries: Entries) -> Tensor:
+        """Return the scores of the entries that this process owns, (m,)."""
+        return _of_entries(self._queries, self._items, entries)
 
-    def products(self, owners: Owners) -> Tensor:
-        """Return the scores (m, rows) of this process's entries, for all rows."""
-        return item_vectors(self._items, owners.ids) @ self._queries.T
+    def products(self, entries: SharedEntries) -> Tensor:
+        """Return the scores (m, rows) of the entries that this process owns, for all rows."""
+        return item_vectors(self._items, entries.ids) @ self._queries.T
 
 
-def _of_entries(queries: Tensor, items: Items, owners: Owners) -> Tensor:
-    none = owners.ids.new_empty(len(queries), 0)
-    return picked_scores(queries, items, none, (owners.ids, owners.offsets))[1]
+def _of_entries(queries: Tensor, items: Items, entries: Entries) -> Tensor:
+    none = entries.ids.new_empty(len(queries), 0)
+    return picked_scores(queries, items, none, (entries.ids, entries.offsets))[1]
 
 
 class _Picked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, owners: Owners) -> Tensor:
-        ctx.owners = owners
+    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, entries: Entries) -> Tensor:
+        ctx.entries = entries
         ctx.save_for_backward(items, queries)
-        return _of_entries(queries, items.detach(), owners)
+        return _of_entries(queries, items.detach(), entries)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
-        (items, queries), owners = ctx.saved_tensors, ctx.owners
-        more = owners.ids, owners.offsets
+        (items, queries), entries = ctx.saved_tensors, ctx.entries
+        more = entries.ids, entries.offsets
         grad: Tensor | None = None
 
         def items_gradient() -> None:
@@ -120,13 +120,15 @@ class _Picked(torch.autograd.Function):
             grad = picked_item_gradient(queries, items, more, by)
 
         pull = picked_query_gradient(queries, items, more, by)
-        return _summed(owners.group, pull, items_gradient), grad, None, None
+        return _summed(entries.group, pull, items_gradient), grad, None, None
 
 
 class _Products(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, items: Tensor, queries: Tensor, owners: Owners) -> Tensor:
-        ctx.owners, vectors = owners, items.detach()[owners.ids]
+    def forward(
+        ctx: Any, own: Tensor, items: Tensor, queries: Tensor, entries: SharedEntries
+    ) -> Tensor:
+        ctx.entries, vectors = entries, items.detach()[entries.ids]
         ctx.shape = items.shape
         ctx.save_for_backward(vectors, queries)
         return vectors @ queries.T
@@ -134,14 +136,14 @@ class _Products(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
-        (vectors, queries), owners = ctx.saved_tensors, ctx.owners
+        (vectors, queries), entries = ctx.saved_tensors, ctx.entries
         values = queries.new_empty(len(vectors), queries.shape[1])
 
         def items_gradient() -> None:
             torch.mm(by, queries, out=values)
 
-        total = _summed(owners.group, by.T @ vectors, items_gradient)
-        where = owners.ids.unsqueeze(0)
+        total = _summed(entries.group, by.T @ vectors, items_gradient)
+        where = entries.ids.unsqueeze(0)
         grad = torch.sparse_coo_tensor(where, values, ctx.shape, check_invariants=False)
         return total, grad, None, None
 

@@ -32,15 +32,16 @@ class ShardedTables(Tables):
     All processes of the group call the same methods in the same order, each with its own part of
     a batch. Vectors stay where they are: owners sum the inputs of each row of the batch, and score
     the sampled items for the queries of all rows, so that ids, sums, queries and scores are sent
-    instead. Gradients of rows arise at their owners in the order of the ranks, where the optimiser
-    moves them. The initial weights are those of `DenseTables` with the same seed.
+    instead, and gradients of scores back. Gradients of rows arise at their owners in the order of
+    the ranks, where the optimiser moves them. The initial weights are those of `DenseTables` with
+    the same seed.
 
     In a training step with B users who have L items each, n samples per user, W processes and P
     parameters of layers, each process sends
 
-        (W - 1) / W  ( B (8 hidden + 8 (latent + 1) + 12 n + 8 L) + 8 P )  bytes,
+        (W - 1) / W  ( B (8 hidden + 8 (latent + 1) + 4 + 12 (n + L) / W) + 8 P )  bytes,
 
-    counted by `group.traffic`, in five exchanges (six of more than two processes). Fetching the
+    counted by `group.traffic`, in seven exchanges (eight of more than two processes). Fetching the
     rows would be B (n + L) 8 (latent + 1) bytes for the scores alone, less what users share.
 
     Args:
