@@ -15,7 +15,7 @@ from fewfold.recommender.ranking.row_top_k import Heaps, Sorted, padded
 
 __all__ = ["DotProduct", "Ranking", "Scorer", "positive", "top_k"]
 
-_SMALL, _APART = 1 << 20, 1 << 23  # scores: too few to fragment the heap; 32 MB of float32
+_CACHED = 1 << 19  # scores that stay in a processor's cache until they are ranked
 _SUBSET_FACTOR = 8  # if at most one item in 8 is allowed, copy their vectors
 
 
@@ -143,6 +143,8 @@ def top_k(
         if 0 < len(among) <= items // _SUBSET_FACTOR:
             return _rank_subset(scorer, among, k, seen, users_at_once, items_at_once)
     budget = users_at_once * items_at_once
+    if isinstance(scorer, DotProduct):  # of which small blocks cost nothing more
+        budget = min(budget, _CACHED)
     blocks = _reusing_memory(scorer, min(budget, min(users, users_at_once) * items))
     found = []
     starts = range(0, users, users_at_once)
@@ -182,16 +184,13 @@ class _Overwriting:
 def _reusing_memory(scorer: Scorer, size: int) -> Scorer:
     """Return the scorer, with one piece of memory for all blocks of at most `size` scores.
 
-    Blocks of several megabytes, allocated one after the other, fragment the heap. From 32 MB on the
-    C library maps memory apart from the heap, and pages that are not written to take none.
+    Blocks that are allocated one after the other leave the cache, and fragment the heap.
     """
     if not isinstance(scorer, DotProduct):
         return scorer
     if scorer.queries.requires_grad or scorer.table.requires_grad:
         return scorer  # gradients need every block
-    return _Overwriting(
-        scorer, scorer.table.new_empty(size if size < _SMALL else max(size, _APART))
-    )
+    return _Overwriting(scorer, scorer.table.new_empty(size))
 
 
 def _check_exclude(exclude: Interactions | Jagged | None, users: int, items: int) -> Jagged:
