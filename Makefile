@@ -66,12 +66,13 @@ browser:
 	    { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >/dev/null 2>&1; }; \
 	} || echo "no Chromium, and it cannot be installed: the tests of the page are skipped"
 
-# The first call tests the properties of every map on both paths; the others, in parallel, the kernels of older
-# instruction sets.
+# Groups of processes have both processors for themselves, as they wait for each other. Then the properties of every map
+# are tested on both paths, and at last, in parallel, the kernels of older instruction sets.
 tests-native: $(STAMP) browser
 	@test "$$FEWFOLD_NATIVE" = 0 || $(PY) -c 'import fewfold._native.kernels' || { \
 	  echo "the kernels were not built; to test the pure path alone: FEWFOLD_NATIVE=0 make test"; exit 1; }
-	$(PY) -m pytest -n 2 --dist worksteal -q -m "not nightly"
+	$(PY) -m pytest -q -m "not nightly" tests/distributed
+	$(PY) -m pytest -n 2 --dist worksteal -q -m "not nightly" --ignore=tests/distributed
 	@$(PARALLEL) tests-avx2 tests-generic
 
 tests-avx2 tests-generic: $(STAMP)

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.harness import Case, Peak
+from benchmarks.harness import Case, Pair, Peak
+from benchmarks.scaling_out import Step, training_step
+from fewfold.recommender.models.fastvae.tables import DenseTables
 
 _MILLION = 1_000_000
 _LARGEST = 14_500_000  # items of two processes within 20 GB
@@ -19,7 +21,7 @@ _LARGEST = 14_500_000  # items of two processes within 20 GB
 
 def cases() -> list[Case]:
     """Return all rows of the suite, in the order of the claims."""
-    return [*_speed(), *_memory(), *_traffic()]
+    return [*_speed(), _one(), *_memory(), *_traffic()]
 
 
 def _speed() -> Iterator[Case]:
@@ -37,6 +39,22 @@ def _speed() -> Iterator[Case]:
             bar=1 / times,
             build=partial(_seconds, job, *arguments),
         )
+
+
+def _one() -> Case:
+    return Case(
+        what="training, tables that several processes could share, one process",
+        size="1M items, batch 256",
+        peer="dense tables",
+        bar=1.02,
+        build=_without_others,
+    )
+
+
+def _without_others() -> Pair:
+    sizes = Step(batch=256)
+    shared, dense = sizes.tables(_MILLION), DenseTables(_MILLION, sizes.hidden, sizes.latent)
+    return Pair(training_step(sizes, shared), training_step(sizes, dense))
 
 
 def _memory() -> Iterator[Case]:
@@ -83,7 +101,7 @@ def _limit(found: dict[str, float]) -> Peak:
 
 def _off() -> Peak:
     found = run("training", _MILLION, 256)
-    return Peak(abs(found["bytes"] / found["formula"] - 1), 0.05, "share", found)
+    return Peak(abs(found["bytes"] / found["formula"] - 1), 0.05, "", found)
 
 
 def run(job: str, *arguments: int, world: int = 2) -> dict[str, float]:
