@@ -146,7 +146,7 @@ def check(done: Done, case: str, before: set[str], json: bool = False) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "part", [0, 1, *(pytest.param(part, marks=pytest.mark.nightly) for part in (2, 3))]
+    "part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in (1, 2, 3))]
 )
 def test_odd_logs(part: int, here: Path) -> None:
     draw = random.Random(part)

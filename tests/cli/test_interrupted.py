@@ -21,8 +21,8 @@ from tests.cli.invoke import SMALL, contents, fewfold
 ROOT = Path(__file__).parents[2]
 Forks = Callable[..., dict[str, Any]]
 # To look longer: FEWFOLD_KILLS=200 pytest tests/cli/test_interrupted.py -k killed
-KILLS = int(os.environ.get("FEWFOLD_KILLS", "12"))
-STRIDE = 1 if KILLS > 20 else 3  # of the changes to files before which it is killed
+KILLS = int(os.environ.get("FEWFOLD_KILLS", "6"))
+STRIDE = 1 if KILLS > 20 else 5  # of the changes to files before which it is killed
 
 
 def names(folder: Path) -> set[str]:

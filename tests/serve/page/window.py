@@ -6,7 +6,11 @@ __all__ = ["go", "names", "settled"]
 
 
 def settled(page: Any) -> None:
-    """Wait until the answer to the last change is there."""
+    """Wait until the answer to the last change is there.
+
+    A click changes the address at once, and the page hears of it in a later task: wait for that.
+    """
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     page.wait_for_selector("[aria-busy=true]", state="detached")
 
 

@@ -41,9 +41,10 @@ class StreamedLog:
         >>> from fewfold.recommender import StreamedLog, bundled, prepare
         >>> folder = tempfile.mkdtemp() + "/prepared"
         >>> log = prepare(bundled(), folder, parts=4, progress=False)
-        >>> rec = ff.Recommender(ff.VAE(16, 7), training=ff.recommender.Training(epochs=1))
+        >>> model = ff.VAE(16, 7, shortcut=8)
+        >>> rec = ff.Recommender(model, training=ff.recommender.Training(epochs=1))
         >>> rec.fit(StreamedLog(folder, pairs_in_memory=100_000), progress=False)
-        Recommender(VAE(hidden=16, latent=7, layers=1, shortcut=None, anchors=None), 5,178 items)
+        Recommender(VAE(hidden=16, latent=7, layers=1, shortcut=8, anchors=None), 5,178 items)
     """
 
     folder: str | os.PathLike[str]
