@@ -89,7 +89,7 @@ class Near:
 
 
 def wordnet(corpus: Corpus, anchors: Tensor) -> ff.embeddings.Relations:
-    """Return synonyms, hypernyms and hyponyms as relations."""
+    """Return synonyms, hypernyms, hyponyms and antonyms as relations."""
     return ff.embeddings.Relations.from_wordnet(corpus.vocabulary, _wordnet(), anchors=anchors)
 
 

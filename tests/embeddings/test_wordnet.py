@@ -57,6 +57,7 @@ def test_every_kind(folder: Path) -> None:
         "synonym": {("running", "dog"), ("better", "nice")},
         "hypernym": {("dog", "animal"), ("cats", "animal")},
         "hyponym": {("animal", "dog"), ("moves", "dog")},
+        "antonym": {("cats", "dog")},  # bad is no antonym of nice, but of good: the words are
     }
     for kind, expected in by_kind.items():
         made = Relations.from_wordnet(WORDS, folder, anchors=anchors, kinds=(kind,))
@@ -65,11 +66,21 @@ def test_every_kind(folder: Path) -> None:
     assert related(every) == set().union(*by_kind.values())
 
 
-def test_antonyms_are_unrelated(folder: Path) -> None:
-    made = Relations.from_wordnet(WORDS, folder, anchors=[0])
-    pairs = {(WORDS[u], WORDS[v]) for u, v in made.unrelated.tolist()}
-    assert pairs == {("better", "bad"), ("dog", "cats")}  # nice is no antonym of bad: the words are
-    assert not len(Relations.from_wordnet(WORDS, folder, anchors=[0], antonyms=False).unrelated)
+def test_antonyms_as_unrelated_pairs(folder: Path) -> None:
+    anchors = [NUMBER["dog"], NUMBER["cats"], NUMBER["bad"]]
+    antonyms = {("dog", "cats"), ("cats", "dog"), ("better", "bad")}
+    published = Relations.from_wordnet(WORDS, folder, anchors=anchors)
+    assert antonyms <= related(published)  # both ways, in base forms
+    assert not len(published.unrelated)
+    apart = Relations.from_wordnet(WORDS, folder, anchors=anchors, unrelated_antonyms=True)
+    assert related(apart) == related(published) - antonyms
+    pairs = {(WORDS[u], WORDS[v]) for u, v in apart.unrelated.tolist()}
+    assert pairs == {("better", "bad"), ("dog", "cats")}
+    none = Relations.from_wordnet(
+        WORDS, folder, anchors=anchors, kinds=("antonym",), unrelated_antonyms=True
+    )
+    assert not related(none)
+    assert len(none.unrelated) == 2
 
 
 @pytest.mark.parametrize(
@@ -89,8 +100,10 @@ def test_base_forms(folder: Path, word: str, bases: list[tuple[str, str]]) -> No
 
 
 def test_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="kinds must be some of synonym, hypernym, hyponym"):
-        Relations.from_wordnet(WORDS, folder, anchors=[0], kinds=("antonym",))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"kinds must be some of synonym, .*, antonym, got"):
+        Relations.from_wordnet(WORDS, folder, anchors=[0], kinds=("meronym",))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"kinds must be some of .*, got \(\)"):
+        Relations.from_wordnet(WORDS, folder, anchors=[0], kinds=())
     with pytest.raises(ValueError, match="anchors must be between 0 and 9"):
         Relations.from_wordnet(WORDS, folder, anchors=[10])
     (folder / "data.adv").write_text("00000010 no set\n")
@@ -135,4 +148,5 @@ def test_the_real_one(tmp_path: Path) -> None:
         [False, False],
         [False, False],
     ]
-    assert [5, 6] in edges.unrelated.tolist()
+    edges = Relations.from_wordnet(words, tmp_path / "dict", anchors=[5])
+    assert edges.exempt(None)[:, 0].tolist() == [False] * 5 + [True, True, False]  # "decreased"

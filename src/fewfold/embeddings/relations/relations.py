@@ -121,8 +121,8 @@ class Relations:
         path: str | Path,
         *,
         anchors: Any,
-        kinds: Iterable[wordnet.Kind] = ("synonym", "hypernym", "hyponym"),
-        antonyms: bool = True,
+        kinds: Iterable[wordnet.Kind] = ("synonym", "hypernym", "hyponym", "antonym"),
+        unrelated_antonyms: bool = False,
     ) -> Self:
         """Build from the relations of WordNet between words, in all their senses.
 
@@ -130,14 +130,19 @@ class Relations:
             words: the objects; inflected ones ("markets") are also looked up by their base form.
             path: WordNet's database directory, which holds ``data.noun`` and its siblings.
             anchors: (K,) the number of the word that each anchor is.
-            kinds: what an anchor may be to a word in order to be related to it.
-            antonyms: make pairs of antonyms the unrelated ones.
+            kinds: what an anchor may be to a word in order to be related to it; by default all
+                that the paper lists.
+            unrelated_antonyms: make pairs of antonyms the unrelated ones, and not a kind of
+                relation.
         """
         anchors = _check.int64_vector(anchors, "anchors")
         _anchors(anchors, len(words))
+        chosen = wordnet.check_kinds(kinds)
+        if unrelated_antonyms and "antonym" in chosen:
+            chosen.remove("antonym")
         lexicon = wordnet.Lexicon.read(path)
-        edges = wordnet.edges(lexicon, words, anchors.tolist(), tuple(kinds))
-        unrelated = wordnet.antonyms(lexicon, words) if antonyms else ()
+        edges = wordnet.edges(lexicon, words, anchors.tolist(), chosen)
+        unrelated = wordnet.antonyms(lexicon, words) if unrelated_antonyms else []
         return cls.from_edges(
             edges, objects=len(words), anchors=anchors, directed=True, unrelated=unrelated
         )

@@ -6,14 +6,14 @@ are not read.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-__all__ = ["Kind", "Lexicon", "antonyms", "edges"]
+__all__ = ["Kind", "Lexicon", "antonyms", "check_kinds", "edges"]
 
-Kind = Literal["synonym", "hypernym", "hyponym"]
+Kind = Literal["synonym", "hypernym", "hyponym", "antonym"]
 Synset = tuple[str, str]  # part of speech and byte offset
 
 _PARTS = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
@@ -92,20 +92,33 @@ class Lexicon:
         return {synset for base in self.bases(word) for synset in self.synsets[base]}
 
 
+def check_kinds(kinds: Iterable[Kind]) -> list[Kind]:
+    """Return the kinds without repetition; raise unless there is one and all are known."""
+    given = list(dict.fromkeys(kinds))
+    if not given or not set(given) <= set(get_args(Kind)):
+        raise ValueError(f"kinds must be some of {', '.join(get_args(Kind))}, got {tuple(given)}")
+    return given
+
+
 def edges(
-    lexicon: Lexicon, words: Sequence[str], anchors: Sequence[int], kinds: Sequence[Kind]
+    lexicon: Lexicon, words: Sequence[str], anchors: Sequence[int], kinds: Collection[Kind]
 ) -> list[tuple[int, int]]:
-    """Return index pairs (word, anchor word) related by one of the kinds."""
-    if not kinds or not set(kinds) <= set(get_args(Kind)):
-        raise ValueError(f"kinds must be some of {', '.join(get_args(Kind))}, got {tuple(kinds)}")
+    """Return index pairs (word, anchor word) related by one of the kinds.
+
+    Synonyms, hypernyms and hyponyms relate sets of words; antonyms relate the words themselves.
+    """
     holding = defaultdict(set)
     for anchor in anchors:
         for synset in lexicon.senses(words[anchor]):
             holding[synset].add(anchor)
     found: set[tuple[int, int]] = set()
+    if "antonym" in kinds:
+        opposite, chosen = antonyms(lexicon, words), set(anchors)
+        found.update(pair for u, v in opposite for pair in ((u, v), (v, u)) if pair[1] in chosen)
+    of_synsets = [kind for kind in kinds if kind != "antonym"]
     for number, word in enumerate(words):
         for synset in lexicon.senses(word):
-            for kind in kinds:
+            for kind in of_synsets:
                 targets = [synset] if kind == "synonym" else lexicon.linked.get((kind, synset), [])
                 found.update((number, a) for target in targets for a in holding.get(target, ()))
     return sorted(pair for pair in found if pair[0] != pair[1])
