@@ -514,7 +514,10 @@ def _touch(rng: Rng, name: str) -> list[object]:
     given = real(rng, n, dtype=dtype) if pays else real(rng, n, width, dtype=dtype)
     state = [real(rng, rows, width, dtype=dtype), torch.rand(rows, 2, width).to(dtype)]
     state += [whole(rng, 5, rows, dtype=I32) + 1, torch.rand(rows).to(dtype)]
-    update = _native.kernels.Update(lr=0.1, beta1=0.5, beta2=0.5, l1=0.1)  # type: ignore[union-attr]
+    plain = rng.random() < 0.5
+    update = _native.kernels.Update(  # type: ignore[union-attr]
+        lr=0.1, beta1=0.5, beta2=0.5, l1=0.1, eps=1e-3, adam_eps=not plain
+    )
     return [index, given, n, rows, width, *state, update, _threads(rng)]
 
 

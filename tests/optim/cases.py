@@ -21,6 +21,9 @@ class Dense(torch.optim.Optimizer):
     def follow(self, v: Tensor, g: Tensor, beta: float) -> Tensor:
         raise NotImplementedError
 
+    def divisor(self, v: Tensor, correction: float, group: dict[str, Any]) -> Tensor:
+        return (v / correction).sqrt() + group["eps"]
+
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
@@ -39,16 +42,23 @@ class Dense(torch.optim.Optimizer):
                 state["m"] = beta1 * state["m"] + (1 - beta1) * g
                 state["v"] = self.follow(state["v"], g, beta2)
                 mean = state["m"] / (1 - beta1 ** state["t"])
-                square = state["v"] / (1 - beta2 ** state["t"])
-                p.sub_(group["lr"] * mean / (square.sqrt() + group["eps"]))
+                divisor = self.divisor(state["v"], 1 - beta2 ** state["t"], group)
+                p.sub_(group["lr"] * mean / divisor)
 
 
 class DenseYogi(Dense):
+    """The update of the paper, its rate times sqrt(1 - b2^t), unless eps is where Adam has it."""
+
     def __init__(self, params: Any, **options: Any) -> None:
         super().__init__(params, **{"initial_accumulator_value": 1e-6, **options})
 
     def follow(self, v: Tensor, g: Tensor, beta: float) -> Tensor:
         return v - (1 - beta) * torch.sign(v - g**2) * g**2
+
+    def divisor(self, v: Tensor, correction: float, group: dict[str, Any]) -> Tensor:
+        if group.get("adam_eps", False):
+            return super().divisor(v, correction, group)
+        return (v.sqrt() + group["eps"]) / correction**0.5
 
 
 class DenseByRow(Dense):
@@ -98,6 +108,7 @@ CASES = [
 # torch's Adam has the decoupled decay under a name of its own.
 CASES[9] = Case(Adam, torch.optim.Adam, {**CASES[9].options, "decoupled_weight_decay": True})
 CASES.append(Case(Yogi, DenseYogi, {"weight_decay": 0.1, "decoupled_weight_decay": True}))
+CASES.append(Case(Yogi, DenseYogi, {"adam_eps": True, "weight_decay": 0.1}))
 
 every_optimizer = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -1,5 +1,6 @@
 """The interface of torch.optim: groups, schedulers, closures, errors, and layers."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -87,6 +88,20 @@ def test_the_state_of_another_rule_is_refused(path: str) -> None:
     yogi.load_state_dict(by_row.state_dict())
     with pytest.raises(ValueError, match="does not belong to a parameter of shape"):
         train(yogi, two, 1)
+
+
+def test_a_state_from_before_the_choice_of_eps_goes_on_as_it_began(path: str) -> None:
+    old, new = leaf(4, 8), leaf(4, 8)
+    before, after = Yogi([old], adam_eps=True), Yogi([new])
+    train(before, old, 2)
+    saved = copy.deepcopy(before.state_dict())
+    del saved["param_groups"][0]["adam_eps"]
+    after.load_state_dict(saved)
+    new.data.copy_(old)
+    for optimizer, weight in ((before, old), (after, new)):
+        train(optimizer, weight, 2, first=2)
+    assert torch.equal(new, old)
+    assert Yogi([leaf(2)]).param_groups[0]["adam_eps"] is False
 
 
 def test_a_state_from_before_there_were_rows_loads(path: str) -> None:

@@ -61,7 +61,7 @@ class _Moments(RowOptimizer):
         age = state["step"].add_(1).double().view(each)
         step = (float(group["lr"]) / (1 - beta1**age)).to(weight.dtype)
         root = (1 - beta2**age).sqrt().to(weight.dtype)
-        weight.sub_(step * mean / (square.sqrt() / root + group["eps"]))
+        weight.sub_(step * mean / self._denominator(square, root, group))
 
     def _step_sizes(
         self, state: dict[str, Tensor], group: dict[str, Any], lr: float
@@ -75,7 +75,11 @@ class _Moments(RowOptimizer):
         step = (lr / (1 - beta1**age)).to(square.dtype)
         root = (1 - beta2**age).sqrt().to(square.dtype)
         moved = (age > 0) & (square > 0)  # no step size without a gradient so far
-        return torch.where(moved, step / (square.sqrt() / root + float(group["eps"])), 0)
+        return torch.where(moved, step / self._denominator(square, root, group), 0)
+
+    def _denominator(self, square: Tensor, root: Tensor, group: dict[str, Any]) -> Tensor:
+        """Divisor of the corrected mean; `root` is sqrt(1 - b2^t)."""
+        return square.sqrt() / root + float(group["eps"])
 
     def _update_moment(self, square: Tensor, grad: Tensor, part: float) -> None:
         """Update the second moment by the square of the gradient, in place."""
@@ -165,8 +169,9 @@ class Yogi(_Moments):
     """Yogi that updates only the rows that have a gradient.
 
     Adam with an additive second moment, `v = v - (1 - b2) sign(v - g^2) g^2`. It decays more slowly
-    than Adam's after large gradients, which helps where gradients are rare. The bias correction is
-    that of Adam.
+    than Adam's after large gradients, which helps where gradients are rare. The `t`-th update of a
+    row is `w - lr_t m / (sqrt(v) + eps)`, as in the paper, and `lr_t` has Adam's bias correction:
+    `lr_t = lr sqrt(1 - b2^t) / (1 - b1^t)`.
 
     Args:
         params: parameters, or groups of them; the first dimension counts rows.
@@ -177,6 +182,9 @@ class Yogi(_Moments):
         weight_decay: L2 penalty, `weight_decay * w` is added to `g`; updated rows only.
         decoupled_weight_decay: shrink `w` by `lr * weight_decay` instead.
         maximize: maximise the objective instead.
+        adam_eps: add `eps` to the corrected root, `sqrt(v / (1 - b2^t)) + eps`, as in
+            `fewfold.optim.Adam`. In the first updates it then counts for up to 1 / sqrt(1 - b2)
+            times less. States that were saved without this option are continued with it.
 
     Example:
         >>> import torch, fewfold as ff
@@ -186,7 +194,7 @@ class Yogi(_Moments):
         >>> (table(torch.tensor(4)) * torch.tensor([1.0, -3.0])).sum().backward()
         >>> optimizer.step()
         >>> table.weight[[4, 5]].detach()
-        tensor([[0.9001, 1.1000],
+        tensor([[0.9031, 1.0990],
                 [1.0000, 1.0000]])
 
     Reference: Zaheer, Reddi, Sachan, Kale, Kumar (2018), "Adaptive methods for nonconvex
@@ -204,6 +212,7 @@ class Yogi(_Moments):
         *,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        adam_eps: bool = False,
     ) -> None:
         options = {
             "lr": lr,
@@ -213,8 +222,14 @@ class Yogi(_Moments):
             "weight_decay": weight_decay,
             "decoupled_weight_decay": decoupled_weight_decay,
             "maximize": maximize,
+            "adam_eps": adam_eps,
         }
         super().__init__(params, options)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("adam_eps", True)  # from before there was a choice
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -222,6 +237,14 @@ class Yogi(_Moments):
 
     def _kernel(self, group: dict[str, Any]) -> str:
         return "yogi"
+
+    def _kernel_options(self, group: dict[str, Any]) -> dict[str, float]:
+        return {**super()._kernel_options(group), "adam_eps": bool(group["adam_eps"])}
+
+    def _denominator(self, square: Tensor, root: Tensor, group: dict[str, Any]) -> Tensor:
+        if group["adam_eps"]:
+            return super()._denominator(square, root, group)
+        return (square.sqrt() + float(group["eps"])) / root
 
     def _initial_memory(self, param: Tensor, group: dict[str, Any]) -> Tensor | None:
         memory = super()._initial_memory(param, group)

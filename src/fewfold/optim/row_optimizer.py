@@ -114,8 +114,9 @@ class RowOptimizer(torch.optim.Optimizer):
     ) -> Tensor:
         """Return the step size of each entry of a parameter for the current state.
 
-        SGD: `lr`; Adagrad: `lr / (sqrt(s) + eps)`, 0 where no gradient ever was; Adam and Yogi:
-        `lr / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)`, 0 in a row without an update.
+        SGD: `lr`; Adagrad: `lr / (sqrt(s) + eps)`, 0 where no gradient ever was; Adam:
+        `lr / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)`, 0 in a row without an update; Yogi, unless
+        `adam_eps=True`: `lr sqrt(1 - b2^t) / (1 - b1^t) / (sqrt(v) + eps)`.
 
         Args:
             param: a parameter of this optimiser.

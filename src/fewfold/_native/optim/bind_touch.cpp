@@ -124,12 +124,12 @@ void bind_touch(nb::module_ &m) {
   nb::class_<Update>(m, "Update").def(
       "__init__",
       [](Update *s, double lr, double beta1, double beta2, double eps, double decay, double shrink, bool maximize,
-         bool nesterov, double initial, double l1, bool signed_) {
-        new (s) Update{Rule::sgd, lr, beta1, beta2, eps, decay, shrink, maximize, nesterov, initial, l1, signed_};
+         bool nesterov, double initial, double l1, bool signed_, bool adam_eps) {
+        new (s) Update{Rule::sgd, lr, beta1, beta2, eps, decay, shrink, maximize, nesterov, initial, l1, signed_, adam_eps};
       },
       nb::kw_only(), nb::arg("lr"), nb::arg("beta1") = 0., nb::arg("beta2") = 0., nb::arg("eps") = 0.,
       nb::arg("decay") = 0., nb::arg("shrink") = 1., nb::arg("maximize") = false, nb::arg("nesterov") = false,
-      nb::arg("initial") = 0., nb::arg("l1") = 0., nb::arg("signed") = false);
+      nb::arg("initial") = 0., nb::arg("l1") = 0., nb::arg("signed") = false, nb::arg("adam_eps") = false);
   m.def("large_pages", &large_pages);
   bind_rules<float>(m, "f32");
   bind_rules<double>(m, "f64");

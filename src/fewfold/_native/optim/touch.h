@@ -84,16 +84,18 @@ template <class T, bool Yogi> struct TwoMoments {
   static constexpr int SLOTS = 2;
   static constexpr bool AGED = true, BY_ROW = false;
   Corrections corrections;
-  double lr_one;
+  double lr_one, eps_one;
+  bool adam_eps;
   V keep1, fresh1, keep2, fresh2, eps, lr, root;
   explicit TwoMoments(const Update &s)
-      : corrections(s.beta1, s.beta2), lr_one(-s.lr), keep1(V::of(static_cast<T>(s.beta1))),
-        fresh1(V::of(static_cast<T>(1 - s.beta1))), keep2(V::of(static_cast<T>(s.beta2))),
+      : corrections(s.beta1, s.beta2), lr_one(-s.lr), eps_one(s.eps), adam_eps(s.adam_eps),
+        keep1(V::of(static_cast<T>(s.beta1))), fresh1(V::of(static_cast<T>(1 - s.beta1))), keep2(V::of(static_cast<T>(s.beta2))),
         fresh2(V::of(static_cast<T>(1 - s.beta2))), eps(V::of(static_cast<T>(s.eps))), lr(), root() {}
   void visit(int32_t age) {
     const Corrections::Entry &e = corrections.at(age);
     lr = V::of(static_cast<T>(lr_one * e.mean));
     root = V::of(static_cast<T>(e.root));
+    if (Yogi && !adam_eps) eps = V::of(static_cast<T>(eps_one * e.root));  // root * (sqrt(v) + eps)
   }
   void look(int32_t age, T) { visit(age); }
   V rate(const V *s) const {  // zero where there has been no gradient

@@ -16,6 +16,7 @@ struct Update {
   double initial;  // where adagrad's sums begin
   double l1;       // times the step size, subtracted from a row after its update
   bool signed_;    // towards zero from both sides; otherwise to zero from above
+  bool adam_eps;   // yogi: eps is added to the corrected root of the second moment, and not to the root itself
 };
 
 // A table with its state, and the rows of a gradient grouped by the row of the table they belong to.
