@@ -1,5 +1,7 @@
 """`AnchorMixture`: rows that are sums of softmax mixtures over several sets of anchors."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,15 +21,17 @@ class AnchorMixture(nn.Module):
 
     .. math:: softmax(t) A = \frac{1}{Z} \Big(\sum_k A_k + \sum_k (e^{t_k} - 1) A_k\Big)
 
-    so that the cost of a lookup is proportional to the number of stored entries.
+    so that the cost of a lookup is proportional to the number of stored entries. The sets may have
+    different sizes and be initialised in different ways: ``initialise_anchors(words.tables[0],
+    Frequent(counts))``.
 
     Args:
         num_embeddings: number of rows.
         embedding_dim: length d of a vector.
         padding_idx: a row that is zero and gets no gradient.
-        mixtures: number of sets of anchors.
-        anchors: number of anchors in each set.
-        width: stored entries per row and set; None for all.
+        mixtures: number of sets of anchors; may be omitted if `anchors` is a sequence.
+        anchors: number of anchors in each set, or a sequence with the number of every set.
+        width: stored entries per row and set, all in a set with fewer anchors; None for all.
         signed: whether logits may be negative, below those of anchors that are not stored.
         sparse: whether the gradients of the entries are sparse.
         generator: for the initial values.
@@ -38,6 +42,14 @@ class AnchorMixture(nn.Module):
         >>> words(torch.tensor([[3, 1], [4, 1]])).shape
         torch.Size([2, 2, 16])
         >>> optimizer = ff.proximal(torch.optim.Adam(words.parameters()), words.tables, l1=1e-4)
+        >>> AnchorMixture(1000, 16, anchors=[3, 5])
+        AnchorMixture(
+          1000, 16, mixtures=2
+          (parts): ModuleList(
+            (0): AnchorEmbedding(1000, 16, anchors=3)
+            (1): AnchorEmbedding(1000, 16, anchors=5)
+          )
+        )
 
     Reference: Liang, Zaheer, Wang and Ahmed, Anchor & Transform (2021), appendix; Yang, Dai,
     Salakhutdinov and Cohen, Breaking the softmax bottleneck (2018).
@@ -49,8 +61,8 @@ class AnchorMixture(nn.Module):
         embedding_dim: int,
         padding_idx: int | None = None,
         *,
-        mixtures: int,
-        anchors: int,
+        mixtures: int | None = None,
+        anchors: int | Sequence[int],
         width: int | None = None,
         signed: bool = False,
         sparse: bool = False,
@@ -58,12 +70,15 @@ class AnchorMixture(nn.Module):
     ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        sizes = _sizes(anchors, mixtures)
+        width = None if width is None else whole_number(width, "width")
         self.parts = nn.ModuleList(
             AnchorEmbedding(
-                num_embeddings, embedding_dim, padding_idx, anchors=anchors, width=width,
-                signed=signed, sparse=sparse, generator=generator,
+                num_embeddings, embedding_dim, padding_idx, anchors=size, generator=generator,
+                width=width if width is None or size == max(sizes) else min(width, size),
+                signed=signed, sparse=sparse,
             )
-            for _ in range(whole_number(mixtures, "mixtures"))
+            for size in sizes
         )  # fmt: skip
         self.padding_idx: int | None = self.tables[0].padding_idx
 
@@ -103,13 +118,35 @@ class AnchorMixture(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, mixtures={len(self.parts)}"
 
 
+def _sizes(anchors: int | Sequence[int], mixtures: int | None) -> list[int]:
+    """Return the number of anchors of every set."""
+    if not isinstance(anchors, Sequence):
+        if mixtures is None:
+            raise ValueError(
+                "mixtures must be given if anchors is one number; write mixtures=2, or the number "
+                "of anchors of every set as in anchors=[3, 5]"
+            )
+        return [whole_number(anchors, "anchors")] * whole_number(mixtures, "mixtures")
+    sizes = [whole_number(size, f"anchors[{place}]") for place, size in enumerate(anchors)]
+    if not sizes or mixtures not in (None, len(sizes)):
+        raise ValueError(
+            f"anchors must have one number for each of the mixtures={mixtures} sets, got "
+            f"{list(anchors)}"
+        )
+    return sizes
+
+
 def _softmax_mixture(table: AnchorEmbedding, ids: Tensor) -> Tensor:
     """Return softmax(T[ids]) A over the anchors in use, from the stored entries."""
     table.attached.before_read(ids)
     logits = F.embedding(ids, table.transform, sparse=table.sparse)[..., : _stored(table)]
     anchors = table.anchors[: table.active]
-    largest = logits.amax(-1, keepdim=True).clamp(min=0).detach()  # against overflow
-    rest = (-largest).exp()  # weight of an anchor that is not stored
+    largest = logits.amax(-1, keepdim=True).detach()  # against overflow
+    if logits.shape[-1] < len(anchors):
+        largest = largest.clamp(min=0)
+        rest = (-largest).exp()  # weight of an anchor that is not stored
+    else:
+        rest = torch.zeros_like(largest)
     above = (logits - largest).exp() - rest
     if table.slots is None:
         mix = above @ anchors
