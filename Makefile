@@ -97,6 +97,7 @@ tables: $(STAMP)
 	$(PY) -m tests.maps.transforms docs/transforms_table.md
 	$(PY) -m tests.attention.transforms docs/transforms_attention.md
 	$(PY) -m tests.distributions.transforms docs/transforms_distributions.md
+	$(PY) -m experiments.evidence
 
 bench: $(STAMP)
 	$(PY) -m benchmarks

@@ -1,6 +1,7 @@
 """Sphinx configuration. Building the site also runs every script of the gallery."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,8 +71,15 @@ def without_aliases(
     return True if alias else None
 
 
+def link_readmes(app: Sphinx, page: str, source: list[str]) -> None:
+    """Turn links to READMEs of experiments, which are not pages of the site, into downloads."""
+    link = r"\[([^]]+)\]\((\.\./experiments/\w+/README\.md)\)"
+    source[0] = re.sub(link, r"{download}`\1 <\2>`", source[0])
+
+
 def setup(app: Sphinx) -> None:
     """Run the gallery before pages are read."""
     app.connect("builder-inited", run_gallery)
+    app.connect("source-read", link_readmes)
     app.connect("autodoc-process-docstring", without_type)
     app.connect("autodoc-skip-member", without_aliases)

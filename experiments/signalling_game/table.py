@@ -54,7 +54,7 @@ def table(rows: list[Row]) -> str:
     for place in places(rows):
         lines = [head, ["---"] * len(head)]
         for method, published in PUBLISHED.items():
-            lines.append([method, *published, *_cells(_of(rows, place, method))])
+            lines.append([method, *published, *_cells(chosen(rows, place, method))])
         table_text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
         parts.append(f"{PLACES[place]}:\n\n{table_text}")
     return "\n\n".join(parts)
@@ -74,7 +74,7 @@ def draw(rows: list[Row]) -> Figure:
     )
     for line, place in zip(panels, shown, strict=True):
         for method, color in COLORS.items():
-            for row in _of(rows, place, method)[:1]:
+            for row in chosen(rows, place, method)[:1]:
                 _curves(line, row, method, color)
         line[0].set(ylabel=f"{PLACES[place]}\nvalidation games won, %", xlabel="epoch")
         line[1].set(xscale="log", xlabel="calls of the receiver per game, so far, × 6,400")
@@ -103,7 +103,7 @@ def _curves(panels: list, row: Row, method: str, color: str) -> None:  # type: i
     panels[2].fill_between(epochs, curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
 
 
-def _of(rows: list[Row], place: tuple[str, bool], method: str) -> list[Row]:
+def chosen(rows: list[Row], place: tuple[str, bool], method: str) -> list[Row]:
     """The longest runs, with the rate and the reward of an even choice that win the most validation
     games."""
     key = (*place, method)
