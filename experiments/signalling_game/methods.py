@@ -24,6 +24,8 @@ class Method:
         estimator: from the step and, in training, a baseline.
         baseline: made once for each agent, from the dimension of the images.
         zero_one: the receiver draws its answer as well, and its cost is -1 if it is right.
+        shared_critic: the receiver's baseline is that of the sender, the answer to its other
+            symbol.
         relaxed: symbols are mixed.
     """
 
@@ -32,6 +34,7 @@ class Method:
     estimator: Callable[[int, Baseline | None], ff.expectation.Estimator]
     baseline: Callable[[int], Baseline] | None = None
     zero_one: bool = False
+    shared_critic: bool = field(default=False, kw_only=True)
     relaxed: bool = field(default=False, kw_only=True)
 
     def players(self, dim: int, **sizes: int) -> "Players":
@@ -69,12 +72,27 @@ def learned(dim: int) -> Baseline:
     return ff.expectation.Learned(Expected(dim))
 
 
+class OtherSymbol(Baseline):
+    """Cost of the answer to the other symbol of the same game, for the answers to two symbols.
+
+    With it the sender and the receiver have one critic, as in the authors' code: another symbol and
+    an answer to it. `SelfCritic` is another answer to the same symbol.
+    """
+
+    def forward(self, costs: Tensor, scored: int, context: Tensor | None) -> Tensor:
+        """Return the costs (2 games, 1) with those of each game exchanged."""
+        return costs.view(-1, 2).flip(1).reshape(-1, 1)
+
+
 METHODS = {
     "sparse": Method(5e-3, 0.1, lambda step, baseline: ff.SparseMarginal()),
     "dense": Method(1e-3, 0.1, lambda step, baseline: ff.Dense()),
     "SFE (NLL)": Method(1e-3, 0.05, score_function, running_mean),
     "SFE (0/1)": Method(1e-3, 0.01, score_function, running_mean, zero_one=True),
-    "SFE+ (0/1)": Method(1e-3, 0.05, score_function, self_critic, zero_one=True),
+    "SFE+ (0/1)": Method(
+        1e-3, 0.05, score_function, self_critic, zero_one=True, shared_critic=True
+    ),
+    "SFE+ (0/1), two critics": Method(1e-3, 0.05, score_function, self_critic, zero_one=True),
     "NVIL": Method(1e-3, 0.1, score_function, learned),
     "Gumbel": Method(1e-3, 0.01, gumbel(straight_through=False), relaxed=True),
     "ST Gumbel": Method(1e-3, 0.01, gumbel(straight_through=True), relaxed=True),
@@ -92,6 +110,8 @@ class Players(nn.Module):
         self.baselines = nn.ModuleList(
             method.baseline(dim) for _ in range(agents) if method.baseline is not None
         )
+        if method.shared_critic:
+            self.baselines[1] = OtherSymbol()
 
     def baseline(self, agent: int) -> Baseline | None:
         """Return the baseline of the sender (0) or the receiver (1)."""
@@ -123,7 +143,9 @@ class Players(nn.Module):
                 method.estimator(step, self.baseline(1)),
                 generator=generator,
             )
-            bonus.append(answer.entropy.mean())
+            # Pairs of a game are adjacent, and with a critic the first of them is the scored one.
+            scored = answer.entropy.view(len(batch.target), -1)
+            bonus.append((scored[:, 0] if method.shared_critic else scored).mean())
             return answer.surrogate
 
         out = ff.expect(

@@ -92,6 +92,7 @@ def test_of_bits(name, lr, rate) -> None:
         ("SFE (NLL)", 1e-3, 0.05),
         ("SFE (0/1)", 1e-3, 0.01),
         ("SFE+ (0/1)", 1e-3, 0.05),
+        ("SFE+ (0/1), two critics", 1e-3, 0.05),
         ("Gumbel", 1e-3, 0.01),
         ("ST Gumbel", 1e-3, 0.01),
     ],

@@ -129,7 +129,16 @@ def expected_gradient(players: Players, batch: data.Batch, zero_one: bool) -> di
     return {n: p.grad.clone() for n, p in players.agents.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("name", ["dense", "SFE (0/1)", "SFE+ (0/1)", "SFE (NLL)"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dense", "SFE (0/1)", "SFE+ (0/1)"),
+        *(
+            pytest.param(n, marks=pytest.mark.nightly)
+            for n in ("SFE+ (0/1), two critics", "SFE (NLL)")
+        ),
+    ],
+)
 def test_the_gradient_is_that_of_the_game(name: str) -> None:
     """The mean of 6000 draws is within five standard errors, almost surely."""
     torch.manual_seed(1)
@@ -159,6 +168,42 @@ def test_the_gradient_is_that_of_the_game(name: str) -> None:
         error = samples.std(0) / len(samples) ** 0.5
         assert ((samples.mean(0) - exact[watch]).abs() <= 5 * error + 1e-4).all()
         assert (exact[watch].abs() > 5 * error).any()  # or nothing would be found
+
+
+def test_both_agents_have_one_critic() -> None:
+    """The gradient by hand: (f - f') (log p(z) + log p(a | z)), f' that of the other pair."""
+    torch.manual_seed(0)
+    players = Players(METHODS["SFE+ (0/1)"], 6, **SIZES)
+    batch = games().draw(40, 4, torch.Generator().manual_seed(0))
+    seen: list[ff.expectation.Expectation] = []
+    expect = ff.expect
+
+    def watching(*given: Any, **options: Any) -> ff.expectation.Expectation:
+        seen.append(expect(*given, **options))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ff, "expect", watching)
+        loss, calls = players.play(batch, 0, torch.Generator().manual_seed(1))
+    assert bool((calls == 2).all())
+    inner, outer = seen
+    symbols, answers = (found.support.atoms.view(40, 2) for found in (outer, inner))
+    costs = -(answers == batch.target[:, None]).float()
+    assert 5 < int((costs[:, 0] != costs[:, 1]).sum()) < 40
+    row = torch.arange(40)
+    sender = players.agents.sender(batch.shown)
+    receiver = players.agents.receiver(symbols[:, 0], row, batch.candidates)
+    evenness = torch.tensor(0.0)
+    logs = torch.tensor(0.0)
+    for scores, drawn in ((sender, symbols), (receiver, answers)):
+        each = scores.log_softmax(1)
+        logs = logs + each[row, drawn[:, 0]]
+        evenness = evenness - (each.exp() * each).sum(1).mean()
+    wanted = ((costs[:, 0] - costs[:, 1]) * logs).mean() - 0.05 * evenness
+    params = list(players.agents.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, params), torch.autograd.grad(wanted, params)
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
