@@ -1,0 +1,1 @@
+"""Translation with sparse attention and sparse output probabilities."""
