@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import fewfold as ff
 from experiments.translation.corpus import BEGIN, PAD
+from experiments.unigram import log_alpha
 
 State = tuple[Tensor, Tensor]
 
@@ -106,11 +107,6 @@ class Translator(nn.Module):
         log_probs = self.probs(hidden[:, 0]).log()
         log_probs[:, [PAD, BEGIN]] = -torch.inf
         return log_probs, state
-
-
-def log_alpha(probs: Tensor, alpha: float) -> Tensor:
-    """Return scores whose alpha-entmax are these positive probabilities: for alpha 1 the log."""
-    return probs.log() if alpha == 1 else (probs ** (alpha - 1) - 1) / (alpha - 1)
 
 
 def shifted(target: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Language models whose next words have sparse probabilities, and text drawn from them."""
