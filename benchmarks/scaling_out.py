@@ -142,7 +142,9 @@ def training_step(sizes: Step, tables: Tables, *, fit: bool = False) -> Callable
     which several tables of one process share a copy.
     """
     model = ff.recommender.FastVAE(tables, layers=sizes.layers)
-    optimizers = build_optimizers(model, 1e-3, STEPS, torch.ones(tables.count))
+    optimizers = build_optimizers(
+        model, ff.recommender.TrainOptions(lr=1e-3), STEPS, torch.ones(tables.count)
+    )
     rows, dense = optimizers["tables"], optimizers["others"]
     others = [p for each in dense.param_groups for p in each["params"]]
     generator = torch.Generator().manual_seed(1)

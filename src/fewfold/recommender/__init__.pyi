@@ -50,6 +50,7 @@ from .models.ease import EASE as EASE
 from .models.fastvae.anchor_options import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
 from .models.fastvae.anchored_tables import AnchoredTables as AnchoredTables
+from .models.fastvae.encoder import Perceptron as Perceptron
 from .models.fastvae.network import FastVAE as FastVAE
 from .models.fastvae.objectives import Entmax as Entmax
 from .models.fastvae.objectives import FullSoftmax as FullSoftmax
@@ -101,6 +102,7 @@ from .training.checkpoint import Interrupted as Interrupted
 from .training.train import Epoch as Epoch
 from .training.train import TrainOptions as TrainOptions
 from .training.train import train as train
+from .training.train_options import DenseAdam as DenseAdam
 from .training.train_options import Training as Training
 from .updating import UpdateReport as UpdateReport
 from .user_profiles import UserProfiles as UserProfiles
@@ -164,6 +166,7 @@ __all__ = [
     "PUBLIC",
     "PublicSet",
     "FastVAE",
+    "Perceptron",
     "NextItemNetwork",
     "DenseTables",
     "ShardedAnchoredTables",
@@ -171,6 +174,7 @@ __all__ = [
     "Shortcut",
     "train",
     "TrainOptions",
+    "DenseAdam",
     "Epoch",
     "Objective",
     "SampledSoftmax",

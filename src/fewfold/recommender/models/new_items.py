@@ -21,8 +21,7 @@ def with_more_items(model: FastVAE, log: Interactions) -> FastVAE:
     """
     near, weights = nearest_known_items(log, model.count)
     tables = model.tables.with_new_items(near, weights)
-    more = FastVAE(tables, layers=len(model.layers.layers))
-    more.load_encoder_state(model.encoder_state())
+    more = model.with_tables(tables)
     if model.shortcut is not None:
         table = append_means(model.shortcut.table, near, weights)
         scale = append_means(model.shortcut.scale.unsqueeze(1), near, weights).squeeze(1)

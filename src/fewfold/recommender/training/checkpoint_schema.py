@@ -108,11 +108,11 @@ def checkpoint_layout(
                 yield f"{part}.{name}", Spec(tuple(value.shape), value.dtype)
     for index, each in enumerate(others):
         if f"others.{index}.step" in found:
-            yield f"others.{index}.step", Spec((), least=0)
-            yield f"others.{index}.exp_avg", Spec(tuple(each.shape), each.dtype)
-            yield f"others.{index}.exp_avg_sq", Spec(tuple(each.shape), each.dtype, least=0)
+            yield from _moments(f"others.{index}", each)
     for index, table in enumerate(tables):
-        if f"tables.{index}.step" in found:
+        if f"tables.{index}.exp_avg" in found:  # of torch's Adam
+            yield from _moments(f"tables.{index}", table)
+        elif f"tables.{index}.step" in found:
             yield f"tables.{index}.step", Spec((len(table),), torch.int32, least=0)
             if f"tables.{index}.memory" in found:  # both moments of each entry
                 shape = (len(table), 2, *table.shape[1:])
@@ -122,6 +122,13 @@ def checkpoint_layout(
     for name, (dtype, shape) in found.items():  # validated by the objects that load them
         if name.startswith(("winners.", "proposal.")):
             yield name, Spec(shape, dtype)
+
+
+def _moments(name: str, parameter: Tensor) -> Iterator[tuple[str, Spec]]:
+    """Yield the state of torch's Adam for a parameter."""
+    yield f"{name}.step", Spec((), least=0)
+    yield f"{name}.exp_avg", Spec(tuple(parameter.shape), parameter.dtype)
+    yield f"{name}.exp_avg_sq", Spec(tuple(parameter.shape), parameter.dtype, least=0)
 
 
 def check_settings(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:

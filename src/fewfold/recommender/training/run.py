@@ -148,9 +148,13 @@ class TrainingRun(ABC):
     def advance(self, rows: Tensor) -> None:
         """Make one step of both optimisers with these rows."""
         options, optimizers = self.options, self.optimizers.values()
+        if options.optimizer is None:
+            rate = relative_rate(self.step, self.steps)
+        else:
+            rate = options.optimizer.relative_rate(self.step // self.steps_per_epoch)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = options.lr * group["share"] * relative_rate(self.step, self.steps)
+                group["lr"] = options.lr * group["share"] * rate
         loss, terms = self.loss(rows)
         loss.backward()
         mean = self.sum_gradients(loss)
@@ -201,8 +205,11 @@ class TrainingRun(ABC):
         """Return everything that must be equal for a checkpoint to be resumed."""
         if isinstance(self.objective, SampledSoftmax):
             self.objective.proposal.state_dict()  # raises before training if it has none
+        options = asdict(self.options)
+        if options["draws"] == 1:  # as older versions wrote it
+            del options["draws"]
         return {
-            **asdict(self.options),
+            **options,
             **{
                 f"model.{name}": f"{tuple(value.shape)} {value.dtype}"
                 for name, value in self.model.state_dict().items()

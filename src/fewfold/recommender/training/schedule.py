@@ -11,6 +11,7 @@ from fewfold import optim
 from fewfold.distributed.group import Group
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.training.checkpoint import print_message
+from fewfold.recommender.training.train_options import TrainOptions
 
 __all__ = ["BestWeights", "TimeBudget", "build_optimizers", "relative_rate"]
 
@@ -22,7 +23,7 @@ _TARGET, _LIMIT = 0.95, 1.2  # parts of a time budget: to aim at, and to stop at
 
 
 def build_optimizers(
-    model: FastVAE, lr: float, steps: int, counts: Tensor
+    model: FastVAE, options: TrainOptions, steps: int, counts: Tensor
 ) -> dict[str, torch.optim.Optimizer]:
     """Return the optimisers of the row parameters ("tables") and of all others ("others").
 
@@ -35,11 +36,31 @@ def build_optimizers(
     if shared:
         groups.append({"params": shared, "share": _SHARED})
     tables = [{"params": model.tables.row_parameters, "share": 1.0}]
+    lr, dense = options.lr, options.optimizer
+    if dense is not None:
+        if model.tables.group.world > 1:
+            raise ValueError("DenseAdam trains tables of one process; start without torchrun")
+        decay = dense.weight_decay
+        return {
+            "tables": _DenseRows(tables, lr=lr, weight_decay=decay, fused=True),
+            "others": torch.optim.Adam(groups, lr=lr, weight_decay=decay, fused=True),
+        }
     rows = optim.Adam(tables, lr=lr, betas=(0.0, 0.99), by_row=True)
     return {
         "tables": model.tables.row_optimizer(rows, steps, counts),
         "others": torch.optim.Adam(groups, lr=lr, betas=(0.9, 0.99), fused=True),
     }
+
+
+class _DenseRows(torch.optim.Adam):
+    """Adam of parameters whose gradients may be sparse, as if they were dense."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None and each.grad.is_sparse:
+                    each.grad = each.grad.to_dense()
+        return super().step(closure)
 
 
 def relative_rate(step: int, steps: int) -> float:

@@ -35,7 +35,7 @@ class StreamedRun(VAERun):
             raise ValueError("tables whose number of anchors is found cannot be streamed")
         count = StreamedEpoch.steps(streamed, options.batch)
         steps = max(1, options.epochs * count)
-        optimizers = build_optimizers(model, options.lr, steps, streamed.counts())
+        optimizers = build_optimizers(model, options, steps, streamed.counts())
         generator = torch.Generator().manual_seed(options.seed)
         TrainingRun.__init__(
             self, model, optimizers, objective, options, count, progress, generator
@@ -55,4 +55,7 @@ class StreamedRun(VAERun):
 
     def data_settings(self) -> dict[str, Any]:
         """Return the dropout, and a description of the log."""
-        return {"dropout": self.model.dropout, "interactions": self.streamed.describe()}
+        return {
+            "dropout": self.model.dropout, **self.changes(),
+            "interactions": self.streamed.describe(),
+        }  # fmt: skip

@@ -5,9 +5,37 @@ from dataclasses import dataclass
 
 from fewfold._check import non_negative_number, positive_number, whole_number
 
-__all__ = ["Deadline", "Epoch", "TrainOptions", "Training"]
+__all__ = ["Deadline", "DenseAdam", "Epoch", "TrainOptions", "Training"]
 
 _STEPS = 600  # least number of steps of a small log, by default
+
+
+@dataclass(frozen=True)
+class DenseAdam:
+    """Torch's Adam on all parameters, with a learning rate that falls in steps.
+
+    Each step moves every row of the tables, also those without a gradient: by momentum, and by the
+    penalty, which Adam normalises, so that rare items fall to zero about as fast as others learn.
+
+    Attributes:
+        weight_decay: L2 penalty; `weight_decay * w` is added to the gradient of the mean loss of
+            the users of a step. Of a loss that is their sum, .01 is .01 / users here.
+        factor: by which the learning rate falls.
+        every: after as many epochs.
+    """
+
+    weight_decay: float = 0.0
+    factor: float = 0.95
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        non_negative_number(self.weight_decay, "weight_decay")
+        positive_number(self.factor, "factor")
+        whole_number(self.every, "every")
+
+    def relative_rate(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, numbered from 0, relative to the first."""
+        return self.factor ** (epoch // self.every)
 
 
 @dataclass(frozen=True)
@@ -26,6 +54,8 @@ class TrainOptions:
             being the mean.
         annealing: share of the steps over which the weight rises from 0.
         refresh_every: epochs after which the proposal is refreshed with the current items.
+        draws: latents per user and step, over which the reconstruction is averaged.
+        optimizer: replaces the optimisers and the learning rate that `train` describes.
         patience: stop after as many epochs without a better NDCG@50 of the validation, and restore
             the best weights.
         seed: of the order of users, the dropout, the latent and the samples.
@@ -48,12 +78,14 @@ class TrainOptions:
     beta_by_length: bool = False
     annealing: float = 0.2
     refresh_every: int = 1
+    draws: int = 1
+    optimizer: DenseAdam | None = None
     patience: int | None = None
     seed: int = 0
     time_budget: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "refresh_every"):
+        for name in ("epochs", "batch", "refresh_every", "draws"):
             whole_number(getattr(self, name), name)
         for name in ("lr", "beta", "annealing"):
             non_negative_number(getattr(self, name), name)

@@ -13,8 +13,8 @@ from fewfold.recommender.evaluation.metrics import NDCG, evaluate
 from fewfold.recommender.evaluation.splits import Split
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.network import FastVAE
-from fewfold.recommender.models.fastvae.objectives import Objective
-from fewfold.recommender.training.checkpoint_file import Saved, describe_log
+from fewfold.recommender.models.fastvae.objectives import Objective, smoothed_log
+from fewfold.recommender.training.checkpoint_file import Saved, describe, describe_log
 from fewfold.recommender.training.checkpoint_folder import Sharding
 from fewfold.recommender.training.run import TrainingRun
 from fewfold.recommender.training.schedule import build_optimizers
@@ -52,7 +52,7 @@ class VAERun(TrainingRun):
             self.held_out, self.users = shuffled[:size], shuffled[size:].sort().values
         count = math.ceil(len(self.users) / options.batch)
         steps = max(1, options.epochs * count)
-        optimizers = build_optimizers(model, options.lr, steps, interactions.counts())
+        optimizers = build_optimizers(model, options, steps, interactions.counts())
         super().__init__(model, optimizers, objective, options, count, progress, generator)
         self.growth = growth
 
@@ -69,7 +69,8 @@ class VAERun(TrainingRun):
         rise = options.annealing * self.steps
         weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
         weights = weight * history.lengths / self.mean_length if options.beta_by_length else weight
-        loss = self.model.loss(history, objective, beta=weights, generator=self.generator)
+        draws = {} if options.draws == 1 else {"draws": options.draws}  # a subclass may take none
+        loss = self.model.loss(history, objective, beta=weights, generator=self.generator, **draws)
         return loss, len(rows)
 
     def sum_gradients(self, loss: Tensor) -> float:
@@ -105,9 +106,10 @@ class VAERun(TrainingRun):
         return users, users
 
     def proposal_counts(self) -> Tensor:
-        """Return logarithms of the numbers of interactions of each item, (items,)."""
-        # Plus one: an item without interactions may be a positive of a new user.
-        return (self.interactions.counts() + 1).log1p()
+        """Return the popularity of each item by the function of the objective, (items,)."""
+        popularity = getattr(self.objective, "popularity", smoothed_log)
+        found: Tensor = popularity(self.interactions.counts())
+        return found
 
     def item_vectors(self) -> Tensor | ItemRows:
         """Return the decoder's item vectors, (items, latent + 1)."""
@@ -176,11 +178,22 @@ class VAERun(TrainingRun):
         state = self.model.state_dict()
         return [name for name, value in state.items() if value.data_ptr() in rows]
 
+    def changes(self) -> dict[str, Any]:
+        """Return settings that are not the default, as a checkpoint of an older version has it."""
+        found: dict[str, Any] = {}
+        if self.model.encoder is not None:
+            found["encoder"] = describe(self.model.encoder)
+        popularity = getattr(self.objective, "popularity", smoothed_log)
+        if popularity is not smoothed_log:
+            found["popularity"] = describe(popularity)
+        return found
+
     def data_settings(self) -> dict[str, Any]:
-        """Return the dropout, and descriptions of interactions and validation."""
+        """Return a description of the model, the interactions and the validation."""
         held = self.validation
         return {
             "dropout": self.model.dropout,
+            **self.changes(),
             "interactions": describe_log(self.interactions),
             "validation": held and [describe_log(held.fold_in), describe_log(held.test)],
         }

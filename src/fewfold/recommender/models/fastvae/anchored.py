@@ -22,7 +22,7 @@ class AnchorVAE(FastVAE):
         items: number of items.
         anchors: how many, or `Anchors`: also how many of them an item has.
         hidden, latent: widths of the tables, as in `FastVAE`.
-        encoder: layers, dropout and seed, as in `FastVAE`.
+        encoder: layers, dropout, encoder and seed, as in `FastVAE`.
 
     Example:
         >>> from fewfold.recommender import AnchorVAE, Anchors
@@ -94,8 +94,6 @@ class AnchorVAE(FastVAE):
             model, interactions, count=count, width=min(width, count), bits=anchors.bits, seed=seed
         )  # fmt: skip
         tables = AnchoredTables.of(found, replace(anchors, width=width), hidden, latent)
-        layers = len(model.layers.layers)
-        compressed = FastVAE(tables, layers=layers, dropout=model.dropout)
-        compressed.load_encoder_state(model.encoder_state())
+        compressed = model.with_tables(tables)
         compressed.shortcut = model.shortcut
         return compressed

@@ -114,7 +114,7 @@ def score_metric(model: FastVAE, interactions: Interactions, *, seed: int = 0) -
     into = torch.zeros(bag.shape[1], bag.shape[1], dtype=torch.float64)
     with torch.enable_grad():
         bag.requires_grad_()
-        latent = model.posterior(model.layers(bag + model.shift))[:, : model.latent]
+        latent = model.mean_queries(bag)[:, : model.latent]
         for direction in directions:
             total = (latent @ direction).sum()
             (slope,) = torch.autograd.grad(total, bag, retain_graph=True)

@@ -129,9 +129,7 @@ class _PaddedScores(nn.Module):
         ids = history.clamp(min=0)
         by = there.sum(1).clamp(min=1).rsqrt()
         bag = (self.inputs[ids] * there).sum(1) * by
-        mean = self.model.posterior(self.model.layers(bag + self.model.shift))
-        mean = mean[:, : self.model.latent]
-        query = torch.cat([mean, torch.ones_like(mean[:, :1])], 1)
+        query = self.model.mean_queries(bag)
         linear = self.linear
         if linear is not None:
             rows = (linear.table / linear.scale.unsqueeze(1))[ids]

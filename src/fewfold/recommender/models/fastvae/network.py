@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fewfold._check import whole_number
-from fewfold._native import dispatch
 from fewfold.recommender.interactions import Interactions, Jagged
+from fewfold.recommender.models.fastvae.encoder import Perceptron, hidden_layers
+from fewfold.recommender.models.fastvae.gaussian_latent import LOG_VAR, append_one, sample_latent
 from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables, drop_items
@@ -22,14 +21,12 @@ from fewfold.sampling.item_rows import ItemRows
 __all__ = ["EncoderOptions", "FastVAE"]
 
 
-_LOG_VAR = -8.0, 4.0  # smallest and largest log variance of the latent
-
-
 class EncoderOptions(TypedDict, total=False):
     """Keyword arguments of `FastVAE` that do not concern its tables; it describes them."""
 
     layers: int
     dropout: float
+    encoder: Perceptron | None
     seed: int
 
 
@@ -55,6 +52,7 @@ class FastVAE(nn.Module):
             bias, so that one less than a multiple of sixteen is fastest. Tables have their own.
         layers: of the encoder, beyond its table; they cost the same at any number of items.
         dropout: share of the input items left out in training.
+        encoder: layers of another kind: a `Perceptron`, as published.
         seed: of the initial weights.
 
     Example:
@@ -80,6 +78,7 @@ class FastVAE(nn.Module):
         latent: int | None = None,
         layers: int = 1,
         dropout: float = 0.5,
+        encoder: Perceptron | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -88,21 +87,28 @@ class FastVAE(nn.Module):
         whole_number(layers, "layers", least=0)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-        self.dropout, self.latent = dropout, latent
+        self.dropout, self.latent, self.encoder = dropout, latent, encoder
+        self.code = latent if encoder is None else encoder.bottleneck or latent
         generator, new = torch.Generator().manual_seed(seed), not self.tables.initialized
         if new:
             self.tables.reset_inputs(generator)
         self.shift = nn.Parameter(torch.zeros(hidden))
-        self.layers = _Dense(hidden, layers, generator)
-        self.posterior = nn.Linear(hidden, 2 * latent)
+        self.depth, self.layers = layers, hidden_layers(hidden, layers, encoder, generator)
+        self.posterior = nn.Linear(hidden, 2 * self.code)
         if new:
             self.tables.reset_outputs(generator)
         with torch.no_grad():
             self.posterior.weight.normal_(
-                0, (2 / (hidden + 2 * latent)) ** 0.5, generator=generator
+                0, (2 / (hidden + 2 * self.code)) ** 0.5, generator=generator
             )
-            self.posterior.weight[latent:] *= 0.1
+            self.posterior.weight[self.code :] *= 0.1
             self.posterior.bias.zero_()
+        self.expand: nn.Linear | None = None
+        if encoder is not None and encoder.bottleneck is not None:
+            self.expand = nn.Linear(self.code, latent)
+            with torch.no_grad():
+                self.expand.weight.normal_(0, self.code**-0.5, generator=generator)
+                self.expand.bias.zero_()
         self.shortcut: Shortcut | None = None
         self.register_state_dict_post_hook(_without_prefix)
         self.register_load_state_dict_pre_hook(_with_prefix)
@@ -141,9 +147,12 @@ class FastVAE(nn.Module):
         return self.tables.output_vectors()
 
     def encode(self, history: Jagged) -> tuple[Tensor, Tensor]:
-        """Mean and log variance of the latent, (rows, latent) each."""
-        mean, log_var = self._encoded(self.bag(history)).split(self.latent, 1)
-        return mean, log_var.clamp(*_LOG_VAR)
+        """Mean and log variance of the latent, (rows, latent) each.
+
+        With the bottleneck of a `Perceptron` they have its width.
+        """
+        mean, log_var = self._encoded(self.bag(history)).split(self.code, 1)
+        return mean, log_var.clamp(*LOG_VAR)
 
     def bag(self, history: Jagged) -> Tensor:
         """Sum of the input vectors of each row's items over the root of their number."""
@@ -157,30 +166,57 @@ class FastVAE(nn.Module):
         posterior: Tensor = self.posterior(self.layers(bag + self.shift))
         return posterior
 
+    def mean_queries(self, bag: Tensor) -> Tensor:
+        """User vectors (rows, latent + 1) at the mean of the latent, from `bag`."""
+        return self._expanded(append_one(self._encoded(bag)[:, : self.code]))
+
+    def _expanded(self, queries: Tensor) -> Tensor:
+        """Map latents with a one at the end to the width of the item vectors."""
+        return queries if self.expand is None else append_one(self.expand(queries[:, :-1]))
+
+    def with_tables(self, tables: Tables) -> "FastVAE":
+        """Return a network with other tables, which have weights, and the same encoder."""
+        other = FastVAE(tables, layers=self.depth, dropout=self.dropout, encoder=self.encoder)
+        other.load_encoder_state(self.encoder_state())
+        return other
+
     def loss(
         self,
         history: Jagged,
         objective: Objective,
         *,
         beta: float | Tensor = 0.4,
+        draws: int = 1,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The negative evidence lower bound, averaged over users, with input items dropped.
 
-        The weight beta of the divergence is one number, or (rows,) one for each user. If the
-        tables are in several processes, each is called with the same users, encodes a part of
-        them, and returns a part of the average.
+        The weight beta of the divergence is one number, or (rows,) one for each user. The
+        expectation of the reconstruction is the mean of `draws` latents. If the tables are in
+        several processes, each is called with the same users, encodes a part of them, and returns
+        a part of the average.
         """
         rows, group = len(history.lengths), self.tables.group
         if isinstance(beta, Tensor) and beta.shape not in ((), (rows,)):
             raise ValueError(f"beta must be a number or ({rows},), got shape {tuple(beta.shape)}")
         if group.world > 1 and generator is None:
             raise ValueError("several processes need the same random numbers; give a generator")
+        if group.world > 1 and (draws > 1 or self.encoder is not None):
+            raise ValueError("several processes train with one draw and without a Perceptron")
         dropped, own = drop_items(history, self.dropout, generator), group.share(rows)
-        posterior = self._encoded(self.tables.batch_bag(dropped, self._scale(dropped)))
+        bag = self.tables.batch_bag(dropped, self._scale(dropped))
+        posterior = self._encoded(
+            bag if self.encoder is None else self.encoder.drop(bag, generator)
+        )
         part = None if group.world == 1 else BatchPart(own.start, rows)
-        queries, divergence = _latent(posterior, generator, part)
-        reconstruction = self.tables.loss(queries, objective, history, generator)
+        queries, divergence = sample_latent(posterior, generator, part)
+        reconstruction = self.tables.loss(self._expanded(queries), objective, history, generator)
+        for _ in range(draws - 1):
+            queries, _ = sample_latent(posterior, generator, part)
+            more = self.tables.loss(self._expanded(queries), objective, history, generator)
+            reconstruction = reconstruction + more
+        if draws > 1:
+            reconstruction = reconstruction / draws
         if isinstance(beta, Tensor) and beta.dim():
             beta = beta[own]
         total: Tensor = (reconstruction + (beta * divergence).sum()) / max(rows, 1)
@@ -189,7 +225,7 @@ class FastVAE(nn.Module):
     @torch.no_grad()
     def queries(self, history: Jagged) -> Tensor:
         """User vectors, whose inner products with `vectors` are the scores."""
-        queries = _with_one(self.encode(history)[0])
+        queries = self.mean_queries(self.bag(history))
         return (
             queries
             if self.shortcut is None
@@ -250,79 +286,3 @@ def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
     for name in tables.state_dict():
         if prefix + name in state:
             state[f"{prefix}tables.{name}"] = state.pop(prefix + name)
-
-
-def _with_one(latent: Tensor) -> Tensor:
-    return F.pad(latent, (0, 1), value=1.0)
-
-
-class _Dense(nn.Module):
-    """Linear layers that add the outputs of all layers before, each with a swish and a norm."""
-
-    def __init__(self, width: int, layers: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers + 1))
-        for layer in self.layers:
-            nn.init.normal_(layer.get_parameter("weight"), 0, width**-0.5, generator=generator)
-            nn.init.zeros_(layer.get_parameter("bias"))
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = total = self.norms[0](F.silu(x))
-        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
-            hidden = norm(F.silu(layer(hidden) + total))
-            total = total + hidden
-        last: Tensor = hidden
-        return last
-
-
-def _latent(
-    posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None = None
-) -> tuple[Tensor, Tensor]:
-    """Sample queries from the posterior; return them and the divergence from the prior, (rows,)."""
-    noise = _noise(posterior, generator, part)
-    if dispatch.ready(posterior):
-        sample: tuple[Tensor, Tensor] = _Latent.apply(posterior, noise)
-        return sample
-    mean, log_var = posterior.tensor_split(2, 1)
-    log_var = log_var.clamp(*_LOG_VAR)
-    divergence = (mean.square() + log_var.exp() - 1 - log_var).sum(1) / 2
-    return _with_one(mean + noise * (log_var / 2).exp()), divergence
-
-
-def _noise(posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None) -> Tensor:
-    """Return normal numbers, (rows, latent), for these rows of a batch."""
-    rows, width = posterior.shape
-    whole = posterior.new_empty(rows if part is None else part.rows, width // 2)
-    whole.normal_(generator=generator)
-    return whole if part is None else whole[part.slice(rows)]
-
-
-class _Latent(torch.autograd.Function):
-    """`_latent` with a backward pass of its own: fewer small operations per step."""
-
-    @staticmethod
-    def forward(ctx: Any, posterior: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, raw = posterior.tensor_split(2, 1)
-        log_var = raw.clamp(*_LOG_VAR)
-        deviation = (log_var / 2).exp_()
-        spread = noise * deviation
-        variance = deviation.square_()
-        queries = mean.new_ones(len(mean), mean.shape[1] + 1)
-        torch.add(mean, spread, out=queries[:, :-1])
-        divergence = (torch.addcmul(variance, mean, mean) - log_var - 1).sum(1) / 2
-        ctx.save_for_backward(posterior, log_var, spread, variance)
-        return queries, divergence
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by: Tensor, divergence_by: Tensor) -> tuple[Tensor | None, ...]:
-        posterior, log_var, spread, variance = ctx.saved_tensors
-        mean, raw = posterior.tensor_split(2, 1)
-        grad = torch.empty_like(posterior)
-        to_mean, to_log_var = grad.tensor_split(2, 1)
-        divergence_by = divergence_by.unsqueeze(1)
-        torch.addcmul(by[:, :-1], mean, divergence_by, out=to_mean)
-        torch.addcmul(by[:, :-1] * spread, variance - 1, divergence_by, out=to_log_var)
-        to_log_var.mul_((raw == log_var) / 2)  # no gradient where it was clamped
-        return grad, None

@@ -1,5 +1,6 @@
 """Training objectives of the decoder: losses of each user's items, from scores of the items."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,9 +13,14 @@ from fewfold.losses.sampled_scores import Items
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.sampling.proposal import Proposal
 
-__all__ = ["Entmax", "FullSoftmax", "Objective", "SampledSoftmax", "training_work"]
+__all__ = ["Entmax", "FullSoftmax", "Objective", "SampledSoftmax", "smoothed_log", "training_work"]
 
 _TABLE_ROW = 40_000  # multiply-adds that take as long as reading and updating a row of a table
+
+
+def smoothed_log(counts: Tensor) -> Tensor:
+    """Return log(2 + counts): an item without interactions may be a positive of a new user."""
+    return (counts + 1).log1p()
 
 
 class Objective(Protocol):
@@ -48,12 +54,22 @@ class SampledSoftmax:
     """Multinomial likelihood estimated from items sampled from a proposal.
 
     `train` fits the proposal to the items and refreshes it as they change.
+
+    Attributes:
+        proposal: from which items are sampled.
+        samples: number for each user.
+        shared: sample for all users of a step together.
+        weights: of a batch; see `Objective`.
+        popularity: function from the numbers of interactions (items,) to the counts to which
+            `train` fits the proposal, by default log(2 + count); `torch.log1p` is that of the
+            experiments of the FastVAE paper. An item with interactions must not be given zero.
     """
 
     proposal: Proposal
     samples: int = 200
     shared: bool = False
     weights: Tensor | None = field(default=None, repr=False, compare=False)
+    popularity: Callable[[Tensor], Tensor] = field(default=smoothed_log, repr=False)
 
     def __call__(
         self, queries: Tensor, items: Items, history: Jagged, generator: torch.Generator | None

@@ -18,6 +18,11 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.anchored import AnchorVAE
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
+from fewfold.recommender.models.fastvae.encoder import (
+    Perceptron,
+    encoder_bounds,
+    encoder_layout,
+)
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import training_work
@@ -67,6 +72,7 @@ class VAE(Model):
             has forty million numbers. With anchors 0 unless given, because its table is dense.
         anchors: compress both tables to anchors, tens of times smaller: `Anchors`, their number, or
             `"auto"`; the last two are converted to `Anchors`.
+        encoder: layers of another kind: a `Perceptron`, as published.
     """
 
     name: ClassVar[str] = "fastvae"
@@ -81,6 +87,7 @@ class VAE(Model):
     layers: int = 1
     shortcut: int | None = None
     anchors: Anchors | None = None
+    encoder: Perceptron | None = None
     weight: Weight | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,15 +114,7 @@ class VAE(Model):
             items: number of items.
         """
         hidden, latent = self.hidden, self.latent
-        yield "vae.shift", Spec((hidden,))
-        yield "vae.posterior.weight", Spec((2 * latent, hidden))
-        yield "vae.posterior.bias", Spec((2 * latent,))
-        for number in range(self.layers + 1):
-            yield f"vae.layers.norms.{number}.weight", Spec((hidden,))
-            yield f"vae.layers.norms.{number}.bias", Spec((hidden,))
-        for number in range(self.layers):
-            yield f"vae.layers.layers.{number}.weight", Spec((hidden, hidden))
-            yield f"vae.layers.layers.{number}.bias", Spec((hidden,))
+        yield from encoder_layout(hidden, latent, self.layers, self.encoder)
         if self.anchors is None:
             yield "vae.inputs", Spec((items, hidden))
             yield "vae.items", Spec((items, latent + 1))
@@ -136,17 +135,8 @@ class VAE(Model):
             weight = 256 * size["table.value_scales"]
             into = out = (self.anchors.most + 1) * weight * 256 * size["table.anchor_scales"]
         bag = items**0.5 * into + size["vae.shift"]
-        norms = [
-            self.hidden**0.5 * size[f"vae.layers.norms.{n}.weight"]
-            + size[f"vae.layers.norms.{n}.bias"]
-            for n in range(self.layers + 1)
-        ]
-        found = [bag, *norms, into, out]
-        for n in range(self.layers):
-            wide = self.hidden * size[f"vae.layers.layers.{n}.weight"] * norms[n]
-            found.append(wide + size[f"vae.layers.layers.{n}.bias"] + sum(norms[: n + 1]))
-        latent = self.hidden * size["vae.posterior.weight"] * norms[-1] + size["vae.posterior.bias"]
-        found += [latent, (self.latent * latent + 1) * out]
+        bounds = encoder_bounds(size, bag, self.hidden, self.layers, self.encoder)
+        found = [into, out, *bounds, (self.latent * bounds[-1] + 1) * out]
         if "shortcut.table" in size:
             table, (least, most) = size["shortcut.table"], ranges["shortcut.scale"]
             query = size["shortcut.strength"] * items**0.5 * table / least
@@ -277,7 +267,7 @@ class VAE(Model):
             tables = AnchoredTables(items, self.anchors, *sizes)
         else:
             tables = ShardedAnchoredTables(items, self.anchors, *sizes, group)
-        return FastVAE(tables, layers=self.layers, seed=seed)
+        return FastVAE(tables, layers=self.layers, encoder=self.encoder, seed=seed)
 
     def updated(self, fitted: Fitted, log: Interactions, added: Interactions) -> Fitted:
         """The fitted model with items of the log beyond its own, placed by their neighbours."""
@@ -288,7 +278,8 @@ class VAE(Model):
 
     def from_state(self, tensors: dict[str, Tensor], items: int) -> FittedVAE:
         """The fitted model with these parameters, tables and shortcut."""
-        model = FastVAE(self._saved_tables(tensors), layers=self.layers)
+        tables = self._saved_tables(tensors)
+        model = FastVAE(tables, layers=self.layers, encoder=self.encoder)
         if "shortcut.table" in tensors:
             rows, scale = tensors.pop("shortcut.table"), tensors.pop("shortcut.scale")
             model.shortcut = Shortcut(rows, scale, tensors.pop("shortcut.strength").item())
