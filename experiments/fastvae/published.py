@@ -6,9 +6,9 @@ is saved once a minute in build/fastvae, and resumed after an interruption.
 The settings are those of the paper and, where it is silent, of its code: M-200-32, ReLU, dropout
 of half the hidden units, one draw of the latent, a linear map to item vectors of 200 entries,
 Adam with a weight decay of .01 on the sum over 256 users, a learning rate of .001 that falls by 5%
-every five epochs, 200 epochs, 16 codewords, popularity log(1 + count). As in the code, 5,000 users of
-the test are looked at during training. Nothing is chosen by that: the row is the model after the
-last epoch.
+every five epochs, 200 epochs, 16 codewords, popularity log(1 + count). As in the code,
+5,000 users of the test are looked at during training; nothing is chosen by that: the row is the
+model after the last epoch.
 """
 
 import argparse
