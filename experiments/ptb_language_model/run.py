@@ -7,13 +7,9 @@ wikitext2`` those of the other text.
 """
 
 import argparse
-import gzip
 import hashlib
-import lzma
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import fewfold as ff
-from experiments import datasets
 from experiments.language_model.run import batches
 from experiments.ptb_language_model.axes import anchored, sensitivity, unfilled
 from experiments.ptb_language_model.models import (
@@ -43,6 +38,7 @@ from experiments.ptb_language_model.models import (
     size,
     table_of,
 )
+from experiments.ptb_language_model.texts import Text, ptb, wikitext2
 from experiments.record import Record, Row
 from fewfold._files import new_file
 
@@ -78,22 +74,6 @@ METHODS: dict[str, dict[str, Method]] = {
         "anchors 256, 8 each, post-hoc": Anchored(256, 8, after=1.0),
     },
 }
-
-
-@dataclass(frozen=True)
-class Text:
-    """A corpus as word ids, by descending frequency in the training part."""
-
-    name: str
-    words: int
-    train: Tensor  # (tokens,) int64
-    valid: Tensor
-    test: Tensor
-
-    @property
-    def counts(self) -> Tensor:
-        """Word counts of the training part."""
-        return torch.bincount(self.train, minlength=self.words).float()
 
 
 class Training:
@@ -226,29 +206,6 @@ def measure(method: Method, text: Text, budget: Budget, seed: int, models: Path)
         row[part] = round(perplexity(training.model, tokens, budget), 2)
     seconds = round(training.seconds, 1)
     return {**row, "steps": training.steps, "processor seconds of training": seconds}
-
-
-def _text(name: str, read: Callable[[str], str]) -> Text:
-    train, *others = (read(p).replace("\n", " <eos> ").split() for p in ("train", "valid", "test"))
-    number = {word: i for i, (word, _) in enumerate(Counter(train).most_common())}
-    parts = (torch.tensor([number[word] for word in part]) for part in (train, *others))
-    return Text(name, len(number), *parts)
-
-
-def ptb() -> Text:
-    """Load Penn Treebank: 10,000 words, 929,589 training tokens."""
-    folder = datasets.DATA / "ptb"
-    return _text("ptb", lambda part: gzip.open(folder / f"ptb.{part}.txt.gz", "rt").read())
-
-
-def wikitext2() -> Text:
-    """Load WikiText-2: 33,278 words, 2,088,628 training tokens."""
-
-    def read(part: str) -> str:
-        path = datasets.DATA / "wikitext-2" / f"wiki.{part}.tokens.xz"
-        return lzma.open(path, "rt", encoding="utf8").read()
-
-    return _text("wikitext2", read)
 
 
 def run(

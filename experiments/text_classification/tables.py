@@ -90,7 +90,9 @@ class Near:
 
 def wordnet(corpus: Corpus, anchors: Tensor) -> ff.embeddings.Relations:
     """Return synonyms, hypernyms, hyponyms and antonyms as relations."""
-    return ff.embeddings.Relations.from_wordnet(corpus.vocabulary, _wordnet(), anchors=anchors)
+    return ff.embeddings.Relations.from_wordnet(
+        corpus.vocabulary, wordnet_folder(), anchors=anchors
+    )
 
 
 @cache
@@ -103,7 +105,8 @@ def _unpacked() -> TemporaryDirectory[str]:
     return folder
 
 
-def _wordnet() -> Path:
+def wordnet_folder() -> Path:
+    """Return the folder of WordNet's database files, unpacked once for the process."""
     return Path(_unpacked().name) / "dict"
 
 
