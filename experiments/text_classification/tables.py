@@ -71,6 +71,13 @@ def spread(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
     return common[spread_rows(features[common], count, generator)]
 
 
+def tf_idf(corpus: Corpus, count: int, generator: torch.Generator) -> Tensor:
+    """Select the words with the largest tf-idf, summed over the training part."""
+    scores = ff.embeddings.TfIdf.of(corpus.train.words, len(corpus.vocabulary)).scores()
+    scores[PADDING] = -torch.inf
+    return scores.topk(count).indices
+
+
 # What is known of them
 
 
@@ -118,7 +125,12 @@ class Dense:
     """Dense table."""
 
     def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
-        return _embedding(len(corpus.vocabulary), dim, _DENSE, generator)
+        return dense(corpus, dim, generator)
+
+
+def dense(corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Embedding:
+    """Return a new table with a vector per word."""
+    return _embedding(len(corpus.vocabulary), dim, _DENSE, generator)
 
 
 @dataclass(frozen=True)
@@ -201,12 +213,15 @@ class Rows:
 
     times: int = 40
     shared: float = 0.0
+    choice: Choice = frequent
 
     def make(self, corpus: Corpus, dim: int, generator: torch.Generator) -> nn.Module:
         words = len(corpus.vocabulary)
         rows = max(2, words // self.times)
         own = rows - int(rows * self.shared)
-        place = torch.arange(words)
+        place = torch.full((words,), words)
+        chosen = self.choice(corpus, own - 1, generator)  # row 0 is that of the padding
+        place[PADDING], place[chosen] = PADDING, torch.arange(1, own)
         bucket = torch.zeros(words, dtype=torch.int64)  # that of the padding, which stays zero
         if own < rows:
             bucket = own + torch.randint(rows - own, (words,), generator=generator)
