@@ -46,6 +46,7 @@ def place() -> Path:
 def load_jobs() -> None:
     """Import all jobs, which registers them."""
     from tests.distributed import (  # noqa: F401
+        agreement_jobs,
         anchor_jobs,
         checkpoint_jobs,
         jobs,

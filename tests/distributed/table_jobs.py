@@ -16,6 +16,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold.distributed import Group, RowShards
+from fewfold.distributed.entries import request
 from fewfold.recommender.artifact import table_writing
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.recipe import VAE
@@ -132,3 +133,20 @@ def failed_table_files() -> dict[str, Any]:
     group.agree(0.0)
     after = {file.name: file.read_bytes() for file in (parent / "model").iterdir()}
     return found | {"left": os.listdir(parent), "unchanged": before == after}
+
+
+@job
+def requested() -> dict[str, Any]:
+    """Queries of all rows in either precision, and the ids that arrived at their owners."""
+    group, found = Group.current(), dict[str, Any]()
+    if group.world == 1:
+        return found
+    rows, none = 5, (torch.empty(0, dtype=torch.int64), torch.zeros(6, dtype=torch.int64))
+    own, ids = group.share(rows), torch.arange(15).view(rows, 3)
+    more = none[0], none[1][: own.stop - own.start + 1]
+    for dtype in (torch.float32, torch.float64):
+        queries = torch.arange(20, dtype=dtype).view(rows, 4) / 3
+        entries, every = request(group, rows, queries[own], ids[own], more)
+        found[str(dtype)] = torch.equal(every, queries)
+        found["ids"] = sorted((entries.ids * group.world + group.rank).tolist())
+    return found

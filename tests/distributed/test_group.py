@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fewfold._native import dispatch
+from fewfold.cli.torchrun import _seconds
 from fewfold.distributed import Group
 from fewfold.distributed.entries import Entries, sort_by_owner
 from tests.distributed.conftest import Worlds
@@ -112,3 +113,20 @@ def test_known_entries_are_the_same_on_both_sides(rows: int, world: int) -> None
 def test_threads_that_receive_do_not_take_over_from_those_that_send(worlds: Worlds) -> None:
     for world in (2, 3):
         assert [rank["receiving_threads"] for rank in worlds[world]] == [0] * world
+
+
+def test_queries_of_either_precision_arrive(worlds: Worlds) -> None:
+    for world in (2, 3):
+        for rank, found in enumerate(each["requested"] for each in worlds[world]):
+            assert found["torch.float32"]
+            assert found["torch.float64"]
+            assert found["ids"] == list(range(rank, 15, world))
+
+
+@pytest.mark.parametrize("given", ["abc", "-1", "0", "nan", "inf"])
+def test_seconds_that_are_none_are_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEWFOLD_TIMEOUT", given)
+    with pytest.raises(ValueError, match=f"FEWFOLD_TIMEOUT must be a positive .* got '{given}'"):
+        _seconds("FEWFOLD_TIMEOUT", 120.0)
+    monkeypatch.delenv("FEWFOLD_TIMEOUT")
+    assert _seconds("FEWFOLD_TIMEOUT", 120.0).total_seconds() == 120

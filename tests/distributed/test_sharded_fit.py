@@ -51,6 +51,30 @@ def test_models_for_one_process_are_refused_and_none_is_chosen(worlds: Worlds) -
             assert "give days" in found["half-life"]
 
 
+def test_another_log_or_option_of_a_process_is_refused(worlds: Worlds) -> None:
+    expected = {
+        "epochs": ("training", "Training(epochs=2", "the same options"),
+        "seed": ("seed", "1", "the same options"),
+        "width": ("model", '"hidden": 12', "the same options"),
+        "pairs": ("log", "pairs of 20 items", "the same file"),
+        "ids": ("set of items", "20 ids", "the same file"),
+        "times": ("log", "pairs of 20 items", "the same file"),
+    }
+    for world in (2, 3):
+        *others, last = (rank["disagreed"] for rank in worlds[world])
+        for name, (what, shown, hint) in expected.items():
+            assert f"rank {world - 1} has another {what} than rank 0: " in last[name]
+            assert shown in last[name]
+            assert last[name].endswith(hint)
+            assert {each[name] for each in others} == {
+                f"PeerError: rank {world - 1} failed; see its message"
+            }
+        assert {each["nothing"] for each in (*others, last)} == {"fitted"}
+        *others, last = (rank["disagreed_streams"] for rank in worlds[world])
+        assert f"rank {world - 1} has another prepared log than rank 0: " in last
+        assert {*others} == {f"rank {world - 1} failed; see its message"}
+
+
 def test_an_error_of_a_process_is_said_once(tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     file.write_text("user,item\nu1\n")

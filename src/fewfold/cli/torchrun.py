@@ -13,7 +13,7 @@ from fewfold._progress import silence
 __all__ = ["joined_processes"]
 
 _REACH = 120.0  # seconds in which all processes must have reached each other
-_ANSWER = 1800.0  # seconds after which an operation without an answer fails
+_ANSWER = 1800.0  # seconds in which another process must answer
 _POLL = 0.05  # seconds between two looks for others
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -23,7 +23,8 @@ def joined_processes() -> Iterator[bool]:
     """Join the other processes, if torchrun started several; yield whether this one reports.
 
     Processes that do not report show no progress. `FEWFOLD_TIMEOUT` is the number of seconds in
-    which they must have reached each other.
+    which they must have reached each other, `FEWFOLD_ANSWER_TIMEOUT` that in which one must answer
+    another, which may have finished its share of the work earlier.
     """
     if not all(name in os.environ for name in _NAMES) or int(os.environ["WORLD_SIZE"]) < 2:
         yield True
@@ -61,15 +62,14 @@ def _join(rank: int, world: int) -> Any:
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    limit = timedelta(seconds=float(os.environ.get("FEWFOLD_TIMEOUT", _REACH)))
+    limit = _seconds("FEWFOLD_TIMEOUT", _REACH)
+    answer = _seconds("FEWFOLD_ANSWER_TIMEOUT", _ANSWER)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         found, rank, world = next(rendezvous("env://", rank, world, timeout=limit))
         store = dist.PrefixStore(_meet(found, rank, world, limit), found)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_ANSWER)
-        )
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=answer)
     except (RuntimeError, ValueError) as error:  # torch's errors of sockets and time-outs
         raise ConnectionError(
             f"rank {rank} of {world} did not reach the others through {address} (MASTER_ADDR) in "
@@ -77,6 +77,21 @@ def _join(rank: int, world: int) -> Any:
             f"({str(error).splitlines()[0]})"
         ) from error
     return store
+
+
+def _seconds(name: str, usual: float) -> timedelta:
+    """Return the seconds that an environment variable asks for, or the usual ones."""
+    given = os.environ.get(name)
+    try:
+        seconds = usual if given is None else float(given)
+        if not 0 < seconds < 1e8:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"{name} must be a positive number of seconds, got {given!r}; leave it out for "
+            f"{usual:g}"
+        ) from None
+    return timedelta(seconds=seconds)
 
 
 def _meet(store: Any, rank: int, world: int, limit: timedelta) -> str:

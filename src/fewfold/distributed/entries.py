@@ -81,7 +81,8 @@ def request(
         entries: as the owners have them.
         queries: (rows, d) of all processes.
     """
-    world, counts, width = group.world, group.shares(rows), queries.shape[1]
+    world, counts = group.world, group.shares(rows)
+    width = queries.shape[1] * queries.element_size() // 4  # in words of four bytes
     order, local, lengths = sort_by_owner(world, ids, more)
     words = queries.contiguous().view(torch.int32).flatten()
     mine = len(queries) * (width + 1)
@@ -96,7 +97,7 @@ def request(
         pieces += (words, lengths[rank].int()) if here else part.split([
             counts[rank] * width, counts[rank]
         ])  # fmt: skip
-    every = torch.cat(pieces[::2]).view(queries.dtype).view(rows, width)
+    every = torch.cat(pieces[::2]).view(queries.dtype).view(rows, queries.shape[1])
     theirs = torch.cat(pieces[1::2]).long()
     asked = [int(each.sum()) for each in theirs.split(counts)]
     sent = lengths.sum(1).tolist()

@@ -1,5 +1,6 @@
 """Fitting a recommender: read the log, hold out, train, evaluate, perhaps train on everything."""
 
+import json
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from fewfold.recommender.evaluation.model_evaluation import (
     sample_users,
 )
 from fewfold.recommender.evaluation.splits import Split
+from fewfold.recommender.group_agreement import check_same, log_facts
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.item_features import ItemFeatures
 from fewfold.recommender.models.fastvae.objectives import training_work
@@ -182,13 +184,17 @@ class FitJob:
         return self._run(source, reading)
 
     def for_group(self, group: Group) -> "FitJob":
-        """Return the job of one of several processes; ValueError if only one process can do it."""
+        """Return the job of one of several processes; ValueError if only one process can do it.
+
+        DataError if a process has another job than the first one.
+        """
         model = self.model.for_group(group)
         if self.half_life == "auto":
             raise ValueError("half_life='auto' is found by one process; give days, or 'none'")
         catalogue = self.catalogue
         if catalogue is not None and catalogue.use:
             raise ValueError("item vectors are completed from attributes by one process alone")
+        check_same(group, self._facts(model), "start all processes with the same options")
         if self.progress and group.leads:
             name = "" if model is self.model else f"; {model.name} is fitted, others need one"
             print_message(f"{group.world} processes fit together{name}")
@@ -197,6 +203,16 @@ class FitJob:
             half_life=self.half_life or "none",
             catalogue=None if catalogue is None else replace(catalogue, use=False),
         )  # fmt: skip
+
+    def _facts(self, model: Model) -> dict[str, str]:
+        """Return what all processes must have been given alike, as text."""
+        return {
+            "model": json.dumps(model_as_json(model), sort_keys=True),
+            "training": str(self.training),
+            "seed": str(self.seed),
+            "held-out part": f"{self.held_out}, refit={self.refit}",
+            "half-life": str(self.half_life),
+        }
 
     def _run(self, source: Any, reading: ReadOptions) -> tuple[RecommenderState, FitReport]:
         deadline = None if self.time_budget is None else Deadline.after(self.time_budget)
@@ -208,6 +224,10 @@ class FitJob:
             phase("fitting the model"),
         ):
             log, table, model = read_log(source, **reading), None, self.model
+            group = Group.current()
+            if group.world > 1:
+                with phase("comparing the logs of all processes"):
+                    check_same(group, log_facts(log), "give all processes the same file")
             if self.catalogue is not None:
                 table = self.catalogue.read(log, model)
                 log, model = table.log, table.warmed(model)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold.distributed.group import Group
-from fewfold.recommender.errors import DataError
+from fewfold.recommender.group_agreement import check_same
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.jagged import Jagged, offsets_of
 from fewfold.recommender.prepared.prepared_log import PreparedLog
@@ -97,16 +97,14 @@ class StreamedInteractions:
         with group.together():
             log = PreparedLog.open(source.folder, verify=False)
         found = cls(log, source.pairs_in_memory, group=group)
-        digest = hashlib.sha256(f"{log.manifest.files} {source.pairs_in_memory}".encode())
-        mine = float(int(digest.hexdigest()[:12], 16))
-        (first,) = group.agree(mine)
+        sums = hashlib.sha256(str(sorted(log.manifest.files.items())).encode()).hexdigest()
+        facts = {
+            "prepared log": f"{log.manifest.pairs} pairs, {sums[:16]}",
+            "size of a window": f"{source.pairs_in_memory} pairs in memory",
+        }
+        check_same(group, facts, "all processes need the same folder")
 
         def verify() -> None:
-            if mine != first:
-                raise DataError(
-                    f"{log.folder}: rank {group.rank} has another prepared log than rank 0; all "
-                    "processes need the same folder"
-                )
             others = {
                 part_name(part)
                 for window in found._windows
