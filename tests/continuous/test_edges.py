@@ -31,7 +31,7 @@ from fewfold.continuous import signal as signal_module
 
 D = torch.float64
 legendre = functools.cache(np.polynomial.legendre.leggauss)
-HEAVY = [0.05, 0.3, 0.5, 0.8, 0.99, 0.9999]
+HEAVY = [0.0, 0.3, 0.5, 0.8, 0.99, 0.9999]
 heavy = pytest.mark.parametrize("alpha", HEAVY)
 SIGMA = torch.tensor([[0.03, 0.01], [0.01, 0.05]], dtype=D)
 
@@ -116,6 +116,21 @@ def test_other_functions_under_heavy_tails(alpha) -> None:
         assert float(wave) == pytest.approx(float(want), abs=1e-9)
 
 
+def test_alpha_zero_is_cauchy() -> None:
+    """p(t) = 1 / (C + (t - mu)^2 / (2 sigma_sq)), whose integral is one for this C."""
+    t, sigma_sq = num(-3.0, 0.4, 0.6, 90.0), 0.05
+    density = LineDensity(num(0.4)[0], num(sigma_sq)[0], 0)
+    cauchy = torch.distributions.Cauchy(num(0.4)[0], 2 * math.pi * sigma_sq)
+    torch.testing.assert_close(density.pdf(t), cauchy.log_prob(t).exp())
+    curve = 1 / density.pdf(t) - (t - 0.4) ** 2 / (2 * sigma_sq)
+    torch.testing.assert_close(curve, curve[1].expand(4), atol=1e-8, rtol=1e-8)
+    assert density.variance.isinf()
+    layer = ContinuousAttention(4, alpha=0.0, heads=2)
+    found = layer(torch.randn(2, 3, 4), torch.randn(2, 5, 4))
+    found.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
 def test_moments_that_do_not_exist() -> None:
     one = num(0.5)
     assert LineDensity(one, one, 0.3).variance.isinf().all()
@@ -126,6 +141,13 @@ def test_moments_that_do_not_exist() -> None:
         (lambda: PlaneDensity.from_moments(torch.rand(2), torch.eye(2), 0.5), "above 0.5"),
         (lambda: PowerBasis(2).expect(LineDensity(one, one, 0.3)), "above 0.3333"),
         (lambda: PowerBasis(3).expect(LineDensity(one, one, 0.5)), "above 0.5"),
+        (lambda: PowerBasis(1).expect(LineDensity(one, one, 0.0)), r"above 0 for t\^1 .* got 0"),
+        (lambda: LineDensity.from_moments(one, one, 0.0), "above 0.3333"),
+        (lambda: LineDensity.from_attention(one, one, 0), "above 0.3333"),
+        (
+            lambda: ContinuousAttention(4, alpha=0.0, locator=AttentionMoments()),
+            "above 0.3333 .* give sigma_sq instead",
+        ),
     ]:
         with pytest.raises(ValueError, match=words):
             call()
@@ -173,12 +195,12 @@ def test_gradients_under_heavy_tails(alpha) -> None:
         assert torch.autograd.gradcheck(f, (mu, sigma_sq))
     factor = num(0.2, 0.0, 0.05, 0.3).view(2, 2).requires_grad_()
     basis = GaussianBasis([[0.4, 0.5], [0.3, 0.61]], [0.1, 1.0])
-    g = lambda m, f: basis.expect(PlaneDensity(m, f @ f.mT, alpha))  # noqa: E731
+    g = lambda m, f: basis.expect(PlaneDensity(m, f @ f.mT, alpha or 0.05))  # noqa: E731
     assert torch.autograd.gradcheck(g, (num(0.3, 0.6).requires_grad_(), factor))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("alpha", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.95])
 def test_heavy_tails_in_lower_precision(alpha, dtype) -> None:
     basis = GaussianBasis.grid(6, [0.1])
     mu, sigma_sq = torch.linspace(0, 1, 5).to(dtype), torch.logspace(-3, 2, 5).to(dtype)
@@ -262,7 +284,12 @@ def test_what_is_wrong_is_said_by_name() -> None:
     for call, words in [
         (lambda: LineDensity(half, half * math.inf), "sigma_sq must be finite, got inf"),
         (lambda: LineDensity(half * math.nan, half), "mu must be finite, got nan"),
-        (lambda: LineDensity(half, half, 0.0), "alpha must be finite and above 0, got 0"),
+        (lambda: LineDensity(half, half, -0.1), "alpha must be finite and not negative, got -0.1"),
+        (lambda: PlaneDensity(plane, eye, 0.0), "alpha must be above 0 on the plane"),
+        (
+            lambda: ContinuousAttention(4, GaussianBasis.grid(3, [0.3], dim=2), alpha=0.0),
+            "alpha must be above 0 on the plane",
+        ),
         (lambda: LineDensity(half, half, math.nan), "alpha must be"),
         (lambda: LineDensity(half, half, 2.0, -half), "weights must not be negative, got -0.5"),
         (lambda: LineDensity(half[0], half[0], 2.0, half[0]), "weights must have"),

@@ -177,7 +177,7 @@ def test_what_is_wrong_is_said() -> None:
     signal = Signal.fit(memory, LINE)
     for call, words in [
         (lambda: ContinuousAttention(4, heads=3), "divide"),
-        (lambda: ContinuousAttention(4, alpha=0.0), "above 0"),
+        (lambda: ContinuousAttention(4, alpha=-1.0), "not negative"),
         (lambda: layer(query[..., :3], memory), "query must be"),
         (lambda: layer(query, memory[..., :3]), "memory must be"),
         (lambda: ContinuousAttention(4, PLANE)(query, memory[0]), r"\(\.\.\., H, W, 4\)"),

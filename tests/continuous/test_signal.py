@@ -293,7 +293,7 @@ def test_what_is_wrong_is_said() -> None:
         (lambda: continuous_attention(values, mu, mu + 1), "need a basis"),
         (lambda: continuous_attention(signal, mu, mu + 1, basis), "write neither"),
         (lambda: continuous_attention(values, mu, -mu, basis), "must be positive"),
-        (lambda: continuous_attention(values, mu, mu + 1, basis, alpha=-0.5), "above 0"),
+        (lambda: continuous_attention(values, mu, mu + 1, basis, alpha=-0.5), "negative"),
         (lambda: continuous_attention(values, mu, mu + 1, plane), r"\(\.\.\., H, W, d\)"),
         (lambda: continuous_attention(values[None], mu, mu, plane), "mu must be"),
         (lambda: Signal.fit(values, basis, ridge=0.0), "penalty"),

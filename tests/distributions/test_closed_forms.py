@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from scipy import integrate
+from scipy import integrate, stats
 from torch.autograd import gradcheck
 from torch.distributions import kl_divergence
 
@@ -146,7 +146,7 @@ def test_value_gradient_inside_a_face():
 
 # q-Gaussians
 
-ALPHAS = [0.5, 0.9, 1 - 1e-6, 1.0, 1 + 1e-6, 1.01, 4 / 3, 1.5, 2.0, 3.0, 10.0]
+ALPHAS = [0.0, 0.5, 0.9, 1 - 1e-6, 1.0, 1 + 1e-6, 1.01, 4 / 3, 1.5, 2.0, 3.0, 10.0]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -167,7 +167,7 @@ def test_q_gaussian_by_quadrature(alpha):
     if alpha > 0.5:
         close(dist.variance[0], over(lambda t: t * t * density(t)))
     close(dist.entropy(), -over(lambda t: log(density(t))))
-    if abs(alpha - 1) > 1e-3:
+    if alpha and abs(alpha - 1) > 1e-3:
         power = over(lambda t: density(t) ** alpha)
         close(dist.tsallis_entropy(), (1 - power) / (alpha * (alpha - 1)))
 
@@ -234,7 +234,7 @@ def test_draws_beside_the_gaussian(n, gap):
 
 def test_tsallis_entropy_that_does_not_exist():
     """Up to alpha = n / (n + 2) the integral of p^alpha diverges, as the covariance does."""
-    for n, alpha in ((1, 0.2), (1, 0.33), (2, 0.4), (2, 0.5), (3, 0.55)):
+    for n, alpha in ((1, 0.0), (1, 0.2), (1, 0.33), (2, 0.4), (2, 0.5), (3, 0.55)):
         order = real(alpha)[0].requires_grad_()
         dist = fd.QGaussian(torch.zeros(n).double(), torch.eye(n).double(), order)
         assert dist.tsallis_entropy() == math.inf
@@ -251,6 +251,29 @@ def test_heavy_tails_are_those_of_student():
     at = real(-3.0, 0.4, 7.0)
     peer = torch.distributions.StudentT(real(3.0)[0], 0.4, scale)
     close(dist.log_prob(at.unsqueeze(-1)), peer.log_prob(at))
+
+
+def test_alpha_zero_is_cauchy():
+    """Draws are compared by the distribution of their ranks; fails by chance once in 10^4."""
+    factor, alpha = real([0.3]).requires_grad_(), real(0.0)[0].requires_grad_()
+    dist = fd.QGaussian(real(0.4), factor, alpha)
+    peer = torch.distributions.Cauchy(real(0.4), 2 * math.pi * 0.3**2)
+    at = real(-3.0, 0.4, 7.0, 1e6)
+    close(dist.log_prob(at.unsqueeze(-1)), peer.log_prob(at))
+    close(dist.entropy(), peer.entropy()[0])
+    assert dist.mean.isnan()
+    assert dist.variance.isinf()
+    assert dist.radius == math.inf
+    ranks = peer.cdf(dist.sample((4000,), generator=seeded()))
+    assert stats.kstest(ranks.flatten().numpy(), "uniform").pvalue > 1e-4
+    drawn = dist.rsample((3,), generator=seeded())
+    for value in (dist.log_prob(drawn).sum(), dist.entropy()):
+        slopes = torch.autograd.grad(value, (factor, alpha), retain_graph=True)
+        assert all(slope.isfinite().all() for slope in slopes)
+    assert gradcheck(
+        lambda f, a: fd.QGaussian(real(0.4), f, a, validate_args=False).log_prob(real(1.3)),
+        (factor, alpha),
+    )
 
 
 def test_fenchel_young_loss_matches_moments():

@@ -286,6 +286,11 @@ REFUSED = {
         torch.zeros(2), torch.tensor([1.0, math.inf])
     ),
     r"(?s)alpha.*above 0.*inf": lambda: fd.QGaussian(torch.zeros(2), torch.eye(2), math.inf),
+    r"(?s)alpha.*at least 0.*-0.1": lambda: fd.QGaussian(torch.zeros(1), torch.eye(1), -0.1),
+    r"(?s)alpha.*Finite\(above 0\)": lambda: fd.QGaussian(torch.zeros(2), torch.eye(2), 0.0),
+    r"alpha must be greater than .* = 0.3333 .* got 0.0": lambda: fd.QGaussian.from_covariance(
+        torch.zeros(1), torch.eye(1), 0.0
+    ),
     r"(?s)scale .*above 0.*inf": lambda: fd.LogisticNormal(torch.zeros(2), math.inf),
     r"(?s)scale_tril.*LowerCholesky.*inf": lambda: fd.QGaussian(
         torch.zeros(1), torch.tensor([[math.inf]])

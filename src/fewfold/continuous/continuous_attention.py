@@ -34,7 +34,7 @@ def continuous_attention(
         sigma_sq: `(..., m)`, positive; `(..., m, 2, 2)` on the plane, positive definite.
         basis: basis functions psi of the signal; must be omitted for a `Signal`.
         alpha: 1 for the Gaussian, 4/3, 3/2, 2 for triweight, biweight, truncated parabola; any
-            other above 1, and heavy tails below, by quadrature.
+            other above 1, and heavy tails below, by quadrature; on the line 0 for Cauchy.
         weights: `(..., m, k)` weights of mixture components; mu and sigma_sq then have a dimension
             of size k after that of m.
         mask: boolean, True = keep, broadcasts to values without their last dimension. Values that

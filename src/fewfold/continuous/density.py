@@ -50,7 +50,7 @@ class Density:
     def __post_init__(self) -> None:
         check_finite(self.mu, "mu")
         check_finite(self.sigma_sq, "sigma_sq")
-        object.__setattr__(self, "alpha", checked_alpha(self.alpha))
+        object.__setattr__(self, "alpha", checked_alpha(self.alpha, self.dim))
         self._check_shapes()
         if self.weights is not None:
             self._check_weights(self.weights)
@@ -117,10 +117,14 @@ class LineDensity(Density):
 
         p(t) = c/a (1 + ((t - mu) / a)^2)^kappa,  of infinite variance for alpha up to 1/3.
 
+    For alpha 0 this is the Cauchy density of scale `a = 2 pi sigma_sq`. It has neither mean nor
+    variance, and `from_moments`, `from_attention` and averages of `t` raise; densities, masses and
+    averages of bounded functions exist.
+
     Args:
         mu: `(...)`, the means; for alpha below 1 the medians.
         sigma_sq: `(...)`, positive; the variance for alpha 1, and grows with it otherwise.
-        alpha: above 0.
+        alpha: at least 0.
         weights: `(..., m)` weights of a mixture; the last dimension of mu and sigma_sq then indexes
             its components.
 
@@ -140,7 +144,7 @@ class LineDensity(Density):
         cls, mean: Tensor, variance: Tensor, alpha: float = 2.0, weights: Tensor | None = None
     ) -> Self:
         """Return the density with the given mean and variance, both `(...)`."""
-        alpha = checked_alpha(alpha)
+        alpha = checked_alpha(alpha, 1)
         check_positive(variance, "variance")
         if alpha == 1:
             return cls(mean, variance, alpha, weights)

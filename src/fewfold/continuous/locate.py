@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from fewfold._check import whole_number
 from fewfold.continuous.basis import Basis
 from fewfold.continuous.continuous_attention import density_of
-from fewfold.continuous.density import LEAST_VARIANCE, Density, LineDensity, working
+from fewfold.continuous.density import (
+    LEAST_VARIANCE,
+    Density,
+    LineDensity,
+    moments_exist,
+    working,
+)
 from fewfold.continuous.plane_density import PlaneDensity, two_by_two
 from fewfold.continuous.signal import Signal, cell_centres, masked_positions
 from fewfold.maps.entropies import Shannon
@@ -131,6 +137,8 @@ class AttentionMoments(Locator):
     omega: Omega = Shannon()  # noqa: RUF009  (an immutable value)
 
     def build(self, places: LocatorSpec) -> nn.Module:
+        if places.alpha < 1:
+            moments_exist(places.basis.dim, places.alpha)
         return _FromAttention(places, self.omega)
 
 

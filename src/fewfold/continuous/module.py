@@ -27,7 +27,7 @@ class ContinuousAttention(nn.Module):
         basis: basis functions of the signals; default: 32 Gaussians of two widths. Its dimension
             determines whether values are sequences or images.
         alpha: 1 for Gaussian densities, 2 for truncated parabolas, values between them interpolate,
-            and below 1 for heavy tails.
+            and below 1 for heavy tails, down to 0, the Cauchy densities, on the line.
         heads: number of heads; must divide `dim`.
         locator: how densities are computed: `QueryHeads()`, linear in the query; `SignalHeads()`,
             linear in the scores of query and signal; `AttentionMoments(omega)`, from the moments of
@@ -68,7 +68,7 @@ class ContinuousAttention(nn.Module):
             raise TypeError(f"locator must be a value such as QueryHeads(), got {locator!r}")
         self._basis = GaussianBasis.grid(16) if basis is None else basis
         check_basis(self._basis)
-        self.alpha, self.ridge = checked_alpha(alpha), Ridge.of(ridge)
+        self.alpha, self.ridge = checked_alpha(alpha, self._basis.dim), Ridge.of(ridge)
         for name, tensor in self._basis.tensors.items():
             if isinstance(tensor, nn.Parameter):
                 self.register_parameter(f"basis_{name}", tensor)

@@ -42,7 +42,7 @@ class PlaneDensity(Density):
     Args:
         mu: `(..., 2)`.
         sigma_sq: `(..., 2, 2)`, the matrices Sigma, symmetric and positive definite.
-        alpha: above 0.
+        alpha: above 0; there is no Cauchy density, alpha 0, of this family on the plane.
         weights: `(..., m)` weights of a mixture; the dimension before the last of mu then indexes
             its components.
 
@@ -63,7 +63,7 @@ class PlaneDensity(Density):
         cls, mean: Tensor, covariance: Tensor, alpha: float = 2.0, weights: Tensor | None = None
     ) -> Self:
         """Return the density with the given mean `(..., 2)` and covariance `(..., 2, 2)`."""
-        alpha = checked_alpha(alpha)
+        alpha = checked_alpha(alpha, 2)
         _check_definite(covariance, "covariance")
         if alpha == 1:
             return cls(mean, covariance, alpha, weights)

@@ -21,15 +21,20 @@ STEEP = 50.0  # exponents above which the profile is negligible well before radi
 _LARGEST = 12  # largest exponent that is evaluated as a polynomial
 
 
-def checked_alpha(alpha: float) -> float:
-    """Validate `alpha`, finite and positive, and return it as a float."""
+def checked_alpha(alpha: float, dim: int) -> float:
+    """Validate the `alpha` of densities on the line or the plane, and return it as a float."""
     if isinstance(alpha, (bool, Tensor)) or not isinstance(alpha, (int, float)):
         raise TypeError(f"alpha must be a number, got {type(alpha).__name__}; write alpha=2.0")
-    if not 0 < alpha < math.inf:
+    if not 0 <= alpha < math.inf:
         raise ValueError(
-            f"alpha must be finite and above 0, got {alpha}; 1 is the Gaussian, 4/3 the "
-            "triweight, 3/2 the biweight, 2 the truncated parabola; between 0 and 1 tails are "
-            "heavy, and at 0 there is no density on the plane that integrates to one"
+            f"alpha must be finite and not negative, got {alpha}; 1 is the Gaussian, 4/3 the "
+            "triweight, 3/2 the biweight, 2 the truncated parabola; below 1 tails are heavy, and 0 "
+            "is the Cauchy density"
+        )
+    if alpha == 0 and dim > 1:
+        raise ValueError(
+            "alpha must be above 0 on the plane, where no density of alpha 0 integrates to one, "
+            f"got {alpha}; on the line 0 is the Cauchy density"
         )
     return float.fromhex(float(alpha).hex())  # so that a compiler takes it for a constant
 

@@ -16,8 +16,9 @@ from fewfold.distributions.information import (
 )
 from fewfold.distributions.integrals.log_ndtr import log_ndtr
 from fewfold.distributions.mixed_dirichlet import FaceMixture, MaxEntropyMixed, MixedDirichlet
-from fewfold.distributions.q_gaussian import QGaussian, wasserstein2
+from fewfold.distributions.q_gaussian import QGaussian
 from fewfold.distributions.sparse_categorical import SparseCategorical
+from fewfold.distributions.wasserstein import wasserstein2
 
 __all__ = [
     "BinaryHardConcrete",

@@ -9,7 +9,6 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
-from fewfold.distributions.faces.face_distribution import same_size
 from fewfold.distributions.integrals.gamma_ratio import (
     digamma_ratio,
     expm1_ratio,
@@ -28,7 +27,7 @@ from fewfold.distributions.parameters import (
 )
 from fewfold.distributions.random_draws import Reparameterised, normal
 
-__all__ = ["QGaussian", "wasserstein2"]
+__all__ = ["QGaussian"]
 
 _EMPTY_SHAPE = torch.Size()
 _NEAR = 1e-10  # least |alpha - 1| in the formulas, to avoid a division by zero
@@ -43,13 +42,19 @@ class QGaussian(Reparameterised):
     `f(t) = -(t - loc)^T Sigma^-1 (t - loc) / 2`. The solution is
     `p(t) = [(alpha - 1) (f(t) - tau)]_+^(1 / (alpha - 1))`: for alpha > 1 its support is an
     ellipsoid (4/3 triweight, 3/2 biweight, 2 a truncated paraboloid), for alpha < 1 it has the
-    tails of a Student t. Sigma is the scale matrix of the score, not the covariance; see
+    tails of a Student t, and for alpha = 0 it is the Cauchy distribution of scale `2 pi Sigma`, of
+    one dimension only. Sigma is the scale matrix of the score, not the covariance; see
     `from_covariance`.
+
+    Heavy tails have few moments: the covariance and the Tsallis entropy are inf for
+    alpha <= n / (n + 2), where `from_covariance` and `wasserstein2` raise; the mean is NaN for
+    alpha <= (n - 1) / (n + 1), and so for Cauchy. Densities, samples and the Shannon entropy
+    always exist.
 
     Args:
         loc: (..., n).
         scale_tril: (..., n, n) lower triangular, `Sigma = scale_tril scale_tril^T`.
-        alpha: (...) greater than 0 and than 1 - 2 / n; may require gradients.
+        alpha: (...) greater than 1 - 2 / n, and at least 0; may require gradients.
 
     Example:
         >>> import torch, fewfold as ff
@@ -114,11 +119,9 @@ class QGaussian(Reparameterised):
 
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        return {
-            "loc": finite_vector,
-            "scale_tril": lower_cholesky,
-            "alpha": Finite(above=max(0.0, 1 - 2 / self.loc.shape[-1])),
-        }
+        n = self.loc.shape[-1]
+        alpha = Finite(least=0) if n == 1 else Finite(above=1 - 2 / n)
+        return {"loc": finite_vector, "scale_tril": lower_cholesky, "alpha": alpha}
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
@@ -240,10 +243,10 @@ class QGaussian(Reparameterised):
     def tsallis_entropy(self) -> Tensor:
         """(...) Tsallis entropy `-Omega_alpha(p)`; inf for alpha <= n / (n + 2)."""
         c, n = self._c, self.event_shape[0]
-        bent = 2 * self.alpha * expm1_ratio(c, self.log_peak)
-        below = 2 * self.alpha + n * c
-        finite = below > 0
-        entropy = (n - bent) / (self.alpha * torch.where(finite, below, 1.0))
+        finite = 2 * self.alpha + n * c > 0
+        order = torch.where(finite, self.alpha, 1.0)  # alpha may be 0 where it is infinite
+        bent = 2 * order * expm1_ratio(c, self.log_peak)
+        entropy = (n - bent) / (order * torch.where(finite, 2 * order + n * c, 1.0))
         return torch.where(finite, entropy, math.inf)
 
     @in_single
@@ -255,7 +258,8 @@ class QGaussian(Reparameterised):
         """Fenchel-Young loss of one observation: `Omega*(f) - f(value)`.
 
         Its average has zero gradient where mean and covariance match those of the data. The term
-        `Omega` of a point mass, which is infinite, is left out.
+        `Omega` of a point mass, which is infinite, is left out. `Omega*` is inf for
+        alpha <= n / (n + 2), where there is no covariance to match.
 
         Args:
             value: (..., n).
@@ -273,54 +277,10 @@ class QGaussian(Reparameterised):
         n = self.event_shape[0]
         if value.shape[-1:] != (n,):
             raise ValueError(f"value must be (..., {n}), got {tuple(value.shape)}")
-        value_of_map = (1 + n * self._c / 2) * self.tsallis_entropy() - n / (2 * self.alpha)
+        entropy = self.tsallis_entropy()
+        order = torch.where(entropy.isfinite(), self.alpha, 1.0)
+        value_of_map = (1 + n * self._c / 2) * entropy - n / (2 * order)
         return self._square(value) / 2 + value_of_map
-
-
-def wasserstein2(p: QGaussian, q: QGaussian) -> Tensor:
-    """Return the Wasserstein-2 distance between two q-Gaussians of the same alpha.
-
-    The square root of `|loc_p - loc_q|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)`, A and B the
-    covariances.
-
-    Args:
-        p, q: of equal alpha, with finite covariances.
-
-    Returns:
-        (...).
-
-    Example:
-        >>> import torch, fewfold as ff
-        >>> one, two = (ff.distributions.QGaussian.from_covariance(torch.zeros(1), torch.tensor([[v]])) for v in (1.0, 9.0))
-        >>> ff.distributions.wasserstein2(one, two)
-        tensor(2.0000)
-
-    Reference: Gelbrich, "On a formula for the L2 Wasserstein metric between measures on Euclidean
-    and Hilbert spaces", 1990.
-    """  # noqa: E501
-    for dist in (p, q):
-        if not isinstance(dist, QGaussian):
-            raise TypeError(
-                f"p and q must be q-Gaussians, got {type(dist).__name__}; write "
-                "QGaussian(p.loc, p.scale_tril, 1.0) for a MultivariateNormal"
-            )
-    same_size(p.event_shape[0], q.event_shape[0])
-    if not bool((p.alpha == q.alpha).all()):
-        raise ValueError(
-            f"p and q must have the same alpha, got {p.alpha} and {q.alpha}; members of different "
-            "families have no closed form"
-        )
-    a, b = p.covariance_matrix, q.covariance_matrix
-    if not bool(p._spread.isfinite().all()):
-        raise ValueError(
-            f"p and q must have finite covariances, alpha above n / (n + 2), got alpha {p.alpha}"
-        )
-    factor = torch.linalg.cholesky(a)
-    cross: Tensor = torch.linalg.eigvalsh(factor.mT @ b @ factor).clamp(min=0).sqrt().sum(-1)
-    trace = (a + b).diagonal(dim1=-2, dim2=-1).sum(-1) - 2 * cross
-    square = (p.loc - q.loc).square().sum(-1) + trace.clamp(min=0)
-    distinct = square.detach() > 0  # the root is not differentiable at 0; use the subgradient 0
-    return torch.where(distinct, torch.where(distinct, square, 1.0).sqrt(), 0 * square)
 
 
 def _clamp_from_zero(c: Tensor) -> Tensor:
