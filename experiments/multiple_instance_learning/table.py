@@ -39,7 +39,7 @@ def published(name: str) -> dict[str, Cell]:
 
 
 def ours(rows: list[Row], task: str, name: str) -> Cell | None:
-    """Return mean and standard deviation over the seeds; NaN deviation for a single seed.
+    """Return mean and sample standard deviation over the seeds; NaN deviation for a single seed.
 
     Of trainings of different lengths the longest counts.
     """
@@ -49,7 +49,7 @@ def ours(rows: list[Row], task: str, name: str) -> Cell | None:
     found = [row["test"][what] for row in own if _steps(row) == steps]
     if len(found) < 2:
         return (found[0], math.nan) if found else None
-    return statistics.fmean(found), statistics.pstdev(found)
+    return statistics.fmean(found), statistics.stdev(found)
 
 
 def _steps(row: Row) -> float:
