@@ -166,7 +166,8 @@ def _optimizer(
     ]
     groups = [group for group in groups if group["params"]]
     if recipe.yogi:
-        inner: torch.optim.Optimizer = ff.optim.Yogi(groups, lr=lr)
+        # The place of eps with which the row of the plain recipe was measured.
+        inner: torch.optim.Optimizer = ff.optim.Yogi(groups, lr=lr, adam_eps=True)
     else:
         inner = torch.optim.Adam(groups, lr=lr, fused=True)
     return proximal(inner, tables, l1=penalty) if tables else inner
