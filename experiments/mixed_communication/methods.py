@@ -64,7 +64,6 @@ METHODS = {
     "hard concrete": Method(hard_concrete),
     "Gaussian-sparsemax": Method(gaussian_sparsemax(1.0)),
     "Gaussian-sparsemax, 1/2": Method(gaussian_sparsemax(0.5)),
-    "Gaussian-sparsemax, 0.45": Method(gaussian_sparsemax(0.45)),
     "Gaussian-sparsemax, 1/4": Method(gaussian_sparsemax(0.25)),
 }
 

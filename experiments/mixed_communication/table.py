@@ -23,12 +23,11 @@ PUBLISHED = {
     "hard concrete": ("76.07 ± 7.76", "21.43 ± 17.56"),
     "Gaussian-sparsemax": ("80.88 ± 0.50", "1.57 ± 0.02"),
     "Gaussian-sparsemax, 1/2": ("", ""),
-    "Gaussian-sparsemax, 0.45": ("", ""),
     "Gaussian-sparsemax, 1/4": ("", ""),
 }
 PLACES = {"signal-game": "published features", "fashion-mnist": "Fashion-MNIST", "mnist": "MNIST"}
 # Colours of Okabe and Ito, which everybody can tell apart.
-_COLORS = ["#000000", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0072B2", "#E69F00"]
+_COLORS = ["#000000", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00"]
 COLORS = dict(zip(PUBLISHED, _COLORS, strict=True))
 HEAD = ["", "published", "symbols", "won", "best symbol", "symbols", "epochs", "seeds", "rate"]
 
