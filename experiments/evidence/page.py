@@ -4,17 +4,27 @@ import re
 import statistics
 from collections import Counter
 
-from experiments.evidence.published import Cell, Table, method_of
-from experiments.evidence.sentences import NOT_RUN, agreement, ratio, seeds, sentence, status
+from experiments.evidence.published import EXPERIMENTS, Cell, Table, method_of
+from experiments.evidence.sentences import (
+    NOT_RUN,
+    STOPPED,
+    agreement,
+    ratio,
+    seeds,
+    sentence,
+    status,
+    stopped,
+)
 from experiments.evidence.tables import NOTHING_PUBLISHED, TABLES, UNAVAILABLE
 
 HEAD = """# Published tables and figures next to ours
 
 What of the papers' tables and figures is reproduced. `python -m experiments.evidence` writes this
-page from the rows in `experiments/*/results.json` (of figures also `figures.json`).
+page from the rows in `experiments/*/results.json` and the files next to it.
 
 - **Long enough**: methods with at least half of the published epochs, of all methods of the table;
   a method counts once for each dataset or size in it. Where nothing is trained, those with a row.
+  Shorter runs that ended because validation had stopped improving are counted apart.
 - **Order**: pairs of methods that are in the published order, of all that have a published and an
   own figure, and Kendall's tau (1: all pairs, -1: none). Pairs whose published figures differ by no
   more than the larger of their published deviations are left out. *All runs* compares also runs
@@ -60,7 +70,7 @@ def _summary(tables: tuple[Table, ...]) -> str:
         lines.append([
             f"[{table.number}](#{_anchor(_title(table))}), {table.about}",
             table.paper.cited,
-            f"{status(table.cells)}, {ratio(table)}",
+            ", ".join(filter(None, [status(table.cells), ratio(table), stopped(table)])),
             agreement(table).text(),
             agreement(table, long=True).text(),
             seeds(table) + (f" of {table.seeds}" if table.seeds and seeds(table) else ""),
@@ -75,7 +85,7 @@ def _section(table: Table) -> str:
     if table.differs:
         parts.append(table.differs)
     some = any(cell.rows for cell in table.cells)
-    if some and table.missing and not all(cell.rows for cell in table.cells):
+    if some and not all(cell.rows for cell in table.cells):
         parts.append(table.missing)
     held = {True: "holds", False: "does not hold", None: "not measured"}
     statements = [f"- {one.text}: **{held[one.holds(table.rows)]}**" for one in table.statements]
@@ -127,7 +137,8 @@ def _ours(cell: Cell, table: Table) -> list[str]:
 def _long(cell: Cell) -> list[str]:
     if cell.long is None:
         return [""]
-    return [f"{cell.long:,g}" + ("" if cell.enough else " (short)")]
+    why = "" if cell.enough else f" ({STOPPED if cell.stopped else 'short'})"
+    return [f"{cell.long:,g}{why}"]
 
 
 def _unavailable() -> str:
@@ -138,7 +149,11 @@ def _unavailable() -> str:
 
 def _nothing() -> str:
     head = "Experiments without a table of these papers, and what they are compared with:"
-    lines = [f"- {_readme(name)}: {reason}" for name, reason in NOTHING_PUBLISHED.items()]
+    lines = [
+        f"- {_readme(name)}: {reason}"
+        for name, reason in NOTHING_PUBLISHED.items()
+        if (EXPERIMENTS / name / "results.json").exists()
+    ]
     return "\n".join([head, "", *lines])
 
 

@@ -82,6 +82,8 @@ class Length:
     unit: str
     published: float
     ours: Callable[[Row], float]
+    stopped: Callable[[Row], bool] = lambda row: False
+    """whether a run ended because validation had stopped improving"""
 
     def enough(self, length: float) -> bool:
         """Whether a length is at least half of the published one."""
@@ -182,6 +184,13 @@ class Cell:
             return bool(self.rows)
         return self.long is not None and self.length.enough(self.long)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether our runs are too short, and ended because validation had stopped improving."""
+        if self.enough or self.length is None:
+            return False
+        return bool(self.rows) and all(map(self.length.stopped, self.rows))
+
 
 @dataclass(frozen=True)
 class Table:
@@ -200,7 +209,7 @@ class Table:
         differs: the same in sentences.
         detail: what else to print about one of our rows.
         missing: why some methods, or all, have no rows.
-        file: the rows, in the folder of the experiment.
+        files: where the rows are, in the folder of the experiment; some may be missing.
     """
 
     paper: Paper
@@ -213,16 +222,15 @@ class Table:
     statements: tuple[Statement, ...] = ()
     other: str = ""
     differs: str = ""
-    missing: str = ""
+    missing: str = "The methods without rows are not run."
     detail: Callable[[Row], str] = lambda row: ""
-    file: str = "results.json"
+    files: tuple[str, ...] = ("results.json",)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All rows of the file."""
-        path = EXPERIMENTS / self.experiment / self.file
-        found: list[Row] = json.loads(path.read_text()) if path.exists() else []
-        return found
+        """All rows of the files."""
+        paths = [EXPERIMENTS / self.experiment / file for file in self.files]
+        return [row for path in paths if path.exists() for row in json.loads(path.read_text())]
 
     @cached_property
     def cells(self) -> list[Cell]:

@@ -6,6 +6,7 @@ from experiments.evidence.order import Order, order
 from experiments.evidence.published import Cell, Table
 
 NOT_RUN = "not run"
+STOPPED = "stopped on validation"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ def ratio(table: Table) -> str:
     return f"{sum(cell.enough for cell in table.cells)} of {len(table.cells)}"
 
 
+def stopped(table: Table) -> str:
+    """Return how many other methods stopped on validation; empty if none did."""
+    found = sum(cell.stopped for cell in table.cells)
+    return f"{found} more {STOPPED}" if found else ""
+
+
 def seeds(table: Table) -> str:
     """Return the number of seeds of our rows; empty without rows."""
     found = [float(len(cell.rows)) for cell in table.cells if cell.rows]
@@ -62,6 +69,7 @@ def sentence(table: Table) -> str:
     if status(table.cells) == NOT_RUN:
         return f"**{NOT_RUN}**. {table.missing}"
     parts = [f"{ratio(table)} methods {_enough(table)}"]
+    parts += filter(None, [stopped(table)])
     published = f" (published {table.seeds})" if table.seeds else ""
     parts.append(f"seeds: {seeds(table)}{published}")
     found = agreement(table).text()

@@ -32,10 +32,12 @@ UNAVAILABLE: tuple[Unavailable, ...] = (
     *fastvae_tables.UNAVAILABLE,
     *talk_tables.UNAVAILABLE,
 )
-# Experiments whose results.json belongs to no table of these papers, and what it is compared with.
+# Experiments without a table of these papers, and what their rows are compared with.
 NOTHING_PUBLISHED = {
     "best_by_default": "published figures of other papers, in its README",
     "distributed_training": "training by one process",
     "language_model": "the full softmax",
     "recommender_compression": "dense tables",
+    "sparse_language_model": "softmax, and sampling from a truncated one",
+    "translation": "softmax of the same size",
 }

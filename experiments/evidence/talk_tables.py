@@ -25,10 +25,9 @@ from experiments.mixed_communication.table import chosen, places
 from experiments.mixed_vae.run import FULL
 from experiments.mixed_vae.table import FIGURES
 from experiments.mixed_vae.table import PUBLISHED as LATENTS
-from experiments.multiple_instance_learning.model import MAPS
 from experiments.multiple_instance_learning.run import FULL as BAGS
 from experiments.multiple_instance_learning.run import NINES, TASKS
-from experiments.multiple_instance_learning.table import published
+from experiments.multiple_instance_learning.table import PUBLISHED, published
 from experiments.record import Row
 from experiments.signalling_game.run import FULL as GAMES
 
@@ -49,7 +48,7 @@ def _task(task: str) -> Column:
         "accuracy, %" if digits else "area under the curve, %", lambda row: row["test"][what], 1
     )
     methods = []
-    for label in MAPS:
+    for label in PUBLISHED:
         mean, deviation = published(label)[task]
         ours = partial(_longest, exactly(label, task=task))
         methods.append(Method(label, (mean,), ours, deviation))

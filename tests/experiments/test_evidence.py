@@ -55,7 +55,7 @@ def test_readme_is_what_the_rows_give(name: str) -> None:
 def test_every_experiment_is_compared_or_listed() -> None:
     listed = set(NOTHING_PUBLISHED)
     assert not COMPARED & listed
-    assert COMPARED | listed == set(WITH_ROWS), "see experiments/evidence/tables.py"
+    assert set(WITH_ROWS) <= COMPARED | listed, "see experiments/evidence/tables.py"
 
 
 @pytest.mark.parametrize("name", sorted(COMPARED))
@@ -92,7 +92,8 @@ def test_titles_are_different() -> None:
 def test_nothing_is_said_without_rows(table: Table) -> None:
     assert [one.holds([]) for one in table.statements] == [None] * len(table.statements)
     assert not any(cell.method.chosen([], table.length) for cell in table.cells)
-    assert all(cell.rows for cell in table.cells) or table.missing
+    if status(table.cells) == "not run":
+        assert table.missing != Table.missing, "say why"
 
 
 # Rows that are added later
