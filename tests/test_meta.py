@@ -139,6 +139,8 @@ ESTIMATORS = [
     (ff.expectation.REBAR(), None), (ff.Dense(), ff.structures.Bits()),
     (ff.expectation.DisARM(), ff.structures.Bits()),
     (ff.Dense(), ff.structures.KSubset(2)),
+    (ff.expectation.StraightThrough(), None), (ff.expectation.MuProp(), ff.structures.Bits()),
+    (ff.expectation.RELAX(torch.nn.Linear(5, 1, device="meta")), None),
 ]  # fmt: skip
 
 
@@ -171,6 +173,7 @@ DATA_DEPENDENT: dict[str, Callable[[], object]] = {
     "topk_support": lambda: ff.structured.topk_support(meta(2, 5), ff.structures.KSubset(2), 3),
     "SparseMarginal": lambda: ff.expect(cost, meta(2, 5), ff.SparseMarginal()),
     "SumAndSample": lambda: ff.expect(cost, meta(2, 5), ff.SumAndSample(2)),
+    "UnorderedSet": lambda: ff.expect(cost, meta(2, 5), ff.expectation.UnorderedSet(2)),
     "additional scores": lambda: ff.expect(
         cost, meta(4, 3), ff.Dense(), ff.structures.Sequence(torch.zeros(3, 3))
     ),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -125,6 +126,20 @@ def exact(latent: Latent, scores: Tensor, cost: Cost, *more: Tensor) -> tuple[Te
     """The expected cost for `(*event)` scores, and its gradients, by going through all values."""
     value = (latent.log_probs(scores, more).exp() * cost.every(latent)).sum()
     return value.detach(), *torch.autograd.grad(value, [scores, cost.weight, *more])
+
+
+def two_noises(score: float, nodes: int = 48) -> tuple[Tensor, Tensor]:
+    """Quadrature over the two noises of a relaxed bit: (2, t, 1) logistic noise, and (t,) weights.
+
+    There is a seam where the bit changes.
+    """
+    points, weights = (torch.from_numpy(a) / 2 for a in np.polynomial.legendre.leggauss(nodes))
+    points = points + 0.5
+    seam = 1 / (1 + math.exp(score))
+    early = torch.cat([points * seam, seam + points * (1 - seam)])
+    share = torch.cat([weights * seam, weights * (1 - seam)])
+    chance = torch.cartesian_prod(share, weights).prod(1)
+    return torch.cartesian_prod(early, points).T.logit().unsqueeze(-1), chance
 
 
 def tuples(probs: Tensor, draws: int) -> tuple[Tensor, Tensor]:

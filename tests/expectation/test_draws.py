@@ -88,6 +88,10 @@ DRAWING = {
     "rebar": ff.expectation.REBAR(0.5),
     "vimco": ff.expectation.VIMCO(3),
     "disarm": ff.expectation.DisARM(),
+    "muprop": ff.expectation.MuProp(),
+    "plain straight through": ff.expectation.StraightThrough(),
+    "unordered set": ff.expectation.UnorderedSet(2),
+    "relax": ff.expectation.RELAX(torch.nn.AdaptiveAvgPool1d(1), strength=0.0),
 }
 
 

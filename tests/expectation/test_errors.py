@@ -24,6 +24,12 @@ def vectors(atoms, row):
     return atoms.flatten(1).sum(1)
 
 
+def lambda_module(value):
+    found = nn.Module()
+    found.forward = lambda inputs: value
+    return found
+
+
 def go(estimator=None, over=None, *, cost=None, scores=SCORES, **options):
     estimator = ff.Dense() if estimator is None else estimator
     cost = cost or (ids if over is None else vectors)
@@ -155,7 +161,64 @@ CASES = {
     "coupled structures": (
         lambda: go(ff.expectation.REBAR(), SUBSET),
         TypeError,
-        ("KSubset cannot be relaxed", "REBAR supports categories", "ff.structures.Bits()"),
+        ("KSubset cannot be relaxed", "REBAR and RELAX support categories", "ff.structures.Bits()"),
+    ),
+    "a learned relaxation of structures": (
+        lambda: go(ff.expectation.RELAX(nn.Linear(3, 1)), SUBSET),
+        TypeError,
+        ("KSubset cannot be relaxed", "REBAR and RELAX support categories"),
+    ),
+    "sets of structures": (
+        lambda: go(ff.expectation.UnorderedSet(), SUBSET),
+        TypeError,
+        ("KSubset cannot be sampled without replacement", "categories (over=None)", "LeaveOneOut"),
+    ),
+    "a set of one with a baseline": (
+        lambda: ff.expectation.UnorderedSet(1),
+        ValueError,
+        ("samples must be at least 2, got 1",),
+    ),
+    "a set of very many": (
+        lambda: ff.expectation.UnorderedSet(13),
+        ValueError,
+        ("samples must be at most 12", "orders", "ScoreFunction(samples=13"),
+    ),
+    "another baseline for a set": (
+        lambda: ff.expectation.UnorderedSet(2, ff.expectation.RunningMean()),
+        TypeError,
+        ("its own, True or False, got RunningMean", "ScoreFunction"),
+    ),
+    "a relaxation without a network": (
+        lambda: ff.expectation.RELAX(0.5),
+        TypeError,
+        ("network must be a torch.nn.Module", "got 0.5", "REBAR()"),
+    ),
+    "a control variate with three columns": (
+        lambda: go(ff.expectation.RELAX(nn.Linear(3, 3)), cost=vectors),
+        ValueError,
+        ("one number for each of 4 relaxed samples", "got shape (4, 3)"),
+    ),
+    "a control variate that is constant": (
+        lambda: go(ff.expectation.RELAX(lambda_module(torch.ones(4))), cost=vectors),
+        ValueError,
+        ("network of RELAX must be a differentiable function",),
+    ),
+    "a cost that rounds": (
+        lambda: go(ff.expectation.MuProp(), cost=lambda atoms, row: atoms.argmax(1) + 0.5),
+        ValueError,
+        ("MuProp needs the gradient of the cost", "embed_atoms(atoms, table)", "ScoreFunction()"),
+    ),
+    "several of the most likely": (
+        lambda: ff.expectation.StraightThrough(2, argmax=True),
+        ValueError,
+        ("the most likely value is one, got samples=2",),
+    ),
+    "the best of structures without sums": (
+        lambda: go(
+            ff.expectation.StraightThrough(argmax=True), TRANSPORT, scores=torch.zeros(2, 3, 3)
+        ),
+        NotImplementedError,
+        ("a sum over all assignments", "StraightThrough(argmax=True, identity=True)"),
     ),
     "too many": (
         lambda: go(ff.Dense(), BITS, scores=torch.zeros(1, 21)),

@@ -36,6 +36,21 @@ def network() -> ff.expectation.Learned:
     return ff.expectation.Learned(nn.Linear(2, 1, dtype=torch.float64))
 
 
+class Wave(nn.Module):
+    """A control variate for relaxed samples of any width, next to two numbers of context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (self.scale * inputs).sin().sum(1)
+
+
+def relaxed(strength: float) -> ff.expectation.RELAX:
+    return ff.expectation.RELAX(Wave(), 0.5, strength)
+
+
 # name: an estimator, and how many calls a row needs of a latent with so many values
 ANY = {
     "dense": (ff.Dense, lambda n: n),
@@ -45,6 +60,10 @@ ANY = {
     "self-critic": (lambda: ff.ScoreFunction(2, ff.expectation.SelfCritic()), lambda n: 3),
     "learned": (lambda: ff.ScoreFunction(2, network()), lambda n: 2),
     "vimco": (lambda: ff.expectation.VIMCO(4), lambda n: 4),
+    "muprop": (lambda: ff.expectation.MuProp(2), lambda n: 3),
+    "plain straight through": (lambda: ff.expectation.StraightThrough(2), lambda n: 2),
+    "best": (lambda: ff.expectation.StraightThrough(argmax=True), lambda n: 1),
+    "best, identity": (lambda: ff.expectation.StraightThrough(1, True, True), lambda n: 1),
 }
 PARTLY = {
     "sum and sample": (lambda: ff.SumAndSample(2), lambda n: 3),
@@ -53,6 +72,10 @@ PARTLY = {
     "gumbel": (lambda: ff.Gumbel(0.5, samples=2), lambda n: 2),
     "straight through": (lambda: ff.Gumbel(0.5, straight_through=True), lambda n: 1),
     "rebar": (lambda: ff.expectation.REBAR(0.5), lambda n: 3),
+    "relax": (lambda: relaxed(1.0), lambda n: 3),
+    "relax, black box": (lambda: relaxed(0.0), lambda n: 1),
+    "unordered set": (lambda: ff.expectation.UnorderedSet(3), lambda n: min(n, 3)),
+    "set without baseline": (lambda: ff.expectation.UnorderedSet(9, False), lambda n: min(n, 9)),
 }
 SPARSE = {
     "sparse": ff.SparseMarginal,
@@ -113,7 +136,7 @@ def test_the_cost_is_called_once_with_the_support(latent, name, make, count):
     assert scores.grad.isfinite().all()
     assert cost.weight.grad.isfinite().all()
     # the loss is the mean over rows, and what a baseline has still to learn
-    if name != "learned":
+    if name != "learned" and "relax" not in name:
         same(out.loss, out.surrogate.mean())
 
 
@@ -417,7 +440,8 @@ def test_one_category(name):
     assert (out.entropy == 0).all()
     assert (out.kl() == 0).all()
     out.loss.backward()
-    assert scores.grad.abs().max() < 1e-14
+    if name != "best, identity":  # which takes the category for a score
+        assert scores.grad.abs().max() < 1e-14
 
 
 def test_nothing_is_left_to_draw():

@@ -128,7 +128,9 @@ def test_settings_are_refused_before_the_cost_is_called() -> None:
     assert isinstance(ff.expectation.REBAR(0.5, torch.tensor(0.7)).strength, float)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("estimator", [ff.Gumbel(), ff.expectation.REBAR()], ids=repr)
+@pytest.mark.parametrize(
+    "estimator", [ff.Gumbel(), ff.expectation.REBAR(), ff.expectation.MuProp()], ids=repr
+)
 def test_vectors_of_an_empty_batch(estimator: ff.expectation.Estimator) -> None:
     out = ff.expect(price, torch.zeros(0, 4), estimator)
     assert out.support.atoms.shape == (0, 4)
@@ -188,6 +190,7 @@ def infinite(atoms: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         ff.ScoreFunction(8),
         ff.ScoreFunction(8, ff.expectation.LeaveOneOut()),
         ff.SumAndSample(1),
+        ff.expectation.UnorderedSet(2),
     ],
     ids=lambda e: f"{type(e).__name__} {getattr(e, 'baseline', '')}",
 )

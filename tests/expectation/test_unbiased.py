@@ -30,6 +30,7 @@ from tests.expectation.cases import (
     exact,
     over,
     tuples,
+    two_noises,
 )
 
 
@@ -163,14 +164,8 @@ def test_rebar_of_a_bit(score, temperature, strength, monkeypatch):
     """By quadrature over both noises, with a seam where the draw changes."""
     bit = Latent("bit", (1,), BITS.over, BITS.rule)
     monkeypatch.setattr(Latent, "scores", lambda self: torch.tensor([score], dtype=torch.float64))
-    nodes, weights = (torch.from_numpy(a) / 2 for a in np.polynomial.legendre.leggauss(48))
-    nodes = nodes + 0.5
-    seam = 1 / (1 + np.exp(score))
-    first = torch.cat([nodes * seam, seam + nodes * (1 - seam)])
-    share = torch.cat([weights * seam, weights * (1 - seam)])
-    pair = torch.cartesian_prod(first, nodes)
-    chance = torch.cartesian_prod(share, weights).prod(1)
-    monkeypatch.setattr(bits, "logistic", lambda *_: pair.T.logit().unsqueeze(-1))
+    noise, chance = two_noises(score)
+    monkeypatch.setattr(bits, "logistic", lambda *_: noise)
     estimator = ff.expectation.REBAR(temperature, strength)
     out = check(bit, chance, partial(ff.expect, estimator=estimator), tol=1e-6)
     assert (out.calls == 3).all()

@@ -89,6 +89,8 @@ DRAWN = [
     pytest.param(ff.ScoreFunction(2, ff.expectation.SelfCritic()), None, id="self critic"),
     pytest.param(ff.SumAndSample(2), None, id="sum and sample"),
     pytest.param(ff.expectation.REBAR(), None, id="rebar"),
+    pytest.param(ff.expectation.UnorderedSet(3), None, id="unordered set"),
+    pytest.param(ff.expectation.UnorderedSet(2), S.Bits(), id="unordered set, bits"),
     pytest.param(ff.ScoreFunction(), S.Bits(), id="score function, bits"),
     pytest.param(ff.expectation.REBAR(), S.Bits(), id="rebar, bits"),
     pytest.param(ff.expectation.DisARM(), S.Bits(), id="disarm"),
@@ -123,13 +125,17 @@ def test_draws_differ_and_stay_unbiased(estimator, over) -> None:
 
 
 @pytest.mark.parametrize(
-    "estimator", [ff.Gumbel(0.7), ff.expectation.VIMCO(3), ff.Gumbel(straight_through=True)]
+    "estimator",
+    [
+        *(ff.Gumbel(0.7), ff.expectation.VIMCO(3), ff.Gumbel(straight_through=True)),
+        ff.expectation.StraightThrough(),
+    ],
 )
 def test_relaxed_and_bounded_estimators_draw_for_each(estimator) -> None:
     torch.manual_seed(0)
 
     def value(own: Tensor) -> Tensor:
-        cost = lambda atoms, row: ff.expectation.embed_atoms(atoms, PRICE.unsqueeze(1))[:, 0]  # noqa: E731
+        cost = lambda atoms, row: ff.expectation.embed_atoms(atoms, PRICE.unsqueeze(1))[:, 0] ** 2  # noqa: E731
         return ff.expect(cost, own, estimator).loss
 
     found = torch.func.vmap(torch.func.grad(value), randomness="different")(torch.zeros(50, 1, 5))
@@ -144,6 +150,9 @@ def test_what_cannot_be_mapped_says_so() -> None:
         (ff.SparseMarginal(k=2), chain, (3, 3), "give expect the whole batch"),
         (ff.ScoreFunction(), chain, (3, 3), "cannot be sampled inside torch.func.vmap"),
         (ff.SumAndSample(2), bits, (4,), "give expect the whole batch"),
+        (ff.expectation.MuProp(), None, (5,), "inside a transform of torch.func"),
+        (ff.expectation.RELAX(torch.nn.Linear(5, 1)), None, (5,), "inside a transform"),
+        (ff.expectation.StraightThrough(argmax=True), chain, (3, 3), "give expect the whole batch"),
         (ff.ScoreFunction(baseline=ff.expectation.RunningMean()), None, (5,), "LeaveOneOut"),
         (
             ff.ScoreFunction(baseline=ff.expectation.Learned(torch.nn.Linear(1, 1))),

@@ -11,13 +11,18 @@ from fewfold.expectation.estimators.disarm import DisARM
 from fewfold.expectation.estimators.estimator import Choice, Estimator
 from fewfold.expectation.estimators.gumbel import REBAR, Gumbel, annealed
 from fewfold.expectation.estimators.marginal import Dense, SparseMarginal
+from fewfold.expectation.estimators.muprop import MuProp
+from fewfold.expectation.estimators.relax import RELAX
 from fewfold.expectation.estimators.score_function import VIMCO, ScoreFunction, SumAndSample
+from fewfold.expectation.estimators.straight_through import StraightThrough
+from fewfold.expectation.estimators.unordered_set import UnorderedSet
 from fewfold.expectation.expect import Expectation, embed_atoms, expect
 from fewfold.expectation.latents.latent import LatentDistribution
 from fewfold.expectation.likelihood import log_likelihood
 
 __all__ = [
     "REBAR",
+    "RELAX",
     "VIMCO",
     "Baseline",
     "Choice",
@@ -29,11 +34,14 @@ __all__ = [
     "LatentDistribution",
     "Learned",
     "LeaveOneOut",
+    "MuProp",
     "RunningMean",
     "ScoreFunction",
     "SelfCritic",
     "SparseMarginal",
+    "StraightThrough",
     "SumAndSample",
+    "UnorderedSet",
     "annealed",
     "embed_atoms",
     "expect",

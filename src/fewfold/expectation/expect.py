@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_mask, check_scores
-from fewfold.expectation.estimators.estimator import Choice, Estimator
+from fewfold.expectation.estimators.estimator import Estimator
 from fewfold.expectation.latents.bernoulli import BernoulliLatent
 from fewfold.expectation.latents.categorical import CategoricalLatent
 from fewfold.expectation.latents.latent import LatentDistribution
 from fewfold.expectation.latents.structured import StructuredLatent
 from fewfold.structured.structures.bits import Bits
 from fewfold.structured.structures.structure import Structure
-from fewfold.support import Support, sum_rows
+from fewfold.support import Support
 
 __all__ = [
     "Cost", "Expectation", "embed_atoms", "evaluate_costs", "expect", "latent_distribution",
@@ -33,7 +33,8 @@ class Expectation:
     Attributes:
         surrogate: `(*batch,)` expected cost of each row, whose gradient is the gradient estimate;
             can be returned by the cost of an outer `expect`.
-        error: `(*batch,)` squared error of a learned baseline, otherwise zero.
+        error: `(*batch,)` squared error of a learned baseline, or the variance that the network of
+            `RELAX` minimises; otherwise zero.
         support: pairs (row, atom) whose cost was evaluated, and their weights.
         latent: full distribution of the latent, given by the scores.
         exact: whether the weights of the support are the probabilities of the latent.
@@ -110,15 +111,17 @@ def expect(
     Args:
         cost: `cost(atoms, row) -> (m,)`. `row` (m,) int64 is the index of each atom's row in the
             flattened batch. Atoms are (m,) int64 ids of categories, `(m, *event)` tensors of 0 and
-            1 for bits and structures, and `(m, n)` vectors from `Gumbel` and `REBAR`.
+            1 for bits and structures, and `(m, n)` vectors from `Gumbel`, `StraightThrough`,
+            `MuProp`, `REBAR` and `RELAX`.
         scores: `(*batch, n)` for categories, otherwise `(*batch, *event)`.
         estimator: `SparseMarginal()`, `Dense()`, `ScoreFunction()`, `SumAndSample()`, `Gumbel()`,
-            `DisARM()`, `REBAR()` or `VIMCO()`.
+            or one of `ff.expectation`: `UnorderedSet()`, `MuProp()`, `DisARM()`, `REBAR()`,
+            `RELAX(network)`, `StraightThrough()`, `VIMCO()`.
         over: structure that the latent takes values in, such as `ff.structures.Bits()`; default:
             categories.
         mask: boolean, True = keep; False is equivalent to a score of -inf.
-        context: `(*batch, ...)` input of a `Learned` baseline for each row; detached, so that the
-            baseline's error trains only the baseline.
+        context: `(*batch, ...)` input of a `Learned` baseline or of the network of `RELAX` for each
+            row; detached, so that their error trains only them.
         generator: random number generator.
 
     Returns:
@@ -154,23 +157,16 @@ def expect(
     surrogate = to_batch_shape(
         estimator.surrogate(choice, costs, baseline), latent, estimator.exact
     )
+    learned = estimator.error(choice, costs, baseline)
     error = torch.zeros_like(surrogate)
-    if baseline is not None and baseline.requires_grad:
-        squared = _mean_squared_error(choice, costs.detach() - baseline)
-        error = squared.to(error).view(latent.batch)
+    if learned is not None:
+        error = learned.to(error).view(latent.batch)
     return Expectation(surrogate, error, choice.support, latent, estimator.exact)
 
 
 def _log(weights: Tensor) -> Tensor:
     """Logarithms of the weights; 0 for a weight of zero, since 0 log 0 = 0."""
     return torch.where(weights.detach() == 0, 1.0, weights).log()
-
-
-def _mean_squared_error(choice: Choice, residuals: Tensor) -> Tensor:
-    """(rows,) mean squared residual of the samples with a weight; 0 in rows without samples."""
-    assert choice.drawn is not None
-    each = residuals[choice.drawn[:, : choice.scored]].square().mean(1)
-    return sum_rows(each, choice.support.row[choice.drawn[:, 0]], choice.support.rows)
 
 
 def prior_distribution(

@@ -52,12 +52,28 @@ class Estimator(ABC):
         """Return the pairs (row, atom) whose cost is to be evaluated."""
 
     def compare(self, choice: Choice, costs: Tensor, context: Tensor | None) -> Tensor | None:
-        """(m,) baseline of each cost, or None; trained to predict the cost if differentiable."""
+        """(m,) baseline of each cost, or None; trained to predict the cost if differentiable.
+
+        An estimator may return something else that its `surrogate` and `error` have in common.
+        """
         return None
 
     def surrogate(self, choice: Choice, costs: Tensor, baseline: Tensor | None) -> Tensor:
         """(rows,) tensor whose value and gradient estimate those of the expected cost."""
         return combine(choice.support, costs, choice.log_scores, baseline)
+
+    def error(self, choice: Choice, costs: Tensor, baseline: Tensor | None) -> Tensor | None:
+        """(rows,) loss of what the estimator learns: the mean squared error of a learned baseline.
+
+        None if nothing is learned.
+        """
+        if baseline is None or not baseline.requires_grad:
+            return None
+        assert choice.drawn is not None
+        at = choice.drawn[:, : choice.scored]
+        each = (costs.detach() - baseline)[at].square().mean(1)
+        # Rows without samples have no error.
+        return sum_rows(each, choice.support.row[choice.drawn[:, 0]], choice.support.rows)
 
 
 def combine(

@@ -12,7 +12,7 @@ from fewfold.expectation.estimators.estimator import Choice, Estimator
 from fewfold.expectation.latents.latent import LatentDistribution, flatten_pairs
 from fewfold.support import Support
 
-__all__ = ["REBAR", "Gumbel", "annealed"]
+__all__ = ["REBAR", "Gumbel", "annealed", "positive_temperature"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Gumbel(Estimator):
     relaxed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", _positive(self.temperature))
+        object.__setattr__(self, "temperature", positive_temperature(self.temperature))
         whole_number(self.samples, "samples")
 
     def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
@@ -78,7 +78,7 @@ class REBAR(Estimator):
     relaxed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", _positive(self.temperature))
+        object.__setattr__(self, "temperature", positive_temperature(self.temperature))
         object.__setattr__(self, "strength", non_negative_number(self.strength, "strength"))
 
     def choose(self, latent: LatentDistribution, generator: torch.Generator | None) -> Choice:
@@ -128,5 +128,6 @@ def _equal_weights(atoms: Tensor) -> Support:
     return Support(atoms.new_full(row.shape, 1 / atoms.shape[1]), flat, row, len(atoms))
 
 
-def _positive(temperature: float | Tensor) -> float:
+def positive_temperature(temperature: float | Tensor) -> float:
+    """Return a temperature as a float; raise unless it is a positive constant."""
     return positive_number(non_negative_number(temperature, "temperature"), "temperature")

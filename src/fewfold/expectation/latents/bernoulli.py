@@ -1,5 +1,6 @@
 """Distribution of independent bits."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fewfold._torch import under_vmap
 from fewfold.expectation.latents.latent import LatentDistribution, enumerate_structures
-from fewfold.expectation.latents.noise import logistic, uniform
+from fewfold.expectation.latents.noise import gumbel, logistic, uniform
 from fewfold.structured.structures.bits import Bits
 from fewfold.structured.structures.structure import Structure
 
@@ -49,6 +50,12 @@ class BernoulliLatent(LatentDistribution):
     def bit_log_probs(atoms: Tensor, scores: Tensor) -> Tensor:
         """Elementwise log-probability of bits: log sigmoid(score) if on, log sigmoid(-score)."""
         return F.logsigmoid(torch.where(atoms > 0.5, scores, -scores))
+
+    def mean(self) -> Tensor:
+        return self.wide.sigmoid().to(self.scores)
+
+    def mode(self) -> Tensor:
+        return (self.flat.detach() > 0).to(self.scores)
 
     def entropy(self) -> Tensor:
         return _bit_entropy(self.wide).sum(-1).to(self.scores)
@@ -94,6 +101,31 @@ class BernoulliLatent(LatentDistribution):
             alive = alive & (bit == found[..., i].unsqueeze(-1))
         return found.to(self.scores), mass.to(self.scores)
 
+    def sample_distinct(
+        self, count: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sample by stochastic beam search: Gumbel-top-k over all vectors, bit by bit.
+
+        A prefix has the log-probability of its bits and the largest perturbed log-probability of
+        its completions; only the `count` best prefixes can have one of the best completions.
+        """
+        scores = self.flat.detach().double()
+        logs = torch.stack([F.logsigmoid(-scores), F.logsigmoid(scores)], -1)  # (rows, D, 2)
+        total, top = (logs.new_zeros(self.rows, 1) for _ in range(2))
+        found = torch.zeros(self.rows, 1, 0, dtype=torch.bool, device=logs.device)
+        for i in range(self.event[0]):
+            longer = total.unsqueeze(-1) + logs[:, None, i]  # (rows, prefixes, 2)
+            best = _perturb_below(longer, top, generator)
+            top, place = best.flatten(1).topk(min(count, 2 * top.shape[1]), -1)
+            total = longer.flatten(1).gather(1, place)
+            prefix = found.gather(1, (place // 2).unsqueeze(-1).expand(-1, -1, i))
+            found = torch.cat([prefix, (place % 2 == 1).unsqueeze(-1)], -1)
+        valid = ~(total == -math.inf)
+        mass = (1 - total.exp().sum(-1)).clamp(min=0)
+        free = self.flat.detach().isfinite().sum(-1)
+        mass = torch.where(valid.sum(-1) >= 2.0**free, 0.0, mass)  # every atom was sampled
+        return found.to(self.scores), valid, mass.log()
+
     def sample_relaxed(
         self, temperature: float, draws: int, generator: torch.Generator | None
     ) -> Tensor:
@@ -115,6 +147,21 @@ class BernoulliLatent(LatentDistribution):
         signed = torch.where(draw, scores, -scores)
         again = F.softplus(point[1] + F.softplus(signed))
         return draw.to(scores), noisy, torch.where(draw, again, -again)
+
+
+def _perturb_below(logs: Tensor, top: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gumbel variables (..., m) at these locations, given that the largest is `top` (...).
+
+    Reference: Kool, van Hoof and Welling, "Stochastic beams and where to find them", 2019,
+    appendix B.3.
+    """
+    noisy = logs + gumbel(logs.shape, logs, generator)
+    below = noisy - noisy.amax(-1, keepdim=True)
+    # log(1 - exp(below)); -inf at the largest, which therefore becomes `top`
+    rest = torch.where(below > -0.5, (-below.expm1()).log(), (-below.exp()).log1p())
+    excess = top.unsqueeze(-1) - noisy + rest
+    moved = top.unsqueeze(-1) - excess.clamp(min=0) - (-excess.abs()).exp().log1p()
+    return torch.where(logs == -math.inf, -math.inf, moved)
 
 
 def _bit_entropy(scores: Tensor) -> Tensor:

@@ -58,6 +58,12 @@ class CategoricalLatent(LatentDistribution):
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
         return self.log_probs[row, atoms]
 
+    def mean(self) -> Tensor:
+        return self.checked_log_probs.exp().to(self.scores)
+
+    def mode(self) -> Tensor:
+        return self.harden(self.checked_log_probs.detach()).to(self.scores)
+
     def entropy(self) -> Tensor:
         log_probs = self.compute_log_probs()
         return -(log_probs.exp() * zero_where_masked(log_probs)).sum(-1).to(self.scores)
@@ -85,6 +91,16 @@ class CategoricalLatent(LatentDistribution):
         log_probs = torch.where(none, 0.0, others.detach()).log_softmax(-1)
         return _sample(log_probs, draws, generator), mass.to(self.scores)
 
+    def sample_distinct(
+        self, count: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sample by Gumbel-top-k: the categories with the largest perturbed log-probabilities."""
+        log_probs = self.checked_log_probs.detach().double().log_softmax(-1)
+        noisy = log_probs + gumbel(log_probs.shape, log_probs, generator)
+        found = noisy.topk(min(count, self.event[0]), -1).indices
+        valid = log_probs.gather(-1, found) > -math.inf
+        return found, valid, log_probs.scatter(-1, found, -math.inf).logsumexp(-1)
+
     def sample_relaxed(
         self, temperature: float, draws: int, generator: torch.Generator | None
     ) -> Tensor:
@@ -101,6 +117,10 @@ class CategoricalLatent(LatentDistribution):
 
     def atoms_of_vectors(self, vectors: Tensor) -> Tensor:
         return vectors.argmax(-1)
+
+    def vectors_of_atoms(self, atoms: Tensor) -> Tensor:
+        categories = torch.arange(self.event[0], device=atoms.device)
+        return (atoms.unsqueeze(-1) == categories).to(self.scores)
 
     def sample_coupled(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.checked_log_probs

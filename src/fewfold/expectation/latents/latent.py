@@ -67,6 +67,14 @@ class LatentDistribution(ABC):
         """(m,) log-probability of atoms `(m, *atom)` of rows (m,); differentiable, >= float32."""
 
     @abstractmethod
+    def mean(self) -> Tensor:
+        """`(rows, *event)` probability of each category, bit or part; differentiable."""
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """`(rows, *event)` 0/1 vectors of the most likely values."""
+
+    @abstractmethod
     def entropy(self) -> Tensor:
         """(rows,) entropy in nats, differentiable."""
 
@@ -122,6 +130,21 @@ class LatentDistribution(ABC):
         """Samples `(rows, draws, *atom)` outside `chosen`, and the (rows,) mass outside it."""
         raise TypeError(f"{self.kind} cannot be sampled with some of them excluded")
 
+    def sample_distinct(
+        self, count: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sample `count` atoms without replacement, or all of them where there are fewer.
+
+        Returns:
+            atoms `(rows, k, *atom)`; the mask (rows, k) of valid ones; the log of the total
+            probability of all other atoms (rows,), double.
+        """
+        raise TypeError(
+            f"{self.kind} cannot be sampled without replacement; UnorderedSet supports categories "
+            "(over=None) and ff.structures.Bits(); write ScoreFunction(samples=2, "
+            "baseline=ff.expectation.LeaveOneOut())"
+        )
+
     def sample_relaxed(
         self, temperature: float, draws: int, generator: torch.Generator | None
     ) -> Tensor:
@@ -138,7 +161,7 @@ class LatentDistribution(ABC):
         scores are differentiable.
         """
         raise TypeError(
-            f"{self.kind} cannot be relaxed; REBAR supports categories (over=None) and "
+            f"{self.kind} cannot be relaxed; REBAR and RELAX support categories (over=None) and "
             "ff.structures.Bits()"
         )
 
@@ -153,6 +176,10 @@ class LatentDistribution(ABC):
     def atoms_of_vectors(self, vectors: Tensor) -> Tensor:
         """Atoms given by 0/1 vectors: the vectors themselves unless overridden."""
         return vectors
+
+    def vectors_of_atoms(self, atoms: Tensor) -> Tensor:
+        """0/1 vectors of atoms, in the dtype of the scores: the atoms unless overridden."""
+        return atoms
 
     @property
     def structure(self) -> Structure | None:

@@ -15,6 +15,7 @@ from fewfold.expectation.latents.latent import (
     flatten_pairs,
     zero_where_masked,
 )
+from fewfold.structured.gibbs import gibbs_marginals
 from fewfold.structured.structures.batch_rows import clone_if_inference
 from fewfold.structured.structures.score_errors import raise_infeasible
 from fewfold.structured.structures.structure import Structure
@@ -101,6 +102,24 @@ class StructuredLatent(LatentDistribution):
 
     def log_prob(self, atoms: Tensor, row: Tensor) -> Tensor:
         return (self.totals(atoms, row) - self.log_partition()[row]).to(self.wide_type)
+
+    def mean(self) -> Tensor:
+        try:
+            found = gibbs_marginals(self.wide, self.flat_structure, mask=self.possible)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"{error}, so that the probabilities of its parts are unknown; write "
+                "SparseMarginal(), or StraightThrough(argmax=True, identity=True)"
+            ) from None
+        return found.to(self.scores)
+
+    def mode(self) -> Tensor:
+        if under_vmap():
+            raise RuntimeError(
+                f"the best {self.kind} cannot be found inside torch.func.vmap; give expect the "
+                "whole batch, whose rows are independent, or use Dense()"
+            )
+        return self.flat_structure.argmax(self.wide.detach(), mask=self.possible).to(self.scores)
 
     def entropy(self) -> Tensor:
         """Entropy as log Z - d log Z(t scores) / dt at t = 1."""
