@@ -50,12 +50,12 @@ from .models.ease import EASE as EASE
 from .models.fastvae.anchor_options import Anchors as Anchors
 from .models.fastvae.anchored import AnchorVAE as AnchorVAE
 from .models.fastvae.anchored_tables import AnchoredTables as AnchoredTables
-from .models.fastvae.encoder import Perceptron as Perceptron
 from .models.fastvae.network import FastVAE as FastVAE
 from .models.fastvae.objectives import Entmax as Entmax
 from .models.fastvae.objectives import FullSoftmax as FullSoftmax
 from .models.fastvae.objectives import Objective as Objective
 from .models.fastvae.objectives import SampledSoftmax as SampledSoftmax
+from .models.fastvae.perceptron import Perceptron as Perceptron
 from .models.fastvae.recipe import VAE as VAE
 from .models.fastvae.sharded_anchored_tables import (
     ShardedAnchoredTables as ShardedAnchoredTables,

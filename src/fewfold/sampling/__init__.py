@@ -1,5 +1,6 @@
 """Proposals for sampled softmax: sample items given queries and return their log q."""
 
+from fewfold.sampling.divergence import kl_bound, kl_divergence
 from fewfold.sampling.dynamic import Dynamic
 from fewfold.sampling.multi_index import MultiIndex
 from fewfold.sampling.proposal import Given, Proposal
@@ -14,4 +15,6 @@ __all__ = [
     "Proposal",
     "QuadraticKernel",
     "Uniform",
+    "kl_bound",
+    "kl_divergence",
 ]

@@ -122,6 +122,11 @@ class MultiIndex(Proposal):
         self._items = vectors.local.clone() if exact else None
         return self
 
+    @property
+    def mass(self) -> Tensor | None:
+        """(items,) weight of each item in its cell; None if all are equal or within is "exact"."""
+        return self._mass
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the fitted state and the state of the generator of k-means."""
         state = {"generator": self._generator.get_state()}

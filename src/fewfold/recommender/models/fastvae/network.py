@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fewfold._check import whole_number
+from fewfold._native import dispatch
 from fewfold.recommender.interactions import Interactions, Jagged
-from fewfold.recommender.models.fastvae.encoder import Perceptron, hidden_layers
-from fewfold.recommender.models.fastvae.gaussian_latent import LOG_VAR, append_one, sample_latent
 from fewfold.recommender.models.fastvae.objectives import Objective
+from fewfold.recommender.models.fastvae.perceptron import Perceptron
 from fewfold.recommender.models.fastvae.shortcut import Shortcut
 from fewfold.recommender.models.fastvae.tables import DenseTables, Tables, drop_items
 from fewfold.recommender.ranking.exact_ranking import DotProduct, top_k
@@ -19,6 +21,9 @@ from fewfold.sampling.batch_part import BatchPart
 from fewfold.sampling.item_rows import ItemRows
 
 __all__ = ["EncoderOptions", "FastVAE"]
+
+
+_LOG_VAR = -8.0, 4.0  # smallest and largest log variance of the latent
 
 
 class EncoderOptions(TypedDict, total=False):
@@ -93,7 +98,8 @@ class FastVAE(nn.Module):
         if new:
             self.tables.reset_inputs(generator)
         self.shift = nn.Parameter(torch.zeros(hidden))
-        self.depth, self.layers = layers, hidden_layers(hidden, layers, encoder, generator)
+        self.depth, kind = layers, _Dense if encoder is None else encoder.layers
+        self.layers = kind(hidden, layers, generator)
         self.posterior = nn.Linear(hidden, 2 * self.code)
         if new:
             self.tables.reset_outputs(generator)
@@ -152,7 +158,7 @@ class FastVAE(nn.Module):
         With the bottleneck of a `Perceptron` they have its width.
         """
         mean, log_var = self._encoded(self.bag(history)).split(self.code, 1)
-        return mean, log_var.clamp(*LOG_VAR)
+        return mean, log_var.clamp(*_LOG_VAR)
 
     def bag(self, history: Jagged) -> Tensor:
         """Sum of the input vectors of each row's items over the root of their number."""
@@ -168,11 +174,11 @@ class FastVAE(nn.Module):
 
     def mean_queries(self, bag: Tensor) -> Tensor:
         """User vectors (rows, latent + 1) at the mean of the latent, from `bag`."""
-        return self._expanded(append_one(self._encoded(bag)[:, : self.code]))
+        return self._expanded(_with_one(self._encoded(bag)[:, : self.code]))
 
     def _expanded(self, queries: Tensor) -> Tensor:
         """Map latents with a one at the end to the width of the item vectors."""
-        return queries if self.expand is None else append_one(self.expand(queries[:, :-1]))
+        return queries if self.expand is None else _with_one(self.expand(queries[:, :-1]))
 
     def with_tables(self, tables: Tables) -> "FastVAE":
         """Return a network with other tables, which have weights, and the same encoder."""
@@ -209,10 +215,10 @@ class FastVAE(nn.Module):
             bag if self.encoder is None else self.encoder.drop(bag, generator)
         )
         part = None if group.world == 1 else BatchPart(own.start, rows)
-        queries, divergence = sample_latent(posterior, generator, part)
+        queries, divergence = _latent(posterior, generator, part)
         reconstruction = self.tables.loss(self._expanded(queries), objective, history, generator)
         for _ in range(draws - 1):
-            queries, _ = sample_latent(posterior, generator, part)
+            queries, _ = _latent(posterior, generator, part)
             more = self.tables.loss(self._expanded(queries), objective, history, generator)
             reconstruction = reconstruction + more
         if draws > 1:
@@ -286,3 +292,79 @@ def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
     for name in tables.state_dict():
         if prefix + name in state:
             state[f"{prefix}tables.{name}"] = state.pop(prefix + name)
+
+
+def _with_one(latent: Tensor) -> Tensor:
+    return F.pad(latent, (0, 1), value=1.0)
+
+
+class _Dense(nn.Module):
+    """Linear layers that add the outputs of all layers before, each with a swish and a norm."""
+
+    def __init__(self, width: int, layers: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers + 1))
+        for layer in self.layers:
+            nn.init.normal_(layer.get_parameter("weight"), 0, width**-0.5, generator=generator)
+            nn.init.zeros_(layer.get_parameter("bias"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = total = self.norms[0](F.silu(x))
+        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
+            hidden = norm(F.silu(layer(hidden) + total))
+            total = total + hidden
+        last: Tensor = hidden
+        return last
+
+
+def _latent(
+    posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sample queries from the posterior; return them and the divergence from the prior, (rows,)."""
+    noise = _noise(posterior, generator, part)
+    if dispatch.ready(posterior):
+        sample: tuple[Tensor, Tensor] = _Latent.apply(posterior, noise)
+        return sample
+    mean, log_var = posterior.tensor_split(2, 1)
+    log_var = log_var.clamp(*_LOG_VAR)
+    divergence = (mean.square() + log_var.exp() - 1 - log_var).sum(1) / 2
+    return _with_one(mean + noise * (log_var / 2).exp()), divergence
+
+
+def _noise(posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None) -> Tensor:
+    """Return normal numbers, (rows, latent), for these rows of a batch."""
+    rows, width = posterior.shape
+    whole = posterior.new_empty(rows if part is None else part.rows, width // 2)
+    whole.normal_(generator=generator)
+    return whole if part is None else whole[part.slice(rows)]
+
+
+class _Latent(torch.autograd.Function):
+    """`_latent` with a backward pass of its own: fewer small operations per step."""
+
+    @staticmethod
+    def forward(ctx: Any, posterior: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = posterior.tensor_split(2, 1)
+        log_var = raw.clamp(*_LOG_VAR)
+        deviation = (log_var / 2).exp_()
+        spread = noise * deviation
+        variance = deviation.square_()
+        queries = mean.new_ones(len(mean), mean.shape[1] + 1)
+        torch.add(mean, spread, out=queries[:, :-1])
+        divergence = (torch.addcmul(variance, mean, mean) - log_var - 1).sum(1) / 2
+        ctx.save_for_backward(posterior, log_var, spread, variance)
+        return queries, divergence
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor, divergence_by: Tensor) -> tuple[Tensor | None, ...]:
+        posterior, log_var, spread, variance = ctx.saved_tensors
+        mean, raw = posterior.tensor_split(2, 1)
+        grad = torch.empty_like(posterior)
+        to_mean, to_log_var = grad.tensor_split(2, 1)
+        divergence_by = divergence_by.unsqueeze(1)
+        torch.addcmul(by[:, :-1], mean, divergence_by, out=to_mean)
+        torch.addcmul(by[:, :-1] * spread, variance - 1, divergence_by, out=to_log_var)
+        to_log_var.mul_((raw == log_var) / 2)  # no gradient where it was clamped
+        return grad, None

@@ -18,14 +18,10 @@ from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
 from fewfold.recommender.models.fastvae.anchored import AnchorVAE
 from fewfold.recommender.models.fastvae.anchored_tables import AnchoredTables
-from fewfold.recommender.models.fastvae.encoder import (
-    Perceptron,
-    encoder_bounds,
-    encoder_layout,
-)
 from fewfold.recommender.models.fastvae.fitted import FittedVAE
 from fewfold.recommender.models.fastvae.network import FastVAE
 from fewfold.recommender.models.fastvae.objectives import training_work
+from fewfold.recommender.models.fastvae.perceptron import Perceptron
 from fewfold.recommender.models.fastvae.sharded_anchored_tables import ShardedAnchoredTables
 from fewfold.recommender.models.fastvae.sharded_tables import ShardedTables
 from fewfold.recommender.models.fastvae.shortcut import BLOCK, Directions, Shortcut
@@ -114,7 +110,18 @@ class VAE(Model):
             items: number of items.
         """
         hidden, latent = self.hidden, self.latent
-        yield from encoder_layout(hidden, latent, self.layers, self.encoder)
+        if self.encoder is None:
+            yield "vae.shift", Spec((hidden,))
+            yield "vae.posterior.weight", Spec((2 * latent, hidden))
+            yield "vae.posterior.bias", Spec((2 * latent,))
+            for number in range(self.layers + 1):
+                yield f"vae.layers.norms.{number}.weight", Spec((hidden,))
+                yield f"vae.layers.norms.{number}.bias", Spec((hidden,))
+            for number in range(self.layers):
+                yield f"vae.layers.layers.{number}.weight", Spec((hidden, hidden))
+                yield f"vae.layers.layers.{number}.bias", Spec((hidden,))
+        else:
+            yield from self.encoder.layout(hidden, latent, self.layers)
         if self.anchors is None:
             yield "vae.inputs", Spec((items, hidden))
             yield "vae.items", Spec((items, latent + 1))
@@ -135,13 +142,28 @@ class VAE(Model):
             weight = 256 * size["table.value_scales"]
             into = out = (self.anchors.most + 1) * weight * 256 * size["table.anchor_scales"]
         bag = items**0.5 * into + size["vae.shift"]
-        bounds = encoder_bounds(size, bag, self.hidden, self.layers, self.encoder)
+        encoded = self._bounds if self.encoder is None else self.encoder.bounds
+        bounds = encoded(size, bag, self.hidden, self.layers)
         found = [into, out, *bounds, (self.latent * bounds[-1] + 1) * out]
         if "shortcut.table" in size:
             table, (least, most) = size["shortcut.table"], ranges["shortcut.scale"]
             query = size["shortcut.strength"] * items**0.5 * table / least
             found += [1 / least, query, table * most, 1024 * query * table * most]
         return max(found) if all(map(math.isfinite, found)) else math.inf
+
+    @staticmethod
+    def _bounds(size: Mapping[str, float], bag: float, hidden: int, layers: int) -> list[float]:
+        """Upper bounds of the values in the encoder, the last that of its output."""
+        norms = [
+            hidden**0.5 * size[f"vae.layers.norms.{n}.weight"] + size[f"vae.layers.norms.{n}.bias"]
+            for n in range(layers + 1)
+        ]
+        found = [bag, *norms]
+        for n in range(layers):
+            wide = hidden * size[f"vae.layers.layers.{n}.weight"] * norms[n]
+            found.append(wide + size[f"vae.layers.layers.{n}.bias"] + sum(norms[: n + 1]))
+        last = hidden * size["vae.posterior.weight"] * norms[-1] + size["vae.posterior.bias"]
+        return [*found, last]
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
