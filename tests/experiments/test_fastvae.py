@@ -7,7 +7,7 @@ import torch
 
 import fewfold as ff
 from experiments import readme
-from experiments.fastvae import run, table
+from experiments.fastvae import baselines, published, run, table
 from experiments.record import Record
 from tests.pictures import has_colour
 
@@ -135,3 +135,65 @@ def test_the_peer_is_measured_the_same_way(tmp_path: Path, monkeypatch: pytest.M
     peer, popular = run.RECORD.rows(data="tiny")
     assert peer["NDCG@50"] > popular["NDCG@50"]
     assert peer["factors"] == 4
+
+
+def test_published_rows_are_made_once_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RECORD", Record(tmp_path / "results.json"))
+    monkeypatch.setattr(published, "CHECKPOINTS", tmp_path)
+    data = run.Data(split, 1, 10, 4, 1.0, None, (0.3, 0.35), None, ease=True)
+    monkeypatch.setitem(run.DATA, "ml10m", data)
+    names = ";".join((published.FULL, published.INDEX))
+    arguments = ["published", "ml10m", "--models", names, "--seeds", "0", "--epochs", "10"]
+    monkeypatch.setattr("sys.argv", [*arguments, "--beta", "0"])
+    published.main()
+    published.main()
+    full, index = run.RECORD.rows(protocol="published", data="ml10m", epochs=10)
+    assert index["model"] == "published network, multi-index, popularity, KL weight 0"
+    assert len(full["NDCG@50 by ten epochs"]) == 1
+    lines = table.published_table([full, index]).splitlines()
+    assert len(lines) == 2 + 2 + len(table.PUBLISHED)
+
+
+@pytest.mark.parametrize("name", [published.FULL, published.INDEX])
+def test_the_published_network_starts_as_in_its_code(name: str) -> None:
+    model = published.network(name, 3000, seed=0)
+    variance = 1 if name == published.INDEX else 1 / 600
+    assert float(model.items.detach()[:, :-1].var()) == pytest.approx(variance, rel=0.02)
+    assert float(model.inputs.detach().var()) == pytest.approx(1, rel=0.02)
+    history = ff.recommender.Jagged(torch.tensor([5, 6]), torch.tensor([0, 2]))
+    model.loss(history, published.objective(published.FULL, 1), beta=1.0).backward()
+    assert bool(model.items.grad[:, -1].any()) == (name == published.FULL)
+
+
+def test_every_baseline_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "TUNING", Record(tmp_path / "tuning.json"))
+    monkeypatch.setattr(baselines, "BATCH", 64)
+    data = run.Data(split, 1, 10, 4, 1.0, None, (0.3, 0.35), None, ease=True)
+    monkeypatch.setitem(run.DATA, "tiny", data)
+    grid = {name: [{"lr": 0.03, "l2": 1e-5}] for name in baselines.METHODS}
+    monkeypatch.setattr(baselines, "GRID", grid | {baselines.WRMF: baselines.GRID["WRMF"][-1:]})
+    for name in baselines.GRID:
+        assert baselines.row("tiny", name, 0, epochs=20)["NDCG@50"] > 0.2, name
+    assert len(baselines.TUNING.rows()) == len(baselines.GRID)
+
+
+def test_losses_of_the_baselines_are_those_of_the_formulas() -> None:
+    positive, log_q = torch.tensor([1.0, 0.0]), torch.tensor([[-1.0, -2.0], [-1.0, -1.0]])
+    negative = torch.tensor([[-0.5, 0.5], [-3.0, -2.0]])
+    warp = baselines.first_violation(positive, negative, log_q, 9)  # the second of nine: 8 // 2
+    assert warp.tolist() == pytest.approx([0.5 * float(torch.tensor(4.0).log()), 0])
+    weights = torch.tensor([0.5, 2.5]).softmax(0)
+    each = torch.nn.functional.softplus(negative[0] - 1)
+    found = baselines.importance_weighted(positive, negative, log_q, 9)[0]
+    assert float(found) == pytest.approx(float(weights @ each))
+    assert baselines.hardest(positive, negative, log_q, 9)[0] == each[1]
+
+
+def test_oversampling_prefers_the_top_of_the_factors() -> None:
+    items = torch.arange(50.0)[:, None] * torch.tensor([[1.0, 0.0]])
+    given = baselines.Oversampling(depth=3.0).fit(items).given(torch.tensor([[2.0, 9], [-2.0, 9]]))
+    ids, _ = given.sample(500, generator=torch.Generator().manual_seed(0))
+    assert ids[0].float().mean() > 45
+    assert ids[1].float().mean() < 4
