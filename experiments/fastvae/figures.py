@@ -28,6 +28,7 @@ RECORD = Record(HERE / "figures.json")
 WEIGHTS = HERE.parents[1] / "build" / "fastvae" / "ml10m.npz"
 
 FULL, SHARED = "full softmax", "multi-index, popularity, shared"
+EXACT, KERNEL, DYNAMIC = "multi-index, exact", "kernel", "dynamic negatives"
 STATIC = ("popularity", "uniform")
 INDEXED = ("multi-index, popularity", "multi-index, uniform")
 # Colours of Okabe and Ito, which everybody can tell apart; one per sampler in every figure.
@@ -38,6 +39,9 @@ STYLE = {
     STATIC[0]: {"color": "#E69F00", "marker": "D"},
     STATIC[1]: {"color": "#56B4E9", "marker": "v"},
     SHARED: {"color": "#009E73", "marker": "P"},
+    EXACT: {"color": "#009E73", "marker": "P"},
+    KERNEL: {"color": "#CC79A7", "marker": "X"},
+    DYNAMIC: {"color": "#999999", "marker": "*"},
 }
 LEGEND = {"loc": "upper left", "frameon": False}
 USERS, EPOCHS = 15_000, 8
@@ -52,7 +56,11 @@ def proposal(sampler: str, codewords: int) -> ff.sampling.Proposal:
         return ff.Uniform()
     if sampler == "popularity":
         return ff.Popularity()
-    within = "popularity" if "popularity" in sampler else "uniform"
+    if sampler == KERNEL:
+        return ff.sampling.QuadraticKernel()
+    if sampler == DYNAMIC:
+        return ff.sampling.Dynamic()
+    within = sampler.rsplit(", ")[1] if sampler != SHARED else "popularity"
     return ff.MultiIndex(codewords, within=within)
 
 
@@ -125,7 +133,7 @@ def measure_divergence(seeds: int = 1) -> None:
 
 def draw_divergence(rows: list[Row]) -> Figure:
     """Plot the cumulative probability by popularity, before and after training."""
-    figure, panels = _panels(2, sharey=True)
+    figure, panels = panels_of(2, sharey=True)
     for axes, state in zip(panels, ("untrained", "trained"), strict=True):
         for row in (row for row in rows if row["model"] == state):
             sampler = row["sampler"]
@@ -194,14 +202,15 @@ def scores(rows: list[Row], **key: Any) -> Tensor:
 
 def draw_convergence(rows: list[Row]) -> Figure:
     """Plot NDCG@50 by epoch for every sampler, with the published and a small sample size."""
-    figure, panels = _panels(2, sharey=True)
+    figure, panels = panels_of(2, sharey=True)
     for axes, samples in zip(panels, (PUBLISHED_SAMPLE, SMALL_SAMPLE), strict=True):
-        for sampler in STYLE if samples == PUBLISHED_SAMPLE else (FULL, *INDEXED, *STATIC):
+        some = (FULL, *INDEXED, *STATIC)
+        for sampler in (*some, SHARED) if samples == PUBLISHED_SAMPLE else some:
             key = {} if sampler in (FULL, SHARED) else {"samples": samples}
             words = {"codewords": 16} if sampler in INDEXED else {}
             by_epoch = scores(rows, sampler=sampler, **key, **words).T
             name = f"{sampler} (1000 a batch)" if sampler == SHARED else sampler
-            _line(axes, dict(enumerate(by_epoch, 1)), name, sampler)
+            line(axes, dict(enumerate(by_epoch, 1)), name, sampler)
         axes.set(xlabel="epoch", title=f"{samples} draws per user")
     panels[0].set_ylabel("NDCG@50, validation")
     panels[0].legend(**LEGEND | {"loc": "lower right"})
@@ -210,7 +219,7 @@ def draw_convergence(rows: list[Row]) -> Figure:
 
 def draw_sensitivity(rows: list[Row]) -> Figure:
     """Plot the final NDCG@50 against the number of samples and of codewords."""
-    figure, (left, right) = _panels(2, sharey=True)
+    figure, (left, right) = panels_of(2, sharey=True)
     full = float(scores(rows, sampler=FULL)[:, -1].mean())
     for axes, field, ticks, samplers, fixed, title in (
         (left, "samples", SAMPLES, (*INDEXED, *STATIC), {}, "draws per user (16 codewords)"),
@@ -227,7 +236,7 @@ def draw_sensitivity(rows: list[Row]) -> Figure:
             words = {"codewords": 16} if sampler in INDEXED else {}
             keys = {tick: {"sampler": sampler, **words, **fixed, field: tick} for tick in ticks}
             last = {tick: scores(rows, **key)[:, -1:].flatten() for tick, key in keys.items()}
-            _line(axes, last, sampler, sampler)
+            line(axes, last, sampler, sampler)
         axes.axhline(full, color="black", linewidth=1, linestyle="--", label=FULL)
         axes.set(xscale="log", xlabel=title)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -273,11 +282,11 @@ def measure_time(seeds: int = 1) -> None:
 
 def draw_time(rows: list[Row]) -> Figure:
     """Plot milliseconds per step against the number of items."""
-    figure, (axes,) = _panels(1)
+    figure, (axes,) = panels_of(1)
     figure.set_figwidth(8)
     for mode, like in ((FULL, FULL), (PER_USER, INDEXED[1]), (PER_BATCH, SHARED)):
         points = {row["items"]: row["milliseconds"] for row in rows if row["sampler"] == mode}
-        _line(axes, {x: torch.tensor([points[x]]) for x in sorted(points)}, mode, like)
+        line(axes, {x: torch.tensor([points[x]]) for x in sorted(points)}, mode, like)
         at = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(mode.split(", ")[-1], max(points.items()), color=STYLE[like]["color"], **at)
     axes.set(xscale="log", yscale="log", xlabel="items", ylabel="milliseconds per step, one thread")
@@ -287,7 +296,7 @@ def draw_time(rows: list[Row]) -> Figure:
     return figure
 
 
-def _panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
+def panels_of(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
     size = (5.6 * count + 0.4, 4.2)
     figure, axes = pyplot.subplots(1, count, figsize=size, dpi=150, layout="constrained", **options)
     panels = list(np.atleast_1d(axes))
@@ -298,7 +307,7 @@ def _panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
     return figure, panels
 
 
-def _line(axes: Axes, points: dict[int, Tensor], name: str, sampler: str) -> None:
+def line(axes: Axes, points: dict[int, Tensor], name: str, sampler: str) -> None:
     """Plot the mean over seeds at every measured point, with bars from minimum to maximum."""
     points = {x: y for x, y in points.items() if len(y)}
     style = {"linewidth": 1.8, "markersize": 5, "label": name, **STYLE[sampler]}

@@ -12,7 +12,7 @@ from experiments.record import Record
 from tests.pictures import has_colour
 
 matplotlib = pytest.importorskip("matplotlib")
-from experiments.fastvae import figures  # noqa: E402
+from experiments.fastvae import figures, paper_figures  # noqa: E402
 
 GROUPS, SIZE = 4, 25  # as many items as two lists of fifty
 
@@ -197,3 +197,25 @@ def test_oversampling_prefers_the_top_of_the_factors() -> None:
     ids, _ = given.sample(500, generator=torch.Generator().manual_seed(0))
     assert ids[0].float().mean() > 45
     assert ids[1].float().mean() < 4
+
+
+def test_figures_with_the_ranges_of_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("RECORD", Record(tmp_path / "rows.json")), ("FILE", tmp_path / "model"), ("USERS", 10),
+        ("SAMPLES", (4, 8)), ("CODEWORDS", (2, 4)), ("DRAWS", 8), ("HERE", tmp_path),
+    ):  # fmt: skip
+        monkeypatch.setattr(paper_figures, name, value)
+    for name in ("ml10m", "gowalla"):
+        monkeypatch.setattr(paper_figures.datasets, name, split)
+    monkeypatch.setattr(figures, "divergence", _with(figures.divergence, codewords=8))
+    monkeypatch.setitem(matplotlib.rcParams, "savefig.dpi", 50)
+    paper_figures.measure_divergence(epochs=1)
+    paper_figures.measure_training(("multi-index, uniform", figures.DYNAMIC), 0, epochs=1)
+    paper_figures.draw()
+    assert all(has_colour(tmp_path / f"{name}.png") for name in paper_figures.DRAWN)
+    rows = paper_figures.RECORD.rows(figure="bounds")
+    assert len(rows) == 8
+    assert all(0 <= row["kl"] <= row["bound"] for row in rows)
+    assert len(paper_figures.RECORD.rows(figure="training")) == 7
