@@ -30,9 +30,10 @@ CODEWORDS = 16
 WATCHED = 5000  # users who are evaluated after each epoch
 FULL, FULL_SAME = "full softmax", "full softmax, initial values of the sampled"
 INDEX = "multi-index, popularity"
+INDEX_SAME = "multi-index, popularity, initial values of the full softmax"
 
 
-def proposals(samples: int) -> dict[str, Callable[[], ff.sampling.Proposal]]:
+def proposals() -> dict[str, Callable[[], ff.sampling.Proposal]]:
     """Return the proposals of the paper, by name."""
     return {
         INDEX: lambda: ff.MultiIndex(CODEWORDS, within="popularity"),
@@ -49,7 +50,7 @@ def objective(name: str, samples: int) -> ff.recommender.Objective:
     """Return the training objective of the decoder, by name."""
     if name in (FULL, FULL_SAME):
         return ff.recommender.FullSoftmax()
-    proposal = proposals(samples)[name]()
+    proposal = proposals()[INDEX if name == INDEX_SAME else name]()
     return ff.recommender.SampledSoftmax(proposal, samples, popularity=torch.log1p)
 
 
@@ -64,7 +65,7 @@ def network(name: str, items: int, seed: int) -> ff.recommender.FastVAE:
         items, hidden=HIDDEN, latent=HIDDEN, layers=0, dropout=0.0, encoder=encoder, seed=seed
     )
     generator = torch.Generator().manual_seed(seed)
-    linear = name == FULL
+    linear = name in (FULL, INDEX_SAME)
     with torch.no_grad():
         model.inputs.normal_(generator=generator)
         for layer in (model.posterior, model.expand):
@@ -108,7 +109,8 @@ def row(
         train=split.train, test=split.test.select(who), fold_in=split.fold_in.select(who), users=who
     )
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
-    path = CHECKPOINTS / f"{dataset}-{name.replace(', ', '-').replace(' ', '-')}-{beta:g}-{seed}"
+    parts = (dataset, *name.replace(",", "").split(), f"{beta:g}", str(epochs), str(seed))
+    path = CHECKPOINTS / "-".join(parts)
     log = ff.recommender.train(
         model, split.train, options, objective=objective(name, data.samples), validation=watched,
         checkpoint=ff.recommender.Checkpoint(path, every=every, resume=True),
@@ -139,7 +141,7 @@ def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", choices=run.DATA)
-    names = [FULL, FULL_SAME, *proposals(1)]
+    names = [FULL, FULL_SAME, INDEX_SAME, *proposals()]
     parser.add_argument("--models", help=f"separated by semicolons; by default {'; '.join(names)}")
     parser.add_argument("--seeds", default="0,1,2", help="separated by commas")
     parser.add_argument("--beta", type=float, default=1.0, help="weight of the KL term")
