@@ -77,7 +77,11 @@ REGIMES = {
 }  # fmt: skip
 FIXED = {
     f"{name}, fixed at {anchors}": replace(base, start=anchors, adapt=False)
-    for name, base in (("low costs", CHEAP), ("low costs, l1 1e-5", LIGHT))
+    for name, base in (
+        ("published", Regime()),
+        ("low costs", CHEAP),
+        ("low costs, l1 1e-5", LIGHT),
+    )
     for anchors in GRID
 }
 PREFIX = "NBANT under the penalty: "

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments import readme
+from experiments.movielens_ratings import published_table
 from experiments.movielens_ratings.models import WIDTH
 from experiments.movielens_ratings.run import COSTS, METHODS, SPLITS
 
 HERE = Path(__file__).parent
 RESULTS, README, PICTURE = HERE / "results.json", HERE / "README.md", HERE / "ratings.png"
+CONVERGENCE = HERE / "convergence.png"
 # Mean squared error and thousands of parameters, Table 13 of the paper.
 PUBLISHED = {
     "MF": (0.771, 155.2),
@@ -125,6 +127,11 @@ def main() -> None:
     both = f"{table(rows)}\n\nThe objective, with {costs}:\n\n{grid(rows)}"
     readme.update(README, both)
     picture(rows, PICTURE)
+    readme.update(README, published_table.as_published(rows), "published")
+    readme.update(README, published_table.growth(rows), "growth")
+    readme.update(README, published_table.cut(rows), "cut")
+    readme.update(README, published_table.purity(rows), "genres")
+    published_table.convergence(rows, CONVERGENCE)
 
 
 if __name__ == "__main__":
