@@ -82,7 +82,8 @@ def picture(rows: list[Row], path: Path) -> None:
         [size * 1e3 for size in sizes], errors, marker="x", color="black", label="published"
     )
     kinds = {"ANT, plain": ("^", "#56B4E9"), "ANT": ("o", "#D55E00"), "NBANT": ("D", "#0072B2"),
-             "MF": ("s", "#009E73"), "MixDim": ("v", "#E69F00"), "Sparse": ("P", "#CC79A7"),
+             "MF, weight decay, coded": ("*", "#000000"), "MF": ("s", "#009E73"),
+             "MixDim": ("v", "#E69F00"), "Sparse": ("P", "#CC79A7"),
              "slimming": ("X", "#777777")}  # fmt: skip
     done = set()
     for row in rows:
