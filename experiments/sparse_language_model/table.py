@@ -30,7 +30,11 @@ def table(rows: list[Row]) -> str:
     lines.append(["---", "--:", "---", *["--:"] * len(COLUMNS)])
     for row in rows:
         name = "softmax" if row["alpha"] == 1 else f"{row['alpha']:g}-entmax"
-        epochs = str(row["settings"]["epochs"])
+        epochs, context = str(row["settings"]["epochs"]), row["settings"]["context"]
+        if context["window"]:
+            name += f", last {context['window']} words"
+        if context["functions"]:
+            name += f" and memory of {context['functions']}"
         for kind, found in row["decoders"].items():
             cells = [format(found[c], how) if c in found else "" for c, how in COLUMNS.items()]
             if kind == "text itself":

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 import fewfold as ff
 from experiments import checkpoint
 from experiments.language_model.run import LanguageModel, batches
+from experiments.sparse_language_model.long_context import Context, build
 from experiments.sparse_language_model.text import Text
 from experiments.unigram import log_alpha
 
-_SPARSE = 1.5  # alphas from which few words have weight, so that their scores need not be stored
+_SPARSE = 2.0  # alphas from which so few words have weight that their scores need not be stored
 _BLOCK = 128  # positions whose scores of all words are held at once when measuring
 
 
@@ -39,6 +40,7 @@ class Settings:
     epochs: int = 1
     parts: int = 8
     valid: int = 30_000
+    context: Context = Context()  # noqa: RUF009  (an immutable value)
 
 
 def losses(queries: Tensor, table: Tensor, after: Tensor, alpha: float) -> Tensor:
@@ -86,7 +88,7 @@ class Training:
     ) -> None:
         torch.manual_seed(seed)
         self.alpha, self.text, self.settings, self.folder = alpha, text, settings, folder
-        self.model = LanguageModel(text, settings.width, settings.dropout, sparse=False)
+        self.model = build(text, settings.width, settings.dropout, settings.context)
         with torch.no_grad():
             self.model.table[:, -1] = log_alpha(text.counts / len(text.train), alpha)
         self.optimizer = torch.optim.Adam(self.model.parameters(), settings.rate, fused=True)

@@ -18,7 +18,7 @@ import torch
 import fewfold as ff
 from experiments.record import Record, Row
 from experiments.translation.bleu import bleu
-from experiments.translation.corpus import PAD, Corpus, Part, Vocabulary, multi30k
+from experiments.translation.corpus import BEGIN, END, PAD, Corpus, Part, Vocabulary, multi30k
 from experiments.translation.model import Method, Translator, shifted
 from experiments.translation.search import beam, greedy, mode
 from experiments.translation.training import Settings, Training
@@ -70,7 +70,8 @@ def searches(model: Translator, part: Part, words: Vocabulary, width: int, steps
         memory, state = model.encode(source)
         beams.append(beam(model, memory, state, width))
         modes.append(mode(model, memory, state, beams[-1], steps))
-        empty.append(beam(model, memory, state, 1).log_prob)
+        log_probs, _ = model.step(torch.tensor([BEGIN]), state, memory)
+        empty.append(bool(log_probs[0, END] > -torch.inf))
     lines = {"beam": beams, "mode": modes}
     row: dict[str, Any] = {
         f"BLEU, {name}": round(bleu([words.line(one.words) for one in found], part.references), 2)
@@ -86,6 +87,7 @@ def searches(model: Translator, part: Part, words: Vocabulary, width: int, steps
         "mode found": round(len(exact) / len(modes), 4),
         "beam is the mode": _share([a.words == b.words for a, b in pairs]),
         "mode is empty": _share([not b.words for _, b in pairs]),
+        "empty has probability": _share(empty),
         "length of found modes": _mean([len(b.words) for _, b in pairs]),
         "length of their references": _mean([len(part.references[i]) for i in exact]),
         "prefixes, median": statistics.median(one.steps for one in modes),

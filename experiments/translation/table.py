@@ -26,6 +26,7 @@ SEARCH = {
     "prefixes, median": ",.0f",
     "beam is the mode": ".1%",
     "mode is empty": ".1%",
+    "empty has probability": ".1%",
     "length of found modes": ".1f",
     "length of their references": ".1f",
     "length, beam": ".1f",

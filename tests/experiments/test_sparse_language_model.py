@@ -1,11 +1,14 @@
 """The experiment with sparse language models on a text of a few words, without a dataset."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("safetensors")
+import fewfold as ff
+from experiments.language_model.run import LanguageModel
 from experiments.record import Record
 from experiments.sparse_language_model import measures
 from experiments.sparse_language_model.decoders import (
@@ -18,6 +21,7 @@ from experiments.sparse_language_model.decoders import (
     TopK,
     candidates,
 )
+from experiments.sparse_language_model.long_context import Context, LongContext, build
 from experiments.sparse_language_model.run import run
 from experiments.sparse_language_model.table import table
 from experiments.sparse_language_model.text import Text
@@ -104,6 +108,52 @@ def test_text_follows_the_model(text: Text, tmp_path: Path) -> None:
     prompts = torch.tensor([[3, 9], [4, 10]])
     greedy = measures.generate(model, prompts, Greedy(), 5, seed=0)
     assert greedy.equal(torch.arange(5).unsqueeze(1) + torch.tensor([5, 11]))
+
+
+def test_attention_sees_the_last_words_in_chunks_of_any_length() -> None:
+    torch.manual_seed(0)
+    layer, hidden = LongContext(4, Context(window=3)), torch.randn(2, 9, 4)
+    whole = layer(hidden)
+    layer.forget()
+    parts = torch.cat([layer(part) for part in hidden.split([2, 1, 5, 1], 1)], 1)
+    torch.testing.assert_close(parts, whole)
+    layer.forget()
+    later = torch.cat([layer(hidden[:, 4:])[:, 2:]], 1)
+    torch.testing.assert_close(later, whole[:, 6:])
+    with pytest.raises(ValueError, match="window must be"):
+        LongContext(4, Context(functions=8))
+
+
+def test_words_that_leave_the_window_are_in_the_memory() -> None:
+    torch.manual_seed(0)
+    layer, hidden = LongContext(4, Context(window=3, functions=8)), torch.randn(2, 9, 4)
+    for part in hidden.split(3, 1):
+        layer(part)
+    assert layer.memory is not None
+    other = ff.ContinuousMemory(layer.memory.basis)
+    for part in hidden[:, :6].split(3, 1):
+        signal = other.update(part)
+    assert layer.memory.signal is not None
+    torch.testing.assert_close(layer.memory.signal.coefficients, signal.coefficients)
+    changed = hidden.clone()
+    changed[0, 0] += 5  # the second chunk does not see it, and the third only in the memory
+    layer.forget()
+    outputs = [layer(part) for part in changed.split(3, 1)]
+    layer.forget()
+    for number, part in enumerate(hidden.split(3, 1)):
+        same = torch.isclose(layer(part), outputs[number]).flatten(1).all(1)
+        assert same.tolist() == [number == 1, True]
+
+
+def test_a_model_with_memory_learns(text: Text, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, epochs=1, context=Context(window=4, functions=4))
+    training = Training(1.5, text, settings, 0, tmp_path)
+    training.finish()
+    assert training.record["valid"][-1] < training.record["valid"][0]
+    prompts = torch.tensor([[3, 9], [4, 10]])
+    once = measures.generate(training.model, prompts, Own(1.5), 5, seed=0)
+    assert once.equal(measures.generate(training.model, prompts, Own(1.5), 5, seed=0))
+    assert type(build(text, 9, 0.0, Context())) is LanguageModel
 
 
 def test_rows_are_added_once_and_training_resumes(text: Text, tmp_path: Path) -> None:

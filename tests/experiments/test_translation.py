@@ -127,6 +127,7 @@ def test_a_run_resumes_and_rows_are_added_once(corpus: Corpus, tmp_path: Path) -
     softmax, entmax = rows
     assert softmax["words"] == len(corpus.target) > entmax["words"]
     assert entmax["positions attended"] < entmax["positions"] == softmax["positions attended"]
+    assert softmax["empty has probability"] == 1 >= entmax["empty has probability"]
     assert "1.5" in table(rows)
     whole = Training(methods[1], corpus, SETTINGS, 0, tmp_path / "whole")
     whole.epoch()
