@@ -1,7 +1,5 @@
 """Write docs/evidence.md, and the part of each README that it has from the rows."""
 
-from pathlib import Path
-
 from experiments import readme
 from experiments.evidence.page import page, paragraph
 from experiments.evidence.published import EXPERIMENTS
@@ -13,13 +11,11 @@ MARKER = "evidence"
 
 
 def main() -> None:
-    """Write the page, and the READMEs that have the markers."""
+    """Write the page, and the lines between the markers of each README."""
     with new_file(PAGE) as partial:
         partial.write_text(page())
     for name in dict.fromkeys(table.experiment for table in TABLES):
-        path = Path(EXPERIMENTS / name / "README.md")
-        if f"<!-- {MARKER}: begin -->" in path.read_text():
-            readme.update(path, paragraph(name), MARKER)
+        readme.update(EXPERIMENTS / name / "README.md", paragraph(name), MARKER)
 
 
 if __name__ == "__main__":
