@@ -1,4 +1,4 @@
-"""Write the tables and the figure of the README from results.json.
+"""Write the tables and the figure of the README from results.json, converged.json and softmax.json.
 
 ``python -m experiments.ptb_language_model.table``
 """
@@ -8,10 +8,12 @@ import statistics
 from pathlib import Path
 
 from experiments import readme
+from experiments.ptb_language_model import converged_table
 from experiments.record import Record, Row
 
 HERE = Path(__file__).parent
 RESULTS, README, FIGURE = (HERE / name for name in ("results.json", "README.md", "perplexity.png"))
+CONVERGED, SOFTMAX = HERE / "converged.json", HERE / "softmax.json"
 # Test perplexity and millions of numbers after 500 epochs, of the paper's tables on Penn Treebank.
 PUBLISHED = {
     "dense": (70.3, 2.56),
@@ -118,6 +120,11 @@ def main() -> None:
     if any(row["text"] == "wikitext2" for row in rows):
         parts += ["Ours, WikiText-2:", markdown(table(rows, "wikitext2"))]
     readme.update(README, "\n\n".join(parts))
+    for name, file, lines in (
+        ("converged", CONVERGED, converged_table.converged),
+        ("softmax", SOFTMAX, converged_table.softmaxes),
+    ):
+        readme.update(README, markdown(lines(Record(file).rows())), name)
     draw(rows, FIGURE)
 
 

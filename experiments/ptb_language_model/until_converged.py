@@ -60,11 +60,12 @@ METHODS: dict[str, Kind] = {
 _EACH = {500: 18, 1000: 23, 2000: 26, 100: 2}  # published: non-zeros per word
 for _anchors, _keep in _EACH.items():
     for _initial in ("frequency", "random", "clustering"):
-        _table = AnchorTable(_anchors, _initial)
+        _table = AnchorTable(_anchors, _initial, l1=1e-5 if _anchors == 100 else 1e-6)
         METHODS[f"ANT {_anchors} {_initial}"] = _table
         METHODS[f"ANT {_anchors} {_initial}, largest {_keep} each"] = Largest(_table, _keep)
         if _initial == "frequency":
             METHODS[f"ANT {_anchors} {_initial}, WordNet"] = replace(_table, wordnet=True)
+            METHODS[f"ANT {_anchors} {_initial}, 1e-5"] = replace(_table, l1=1e-5)
 
 
 class Training:

@@ -136,12 +136,26 @@ def test_results_grow_and_are_shown(
     assert anchored["numbers"] == 6 * 8 + anchored["non-zeros"]
     assert anchored["non-zeros"] <= 3 * anchored["words"]
     readme = tmp_path / "README.md"
-    readme.write_text("<!-- table: begin -->\n<!-- table: end -->\n")
+    parts = [f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("table", "long")]
+    readme.write_text("".join(parts))
     monkeypatch.setattr(table, "README", readme)
+    monkeypatch.setattr(table, "LONG", Record(tmp_path / "long.json"))
+    record_of_long(table.LONG)
     monkeypatch.setattr(table, "PICTURE", tmp_path / "sizes.png")
     table.main()
     assert all(f"| {method} |" in readme.read_text() for method in run.METHODS)
+    assert (
+        "| dense | 91.6, 15.87 (1x) | 90.50, 0.500, 2 seeds | 20, 20 | 7, 9 |" in readme.read_text()
+    )
+    assert "| TF-IDF | 91.0, 1.28 (12x) | not measured |" in readme.read_text()
     assert has_colour(tmp_path / "sizes.png")
+
+
+def record_of_long(long: Record) -> None:
+    """Two seeds of the dense table."""
+    row = {"data": "ag_news_partial", "method": "dense", "epochs": 20, "numbers": 500_000}
+    long.add([{**row, "test": 90.0, "epoch": 7, "times fewer": 1.0}])
+    long.add([{**row, "test": 91.0, "epoch": 9, "times fewer": 1.0}])
 
 
 def test_no_model_is_tested_but_the_one_that_validation_chose(record: Record) -> None:

@@ -9,6 +9,7 @@ import torch
 
 import fewfold as ff
 from experiments.ptb_language_model import until_converged
+from experiments.ptb_language_model.converged_table import converged, softmaxes
 from experiments.ptb_language_model.models import KSvd, Nearest, perplexity, size
 from experiments.ptb_language_model.regularised_lstm import DropLSTM, Settings, locked
 from experiments.ptb_language_model.table_kinds import (
@@ -180,3 +181,22 @@ def test_locked_dropout_is_the_same_at_every_position() -> None:
     out = locked(torch.ones(4, 3, 50), 0.5)
     assert torch.equal(out, out[:1].expand_as(out))
     assert set(out.unique().tolist()) == {0.0, 2.0}
+
+
+def test_the_tables_compare_with_the_dense_table_of_the_same_softmax() -> None:
+    def row(method: str, samples: int | None, valid: float, seed: int = 0) -> dict:
+        return {
+            "method": method, "settings": {"of": method}, "seed": seed, "valid": valid, "epoch": 3,
+            "budget": {"samples": samples}, "parameters": 1000 if method == "dense" else 250,
+            "test": valid - 20, "epochs": 20 + seed,
+        }  # fmt: skip
+
+    ant = "ANT 500 random"
+    rows = [row("dense", 1000, 120.0), row(ant, 1000, 130.0), row("dense", 1000, 140.0, 1)]
+    rows += [row(ant, None, 145.0), row(ant, 1000, 150.0, 1)]
+    _, _, dense, sampled, full = converged(rows)
+    assert dense == ["dense", "sampled", "70.3, 2.56 M", "1,000", "1.0", "130.0", "110.0", "1.000",
+                     "3", "20-21", "2"]  # fmt: skip
+    assert sampled[3:8] == ["250", "4.0", "140.0", "120.0", "1.091"]
+    assert full[1:8] == ["full", "77.2, 0.31 M", "250", "", "145.0", "125.0", ""]
+    assert softmaxes(rows)[2:] == [[ant, "20", "0", "130.0", "145.0", "0.897", "250", "250"]]
