@@ -10,7 +10,7 @@ import torch
 import fewfold as ff
 from experiments.ptb_language_model import until_converged
 from experiments.ptb_language_model.converged_table import converged, softmaxes
-from experiments.ptb_language_model.models import KSvd, Nearest, perplexity, size
+from experiments.ptb_language_model.models import KSvd, perplexity, size
 from experiments.ptb_language_model.regularised_lstm import DropLSTM, Settings, locked
 from experiments.ptb_language_model.table_kinds import (
     AnchorTable,
@@ -35,12 +35,10 @@ ANCHORS = AnchorTable(20, "frequency", l1=1e-4)
 SOME: dict[str, Kind] = {
     "dense": DenseTable(),
     "cut": Cut(DenseTable(), 16, 6),
-    "hash": Code(DenseTable(), Nearest(20, 8)),
     "k-SVD": Code(DenseTable(), KSvd(20, 8)),
     "low rank": LowRankTable(8),
     "hashed": HashedTable(30, 5),
     "ANT": ANCHORS,
-    "ANT, random": AnchorTable(20, "random", l1=1e-4),
     "ANT, largest": Largest(ANCHORS, 8),
 }
 
@@ -118,7 +116,6 @@ def test_a_training_goes_on_where_it_was_stopped(
     text: Text, tmp_path: Path, method: Trained
 ) -> None:
     settings = replace(SETTINGS, word=0.1, weight=0.5, dropout=0.4)
-    whole, begun = (Training(method, text, settings, 0) for _ in range(2))
     begun = Training(method, text, settings, 0)
     begun.epoch()
     begun.save(tmp_path / "state.pt")
@@ -156,6 +153,8 @@ def test_anchors_are_the_words_that_are_asked_for(text: Text, monkeypatch) -> No
     chosen = text.counts.argsort(descending=True, stable=True)[:6]
     assert torch.equal(table.transform[chosen], torch.eye(6))
     assert made.shared == [table.anchors]
+    basis = AnchorTable(6, "random").make(text, SETTINGS, 0).table
+    assert basis.weight.std().detach().item() == pytest.approx(0.1, rel=0.5)
     spread = AnchorTable(6, "clustering").make(text, SETTINGS, 0).table
     assert size(spread) > 6 * 16
     assert (spread.weight.norm(dim=1) > 0).all()
