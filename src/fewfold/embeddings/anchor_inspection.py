@@ -228,11 +228,12 @@ def _groups(
 
 
 def _common(ids: Sequence[int], labels: Sequence[Any] | None) -> dict[str, float]:
-    """Return labels and the share of these objects with each, the most common first."""
+    """Return labels and the share of these objects with each, by descending share and name."""
     if labels is None:
         return {}
     counts = Counter(label for i in ids for label in _labels(labels[i]))
-    return {label: count / len(ids) for label, count in counts.most_common()}
+    ordered = sorted(counts.items(), key=lambda found: (-found[1], found[0]))
+    return {label: count / len(ids) for label, count in ordered}
 
 
 def _labels(given: Any) -> set[str]:

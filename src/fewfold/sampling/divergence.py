@@ -87,4 +87,5 @@ def kl_bound(proposal: MultiIndex, queries: Tensor, item_vectors: Tensor) -> Ten
         return queries.new_zeros(len(queries), dtype=torch.float64)
     residual = (vectors.double() - quantised.double()).norm(dim=1).max()
     spread = 0.0 if mass is None else (mass.max() / mass.min()).log()
-    return 2 * residual * queries.double().norm(dim=1) + spread
+    bound: Tensor = 2 * residual * queries.double().norm(dim=1) + spread
+    return bound
