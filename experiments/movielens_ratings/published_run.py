@@ -53,7 +53,7 @@ METHODS = {
     },
     **{
         f"ANT, {users} and {items} anchors, l1 {l1:g}": _anchored(users, items, l1)
-        for l1 in (1e-4, 5e-5, 2e-5, 1e-5)
+        for l1 in (1e-4, 7e-5, 5e-5, 2e-5, 1e-5)
         for users, items in SIZES
     },
     "ANT, 15 and 15 anchors, l1 0.0001, threshold of SGD": _anchored(
