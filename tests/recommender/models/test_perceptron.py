@@ -136,3 +136,16 @@ def test_a_checkpoint_of_the_published_training_is_resumed(tmp_path: Path) -> No
         assert torch.equal(value, resumed.state_dict()[name]), name
     with pytest.raises(ff.recommender.ArtifactError, match="draws was 2, is None"):
         train(whole, draws=1)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.75])
+def test_the_proposal_is_fitted_to_the_popularity_given(power: float) -> None:
+    proposal = ff.MultiIndex(2, within="popularity")
+    objective = ff.recommender.SampledSoftmax(proposal, 5, popularity=lambda counts: counts**power)
+    ff.recommender.train(network(), log(), objective=objective, epochs=1, progress=False)
+    assert torch.equal(proposal.state_dict()["mass"], (log().counts() ** power).double())
+
+
+def test_a_popularity_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a function of the counts, got float; write popularity="):
+        ff.recommender.SampledSoftmax(ff.Popularity(), popularity=0.75)  # type: ignore[arg-type]

@@ -61,8 +61,9 @@ class SampledSoftmax:
         shared: sample for all users of a step together.
         weights: of a batch; see `Objective`.
         popularity: function from the numbers of interactions (items,) to the counts to which
-            `train` fits the proposal, by default log(2 + count); `torch.log1p` is that of the
-            experiments of the FastVAE paper. An item with interactions must not be given zero.
+            `train` fits the proposal, by default log(2 + count). The FastVAE paper names the count
+            itself, ``lambda counts: counts``, its power of 3/4 and log(1 + count), `torch.log1p`,
+            which its experiments use. An item with interactions must not be given zero.
     """
 
     proposal: Proposal
@@ -70,6 +71,14 @@ class SampledSoftmax:
     shared: bool = False
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     popularity: Callable[[Tensor], Tensor] = field(default=smoothed_log, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.popularity):
+            raise TypeError(
+                f"popularity must be a function of the counts, got "
+                f"{type(self.popularity).__name__}; write popularity=torch.log1p, or "
+                "popularity=lambda counts: counts**0.75"
+            )
 
     def __call__(
         self, queries: Tensor, items: Items, history: Jagged, generator: torch.Generator | None
