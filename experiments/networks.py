@@ -5,9 +5,9 @@ from itertools import pairwise
 from torch import nn
 
 
-def perceptron(*sizes: int) -> nn.Sequential:
-    """Return a multilayer perceptron with ReLU between linear layers of these sizes."""
+def perceptron(*sizes: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return a multilayer perceptron with linear layers of these sizes."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])

@@ -38,9 +38,9 @@ class BitVAE(nn.Module):
 
 @dataclass(frozen=True)
 class Method:
-    """Training method of one row of the table; some settings depend on the number of bits."""
+    """Training method of one row of the table; settings may depend on the number of bits."""
 
-    estimator: Callable[[], ff.expectation.Estimator]
+    estimator: Callable[[int], ff.expectation.Estimator]
     lr: Sizes
     over: Callable[[int], Structure] = lambda bits: ff.structures.Bits()
     batch: Sizes = field(default_factory=dict)  # 64 unless given
@@ -65,9 +65,11 @@ class Method:
 
 def testing(estimator: ff.expectation.Estimator, samples: int) -> ff.expectation.Estimator:
     """Return the estimator for evaluation: this many samples, and no baseline."""
-    if isinstance(estimator, ff.ScoreFunction):
-        return ff.ScoreFunction(samples)
-    return replace(estimator, samples=samples) if isinstance(estimator, ff.Gumbel) else estimator
+    if estimator.exact:
+        return estimator
+    if isinstance(estimator, ff.Gumbel):
+        return replace(estimator, samples=samples)
+    return ff.ScoreFunction(samples)
 
 
 def learned(width: int = 512) -> ff.expectation.Learned:
@@ -75,31 +77,49 @@ def learned(width: int = 512) -> ff.expectation.Learned:
     return ff.expectation.Learned(perceptron(PIXELS, width, width, width, 1))
 
 
+def control(bits: int, width: int = 256) -> nn.Module:
+    """Return a control variate of relaxed bits and images."""
+    return perceptron(bits + PIXELS, width, width, 1, activation=nn.Tanh)
+
+
 METHODS = {
-    "top-k sparsemax": Method(lambda: ff.SparseMarginal(k=10), {SMALL: 2e-3, LARGE: 1e-3}),
+    "top-k sparsemax": Method(lambda bits: ff.SparseMarginal(k=10), {SMALL: 2e-3, LARGE: 1e-3}),
     "SparseMAP": Method(
-        ff.SparseMarginal,
+        lambda bits: ff.SparseMarginal(),
         {SMALL: 2e-3, LARGE: 2e-3},
         over=lambda bits: ff.structures.Bits(on_off=True),
         batch={LARGE: 16},
     ),
     "SparseMAP, budget": Method(
-        ff.SparseMarginal,
+        lambda bits: ff.SparseMarginal(),
         {SMALL: 2e-3, LARGE: 2e-3},
         over=lambda bits: ff.structures.Budget(bits // 2),
         batch={LARGE: 16},
     ),
     "SFE": Method(
-        lambda: ff.ScoreFunction(baseline=ff.expectation.RunningMean()), {SMALL: 1e-3, LARGE: 1e-3}
+        lambda bits: ff.ScoreFunction(baseline=ff.expectation.RunningMean()),
+        {SMALL: 1e-3, LARGE: 1e-3},
     ),
     "SFE+": Method(
-        lambda: ff.ScoreFunction(baseline=ff.expectation.SelfCritic()), {SMALL: 1e-3, LARGE: 1e-3}
+        lambda bits: ff.ScoreFunction(baseline=ff.expectation.SelfCritic()),
+        {SMALL: 1e-3, LARGE: 1e-3},
     ),
-    "NVIL": Method(lambda: ff.ScoreFunction(baseline=learned()), {SMALL: 1e-3, LARGE: 5e-4}),
-    "Gumbel": Method(ff.Gumbel, {SMALL: 1e-3, LARGE: 1e-3}, rate={SMALL: 1e-5, LARGE: 1e-4}),
+    "NVIL": Method(lambda bits: ff.ScoreFunction(baseline=learned()), {SMALL: 1e-3, LARGE: 5e-4}),
+    "Gumbel": Method(
+        lambda bits: ff.Gumbel(), {SMALL: 1e-3, LARGE: 1e-3}, rate={SMALL: 1e-5, LARGE: 1e-4}
+    ),
     "ST Gumbel": Method(
-        lambda: ff.Gumbel(straight_through=True),
+        lambda bits: ff.Gumbel(straight_through=True),
         {SMALL: 1e-3, LARGE: 5e-4},
         rate={SMALL: 1e-5, LARGE: 1e-5},
     ),
+    # Not in the paper.
+    "straight-through": Method(
+        lambda bits: ff.expectation.StraightThrough(), {SMALL: 1e-3, LARGE: 1e-3}
+    ),
+    "unordered set": Method(
+        lambda bits: ff.expectation.UnorderedSet(2), {SMALL: 1e-3, LARGE: 1e-3}
+    ),
+    "MuProp": Method(lambda bits: ff.expectation.MuProp(), {SMALL: 1e-3, LARGE: 1e-3}),
+    "RELAX": Method(lambda bits: ff.expectation.RELAX(control(bits)), {SMALL: 1e-3, LARGE: 1e-3}),
 }

@@ -37,6 +37,10 @@ STYLE = {
     "NVIL": ("#0072B2", ":"),
     "Gumbel": ("#009E73", "-"),
     "ST Gumbel": ("#009E73", ":"),
+    "straight-through": ("#B2182B", ":"),
+    "unordered set": ("#8C510A", "-"),
+    "MuProp": ("#5E3C99", "-"),
+    "RELAX": ("#5E3C99", ":"),
 }
 HEAD = [
     *("", "bits", "published", "epochs", "bits/dim", "distortion + rate", "calls, first epoch"),

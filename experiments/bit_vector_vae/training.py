@@ -35,12 +35,10 @@ class Run:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.model = BitVAE(bits)
-            self.estimator = method.estimator()
+            self.estimator = method.estimator(bits)
         self.generator = torch.Generator().manual_seed(seed)
-        parts: list[nn.Module] = [self.model]
-        if isinstance(self.estimator, ff.ScoreFunction) and self.estimator.baseline is not None:
-            parts.append(self.estimator.baseline)
-        self.parts = nn.ModuleList(parts)
+        learned = [part for part in vars(self.estimator).values() if isinstance(part, nn.Module)]
+        self.parts = nn.ModuleList([self.model, *learned])
         self.optimizer = torch.optim.Adam(self.parts.parameters(), method.lr[bits], fused=True)
         self.steps, self.curve = 0, list[Row]()
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import fewfold as ff
 from experiments.arguments import add_epochs
@@ -31,28 +32,42 @@ RECORD = Record(Path(__file__).parent / "results.json")
 CHECKPOINTS = Path(__file__).parents[2] / "build" / "semisupervised_vae"
 FULL = 200
 
+
+def running_mean(pixels: int, classes: int) -> nn.Module:
+    """Return a running-mean baseline."""
+    return ff.expectation.RunningMean()
+
+
+def control(pixels: int, classes: int) -> nn.Module:
+    """Return a control variate of relaxed labels and images."""
+    return perceptron(classes + pixels, 256, 256, 1, activation=nn.Tanh)
+
+
 METHODS = {
     "sparse": Method(5e-4, lambda step, _: ff.SparseMarginal(), sparse=True),
     "dense": Method(1e-3, lambda step, _: ff.Dense()),
-    "SFE": Method(
-        1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.expectation.RunningMean
-    ),
+    "SFE": Method(1e-4, lambda step, own: ff.ScoreFunction(baseline=own), running_mean),
     "SFE+": Method(
-        1e-4, lambda step, own: ff.ScoreFunction(baseline=own), ff.expectation.SelfCritic
+        1e-4,
+        lambda step, own: ff.ScoreFunction(baseline=own),
+        lambda *_: ff.expectation.SelfCritic(),
     ),
     "NVIL": Method(
         1e-3,
         lambda step, own: ff.ScoreFunction(baseline=own),
-        lambda: ff.expectation.Learned(perceptron(784, 512, 512, 512, 1)),
+        lambda pixels, _: ff.expectation.Learned(perceptron(pixels, 512, 512, 512, 1)),
     ),
     "Gumbel": Method(1e-3, lambda step, _: ff.Gumbel(ff.expectation.annealed(step, rate=1e-4))),
     "ST Gumbel": Method(
         1e-3,
         lambda step, _: ff.Gumbel(ff.expectation.annealed(step, rate=1e-4), straight_through=True),
     ),
-    "sum and sample": Method(
-        1e-3, lambda step, own: ff.SumAndSample(baseline=own), ff.expectation.RunningMean
-    ),
+    "sum and sample": Method(1e-3, lambda step, own: ff.SumAndSample(baseline=own), running_mean),
+    # Not in the paper.
+    "straight-through": Method(1e-3, lambda step, _: ff.expectation.StraightThrough()),
+    "unordered set": Method(1e-3, lambda step, _: ff.expectation.UnorderedSet(2)),
+    "MuProp": Method(1e-3, lambda step, _: ff.expectation.MuProp()),
+    "RELAX": Method(1e-3, lambda step, own: ff.expectation.RELAX(own), control),
 }
 
 LOOPS = {"dense, label by label": LabelByLabel, "dense, as the authors' code": ImageAndLabel}

@@ -37,6 +37,10 @@ COLOURS = {
     "Gumbel": "#E69F00",
     "ST Gumbel": "#CC79A7",
     "sum and sample": "#999999",
+    "straight-through": "#B2182B",
+    "unordered set": "#8C510A",
+    "MuProp": "#5E3C99",
+    "RELAX": "#66A3D2",
 }
 
 

@@ -27,15 +27,15 @@ class Method:
     """A training method for unlabelled images.
 
     Attributes:
-        lr: of Adam, as published.
+        lr: of Adam, as published for the methods of the paper.
         estimator: that of a step, given its number and the baseline.
-        baseline: what the estimator compares with, if anything.
+        baseline: what the estimator compares with, if anything, for so many pixels and classes.
         sparse: whether labels are predicted by sparsemax and not by softmax.
     """
 
     lr: float
     estimator: Callable[[int, Any], ff.expectation.Estimator]
-    baseline: Callable[[], Baseline] = lambda: None
+    baseline: Callable[[int, int], Baseline] = lambda pixels, classes: None
     sparse: bool = False
 
     @property
@@ -71,7 +71,7 @@ class Training:
         self.generator = torch.Generator().manual_seed(seed)
         pixels, classes = split.test.grey.shape[1], int(split.test.labels.max()) + 1
         self.model = SemisupervisedVAE(pixels, classes, hidden=budget.hidden, wide=budget.wide)
-        self.baseline = method.baseline()
+        self.baseline = method.baseline(pixels, classes)
         self.learned = nn.ModuleList(m for m in (self.model, self.baseline) if m is not None)
         self.optimizer = self._adam(method.lr)
         self.step, self.seconds, self.wall, self.start = 0, 0.0, 0.0, 0.0

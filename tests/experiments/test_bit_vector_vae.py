@@ -59,7 +59,7 @@ def test_a_budget_has_parts_for_bits_that_are_off() -> None:
 
 def test_temperatures_fall() -> None:
     method = METHODS["Gumbel"]
-    later = method.at(method.estimator(), 5000, LARGE)
+    later = method.at(method.estimator(LARGE), 5000, LARGE)
     assert isinstance(later, ff.Gumbel)
     assert later.temperature == pytest.approx(0.60653, abs=1e-4)
 
@@ -75,6 +75,10 @@ def test_temperatures_fall() -> None:
         ("NVIL", 1, 1),
         ("Gumbel", 1, 1),
         ("ST Gumbel", 1, 1),
+        ("straight-through", 1, 1),
+        ("unordered set", 2, 2),
+        ("MuProp", 2, 2),
+        ("RELAX", 3, 3),
     ],
 )
 def test_every_method_learns(name: str, least: int, most: int) -> None:

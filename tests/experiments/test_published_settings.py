@@ -48,7 +48,7 @@ def learning(optimizer: torch.optim.Optimizer) -> set[int]:
 )
 def test_of_bits(name, lr, rate) -> None:
     method = BITS[name]
-    assert list(BITS) == [
+    assert list(BITS)[:8] == [
         "top-k sparsemax", "SparseMAP", "SparseMAP, budget", "SFE", "SFE+", "NVIL", "Gumbel",
         "ST Gumbel",
     ]  # fmt: skip
@@ -75,9 +75,9 @@ def test_of_bits(name, lr, rate) -> None:
         "NVIL": ff.expectation.Learned,
     }
     if name in kinds:
-        assert isinstance(method.estimator().baseline, kinds[name])
+        assert isinstance(method.estimator(32).baseline, kinds[name])
     if name == "top-k sparsemax":
-        assert method.estimator().k == 10
+        assert method.estimator(32).k == 10
     if name == "SparseMAP, budget":
         assert [method.over(size).k for size in (32, 128)] == [16, 64]
     assert (bits.FULL, bits.SEED, bits.TEST["samples"]) == (100, 42, 1024)

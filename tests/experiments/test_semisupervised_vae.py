@@ -173,8 +173,11 @@ def test_methods_learn_and_are_shown(
     assert all(row["test"] > 70 for row in rows.values())  # one in four by chance
     calls = {name: row["curve"]["calls"] for name, row in rows.items()}
     assert calls["dense"] == [4] * 4
-    assert calls["SFE+"] == calls["sum and sample"] == [2] * 4
-    assert all(calls[name] == [1] * 4 for name in ("SFE", "NVIL", "Gumbel", "ST Gumbel"))
+    assert all(calls[name] == [2] * 4 for name in ("SFE+", "sum and sample", "MuProp"))
+    assert calls["unordered set"] == [2] * 4
+    assert calls["RELAX"] == [3] * 4
+    singles = ("SFE", "NVIL", "Gumbel", "ST Gumbel", "straight-through")
+    assert all(calls[name] == [1] * 4 for name in singles)
     assert all(1 <= n < 4 for n in calls["sparse"])
     taken = {"sparse": 2.0, "dense": 8.0, "SFE": 1.0}
     record.add([{"milliseconds": taken, "calls": {"sparse": 1.25}}])
