@@ -1,6 +1,8 @@
 """A prepared log holds what `read_log` reads, and refuses what it refuses."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import fewfold as ff
+from fewfold._lock import locked
 from fewfold.recommender import DataError, Log, PreparedLog, prepare, read_log
 from fewfold.recommender.prepared import item_codes, prepare_log, sorted_part
 from fewfold.recommender.reading import delimited
@@ -281,12 +284,27 @@ def test_a_full_disk_is_named_as_such(
     assert [one.name for one in tmp_path.iterdir()] == [log.name]
 
 
-def test_two_processes_do_not_prepare_one_folder(log: Path, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    with (tmp_path / ".prepared.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(FileExistsError, match="another process is preparing"):
-            prepare(log, tmp_path / "prepared", progress=False)
+def test_two_commands_do_not_prepare_one_folder(log: Path, tmp_path: Path) -> None:
+    target = tmp_path / "prepared"
+    with locked(target), pytest.raises(FileExistsError, match="another command is writing"):
+        prepare(log, target, progress=False)
+
+
+def test_a_log_that_another_command_has_just_finished_is_kept(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def late(target: Path) -> Iterator[None]:
+        monkeypatch.setattr(prepare_log, "locked", locked)
+        prepare({"user": [1], "item": [2]}, target, progress=False)
+        with locked(target):
+            yield
+
+    monkeypatch.setattr(prepare_log, "locked", late)
+    with pytest.raises(FileExistsError, match="holds a prepared log already"):
+        prepare(log, tmp_path / "prepared", progress=False)
+    assert PreparedLog.open(tmp_path / "prepared").manifest.pairs == 1
+    assert {one.name for one in tmp_path.iterdir()} == {log.name, "prepared"}
 
 
 def test_a_model_is_the_same_from_the_file_and_from_the_folder(log: Path, tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """Prepare a log of any size out of core: scatter its rows to parts of users, sort each part."""
 
-import contextlib
 import json
 import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 
 from fewfold._check import whole_number
 from fewfold._files import new_file, partial_of, replace_folder, restore_interrupted
+from fewfold._lock import locked
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import available_processors, release_freed_memory
 from fewfold.recommender.interactions import Interactions
@@ -105,14 +104,12 @@ def prepare(
         raise ValueError(f"memory must be at least 500M ({_LEAST_MEMORY:,} bytes), got {memory:,}")
     target = Path(folder).expanduser().absolute()
     target = target.resolve() if target.is_symlink() else target
-    check_prepared_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with silence(not progress), notes(progress):
+    with silence(not progress), notes(progress), locked(target):
+        check_prepared_target(target, overwrite)
         opened = open_log(source, options)
         count = parts or _needed_parts(opened, memory)
-        job = _Job(opened, target, count, memory)
-        with _locked(target):
-            job.run(_identity(opened, options, count))
+        _Job(opened, target, count, memory).run(_identity(opened, options, count))
     return PreparedLog.open(target)
 
 
@@ -149,28 +146,6 @@ def _identity(opened: OpenedLog, options: ReadOptions, parts: int) -> dict[str, 
             files.append([os.path.abspath(name), facts.st_size, facts.st_mtime_ns])
     given = {name: str(value) for name, value in sorted(options.items())}
     return {"files": files, "options": given, "parts": parts, "version": 1}
-
-
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Hold a lock, so that two processes do not prepare the same folder at once."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    path = target.with_name(f".{target.name}.lock")
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FileExistsError(
-                f"another process is preparing {target} at the moment; choose another folder"
-            ) from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
