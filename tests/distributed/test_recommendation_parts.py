@@ -1,10 +1,12 @@
 """Recommendations to all users as a folder: by one process and several, interrupted, resumed."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,52 @@ def test_only_parts_with_the_same_settings_are_kept(
     same = [(out / name).stat().st_mtime_ns == time for name, time in before.items()]
     assert same == [kept] * 4
     assert written(out).equals(expected(model, tmp_path))
+
+
+def _during(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
+    """Call a function before the first part is written."""
+    write = files.AllUsers.write
+
+    def wrapped(*arguments: Any) -> int:
+        monkeypatch.setattr(files.AllUsers, "write", write)
+        call()
+        return write(*arguments)
+
+    monkeypatch.setattr(files.AllUsers, "write", wrapped)
+
+
+def test_a_second_command_on_the_same_folder_is_refused(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rec, out, refused = ff.Recommender.load(model), tmp_path / "new" / "recs", []
+
+    def second() -> None:
+        with pytest.raises(FileExistsError, match=r"is writing .*recs at the moment") as error:
+            rec.recommend_all(f"{out}/", 4, overwrite=True, progress=False)
+        refused.append(error)
+
+    _during(monkeypatch, second)
+    rec.recommend_all(f"{out}/", K, progress=False)
+    assert len(refused) == 1
+    assert written(out).equals(expected(model, tmp_path))
+    assert [one.name for one in out.parent.iterdir()] == ["recs"]
+
+
+def test_parts_of_another_command_are_not_published(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rec, out = ff.Recommender.load(model), tmp_path / "recs"
+    monkeypatch.setattr(parts, "locked", lambda _: contextlib.nullcontext())  # as on Windows
+
+    def second() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            _during(monkeypatch, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+            rec.recommend_all(f"{out}/", 4, progress=False)
+
+    _during(monkeypatch, second)
+    with pytest.raises(FileExistsError, match="another command has written other"):
+        rec.recommend_all(f"{out}/", K, progress=False)
+    assert not out.exists()
 
 
 def test_killed_in_two_processes_and_resumed_in_three(model: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Recommendations to all users, written to a folder of parts by one process or several."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fewfold._files import new_file, partial_of, replace_folder, restore_interrupted
+from fewfold._lock import locked
 from fewfold._progress import phase
 from fewfold.distributed.group import Group
 from fewfold.recommender.artifact.card import versions
@@ -51,7 +53,8 @@ def write_recommendation_parts(
     and options, by any number of processes, computes only those that are missing.
 
     In a process group all processes call this, and each writes a share of the parts; they must see
-    the same file system.
+    the same file system. Meanwhile rank 0 holds a lock, and another call for this folder raises
+    FileExistsError.
 
     Args:
         folder: to write; it may be empty.
@@ -65,8 +68,17 @@ def write_recommendation_parts(
         )
     group, ranked = Group.current(), AllUsers(state, options)
     work = _Work(Path(folder).absolute(), ranked)
-    group.lead(lambda: work.prepare(state, options, overwrite))
-    # Rank 0 says which parts are missing: others might see files of processes that have begun.
+    with contextlib.ExitStack() as held:
+        group.lead(lambda: held.enter_context(work.begun(state, options, overwrite)))
+        _write_missing(work, ranked, group)
+        group.gather(torch.ones(1), [1] * group.world, "parts")  # all have written theirs
+        group.lead(work.complete)
+        return work.rows()
+
+
+def _write_missing(work: "_Work", ranked: AllUsers, group: Group) -> None:
+    """Write the share of this process of the parts that are missing."""
+    # Rank 0 says which are missing: others might see files of processes that have begun.
     done = group.agree(*(float(work.finished(n)) for n in range(len(work.parts))))
     missing = [n for n, found in enumerate(done) if not found]
     mine = missing[group.rank :: group.world]
@@ -74,9 +86,6 @@ def write_recommendation_parts(
         for n in mine:
             with new_file(work.file(n)) as temporary:
                 ranked.write(temporary, ".parquet", [work.parts[n]], progress)
-    group.gather(torch.ones(1), [1] * group.world, "parts")  # all have written theirs
-    group.lead(work.complete)
-    return work.rows()
 
 
 class _Work:
@@ -89,6 +98,7 @@ class _Work:
     def __init__(self, target: Path, ranked: AllUsers) -> None:
         self._target = target.resolve() if target.is_symlink() else target
         self._folder, self._ranked = partial_of(self._target), ranked
+        self._settings: dict[str, Any] = {}
         self.parts = ranked.parts(max(1, _PART_ROWS // max(ranked.at_once * ranked.count, 1)))
 
     def file(self, part: int) -> Path:
@@ -99,23 +109,42 @@ class _Work:
         """Whether a part is there: a file appears under its name when it is complete."""
         return self.file(part).is_file()
 
-    def prepare(self, state: RecommenderState, options: RankOptions, overwrite: bool) -> None:
+    @contextlib.contextmanager
+    def begun(
+        self, state: RecommenderState, options: RankOptions, overwrite: bool
+    ) -> Iterator[None]:
+        """Hold the lock of the folder in the block, after what has to be done before the parts."""
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self._target):
+            _check_target(self._target, overwrite)
+            with phase("comparing with an interrupted run"):
+                self._settings = _settings(state, options, self._ranked, self.parts)
+            self._keep_finished()
+            yield
+
+    def _keep_finished(self) -> None:
         """Keep parts of an interrupted run with the same settings; remove all else."""
-        _check_target(self._target, overwrite)
-        with phase("comparing with an interrupted run"):
-            settings = _settings(state, options, self._ranked, self.parts)
-        if _read(self._folder / MANIFEST).get("settings") == settings:
+        if self._has_settings():
             names = {MANIFEST, *(self.file(n).name for n in range(len(self.parts)))}
             for file in self._folder.iterdir():
                 if file.name not in names:
                     file.unlink()
             return
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        _write(self._folder / MANIFEST, {"format": _FORMAT, "settings": settings})
+        self._folder.mkdir()
+        _write(self._folder / MANIFEST, {"format": _FORMAT, "settings": self._settings})
+
+    def _has_settings(self) -> bool:
+        """Whether the parts in the folder are of this model and these options."""
+        return bool(_read(self._folder / MANIFEST).get("settings") == self._settings)
 
     def complete(self) -> None:
         """Write the manifest, and rename the folder into place."""
+        if not self._has_settings():  # where there are no locks, or a process outlived its group
+            raise FileExistsError(
+                f"another command has written other recommendations to {self._folder} meanwhile; "
+                "run this one again"
+            )
         lost = [n for n in range(len(self.parts)) if not self.finished(n)]
         if lost:
             raise FileNotFoundError(
@@ -132,7 +161,7 @@ class _Work:
             "version": _VERSION,
             "users": sum(len(part.numbers) for part in self.parts),
             "rows": sum(rows),
-            "settings": _read(self._folder / MANIFEST)["settings"],
+            "settings": self._settings,
             "parts": files,
         }
         _write(self._folder / MANIFEST, manifest)
