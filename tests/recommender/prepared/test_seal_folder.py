@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fewfold.recommender import DataError, prepare, read_log, seal
+from fewfold.recommender.prepared.part_files import read_part
 from fewfold.recommender.prepared.prepared_manifest import PreparedManifest, part_name
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +75,56 @@ def test_wrong_files_are_refused(name: str, change: Any, message: str, tmp_path:
     with pytest.raises(DataError, match=message):
         seal(folder, parts=2)
     assert not (folder / "prepared.json").exists()
+
+
+def _moved(column: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Return a change that moves the last entry of the first user's list to the second user."""
+
+    def change(table: pl.DataFrame) -> pl.DataFrame:
+        lists = table[column].to_list()
+        lists[1].insert(0, lists[0].pop())
+        return table.with_columns(pl.Series(column, lists, table.schema[column]))
+
+    return change
+
+
+def _set(column: str, row: int, value: Any) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    def change(table: pl.DataFrame) -> pl.DataFrame:
+        values = table[column].to_list()
+        values[row] = value
+        return table.with_columns(pl.Series(column, values, table.schema[column]))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_moved("times"), r"0.parquet: times must have a value for each of items.* row 0"),
+        (_moved("weights"), r"0.parquet: weights must have a value for each of items.* row 0"),
+        (_moved("dislike_times"), r"0.parquet: dislike_times must .* of dislikes.* row 0"),
+        (_set("user", 2, None), r"0.parquet: user must not be null, got null in row 2"),
+        (_set("items", 2, None), r"0.parquet: items must not be null, got null in row 2"),
+        (_set("weights", 1, [None]), r"0.parquet: weights must not contain null.* row 1"),
+    ],
+)
+def test_lists_match_and_have_no_nulls(change: Any, message: str, tmp_path: Path) -> None:
+    part, folder = tmp_path / part_name(0), tmp_path
+    pl.DataFrame(
+        {
+            "user": [1, 2, 3],
+            "items": [[0, 1], [1], [0]],
+            "times": [[5, 6], [7], [8]],
+            "weights": [[1.0, 2.0], [3.0], [4.0]],
+            "dislikes": [[2], [0], []],
+            "dislike_times": [[9], [9], []],
+        },
+        schema_overrides={"weights": pl.List(pl.Float32)},
+    ).write_parquet(part)
+    assert read_part(part, 3).interactions.pairs == 4
+    _rewrite(folder, part.name, change)
+    with pytest.raises(DataError, match=message):
+        read_part(part, 3)
 
 
 @pytest.mark.slow

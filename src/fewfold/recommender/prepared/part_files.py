@@ -10,12 +10,22 @@ import torch
 from torch import Tensor
 
 from fewfold._files import new_file
+from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions
 from fewfold.recommender.reading.table_source import library
 
-__all__ = ["Part", "arrow_column", "ids_of", "read_part", "write_part", "write_table"]
+__all__ = [
+    "Part",
+    "arrow_column",
+    "check_no_nulls",
+    "ids_of",
+    "read_part",
+    "write_part",
+    "write_table",
+]
 
+_OWNERS = {"times": "items", "weights": "items", "dislike_times": "dislikes"}
 _PAIRS_PER_GROUP = 1 << 20  # pairs per row group, about
 
 
@@ -92,17 +102,50 @@ def read_part(path: Path, items: int, columns: Sequence[str] | None = None) -> P
         path: of the file.
         items: number of items of the log.
         columns: those to read beside the user's items; None reads all.
+
+    Raises:
+        DataError: a null, or times or weights that do not match the items.
     """
     parquet = library("pyarrow.parquet")
     names = None if columns is None else ["items", *columns]
     table = parquet.read_table(path, columns=names, partitioning=None, use_threads=False)
     found = {name: table.column(name).combine_chunks() for name in table.column_names}
+    for name, column in found.items():
+        check_no_nulls(column, name, path)
+    _check_lengths(found, path)
     log = _interactions(found, "items", items, times="times")
     if "dislikes" in found:
         other = _interactions(found, "dislikes", items, times="dislike_times")
         log = log.with_values(dislikes=other if other.pairs else None)
     users = ids_of(found["user"]) if "user" in found else Ids(np.arange(log.users))
     return Part(users, log)
+
+
+def check_no_nulls(column: Any, name: str, path: Path) -> None:
+    """Raise if a row of an Arrow array, or an entry of its lists, is null."""
+    types = library("pyarrow").types
+    if column.null_count:
+        row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise DataError(f"{path}: {name} must not be null, got null in row {row} (from 0)")
+    lists = types.is_list(column.type) or types.is_large_list(column.type)
+    if lists and column.flatten().null_count:
+        nulls = column.flatten().is_null().to_numpy(zero_copy_only=False)
+        row = int(column.value_parent_indices()[int(nulls.argmax())].as_py())
+        raise DataError(f"{path}: {name} must not contain null, got one in row {row} (from 0)")
+
+
+def _check_lengths(found: dict[str, Any], path: Path) -> None:
+    """Raise unless lists that belong to items or dislikes have as many values."""
+    for name, owner in _OWNERS.items():
+        if name not in found or owner not in found:
+            continue
+        mine, theirs = (np.diff(found[one].offsets.to_numpy()) for one in (name, owner))
+        if not np.array_equal(mine, theirs):
+            row = int((mine != theirs).argmax())
+            raise DataError(
+                f"{path}: {name} must have a value for each of {owner}, got {mine[row]} for "
+                f"{theirs[row]} in row {row} (from 0)"
+            )
 
 
 def ids_of(column: Any) -> Ids:
