@@ -127,6 +127,38 @@ def test_lists_match_and_have_no_nulls(change: Any, message: str, tmp_path: Path
         read_part(part, 3)
 
 
+def _folder(path: Path, users: list[list[int]], counts: list[int | None]) -> Path:
+    pl.DataFrame(
+        {"user": range(len(users)), "items": users}, schema_overrides={"items": pl.List(pl.Int32)}
+    ).write_parquet(path / part_name(0))
+    pl.DataFrame({"item": range(len(counts)), "users": counts}).write_parquet(
+        path / "items.parquet"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("users", "counts", "rows", "message"),
+    [
+        ([[0, 1], [], [0]], [2, 1], None, r"every user must have an item, got none in row 1"),
+        ([[0, 2], [0]], [2, 0, 1], None, r"every item must have a user, got none in row 1"),
+        ([[0, 1], [0]], [2, None], None, r"users must not be null, got null in row 1"),
+        ([[0, 1], [0]], [2, 1], 2, r"rows must be at least the number of pairs, 3, got 2"),
+    ],
+)
+def test_empty_users_and_items_are_refused(
+    users: Any, counts: Any, rows: int | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((DataError, ValueError), match=message):
+        seal(_folder(tmp_path, users, counts), parts=1, rows=rows)
+    assert not (tmp_path / "prepared.json").exists()
+
+
+def test_the_number_of_parts_is_limited_as_by_prepare(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="parts must be at most 4,096, got 4,097"):
+        seal(_folder(tmp_path, [[0]], [1]), parts=4097)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
 def test_spark_writes_the_same_content(text: bool, tmp_path: Path) -> None:

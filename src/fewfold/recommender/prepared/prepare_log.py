@@ -30,6 +30,7 @@ from fewfold.recommender.prepared.part_files import (
 from fewfold.recommender.prepared.prepared_log import PreparedLog
 from fewfold.recommender.prepared.prepared_manifest import (
     ITEMS,
+    MOST_PARTS,
     PREPARED,
     PreparedManifest,
     file_facts,
@@ -46,7 +47,6 @@ __all__ = ["MEMORY", "check_prepared_target", "prepare"]
 
 MEMORY = 4_000_000_000  # bytes, by default
 _LEAST_MEMORY = 500_000_000
-_MOST_PARTS = 4096
 _BASE = 400_000_000  # bytes of the process itself
 _ROW_BYTES = {False: 110, True: 220}  # of a part while it is sorted; true where users are text
 _SPILL_BYTES = 64  # of a row that waits to be written
@@ -98,8 +98,8 @@ def prepare(
             raise ValueError(f"{name} is an option of the fit, not of prepare; give it there")
     if parts is not None:
         whole_number(parts, "parts")
-        if parts > _MOST_PARTS:
-            raise ValueError(f"parts must be at most {_MOST_PARTS:,}, got {parts:,}")
+        if parts > MOST_PARTS:
+            raise ValueError(f"parts must be at most {MOST_PARTS:,}, got {parts:,}")
     if memory < _LEAST_MEMORY:
         raise ValueError(f"memory must be at least 500M ({_LEAST_MEMORY:,} bytes), got {memory:,}")
     target = Path(folder).expanduser().absolute()
@@ -131,7 +131,7 @@ def _needed_parts(opened: OpenedLog, memory: int) -> int:
     """Return the number of parts of which one per processor fits into memory while sorted."""
     rows = estimated_rows(opened.source)
     most = (memory - _BASE) / 2 / available_processors() / _ROW_BYTES[not opened.typed]
-    return int(min(_MOST_PARTS, max(1, np.ceil(rows / most))))
+    return int(min(MOST_PARTS, max(1, np.ceil(rows / most))))
 
 
 def _identity(opened: OpenedLog, options: ReadOptions, parts: int) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from fewfold._progress import phase
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.reading.table_source import explained, library
 
-__all__ = ["ITEMS", "PREPARED", "PreparedManifest", "file_facts", "part_name"]
+__all__ = ["ITEMS", "MOST_PARTS", "PREPARED", "PreparedManifest", "file_facts", "part_name"]
 
 PREPARED = "prepared.json"
 ITEMS = "items.parquet"
+MOST_PARTS = 4096
 FORMAT, VERSION = "fewfold prepared log", 1
 _AGAIN = "prepare it again (fewfold prepare LOG --out FOLDER --overwrite)"
 

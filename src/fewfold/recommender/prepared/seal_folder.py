@@ -11,10 +11,17 @@ from fewfold._progress import phase
 from fewfold.recommender.errors import DataError
 from fewfold.recommender.ids import Ids, Texts
 from fewfold.recommender.interactions import Interactions
-from fewfold.recommender.prepared.part_files import Part, ids_of, read_part, write_part
+from fewfold.recommender.prepared.part_files import (
+    Part,
+    check_no_nulls,
+    ids_of,
+    read_part,
+    write_part,
+)
 from fewfold.recommender.prepared.prepared_log import PreparedLog
 from fewfold.recommender.prepared.prepared_manifest import (
     ITEMS,
+    MOST_PARTS,
     PreparedManifest,
     file_facts,
     part_name,
@@ -32,17 +39,21 @@ def seal(folder: str | os.PathLike[str], *, parts: int, rows: int | None = None)
     Args:
         folder: with `items.parquet` and the part files that docs/prepare.md describes; those of
             parts without users may be missing, and are written.
-        parts: number of parts.
-        rows: rows of the log they come from; by default the number of pairs.
+        parts: number of parts, at most 4,096.
+        rows: rows of the log they come from, at least the number of pairs, which is the default.
 
     Returns:
         The prepared log. Wrong content raises a `DataError` that names the file.
     """
     whole_number(parts, "parts")
+    if parts > MOST_PARTS:
+        raise ValueError(f"parts must be at most {MOST_PARTS:,}, got {parts:,}")
     path = Path(folder)
     with explained(str(path / ITEMS)):
         table = library("pyarrow.parquet").read_table(path / ITEMS, partitioning=None)
         ids, counts = (table.column(name).combine_chunks() for name in ("item", "users"))
+    for name, column in (("item", ids), ("users", counts)):
+        check_no_nulls(column, name, path / ITEMS)
     items, sizes = ids_of(ids), np.zeros(len(ids), dtype=np.int64)
     _check_sorted(items, path / ITEMS)
     files: dict[str, Any] = {ITEMS: file_facts(path / ITEMS)}
@@ -58,10 +69,17 @@ def seal(folder: str | os.PathLike[str], *, parts: int, rows: int | None = None)
             files[one.path.name] = file_facts(one.path, pairs=one.pairs)
     if not np.array_equal(sizes, counts.to_numpy(zero_copy_only=False)):
         raise DataError(f"{path / ITEMS}: users must be the number of users of each item")
+    if not sizes.all():
+        row = int(sizes.argmin())
+        raise DataError(
+            f"{path / ITEMS}: every item must have a user, got none in row {row} (from 0)"
+        )
     users, pairs = sum(one.users for one in found), sum(one.pairs for one in found)
     size, disliked = Size(users, len(items), pairs), sum(one.dislikes for one in found)
     plan = LogPlan((str(path),), "files of another program", 0)
-    read = pairs if rows is None else rows
+    read = pairs if rows is None else whole_number(rows, "rows")
+    if read < pairs:
+        raise ValueError(f"rows must be at least the number of pairs, {pairs:,}, got {read:,}")
     summary = LogSummary(plan, read, size, size, duplicates=read - pairs, disliked=disliked)
     times = example.interactions.times
     PreparedManifest(
@@ -92,6 +110,11 @@ class _Facts:
         if len(column) and bool((parts_of_ids(column, parts) != number).any()):
             raise DataError(f"{self.path}: a user belongs to another part; see docs/prepare.md")
         log = part.interactions
+        if not bool(log.jagged.lengths.all()):
+            row = int(log.jagged.lengths.argmin())
+            raise DataError(
+                f"{self.path}: every user must have an item, got none in row {row} (from 0)"
+            )
         self.users, self.pairs = log.users, log.pairs
         self.dislikes = 0 if log.dislikes is None else log.dislikes.pairs
         counts: np.ndarray = log.counts().numpy()
