@@ -68,6 +68,20 @@ def baselines(toy: Toy) -> tuple[ff.expectation.RunningMean, ff.expectation.Lear
     return mean.eval(), learned
 
 
+def relaxed(toy: Toy) -> ff.expectation.RELAX:
+    """Return RELAX with a trained network."""
+    width = toy.scores.shape[1] + toy.points.shape[1]
+    network = nn.Sequential(nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, 1))
+    estimator = ff.expectation.RELAX(network)
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(200):
+        out, _ = toy.expect(estimator, 16)
+        optimiser.zero_grad()
+        out.error.mean().backward()
+        optimiser.step()
+    return estimator
+
+
 def unbiased(toy: Toy) -> dict[str, list[ff.expectation.Estimator]]:
     """Return each kind of estimator with increasing numbers of samples."""
     mean, learned = baselines(toy)
@@ -81,7 +95,10 @@ def unbiased(toy: Toy) -> dict[str, list[ff.expectation.Estimator]]:
         ],
         "self-critic": [ff.ScoreFunction(1, ff.expectation.SelfCritic())],
         "sum and sample": [ff.SumAndSample(k, learned) for k in (1, 2, 4, 8)],
+        "unordered set": [ff.expectation.UnorderedSet(samples) for samples in many[1:4]],
+        "MuProp": [ff.expectation.MuProp(samples) for samples in (1, 3, 7, 15)],
         "REBAR": [ff.expectation.REBAR(0.5)],
+        "RELAX": [relaxed(toy)],
     }
     return found if toy.over is None else {**found, "DisARM": [ff.expectation.DisARM()]}
 
@@ -100,13 +117,16 @@ colours = {
     "score function": "#222222", "running mean": "#E69F00", "learned": "#0072B2",
     "leave one out": "#009E73", "self-critic": "#D55E00", "sum and sample": "#CC79A7",
     "REBAR": "#3B9BD0", "DisARM": "#8C510A", "Gumbel": "#5E3C99", "straight-through": "#B2182B",
+    "unordered set": "#66A61E", "MuProp": "#A6761D", "RELAX": "#1F3F77", "plain ST": "#E7298A",
     "dense": "#222222", "sparse": "#222222",
 }  # fmt: skip
 # Where each name is written, in points from the last of its marks, in both pictures.
 places = {
-    "score function": [(7, 0), (7, 0)], "running mean": [(7, 6), (7, 0)],
-    "learned": [(7, -9), (7, -5)], "leave one out": [(7, -2), (7, 6)],
+    "score function": [(7, 0), (7, 0)], "running mean": [(7, 0), (7, 0)],
+    "learned": [(7, -19), (7, -5)], "leave one out": [(7, -8), (7, 6)],
     "self-critic": [(26, 34), (30, 66)], "sum and sample": [(7, 0), (7, 0)],
+    "unordered set": [(7, 0), (7, 0)], "MuProp": [(7, 9), (7, 0)],
+    "RELAX": [(-50, -36), (22, 17)],
     "REBAR": [(28, 24), (-8, -34)], "DisARM": [(0, 0), (-30, -42)],
 }  # fmt: skip
 
@@ -169,6 +189,10 @@ for i, (toy, part) in enumerate(zip(toys, figure.subfigures(1, 2, squeeze=False)
         line(soft, name, bias, variance, markerfacecolor="white")
         soft.text(0.06, 0.9 + 0.05 * high, name, transform=soft.transAxes, fontsize=9,
                   color=colours[name])  # fmt: skip
+    _, spread, bias_alone = toy.measure([ff.expectation.StraightThrough()])
+    line(soft, "plain ST", bias_alone, spread)
+    soft.text(0.06, 0.85, "plain ST", transform=soft.transAxes, fontsize=9,
+              color=colours["plain ST"])  # fmt: skip
     for label, x, y in zip(temperatures.values(), bias.tolist(), variance.tolist(), strict=True):
         write(soft, label, x, y, (6, 4), "straight-through")
     dress(soft, main)
