@@ -24,8 +24,12 @@ PUBLISHED = {
 }
 # Names of the published rows that the models of `published` are trained for.
 THEIRS = {
-    "published network, full softmax": "Mult-VAE",
-    "published network, multi-index, popularity": "FastVAE, multi-index, popularity",
+    f"published network, {name}{beta}": theirs
+    for name, theirs in (
+        ("full softmax", "Mult-VAE"),
+        ("multi-index, popularity", "FastVAE, multi-index, popularity"),
+    )
+    for beta in ("", ", KL weight 0")
 }
 Row = dict[str, Any]
 
