@@ -228,9 +228,14 @@ class Table:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All rows of the files."""
+        """All rows of the files, with the field `file`."""
         paths = [EXPERIMENTS / self.experiment / file for file in self.files]
-        return [row for path in paths if path.exists() for row in json.loads(path.read_text())]
+        return [
+            {**row, "file": path.name}
+            for path in paths
+            if path.exists()
+            for row in json.loads(path.read_text())
+        ]
 
     @cached_property
     def cells(self) -> list[Cell]:

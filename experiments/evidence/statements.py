@@ -7,9 +7,14 @@ from statistics import mean
 from experiments.record import Row
 
 
+def alike(rows: list[Row], **key: object) -> list[Row]:
+    """Return the rows with these fields."""
+    return [row for row in rows if key.items() <= row.items()]
+
+
 def longest(rows: list[Row], **key: object) -> list[Row]:
     """Return the rows with these fields and the most epochs."""
-    own = [row for row in rows if key.items() <= row.items()]
+    own = alike(rows, **key)
     most = max((row["epochs"] for row in own), default=0)
     return [row for row in own if row["epochs"] == most]
 

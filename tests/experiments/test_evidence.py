@@ -13,7 +13,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 from experiments import readme
 from experiments.evidence import __main__ as evidence
-from experiments.evidence import published
+from experiments.evidence import fastvae_figures, fastvae_tables, published, rating_tables
 from experiments.evidence.order import order
 from experiments.evidence.page import page, paragraph
 from experiments.evidence.published import (
@@ -27,11 +27,14 @@ from experiments.evidence.published import (
     Statement,
     Table,
     exactly,
+    method_of,
     named,
     number,
 )
 from experiments.evidence.sentences import agreement, ratio, seeds, sentence, status
 from experiments.evidence.tables import NOTHING_PUBLISHED, TABLES
+from experiments.movielens_ratings.growth_sweep import PREFIX
+from experiments.record import Row
 
 AGAIN = "run `python -m experiments.evidence`, and commit what it writes"
 WITH_ROWS = sorted(path.parent.name for path in EXPERIMENTS.glob("*/results.json"))
@@ -182,3 +185,55 @@ def test_the_first_pattern_with_rows_counts() -> None:
     assert named("ANT")(rows) == []
     assert named(".*", seed=1)(rows) == []
     assert Method("m", ours=named(".*")).chosen(rows, None) == rows[:1]  # rows of one name only
+
+
+# Which rows are compared with each other
+
+
+def names(table: Table, rows: list[Row]) -> set[str]:
+    cells = (
+        Cell(c, m, m.chosen(rows, table.length), None) for c in table.columns for m in c.methods
+    )
+    return {method_of(row) for cell in cells for row in cell.rows}
+
+
+def test_both_autoencoders_have_the_same_network() -> None:
+    (table,) = fastvae_tables.TABLES
+    both = ("full softmax", "multi-index, popularity")
+    ours, published = (
+        [{"data": "ml10m", "model": f"{network}, {name}", "epochs": 9} for name in both]
+        for network in ("FastVAE", "published network")
+    )
+    ours_alone = {row["model"] for row in ours}
+    assert names(table, ours) == names(table, [*ours, published[0]]) == ours_alone
+    assert names(table, [*ours, *published]) == {row["model"] for row in published}
+
+
+def test_all_samplers_of_a_figure_have_the_same_network() -> None:
+    table = next(table for table in fastvae_figures.TABLES if table.number == "Figure 3")
+    key = {"figure": "training", "codewords": 0, "NDCG@50": [0.1], "epochs": 9}
+    ours = [
+        {**key, "sampler": name, "samples": 200, "file": "figures.json"}
+        for name in ("uniform", "popularity")
+    ]
+    assert names(table, ours) == {"uniform", "popularity"}
+    published = {**key, "sampler": "uniform", "samples": 1000, "file": "paper_figures.json"}
+    assert names(table, [*ours, published]) == {"uniform"}
+    closeness = next(table for table in fastvae_figures.TABLES if table.number == "Figure 2")
+    key = {"figure": "divergence", "model": "trained"}
+    ours = [{**key, "sampler": name, "file": "figures.json"} for name in ("uniform", "popularity")]
+    assert names(closeness, [*ours, {**ours[0], "file": "paper_figures.json"}]) == {"uniform"}
+
+
+def test_number_of_anchors_is_compared_under_one_penalty() -> None:
+    table = next(table for table in rating_tables.TABLES if table.number == "Figure 3")
+    ours, fixed = ("NBANT", "grid, 4 and 4 anchors"), f"{PREFIX}published, fixed at 4"
+    rows: list[Row] = [
+        {"method": name, "split": "third", "objective": value, "recipe": {"epochs": 50}}
+        for name, value in zip(
+            (*ours, fixed, f"{PREFIX}published"), (1.02, 1.0, 2.0, 2.01), strict=True
+        )
+    ]
+    assert names(table, rows[:2]) == set(ours)
+    assert names(table, rows) == {fixed, f"{PREFIX}published"}
+    assert [table.statements[0].holds(some) for some in (rows[:2], rows)] == [False, True]
