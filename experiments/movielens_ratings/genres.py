@@ -18,17 +18,16 @@ from fewfold.embeddings.anchor_inspection import inspect_anchors
 from fewfold.embeddings.table.embedding import AnchorEmbedding
 
 PREFIX = "genres: "
-SHOWN = 5  # films in a row, by anchor
 
 
-def films() -> tuple[list[str], list[list[str]]]:
-    """Return the titles and genres of the rated films, in the order of the items."""
+def film_genres() -> list[list[str]]:
+    """Return the genres of the rated films, in the order of the items."""
     import pandas
 
     rated = pandas.read_parquet(datasets.DATA / "ml-1m" / "ratings.parquet")["movie_id"]
     table = pandas.read_parquet(datasets.DATA / "ml-1m" / "movies.parquet").set_index("movie_id")
     table = table.loc[sorted(rated.unique())]
-    return table["title"].tolist(), [genres.split("|") for genres in table["genres"]]
+    return [genres.split("|") for genres in table["genres"]]
 
 
 def as_published(name: str, split: Split, seed: int) -> AnchorEmbedding:
@@ -58,15 +57,17 @@ MODELS: dict[str, tuple[Films, str]] = {
 }  # fmt: skip
 
 
-def describe(table: AnchorEmbedding, titles: list[str], genres: list[list[str]]) -> Row:
-    """Return the purity of the ten first films of each anchor, of all its films, and by chance."""
-    first = inspect_anchors(table, labels=genres, names=titles, top=10, sample=1)
-    whole = inspect_anchors(table, labels=genres, top=len(titles), sample=1)
+def describe(table: AnchorEmbedding, genres: list[list[str]]) -> Row:
+    """Return the purity of the ten first films of each anchor, of all its films, and by chance.
+
+    No title is recorded: the log may not be published, nor parts of it.
+    """
+    first = inspect_anchors(table, labels=genres, top=10, sample=1)
+    whole = inspect_anchors(table, labels=genres, top=len(genres), sample=1)
     groups = []
     for group in first.groups:
         genre, share = next(iter(group.labels.items()))
-        members = [member.name for member in group.members[:SHOWN]]
-        groups.append([genre, round(share, 2), group.objects, members])
+        groups.append([genre, round(share, 2), group.objects])
     return {
         "purity": round(first.purity or 0.0, 4),
         "by chance": round(first.chance or 0.0, 4),
@@ -79,13 +80,13 @@ def describe(table: AnchorEmbedding, titles: list[str], genres: list[list[str]])
 
 def run(ratings: Ratings, names: list[str], seeds: int, results: Path) -> None:
     """Add the missing rows."""
-    record, split, (titles, genres) = Record(results), published(ratings), films()
+    record, split, genres = Record(results), published(ratings), film_genres()
     for seed in range(seeds):
         for name in names:
             train, method = MODELS[name]
 
             def make(train: Films = train, method: str = method, seed: int = seed) -> Row:
-                return describe(train(method, split, seed), titles, genres)
+                return describe(train(method, split, seed), genres)
 
             record.once(make, method=PREFIX + name, split="published", seed=seed)
 

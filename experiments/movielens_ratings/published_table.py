@@ -106,7 +106,7 @@ def purity(rows: list[Row]) -> str:
          "by chance"],
         ["---"] * 6,
     ]  # fmt: skip
-    groups = [["model", "genre of most", "share", "films with it", "first"], ["---"] * 5]
+    groups = [["model", "genre of most", "share", "films with it"], ["---"] * 4]
     for name in genres.MODELS:
         for row in _of(rows, genres.PREFIX + name):
             shares = [row[key] for key in ("purity", "by chance", "purity of all films",
@@ -114,8 +114,8 @@ def purity(rows: list[Row]) -> str:
             cells = [f"{share:.1%}" for share in shares]
             lines.append([name, str(row["anchors in use"]), *cells])
             groups += [
-                [name, genre, f"{share:.0%}", f"{objects:,}", ", ".join(members)]
-                for genre, share, objects, members in row["groups"][:5]
+                [name, genre, f"{share:.0%}", f"{objects:,}"]
+                for genre, share, objects in row["groups"][:5]
             ]
     return f"{_markdown(lines)}\n\n{_markdown(groups)}"
 
