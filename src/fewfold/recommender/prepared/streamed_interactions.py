@@ -44,7 +44,7 @@ class StreamedLog:
         >>> model = ff.VAE(16, 7, shortcut=8)
         >>> rec = ff.Recommender(model, training=ff.recommender.Training(epochs=1))
         >>> rec.fit(StreamedLog(folder, pairs_in_memory=100_000), progress=False)
-        Recommender(VAE(hidden=16, latent=7, layers=1, shortcut=8, anchors=None), 5,178 items)
+        Recommender(VAE(hidden=16, latent=7, ...), 5,178 items)
     """
 
     folder: str | os.PathLike[str]
