@@ -10,9 +10,9 @@ __all__ = ["kl_bound", "kl_divergence"]
 
 
 def kl_divergence(proposal: Proposal, queries: Tensor, item_vectors: Tensor) -> Tensor:
-    """Kullback-Leibler divergence KL(q || p) from a proposal q to the softmax p of the scores.
+    r"""Kullback-Leibler divergence KL(q || p) from a proposal q to the softmax p of the scores.
 
-        p(i | z) = exp(z . item_i) / sum_j exp(z . item_j)
+    .. math:: p(i \mid z) = \exp(z \cdot x_i) \Big/ \sum_j \exp(z \cdot x_j)
 
     Costs the scores of all items.
 
@@ -42,11 +42,11 @@ def kl_divergence(proposal: Proposal, queries: Tensor, item_vectors: Tensor) -> 
 
 
 def kl_bound(proposal: MultiIndex, queries: Tensor, item_vectors: Tensor) -> Tensor:
-    """Upper bound of `kl_divergence` of a multi-index, in time linear in items and queries.
+    r"""Upper bound of `kl_divergence` of a multi-index, in time linear in items and queries.
 
-    With residuals r_i = item_i - quantised_i,
+    With the residuals r of the item vectors after quantisation and the masses m of the items,
 
-        KL(q || p)  <=  2 max_i |r_i| |z| + log( max_i mass_i / min_i mass_i ),
+    .. math:: KL(q \| p) \le 2 \max_i \|r_i\| \|z\| + \log \frac{\max_i m_i}{\min_i m_i},
 
     whose second term is 0 if the items of a cell are sampled uniformly. It is infinite if an item
     has mass 0. With ``within="exact"`` the proposal is the softmax, and the bound 0.

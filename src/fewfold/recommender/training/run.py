@@ -205,9 +205,11 @@ class TrainingRun(ABC):
         """Return everything that must be equal for a checkpoint to be resumed."""
         if isinstance(self.objective, SampledSoftmax):
             self.objective.proposal.state_dict()  # raises before training if it has none
-        options = asdict(self.options)
-        if options["draws"] == 1:  # as older versions wrote it
-            del options["draws"]
+        older = {"draws": 1, "optimizer": None}  # what older versions had, and did not write
+        options = {
+            name: value for name, value in asdict(self.options).items()
+            if name not in older or value != older[name]
+        }  # fmt: skip
         return {
             **options,
             **{

@@ -70,7 +70,7 @@ class SampledSoftmax:
     samples: int = 200
     shared: bool = False
     weights: Tensor | None = field(default=None, repr=False, compare=False)
-    popularity: Callable[[Tensor], Tensor] = field(default=smoothed_log, repr=False)
+    popularity: Callable[[Tensor], Tensor] = field(default_factory=lambda: smoothed_log, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.popularity):
