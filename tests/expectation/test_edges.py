@@ -182,6 +182,7 @@ def test_divergence_of_structures_that_are_listed(
 def test_temperatures_are_numbers(temperature: float) -> None:
     assert ff.Gumbel(temperature) == ff.Gumbel(0.5)
     assert ff.expectation.REBAR(temperature) == ff.expectation.REBAR(0.5)
+    assert type(ff.expectation.RELAX(torch.nn.ReLU(), temperature).temperature) is float
 
 
 @pytest.mark.parametrize("estimator", [ff.Gumbel(1e-38), ff.expectation.REBAR(1e-38)], ids=repr)

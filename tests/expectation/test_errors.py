@@ -208,6 +208,11 @@ CASES = {
         ValueError,
         ("MuProp needs the gradient of the cost", "embed_atoms(atoms, table)", "ScoreFunction()"),
     ),
+    "no expansion": (
+        lambda: ff.expectation.MuProp(0),
+        ValueError,
+        ("samples must be at least 1, got 0",),
+    ),
     "several of the most likely": (
         lambda: ff.expectation.StraightThrough(2, argmax=True),
         ValueError,

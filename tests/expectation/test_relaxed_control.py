@@ -60,6 +60,22 @@ def test_the_mean_gradient_by_many_draws(latent, strength):
 
 
 @over([CATEGORIES, BITS])
+def test_a_network_of_nothing_is_rebar(latent):
+    """Sample by sample."""
+    control = network(latent.event[0])
+    with torch.no_grad():
+        for own in control.parameters():
+            own.zero_()
+    scores, cost = latent.scores(20).requires_grad_(), Cost(latent)
+    found = []
+    for estimator in (ff.expectation.REBAR(0.4, 0.7), ff.expectation.RELAX(control, 0.4, 0.7)):
+        draw = torch.Generator().manual_seed(0)
+        out = ff.expect(cost, scores, estimator, latent.over, generator=draw)
+        found.append(torch.autograd.grad(out.surrogate.sum(), scores)[0])
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
+
+
+@over([CATEGORIES, BITS])
 @pytest.mark.parametrize("strength", [0.0, 0.5])
 def test_the_network_learns_by_the_square_of_the_gradient(latent, strength):
     """Which is the error; its gradient, by finite differences, and nobody else's."""

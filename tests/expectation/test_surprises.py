@@ -128,9 +128,13 @@ def test_settings_are_refused_before_the_cost_is_called() -> None:
     assert isinstance(ff.expectation.REBAR(0.5, torch.tensor(0.7)).strength, float)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "estimator", [ff.Gumbel(), ff.expectation.REBAR(), ff.expectation.MuProp()], ids=repr
-)
+RELAXED = [
+    *(ff.Gumbel(), ff.expectation.REBAR(), ff.expectation.MuProp()),
+    *(ff.expectation.StraightThrough(), ff.expectation.RELAX(nn.Linear(4, 1))),
+]
+
+
+@pytest.mark.parametrize("estimator", RELAXED, ids=lambda estimator: type(estimator).__name__)
 def test_vectors_of_an_empty_batch(estimator: ff.expectation.Estimator) -> None:
     out = ff.expect(price, torch.zeros(0, 4), estimator)
     assert out.support.atoms.shape == (0, 4)
