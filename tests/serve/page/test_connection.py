@@ -8,6 +8,7 @@ import pytest
 import fewfold as ff
 from tests.serve.page.log import write_model
 from tests.serve.page.serving import Restartable
+from tests.serve.page.window import settled
 
 Open = Callable[..., Any]
 KEY = "correct horse battery staple"
@@ -27,11 +28,11 @@ def other(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 
 def test_a_model_without_anchors_or_curve_is_explained(open_page: Open, other: Restartable) -> None:
     page = open_page("#anchors", address=other.address, key=KEY)
-    assert page.get_by_text("This model has no anchors").is_visible()
-    assert page.get_by_text("fewfold fit --model fastvae --anchors auto").is_visible()
+    page.get_by_text("This model has no anchors").wait_for()
+    page.get_by_text("fewfold fit --model fastvae --anchors auto").wait_for()
     page.get_by_role("link", name="How good is it").click()
-    assert page.get_by_text("No training curve").is_visible()
-    assert page.get_by_text("No comparison is kept in this model").is_visible()
+    page.get_by_text("No training curve").wait_for()
+    page.get_by_text("No comparison is kept in this model").wait_for()
 
 
 def test_another_model_takes_over(open_page: Open, other: Restartable) -> None:
@@ -46,7 +47,7 @@ def test_another_model_takes_over(open_page: Open, other: Restartable) -> None:
         if "item-knn" in page.inner_text("#served"):
             break
     assert "item-knn" in page.inner_text("#served")
-    assert page.get_by_text("Another model has taken over").is_visible()
+    page.get_by_text("Another model has taken over").wait_for()
     page.wait_for_selector(".ranking li")
 
 
@@ -62,6 +63,7 @@ def test_a_server_that_stops_and_comes_back(open_page: Open, other: Restartable)
         other.start()
     page.locator(".offline").wait_for(state="detached")
     page.wait_for_selector(".ranking")
+    settled(page)
     assert page.locator(".ranking .name").all_inner_texts() == before[:5]
     _forget(open_page, "ERR_CONNECTION_", "ERR_EMPTY_RESPONSE", "status of 503")
 
@@ -76,7 +78,7 @@ def test_a_key_is_asked_for_once(open_page: Open, other: Restartable) -> None:
     page.wait_for_selector(".ranking")
     page.reload()
     page.wait_for_selector(".ranking")
-    assert not page.get_by_role("dialog").is_visible()
+    page.get_by_role("dialog").wait_for(state="hidden")
     _forget(open_page, "status of 401")
 
 

@@ -16,7 +16,7 @@ HISTORY = "item=cooking/1&item=cooking/4"
 
 def test_recommendations_follow_the_items(open_page: Open) -> None:
     page = open_page()
-    assert page.get_by_text("Nothing picked yet").is_visible()
+    page.get_by_text("Nothing picked yet").wait_for()
     assert len(names(page)) == 10
     page.get_by_label("Add an item").fill("birch of coo")
     page.get_by_role("option", name="Birch of cooking").click()
@@ -75,7 +75,7 @@ def test_everything_by_keyboard_alone(open_page: Open) -> None:
     page.keyboard.type("amber")
     page.wait_for_selector("[role=option]")
     press("Escape")
-    assert not page.locator("[role=listbox]").first.is_visible()
+    page.locator("[role=listbox]").first.wait_for(state="hidden")
     for _ in range(5):
         press("Backspace")
     page.wait_for_timeout(200)
@@ -146,18 +146,18 @@ def test_rules_are_kept(open_page: Open) -> None:
     assert found
     assert all(1960 <= year <= 1964 for year in found)
     go(page, f"#try?{HISTORY}&rule=is:section:nowhere")
-    assert page.get_by_text("Nothing to recommend").is_visible()
-    assert page.get_by_text("remove one of them").is_visible()
+    page.get_by_text("Nothing to recommend").wait_for()
+    page.get_by_text("remove one of them").wait_for()
 
 
 def test_a_user_of_the_log_beside_their_recommendations(open_page: Open) -> None:
     page = open_page()
     page.get_by_text("A user of the log").click()
-    assert page.get_by_text("No user picked").is_visible()
+    page.get_by_text("No user picked").wait_for()
     page.get_by_label("Pick a user").fill("reader-1")
     page.get_by_role("option").filter(has_text=re.compile(r"^reader-1\s*6 items")).click()
     settled(page)
-    assert page.get_by_text("reader-1 has 6 items").is_visible()
+    page.get_by_text("reader-1 has 6 items").wait_for()
     history = page.locator(".history .name").all_inner_texts()
     assert len(history) == 6
     assert not set(history) & set(names(page))
@@ -172,7 +172,7 @@ def test_a_user_of_the_log_beside_their_recommendations(open_page: Open) -> None
 
 def test_what_is_unknown_is_said(open_page: Open) -> None:
     page = open_page(f"#try?{HISTORY}&item=nonsense")
-    assert page.get_by_text("Not known to the model, and ignored: nonsense.").is_visible()
+    page.get_by_text("Not known to the model, and ignored: nonsense.").wait_for()
     assert page.locator(".chips .unknown").inner_text().startswith("nonsense")
     page.get_by_label("Add an item").fill("zzzz")
     page.get_by_text("No item matches “zzzz”").wait_for()
@@ -185,9 +185,11 @@ def test_similar_items_are_a_walk(open_page: Open) -> None:
     page.get_by_label("Start from an item").fill("Cedar of science")
     page.get_by_role("option").first.click()
     page.get_by_role("heading", name="Cedar of science").wait_for()
+    settled(page)
     second = names(page)[1]
     page.locator(".ranking .name").nth(1).click()
     page.get_by_role("heading", name=second).wait_for()
+    settled(page)
     third = names(page)[0]
     page.locator(".ranking .name").first.focus()
     page.keyboard.press("Enter")
@@ -210,7 +212,7 @@ def test_how_good_it_is(open_page: Open) -> None:
     metrics = page.get_by_role("region", name="Metrics with their intervals").inner_text()
     assert re.search(r"NDCG@10\s+0\.\d{4}\s+0\.\d{4} to 0\.\d{4}", metrics)
     assert "hits in the first k" in metrics
-    assert page.get_by_role("region", name="Metrics by slice").is_visible()
+    page.get_by_role("region", name="Metrics by slice").wait_for()
     compared = page.get_by_role("region", name="Beside other models")
     assert "is the best" in compared.inner_text()
     assert compared.locator("svg .interval").count() == 3  # of two models, and of this one
@@ -223,7 +225,7 @@ def test_how_good_it_is(open_page: Open) -> None:
     assert "user = user, item = book" in read
     assert "960" in read
     page.get_by_text("Model card").click()
-    assert page.get_by_text("# Recommender").is_visible()
+    page.get_by_text("# Recommender").wait_for()
 
 
 def test_anchors(open_page: Open) -> None:
