@@ -20,7 +20,7 @@ SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"
 
 PARALLEL = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),-O)
 
-.PHONY: demo test check lint types browser tests tests-native tests-avx2 tests-generic tests-pure tests-nightly docs tables bench bench-quick sanitize fuzz branches nightly format clean
+.PHONY: demo test check lint types browser tests tests-native tests-avx2 tests-generic tests-pure tests-nightly test-triton docs tables bench bench-quick sanitize fuzz branches nightly format clean
 .DEFAULT_GOAL := demo
 
 # The environment is made once; it is refreshed only when what it is made from has changed.
@@ -84,6 +84,15 @@ tests-pure: $(STAMP)
 	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -m "not slow and not nightly" -k "not gallery" \
 	  src README.md docs tests/test_package.py
 
+# Kernels for GPUs, run by Triton's interpreter; not in `test`, as Triton is 280 MB.
+TRITON = $(VENV)/.triton-installed
+$(TRITON): $(STAMP)
+	$(PY) -m pip install -qq -c constraints.txt triton
+	@touch $@
+
+test-triton: $(TRITON)
+	TRITON_INTERPRET=1 $(PY) -m pytest -q -m "not nightly" tests/_triton
+
 tests-nightly: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -q -m nightly
 	FEWFOLD_KILLS=60 $(PY) -m pytest -q -k killed tests/cli/test_interrupted.py
@@ -128,7 +137,7 @@ fuzz: $(STAMP)
 branches: $(STAMP)
 	$(PY) -m tests.branches
 
-nightly: test tests-nightly fuzz sanitize
+nightly: test tests-nightly test-triton fuzz sanitize
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,8 @@ torch.set_num_threads(1)
 
 # Sphinx's configuration and the gallery are scripts, not modules with examples.
 collect_ignore_glob = ["docs/conf.py", "docs/gallery/*.py", "build/*"]
+if importlib.util.find_spec("triton") is None:
+    collect_ignore_glob += ["src/fewfold/_triton/*.py"]
 
 # A source is imported as a part of its package, whichever file is collected first.
 for folder in sorted((Path(__file__).parent / "src" / "fewfold").glob("*/__init__.py")):

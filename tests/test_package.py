@@ -80,8 +80,8 @@ def test_help_is_quick_and_leaves_torch_alone() -> None:
 
 def test_config_says_which_path_is_active(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config"]) == 0
-    kernels = "plain torch" if os.environ.get("FEWFOLD_NATIVE") == "0" else "native"
-    assert f"kernels  {kernels}" in capsys.readouterr().out
+    kernels = "plain torch" if os.environ.get("FEWFOLD_NATIVE") == "0" else "native kernels"
+    assert f"CPU      {kernels}" in capsys.readouterr().out
 
 
 def test_environment_switches_the_kernels_off() -> None:

@@ -1,4 +1,4 @@
-"""The C++ kernels, optional at run time; `dispatch` decides when they run, and which."""
+"""The C++ kernels, optional at run time; `dispatch` chooses between them, Triton and torch."""
 
 from fewfold._native.dispatch import (
     available,
@@ -11,6 +11,9 @@ from fewfold._native.dispatch import (
     show_config,
     table,
     threads,
+    triton_available,
+    triton_kernel,
+    triton_on_cpu,
 )
 
 __all__ = [
@@ -24,4 +27,7 @@ __all__ = [
     "show_config",
     "table",
     "threads",
+    "triton_available",
+    "triton_kernel",
+    "triton_on_cpu",
 ]

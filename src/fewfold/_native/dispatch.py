@@ -1,21 +1,24 @@
-"""Choice of the kernel for a computation: which kernels exist, and which tensors they accept.
+"""Choice of the backend of a computation: native kernels on the CPU, Triton on a GPU, plain torch.
 
-Everything outside of this folder reaches the compiled code through this module. A caller checks
-`ready(*tensors)` and, if true, calls `kernel(name, dtype)`; otherwise it computes in plain torch,
-as everything does without the compiled module. `FEWFOLD_NATIVE=0` in the environment and
-`disabled()` choose plain torch although the module is present.
+Everything outside of this folder reaches compiled code through this module. A caller asks
 
-Kernels are looked up in a table from (kernel name, device type) to a function, which today has one
-column: `_MODULES` maps the device type "cpu" to the compiled module. To add a GPU backend, add its
-module there, with functions of the same names and arguments; let `ready` accept tensors of that
-device if all of them are on it; and let `kernel` return a function that selects the column by the
-device of its first tensor. Callers pass tensors and sizes, and do not change.
+1. `ready(*tensors)`: if true, it calls `kernel(name, dtype)`, a C++ kernel of the compiled module;
+2. `triton_kernel(operation, *tensors)`: if that is not None, it calls the function returned;
+
+and computes in plain torch otherwise, as everything does without the compiled module and on other
+devices. Switches in the environment: `FEWFOLD_NATIVE=0` leaves out the C++ kernels, and
+`FEWFOLD_TRITON=0` those of Triton; the contexts `disabled()` and `triton_on_cpu()` do so in a test.
+
+To add a Triton kernel, write it in a module of `fewfold._triton` and register it in `_TRITON`.
 """
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +28,7 @@ from torch.autograd import forward_ad
 
 __all__ = [
     *("available", "disabled", "enabled", "instruction_set", "kernel", "kernels", "ready"),
-    *("show_config", "table", "threads"),
+    *("show_config", "table", "threads", "triton_available", "triton_kernel", "triton_on_cpu"),
 ]
 
 kernels: ModuleType | None
@@ -44,6 +47,23 @@ else:  # kernels read tensors without being linked against torch
 
 _MODULES: dict[str, ModuleType] = {} if kernels is None else {"cpu": kernels}
 _SUFFIX = {None: "", torch.float32: "_f32", torch.float64: "_f64"}
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """A function of `fewfold._triton`, and the tensors for which it is chosen."""
+
+    module: str
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    """Dtypes of the first tensor."""
+    elements: int = 0
+    """Elements of the first tensor from which the kernel is chosen; plain torch serves fewer."""
+
+
+_TRITON: dict[str, _Operation] = {}
+"""Operations by the name of their function."""
+_triton = os.environ.get("FEWFOLD_TRITON", "1") != "0"
+_triton_on_cpu = False
 
 _enabled = kernels is not None and os.environ.get("FEWFOLD_NATIVE", "1") != "0"
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -115,6 +135,62 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
+@functools.cache
+def triton_available() -> bool:
+    """Return whether Triton is installed and not switched off."""
+    return _triton and importlib.util.find_spec("triton") is not None
+
+
+def triton_kernel(operation: str, *tensors: Tensor) -> Callable[..., Any] | None:
+    """Return the Triton function of an operation if it may run on these tensors, or else None.
+
+    The tensors must be plain ones on one GPU, outside of transforms and traces, the first of them
+    of a dtype and a size that the kernel is made for. Inside `triton_on_cpu()` they are on the CPU.
+    """
+    first = tensors[0]
+    if not (first.is_cuda or _triton_on_cpu) or not triton_available():
+        return None
+    if _compiling() or _transforming() or _modes() or _tracing() is not None:
+        return None
+    if forward_ad._current_level >= 0:
+        return None
+    entry = _TRITON.get(operation)
+    if entry is None or first.dtype not in entry.dtypes or first.numel() < entry.elements:
+        return None
+    for t in tensors:
+        if type(t) not in _PLAIN or t.device != first.device or t.layout is not _STRIDED:
+            return None
+        if t.is_neg() or t._is_zerotensor() or _batched(t):
+            return None
+    return _triton_function(entry.module, operation)
+
+
+@functools.cache
+def _triton_function(module: str, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(importlib.import_module(f"fewfold._triton.{module}"), name)
+    return found
+
+
+@contextlib.contextmanager
+def triton_on_cpu() -> Iterator[None]:
+    """Return a context in which CPU tensors take Triton's kernels, run by its interpreter.
+
+    Triton reads `TRITON_INTERPRET=1` when a kernel is defined: set it before the first use.
+    """
+    global _triton_on_cpu
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise RuntimeError(
+            "Triton's kernels run on the CPU only under its interpreter: set TRITON_INTERPRET=1 "
+            "in the environment before Python starts"
+        )
+    before, _triton_on_cpu = _triton_on_cpu, True
+    try:
+        with disabled():
+            yield
+    finally:
+        _triton_on_cpu = before
+
+
 def table(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return an uninitialised CPU tensor in large memory pages, for rows read in random order."""
     empty = torch.empty(shape, dtype=dtype)
@@ -134,13 +210,14 @@ def instruction_set() -> str | None:
 
 
 def show_config() -> None:
-    """Print which path is active, with which instruction set and how many threads.
+    """Print what computes on the CPU and on a GPU, and how many threads there are.
 
     Example:
         >>> import fewfold as ff
         >>> ff.show_config()  # doctest: +SKIP
         fewfold  0.1.0, torch 2.13.0+cpu
-        kernels  native, avx512
+        CPU      native kernels, avx512
+        GPU      plain torch (Triton not installed); none found
         threads  2, shared with torch
     """
     from importlib.metadata import PackageNotFoundError, version
@@ -152,6 +229,15 @@ def show_config() -> None:
     name = instruction_set()
     why = "compiled module missing" if kernels is None else "switched off"
     print(f"fewfold  {own}, torch {torch.__version__}")
-    print(f"kernels  native, {name}" if name else f"kernels  plain torch ({why})")
+    print(f"CPU      native kernels, {name}" if name else f"CPU      plain torch ({why})")
+    print(f"GPU      {_gpu()}")
     shared = kernels is not None and kernels.threaded()
     print(f"threads  {threads()}, shared with torch" if shared or not name else "threads  1")
+
+
+def _gpu() -> str:
+    """Return what computes on a GPU, and which one there is."""
+    found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none found"
+    if triton_available():
+        return f"Triton kernels where there are some, plain torch otherwise; {found}"
+    return f"plain torch (Triton {'not installed' if _triton else 'switched off'}); {found}"
