@@ -131,10 +131,14 @@ def _often(step: Step) -> Step:
     return lambda: [step() for _ in range(8)]
 
 
-def sampled_step(items: int, shared: bool) -> Step:
-    """Build a training step of fewfold; each call uses the next batch."""
+def sampled_step(items: int, shared: bool, proposal: ff.sampling.Proposal | None = None) -> Step:
+    """Build a training step of fewfold; each call uses the next batch.
+
+    The proposal is by default the multi-index with uniform draws inside cells.
+    """
     model = ff.recommender.FastVAE(items, hidden=HIDDEN, latent=WIDTH - 1, layers=0)
-    proposal = ff.MultiIndex(16).fit(model.outputs())
+    counts = torch.arange(1, items + 1).reciprocal()
+    proposal = (proposal or ff.MultiIndex(16)).fit(model.outputs(), counts)
     objective = ff.recommender.SampledSoftmax(proposal, SHARED if shared else DRAWS, shared=shared)
     tables = ff.optim.Adam(
         model.tables.row_parameters, betas=(0.0, 0.99), by_row=True

@@ -17,21 +17,21 @@ FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-shared", "-f
 
 
 @functools.cache
-def library(source: Path) -> ctypes.CDLL | None:
+def library(source: Path, *flags: str) -> ctypes.CDLL | None:
     """Return the compiled library; None without a compiler, or with `FEWFOLD_NATIVE=0`."""
     if os.environ.get("FEWFOLD_NATIVE", "1") == "0":
         return None
     try:
-        return ctypes.CDLL(str(_compiled(source)))
+        return ctypes.CDLL(str(_compiled(source, *flags)))
     except (OSError, subprocess.CalledProcessError) as error:
         reason = error.stderr if isinstance(error, subprocess.CalledProcessError) else error
         logging.getLogger(__name__).warning("%s was not compiled: %s", source.name, reason)
         return None
 
 
-def _compiled(source: Path) -> Path:
+def _compiled(source: Path, *flags: str) -> Path:
     """Return the library, compiling it unless it is cached for this source and processor."""
-    key = "\n".join([*FLAGS, _processor(), source.read_text()])
+    key = "\n".join([*FLAGS, *flags, _processor(), source.read_text()])
     path = BUILD / f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
     if path.exists():
         return path
@@ -41,7 +41,7 @@ def _compiled(source: Path) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     # Two processes may compile it at a time.
     with new_file(path, path.with_name(f".{path.name}.{os.getpid()}.partial")) as partial:
-        command = [compiler, *FLAGS, str(source), "-o", str(partial)]
+        command = [compiler, *FLAGS, *flags, str(source), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True, text=True)
     return path
 

@@ -72,7 +72,7 @@ def _methods() -> tuple[Method, ...]:
     }
     both = PUBLISHED | lines
     return tuple(
-        Method(label, figures, _either_split(_NAMES.get(label, label)))
+        Method(label, figures, _either_split(_NAMES.get(label, f"{_FAITHFUL}{label}")))
         for label, figures in both.items()
     )
 

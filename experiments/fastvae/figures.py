@@ -254,6 +254,12 @@ MODES = {
     FULL: steps.full_step,
     PER_USER: lambda items: steps.sampled_step(items, shared=False),
     PER_BATCH: lambda items: steps.sampled_step(items, shared=True),
+    **{
+        sampler: lambda items, sampler=sampler: steps.sampled_step(
+            items, shared=False, proposal=proposal(sampler, 16)
+        )
+        for sampler in (INDEXED[0], *STATIC)
+    },
 }
 
 
@@ -284,11 +290,12 @@ def draw_time(rows: list[Row]) -> Figure:
     """Plot milliseconds per step against the number of items."""
     figure, (axes,) = panels_of(1)
     figure.set_figwidth(8)
-    for mode, like in ((FULL, FULL), (PER_USER, INDEXED[1]), (PER_BATCH, SHARED)):
+    styles = {PER_USER: INDEXED[1], PER_BATCH: SHARED}
+    for mode in MODES:
         points = {row["items"]: row["milliseconds"] for row in rows if row["sampler"] == mode}
+        like = styles.get(mode, mode)
         line(axes, {x: torch.tensor([points[x]]) for x in sorted(points)}, mode, like)
-        at = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
-        axes.annotate(mode.split(", ")[-1], max(points.items()), color=STYLE[like]["color"], **at)
+    axes.legend(**LEGEND)
     axes.set(xscale="log", yscale="log", xlabel="items", ylabel="milliseconds per step, one thread")
     axes.set_xticks(ITEMS, [f"{n:,}" for n in ITEMS])
     axes.yaxis.set_major_formatter("{x:,.0f}")

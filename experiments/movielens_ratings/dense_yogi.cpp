@@ -18,7 +18,10 @@
 
 namespace {
 
-constexpr int width = 16;
+#ifndef WIDTH
+#define WIDTH 16
+#endif
+constexpr int width = WIDTH;  // of the vectors
 typedef float Vector __attribute__((vector_size(4 * width)));
 
 Vector load(const float* from) {
@@ -49,7 +52,7 @@ struct Table {
     const std::int32_t* widths;    // (blocks,)
     const std::int64_t* anchors;   // (blocks,) where the anchors of a block begin
     const std::int32_t* identity;  // (blocks,) whether the anchors are the axes, and not learnt
-    float *a, *am, *av;            // anchors, (width of block, 16) one after the other
+    float *a, *am, *av;            // anchors, (width of block, width) one after the other
     std::int64_t active, seen;     // columns in use, and the most that have ever been
     std::int64_t non_negative;
     std::int64_t plain;            // whether the penalty is that of SGD, l1 s_t, not l1 s_t / D

@@ -56,9 +56,9 @@ class _Schedule(ctypes.Structure):
 
 
 @functools.cache
-def kernel() -> Callable[..., float]:
-    """Return the compiled training loop."""
-    compiled = library(SOURCE)
+def kernel(width: int) -> Callable[..., float]:
+    """Return the training loop compiled for vectors of this width."""
+    compiled = library(SOURCE, f"-DWIDTH={width}")
     if compiled is None:
         raise RuntimeError("training needs a C++ compiler, and FEWFOLD_NATIVE must not be 0")
     found = compiled.train
@@ -108,7 +108,7 @@ class Trainer:
             *[array.ctypes.data for array in self._step_arrays], *self.settings.betas,
             self.settings.eps,
         )  # fmt: skip
-        errors = kernel()(
+        errors = kernel(self.tables[0].width)(
             *[ctypes.addressof(one) for one in (*tables, schedule)],
             *[part.data_ptr() for part in (ratings.users, ratings.items, ratings.stars, order)],
             len(order), self.settings.batch, self.steps, self.bias.data_ptr(),

@@ -114,7 +114,12 @@ class MixedDimension(nn.Module):
     place: Tensor
 
     def __init__(
-        self, counts: Tensor, blocks: int, temperature: float, generator: torch.Generator
+        self,
+        counts: Tensor,
+        blocks: int,
+        temperature: float,
+        generator: torch.Generator,
+        width: int = WIDTH,
     ) -> None:
         super().__init__()
         order = counts.argsort(descending=True, stable=True)
@@ -122,13 +127,13 @@ class MixedDimension(nn.Module):
         block = (uses / uses[-1] * blocks).ceil().long().clamp(max=blocks) - 1
         sizes = [size for size in torch.bincount(block).tolist() if size]
         self.register_buffer("place", order.argsort())
-        widths = _widths(sizes, temperature)
+        widths = _widths(sizes, temperature, width)
         self.blocks = nn.ModuleList(
             nn.Embedding(size, width) for size, width in zip(sizes, widths, strict=True)
         )
         self.widen = nn.ModuleList(
-            nn.Identity() if width == WIDTH else nn.Linear(width, WIDTH, bias=False)
-            for width in widths
+            nn.Identity() if narrow == width else nn.Linear(narrow, width, bias=False)
+            for narrow in widths
         )
         for layer in (*self.blocks, *self.widen):
             if isinstance(layer, nn.Embedding):
@@ -143,9 +148,9 @@ class MixedDimension(nn.Module):
         return F.embedding(self.place[ids], whole)
 
 
-def _widths(sizes: Sequence[int], temperature: float) -> list[int]:
+def _widths(sizes: Sequence[int], temperature: float, width: int) -> list[int]:
     shares = [min((size / sizes[0]) ** -temperature, 1.0) for size in sizes]
-    return [max(2 ** round(math.log2(WIDTH * share)), 1) for share in shares]
+    return [max(2 ** round(math.log2(width * share)), 1) for share in shares]
 
 
 def mixed_dimension(blocks: int, temperature: float) -> Make:

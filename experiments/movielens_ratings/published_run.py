@@ -46,6 +46,14 @@ METHODS = {
     "MF": AsPublished(dense_rows(), dense_rows()),
     "MixDim, 16 blocks, temperature 0.6": AsPublished(mixed_rows(16, 0.6), mixed_rows(16, 0.6)),
     **{
+        f"MixDim, width {width}, {blocks} blocks, temperature {temperature}": AsPublished(
+            mixed_rows(blocks, temperature, width), mixed_rows(blocks, temperature, width)
+        )
+        for width, blocks, temperature in (
+            (16, 8, 0.4), (16, 16, 0.4), (16, 8, 0.6), (32, 8, 0.6), (32, 16, 0.6),
+        )
+    },
+    **{
         f"Sparse CBOW, l1 {l1:g}": AsPublished(
             dense_rows(penalised=True), dense_rows(penalised=True), l1
         )

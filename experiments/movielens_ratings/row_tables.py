@@ -31,13 +31,15 @@ class RowTable:
     """the same table with other first values"""
     active: int = 0
     """anchors in use, of a table with one block"""
+    width: int = WIDTH
+    """entries of a vector"""
     start: Tensor = field(init=False)
     anchor_start: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         wide = self.widths[self.block].long()
         self.start = wide.cumsum(0) - wide
-        learnt = self.widths.long() * WIDTH * (1 - self.identity.long())
+        learnt = self.widths.long() * self.width * (1 - self.identity.long())
         self.anchor_start = learnt.cumsum(0) - learnt
         self.active = self.active or int(self.widths.max())
 
@@ -56,14 +58,15 @@ class RowTable:
         return self.values.view(self.rows, -1)[:, : self.active]
 
     def vectors(self) -> Tensor:
-        """Return all vectors (rows, 16)."""
-        found = torch.empty(self.rows, WIDTH)
+        """Return all vectors (rows, width)."""
+        found = torch.empty(self.rows, self.width)
         for number, wide in enumerate(self.widths.tolist()):
             rows = (self.block == number).nonzero()[:, 0]
             part = self.values[self.start[rows, None] + torch.arange(wide)]
             if not self.identity[number]:
                 begin = int(self.anchor_start[number])
-                anchors = self.anchors[begin : begin + wide * WIDTH].view(wide, WIDTH)
+                anchors = self.anchors[begin : begin + wide * self.width]
+                anchors = anchors.view(wide, self.width)
                 used = min(wide, self.active)
                 part = part[:, :used] @ anchors[:used]
             found[rows] = part
@@ -75,17 +78,17 @@ class RowTable:
 
     def size(self) -> int:
         """Return non-zeros and anchors; all entries of a table without a penalty."""
-        anchors = self.active * WIDTH if len(self.widths) == 1 else len(self.anchors)
+        anchors = self.active * self.width if len(self.widths) == 1 else len(self.anchors)
         if len(self.widths) == 1 and self.identity[0]:
             anchors = 0
         return (self.nonzeros() if self.penalised else len(self.values)) + anchors
 
     def embedding(self) -> AnchorEmbedding:
         """Return an anchored table as an embedding, with the anchors in use."""
-        found = AnchorEmbedding(self.rows, WIDTH, anchors=self.active)
+        found = AnchorEmbedding(self.rows, self.width, anchors=self.active)
         with torch.no_grad():
             found.transform.copy_(self.transform())
-            found.anchors.copy_(self.anchors.view(-1, WIDTH)[: self.active])
+            found.anchors.copy_(self.anchors.view(-1, self.width)[: self.active])
         return found
 
 
@@ -131,23 +134,23 @@ def dense_rows(*, penalised: bool = False) -> Make:
     return make
 
 
-def mixed_rows(blocks: int, temperature: float) -> Make:
+def mixed_rows(blocks: int, temperature: float, width: int = WIDTH) -> Make:
     """Return a builder of tables whose rarer rows are narrower and projected to the full width."""
 
     def make(counts: Tensor, generator: torch.Generator) -> RowTable:
-        plan = MixedDimension(counts, blocks, temperature, torch.Generator())
+        plan = MixedDimension(counts, blocks, temperature, torch.Generator(), width)
         sizes = [len(block.weight) for block in plan.blocks]
         widths = [block.weight.shape[1] for block in plan.blocks]
         block = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[plan.place]
         parts = [positive(size, wide, generator) for size, wide in zip(sizes, widths, strict=True)]
         ordered = [row for part in parts for row in part]
         values = [ordered[place] for place in plan.place.tolist()]
-        anchors = [positive(wide, WIDTH, generator).flatten() for wide in widths if wide < WIDTH]
-        identity = torch.tensor([wide == WIDTH for wide in widths], dtype=torch.int32)
+        anchors = [positive(wide, width, generator).flatten() for wide in widths if wide < width]
+        identity = torch.tensor([wide == width for wide in widths], dtype=torch.int32)
         return RowTable(
             torch.cat(values), torch.cat(anchors), block.int(),
             torch.tensor(widths, dtype=torch.int32), identity, False,
-            lambda other: make(counts, other),
+            lambda other: make(counts, other), width=width,
         )  # fmt: skip
 
     return make

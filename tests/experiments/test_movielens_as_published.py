@@ -51,7 +51,7 @@ def vectors(table: RowTable, values: Tensor, anchors: Tensor, rows: Tensor) -> T
         block = table.block[row]
         wide, begin = int(table.widths[block]), int(table.start[row])
         mine, first = values[begin : begin + wide], int(table.anchor_start[block])
-        own = anchors[first : first + wide * WIDTH].view(-1, WIDTH)
+        own = anchors[first : first + wide * table.width].view(-1, table.width)
         found.append(mine if table.identity[block] else mine @ own)
     return torch.stack(found)
 
@@ -88,8 +88,9 @@ def densely(pair: tuple[RowTable, RowTable], ratings: Ratings, *, plain: bool) -
         (anchored_rows(5), True),
         (dense_rows(penalised=True), False),
         (mixed_rows(4, 0.6), False),
+        (mixed_rows(4, 0.6, 32), False),
     ],
-    ids=["anchors", "plain threshold", "penalised", "mixed"],
+    ids=["anchors", "plain threshold", "penalised", "mixed", "mixed, width 32"],
 )
 def test_the_closed_form_is_that_of_dense_steps(ratings: Ratings, make, plain: bool) -> None:
     pair = tables(make)
