@@ -68,6 +68,9 @@ def objective(row: Row) -> float:
     return float(row["validation mse"]) + cost
 
 
+LABELS = {"NBANT under": "NBANT under the penalty"}
+
+
 def picture(rows: list[Row], path: Path) -> None:
     """Plot mean squared error against parameters."""
     import matplotlib
@@ -81,17 +84,18 @@ def picture(rows: list[Row], path: Path) -> None:
     axes.scatter(
         [size * 1e3 for size in sizes], errors, marker="x", color="black", label="published"
     )
-    kinds = {"ANT, plain": ("^", "#56B4E9"), "ANT": ("o", "#D55E00"), "NBANT": ("D", "#0072B2"),
+    kinds = {"ANT, plain": ("^", "#56B4E9"), "ANT": ("o", "#D55E00"),
+             "NBANT under": ("d", "#332288"), "NBANT": ("D", "#0072B2"),
              "MF, weight decay, coded": ("*", "#000000"), "MF": ("s", "#009E73"),
              "MixDim": ("v", "#E69F00"), "Sparse": ("P", "#CC79A7"),
              "slimming": ("X", "#777777")}  # fmt: skip
     done = set()
     for row in rows:
         kind = next((kind for kind in kinds if row["method"].startswith(kind)), None)
-        if row["split"] != "published" or kind is None:
-            continue
+        if row["split"] != "published" or kind is None or "fixed at" in row["method"]:
+            continue  # fixed numbers of anchors are no NBANT
         marker, color = kinds[kind]
-        label = None if kind in done else f"{kind}, ours"
+        label = None if kind in done else f"{LABELS.get(kind, kind)}, ours"
         axes.scatter(row["parameters"], row["mse"], marker=marker, color=color, label=label)
         done.add(kind)
     axes.set(xscale="log", xlabel="parameters", ylabel="mean squared error, the published tenth")
