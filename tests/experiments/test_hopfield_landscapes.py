@@ -32,6 +32,26 @@ def test_a_dull_memory_holds_everything() -> None:
     assert sizes.tolist() == [12] * 12
 
 
+@pytest.mark.parametrize("name", run.MAPS)
+@pytest.mark.parametrize("few", [0.0, 1.0])
+def test_sizes_are_those_of_the_retrieved_states(
+    name: str, few: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "FEW", few)  # dense products, and those of positive weights
+    generator = torch.Generator().manual_seed(1)
+    memory = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+    queries, omega = torch.randn(30, 5, generator=generator, dtype=torch.float64), run.MAPS[name]
+    for steps in (1, 3):
+        energy = ff.FenchelYoung(omega, 0.7)
+        if steps > 1:
+            state = ff.hopfield_retrieve(queries, memory, energy, max_steps=steps - 1).state
+        else:
+            state = queries
+        least = run.SOFTMAX_THRESHOLD if name == "softmax" else 0.0
+        expected = (energy.probs(state, memory) > least).sum(1)
+        assert run.sizes(queries, memory, omega, 0.7, steps).equal(expected)
+
+
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     kept = Record(tmp_path / "results.json")
