@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 
 from fewfold._optional import optional_import
+from fewfold.attention.huggingface.adasplash import (
+    adasplash_attention,
+    attention_backend,
+    log_backend,
+)
 from fewfold.attention.sparse_attention import sparse_attention
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.omega import Omega, check_omega
@@ -15,14 +20,15 @@ from fewfold.structured.omega_tensors import tensors
 
 __all__ = ["offer_attention", "register_attention"]
 
-_OURS: dict[str, tuple[Callable[..., Any], object]] = {}
-"""Implementations registered by this module: name -> (function, source it was built from)."""
+_OURS: dict[str, tuple[Callable[..., Any], object, bool]] = {}
+"""Implementations registered by this module: name -> (function, its source, uses AdaSplash)."""
 
 
 def register_attention(
     name: str = "fewfold",
     omega: Omega = Tsallis(1.5),  # noqa: B008  (an immutable value)
     *,
+    adasplash: bool = True,
     replace: bool = False,
 ) -> str:
     """Register `sparse_attention` as an attention implementation of Hugging Face transformers.
@@ -33,6 +39,11 @@ def register_attention(
     sinks (`s_aux`) or their own selection of keys (`indices` and `block_indices`, as in DeepSeek
     V3.2 and MiniMax M3) raise an error. Attention weights are not returned; see `watch_attention`.
 
+    Where AdaSplash is installed, its kernels compute the calls that they can: causal attention with
+    `Tsallis(1.5)` on a GPU. `attention_backend` says for which tensors, and the logger
+    "fewfold.attention" which one was used and why. Its results agree with those of fewfold up to
+    rounding, but cannot be differentiated twice.
+
     Implementations are global to the process. A name that is already taken is therefore an error,
     be it one of transformers ("eager", "sdpa", "flash_attention_2") or of an earlier call with
     another omega.
@@ -40,17 +51,22 @@ def register_attention(
     Args:
         name: name of the implementation; one for each omega.
         omega: regulariser of the map from scores to weights.
+        adasplash: use AdaSplash where it is installed and applies.
         replace: register even if the name is taken, for all models of the process.
 
     Returns:
         The name.
     """
     check_omega(omega)
-    return offer_attention(name, lambda module: omega, omega, replace)
+    return offer_attention(name, lambda module: omega, omega, replace, adasplash)
 
 
 def offer_attention(
-    name: str, omega_of: Callable[[Any], Omega], source: object, replace: bool
+    name: str,
+    omega_of: Callable[[Any], Omega],
+    source: object,
+    replace: bool,
+    adasplash: bool = True,
 ) -> str:
     """Register attention whose map depends on the attention module of the model.
 
@@ -59,6 +75,7 @@ def offer_attention(
         omega_of: function from an attention module to its regulariser.
         source: identifies `omega_of`; the same name and source may be registered again.
         replace: register even if the name is taken.
+        adasplash: use AdaSplash where it is installed and applies.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"name must be a string that is not empty, got {name!r}")
@@ -67,22 +84,22 @@ def offer_attention(
         from transformers.masking_utils import sdpa_mask
     known = AttentionInterface().get(name)
     taken = known is not None or name in AttentionMaskInterface()  # "eager" has a mask alone
-    if taken and not replace and not _same(name, known, source):
+    if taken and not replace and not _same(name, known, source, adasplash):
         raise ValueError(
             f"the attention implementation {name!r} is registered already, and all models of this "
             f"process that use it would change; choose another name, or write replace=True"
         )
-    attend = _attention(omega_of)
+    attend = _attention(omega_of, adasplash)
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, sdpa_mask)
-    _OURS[name] = attend, source
+    _OURS[name] = attend, source, adasplash
     return name
 
 
-def _same(name: str, known: Any, source: object) -> bool:
+def _same(name: str, known: Any, source: object, adasplash: bool) -> bool:
     """Whether the same attention is already registered under the name."""
-    registered, before = _OURS.get(name, (None, None))
-    if known is None or known is not registered:
+    registered, before, also = _OURS.get(name, (None, None, True))
+    if known is None or known is not registered or also != adasplash:
         return False
     if before is source:
         return True
@@ -90,7 +107,9 @@ def _same(name: str, known: Any, source: object) -> bool:
     return isinstance(source, Omega) and not tensors(source) and before == source
 
 
-def _attention(omega_of: Callable[[Any], Omega]) -> Callable[..., tuple[Tensor, None]]:
+def _attention(
+    omega_of: Callable[[Any], Omega], adasplash: bool
+) -> Callable[..., tuple[Tensor, None]]:
     """Return the function that transformers calls in each attention module."""
 
     def attend(
@@ -110,11 +129,21 @@ def _attention(omega_of: Callable[[Any], Omega]) -> Callable[..., tuple[Tensor, 
         causal = bool(causal) and attention_mask is None and query.shape[2] > 1
         if position_bias is not None:
             attention_mask = _biased(attention_mask, position_bias)
+        omega = omega_of(module)
+        if adasplash and not torch.compiler.is_compiling():
+            backend = attention_backend(
+                query, key, value, omega,
+                mask=attention_mask, is_causal=causal, dropout_p=dropout,
+            )  # fmt: skip
+            log_backend(backend)
+            if backend.name == "adasplash":
+                found = adasplash_attention(query, key, value, scale=scaling)
+                return found.transpose(1, 2).contiguous(), None
         found = sparse_attention(
             query,
             key,
             value,
-            omega_of(module),
+            omega,
             mask=attention_mask,
             is_causal=causal,
             scale=scaling,
