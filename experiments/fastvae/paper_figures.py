@@ -2,7 +2,8 @@
 
 ``python -m experiments.fastvae.paper_figures`` measures what is missing in paper_figures.json and
 draws it. Figures 3 and 5 are on Gowalla, by epoch, on a validation part of its training set;
-Figure 2 and the bounds of Theorems 5.3 and 5.4 on ML10M, with the network of `published`.
+Figure 2 and the bounds of Theorems 5.3 and 5.4 on ML10M, with the network of `published`, whose
+training is saved once a minute in build/fastvae and resumed after an interruption.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 
 import fewfold as ff
 from experiments import datasets
+from experiments.arguments import add_epochs
 from experiments.fastvae import figures, published
 from experiments.fastvae.figures import (
     DYNAMIC,
@@ -34,10 +36,10 @@ from experiments.record import Record, Row
 
 HERE = Path(__file__).parent
 RECORD = Record(HERE / "paper_figures.json")
-FILE = HERE.parents[1] / "build" / "fastvae" / "published-ml10m.safetensors"
+MODELS = HERE.parents[1] / "build" / "fastvae"
 SAMPLERS = (FULL, *INDEXED, *STATIC, KERNEL, DYNAMIC)
 SAMPLES, CODEWORDS, DRAWS = (200, 1000, 5000), (8, 16, 32, 64, 128), 1000
-EPOCHS, USERS = 50, 200
+EPOCHS, USERS = 100, 200
 
 
 def options(epochs: int, seed: int) -> ff.recommender.TrainOptions:
@@ -78,19 +80,24 @@ def curve(split: ff.recommender.Split, key: dict[str, Any], epochs: int) -> Row:
         model, split.train, options(epochs, key["seed"]), objective=chosen, validation=split,
         progress=False,
     )  # fmt: skip
-    return {"NDCG@50": [round(epoch.ndcg or 0.0, 5) for epoch in log], "epochs": epochs}
+    return {"NDCG@50": [round(epoch.ndcg or 0.0, 5) for epoch in log]}
 
 
-def trained(split: ff.recommender.Split, file: Path, epochs: int) -> ff.recommender.FastVAE:
+def trained(split: ff.recommender.Split, folder: Path, epochs: int) -> ff.recommender.FastVAE:
     """Load the model of Figure 2 from its file, training it first if necessary."""
     from safetensors.torch import load_file, save_file
 
     model = published.network(published.INDEX, split.train.items, 0)
+    folder.mkdir(parents=True, exist_ok=True)
+    file, partial = (folder / f"figure2-{epochs}{end}" for end in (".safetensors", "-unfinished"))
     if not file.exists():
+        checkpoint = ff.recommender.Checkpoint(partial, every=60.0, resume=True)
         chosen = objective(INDEXED[0], 200, 16)
-        ff.recommender.train(model, split.train, options(epochs, 0), objective=chosen)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        ff.recommender.train(
+            model, split.train, options(epochs, 0), objective=chosen, checkpoint=checkpoint
+        )
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, file)
+        partial.unlink()
     model.load_state_dict(load_file(file))
     return model.eval()
 
@@ -112,13 +119,15 @@ def measure_divergence(epochs: int) -> None:
     """Compute what is missing of Figure 2 and the bounds, on ML10M."""
     split = datasets.ml10m(0)
     new = published.network(published.INDEX, split.train.items, 0)
-    for state, model in (("untrained", new), ("trained", trained(split, FILE, epochs))):
+    old = trained(split, MODELS, epochs)
+    for state, model, length in (("untrained", new, 0), ("trained", old, epochs)):
+        own = {"model": state, "epochs": length, "seed": 0}
         for sampler in (FULL, EXACT, *INDEXED, *STATIC, KERNEL, DYNAMIC):
-            key = {"figure": "divergence", "model": state, "sampler": sampler, "seed": 0}
+            key = {"figure": "divergence", "sampler": sampler, **own}
             RECORD.once(lambda m=model, s=sampler: figures.divergence(m, split, s), **key)
         for within in ("uniform", "popularity"):
             for words in CODEWORDS:
-                key = {"figure": "bounds", "model": state, "within": within, "codewords": words}
+                key = {"figure": "bounds", "within": within, "codewords": words, **own}
                 RECORD.once(lambda m=model, w=within, n=words: bounds(m, split, w, n), **key)
 
 
@@ -126,7 +135,8 @@ def measure_training(samplers: Iterable[str], seed: int, epochs: int) -> None:
     """Compute what is missing of Figures 3 and 5, on Gowalla."""
     part = ff.recommender.random_split(datasets.gowalla(0).train, seed=0)
     for key in trainings(samplers, seed):
-        RECORD.once(lambda k=key: curve(part, k, epochs), figure="training", **key)
+        own = {"figure": "training", **key, "epochs": epochs}
+        RECORD.once(lambda k=key: curve(part, k, epochs), **own)
 
 
 def draw_bounds(rows: list[Row]) -> Figure:
@@ -183,7 +193,8 @@ def draw() -> None:
     """Draw what is measured."""
     for name, (part, make) in DRAWN.items():
         if rows := RECORD.rows(figure=part):
-            figure = make(rows)
+            longest = max(row["epochs"] for row in rows)
+            figure = make([row for row in rows if row["epochs"] in (0, longest)])
             figure.savefig(HERE / f"{name}.png")
             pyplot.close(figure)
 
@@ -194,7 +205,7 @@ def main() -> None:
     parts = ("ml10m", "gowalla")
     parser.add_argument("parts", nargs="*", default=parts, help="ml10m, gowalla, or nothing: both")
     parser.add_argument("--samplers", default=";".join(SAMPLERS), help="of Figure 3")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    add_epochs(parser, EPOCHS, published.EPOCHS)
     chosen = parser.parse_args()
     matplotlib.use("Agg")
     torch.set_num_threads(1)

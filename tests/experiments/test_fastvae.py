@@ -203,7 +203,7 @@ def test_figures_with_the_ranges_of_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (
-        ("RECORD", Record(tmp_path / "rows.json")), ("FILE", tmp_path / "model"), ("USERS", 10),
+        ("RECORD", Record(tmp_path / "rows.json")), ("MODELS", tmp_path / "models"), ("USERS", 10),
         ("SAMPLES", (4, 8)), ("CODEWORDS", (2, 4)), ("DRAWS", 8), ("HERE", tmp_path),
     ):  # fmt: skip
         monkeypatch.setattr(paper_figures, name, value)
