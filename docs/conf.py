@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas, and so the whole site, without a network
     "sphinx.ext.viewcode",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
@@ -40,10 +41,14 @@ exclude_patterns = ["transforms_table.md", "transforms_attention.md", "transform
 html_theme = "furo"
 html_title = f"fewfold {release}"
 html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 
 def run_gallery(app: Sphinx) -> None:
     """Run each gallery script and store its output and figures for the pages."""
+    if not app.config.gallery:  # sphinx-build -D gallery=0 keeps those of an earlier build
+        return
     out = HERE / "_generated"
     out.mkdir(exist_ok=True)
     for script in sorted((HERE / "gallery").glob("*.py")):
@@ -79,6 +84,7 @@ def link_readmes(app: Sphinx, page: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     """Run the gallery before pages are read."""
+    app.add_config_value("gallery", True, "env", bool)
     app.connect("builder-inited", run_gallery)
     app.connect("source-read", link_readmes)
     app.connect("autodoc-process-docstring", without_type)
