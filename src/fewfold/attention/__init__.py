@@ -4,13 +4,16 @@ from fewfold.attention.attention_picture import picture_attention
 from fewfold.attention.huggingface.adapt import adapt_attention, load_adapted
 from fewfold.attention.huggingface.adasplash import Backend, attention_backend
 from fewfold.attention.huggingface.register import register_attention
+from fewfold.attention.length_scaling import AdaptiveLengthScaling, LengthScaling
 from fewfold.attention.multihead import MultiheadAttention
 from fewfold.attention.sparse_attention import attention_support, sparse_attention
 from fewfold.attention.watch import Attended, watch_attention
 
 __all__ = [
+    "AdaptiveLengthScaling",
     "Attended",
     "Backend",
+    "LengthScaling",
     "MultiheadAttention",
     "adapt_attention",
     "attention_backend",

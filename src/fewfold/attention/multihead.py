@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import fits, fraction, whole_number
+from fewfold.attention.length_scaling import QueryScaling
 from fewfold.attention.masks import joint_mask
 from fewfold.attention.shapes import check_vectors, joint_batch
 from fewfold.attention.sparse_attention import sparse_attention, weighted_attention
@@ -31,6 +32,8 @@ class MultiheadAttention(nn.Module):
             `AdaptiveEntmax(num_heads, low=, high=)`, for another range of alpha.
         key_heads: number of key and value heads, each shared by a group of query heads; default:
             `num_heads`.
+        length_scaling: `LengthScaling(num_heads)` or `AdaptiveLengthScaling(num_heads, embed_dim)`,
+            by which scores grow with the number of keys that a query sees.
         dropout: probability that a weight is dropped during training.
         bias: whether the projections have a bias.
         batch_first: must be True; other layouts are not supported.
@@ -54,6 +57,7 @@ class MultiheadAttention(nn.Module):
         omega: Omega | AdaptiveEntmax | None = None,
         *,
         key_heads: int | None = None,
+        length_scaling: QueryScaling | None = None,
         dropout: float = 0.0,
         bias: bool = True,
         batch_first: bool = True,
@@ -82,6 +86,12 @@ class MultiheadAttention(nn.Module):
                 f"a shape of {tuple(omega.raw.shape)}"
             )
         self.omega = omega if isinstance(omega, AdaptiveEntmax) else OmegaModule(omega)
+        if length_scaling is not None and length_scaling.heads != num_heads:
+            raise ValueError(
+                f"length_scaling must have {num_heads} heads, one for each head of queries, got "
+                f"{length_scaling.heads}"
+            )
+        self.length_scaling = length_scaling
 
         def linear(size: int) -> nn.Linear:
             return nn.Linear(embed_dim, size, bias=bias, device=device, dtype=dtype)
@@ -127,11 +137,12 @@ class MultiheadAttention(nn.Module):
         """
         if need_weights is not None:
             _refuse_weights()
-        heads, masks = self._prepared(query, key, value, key_padding_mask, attn_mask, mask)
+        masks = mask, attn_mask, key_padding_mask
+        heads, joint = self._prepared(query, key, value, masks, is_causal)
         found = sparse_attention(
             *heads,
             self._map(),
-            mask=masks,
+            mask=joint,
             is_causal=is_causal,
             dropout_p=self._drop,
             enable_gqa=self.key_heads != self.num_heads,
@@ -155,11 +166,12 @@ class MultiheadAttention(nn.Module):
         records only the nonzero ones. For the mean over heads, which torch returns, write
         `weights.mean(-3)`.
         """
-        heads, masks = self._prepared(query, key, value, key_padding_mask, attn_mask, mask)
+        masks = mask, attn_mask, key_padding_mask
+        heads, joint = self._prepared(query, key, value, masks, is_causal)
         found, weights = weighted_attention(
             *heads,
             self._map(),
-            mask=masks,
+            mask=joint,
             is_causal=is_causal,
             dropout_p=self._drop,
             enable_gqa=self.key_heads != self.num_heads,
@@ -171,9 +183,8 @@ class MultiheadAttention(nn.Module):
         query: Tensor,
         key: Tensor | None,
         value: Tensor | None,
-        key_padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        mask: Tensor | None,
+        masks: tuple[Tensor | None, Tensor | None, Tensor | None],
+        is_causal: bool,
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
         """Return the projected queries, keys and values by head, and the combined mask."""
         key = query if key is None else key
@@ -182,12 +193,15 @@ class MultiheadAttention(nn.Module):
             check_vectors(vectors, name, self.embed_dim)
         batch = joint_batch(query, key)
         shape = torch.Size([*batch, self.num_heads, query.shape[-2], key.shape[-2]])
-        heads = (
-            self._split(self.query(query), self.num_heads),
-            self._split(self.key(key), self.key_heads),
-            self._split(self.value(value), self.key_heads),
-        )
-        return heads, joint_mask(shape, mask, attn_mask, key_padding_mask)
+        by_head = self._split(self.query(query), self.num_heads)
+        keys = self._split(self.key(key), self.key_heads)
+        values = self._split(self.value(value), self.key_heads)
+        joint = joint_mask(shape, *masks)
+        if self.length_scaling is not None:
+            by_head = self.length_scaling(
+                by_head, keys, mask=joint, is_causal=is_causal, vectors=query
+            )
+        return (by_head, keys, values), joint
 
     def _map(self) -> Omega:
         return self.omega.value
