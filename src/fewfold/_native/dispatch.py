@@ -60,7 +60,10 @@ class _Operation:
     """Elements of the first tensor from which the kernel is chosen; plain torch serves fewer."""
 
 
-_TRITON: dict[str, _Operation] = {}
+_TRITON: dict[str, _Operation] = {
+    "entmax_rows": _Operation("entmax"),
+    "entmax_rows_backward": _Operation("entmax_backward"),
+}
 """Operations by the name of their function."""
 _triton = os.environ.get("FEWFOLD_TRITON", "1") != "0"
 _triton_on_cpu = False
@@ -162,7 +165,16 @@ def triton_kernel(operation: str, *tensors: Tensor) -> Callable[..., Any] | None
             return None
         if t.is_neg() or t._is_zerotensor() or _batched(t):
             return None
-    return _triton_function(entry.module, operation)
+    found = _triton_function(entry.module, operation)
+    if first.is_cuda and first.device.index != torch.cuda.current_device():
+        return functools.partial(_on_device, first.device, found)
+    return found
+
+
+def _on_device(device: torch.device, run: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """Call a function whose tensors are on a GPU that is not the current one."""
+    with torch.cuda.device(device):
+        return run(*given, **options)
 
 
 @functools.cache

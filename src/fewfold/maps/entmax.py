@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fewfold._check import normal_dim, per_row, positive_number
 from fewfold._torch import eager
-from fewfold.maps import native_threshold
+from fewfold.maps import native_threshold, triton_threshold
 from fewfold.maps.compiled_operators import threshold_operator, traceable
 from fewfold.maps.rows import (
     Narrow,
@@ -128,10 +128,15 @@ def entmax_within(
     scores: Tensor, alpha: float | Tensor, most: float, dim: int, *, mask: Tensor | None
 ) -> Tensor:
     """Entmax for alpha of at most `most`; traced graphs omit the solvers for larger alpha."""
-    rows = to_rows(scores, dim, mask)
+    on_gpu = triton_threshold.ready(scores)
+    rows = to_rows(scores, dim, mask, widen=not on_gpu)
     order = row_alpha(alpha, scores, dim, above=0.0)
     if rows.shape[-1] == 0:
         return from_rows(rows, dim, scores.dtype)
+    if on_gpu:
+        if triton_threshold.covers(rows, order):
+            return from_rows(triton_threshold.entmax_map(rows, order), dim, scores.dtype)
+        rows = widened(rows)
     if native_threshold.covers(rows, order):
         return from_rows(native_threshold.threshold_map(rows, order, norm=False), dim, scores.dtype)
     if traceable(rows, order) and native_threshold.has_kernel(order):

@@ -11,6 +11,7 @@ from fewfold.maps.rows import flat_rows
 
 __all__ = [
     "Streams",
+    "alpha_slope",
     "backward",
     "backward_alpha",
     "covers",

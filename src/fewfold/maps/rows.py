@@ -38,11 +38,15 @@ def widened(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def to_rows(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Return the scores with `dim` last, in float32 or wider, -inf at masked entries."""
+def to_rows(scores: Tensor, dim: int, mask: Tensor | None, *, widen: bool = True) -> Tensor:
+    """Return the scores with `dim` last, in float32 or wider, -inf at masked entries.
+
+    Args:
+        widen: False keeps half precision, for kernels that convert it themselves.
+    """
     check_scores(scores)
     axis = normal_dim(dim, scores.dim())
-    rows = widened(scores)
+    rows = widened(scores) if widen else scores
     if mask is not None:
         check_mask(mask, scores)
         rows = rows.masked_fill(~mask, -math.inf)
