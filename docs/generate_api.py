@@ -20,6 +20,7 @@ MODULES = {
     "embeddings": "ids to vectors made of a few anchors",
     "optim": "row gradients to updated rows",
     "recommender": "logs to recommendations",
+    "sklearn": "estimators of scikit-learn",
 }
 
 INTERNAL_BASES = (AnchorStorage,)

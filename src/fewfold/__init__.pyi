@@ -11,6 +11,7 @@ from . import maps as maps
 from . import optim as optim
 from . import recommender as recommender
 from . import sampling as sampling
+from . import sklearn as sklearn
 from . import structured as structured
 from ._native import show_config as show_config
 from .attention import MultiheadAttention as MultiheadAttention
@@ -148,6 +149,7 @@ __all__ = [
     "sampled_softmax_loss",
     "sampling",
     "show_config",
+    "sklearn",
     "softmax",
     "softmax_loss",
     "sparse_attention",
