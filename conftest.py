@@ -16,6 +16,10 @@ torch.set_num_threads(1)
 collect_ignore_glob = ["docs/conf.py", "docs/gallery/*.py", "build/*"]
 if importlib.util.find_spec("triton") is None:
     collect_ignore_glob += ["src/fewfold/_triton/*.py"]
+# Pages that compare numbers with a library that only the extras for tests and benchmarks have.
+for peer in ("entmax", "torch_struct"):
+    if importlib.util.find_spec(peer) is None:
+        collect_ignore_glob.append(f"docs/from_{peer}.md")
 
 # A source is imported as a part of its package, whichever file is collected first.
 for folder in sorted((Path(__file__).parent / "src" / "fewfold").glob("*/__init__.py")):
