@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fewfold
 from fewfold._options import Option
 from fewfold.cli import (
     commands,
@@ -34,6 +33,7 @@ from fewfold.cli.options import (
 )
 from fewfold.cli.prepare_command import PREPARE
 from fewfold.cli.serve_command import SERVE
+from fewfold.cli.version import VersionAction
 from fewfold.recommender.models.registry import model_options, models
 
 __all__ = ["FILE", "parse", "parser"]
@@ -86,7 +86,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
         "flag wins.",
         formatter_class=_Layout,
     )
-    root.add_argument("--version", action="version", version=f"fewfold {fewfold.__version__}")
+    root.add_argument("--version", action=VersionAction, help="show version and build, and exit")
     found = root.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
     log = ("log", "?", "a file, folder, glob or - for standard input (default: the bundled data)")
     model = ("model", None, "folder that `fewfold fit` wrote")

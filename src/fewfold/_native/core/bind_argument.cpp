@@ -68,7 +68,10 @@ bool whole_number(PyObject *from, int64_t &to) {
 }
 
 bool describe_through_python(PyObject *from, Described &to) {
-  const auto call = [&](Name which) { return nb::steal(PyObject_CallMethodNoArgs(from, names[which])); };
+  const auto call = [&](Name which) {  // PyObject_CallMethodNoArgs, which the stable ABI does not have
+    PyObject *self[] = {from};
+    return nb::steal(PyObject_VectorcallMethod(names[which], self, 1, nullptr));
+  };
   const auto get = [&](Name which) { return nb::steal(PyObject_GetAttr(from, names[which])); };
   const nb::object dtype = get(DTYPE), shape = get(SHAPE), strides = call(STRIDE), cpu = get(IS_CPU), item = call(ITEM);
   if (!dtype.is_valid() || !shape.is_valid() || !strides.is_valid() || !cpu.is_valid()) return false;

@@ -286,6 +286,29 @@ nb::list shares(int64_t rows, int64_t k, int threads) {
   return found;
 }
 
+// Facts of the build, which `fewfold --version` prints.
+std::string compiler() {
+#if defined(__clang__)
+  const int version[] = {__clang_major__, __clang_minor__, __clang_patchlevel__};
+  const std::string name = "Clang ";
+#else
+  const int version[] = {__GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__};
+  const std::string name = "GCC ";
+#endif
+  return name + std::to_string(version[0]) + "." + std::to_string(version[1]) + "." + std::to_string(version[2]);
+}
+
+std::string python_abi() {
+#if defined(Py_LIMITED_API)
+  const char *suffix = " and later";
+  const unsigned version = Py_LIMITED_API;
+#else
+  const char *suffix = "";
+  const unsigned version = PY_VERSION_HEX;
+#endif
+  return std::to_string(version >> 24) + "." + std::to_string(version >> 16 & 255) + suffix;
+}
+
 template <class T> void bind(nb::module_ &m, const std::string &suffix) {
   using release = nb::call_guard<nb::gil_scoped_release>;
   m.def(("forward_" + suffix).c_str(), &forward<T>, release());
@@ -315,6 +338,8 @@ NB_MODULE(kernels, m) {
     return false;
 #endif
   });
+  m.def("compiler", &compiler);
+  m.def("python_abi", &python_abi);
   m.def("shares", &shares);
   bind_argument(m);
   bind<float>(m, "f32");
