@@ -2,7 +2,7 @@
 # make check     the quick checks, after each edit    make bench     re-measure every speed claim
 # make test      everything CI checks                 make format    let ruff rewrite the layout
 # make sanitize  kernels under ASan and UBSan         make nightly   the checks that take long as well
-# make fuzz      random inputs against plain torch
+# make fuzz      random inputs against plain torch        make release   check what a release needs, upload nothing
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -20,7 +20,7 @@ SITE    = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"
 
 PARALLEL = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),-O)
 
-.PHONY: demo test check lint types browser tests tests-native tests-avx2 tests-generic tests-pure tests-nightly test-triton docs tables bench bench-quick sanitize fuzz branches nightly format clean
+.PHONY: demo test check lint types browser tests tests-native tests-avx2 tests-generic tests-pure tests-nightly test-triton docs tables bench bench-quick sanitize fuzz branches nightly wheel versions pins release format clean
 .DEFAULT_GOAL := demo
 
 # The environment is made once; it is refreshed only when what it is made from has changed.
@@ -137,7 +137,28 @@ fuzz: $(STAMP)
 branches: $(STAMP)
 	$(PY) -m tests.branches
 
-nightly: test tests-nightly test-triton fuzz sanitize
+# What is too slow for every change, each part to its end, and a page of what moved: build/nightly/page.md
+# STAGES="fuzz benchmarks" runs these alone, and HOUR=5 fuzzes for five minutes instead of an hour.
+HOUR ?= 60
+nightly: $(STAMP)
+	$(PY) -m release.nightly --minutes $(HOUR) $(STAGES)
+
+# The source distribution and from it the wheels, each tested in an environment without a compiler. Python 3.12 or later
+# builds the one for the stable ABI, where it is installed.
+JOBS ?= 2
+wheel: $(STAMP)
+	$(PY) -m release.wheels --jobs $(JOBS)
+
+# The quick tests with the lowest and with the newest versions of all dependencies.
+versions: $(STAMP)
+	$(PY) -m release.versions --jobs $(JOBS)
+
+# Newer versions of what is pinned or installed.
+pins: $(STAMP)
+	$(PY) -m release.pins
+
+release: wheel
+	$(PY) -m release.check
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

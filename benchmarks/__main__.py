@@ -51,7 +51,7 @@ def main() -> int:
             continue
         # A quick or partial look must not replace the committed table.
         partial = arguments.quick or arguments.only
-        page = harness.write(suite, rows, QUICK if partial else RESULTS)
+        page = harness.write(suite, rows, arguments.to or (QUICK if partial else RESULTS))
         print(page.read_text())
         missed += sum(not row.passed for row in rows)
     return 1 if missed else 0
@@ -63,6 +63,7 @@ def _arguments() -> argparse.Namespace:
     add("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; all when none is named")
     add("--quick", action="store_true", help="short and noisy; writes to build/")
     add("--list", action="store_true", help="show the rows and their bars, measure nothing")
+    add("--to", metavar="FOLDER", type=Path, help="where to write, instead of benchmarks/results")
     add("--only", metavar="TEXT", help="only rows that contain TEXT; writes to build/")
     arguments = parser.parse_args()
     for suite in arguments.suites:
