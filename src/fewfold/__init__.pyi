@@ -15,6 +15,7 @@ from . import sklearn as sklearn
 from . import structured as structured
 from ._native import show_config as show_config
 from .attention import MultiheadAttention as MultiheadAttention
+from .attention import ProductKeyMemory as ProductKeyMemory
 from .attention import sparse_attention as sparse_attention
 from .continuous import ContinuousAttention as ContinuousAttention
 from .continuous import ContinuousMemory as ContinuousMemory
@@ -106,6 +107,7 @@ __all__ = [
     "Norm",
     "Omega",
     "Popularity",
+    "ProductKeyMemory",
     "Recommender",
     "ScoreFunction",
     "Shannon",
