@@ -2,8 +2,9 @@
 
 ``python -m experiments.multiple_instance_learning.run`` adds the rows that are missing to
 results.json: ``--task 3 --task fox`` those of some tasks (a number is how many nines make a bag of
-digits positive), ``--map softmax --seed 1`` some of them, ``--full`` those of the published length,
-``--tune`` the search for settings, which goes to tuning.json. It may be stopped and started again.
+digits positive), ``--map softmax --seed 1`` some of them, ``--long`` those of the published
+number of epochs in batches, ``--full`` those of bag by bag, ``--tune`` the search for settings,
+which goes to tuning.json. It may be stopped and started again.
 """
 
 import argparse
@@ -58,6 +59,8 @@ SHORT = Budget(
     Settings(1e-3, gamma=0.6, size=16, epochs=5, patience=2),
     Settings(1e-3, size=8, patience=10),
 )
+# The published number of epochs, decay of the rate and patience, in batches and at a higher rate.
+LONG = replace(SHORT, digits=Settings(1e-3, size=16))
 FULL = Budget(Settings(1e-5), Settings(1e-3))
 
 
@@ -183,13 +186,15 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, action="append", help="by default all")
     parser.add_argument("--map", choices=MAPS, action="append", help="by default all")
     parser.add_argument("--seed", type=int, action="append", help="by default 1, 2 and 3")
-    parser.add_argument("--full", action="store_true", help="the published length")
+    budgets = parser.add_mutually_exclusive_group()
+    budgets.add_argument("--long", action="store_true", help="the published epochs, in batches")
+    budgets.add_argument("--full", action="store_true", help="the published epochs, bag by bag")
     parser.add_argument("--tune", action="store_true", help="search for settings")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     tasks, names = options.task or [*TASKS], options.map or [*MAPS]
-    budget = FULL if options.full else SHORT
+    budget = FULL if options.full else LONG if options.long else SHORT
     if options.tune:
         tune(tasks, names, budget if options.full else replace(budget, bags=1000))
     else:

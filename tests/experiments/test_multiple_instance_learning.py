@@ -1,5 +1,6 @@
 """Construction of bags as published, and the experiment end to end."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +186,8 @@ def test_networks_of_both_kinds_have_their_sizes() -> None:
     assert (digits.pool.dim, regions.pool.dim) == (500, 32)
     assert regions.pool.heads == ff.hopfield.Heads(12, 32, 0.75)
     assert see_regions(8)(torch.randn(3, 230)).shape == (3, 8)
+
+
+def test_long_runs_differ_from_the_published_in_rate_and_batch_only() -> None:
+    own, published = run.LONG.digits, run.FULL.digits
+    assert replace(own, lr=published.lr, size=published.size) == published
