@@ -89,7 +89,7 @@ def _threads() -> Iterator[Case]:
 
 def _tiny() -> Iterator[Case]:
     for name, fun in (("sparsemax", ff.sparsemax), ("1.5-entmax", ff.entmax)):
-        yield _race(f"{name} forward, tiny", fun, (8, 32), 4.0)
+        yield _race(f"{name} forward, tiny", fun, (8, 32), 2.0)
 
 
 def _race(

@@ -84,6 +84,14 @@ def _map(rng: Rng, name: str) -> list[object]:
     return [*parts, rows, k, *member]
 
 
+@recipe("map_directly")
+def _map_directly(rng: Rng, name: str) -> list[object]:
+    dtype = torch.float32 if rng.random() < 0.5 else F64
+    alpha = float(rng.choice([1.1, 1.5, 2.0]))
+    scores = real(rng, size(rng, 5), _length(rng), dtype=dtype)
+    return [scores, alpha, bool(rng.integers(2)), _threads(rng)]
+
+
 @recipe(*both("support"))
 def _support(rng: Rng, name: str) -> list[object]:
     rows, k = size(rng, 5), _length(rng)

@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 __all__ = [
-    *("available", "disabled", "enabled", "instruction_set", "kernel", "kernels", "ready"),
-    *("show_config", "table", "threads", "triton_available", "triton_kernel", "triton_on_cpu"),
+    *("available", "disabled", "enabled", "instruction_set", "kernel", "kernels", "map_directly"),
+    *("ready", "show_config", "table", "threads", "triton_available", "triton_kernel", "triton_on_cpu"),
 ]
 
 kernels: ModuleType | None
@@ -78,6 +78,23 @@ _transforming = torch._C._are_functorch_transforms_active
 _modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
 _batched = torch._C._functorch.is_legacy_batchedtensor  # autograd's own vmap over gradients
+if kernels is not None:  # what `ready` asks, for `map_directly`
+    kernels.accept_states(  # type: ignore[union-attr]
+        _PLAIN, (_transforming, _modes, _tracing), forward_ad, torch.is_grad_enabled, _batched
+    )
+    _map_directly = kernels.map_directly  # type: ignore[union-attr]
+_threads = torch.get_num_threads
+
+
+def map_directly(rows: Tensor, alpha: float, norm: bool) -> Tensor | None:
+    """Entmax, or normmax if `norm`, of contiguous rows that track no gradient, in compiled code alone.
+
+    None if the inputs ask for more, as `ready` tells, or if torch has no DLPack exchange API.
+    """
+    if not _enabled or _compiling():
+        return None
+    probs: Tensor | None = _map_directly(rows, alpha, norm, _threads())
+    return probs
 
 
 def ready(*tensors: Tensor) -> bool:

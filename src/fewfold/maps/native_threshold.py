@@ -67,7 +67,12 @@ def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
     Between two large operations the Python code itself is out of the processor cache, so every
     function call here is measurable on rows of moderate length.
     """
-    if not (_LOWEST <= alpha <= 2.0 and dispatch.ready(rows) and rows.is_contiguous()):
+    if not _LOWEST <= alpha <= 2.0:
+        return None
+    probs = dispatch.map_directly(rows, alpha, norm)
+    if probs is not None:
+        return probs
+    if not (dispatch.ready(rows) and rows.is_contiguous()):
         return None
     shape = rows.shape
     many = rows.numel()
@@ -76,7 +81,7 @@ def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
     if rows.requires_grad and torch.is_grad_enabled():
         learned: Tensor = _apply(rows, alpha, norm)
         return learned
-    probs = rows.new_empty(shape)  # empty_like takes several times as long
+    probs = torch.empty_like(rows)
     size = shape[-1]
     _FORWARD[rows.dtype](
         rows, probs, many // size, size, alpha, None, norm, None, 0, torch.get_num_threads()
@@ -124,9 +129,8 @@ def forward(
         places: int32 of shape (rows, `saved_support_size(size)`), filled with the support of each
             row for the backward pass; None for short rows, where saving it is slower.
     """
-    shape = rows.shape
-    probs = rows.new_empty(shape)
-    size = shape[-1]
+    probs = torch.empty_like(rows)
+    size = rows.shape[-1]
     one, each = row_numbers(alpha, rows)
     capacity = 0 if places is None else places.shape[1]
     infinite: bool = dispatch.kernel("forward", rows.dtype)(
@@ -185,9 +189,8 @@ def backward(
     """Vector-Jacobian product by the kernel; the Jacobian is symmetric."""
     probs = probs.contiguous()  # saved-tensor hooks may have changed the strides
     grad = grad.to(probs.dtype).contiguous()
-    shape = probs.shape
-    out = probs.new_empty(shape)
-    size = shape[-1]
+    out = torch.empty_like(probs)
+    size = probs.shape[-1]
     one, each = row_numbers(alpha, probs)
     capacity = 0 if places is None else places.shape[1]
     dispatch.kernel("backward", probs.dtype)(

@@ -110,6 +110,16 @@ struct Described {
   bool here, whole;
 };
 bool describe(PyObject *from, Described &to) noexcept;
+// A tensor and a new one of its shape and type, not yet filled, through DLPack's exchange API. `made` is null where that is
+// not available, or the tensor is not a contiguous one of floats on the CPU with at least one element.
+struct Pair {
+  nanobind::object made;
+  const void *from;
+  void *to;
+  int64_t count, last;  // elements, and the size of the last dimension
+  Dtype dtype;
+};
+Pair pair_with_empty(PyObject *from);
 
 // Ids that must be rows of a table of `size`; the error names the first that is not.
 void check_ids(const int64_t *ids, int64_t n, int64_t size, const char *name, int threads);

@@ -20,10 +20,20 @@ struct DLTensor {
   int64_t *shape, *strides;
   uint64_t byte_offset;
 };
+struct DLManagedTensor {
+  uint32_t major, minor;
+  void *context;
+  void (*free)(DLManagedTensor *);
+  uint64_t flags;
+  DLTensor tensor;
+};
 struct Exchange {
   uint32_t major, minor;
   void *previous;
-  void *allocate, *managed, *to_python;
+  int (*allocate)(DLTensor *like, DLManagedTensor **out, void *context,
+                  void (*fail)(void *context, const char *kind, const char *message));
+  void *managed;
+  int (*to_python)(DLManagedTensor *given, void **out);
   int (*borrow)(void *object, DLTensor *out);
   void *stream;
 };
@@ -122,6 +132,38 @@ bool fewfold::describe(PyObject *from, Described &to) noexcept {
   }
   if (to.count > 0 && !to.data) to.here = false;  // e.g. a wrapper subclass without storage
   return true;
+}
+
+Pair fewfold::pair_with_empty(PyObject *from) {
+  Pair found{};
+  DLTensor t;
+  if (!exchange || !exchange->allocate || !exchange->to_python) return found;
+  if (exchange->borrow(from, &t) != 0) {
+    PyErr_Clear();
+    return found;
+  }
+  Described shape;
+  measure(t.shape, t.strides, t.ndim, shape);
+  found.dtype = dtype_from(t);
+  const bool wide = found.dtype == Dtype::f32 || found.dtype == Dtype::f64;
+  if (!wide || t.device_type != CPU || t.ndim < 1 || !shape.whole || shape.count == 0 || !t.data) return found;
+  found.from = static_cast<char *>(t.data) + t.byte_offset;
+  found.count = shape.count, found.last = t.shape[t.ndim - 1];
+  DLTensor like = t;
+  like.data = nullptr, like.strides = nullptr, like.byte_offset = 0;
+  DLManagedTensor *made = nullptr;
+  void *object = nullptr;
+  if (exchange->allocate(&like, &made, nullptr, [](void *, const char *, const char *) {}) != 0 || !made) {
+    PyErr_Clear();
+    throw std::bad_alloc();
+  }
+  found.to = static_cast<char *>(made->tensor.data) + made->tensor.byte_offset;
+  if (exchange->to_python(made, &object) != 0 || !object) {
+    if (!PyErr_Occurred()) throw std::bad_alloc();
+    nb::raise_python_error();
+  }
+  found.made = nb::steal(static_cast<PyObject *>(object));
+  return found;
 }
 
 void fewfold::accept_tensors(nb::handle type, nb::tuple dtypes, bool by_exchange) {

@@ -345,6 +345,7 @@ NB_MODULE(kernels, m) {
   bind<float>(m, "f32");
   bind<double>(m, "f64");
   bind_anchors(m);
+  bind_direct(m);
   bind_best(m);
   bind_assignments(m);
   bind_expected(m);
