@@ -38,7 +38,8 @@ def test_the_numbers_are_those_of_plain_torch(name: str, dtype: torch.dtype) -> 
             expected = function(scores)
         assert probs is not None
         torch.testing.assert_close(probs, expected, rtol=0, atol=2e-6)
-        assert probs.is_contiguous() and probs.data_ptr() != scores.data_ptr()
+        assert probs.is_contiguous()
+        assert probs.data_ptr() != scores.data_ptr()
 
 
 def test_scores_without_an_answer() -> None:
@@ -53,7 +54,8 @@ def test_scores_without_an_answer() -> None:
 def test_the_result_is_an_ordinary_tensor() -> None:
     scores = torch.randn(4, 6)
     probs = dispatch.map_directly(scores, 2.0, False)
-    assert type(probs) is Tensor and sys.getrefcount(probs) == 2
+    assert type(probs) is Tensor
+    assert sys.getrefcount(probs) == 2
     before = probs.clone()
     del scores
     torch.testing.assert_close(probs, before)
@@ -61,7 +63,8 @@ def test_the_result_is_an_ordinary_tensor() -> None:
     assert bool((probs.grad == 1).all())
     with torch.inference_mode():
         inside = dispatch.map_directly(torch.randn(4), 2.0, False)
-        assert inside is not None and inside.is_inference()
+        assert inside is not None
+        assert inside.is_inference()
 
 
 def test_parameters_without_recording_are_taken() -> None:
@@ -69,7 +72,8 @@ def test_parameters_without_recording_are_taken() -> None:
     assert dispatch.map_directly(weight, 2.0, False) is None
     with torch.no_grad():
         probs = dispatch.map_directly(weight, 2.0, False)
-    assert type(probs) is Tensor and not probs.requires_grad
+    assert type(probs) is Tensor
+    assert not probs.requires_grad
 
 
 class _Own(Tensor):

@@ -28,7 +28,8 @@ from torch.autograd import forward_ad
 
 __all__ = [
     *("available", "disabled", "enabled", "instruction_set", "kernel", "kernels", "map_directly"),
-    *("ready", "show_config", "table", "threads", "triton_available", "triton_kernel", "triton_on_cpu"),
+    *("ready", "show_config", "table", "threads"),
+    *("triton_available", "triton_kernel", "triton_on_cpu"),
 ]
 
 kernels: ModuleType | None
@@ -87,7 +88,7 @@ _threads = torch.get_num_threads
 
 
 def map_directly(rows: Tensor, alpha: float, norm: bool) -> Tensor | None:
-    """Entmax, or normmax if `norm`, of contiguous rows that track no gradient, in compiled code alone.
+    """Entmax, or normmax if `norm`, of contiguous rows without gradient, in compiled code alone.
 
     None if the inputs ask for more, as `ready` tells, or if torch has no DLPack exchange API.
     """

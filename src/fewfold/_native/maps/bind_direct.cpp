@@ -53,9 +53,12 @@ bool is_plain(PyObject *x) {
   return std::find(plain.begin(), plain.end(), reinterpret_cast<PyObject *>(Py_TYPE(x))) != plain.end();
 }
 
+// PyObject_CallMethodNoArgs and PyObject_CallOneArg are not in the stable ABI.
 bool holds_its_values(PyObject *x) {
-  return is_false(PyObject_CallMethodNoArgs(x, is_negative)) && is_false(PyObject_CallMethodNoArgs(x, is_zero)) &&
-         is_false(PyObject_CallOneArg(batched, x));
+  PyObject *self[] = {x};
+  return is_false(PyObject_VectorcallMethod(is_negative, self, 1, nullptr)) &&
+         is_false(PyObject_VectorcallMethod(is_zero, self, 1, nullptr)) &&
+         is_false(PyObject_Vectorcall(batched, self, 1, nullptr));
 }
 
 bool needs_gradient(PyObject *x) {
