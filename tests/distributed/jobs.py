@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import dispatch
+from fewfold.distributed import group as groups
 from fewfold.distributed.group import Group, PeerError
 from fewfold.distributed.row_exchange import look_up
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
@@ -88,11 +90,14 @@ def failed_on_the_last() -> tuple[int, str]:
 
 
 @job
-def collected() -> Tensor | None:
-    """A sharded table on rank 0, nothing on the others."""
-    group = Group.current()
+def collected() -> list[Tensor | None]:
+    """A sharded table on rank 0, nothing on the others: as one block, in blocks of a few rows."""
+    group, found = Group.current(), []
     table = torch.arange(26.0).view(13, 2)
-    return group.collect(table[group.rank :: group.world].clone(), 13)
+    for most in (1 << 22, 4, 1):
+        with mock.patch.object(groups, "_BLOCK", most):
+            found.append(group.collect(table[group.rank :: group.world].clone(), 13))
+    return found
 
 
 @job

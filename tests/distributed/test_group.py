@@ -1,11 +1,14 @@
 """Operations of groups of processes and sharded look-ups, compared with one process."""
 
+import sys
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
 from fewfold._native import dispatch
+from fewfold.cli import torchrun
 from fewfold.cli.torchrun import _seconds
 from fewfold.distributed import Group
 from fewfold.distributed.entries import Entries, sort_by_owner
@@ -43,8 +46,8 @@ def test_one_process_looks_up_as_torch_does(worlds: Worlds) -> None:
 
 def test_tables_are_collected_on_the_first_process_alone(worlds: Worlds) -> None:
     for world, ranks in worlds.items():
-        same(ranks[0]["collected"], torch.arange(26.0).view(13, 2))
-        assert [rank["collected"] for rank in ranks[1:]] == [None] * (world - 1)
+        same(ranks[0]["collected"], [torch.arange(26.0).view(13, 2)] * 3)
+        assert [rank["collected"] for rank in ranks[1:]] == [[None] * 3] * (world - 1)
 
 
 def test_an_error_of_one_process_reaches_all(worlds: Worlds) -> None:
@@ -130,3 +133,36 @@ def test_seconds_that_are_none_are_refused(given: str, monkeypatch: pytest.Monke
         _seconds("FEWFOLD_TIMEOUT", 120.0)
     monkeypatch.delenv("FEWFOLD_TIMEOUT")
     assert _seconds("FEWFOLD_TIMEOUT", 120.0).total_seconds() == 120
+
+
+def test_connecting_has_the_time_of_reaching_and_waiting_that_of_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gloo gives up after five times its time-out, at which a connection never comes."""
+    given: list[timedelta] = []
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setenv("FEWFOLD_TIMEOUT", "20")
+    monkeypatch.setenv("FEWFOLD_ANSWER_TIMEOUT", "900")
+    monkeypatch.setattr(torch.distributed, "PrefixStore", lambda *_: None)
+    monkeypatch.setattr(torchrun, "_meet", lambda *_: "")
+    meeting = sys.modules["torch.distributed.rendezvous"]  # a function hides it
+    monkeypatch.setattr(meeting, "rendezvous", lambda *_, **__: iter([(None, 1, 2)]))
+    setter = "torch.distributed.distributed_c10d._set_pg_timeout"
+    monkeypatch.setattr(setter, given.append)
+
+    def start(*_: Any, timeout: timedelta, **__: Any) -> None:
+        given.append(timeout)
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", start)
+    torchrun._join(1, 2)
+    assert given == [timedelta(seconds=4), timedelta(seconds=900)]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Connect timeout")
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", refuse)
+    with pytest.raises(ConnectionError, match="rank 1 of 2 met the others"):
+        torchrun._join(1, 2)
+    assert "did not answer in 900 s" in torchrun._lost(1, "gloo: Timed out waiting 900000ms")
+    assert "may have been killed" in torchrun._lost(1, "gloo: Connection closed by peer")

@@ -103,3 +103,23 @@ def test_machines_without_a_connection_say_so(tmp_path: Path, machines: Machines
         assert processes[rank].returncode == 3, error
         assert expected in error
     assert time.monotonic() - began < PATIENCE / 2
+
+
+@pytest.mark.nightly  # with rules of addresses and ports, as a firewall has them
+def test_machines_that_reach_the_first_port_alone_say_so(
+    tmp_path: Path, machines: Machines
+) -> None:
+    for name, side in zip(machines.names, ("sport", "dport"), strict=True):
+        store = ("rule", "add", "pref", "10", "ipproto", "tcp", side, "29500", "lookup", "main")
+        for rule in (store, ("rule", "add", "pref", "20", "blackhole")):
+            if _ip("-n", name, *rule).returncode:
+                pytest.skip("rules for ports may not be made")
+    began, command = time.monotonic(), ["fit", "--out", str(tmp_path / "model")]
+    processes = [machines.start(rank, *command, FEWFOLD_TIMEOUT="20") for rank in (0, 1)]
+    errors = _ends(processes)
+    for rank, error in enumerate(errors):
+        expected = f"rank {rank} of 2 met the others through {machines.addresses[0]}:29500"
+        assert processes[rank].returncode == 3, error
+        assert expected in error
+        assert machines.interfaces[rank] in error
+    assert time.monotonic() - began < 60

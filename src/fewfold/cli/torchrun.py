@@ -15,6 +15,7 @@ __all__ = ["joined_processes"]
 _REACH = 120.0  # seconds in which all processes must have reached each other
 _ANSWER = 1800.0  # seconds in which another process must answer
 _POLL = 0.05  # seconds between two looks for others
+_CONNECTING = 5  # times its time-out that gloo waits for a connection
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -47,9 +48,7 @@ def joined_processes() -> Iterator[bool]:
         if isinstance(error, PeerError) or not _first_to_fail(store):
             raise SystemExit(1) from error  # another process has said why
         if "gloo" in str(error) or "NCCL" in str(error):
-            raise ConnectionError(
-                f"rank {rank} lost the connection to another process, which may have been killed"
-            ) from error
+            raise ConnectionError(_lost(rank, str(error))) from error
         error.add_note(f"(rank {rank})")
         raise
     finally:
@@ -60,6 +59,7 @@ def _join(rank: int, world: int) -> Any:
     """Initialise the process group, and return its store; ConnectionError if some are missing."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _set_pg_timeout
     from torch.distributed.rendezvous import rendezvous
 
     limit = _seconds("FEWFOLD_TIMEOUT", _REACH)
@@ -69,14 +69,35 @@ def _join(rank: int, world: int) -> Any:
     try:
         found, rank, world = next(rendezvous("env://", rank, world, timeout=limit))
         store = dist.PrefixStore(_meet(found, rank, world, limit), found)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=answer)
     except (RuntimeError, ValueError) as error:  # torch's errors of sockets and time-outs
         raise ConnectionError(
             f"rank {rank} of {world} did not reach the others through {address} (MASTER_ADDR) in "
             f"{limit.total_seconds():g} s; are all of them started, and may they connect? "
             f"({str(error).splitlines()[0]})"
         ) from error
+    connect = limit / _CONNECTING
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=connect)
+    except (RuntimeError, ValueError) as error:
+        raise ConnectionError(
+            f"rank {rank} of {world} met the others through {address} (MASTER_ADDR) and did not "
+            f"reach them at their own addresses in {limit.total_seconds():g} s; may they connect "
+            "at any port, and is their network the one of GLOO_SOCKET_IFNAME "
+            f"({os.environ.get('GLOO_SOCKET_IFNAME', 'not set')})? ({str(error).splitlines()[0]})"
+        ) from error
+    _set_pg_timeout(answer)
     return store
+
+
+def _lost(rank: int, reason: str) -> str:
+    """Return what to say where a connection failed after the processes had joined."""
+    if "Timed out" in reason:
+        return (
+            f"rank {rank} waited for another process that did not answer in "
+            f"{_seconds('FEWFOLD_ANSWER_TIMEOUT', _ANSWER).total_seconds():g} s; raise "
+            "FEWFOLD_ANSWER_TIMEOUT if it may take longer"
+        )
+    return f"rank {rank} lost the connection to another process, which may have been killed"
 
 
 def _seconds(name: str, usual: float) -> timedelta:

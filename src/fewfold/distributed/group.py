@@ -287,19 +287,21 @@ class ProcessGroup(Group):
 
     def collect(self, rows: Tensor, count: int) -> Tensor | None:
         """Return all rows on rank 0, sent in blocks so that no second table is in memory."""
-        step = max(1, _BLOCK // max(rows.shape[1:].numel(), 1))
-        if not self.leads:
-            for block in rows.split(step):
-                dist.send(block.contiguous(), 0)
-                self.traffic.add("tables", block.nbytes)
-            return None
-        whole = rows.new_empty(count, *rows.shape[1:])
-        whole[:: self.world] = rows
-        for rank in range(1, self.world):
-            for block in whole[rank :: self.world].split(step):
-                part = torch.empty_like(block, memory_format=torch.contiguous_format)
-                dist.recv(part, rank)
-                block.copy_(part)
+        step = max(1, _BLOCK // max(rows.shape[1:].numel() * (self.world - 1), 1))
+        whole = rows.new_empty(count, *rows.shape[1:]) if self.leads else None
+        if whole is not None:
+            whole[:: self.world] = rows
+        for start in range(0, -(-count // self.world), step):
+            block = rows[:0] if self.leads else rows[start : start + step]
+            receive = [0] * self.world
+            if whole is not None:
+                owned = (len(range(rank, count, self.world)) for rank in range(self.world))
+                receive = self._to_others([max(0, min(step, n - start)) for n in owned])
+            send = [len(block), *[0] * (self.world - 1)]
+            parts = self.exchange(block, send, receive, "tables").split(receive)
+            for rank, part in enumerate(parts if whole is not None else ()):
+                if len(part):
+                    whole[rank :: self.world][start : start + step] = part
         return whole
 
     def merge(self, rows: Tensor, count: int, name: str) -> Tensor:
