@@ -1,9 +1,33 @@
 """Run Triton's kernels by its interpreter on CPU tensors; without Triton collect nothing."""
 
+import importlib
 import importlib.util
 import os
+from typing import Any
+
+import numpy as np
+import pytest
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 
 if importlib.util.find_spec("triton") is None:
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter multiply matrices of bfloat16, which it holds as the bits of integers."""
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    builder, language = interpreter.interpreter_builder, interpreter.tl
+    product = builder.create_dot
+
+    def wide(factor: Any) -> Any:
+        if factor.dtype.scalar != language.bfloat16:
+            return factor
+        bits = factor.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), language.float32)
+
+    def create_dot(a: Any, b: Any, *rest: Any) -> Any:
+        return product(wide(a), wide(b), *rest)
+
+    monkeypatch.setattr(builder, "create_dot", create_dot)

@@ -61,9 +61,12 @@ class _Operation:
     """Elements of the first tensor from which the kernel is chosen; plain torch serves fewer."""
 
 
+_UP_TO_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 _TRITON: dict[str, _Operation] = {
     "entmax_rows": _Operation("entmax"),
     "entmax_rows_backward": _Operation("entmax_backward"),
+    "sparse_attention": _Operation("attention", _UP_TO_SINGLE),
+    "sparse_attention_backward": _Operation("attention_backward", _UP_TO_SINGLE),
 }
 """Operations by the name of their function."""
 _triton = os.environ.get("FEWFOLD_TRITON", "1") != "0"

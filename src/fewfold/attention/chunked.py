@@ -13,9 +13,7 @@ from fewfold.attention.support_attention import ChunkSupport, backward_support, 
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_tensors import tensors
 
-__all__ = [
-    "chunked",
-]
+__all__ = ["chunked", "differentiable"]
 
 _SUMS = torch.float32  # minimum dtype for sums of gradients over chunks
 
@@ -79,7 +77,7 @@ class _Attend(torch.autograd.Function):
         given, plan = [query, key, value, *parameters], ctx.plan.with_mask(mask)
         to: Sequence[Tensor | None]
         if torch.is_grad_enabled() or not untransformed(grad):
-            to = _differentiable(given, plan, supports, grad)
+            to = differentiable(given, plan, supports, grad)
         else:
             to = _chunked_gradients(given, plan, supports, grad)
         wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4:]]
@@ -165,7 +163,7 @@ def _recompute_gradients(
         ]  # fmt: skip
 
 
-def _differentiable(
+def differentiable(
     given: list[Tensor], plan: Plan, supports: list[ChunkSupport | None], grad: Tensor
 ) -> list[Tensor | None]:
     """Gradients with a differentiable graph, from dense weights, for second derivatives."""

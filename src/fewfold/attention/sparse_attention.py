@@ -8,6 +8,7 @@ from fewfold._torch import untransformed
 from fewfold.attention.chunked import chunked
 from fewfold.attention.chunks import Plan, parameter_by_head
 from fewfold.attention.shapes import Layout
+from fewfold.attention.triton_attention import fused_attention
 from fewfold.attention.watch import is_watched, note
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.map_support import map_support
@@ -77,6 +78,8 @@ def sparse_attention(
     if is_watched() and untransformed(query, key):
         with torch.no_grad():
             note(attention_support_of(query, key, omega, layout), layout)
+    if not dropout_p and (fused := fused_attention(query, key, value, omega, layout)) is not None:
+        return fused
     if not _use_chunks(omega, layout, query, key, value):
         probs = omega.argmax(layout.scores(query, key))
         return _apply_dropout(probs, dropout_p, generator) @ layout.shared(value)

@@ -10,7 +10,7 @@ from fewfold._native import dispatch
 from fewfold.maps.native_threshold import covers, support
 from fewfold.maps.omega import Omega
 
-__all__ = ["ChunkSupport", "blend", "find_support", "backward_support"]
+__all__ = ["ChunkSupport", "backward_support", "blend", "entmax_alpha", "find_support"]
 
 _PART = 8  # supports smaller than 1 / 8 of the scores are stored as indices
 _LEARNT = 1.25  # below this alpha, the map itself computes the gradient of alpha more accurately
@@ -41,7 +41,7 @@ class ChunkSupport:
 
 def find_support(scores: Tensor, omega: Omega, learns: bool) -> ChunkSupport | None:
     """Return the support of a chunk, or None if it is not sparse or no kernel computes it."""
-    alpha = _alpha(omega)
+    alpha = entmax_alpha(omega)
     heads, rows, keys = scores.shape
     if alpha is None or not covers(scores, alpha) or heads * keys >= 2**31:
         return None
@@ -64,8 +64,8 @@ def _is_finite(scores: Tensor, weight: Tensor) -> bool:
     return bool(weight.sum().isfinite()) and bool(scores.amax() < math.inf)
 
 
-def _alpha(omega: Omega) -> float | Tensor | None:
-    """Alpha of sparsemax or entmax, whose support the kernels compute; None for other maps."""
+def entmax_alpha(omega: Omega) -> float | Tensor | None:
+    """Return alpha of sparsemax or entmax, which have kernels; None for other maps."""
     order = omega.kernel_order
     return None if order is None or order.norm else order.alpha
 
@@ -134,7 +134,7 @@ def backward_support(
         dots = dots * drop
     count = support.first.diff()
     row = torch.repeat_interleave(count, output_size=len(support.slot))
-    order = _alpha(omega)
+    order = entmax_alpha(omega)
     if isinstance(order, Tensor):
         order = order.expand(*query.shape[:2], 1).reshape(-1)[row]
     power = order.to(support.weight.dtype) if isinstance(order, Tensor) else order
