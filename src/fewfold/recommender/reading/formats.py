@@ -138,10 +138,9 @@ class _Kind:
 
 _KINDS = (
     _Kind("an SQLite database", b"SQLite format 3\0",
-          "write the table to a pipe: sqlite3 -header -csv {path} 'select * from TABLE' | "
-          "fewfold fit -"),
+          "name it with one of its tables: 'sqlite:///{path}?table=TABLE'"),
     _Kind("a DuckDB database", b"DUCK",
-          "write the table to a file: duckdb {path} \"copy TABLE to 'log.parquet'\"", 8),
+          "name it with one of its tables: 'duckdb:///{path}?table=TABLE'", 8),
     _Kind("an Excel workbook of before 2007", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
           "save the sheet as CSV, or " + _PANDAS.format("read_excel('{path}')")),
     _Kind("an HDF5 file", b"\x89HDF", "write its table to Parquet: "

@@ -100,7 +100,8 @@ def _converted(source: Any) -> tuple[str, Any]:
         return "pyarrow table", frame_of(source)
     raise TypeError(
         "a log must be a path, a folder, a glob or a list of them, a pandas, polars or pyarrow "
-        "frame, a scipy sparse matrix, a dict of columns or a tuple (users, items), got "
+        "frame, a DuckDB relation, a scipy sparse matrix, a dict of columns or a tuple (users, "
+        "items), got "
         f"{type(source).__name__}"
     )
 

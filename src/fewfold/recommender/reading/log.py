@@ -59,10 +59,12 @@ def read_log(source: Any, **options: Unpack[ReadOptions]) -> Log:
     Args:
         source: a CSV, TSV, JSON lines, Parquet, Feather (Arrow IPC) or RecBole ``.inter`` file
             (text may be compressed with gzip, zstd, bzip2 or xz), a folder, perhaps with partitions
-            such as ``dt=2024-01-01``, a glob or a list of them, or ``"-"`` for standard input; a
-            pandas, polars or pyarrow frame; a dict of columns or a tuple (users, items) or (users,
-            items, times); a scipy sparse matrix, whose rows and columns are the ids; or
-            `Interactions`.
+            such as ``dt=2024-01-01``, a glob or a list of them, here or in an object store
+            (``"s3://bucket/logs"``), or ``"-"`` for standard input; a table or query of a database
+            (``"sqlite:///shop.db?table=orders"``, ``"duckdb:///shop.duckdb?query=SELECT ..."``); a
+            pandas, polars or pyarrow frame, a DuckDB relation, or another stream of Arrow batches;
+            a dict of columns or a tuple (users, items) or (users, items, times); a scipy sparse
+            matrix, whose rows and columns are the ids; or `Interactions`.
         options: columns, conditions and formats; see `ReadOptions` for each and its default.
 
     Returns:

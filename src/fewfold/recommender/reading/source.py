@@ -1,17 +1,20 @@
-"""Resolve a path, folder, glob, stream or frame to the tables it holds."""
+"""Resolve a path, folder, glob, address, stream or frame to the tables it holds."""
 
 import glob
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fewfold.recommender.errors import DataError
+from fewfold.recommender.reading.arrow_stream import ArrowStream
+from fewfold.recommender.reading.databases import database_table
 from fewfold.recommender.reading.formats import address, has_known_ending, lake_table, reader_of
 from fewfold.recommender.reading.in_memory import Frame
 from fewfold.recommender.reading.partitions import Partition, partition_values
 from fewfold.recommender.reading.raw_files import File, standard_input, stored
+from fewfold.recommender.reading.remote import is_remote, remote_files
 from fewfold.recommender.reading.table_source import Opening, Table
 
 __all__ = ["Source", "open_source"]
@@ -39,31 +42,35 @@ class Source:
 
 @dataclass(frozen=True)
 class _SourceFile:
-    """A file of a source, and the root folder of its Hive partitions."""
+    """A file of a source, its name in messages if not the path, and its Hive partitions."""
 
     path: Path
-    folder: Path | None = None
     label: str = ""
+    partitions: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def open_source(source: Any, *, header: bool | None = None) -> Source:
     """Open the tables of `source` and read their column names.
 
     Args:
-        source: a path, a folder, a glob or a list of them, or ``-`` for standard input; a pandas,
-            polars or pyarrow frame; a dict of columns; a tuple of arrays (users, items, times).
+        source: a path, a folder, a glob or a list of them, or ``-`` for standard input; an address
+            of a table in a database; a pandas, polars or pyarrow frame, or a stream of Arrow
+            batches; a dict of columns; a tuple of arrays (users, items, times).
         header: whether the first row of a text file names its columns; None detects it.
 
     Returns:
         The source. An unreadable source raises a `DataError`, an unsupported type a `TypeError`.
     """
     if isinstance(source, (str, os.PathLike)):
+        table = database_table(os.fsdecode(source))
+        if table is not None:
+            return Source((table,), table.format)
         return _from_files(_expand(source), Opening(header))
     several = isinstance(source, (list, tuple)) and len(source) > 0
     if several and all(isinstance(one, (str, os.PathLike)) for one in source):
         return _from_files([path for one in source for path in _expand(one)], Opening(header))
-    frame = Frame.of(source)
-    return Source((frame,), frame.format)
+    held = ArrowStream.of(source) if ArrowStream.reads(source) else Frame.of(source)
+    return Source((held,), held.format)
 
 
 def _from_files(files: Sequence[_SourceFile], opening: Opening) -> Source:
@@ -85,8 +92,7 @@ def _from_files(files: Sequence[_SourceFile], opening: Opening) -> Source:
         table = reader.open(file, opening)
         if not tables:  # ambiguous headers of later files are read as in the first file
             opening = replace(opening, unclear=not table.headless)
-        values = {} if one.folder is None else partition_values(one.path, one.folder)
-        tables.append(Partition.of(table, values) if values else table)
+        tables.append(Partition.of(table, one.partitions) if one.partitions else table)
         size += file.path.stat().st_size
     named = sorted({table.format for table in tables})
     return Source(tuple(tables), " and ".join(named), size)
@@ -100,6 +106,8 @@ def _expand(source: Any) -> list[_SourceFile]:
     if text == "-":
         return [_SourceFile(standard_input(), label="standard input")]
     if (advice := address(text)) is not None and not text.lower().startswith("file:"):
+        if is_remote(text):
+            return _copied_files(text, advice)
         raise DataError(advice)
     if text.lower().startswith("file://"):
         text = text[len("file://") :]
@@ -118,7 +126,8 @@ def _expand(source: Any) -> list[_SourceFile]:
         raise DataError(f"{path}: cannot be opened ({error.strerror}); check the path") from None
     files = [one for one in found if one.is_file()]
     if files:
-        return [_SourceFile(one, _glob_root(path)) for one in files]
+        root = _glob_root(path)
+        return [_SourceFile(one, partitions=partition_values(one, root)) for one in files]
     if glob.has_magic(str(path)):
         raise DataError(f"{path}: no file matches this pattern; in a shell, put it in quotes")
     raise DataError(f"{path}: there is no such file or folder; check the path")
@@ -142,10 +151,9 @@ def _table_files(folder: Path) -> list[_SourceFile]:
             f"{folder}: this is {lake[0]}, some of whose files may be outdated; write its rows to "
             f"files first: {lake[1]}"
         )
-    files = [one for one in _walk(folder) if has_known_ending(one.name)]
-    atomic = [one for one in files if ".inter" in one.suffixes]
+    files = _chosen(_walk(folder))
     if files:
-        return [_SourceFile(one, folder) for one in atomic or files]
+        return [_SourceFile(one, partitions=partition_values(one, folder)) for one in files]
     there = [one for one in sorted(folder.iterdir()) if one.name[0] not in "._"]
     some = ", ".join(one.name for one in there[:5]) or "nothing"
     below = [one for one in there if one.is_dir()]
@@ -154,6 +162,30 @@ def _table_files(folder: Path) -> list[_SourceFile]:
         f"{folder}: expected .csv, .tsv, .jsonl, .parquet, .feather or .inter files in this "
         f"folder, got {some}{hint}"
     )
+
+
+def _chosen(files: list[Path]) -> list[Path]:
+    """Return the files of a folder that belong to its log, by their names."""
+    known = [one for one in files if has_known_ending(one.name)]
+    return [one for one in known if ".inter" in one.suffixes] or known
+
+
+def _copied_files(text: str, advice: str) -> list[_SourceFile]:
+    """Return copies of the files of an address such as ``s3://bucket/logs``."""
+    files, is_folder = remote_files(text, advice.rpartition("; ")[2])
+    if is_folder:
+        chosen = {str(one) for one in _chosen([Path(one.within) for one in files])}
+        some = ", ".join(one.within for one in files[:5]) or "nothing"
+        files = [one for one in files if one.within in chosen]
+        if not files:
+            raise DataError(
+                f"{text}: expected .csv, .tsv, .jsonl, .parquet, .feather or .inter files in this "
+                f"folder, got {some}"
+            )
+    return [
+        _SourceFile(one.copied(), one.name, partition_values(Path(one.within), Path()))
+        for one in files
+    ]
 
 
 def _walk(folder: Path) -> list[Path]:

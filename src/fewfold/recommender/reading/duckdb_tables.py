@@ -1,0 +1,28 @@
+"""Tables of DuckDB databases."""
+
+import importlib
+
+from fewfold._optional import optional_import
+from fewfold.recommender.errors import DataError
+from fewfold.recommender.reading.arrow_stream import ArrowStream
+from fewfold.recommender.reading.database_address import DatabaseAddress
+
+__all__ = ["open_duckdb"]
+
+_TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'main'"
+
+
+def open_duckdb(address: DatabaseAddress) -> ArrowStream:
+    """Open a table, view or query of a DuckDB database."""
+    with optional_import("duckdb", "duckdb", f"reading {address.text}"):
+        duckdb = importlib.import_module("duckdb")
+    address.check_file()
+    try:
+        base = duckdb.connect(str(address.path), read_only=True)
+        tables = sorted(name for (name,) in base.execute(_TABLES).fetchall())
+        source, notes = address.source(tables)
+        relation = base.sql(f"SELECT * FROM {source}")
+    except duckdb.Error as error:
+        said = str(error).strip().splitlines()[0][:200]
+        raise DataError(f"{address.text}: cannot be read ({said})") from error
+    return ArrowStream.of(relation, address.text, notes)
