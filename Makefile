@@ -106,6 +106,7 @@ tables: $(STAMP)
 	$(PY) -m tests.maps.transforms docs/transforms_table.md
 	$(PY) -m tests.attention.transforms docs/transforms_attention.md
 	$(PY) -m tests.distributions.transforms docs/transforms_distributions.md
+	$(PY) -m tests.device docs/devices_table.md
 	$(PY) -m experiments.evidence
 
 bench: $(STAMP)

@@ -36,7 +36,10 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
 # Included by a page.
-exclude_patterns = ["transforms_table.md", "transforms_attention.md", "transforms_distributions.md"]
+exclude_patterns = [
+    *("transforms_table.md", "transforms_attention.md", "transforms_distributions.md"),
+    "devices_table.md",
+]
 
 html_theme = "furo"
 html_title = f"fewfold {release}"

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold._torch import has_values
+
 __all__ = [
     "check_mask",
     "check_scores",
@@ -121,7 +123,9 @@ def jagged(values: Tensor, offsets: Tensor, rows: int | None = None) -> tuple[Te
     if values.dtype != torch.int64 or offsets.dtype != torch.int64:
         raise TypeError(f"ids must be int64, got {values.dtype}, and offsets {offsets.dtype}")
     count = max(offsets.numel() - 1, 0) if rows is None else rows
-    edges = offsets.numpy()  # numpy is faster than torch on small arrays
+    if not has_values(offsets):
+        return values.contiguous(), offsets.contiguous()
+    edges = offsets.cpu().numpy()  # numpy is faster than torch on small arrays
     if (
         values.dim() != 1 or edges.shape != (count + 1,) or edges[0] != 0
         or edges[-1] != len(values)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 __all__ = [
@@ -88,19 +89,25 @@ def runs_directly() -> bool:
 
 
 def has_values(*tensors: Tensor) -> bool:
-    """Return whether values can be read: not of "meta" tensors, and not inside torch.func.vmap."""
-    return not any(tensor.is_meta for tensor in tensors) and not under_vmap()
+    """Return whether values can be read: not of "meta" or fake tensors, and not under vmap."""
+    return not any(map(_without_data, tensors)) and not under_vmap()
+
+
+def _without_data(tensor: Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def check_values(tensor: Tensor, why: str, instead: str) -> None:
-    """Raise for a "meta" tensor where shapes alone do not determine the result."""
+    """Raise for a "meta" or fake tensor where shapes alone do not determine the result."""
     if tensor.is_meta:
         raise ValueError(f"{why}, and a tensor on device 'meta' has none; {instead}")
+    if isinstance(tensor, FakeTensor):
+        raise ValueError(f"{why}, and a FakeTensor has none; use a real tensor")
 
 
 def untransformed(*given: Tensor) -> bool:
     """Return whether values may be read: `runs_directly`, and no "meta" or batched tensor."""
-    return runs_directly() and not any(one.is_meta or _batched(one) for one in given)
+    return runs_directly() and not any(_without_data(one) or _batched(one) for one in given)
 
 
 def eager(*values: object) -> bool:

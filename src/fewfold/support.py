@@ -81,7 +81,8 @@ class Support:
     @property
     def counts(self) -> Tensor:
         """(rows,) number of atoms of each row."""
-        return torch.bincount(self.row, minlength=self.rows)
+        counts = torch.zeros(self.rows, dtype=torch.int64, device=self.row.device)
+        return counts.index_add_(0, self.row, torch.ones_like(self.row))
 
     def reduce(self, values: Tensor) -> Tensor:
         """Return the weighted sum of the values of each row: (m, ...) -> (rows, ...)."""

@@ -29,11 +29,13 @@ class Apart(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "Apart":
+        strided = held.layout is torch.strided
         tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
+            strides=held.stride() if strided else None,
+            storage_offset=held.storage_offset() if strided else None,
+            layout=held.layout,
             dtype=held.dtype,
             device=APART,
         )
@@ -66,6 +68,8 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
             return value.held
         if isinstance(value, Tensor) and value.dim() and name not in _COPIES:
             raise RuntimeError(f"{name} was given tensors on both {APART} and {value.device}")
+        if isinstance(value, torch.Generator):
+            raise RuntimeError(f"{name} was given a generator of {value.device} on {APART}")
         if isinstance(value, torch.device) and value.type == APART.type:
             return torch.device("cpu")
         return value
@@ -87,3 +91,29 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
 
 _library = torch.library.Library("_", "IMPL")
 _library.fallback(_run, "PrivateUse1")  # for factories alone
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy between the devices, as `torch.tensor(..., device=)` does below all Python."""
+    held = [one.held if isinstance(one, Apart) else one for one in (source, target)]
+    held[1].copy_(held[0])
+    return target
+
+
+_aten = torch.library.Library("aten", "IMPL")
+_aten.impl("_copy_from", _copy_from, "PrivateUse1")
+
+
+def _factory(operation: Any) -> Callable[..., Tensor]:
+    """A factory that makes its tensor on the CPU; torch's would resize one that is made empty."""
+
+    def make(*args: Any, **kwargs: Any) -> Tensor:
+        return Apart(operation(*args, **{**kwargs, "device": torch.device("cpu")}))
+
+    return make
+
+
+for _name in ("arange", "arange.start", "arange.start_step", "eye", "eye.m"):
+    _packet, _, _overload = _name.partition(".")
+    _operation = getattr(getattr(torch.ops.aten, _packet), _overload or "default")
+    _aten.impl(_name, _factory(_operation), "PrivateUse1")

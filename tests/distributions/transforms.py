@@ -34,7 +34,7 @@ class DistributionModule(nn.Module):
     def __init__(self, dist: Callable[[Tensor], Distribution], what: str, points: str) -> None:
         super().__init__()
         self.dist, self.what = dist, what
-        self.points = torch.tensor(POINTS[points])
+        self.points = nn.Buffer(torch.tensor(POINTS[points]), persistent=False)
 
     def forward(self, raw: Tensor) -> Tensor:
         dist = self.dist(raw)

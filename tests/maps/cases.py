@@ -50,11 +50,9 @@ class Case:
     ) -> Tensor:
         parameters = dict(self.parameters)
         if self.learnt:
-            parameters = {
-                name: torch.tensor(value, dtype=scores.dtype) for name, value in self.parameters
-            }
+            parameters = {name: scores.new_tensor(value) for name, value in self.parameters}
         if self.bounded and not upper:
-            upper = (along(self.upper(scores.shape[dim]).to(scores.dtype), scores, dim),)
+            upper = (along(self.upper(scores.shape[dim]).to(scores), scores, dim),)
         return self.function(scores, *upper, dim=dim, mask=mask, **parameters)
 
     def upper(self, n: int) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fewfold._random import rand
 from fewfold.attention.shapes import Layout
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_tensors import tensors, with_tensors
@@ -136,5 +137,5 @@ class Plan:
         if not self.dropout:
             return None
         generator = torch.Generator().manual_seed(self.seed + number)
-        stay = torch.rand(shape, generator=generator) >= self.dropout
+        stay = rand(shape, like.device, generator=generator) >= self.dropout
         return stay.to(like) / ((1 - self.dropout) or 1.0)  # p = 1 drops all weights

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
+from fewfold._random import normal_
 from fewfold._torch import untransformed
 from fewfold.attention.product_keys import product_topk
 from fewfold.maps.entropies import Tsallis
@@ -154,11 +155,11 @@ class ProductKeyMemory(nn.Module):
         if self.keys.is_meta:
             return
         with torch.no_grad():
-            self.query.weight.normal_(std=self.dim**-0.5, generator=generator)
+            normal_(self.query.weight, std=self.dim**-0.5, generator=generator)
             self.query.bias.zero_()
             each = math.log(self.slots) / 2 / (2 * self.keys.shape[-1])
-            self.keys.normal_(std=each**0.5, generator=generator)
-            self.values.weight.normal_(std=self.dim**-0.5, generator=generator)
+            normal_(self.keys, std=each**0.5, generator=generator)
+            normal_(self.values.weight, std=self.dim**-0.5, generator=generator)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return `(..., dim)` for vectors `(..., dim)`."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import non_negative_number
+from fewfold._random import rand
 from fewfold._torch import untransformed
 from fewfold.attention.chunked import chunked
 from fewfold.attention.chunks import Plan, parameter_by_head
@@ -187,5 +188,5 @@ def _apply_dropout(probs: Tensor, share: float, generator: torch.Generator | Non
 
 def drop_weights(probs: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
     """Apply dropout with probability `share` to attention weights."""
-    stay = torch.rand(probs.shape, generator=generator, device=probs.device) >= share
+    stay = rand(probs.shape, probs.device, generator=generator) >= share
     return probs * stay.to(probs) / ((1 - share) or 1.0)  # share = 1 drops all weights

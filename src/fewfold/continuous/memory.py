@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores, positive_number, whole_number
+from fewfold._random import multinomial
 from fewfold.continuous.basis import Basis, RectangularBasis
 from fewfold.continuous.density import LineDensity
 from fewfold.continuous.signal import (
@@ -164,8 +165,6 @@ class ContinuousMemory:
                 )
             mass = mass.reshape(*batch, -1, bins).sum(-2).reshape(-1, bins)
             nothing = mass.sum(-1, keepdim=True) <= 0  # all attention lies outside [0, 1]
-            drawn = torch.multinomial(
-                mass + nothing, self.samples, replacement=True, generator=generator
-            )
+            drawn = multinomial(mass + nothing, self.samples, replacement=True, generator=generator)
         places = (drawn.sort(-1).values.double() + 0.5) / bins
         return places.view(*batch, self.samples)

@@ -9,6 +9,7 @@ from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
+from fewfold._random import normal_
 from fewfold.distributions.faces.face_distribution import same_size
 from fewfold.distributions.faces.geometry import face_of, on_simplex
 from fewfold.distributions.integrals.expected_product import log_expected_product
@@ -146,7 +147,7 @@ class GaussianSparsemax(Reparameterised):
             samples = self.loc.new_empty(shape.numel() // size, size)
             rows = 16 * max(1, _CHUNK // (16 * size))
             for part in samples.split(rows):
-                part.copy_(sparsemax(self._scores(part.normal_(generator=generator))))
+                part.copy_(sparsemax(self._scores(normal_(part, generator=generator))))
             return samples.view(shape)
 
     def _scores(self, noise: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch.distributions import Distribution, kl_divergence
 from torch.types import _size
 
 from fewfold._check import non_negative_number, whole_number
+from fewfold._random import exponential, standard_gamma
 from fewfold.distributions.faces.face_distribution import FaceDistribution, same_size
 from fewfold.distributions.faces.faces_by_size import FacesBySize
 from fewfold.distributions.faces.geometry import all_faces, face_dimension, face_of, on_simplex
@@ -111,8 +112,10 @@ class FaceMixture(Distribution):
         """
         a = self.concentration.expand(torch.broadcast_shapes(faces.shape, self.concentration.shape))
         small = a.detach() < _SMALL
-        gamma: Tensor = torch._standard_gamma(torch.where(small, a + 1, a), generator=generator)
-        log_factor = torch.empty_like(gamma).exponential_(generator=generator) / a
+        gamma = standard_gamma(torch.where(small, a + 1, a), generator=generator)
+        log_factor = (
+            exponential(gamma.shape, gamma.device, dtype=gamma.dtype, generator=generator) / a
+        )
         logs = gamma.clamp(min=torch.finfo(gamma.dtype).tiny).log()
         logs = torch.where(small, logs - log_factor, logs)
         return torch.where(faces, logs, -math.inf).softmax(-1)
@@ -196,6 +199,7 @@ class MaxEntropyMixed(FaceMixture):
     Args:
         size: K, the number of corners.
         bits: bits for each coordinate, at least 0.
+        dtype, device: of the parameters.
 
     Example:
         >>> import fewfold as ff
@@ -212,13 +216,14 @@ class MaxEntropyMixed(FaceMixture):
 
     def __init__(
         self, size: int, bits: float = 0, *, dtype: torch.dtype = torch.float32,
-        validate_args: bool | None = None,
+        device: torch.device | str | None = None, validate_args: bool | None = None,
     ) -> None:  # fmt: skip
         self.bits = non_negative_number(bits, "bits")
         dims = torch.arange(whole_number(size, "size"), dtype=torch.float64)
         weights = (dims * (self.bits * math.log(2)) - (dims + 1).lgamma()).to(dtype)
-        faces = FacesBySize(weights, validate_args=validate_args)
-        super().__init__(faces, torch.ones(size, dtype=dtype), validate_args=validate_args)
+        faces = FacesBySize(weights.to(device), validate_args=validate_args)
+        ones = torch.ones(size, dtype=dtype, device=faces.log_weights.device)
+        super().__init__(faces, ones, validate_args=validate_args)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
         new = super().expand(batch_shape, _instance)

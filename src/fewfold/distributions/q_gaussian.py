@@ -9,6 +9,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.types import _size
 
+from fewfold._random import standard_gamma
 from fewfold.distributions.integrals.gamma_ratio import (
     digamma_ratio,
     expm1_ratio,
@@ -203,7 +204,7 @@ class QGaussian(Reparameterised):
         c = torch.where(flat, 1.0, self._c)
         bounded = c > 0
         order = torch.where(bounded, 1 / c + 1, -1 / c - n / 2)
-        gamma: Tensor = torch._standard_gamma(order.expand(noise.shape[:-1]), generator=generator)
+        gamma = standard_gamma(order.expand(noise.shape[:-1]), generator=generator)
         total = torch.where(bounded, gamma + noise.square().sum(-1) / 2, gamma)
         factor = ((c * self.log_peak).exp() / (c.abs() * total)).sqrt()
         expansion = self.log_peak - (n + 2 + noise.square().sum(-1)) / 4

@@ -5,6 +5,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.types import _size
 
+from fewfold._random import exponential, rand, randn
+
 __all__ = ["Reparameterised", "gumbel", "logistic", "normal"]
 
 _EMPTY_SHAPE = torch.Size()
@@ -47,17 +49,16 @@ class Reparameterised(Distribution):
 
 def normal(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample standard normal noise with the dtype and device of `like`."""
-    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+    return randn(shape, like.device, dtype=like.dtype, generator=generator)
 
 
 def gumbel(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample Gumbel noise: minus the logarithm of an exponential variable."""
-    noise = torch.empty(shape, dtype=like.dtype, device=like.device)
-    noise.exponential_(generator=generator)
+    noise = exponential(shape, like.device, dtype=like.dtype, generator=generator)
     return noise.clamp_(min=torch.finfo(like.dtype).tiny).log_().neg_()
 
 
 def logistic(shape: _size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample logistic noise: the logit of a uniform variable."""
-    point = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+    point = rand(shape, like.device, dtype=like.dtype, generator=generator)
     return point.logit_(eps=torch.finfo(like.dtype).eps)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
+from fewfold._random import multinomial
 from fewfold.distributions.faces.face_distribution import log_of
 from fewfold.distributions.faces.geometry import probabilities
 from fewfold.distributions.kl_registration import divergence
@@ -78,7 +79,7 @@ class SparseCategorical(Distribution):
                 return torch.empty(shape, dtype=torch.int64, device=self.probs.device)
             rows = self.probs.reshape(-1, self.probs.shape[-1])
             count = torch.Size(sample_shape).numel()
-            samples = torch.multinomial(rows, count, True, generator=generator)
+            samples = multinomial(rows, count, replacement=True, generator=generator)
             return samples.T.reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:

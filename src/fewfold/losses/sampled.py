@@ -305,7 +305,7 @@ def _flat_positives(
                 f"got shape {tuple(shape)}"
             )
         each = shape[-1] if len(shape) > len(lead) else 1
-        positives = positives.reshape(-1), torch.arange(rows + 1) * each
+        positives = positives.reshape(-1), each * torch.arange(rows + 1, device=positives.device)
     else:
         shape = positives[0].shape
     values, offsets = jagged(*positives, rows=rows)
@@ -331,10 +331,10 @@ def _flat_positives(
 def _hits(ids: Tensor, values: Tensor, row: Tensor, rows: int) -> Tensor:
     """Return a mask (rows, n) of samples that are positives of their row."""
     if ids.numel() == 0:
-        return torch.zeros(rows, ids.shape[-1], dtype=torch.bool)
+        return torch.zeros(rows, ids.shape[-1], dtype=torch.bool, device=ids.device)
     span = int(max(ids.max(), values.max() if len(values) else 0)) + 1
     positives_sorted = (row * span + values).sort().values
-    sampled = torch.arange(rows)[:, None] * span + ids
+    sampled = torch.arange(rows, device=ids.device)[:, None] * span + ids
     if len(positives_sorted) == 0:
         return torch.zeros_like(sampled, dtype=torch.bool)
     place = torch.searchsorted(positives_sorted, sampled).clamp_(max=len(positives_sorted) - 1)

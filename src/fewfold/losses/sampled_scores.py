@@ -151,19 +151,19 @@ def picked_query_gradient(queries: Tensor, items: Tensor, more: Jagged, by: Tens
         pull = torch.zeros_like(queries)
         _pull(queries, items, more, by, pull, None)
         return pull
-    row = torch.arange(len(queries)).repeat_interleave(offsets.diff())
+    row = torch.arange(len(queries), device=ids.device).repeat_interleave(offsets.diff())
     return torch.zeros_like(queries).index_add_(0, row, items.detach()[ids] * by.unsqueeze(1))
 
 
 def picked_item_gradient(queries: Tensor, items: Tensor, more: Jagged, by: Tensor) -> Tensor:
     """Return the gradient of the items (M, d) of scores of `more`, sparse, one entry per id."""
     ids, offsets = more
-    values = dispatch.table(len(ids), queries.shape[1], dtype=queries.dtype)
     if _has_kernel(queries, items):
+        values = dispatch.table(len(ids), queries.shape[1], dtype=queries.dtype)
         _pull(queries, items, more, by, None, values)
     else:
-        row = torch.arange(len(queries)).repeat_interleave(offsets.diff())
-        torch.mul(queries[row], by.unsqueeze(1), out=values)
+        row = torch.arange(len(queries), device=ids.device).repeat_interleave(offsets.diff())
+        values = queries[row] * by.unsqueeze(1)
     return torch.sparse_coo_tensor(ids.unsqueeze(0), values, items.shape, check_invariants=False)
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fewfold._random import rand
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.map_support import map_support
 from fewfold.maps.omega import Omega
@@ -91,9 +92,7 @@ def sample_support(
             f"every row needs weights with a positive sum, got {float(total[wrong[0]])} "
             f"in row {int(wrong[0])}; drop fully masked rows before sampling"
         )
-    point = torch.rand(
-        support.rows, samples, dtype=torch.float64, device=weights.device, generator=generator
-    )
+    point = rand((support.rows, samples), weights.device, dtype=torch.float64, generator=generator)
     point = mass[start].unsqueeze(1) + point * total.unsqueeze(1)
     # The first atom whose cumulative weight exceeds the point, clamped to the row against rounding.
     index = torch.searchsorted(mass[1:].contiguous(), point, right=True)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fewfold._random import rand
+
 __all__ = ["BatchPart", "uniform_rows"]
 
 
@@ -25,11 +27,15 @@ class BatchPart(NamedTuple):
 
 
 def uniform_rows(
-    shape: tuple[int, ...], generator: torch.Generator | None, part: BatchPart | None, dim: int = 0
+    shape: tuple[int, ...],
+    device: torch.device,
+    generator: torch.Generator | None,
+    part: BatchPart | None,
+    dim: int = 0,
 ) -> Tensor:
     """Return uniform float64 numbers of this shape, of which `dim` counts rows of a batch."""
     if part is None:
-        return torch.rand(shape, dtype=torch.float64, generator=generator)
+        return rand(shape, device, dtype=torch.float64, generator=generator)
     whole = (*shape[:dim], part.rows, *shape[dim + 1 :])
-    found = torch.rand(whole, dtype=torch.float64, generator=generator)
+    found = rand(whole, device, dtype=torch.float64, generator=generator)
     return found.narrow(dim, part.first, shape[dim])

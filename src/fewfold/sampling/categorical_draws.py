@@ -16,7 +16,7 @@ def draw_places(
 ) -> Tensor:
     """Sample `n` columns per row of probabilities (rows, k) with replacement: (rows, n)."""
     cumulative = probs.double().cumsum(1)
-    chance = uniform_rows((len(probs), n), generator, part)
+    chance = uniform_rows((len(probs), n), probs.device, generator, part)
     place = torch.searchsorted(cumulative, chance * cumulative[:, -1:], right=True)
     return place.clamp_(max=probs.shape[1] - 1)
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._native import dispatch
+from fewfold._random import randint, randperm
 from fewfold.sampling.item_rows import ItemRows
 
 __all__ = ["assign", "centres", "product_codes", "residual_codes"]
@@ -33,8 +34,9 @@ def product_codes(
     codebooks to start from.
     """
     n, d = vectors.shape
-    books = torch.zeros(codebooks, codewords, d)
-    codes = torch.empty(n, codebooks, dtype=torch.int64)
+    device = vectors.local.device
+    books = torch.zeros(codebooks, codewords, d, device=device)
+    codes = torch.empty(n, codebooks, dtype=torch.int64, device=device)
     for b, part in enumerate(torch.arange(d).tensor_split(codebooks)):
         columns = slice(int(part[0]), int(part[-1]) + 1)
         points = vectors.local[:, columns]
@@ -92,16 +94,19 @@ def centres(
     """
     rows, most = ItemRows.of(vectors), _POINTS * k
     n = rows.count
-    sample = torch.randint(n, (most,), generator=generator) if n > most else torch.arange(n)
+    device = rows.local.device
+    every = torch.arange(n, device=device)
+    sample = randint(n, (most,), device, generator=generator) if n > most else every
     return _k_means(rows.take(sample)[:, columns], k, generator, before)
 
 
 def _k_means(vectors: Tensor, k: int, generator: torch.Generator, before: Tensor | None) -> Tensor:
     n = len(vectors)
-    seed = int(torch.randint(2**31 - 1, (), generator=generator))
+    seed = int(randint(2**31 - 1, (), generator.device, generator=generator))
     if importlib.util.find_spec("faiss") is not None and n > k:
         return _faiss_centres(vectors, k, seed, before)
-    start = vectors[torch.randperm(n, generator=generator)[:k]] if before is None else before
+    first = randperm(n, vectors.device, generator=generator)[:k]
+    start = vectors[first] if before is None else before
     return _torch_centres(vectors, start, generator, _STEPS if before is None else _WARM_STEPS)
 
 
@@ -115,11 +120,11 @@ def _faiss_centres(vectors: Tensor, k: int, seed: int, before: Tensor | None) ->
             vectors.shape[1], k, niter=_STEPS if before is None else _WARM_STEPS, seed=seed,
             min_points_per_centroid=1, max_points_per_centroid=_POINTS,
         )  # fmt: skip
-        start = None if before is None else before.numpy()
-        kmeans.train(vectors.contiguous().numpy(), init_centroids=start)
+        start = None if before is None else before.cpu().numpy()
+        kmeans.train(vectors.cpu().contiguous().numpy(), init_centroids=start)
     finally:
         faiss.omp_set_num_threads(threads)
-    return torch.from_numpy(np.array(kmeans.centroids))
+    return torch.from_numpy(np.array(kmeans.centroids)).to(vectors.device)
 
 
 def _torch_centres(
@@ -132,7 +137,7 @@ def _torch_centres(
         total = torch.zeros_like(found).index_add_(0, code, vectors)
         after = total / count.clamp(min=1)[:, None]
         empty = count == 0
-        again = torch.randint(len(vectors), (int(empty.sum()),), generator=generator)
+        again = randint(len(vectors), (int(empty.sum()),), vectors.device, generator=generator)
         after[empty] = vectors[again]
         if torch.equal(after, found):
             break

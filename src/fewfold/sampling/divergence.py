@@ -34,7 +34,7 @@ def kl_divergence(proposal: Proposal, queries: Tensor, item_vectors: Tensor) -> 
     vectors = check_items(item_vectors)
     queries = check_queries(queries, vectors.shape[1])
     log_p = (queries.double() @ vectors.double().T).log_softmax(1)
-    every = torch.arange(len(vectors)).expand(len(queries), -1)
+    every = torch.arange(len(vectors), device=vectors.device).expand(len(queries), -1)
     log_q = proposal.log_prob(queries, every).double()
     terms = log_q.exp() * (log_q - log_p)
     # An item that is never sampled adds nothing; exp(-inf) * -inf would be NaN.

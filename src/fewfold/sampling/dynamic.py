@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._random import randint
 from fewfold.sampling.proposal import Given, Proposal, check_ids, check_items, check_queries, stored
 from fewfold.sampling.static import unfitted
 
@@ -75,19 +76,19 @@ class _GivenDynamic(Given):
         self._table: Tensor | None = None
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        rows, m = len(self._queries), len(self._items)
+        rows, m, device = len(self._queries), len(self._items), self._queries.device
         if self.shared:
-            query = torch.randint(rows, (n,), generator=generator)
+            query = randint(rows, (n,), device, generator=generator)
         else:
-            query = torch.arange(rows).repeat_interleave(n)
-        drawn = torch.randint(m, (len(query), self._candidates), generator=generator)
+            query = torch.arange(rows, device=device).repeat_interleave(n)
+        drawn = randint(m, (len(query), self._candidates), device, generator=generator)
         drawn = drawn.sort(1).values  # argmax then breaks ties by the smaller id
         best = torch.einsum("kcd,kd->kc", self._items[drawn], self._queries[query]).argmax(1)
         ids = drawn.gather(1, best[:, None])[:, 0]
         ids = ids if self.shared else ids.view(rows, n)
         if self._corrected:
             return ids, self.log_prob(ids)
-        return ids, torch.full(ids.shape, -math.log(m))
+        return ids, torch.full(ids.shape, -math.log(m), device=device)
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
         check_ids(ids, len(self._items))
@@ -105,7 +106,7 @@ class _GivenDynamic(Given):
         # Same order of summation as in `sample`: a difference in rounding could swap two ranks.
         scores = torch.einsum("id,kd->ki", self._items, self._queries)
         order = scores.argsort(dim=1, descending=True, stable=True)
-        left = (m - torch.arange(m, dtype=torch.float64)) / m
+        left = (m - torch.arange(m, dtype=torch.float64, device=scores.device)) / m
         by_rank = (left.pow(c) - (left - 1 / m).clamp(min=0).pow(c)).log()
         return torch.empty_like(scores, dtype=torch.float64).scatter_(
             1, order, by_rank.expand(len(scores), m)

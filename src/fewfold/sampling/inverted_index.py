@@ -47,12 +47,13 @@ class Cells:
         items = code.shape[0]
         if items >= _MAX_ITEMS:
             raise ValueError(f"an index holds fewer than 2^31 items, got {items}")
-        listed = torch.arange(items) if mass is None else mass.nonzero().squeeze(1)
+        device = code.device
+        listed = torch.arange(items, device=device) if mass is None else mass.nonzero().squeeze(1)
         cell, cells = _cells_of(code[listed])
         item = listed[_sorted_places(cell, cells)]
         count = torch.bincount(cell, minlength=cells)
-        start = torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)])
-        cell_of = torch.full((items,), -1, dtype=torch.int32)
+        start = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        cell_of = torch.full((items,), -1, dtype=torch.int32, device=device)
         cell_of[listed] = cell.int()
         shares = {} if mass is None else _shares(mass, item, start)
         total = count.double() if mass is None else shares.pop("total")
@@ -67,7 +68,9 @@ class Cells:
 
     def one_code(self) -> Self:
         """Return the same cells with one codeword each, for scores given per cell."""
-        code = torch.arange(len(self.log_mass), dtype=torch.int32)[None]
+        code = torch.arange(len(self.log_mass), dtype=torch.int32, device=self.log_mass.device)[
+            None
+        ]
         return type(self)(**{**vars(self), "code": code})
 
     def scores(self, scores: Tensor) -> Tensor:
@@ -83,7 +86,7 @@ _SHARES = ("log_share", "by_place", "edge", "accept", "other")
 
 def _cells_of(code: Tensor) -> tuple[Tensor, int]:
     """Return the cell of every tuple of codewords, numbered from 0, and the number of cells."""
-    where = torch.zeros(code.shape[0], dtype=torch.int64)
+    where = torch.zeros(code.shape[0], dtype=torch.int64, device=code.device)
     size = 1
     for column in code.T:
         books = int(column.max()) + 1
@@ -100,6 +103,8 @@ def _cells_of(code: Tensor) -> tuple[Tensor, int]:
 
 def _sorted_places(cell: Tensor, cells: int) -> Tensor:
     """Return the stable argsort of items by cell."""
+    if not cell.is_cpu:
+        return cell.argsort(stable=True)
     small = cell.numpy().astype(np.uint16 if cells <= 2**16 else np.int64)  # 16 bits sort by radix
     return torch.from_numpy(np.argsort(small, kind="stable"))
 
@@ -107,13 +112,14 @@ def _sorted_places(cell: Tensor, cells: int) -> Tensor:
 def _shares(mass: Tensor, item: Tensor, start: Tensor) -> dict[str, Tensor]:
     """Return the tensors that depend on the masses of items: sums, logs and alias tables."""
     sorted_mass = mass[item].contiguous()
-    edge = torch.cat([torch.zeros(1, dtype=torch.float64), sorted_mass.cumsum(0)])
+    edge = torch.cat([sorted_mass.new_zeros(1), sorted_mass.cumsum(0)])
     parts = {"edge": edge, "log_share": mass.log().float()}
     parts["by_place"] = parts["log_share"][item]
-    parts["total"] = torch.zeros(len(start) - 1, dtype=torch.float64).index_add_(
-        0, torch.repeat_interleave(torch.arange(len(start) - 1), start.diff()), sorted_mass
+    every = torch.arange(len(start) - 1, device=start.device)
+    parts["total"] = sorted_mass.new_zeros(len(every)).index_add_(
+        0, torch.repeat_interleave(every, start.diff()), sorted_mass
     )
-    if dispatch.available():
+    if dispatch.available() and sorted_mass.is_cpu:
         parts["accept"] = torch.empty(len(item))
         parts["other"] = torch.empty(len(item), dtype=torch.int32)
         dispatch.kernel("alias_tables")(
@@ -145,9 +151,9 @@ class GivenCells(Given):
         if self._log_z is None:
             self._log_z = (at.scores(scores).double() + at.log_mass).logsumexp(1)
         if self.shared:
-            row = torch.zeros((), dtype=torch.int64)
+            row = torch.zeros((), dtype=torch.int64, device=ids.device)
         elif row is None:
-            row = torch.arange(len(scores)).unsqueeze(1)
+            row = torch.arange(len(scores), device=ids.device).unsqueeze(1)
         if dispatch.ready(scores):
             return _log_prob_native(at, scores, self._log_z, ids, row)
         cell = at.cell_of[ids].long()
@@ -211,7 +217,7 @@ def _draw_torch(
     log_z = logits.logsumexp(1)
     _check_finite(log_z)
     cumulative = (logits - log_z[:, None]).exp().cumsum(1)
-    chance = uniform_rows((2, len(scores), n), generator, part, dim=1)
+    chance = uniform_rows((2, len(scores), n), scores.device, generator, part, dim=1)
     cell = torch.searchsorted(cumulative, chance[0] * cumulative[:, -1:], right=True)
     cell.clamp_(max=len(at.log_mass) - 1)
     first, last = at.start[cell], at.start[cell + 1]

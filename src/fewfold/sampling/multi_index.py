@@ -94,7 +94,8 @@ class MultiIndex(Proposal):
                 f"codebooks must be at most the length of a vector d={d}, got {self.codebooks}; "
                 "or write residual=True"
             )
-        self._mass = powered(counts, items) if self.within == "popularity" else None
+        device = vectors.local.device
+        self._mass = powered(counts, items, device=device) if self.within == "popularity" else None
         self._books = None
         return self.refresh(vectors)
 
@@ -117,7 +118,7 @@ class MultiIndex(Proposal):
         self._books, codes = quantise(
             vectors, self.codewords, self.codebooks, self._generator, before
         )
-        shift = torch.arange(self.codebooks) * self.codewords
+        shift = torch.arange(self.codebooks, device=codes.device) * self.codewords
         self._cells = Cells.build(codes + shift, self._mass)
         self._items = vectors.local.clone() if exact else None
         return self
@@ -143,7 +144,7 @@ class MultiIndex(Proposal):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         generator = torch.Generator()
         try:
-            generator.set_state(stored(state, "generator", self))
+            generator.set_state(stored(state, "generator", self).cpu())
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"the state of MultiIndex has no usable generator: {error}") from error
         books = codes = mass = items = None
@@ -185,7 +186,7 @@ class MultiIndex(Proposal):
                 f"got {codes.dtype} {tuple(codes.shape)}"
             )
         codes = codes.long()
-        first = torch.arange(self.codebooks) * self.codewords
+        first = torch.arange(self.codebooks, device=codes.device) * self.codewords
         bad = (codes < first) | (codes >= first + self.codewords)
         if len(codes) == 0 or bad.any():
             what = "none" if len(codes) == 0 else f"codes[{', '.join(map(str, _first(bad)))}]"

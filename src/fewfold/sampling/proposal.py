@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._random import randint
 from fewfold.sampling.batch_part import BatchPart
 from fewfold.sampling.item_rows import ItemRows
 
@@ -190,4 +191,4 @@ def stored(state: Mapping[str, Tensor], name: str, owner: Proposal) -> Tensor:
 
 def fresh_seed(generator: torch.Generator | None) -> int:
     """Draw a seed for the kernels from torch's generator, so that `manual_seed` controls both."""
-    return int(torch.randint(2**63 - 1, (), generator=generator))
+    return int(randint(2**63 - 1, (), torch.device("cpu"), generator=generator))

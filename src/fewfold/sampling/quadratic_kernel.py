@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._random import randint
 from fewfold.sampling.categorical_draws import draw_places
 from fewfold.sampling.proposal import Given, Proposal, check_ids, check_items, check_queries, stored
 from fewfold.sampling.static import unfitted
@@ -49,11 +50,12 @@ class QuadraticKernel(Proposal):
         self._items, d = vectors.shape
         size = max(1, min(self._items, max(d, math.isqrt(self._items) // 8)))
         count = -(-self._items // size)
-        padded = torch.zeros(count * size, d)
+        padded = vectors.new_zeros(count * size, d)
         padded[: self._items] = vectors
         self._leaves = padded.view(count, size, d)
         self._moments = torch.einsum("lid,lie->lde", self._leaves, self._leaves).flatten(1)
-        filled = torch.arange(count * size).view(count, size) < self._items
+        place = torch.arange(count * size, device=vectors.device)
+        filled = place.view(count, size) < self._items
         self._filled = filled.float()
         return self
 
@@ -91,16 +93,18 @@ class _GivenQuadratic(Given):
         self._items = int(filled.sum())
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        rows = len(self._queries)
+        rows, device = len(self._queries), self._queries.device
         if self.shared:  # a random query for each sample: the mixture
-            who = torch.randint(rows, (n, 1), generator=generator)
+            who = randint(rows, (n, 1), device, generator=generator)
             leaf = draw_places(self._mass[who[:, 0]], 1, generator)
         else:
-            who = torch.arange(rows)[:, None].expand(rows, n)
+            who = torch.arange(rows, device=device)[:, None].expand(rows, n)
             leaf = draw_places(self._mass, n, generator)
         ids = torch.empty_like(leaf).flatten()
-        for at in torch.arange(ids.numel()).split(_CHUNK):
-            ids[at] = self._inside(who.reshape(-1)[at], leaf.reshape(-1)[at], generator)
+        who, leaf = who.reshape(-1), leaf.reshape(-1)
+        for start in range(0, len(ids), _CHUNK):
+            at = slice(start, start + _CHUNK)
+            ids[at] = self._inside(who[at], leaf[at], generator)
         ids = ids.view(n) if self.shared else ids.view(rows, n)
         return ids, self.log_prob(ids)
 
@@ -119,7 +123,7 @@ class _GivenQuadratic(Given):
             mixed = log_q.logsumexp(1) - math.log(max(len(self._queries), 1))
             return mixed.view(ids.shape).float()
         if row is None:
-            row = torch.arange(len(self._queries))[:, None].expand(ids.shape)
+            row = torch.arange(len(self._queries), device=ids.device)[:, None].expand(ids.shape)
         score = (vectors * self._queries[row]).sum(-1)
         return (self._log_mass(score) - self._log_total[row]).float()
 

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._random import randint
 from fewfold.sampling.inverted_index import Cells, GivenCells
 from fewfold.sampling.item_rows import ItemRows
 from fewfold.sampling.proposal import (
@@ -55,26 +56,27 @@ class Uniform(Proposal):
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._items is None:
             raise unfitted(self)
-        return _GivenUniform(self._items, len(queries), shared)
+        return _GivenUniform(self._items, queries, shared)
 
 
 class _GivenUniform(Given):
-    def __init__(self, items: int, queries: int, shared: bool) -> None:
+    def __init__(self, items: int, queries: Tensor, shared: bool) -> None:
         self.shared = shared
-        self._items, self._queries = items, queries
+        self._items, self._queries, self._device = items, len(queries), queries.device
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         shape = (n,) if self.shared else (self._queries, n)
         if self.part is None or self.shared:
-            ids = torch.randint(self._items, shape, generator=generator)
+            ids = randint(self._items, shape, self._device, generator=generator)
         else:
-            ids = torch.randint(self._items, (self.part.rows, n), generator=generator)
+            whole = (self.part.rows, n)
+            ids = randint(self._items, whole, self._device, generator=generator)
             ids = ids[self.part.slice(self._queries)]
-        return ids, torch.full(shape, -math.log(self._items))
+        return ids, torch.full(shape, -math.log(self._items), device=self._device)
 
     def log_prob(self, ids: Tensor, row: Tensor | None = None) -> Tensor:
         check_ids(ids, self._items)
-        return torch.full(ids.shape, -math.log(self._items))
+        return torch.full(ids.shape, -math.log(self._items), device=ids.device)
 
 
 class Popularity(Proposal):
@@ -107,7 +109,8 @@ class Popularity(Proposal):
         self.power = power
 
     def fit(self, item_vectors: Tensor | ItemRows, counts: Tensor | None = None) -> Self:
-        self._mass = powered(counts, check_rows(item_vectors).count, self.power)
+        vectors = check_rows(item_vectors)
+        self._mass = powered(counts, vectors.count, self.power, device=vectors.local.device)
         return self._build_cells()
 
     def _build_cells(self) -> Self:
@@ -115,7 +118,7 @@ class Popularity(Proposal):
         if self._mass is None:
             self._cells = None
         else:
-            one = torch.zeros(len(self._mass), 1, dtype=torch.int64)
+            one = torch.zeros(len(self._mass), 1, dtype=torch.int64, device=self._mass.device)
             self._cells = Cells.build(one, self._mass)
         return self
 
@@ -130,14 +133,18 @@ class Popularity(Proposal):
     def given(self, queries: Tensor, *, shared: bool = False) -> Given:
         if self._cells is None:
             raise unfitted(self)
-        return GivenCells(self._cells, torch.zeros(1 if shared else len(queries), 1), shared=shared)
+        # Scores of the one cell, where the cells are.
+        scores = self._cells.log_mass.new_zeros(1 if shared else len(queries), 1)
+        return GivenCells(self._cells, scores, shared=shared)
 
 
-def powered(counts: Tensor | None, items: int, power: float = 1.0) -> Tensor:
-    """Return counts to a power; counts of zero stay zero, also for power 0."""
+def powered(
+    counts: Tensor | None, items: int, power: float = 1.0, *, device: torch.device
+) -> Tensor:
+    """Return counts to a power, on a device; counts of zero stay zero, also for power 0."""
     if counts is None:
         raise ValueError("sampling by popularity needs counts; write fit(vectors, counts=...)")
-    checked = check_counts(counts, items)
+    checked = check_counts(counts, items).to(device)
     return torch.where(checked > 0, checked.pow(power), checked)
 
 

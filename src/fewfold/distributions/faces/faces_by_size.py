@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.types import _size
 
 from fewfold._check import check_scores, whole_number
+from fewfold._random import rand
 from fewfold.distributions.faces.face_distribution import (
     FaceDistribution,
     expected,
@@ -86,9 +87,7 @@ class FacesBySize(FaceDistribution):
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             corners = (self._log_sizes + gumbel(shape, self.log_weights, generator)).argmax(-1) + 1
-            keys = torch.rand(
-                shape, dtype=torch.float64, device=corners.device, generator=generator
-            )
+            keys = rand(shape, corners.device, dtype=torch.float64, generator=generator)
             return keys.argsort(-1).argsort(-1) < corners.unsqueeze(-1)
 
     def entropy(self) -> Tensor:
@@ -154,7 +153,7 @@ class ListedFaces(FaceDistribution):
         return all_faces(self.size, self.probs.device)[self.probs.argmax(-1)]
 
 
-def uniform_faces(size: int) -> FacesBySize:
+def uniform_faces(size: int, *, device: torch.device | str | None = None) -> FacesBySize:
     """Uniform distribution over the faces of a simplex with `size` corners.
 
     Example:
@@ -162,12 +161,12 @@ def uniform_faces(size: int) -> FacesBySize:
         >>> ff.distributions.uniform_faces(3).entropy().exp()
         tensor(7.0000)
     """
-    return FacesBySize(torch.zeros(whole_number(size, "size")))
+    return FacesBySize(torch.zeros(whole_number(size, "size"), device=device))
 
 
 def _log_choose(like: Tensor) -> Tensor:
     """(K,) log binomial coefficients: the number of faces with 1, ..., K corners."""
-    whole = torch.tensor(like.shape[-1] + 1.0).to(like)
+    whole = like.new_tensor(like.shape[-1] + 1.0)
     corners = torch.arange(1, like.shape[-1] + 1, device=like.device).to(like)
     return whole.lgamma() - (corners + 1).lgamma() - (whole - corners).lgamma()
 

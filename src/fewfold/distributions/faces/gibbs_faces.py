@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.types import _size
 
+from fewfold._random import rand
 from fewfold.distributions.faces.face_distribution import FaceDistribution, expected, same_size
 from fewfold.distributions.faces.faces_by_size import FacesBySize
 from fewfold.distributions.kl_registration import divergence
@@ -97,9 +98,7 @@ class GibbsFaces(FaceDistribution):
             noise = gumbel(shape, self.scores, generator)
             first = (self._log_off_before + self._log_on + noise).argmax(-1, keepdim=True)
             place = torch.arange(self.size, device=first.device)
-            point = torch.rand(
-                shape, dtype=self.scores.dtype, device=first.device, generator=generator
-            )
+            point = rand(shape, first.device, dtype=self.scores.dtype, generator=generator)
             later = (place > first) & (point < self._log_on.exp())
             return later | (place == first)
 

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from fewfold._torch import untransformed
+
 __all__ = ["log_ndtr"]
 
 _TAIL = -8.0
@@ -36,7 +38,7 @@ def log_ndtr(x: Tensor) -> Tensor:
     half = torch.special.erfc(torch.where(low | high, -1.0, x) * -math.sqrt(0.5)) / 2
     rest = torch.special.erfc(torch.where(high, x, 1.0) * math.sqrt(0.5)) / 2
     body = torch.where(high, torch.log1p(-rest), half.log())
-    if not bool(low.any()):
+    if untransformed(low) and not bool(low.any()):
         return body
     return torch.where(low, _tail(torch.where(low, x, _TAIL)), body)
 

@@ -38,7 +38,8 @@ def pursue(
         if not len(grows):
             break
         chosen = slots[grows]
-        chosen[torch.arange(len(grows)), (chosen == none).int().argmax(1)] = best[grows]
+        at = torch.arange(len(grows), device=rows.device), (chosen == none).int().argmax(1)
+        chosen[at] = best[grows]
         weights[grows], slots[grows] = _solve(rows[grows], unit, weights[grows], chosen, signed)
         rest = rows[grows] - (weights[grows, None] @ unit[slots[grows]])[:, 0]
         fit[grows] = _fit(rest, unit, signed).masked_fill_(forbidden[grows], -torch.inf)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fewfold._check import check_scores, whole_number
 from fewfold._progress import over
+from fewfold._random import randperm
 from fewfold.embeddings.coding.matching_pursuit import precise, pursue
 from fewfold.embeddings.coding.spread_rows import spread_rows
 
@@ -150,7 +151,7 @@ def learn_dictionary(
     table = table / scale
     rows = table
     if len(table) > whole_number(sample, "sample", anchors):
-        rows = table[torch.randperm(len(table), generator=generator)[:sample].to(table.device)]
+        rows = table[randperm(len(table), table.device, generator=generator)[:sample]]
     found = _unit(rows[spread_rows(rows, anchors, generator)])
     weights, slots = sparse_code(rows, found, width, signed=signed)
     rest = rows - _combine(weights, slots, found)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fewfold._random import rand
+
 __all__ = ["spread_rows"]
 
 
@@ -39,7 +41,7 @@ def spread_rows(
     for row in taken:
         _nearer(far, rows, row)
     chosen: list[int] = []
-    for draw in torch.rand(count, generator=generator, dtype=torch.float64).tolist():
+    for draw in rand((count,), rows.device, generator=generator, dtype=torch.float64).tolist():
         if not taken and not chosen:
             at = int(draw * len(rows))
         elif (total := float(far.sum())) > 0:

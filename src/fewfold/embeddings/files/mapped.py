@@ -49,7 +49,7 @@ class MappedAnchors:
         for part, rows in zip(out.split(self._block), flat.split(self._block), strict=True):
             weights, slots = self._stored.entries(rows)
             torch.bmm(weights[:, None], self._anchors[slots], out=part[:, None])
-        return out.view(*given.shape, self.shape[1])
+        return out.view(*given.shape, self.shape[1]).to(given.device)
 
     def __len__(self) -> int:
         return self._stored.rows

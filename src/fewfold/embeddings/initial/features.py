@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import whole_number
+from fewfold._random import randn
 from fewfold.embeddings.initial import cooccurrence
 
 __all__ = ["cooccurrence_features"]
@@ -37,7 +38,8 @@ def cooccurrence_features(
         generator: for the initial subspace.
 
     Returns:
-        (objects, dim); columns beyond the number of objects are zero.
+        (objects, dim), on the device of the documents if these are a tensor; columns beyond the
+        number of objects are zero.
 
     Example:
         >>> import torch
@@ -57,10 +59,11 @@ def cooccurrence_features(
     near = torch.sparse_coo_tensor(
         pairs, values, (objects, objects), check_invariants=False
     ).coalesce()
-    basis = torch.randn(objects, rank, generator=generator, dtype=torch.float64)
+    basis = randn((objects, rank), pairs.device, generator=generator, dtype=torch.float64)
     for _ in range(whole_number(rounds, "rounds")):
         basis = torch.linalg.qr(near @ basis).Q
     size, turn = torch.linalg.eigh(basis.T @ (near @ basis))
     features: Tensor = basis @ turn.flip(1) * size.flip(0).clamp(min=0).sqrt()
     features = F.pad(features, (0, dim - rank))
-    return torch.where(degree[:, None] > 1, features, 0.0).float()
+    found = torch.where(degree[:, None] > 1, features, 0.0).float()
+    return found.to(documents.device) if isinstance(documents, Tensor) else found

@@ -40,7 +40,7 @@ class RandomBasis(AnchorInitialisation):
         pass
 
     def apply(self, embedding: AnchorEmbedding, generator: torch.Generator | None) -> Tensor:
-        return _no_objects()
+        return _no_objects(embedding)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +72,14 @@ class Pretrained(AnchorInitialisation):
         embedding.anchors.copy_(code.anchors)
         if embedding.slots is None:
             embedding.transform.zero_()
-            rows = torch.arange(len(code.slots), device=code.slots.device)[:, None]
-            embedding.transform[rows, code.slots] = code.weights.to(embedding.transform.dtype)
+            slots = code.slots.to(embedding.transform.device)
+            embedding.transform.scatter_(1, slots, code.weights.to(embedding.transform))
         else:
             embedding.transform.copy_(code.weights)
             embedding.slots.copy_(code.slots)
         if embedding.padding_idx is not None:
             embedding.transform[embedding.padding_idx] = 0
-        return _no_objects()
+        return _no_objects(embedding)
 
 
 @torch.no_grad()
@@ -138,5 +138,5 @@ def check_rows(values: Tensor, name: str, embedding: AnchorEmbedding, *tail: int
         raise ValueError(f"{name} must be a tensor of shape {shape}, got {got}")
 
 
-def _no_objects() -> Tensor:
-    return torch.empty(0, dtype=torch.int64)
+def _no_objects(embedding: AnchorEmbedding) -> Tensor:
+    return torch.empty(0, dtype=torch.int64, device=embedding.anchors.device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import check_scores, fraction, int64_vector
+from fewfold._random import normal_, randperm
 from fewfold.embeddings.coding.spread_rows import spread_rows
 from fewfold.embeddings.initial.initial_anchors import (
     AnchorInitialisation,
@@ -47,10 +48,10 @@ class _ObjectAnchors(AnchorInitialisation):
             check_rows(self.vectors, "vectors", embedding, embedding.embedding_dim)
 
     def apply(self, embedding: AnchorEmbedding, generator: torch.Generator | None) -> Tensor:
-        objects = self.objects(embedding, generator)
-        _set_anchor_rows(embedding, objects.to(embedding.anchors.device), generator)
+        objects = self.objects(embedding, generator).to(embedding.anchors.device)
+        _set_anchor_rows(embedding, objects, generator)
         if self.vectors is not None:
-            embedding.anchors.copy_(self.vectors[objects])
+            embedding.anchors.copy_(self.vectors[objects.to(self.vectors.device)])
         return objects
 
 
@@ -184,13 +185,13 @@ def _with_far_objects(
 ) -> Tensor:
     """Append objects far from the first ones and from each other, up to the number of anchors."""
     count = len(embedding.anchors)
-    candidates = torch.randperm(embedding.num_embeddings, generator=generator)
+    candidates = randperm(embedding.num_embeddings, first.device, generator=generator)
     candidates = candidates[~torch.isin(candidates, first)]
     if embedding.padding_idx is not None:
         candidates = candidates[candidates != embedding.padding_idx]
     candidates = torch.cat([first, candidates[: max(_CANDIDATES, count)]])
     selected = spread_rows(
-        features.detach()[candidates].cpu(), count - len(first), generator,
+        features.detach().cpu()[candidates], count - len(first), generator,
         given=torch.arange(len(first)),
     )  # fmt: skip
     return torch.cat([first, candidates[selected]])
@@ -201,7 +202,7 @@ def _set_anchor_rows(
 ) -> None:
     """Set the rows of anchor objects to unit vectors and the others to small random values."""
     transform, slots = embedding.transform, embedding.slots
-    transform.normal_(0, (2 / embedding.num_embeddings) ** 0.5, generator=generator)
+    normal_(transform, 0, (2 / embedding.num_embeddings) ** 0.5, generator=generator)
     if not embedding.signed:
         transform.abs_()
     if embedding.padding_idx is not None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold import _check
+from fewfold._random import randint
 from fewfold.embeddings.initial import cooccurrence
 from fewfold.embeddings.relations import wordnet
 from fewfold.embeddings.table.embedding import AnchorEmbedding
@@ -248,8 +249,7 @@ def dissimilarity_penalty(
         samples = _check.whole_number(samples, "samples")
         if samples < len(pairs):
             weight *= len(pairs) / samples
-            drawn = torch.randint(len(pairs), (samples,), generator=generator)
-            pairs = pairs[drawn.to(pairs.device)]
+            pairs = pairs[randint(len(pairs), (samples,), pairs.device, generator=generator)]
     embedding.attached.before_read(pairs.flatten())
     rows = F.embedding(pairs, embedding.transform, sparse=embedding.sparse).abs()
     first, second = rows.unbind(1)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
+from fewfold._random import rand
 
 __all__ = ["SparseRows", "check_padding", "draw_slots", "empty_table", "small_integer"]
 
@@ -60,8 +61,9 @@ def draw_slots(slots: Tensor, anchors: int, generator: torch.Generator | None) -
     The anchors are divided into `width` ranges; column j is drawn uniformly from range j.
     """
     width = slots.shape[1]
-    first = torch.arange(width) * anchors // width
-    size = torch.arange(1, width + 1) * anchors // width - first
+    device = slots.device
+    first = torch.arange(width, device=device) * anchors // width
+    size = torch.arange(1, width + 1, device=device) * anchors // width - first
     for block in slots.split(_BLOCK):
-        drawn = (torch.rand(block.shape, generator=generator) * size).long().clamp(max=size - 1)
-        block.copy_(first + drawn)
+        drawn = (rand(block.shape, device, generator=generator) * size).long()
+        block.copy_(first + drawn.clamp(max=size - 1))

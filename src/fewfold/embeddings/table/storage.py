@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import whole_number
+from fewfold._random import normal_
 from fewfold.embeddings.table.hooks import TableHooks
 from fewfold.embeddings.table.sparse_rows import (
     SparseRows,
@@ -82,14 +83,14 @@ class AnchorStorage(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new initial values, such that entries of a row have variance about one."""
         self.attached.before_read(None)  # a deferred penalty must not apply to the new values
-        self.anchors.normal_(generator=generator)
+        normal_(self.anchors, generator=generator)
         width = self.transform.shape[1]
         if self.signed:
-            self.transform.normal_(0, width**-0.5, generator=generator)
+            normal_(self.transform, 0, width**-0.5, generator=generator)
         elif self.slots is not None:
-            self.transform.normal_(0, width**-0.5, generator=generator).abs_()
+            normal_(self.transform, 0, width**-0.5, generator=generator).abs_()
         else:  # half of the entries are zero: positive weights on all anchors give similar rows
-            self.transform.normal_(0, (2 / width) ** 0.5, generator=generator).clamp_(min=0)
+            normal_(self.transform, 0, (2 / width) ** 0.5, generator=generator).clamp_(min=0)
         if self.slots is not None:
             draw_slots(self.slots, len(self.anchors), generator)
         if self.padding_idx is not None:

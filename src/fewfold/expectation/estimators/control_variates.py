@@ -66,9 +66,9 @@ class RunningMean(Baseline):
                     "write baseline.eval() to keep its mean, or LeaveOneOut()"
                 )
             mean = costs.detach().mean().to(self.mean)
-            if bool(mean.isfinite()):  # a batch with infinite costs is skipped
-                self.count += 1
-                self.mean += (mean - self.mean) / self.count
+            counts = mean.isfinite()  # a batch with infinite costs is skipped
+            self.count += counts
+            self.mean += torch.where(counts, (mean - self.mean) / self.count, 0.0)
         return used
 
 

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fewfold._random import multinomial
 from fewfold._torch import has_values
 from fewfold.expectation.latents.latent import LatentDistribution, zero_where_masked
 from fewfold.expectation.latents.noise import exponential, gumbel
@@ -142,4 +143,4 @@ def _tempered_softmax(values: Tensor, temperature: float) -> Tensor:
 
 
 def _sample(log_probs: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
-    return torch.multinomial(log_probs.exp(), draws, replacement=True, generator=generator)
+    return multinomial(log_probs.exp(), draws, replacement=True, generator=generator)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fewfold import _random
 from fewfold._torch import under_vmap
 
 __all__ = ["exponential", "gumbel", "logistic", "uniform"]
@@ -13,7 +14,7 @@ def uniform(
 ) -> Tensor:
     """Uniform noise, at least float32, since half precision is too coarse near 0."""
     wide = torch.promote_types(like.dtype, torch.float32)
-    return torch.rand(shape, dtype=wide, device=like.device, generator=generator)
+    return _random.rand(shape, like.device, dtype=wide, generator=generator)
 
 
 def gumbel(
@@ -28,10 +29,10 @@ def exponential(
 ) -> Tensor:
     """Standard exponential noise, bounded away from 0."""
     if under_vmap():  # vmap supports factory functions only, not in-place sampling
-        point = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+        point = _random.rand(shape, like.device, dtype=like.dtype, generator=generator)
         return -torch.log1p(-point).clamp(max=-torch.finfo(like.dtype).tiny)
-    drawn = torch.empty(shape, dtype=like.dtype, device=like.device)
-    return drawn.exponential_(generator=generator).clamp_(min=torch.finfo(like.dtype).tiny)
+    drawn = _random.exponential(shape, like.device, dtype=like.dtype, generator=generator)
+    return drawn.clamp_(min=torch.finfo(like.dtype).tiny)
 
 
 def logistic(

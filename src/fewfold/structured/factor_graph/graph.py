@@ -68,7 +68,7 @@ class Variable:
     @_uncompiled
     def __getitem__(self, key: Any) -> "Variable":
         if isinstance(key, Tensor):
-            key = key.numpy()
+            key = key.cpu().numpy()
         bits, negated = np.asarray(self.bits[key]), np.asarray(self.negated[key])
         return Variable(self.graph, bits, negated)
 
@@ -112,7 +112,8 @@ class GraphSolution:
             raise TypeError(
                 "a solution must be indexed by a variable of its own graph, as in solution[u]"
             )
-        found = self.marginals[..., torch.from_numpy(np.ascontiguousarray(variable.bits))]
+        bits = torch.from_numpy(np.ascontiguousarray(variable.bits))
+        found = self.marginals[..., bits.to(self.marginals.device)]
         negated = torch.from_numpy(np.ascontiguousarray(variable.negated)).to(found.device)
         return torch.where(negated, 1 - found, found) if bool(negated.any()) else found
 

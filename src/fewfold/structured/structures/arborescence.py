@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from fewfold._random import multinomial
+
 __all__ = ["FORBIDDEN", "best_heads", "draw_heads", "log_total", "present_arcs"]
 
 FORBIDDEN = -1e200
@@ -179,7 +181,7 @@ def draw_heads(scores: Tensor, single: bool, generator: torch.Generator | None) 
     found = torch.empty(rows, n, dtype=torch.int64)
     for m in range(n):
         weights = (log_probs[:, :, m] + _log_hitting_probs(log_probs, m)).softmax(1)
-        head = torch.multinomial(weights, 1, generator=generator)
+        head = multinomial(weights, 1, generator=generator)
         log_probs[:, :, m] = torch.full_like(weights, FORBIDDEN).scatter_(1, head, 0.0)
         found[:, m] = torch.where(head[:, 0] == n, m, head[:, 0])
     return found
@@ -193,7 +195,7 @@ def _draw_root(scores: Tensor, root: Tensor, generator: torch.Generator | None) 
         (grad,) = torch.autograd.grad(log_total(own, single=True).sum(), own)
     log_probs = grad.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
     none = absent.all(-1, keepdim=True)
-    chosen = torch.multinomial(torch.where(none, 1.0, log_probs), 1, generator=generator)
+    chosen = multinomial(torch.where(none, 1.0, log_probs), 1, generator=generator)
     keep = absent.scatter(1, chosen, True)
     return root.masked_fill(~keep, FORBIDDEN)
 

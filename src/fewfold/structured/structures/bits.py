@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fewfold._check import check_temperature, whole_number
 from fewfold._native import dispatch
+from fewfold._random import multinomial, rand
 from fewfold.maps.ksubset import ksubset
 from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.batch_rows import divide_by_temperature
@@ -131,9 +132,7 @@ class Choice(ClosedForm):
             on = before.gather(-1, at)[..., 0] + rows[..., i]  # the bits before hold one fewer
             off = before.gather(-1, at + 1)[..., 0]
             chance = torch.sigmoid(on - off)
-            point = torch.rand(
-                chance.shape, generator=generator, dtype=chance.dtype, device=chance.device
-            )
+            point = rand(chance.shape, chance.device, dtype=chance.dtype, generator=generator)
             draw = point < chance
             found[..., i] = draw
             left = left - draw.long()
@@ -158,7 +157,7 @@ def _log_sums_by_count(scores: Tensor, most: int) -> list[Tensor]:
 def _draw_index(probs: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample an index of the last dimension."""
     flat = probs.reshape(-1, probs.shape[-1])
-    return torch.multinomial(flat, 1, generator=generator).view(probs.shape[:-1])
+    return multinomial(flat, 1, generator=generator).view(probs.shape[:-1])
 
 
 @registered

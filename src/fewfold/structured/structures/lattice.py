@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewfold._random import exponential
+
 __all__ = ["Lattice", "draw", "nan_where_invalid", "safe_logsumexp"]
 
 
@@ -104,9 +106,8 @@ def nan_where_invalid(structures: Tensor, values: Tensor) -> Tensor:
 
 def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample an index of the last dimension from softmax(logits), by an exponential race."""
-    clocks = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    clocks.exponential_(generator=generator).clamp_(min=1e-300)
-    return (logits - clocks.log()).argmax(-1)
+    clocks = exponential(logits.shape, logits.device, dtype=logits.dtype, generator=generator)
+    return (logits - clocks.clamp_(min=1e-300).log()).argmax(-1)
 
 
 def _one_zero(k: int) -> Tensor:

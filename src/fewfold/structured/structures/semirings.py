@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold._random import multinomial
 from fewfold.structured.structures.lattice import safe_logsumexp
 
 __all__ = [
@@ -63,7 +64,7 @@ class _Sample(torch.autograd.Function):
         (values,) = ctx.saved_tensors
         infeasible = (values == -math.inf).all(-1, keepdim=True)  # never part of a sample
         probs = values.masked_fill(infeasible, 0.0).softmax(-1).flatten(0, -2)
-        chosen = torch.multinomial(probs, 1, generator=ctx.generator).view(*values.shape[:-1], 1)
+        chosen = multinomial(probs, 1, generator=ctx.generator).view(*values.shape[:-1], 1)
         return torch.zeros_like(values).scatter_(-1, chosen, grads[0].unsqueeze(-1)), None
 
 

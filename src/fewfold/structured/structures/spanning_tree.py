@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
+from fewfold._random import multinomial
 from fewfold.structured.sparsemap.sparsemap_operator import registered
 from fewfold.structured.structures.arborescence import FORBIDDEN, draw_heads, log_total
 from fewfold.structured.structures.batch_rows import flatten_with_grad
@@ -164,7 +165,7 @@ class SpanningTree(Structure):
             first, second = joins.min(-1).values.unsqueeze(-1), joins.max(-1).values.unsqueeze(-1)
             between = (first == low) & (second == high)  # (m, nodes - 1, E), parallel edges
             weights = torch.where(between, every.unsqueeze(1), -math.inf).softmax(-1)
-            edge = torch.multinomial(weights.flatten(0, 1), 1, generator=generator)
+            edge = multinomial(weights.flatten(0, 1), 1, generator=generator)
             found.scatter_(1, edge.view(len(found), -1), True)
         return found
 
