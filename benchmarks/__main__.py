@@ -15,6 +15,7 @@ SUITES = (
     "expectation",
     "distributions",
     "attention",
+    "product_keys",
     "fastvae",
     "next_item",
     "als",

@@ -181,12 +181,14 @@ class ProductKeyMemory(nn.Module):
         if self.k < self.slots:
             with torch.no_grad():
                 certified = self._candidates(flat, self.k + 1)[0][..., -1] == 0
-        return MemorySlots(weights.view(*shape, -1), slots.view(*shape, -1), certified.view(shape))
+        return MemorySlots(
+            weights.reshape(*shape, -1), slots.reshape(*shape, -1), certified.view(shape)
+        )
 
     def scores(self, vectors: Tensor) -> Tensor:
         """Return the scores of all slots, `(..., heads, N)`: large, to compare with."""
         first, second = self._side_scores(self._flat(vectors))
-        every = first.unsqueeze(-1) + second.unsqueeze(-2)
+        every = (first.unsqueeze(-1) + second.unsqueeze(-2)).transpose(0, 1)
         return every.reshape(*vectors.shape[:-1], self.heads.count, self.slots)
 
     def _flat(self, vectors: Tensor) -> Tensor:
@@ -199,17 +201,17 @@ class ProductKeyMemory(nn.Module):
         return vectors.reshape(-1, self.dim)
 
     def _side_scores(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of both halves of the queries, each `(m, heads, side)`."""
+        """Scores of both halves of the queries, each `(heads, m, side)`."""
         query = self.query_norm(self.query(flat).unflatten(-1, (self.heads.count, -1)))
-        first, second = query.chunk(2, -1)
-        halves = torch.stack([first, second]).transpose(1, 2)  # (2, heads, m, half)
-        one, two = (halves @ self.keys.mT).transpose(1, 2)
+        halves = query.unflatten(-1, (2, -1)).permute(2, 1, 0, 3)  # (2, heads, m, half)
+        one, two = (halves @ self.keys.mT).unbind()
         return one, two
 
     def _candidates(self, flat: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Weights and slots of the k largest scores, each `(m, heads, k)`."""
         found = product_topk(*self._side_scores(flat), k)
-        return self.omega.value.for_size(k).argmax(found.scores), found.slots
+        scores, slots = found.scores.transpose(0, 1), found.slots.transpose(0, 1)
+        return self.omega.value.for_size(k).argmax(scores), slots
 
     def _read(self, weights: Tensor, slots: Tensor) -> Tensor:
         """Weighted sums of values `(m, dim)`, for `(m, n)` weights and slots."""
