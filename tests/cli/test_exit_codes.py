@@ -89,6 +89,28 @@ def test_other_wrong_values(log: Path, model: Path, simple: Path, here: Path) ->
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["prepare", "update", "evaluate", "compare", "serve"])
+def test_commands_of_one_process_are_refused_in_several(
+    command: str, log: Path, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {
+        "prepare": [log], "update": [model, log, "--overwrite"], "evaluate": [model, log],
+        "compare": [log], "serve": [model],
+    }[command]  # fmt: skip
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        done = fewfold(command, *arguments)
+        assert done.code == 2
+        if rank == 0:
+            assert f"{command} is done by one process, got 2; start it without" in done.message
+        else:
+            assert done.err == ""
+    assert list(here.iterdir()) == []
+
+
 def test_data_that_cannot_be_read(log: Path, model: Path, here: Path) -> None:
     for arguments, words in (
         (("fit", "none.csv"), "none.csv: there is no such file"),

@@ -30,7 +30,7 @@ import pyarrow.parquet, torch.distributed
 from fewfold.recommender import recommendation_files as files
 from fewfold.recommender import recommendation_parts as parts
 from fewfold.cli import main
-files._USERS, parts._PART_ROWS = 10, 100
+files._USERS, parts._PART_ROWS, parts._PARTS = 10, 100, 1
 folder, world, killed, left, write = sys.argv[1], *map(int, sys.argv[2:5]), files.AllUsers.write
 def counted(self, file, *others):
     global left
@@ -46,7 +46,7 @@ def child(rank):
         os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     code = 99
     try:
-        code = main(sys.argv[5:])
+        code = main([each.format(rank=rank) for each in sys.argv[5:]])
         sys.stdout.flush()
     except SystemExit as error:
         code = error.code
@@ -74,6 +74,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_USERS", 10)
     monkeypatch.setattr(parts, "_PART_ROWS", 100)
+    monkeypatch.setattr(parts, "_PARTS", 1)
 
 
 def run(
@@ -130,6 +131,17 @@ def test_a_folder_has_the_rows_of_the_file(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="not a folder of recommendations"):
         rec.recommend_all(other, overwrite=True, progress=False)
     assert (other / "note.txt").read_text() == "mine"
+
+
+def test_there_are_parts_for_all_processes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_PARTS", 20)  # and 24 blocks
+    rec, out = ff.Recommender.load(model), tmp_path / "recs"
+    rec.recommend_all(f"{out}/", K, progress=False)
+    manifest = json.loads((out / parts.MANIFEST).read_text())
+    assert [part["users"] for part in manifest["parts"]] == [10] * 23 + [7]
+    assert written(out).equals(expected(model, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +235,11 @@ def test_killed_in_two_processes_and_resumed_in_three(model: Path, tmp_path: Pat
     assert json.loads(second[0][1].rpartition("partial\n")[2])["rows"] == len(one)
     assert written(out).equals(one)
     assert not (tmp_path / ".recs.partial").exists()
+
+    ended = run(model, tmp_path / "others", 2, "-k", "{rank}4")  # 4 items, and 14
+    assert all(code != 0 for code, _, _ in ended)
+    assert "rank 1 has another k than rank 0: 14; start all processes with" in ended[1][2]
+    assert not (tmp_path / "others").exists()
 
     ended = run(model, tmp_path / "one.parquet", 2)
     assert all(code != 0 for code, _, _ in ended)

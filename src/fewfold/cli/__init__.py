@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fewfold._progress import silence
 from fewfold.cli import console
 from fewfold.cli.arguments import parse
+from fewfold.cli.torchrun import check_command
 
 __all__ = ["main"]
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with console.errors() as outcome, console.warnings_as_notes():
         arguments = parse(argv)
+        check_command(arguments.command)
         with silence(arguments.quiet):
             outcome.code = arguments.run(arguments) or 0
     return outcome.code

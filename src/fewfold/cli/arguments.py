@@ -80,7 +80,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
     """Build the parser of all commands, with the options of these models of entry points."""
     root = argparse.ArgumentParser(
         prog="fewfold",
-        description="Recommendations from a log of users and items, on one machine.",
+        description="Recommendations from a log of users and items.",
         epilog="Data goes to standard output, everything else to standard error. An option may "
         "also be set as FEWFOLD_NAME in the environment or in fewfold.toml, under [command]; the "
         "flag wins.",

@@ -30,6 +30,7 @@ def fit(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
     from fewfold.cli.attempts import Attempt, earlier_attempt, note_attempt
+    from fewfold.distributed.group import Group
     from fewfold.recommender.artifact.folder_writing import check_target
 
     out, before = Path(arguments.out), earlier_attempt()
@@ -38,7 +39,8 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
     if before is not Attempt.NONE:  # torchrun started the processes again
         arguments.resume = True
         arguments.overwrite |= before is Attempt.STARTED
-    check_target(out, arguments.overwrite)
+    # By one process: it renames what a killed one has left.
+    Group.current().lead(lambda: check_target(out, arguments.overwrite))
     model = _model(arguments)
     checkpoint = _checkpoint(arguments, model, out)
     training = ff.recommender.Training(epochs=arguments.epochs)

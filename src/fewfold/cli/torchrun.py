@@ -10,13 +10,33 @@ from typing import Any
 
 from fewfold._progress import silence
 
-__all__ = ["joined_processes"]
+__all__ = ["check_command", "joined_processes"]
 
 _REACH = 120.0  # seconds in which all processes must have reached each other
 _ANSWER = 1800.0  # seconds in which another process must answer
 _POLL = 0.05  # seconds between two looks for others
 _CONNECTING = 5  # times its time-out that gloo waits for a connection
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SHARED = ("fit", "recommend")  # commands that several processes do together
+
+
+def check_command(name: str) -> None:
+    """Raise ValueError if several processes were started for a command that one does."""
+    world = _world()
+    if world > 1 and name not in _SHARED:
+        if int(os.environ["RANK"]) > 0:  # the first says so
+            raise SystemExit(2)
+        raise ValueError(
+            f"{name} is done by one process, got {world}; start it without torchrun (several do "
+            f"{' and '.join(_SHARED)})"
+        )
+
+
+def _world() -> int:
+    """Return the number of processes that torchrun started; 1 without it."""
+    if not all(name in os.environ for name in _NAMES):
+        return 1
+    return int(os.environ["WORLD_SIZE"])
 
 
 @contextlib.contextmanager
@@ -27,7 +47,7 @@ def joined_processes() -> Iterator[bool]:
     which they must have reached each other, `FEWFOLD_ANSWER_TIMEOUT` that in which one must answer
     another, which may have finished its share of the work earlier.
     """
-    if not all(name in os.environ for name in _NAMES) or int(os.environ["WORLD_SIZE"]) < 2:
+    if _world() < 2:
         yield True
         return
     import torch.distributed as dist

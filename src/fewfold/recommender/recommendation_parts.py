@@ -20,6 +20,7 @@ from fewfold.distributed.group import Group
 from fewfold.recommender.artifact.card import versions
 from fewfold.recommender.artifact.packing import pack_items, pack_users
 from fewfold.recommender.artifact.profile_packing import pack_profiles
+from fewfold.recommender.group_agreement import check_same
 from fewfold.recommender.reading.table_source import library
 from fewfold.recommender.recommendation_files import AllUsers, UserRange
 from fewfold.recommender.recommendations import RankOptions
@@ -30,6 +31,8 @@ __all__ = ["MANIFEST", "is_folder", "write_recommendation_parts"]
 MANIFEST = "_manifest.json"  # readers of a folder of Parquet files pass over names with _
 _FORMAT, _VERSION = "fewfold recommendations", 1
 _PART_ROWS = 1 << 18  # at most, unless one block of users has more; an interruption loses one part
+_PARTS = 64  # at least, if there are as many blocks of users, so that all processes get some
+_OF_A_MACHINE = ("search", "versions")  # settings that may differ between processes
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -69,7 +72,12 @@ def write_recommendation_parts(
     group, ranked = Group.current(), AllUsers(state, options)
     work = _Work(Path(folder).absolute(), ranked)
     with contextlib.ExitStack() as held:
-        group.lead(lambda: held.enter_context(work.begun(state, options, overwrite)))
+        group.lead(lambda: held.enter_context(work.locked(overwrite)))
+        with phase("comparing with an interrupted run"):
+            work.settings = _settings(state, options, ranked, work.parts)
+        facts = {n: json.dumps(v) for n, v in work.settings.items() if n not in _OF_A_MACHINE}
+        check_same(group, facts, "start all processes with the same model and options")
+        group.lead(work.keep_finished)
         _write_missing(work, ranked, group)
         group.gather(torch.ones(1), [1] * group.world, "parts")  # all have written theirs
         group.lead(work.complete)
@@ -93,13 +101,15 @@ class _Work:
 
     Attributes:
         parts: users of each.
+        settings: what their rows depend on.
     """
 
     def __init__(self, target: Path, ranked: AllUsers) -> None:
         self._target = target.resolve() if target.is_symlink() else target
-        self._folder, self._ranked = partial_of(self._target), ranked
-        self._settings: dict[str, Any] = {}
-        self.parts = ranked.parts(max(1, _PART_ROWS // max(ranked.at_once * ranked.count, 1)))
+        self._folder = partial_of(self._target)
+        self.settings: dict[str, Any] = {}
+        most = _PART_ROWS // max(ranked.at_once * ranked.count, 1)
+        self.parts = ranked.parts(max(1, min(most, len(ranked.parts(1)) // _PARTS)))
 
     def file(self, part: int) -> Path:
         """Return the path of a part."""
@@ -110,19 +120,14 @@ class _Work:
         return self.file(part).is_file()
 
     @contextlib.contextmanager
-    def begun(
-        self, state: RecommenderState, options: RankOptions, overwrite: bool
-    ) -> Iterator[None]:
-        """Hold the lock of the folder in the block, after what has to be done before the parts."""
+    def locked(self, overwrite: bool) -> Iterator[None]:
+        """Hold the lock of the folder in the block; raise unless it may be written."""
         self._target.parent.mkdir(parents=True, exist_ok=True)
         with locked(self._target):
             _check_target(self._target, overwrite)
-            with phase("comparing with an interrupted run"):
-                self._settings = _settings(state, options, self._ranked, self.parts)
-            self._keep_finished()
             yield
 
-    def _keep_finished(self) -> None:
+    def keep_finished(self) -> None:
         """Keep parts of an interrupted run with the same settings; remove all else."""
         if self._has_settings():
             names = {MANIFEST, *(self.file(n).name for n in range(len(self.parts)))}
@@ -132,11 +137,11 @@ class _Work:
             return
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
-        _write(self._folder / MANIFEST, {"format": _FORMAT, "settings": self._settings})
+        _write(self._folder / MANIFEST, {"format": _FORMAT, "settings": self.settings})
 
     def _has_settings(self) -> bool:
         """Whether the parts in the folder are of this model and these options."""
-        return bool(_read(self._folder / MANIFEST).get("settings") == self._settings)
+        return bool(_read(self._folder / MANIFEST).get("settings") == self.settings)
 
     def complete(self) -> None:
         """Write the manifest, and rename the folder into place."""
@@ -161,7 +166,7 @@ class _Work:
             "version": _VERSION,
             "users": sum(len(part.numbers) for part in self.parts),
             "rows": sum(rows),
-            "settings": self._settings,
+            "settings": self.settings,
             "parts": files,
         }
         _write(self._folder / MANIFEST, manifest)
