@@ -63,6 +63,7 @@ class _Operation:
 
 _UP_TO_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 _TRITON: dict[str, _Operation] = {
+    "candidate_streams": _Operation("candidate_streams"),
     "entmax_rows": _Operation("entmax"),
     "entmax_rows_backward": _Operation("entmax_backward"),
     "sparse_attention": _Operation("attention", _UP_TO_SINGLE),

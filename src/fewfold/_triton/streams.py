@@ -98,7 +98,7 @@ def take_block(
         finite = tl.where(top < float("inf"), top, 0.0)
         least = finite - 1 / c - margin_of(finite, c, T)
         bound = tl.where(top < float("inf"), tl.maximum(bound, least), top)
-        hit = v > bound
+        hit = (v > bound) | (v == float("inf"))
         new = tl.sum(hit.to(tl.int32), 0)
         if (count + new > capacity) & (top < float("inf")):
             count, bound = compact(values, columns, count, top, c, e, bound, KIND, T, BLOCK)

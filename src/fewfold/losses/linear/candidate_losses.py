@@ -54,14 +54,15 @@ def _candidate_losses(
     row, column, score = found.row[other], found.column[other], found.score[other]
     counts = torch.bincount(row, minlength=len(rows))
     first = (counts + 1).cumsum(0) - (counts + 1)
-    place = torch.arange(len(row)) + row + 1  # the target of each row precedes its candidates
+    # The target of each row precedes its candidates.
+    place = torch.arange(len(row), device=row.device) + row + 1
     size = len(row) + len(rows)
     owner = torch.repeat_interleave(counts + 1)
     classes = index.new_empty(size).index_copy(0, first, index).index_copy(0, place, column)
     given = layer.detach().at(rows.detach(), index)
     scores = score.new_empty(size).index_copy(0, first, given).index_copy(0, place, score)
     scores = _Scores.apply(rows, layer.weight, layer.bias, scores, owner, classes, sparse_grad)
-    slot = torch.arange(size) - first[owner]
+    slot = torch.arange(size, device=row.device) - first[owner]
     matrix = scores.new_full((len(rows), int(counts.max()) + 1), -math.inf)
     matrix = matrix.index_put((owner, slot), scores)
     return fenchel_young_loss(

@@ -8,10 +8,12 @@ remaining candidates are a small multiple of the support.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fewfold._native import dispatch
 from fewfold.maps import native_threshold
 from fewfold.maps.entmax import entmax
 
@@ -19,6 +21,7 @@ __all__ = ["BLOCK", "Candidates", "Layer", "find_candidates", "widen"]
 
 BLOCK = 1024  # rows that are processed together
 _BUFFER = 1 << 20  # scores per chunk: small enough to stay in the cache until they are filtered
+_BUFFER_GPU = 1 << 22  # the same for the L2 cache of a GPU
 _RUN = 64  # consecutive scores that are discarded by one comparison
 _MAX_FRACTION = 64  # a row has at most classes / _MAX_FRACTION candidates ...
 _MAX_COUNT = 1024  # ... or this many, whichever is larger; otherwise it is crowded
@@ -37,7 +40,8 @@ class Layer:
 
     def step(self, rows: int, size: int | None) -> int:
         """Return the number of classes per chunk: `size`, or what fits into the cache."""
-        return min(size or max(256, _BUFFER // max(rows, 1)), len(self.weight))
+        buffer = _BUFFER_GPU if self.weight.is_cuda else _BUFFER
+        return min(size or max(256, buffer // max(rows, 1)), len(self.weight))
 
     def part(self, start: int, stop: int) -> "Layer":
         """Return the layer of the classes from `start` to `stop`."""
@@ -110,8 +114,10 @@ def find_candidates(
 def _find(hidden: Tensor, layer: Layer, alpha: float, chunk_size: int | None) -> Candidates:
     """Return the candidates of one block of rows."""
     most = max(layer.weight.shape[0] // _MAX_FRACTION, _MAX_COUNT)
-    if native_threshold.covers(hidden, alpha):
-        streams = native_threshold.Streams(hidden, alpha, most)
+    on_gpu = dispatch.triton_kernel("candidate_streams", hidden, layer.weight)
+    if on_gpu is not None or native_threshold.covers(hidden, alpha):
+        make: Any = on_gpu or native_threshold.Streams
+        streams = make(hidden, alpha, most)
         for start, scores in layer.chunks(hidden, chunk_size):
             streams.push(scores, start)
         column, score, count = streams.take()

@@ -148,7 +148,7 @@ class _Gradients:
             to_weight = self._to_weight[start : start + size]
         else:
             to_weight = self._to_rows.new_zeros(layer.weight.shape)
-        touched = torch.zeros(size, dtype=torch.bool)
+        touched = torch.zeros(size, dtype=torch.bool, device=layer.weight.device)
         for first in range(0, len(self._rows), BLOCK):
             block = slice(first, first + BLOCK)
             rows, grad = widen(self._rows[block]), grads[block].unsqueeze(1)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._check import check_scores, per_row, positive_number
+from fewfold._native import dispatch
 from fewfold._torch import autocasts, eager, loss_dtype, without_autocast
 from fewfold.losses.linear.candidate_losses import row_losses, smoothing_term
 from fewfold.losses.linear.candidates import Candidates, Layer, find_candidates, widen
@@ -92,7 +93,9 @@ def linear_entmax_loss(
     layer = Layer(linear_weight, linear_bias)
     # Class weights with label smoothing, and probabilities, need the scores of all classes.
     separable = not probabilities and (weight is None or label_smoothing == 0)
-    fusable = separable and eager(hidden, linear_weight, linear_bias, target, order)
+    fusable = separable and (
+        eager(hidden, linear_weight, linear_bias, target, order) or _has_gpu_kernel(layer, hidden)
+    )
     if fusable and sparse_grad and linear_weight.grad_fn is not None:
         raise ValueError(
             "sparse_grad=True needs a linear_weight that is a leaf, such as a parameter: torch "
@@ -187,6 +190,13 @@ def _composed(
     flat = target.reshape(-1, *target.shape[hidden.dim() - 1 :])
     losses = entmax_loss(scores, flat, alpha, **options)
     return losses.view(hidden.shape[:-1]) if options["reduction"] == "none" else losses
+
+
+def _has_gpu_kernel(layer: Layer, hidden: Tensor) -> bool:
+    """Return whether a GPU kernel finds the candidates."""
+    bias = () if layer.bias is None else (layer.bias,)
+    run = dispatch.triton_kernel("candidate_streams", hidden, layer.weight, *bias)
+    return run is not None and layer.weight.is_cuda and hidden.numel() > 0
 
 
 def _one_alpha(alpha: float | Tensor) -> bool:
