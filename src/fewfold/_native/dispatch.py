@@ -64,8 +64,12 @@ class _Operation:
 _UP_TO_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 _TRITON: dict[str, _Operation] = {
     "candidate_streams": _Operation("candidate_streams"),
+    "draw_cells": _Operation("cell_draws", (torch.float32,)),
     "entmax_rows": _Operation("entmax"),
     "entmax_rows_backward": _Operation("entmax_backward"),
+    "picked_dots": _Operation("picked_rows"),
+    "picked_pulls": _Operation("picked_rows"),
+    "row_adam": _Operation("row_adam", _UP_TO_SINGLE),
     "sparse_attention": _Operation("attention", _UP_TO_SINGLE),
     "sparse_attention_backward": _Operation("attention_backward", _UP_TO_SINGLE),
 }

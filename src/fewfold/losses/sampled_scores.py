@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fewfold._native import dispatch
+from fewfold.losses.picked_on_gpu import picked_on_gpu
 
 __all__ = [
     *("Anchored", "Items", "Jagged", "item_vectors", "log_sum", "log_sum_picked"),
@@ -82,6 +83,10 @@ def picked_scores(
     weight = items.weight if isinstance(items, nn.Embedding) else items
     if isinstance(weight, Tensor) and _has_kernel(queries, weight):
         return _picked(queries, weight, ids, more, None)
+    if isinstance(weight, Tensor):
+        found = picked_on_gpu(queries, weight, ids, more)
+        if found is not None:
+            return found
     if _scores_by_anchors(items, queries, ids):
         return _anchored_scores(queries, items, ids, more, None)
     values, offsets = more

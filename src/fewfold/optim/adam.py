@@ -161,6 +161,29 @@ class Adam(_Moments):
             return "adam"
         return "adam_by_row" if float(group["betas"][0]) else "scale_by_row"
 
+    def _update_on_gpu(
+        self,
+        table: Tensor,
+        index: Tensor | None,
+        grad: Tensor,
+        state: dict[str, Tensor],
+        group: dict[str, Any],
+    ) -> bool:
+        if group["by_row"]:
+            return False
+        memory = state["memory"]
+        run = dispatch.triton_kernel("row_adam", table, memory, grad)
+        if run is None or memory.dtype != table.dtype or not table.is_contiguous():
+            return False
+        beta1, beta2 = map(float, group["betas"])
+        run(
+            table, memory, state["step"], index, grad.contiguous(), lr=float(group["lr"]),
+            betas=(beta1, beta2), eps=float(group["eps"]),
+            weight_decay=float(group["weight_decay"]), maximize=bool(group["maximize"]),
+            decoupled=bool(group["decoupled_weight_decay"]),
+        )  # fmt: skip
+        return True
+
     def _update_moment(self, square: Tensor, grad: Tensor, part: float) -> None:
         square.mul_(1 - part).addcmul_(grad, grad, value=part)
 

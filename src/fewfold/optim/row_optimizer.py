@@ -68,6 +68,17 @@ class RowOptimizer(torch.optim.Optimizer):
         """Update rows of the parameter and of its state in place."""
         raise NotImplementedError
 
+    def _update_on_gpu(
+        self,
+        table: Tensor,
+        index: Tensor | None,
+        grad: Tensor,
+        state: dict[str, Tensor],
+        group: dict[str, Any],
+    ) -> bool:
+        """Update distinct rows in place by a GPU kernel; return False if there is none."""
+        return False
+
     def _step_sizes(
         self, state: dict[str, Tensor], group: dict[str, Any], lr: float
     ) -> Tensor | float:
@@ -291,6 +302,10 @@ class RowOptimizer(torch.optim.Optimizer):
         """Update rows in plain torch: gather, update, scatter."""
         table = param.unsqueeze(0) if param.dim() == 0 else param
         index, values = sum_repeats(gradient, len(table))
+        penalty = self.penalties.get(param)
+        plain = penalty is None or not penalty.l1
+        if plain and self._update_on_gpu(table, index, values, state, group):
+            return
         tables = {"weight": table, **state}
         rows = {name: select_rows(whole, index) for name, whole in tables.items()}
         weight, grad = rows["weight"], values.to(rows["weight"].dtype)
@@ -301,7 +316,6 @@ class RowOptimizer(torch.optim.Optimizer):
         elif group["weight_decay"]:
             grad = grad.add(weight, alpha=float(group["weight_decay"]))
         self._update_rows(weight, grad, rows, group)
-        penalty = self.penalties.get(param)
         if penalty is not None and penalty.l1:
             rate = _broadcastable(self._step_sizes(rows, group, float(group["lr"])), weight)
             shrink_(weight, penalty.l1 * rate, signed=penalty.signed)

@@ -212,6 +212,14 @@ def _log_prob_native(at: Cells, scores: Tensor, log_z: Tensor, ids: Tensor, row:
 def _draw_torch(
     at: Cells, scores: Tensor, n: int, generator: torch.Generator | None, part: BatchPart | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    run = dispatch.triton_kernel("draw_cells", scores, at.log_mass)
+    if run is not None:
+        chance = uniform_rows((2, len(scores), n), scores.device, generator, part, dim=1)
+        ids, log_q, log_z = run(
+            scores, at.code, at.log_mass, at.start, at.item, at.edge, at.by_place, chance
+        )
+        _check_finite(log_z)
+        return ids, log_q, log_z
     score = at.scores(scores)
     logits = score.double() + at.log_mass
     log_z = logits.logsumexp(1)
