@@ -59,6 +59,16 @@ def test_stable_abi_starts_at_one_version():
     assert project()["project"]["requires-python"] == ">=3.11"
 
 
+def test_wheel_without_kernels_is_for_every_python():
+    """Otherwise a build without a compiler fails, as the stable ABI needs a compiled module."""
+    without = [
+        override["wheel"]
+        for override in project()["tool"]["scikit-build"]["overrides"]
+        if override["wheel"]["cmake"] is False
+    ]
+    assert without == [{"cmake": False, "py-api": "py3"}] * 2
+
+
 @pytest.mark.parametrize(
     ("wheel", "python", "expected"),
     [
