@@ -24,6 +24,7 @@ from fewfold.cli.options import (
     FETCH,
     JSON,
     OUT,
+    PUSH,
     RECOMMEND,
     SHOW,
     UPDATE,
@@ -89,7 +90,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
     root.add_argument("--version", action=VersionAction, help="show version and build, and exit")
     found = root.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
     log = ("log", "?", "a file, folder, glob or - for standard input (default: the bundled data)")
-    model = ("model", None, "folder that `fewfold fit` wrote")
+    model = ("model", None, "folder that `fewfold fit` wrote, or hf://owner/name")
     held_out = ("log", None, "the held-out interactions")
     items = ("items", "+", "ids of items")
     add = partial(_add, found)
@@ -156,6 +157,13 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
         commands.export,
         [model],
         (*EXPORT, JSON),
+    )
+    add(
+        "push",
+        "upload a model to the Hugging Face Hub",
+        commands.push,
+        [model, ("address", None, "hf://owner/name, perhaps with @branch")],
+        (*PUSH, JSON),
     )
     add(
         "serve",

@@ -93,6 +93,21 @@ def export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def push(arguments: argparse.Namespace) -> int:
+    """Upload a model to the Hugging Face Hub."""
+    start(arguments)
+    rec = ff.Recommender.load(arguments.model)
+    address = rec.push(
+        arguments.address,
+        users=arguments.users,
+        private=not arguments.public,
+        message=arguments.message,
+    )
+    emit(address, {"address": address} if arguments.json else None)
+    print_note(arguments, f"\ntry: fewfold recommend {address} --history ITEM,ITEM")
+    return 0
+
+
 def data_list(arguments: argparse.Namespace) -> int:
     """List the public data sets."""
     sets = ff.recommender.PUBLIC

@@ -24,6 +24,7 @@ __all__ = [
     "FETCH",
     "JSON",
     "OUT",
+    "PUSH",
     "READING",
     "RECOMMEND",
     "SHOW",
@@ -309,6 +310,12 @@ EXPORT = in_group(
     Option("faiss", "write an index of them to this file", None, named, "FILE"),
     Option("onnx", "write the scorer, history to scores, to this file", None, named, "FILE"),
     Option("overwrite", "replace an existing file", False, switch=True),
+)
+PUSH = in_group(
+    "the repository",
+    Option("users", "also upload the users and their histories", False, switch=True),
+    Option("public", "a repository that is created can be seen by everybody", False, switch=True),
+    Option("message", "of the commit", "Upload a model of fewfold", named, "TEXT"),
 )
 FETCH = in_group(
     "the folder",

@@ -74,6 +74,7 @@ SERVE = (
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve a model over HTTP."""
+    from fewfold.recommender.artifact.hub import HubAddress, local_folder
     from fewfold.serve import server
     from fewfold.serve.bundled_model import bundled_model
 
@@ -85,11 +86,12 @@ def serve(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if arguments.model is None:
         print_note(arguments, "no model given: serving one of the bundled data")
-        model = bundled_model(quiet=arguments.quiet)
+        beside = model = bundled_model(quiet=arguments.quiet)
     else:
-        model = Path(arguments.model)
+        model, address = local_folder(arguments.model), HubAddress.parse(arguments.model)
+        beside = model if address is None else Path(address.name.rpartition("/")[2])
     settings = ServeSettings(
-        model.absolute(), _journal(arguments, model), arguments.recall, arguments.watch,
+        model.absolute(), _journal(arguments, beside), arguments.recall, arguments.watch,
         arguments.threads, network, access, limits,
         LogFormat(arguments.log_json, arguments.log_ids),
     )  # fmt: skip

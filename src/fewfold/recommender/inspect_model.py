@@ -10,6 +10,7 @@ from typing import Any
 
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
+from fewfold.recommender.artifact.hub import local_folder
 from fewfold.recommender.recommender import Recommender
 from fewfold.recommender.selection.half_life import Recency
 from fewfold.recommender.user_profiles import ProfileColumn, ProfileSettings
@@ -119,7 +120,7 @@ def inspect(folder: str | os.PathLike[str]) -> Inspection:
         opened = open_artifact(root)
         return opened, Recommender.opened(opened), time.perf_counter() - began
 
-    opened, rec, load = read_consistently(folder, read)
+    opened, rec, load = read_consistently(local_folder(folder), read)
     history, times = rec.items.take(range(min(20, len(rec.items)))), []
     for _ in range(9):
         began = time.perf_counter()

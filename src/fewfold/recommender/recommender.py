@@ -1,6 +1,7 @@
 """The `Recommender`: fit to a log, recommend, evaluate, save and load."""
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Self, Unpack
 from fewfold._check import known_names, whole_number
 from fewfold._progress import silence
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
+from fewfold.recommender.artifact.hub import local_folder, push_folder
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes, read_attributes
 from fewfold.recommender.diversity import Diversity
@@ -452,14 +454,37 @@ class Recommender:
         """Write a model folder; without `users`, only `recommend_from_history` works after it."""
         return write_state(self._state, folder, users=users, overwrite=overwrite)
 
+    def push(
+        self,
+        address: str,
+        *,
+        users: bool = False,
+        private: bool = True,
+        message: str = "Upload a model of fewfold",
+    ) -> str:
+        """Upload the model to the Hugging Face Hub; return its address with the commit.
+
+        Args:
+            address: ``hf://owner/name``, with ``@branch`` for another branch than main. A
+                repository or branch that is not there is created; earlier commits stay.
+            users: also upload the users and their histories.
+            private: whether a repository that is created is private.
+            message: of the commit.
+        """
+        with tempfile.TemporaryDirectory(prefix="fewfold-") as place:
+            folder = self.save(Path(place) / "model", users=users)
+            return push_folder(folder, address, private=private, message=message)
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Recommender":
-        """Read a model folder.
+        """Read a model folder, or a model of the Hugging Face Hub.
 
-        One that is damaged, inconsistent or newer than this program is refused with an
-        `ArtifactError`; a folder that is replaced meanwhile is read before or after that.
+        Of the Hub, write ``"hf://owner/name"``, or ``"hf://owner/name@revision"`` to pin a branch,
+        a tag or a commit. A folder that is damaged, inconsistent or newer than this program is
+        refused with an `ArtifactError`; one that is replaced meanwhile is read before or after
+        that.
         """
-        return read_consistently(folder, lambda root: cls.opened(open_artifact(root)))
+        return read_consistently(local_folder(folder), lambda root: cls.opened(open_artifact(root)))
 
     @classmethod
     def opened(cls, folder: Folder) -> "Recommender":

@@ -24,6 +24,7 @@ from fewfold.recommender.artifact.folder import (
     VERSION_WITH_TABLES,
     sha256,
 )
+from fewfold.recommender.artifact.hub import HubAddress
 from fewfold.recommender.artifact.table_files import INDEX
 from fewfold.recommender.artifact.table_writing import (
     Table,
@@ -60,6 +61,7 @@ def write_artifact(
         group: processes that call this together; an error on one is raised on all.
         overwrite: replace an existing artifact.
     """
+    check_path(folder)
     target = Path(folder).absolute()
     if target.is_symlink():
         target = target.resolve()
@@ -124,8 +126,18 @@ def _write_parts(partial: Path, parts: Parts, card: str, tables: WrittenTables) 
     (partial / CARD).write_text(card, encoding="utf-8")
 
 
+def check_path(folder: str | os.PathLike[str]) -> None:
+    """Raise if a model is to be written to an address instead of a folder."""
+    if HubAddress.parse(folder) is not None:
+        raise ValueError(
+            f"{folder} is an address; write the model to a folder, or upload it with push(address) "
+            "(fewfold push MODEL ADDRESS)"
+        )
+
+
 def check_target(target: Path, overwrite: bool) -> None:
     """Raise unless an artifact may be written there; restores one left by a killed process."""
+    check_path(target)
     restore_interrupted(target)
     if not target.exists():
         return
