@@ -4,6 +4,8 @@ torch wants the generator on the device of the result. Here it may be elsewhere,
 on the CPU gives the same numbers for tensors on every device.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ def _source(generator: Generator, device: torch.device) -> torch.device:
 
 
 def rand(
-    shape: tuple[int, ...],
+    shape: Sequence[int],
     device: torch.device,
     *,
     dtype: torch.dtype | None = None,
@@ -40,7 +42,7 @@ def rand(
 
 
 def randn(
-    shape: tuple[int, ...],
+    shape: Sequence[int],
     device: torch.device,
     *,
     dtype: torch.dtype | None = None,
@@ -52,7 +54,7 @@ def randn(
 
 
 def exponential(
-    shape: tuple[int, ...], device: torch.device, *, dtype: torch.dtype, generator: Generator = None
+    shape: Sequence[int], device: torch.device, *, dtype: torch.dtype, generator: Generator = None
 ) -> Tensor:
     """Return standard exponential numbers."""
     drawn = torch.empty(shape, dtype=dtype, device=_source(generator, device))
@@ -60,7 +62,7 @@ def exponential(
 
 
 def randint(
-    high: int, shape: tuple[int, ...], device: torch.device, *, generator: Generator = None
+    high: int, shape: Sequence[int], device: torch.device, *, generator: Generator = None
 ) -> Tensor:
     """Return whole numbers from 0 to high - 1, int64."""
     source = _source(generator, device)

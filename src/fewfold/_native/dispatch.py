@@ -88,10 +88,10 @@ _modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
 _batched = torch._C._functorch.is_legacy_batchedtensor  # autograd's own vmap over gradients
 if kernels is not None:  # what `ready` asks, for `map_directly`
-    kernels.accept_states(  # type: ignore[union-attr]
+    kernels.accept_states(
         _PLAIN, (_transforming, _modes, _tracing), forward_ad, torch.is_grad_enabled, _batched
     )
-    _map_directly = kernels.map_directly  # type: ignore[union-attr]
+    _map_directly = kernels.map_directly
 _threads = torch.get_num_threads
 
 

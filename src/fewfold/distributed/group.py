@@ -299,8 +299,8 @@ class ProcessGroup(Group):
                 receive = self._to_others([max(0, min(step, n - start)) for n in owned])
             send = [len(block), *[0] * (self.world - 1)]
             parts = self.exchange(block, send, receive, "tables").split(receive)
-            for rank, part in enumerate(parts if whole is not None else ()):
-                if len(part):
+            for rank, part in enumerate(parts):
+                if whole is not None and len(part):
                     whole[rank :: self.world][start : start + step] = part
         return whole
 
