@@ -19,9 +19,9 @@ from release.wheels import build_sdist, build_wheel, builder_for, unpack
 
 __all__ = ["EXTRAS", "lowest", "main"]
 
-EXTRAS = ("recommender", "serve", "transformers", "onnx")
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "mpmath", "pandas", "httpx", "cmake", "ninja")
-TESTS = ("@tests/quick.txt", "tests/recommender/reading", "tests/serve/test_app.py")
+EXTRAS = ("recommender", "serve", "sklearn", "transformers", "onnx")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "mpmath", "pandas", "httpx", "ir-measures")
+TESTS = ("@tests/quick.txt", "tests/recommender/prepared", "tests/serve/test_endpoints.py")
 
 
 def requirements() -> list[str]:
@@ -49,11 +49,17 @@ def lowest(some: list[str]) -> list[str]:
 
 def prepare(which: str, wanted: list[str], source: Path) -> Path:
     """Make an environment with these, build fewfold with them, and install it."""
-    folder = environment(f"versions-{which}", Path(sys.executable), fresh=True)
+    base = Path(sys.executable)
+    if which == "lowest":
+        requires = [one for one in wanted if one.startswith(("scikit-build-core", "nanobind"))]
+        builder = environment("build-lowest", base, *requires, "cmake", "ninja")
+    else:
+        builder = builder_for("{}.{}".format(*sys.version_info), base)
+    folder = environment(f"versions-{which}", base, fresh=True)
+    wheel = build_wheel(builder, source, folder)
     pip = (python(folder), "-m", "pip", "install", "-q", *constraints(folder))
     run(*pip, "torch", *wanted, *TOOLS)
-    wheel = build_wheel(folder, source, folder)
-    run(*pip, "--no-deps", "--force-reinstall", wheel)
+    run(*pip, "--no-deps", wheel)
     return folder
 
 

@@ -5,6 +5,7 @@
    stable ABI, which all later versions share, by the oldest Python of 3.12 and later that is found.
 3. Each wheel in a new environment without a compiler in PATH, on every Python found that it is for:
    `smoke.py`.
+4. The wheel that the source distribution becomes where no compiler works, in the same way.
 """
 
 import argparse
@@ -70,9 +71,9 @@ def unpack(sdist: Path, to: Path) -> None:
 
 
 def builder_for(name: str, base: Path) -> Path:
-    """Return an environment with what builds the package for a Python."""
+    """Return an environment with the newest of what builds the package for a Python."""
     requires = project()["build-system"]["requires"]
-    return environment(f"build-{name}", base, *requires, "build", "cmake", "ninja")
+    return environment(f"build-{name}", base, "--upgrade", *requires, "build", "cmake", "ninja")
 
 
 def build_wheel(builder: Path, source: Path, to: Path) -> Path:
@@ -92,6 +93,21 @@ def build_wheel(builder: Path, source: Path, to: Path) -> Path:
         before, key=lambda file: file.stat().st_mtime
     )
     return found[-1]
+
+
+def build_pure(builder: Path, source: Path) -> Path:
+    """Build where the compiler does not work: a wheel without kernels for every Python."""
+    to = BUILD / "pure"
+    shutil.rmtree(to, ignore_errors=True)
+    variables = {"CXX": "/bin/false", "PATH": f"{builder / 'bin'}:{os.environ['PATH']}"}
+    os.environ.pop("FEWFOLD_NATIVE", None)
+    run(
+        *(python(builder), "-m", "pip", "wheel", "-q", "--no-index", "--no-build-isolation"),
+        *("--no-deps", "--wheel-dir", to, "-C", f"build-dir={to}/objects", source),
+        more=variables,
+    )
+    (wheel,) = to.glob("*-py3-none-any.whl")
+    return wheel
 
 
 def _compiler_cache() -> dict[str, str]:
@@ -118,10 +134,15 @@ def smoke(wheel: Path, name: str, base: Path) -> str:
         run(*pip, "--only-binary=:all:", "numpy", "lazy_loader", path=alone)
         run(*pip, "--no-deps", wheel, path=alone)
         without = ", without torch, which cannot be installed for it here"
+    return f"Python {name}{without}: {run_smoke(folder)}"
+
+
+def run_smoke(folder: Path, *arguments: str) -> str:
+    """Run the smoke test in an environment, outside of the checkout, and return its line."""
     script = BUILD / "smoke.py"
     shutil.copy(ROOT / "release" / "smoke.py", script)
-    said = run(python(folder), "-I", script, path=alone, cwd=folder)
-    return f"Python {name}{without}: {said.strip()}"
+    words = (python(folder), "-I", script, *arguments)
+    return run(*words, path=str(folder / "bin"), cwd=folder).strip()
 
 
 def _suits(wheel: Path, name: str) -> bool:
@@ -154,6 +175,11 @@ def main() -> int:
         print(f"{wheel.name}: {size:.1f} MB, from the source distribution in {seconds:.0f} s")
         for tested in [one for one in known if _suits(wheel, one)]:
             print(f"  {smoke(wheel, tested, known[tested])}", flush=True)
+    wheel = build_pure(builder_for(here, known[here]), SOURCE)
+    print(f"{wheel.name}: from the source distribution where no compiler works")
+    pip = (python(BUILD / f"smoke-{here}"), "-m", "pip", "install", "-q", "--no-deps")
+    run(*pip, "--force-reinstall", wheel)
+    print(f"  Python {here}: {run_smoke(BUILD / f'smoke-{here}', 'pure')}")
     if not stable:
         print("no Python 3.12 or later is installed: the wheel for the stable ABI was not built")
     return 0

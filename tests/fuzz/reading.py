@@ -33,6 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
@@ -187,6 +188,7 @@ def _value(kind: Any, rng: random.Random) -> Any:
         (pa.types.is_unsigned_integer, [0, 7, 2**64 - 1]),
         (lambda k: k == pa.int8(), [-128, 0, 127]),
         (pa.types.is_integer, [0, 7, -(2**63), 2**63 - 1]),
+        (pa.types.is_float16, [np.float16(x) for x in (0.0, 7.0, 0.5, np.nan, np.inf)]),
         (pa.types.is_floating, [0.0, 7.0, 0.5, float("nan"), float("inf")]),
         (pa.types.is_struct, [{"a": datetime.date(2020, 1, 1)}]),
         (lambda k: k == pa.list_(pa.int64()), [[], [1]]),
